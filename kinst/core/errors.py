@@ -1,0 +1,64 @@
+"""Errors that are for people: one line, where it is, and what would work instead.
+
+Everything that a user can cause is raised as a KinstError (or a subclass) and printed by
+cli.py alone; any other exception that reaches cli.py is a defect of kinst.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A place in D source text.
+
+    file: name as the user gave it ("<command line>" for -n and friends).
+    line, column: 1-based.  length: characters from column that are meant.
+    text: the whole source line, for the caret.
+    """
+
+    file: str
+    line: int
+    column: int
+    length: int = 1
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+class KinstError(Exception):
+    """What went wrong, in one line, and, where one is known, what would work (hint)."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class DError(KinstError):
+    """An error in a D program.
+
+    tag: the error tag of dtrace(1)'s -xerrtags (D_SYNTAX, D_PROTO_LEN, ...).
+    span: the place, printed as file:line:column with the line and a caret below it.
+    """
+
+    def __init__(self, message: str, span: Span, tag: str = "D_UNKNOWN", hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.span = span
+        self.tag = tag
+
+    def caret(self) -> str:
+        """The source line and a caret under the place, or "" when the line is not known."""
+        if not self.span.text:
+            return ""
+        pad = "".join(c if c == "\t" else " " for c in self.span.text[: self.span.column - 1])
+        return f"{self.span.text}\n{pad}{'^' * max(1, self.span.length)}"
+
+
+class TargetError(KinstError):
+    """The traced machine, or the way to it, failed: no stub, a panic, QEMU gone."""

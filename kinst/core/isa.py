@@ -1,0 +1,152 @@
+"""What every ISA answers; codegen, patch and the targets ask only through this protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kinst.core.probe import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A decoded instruction. text is mnemonic and operands as the disassembler spells them."""
+
+    address: int
+    code: bytes
+    text: str
+
+    @property
+    def size(self) -> int:
+        return len(self.code)
+
+    @property
+    def end(self) -> int:
+        return self.address + len(self.code)
+
+
+@dataclass(frozen=True, slots=True)
+class Relocated:
+    """Displaced code for one place: runs the instruction's effect, then goes where it went.
+
+    code: bytes valid at the address they were made for; control leaves it at the original
+    successor (the jump back is part of it), at a branch target, or at a callee.
+    original_at: offset in code of the copy that can fault as the original did, or -1.  A
+    fault there must be reported to the kernel's exception tables as at the original address.
+    """
+
+    code: bytes
+    original_at: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a site cannot be planted, in words for the user."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """One register: its D name (R_RAX), its index in regs[], and the stub's name (rax).
+
+    The index is the number that regs[] takes; saved values live at frame[slot] (u64 each).
+    """
+
+    d_name: str
+    index: int
+    slot: int
+    gdb_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBody:
+    """The probe's work is a call: entry(site_descriptor, frame) in the preserve-most convention.
+
+    entry: address of the code.  argument: address of the site descriptor.
+    slots: frame slots that the clauses read and the trampoline must fill (Register.slot).
+    """
+
+    entry: int
+    argument: int
+    slots: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class CountBody:
+    """The probe's work is to add one to 8-byte counters, each at per-CPU base + offset.
+
+    offsets: signed 32-bit displacements from the kernel's per-CPU base register.
+    """
+
+    offsets: tuple[int, ...]
+
+
+Body = CallBody | CountBody
+
+
+@dataclass(frozen=True, slots=True)
+class PerCpu:
+    """How target code of this ISA reaches per-CPU data: an LLVM address space whose zero is
+    this CPU's base (x86: 256 is %gs), or inline assembly that yields the base."""
+
+    address_space: int | None
+    base_asm: str = ""
+
+
+class Isa(Protocol):
+    """One instruction set.  All methods are pure; addresses are virtual, in the target."""
+
+    name: str  # what the user types: amd64
+    elf_machine: int  # ELF e_machine
+    triple: str  # LLVM triple of in-target code
+    cpu_features: str  # LLVM feature string: no vector or floating-point registers
+    registers: tuple[Register, ...]
+    frame_slots: int  # u64 slots of the frame that a trampoline hands to a clause
+    pc_slot: int
+    sp_slot: int
+    flags_slot: int
+    breakpoint: bytes
+    per_cpu: PerCpu
+    timestamp_asm: str  # inline assembly, "=r"-style: reads the cycle counter to one i64
+
+    def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
+        """Instructions of code in order; stops at the first byte that does not decode."""
+        ...
+
+    def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
+        """Code at `to` with the effect of the one instruction `code` at `address`."""
+        ...
+
+    def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
+        """Exactly `size` bytes that branch from address to `to`, or None if it cannot be done."""
+        ...
+
+    def trap_patch(self, size: int) -> bytes:
+        """Exactly `size` bytes that trap (the rest of the instruction is kept by the caller)."""
+        ...
+
+    def trampoline(
+        self, site: Site, following: bytes, to: int, bodies: Sequence[Body]
+    ) -> Relocated | Refused:
+        """The whole trampoline at address `to`: run bodies, then the displaced instruction.
+
+        following: live bytes after the instruction, for flag liveness.  Interrupts are off
+        while a CallBody runs; registers and flags reach the displaced instruction unchanged.
+        """
+        ...
+
+    def detour(self, code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes] | Refused:
+        """Hook a C function of the kernel at its first instruction.
+
+        Returns (patch at address, stub at `to`).  The stub calls hook(arg0), a C function
+        that returns 0 to go on in the original function, or 1 to return from it at once.
+        """
+        ...
+
+    def translate_detour(
+        self, code: bytes, address: int, to: int, hook: int
+    ) -> tuple[bytes, bytes] | Refused:
+        """As detour, but the stub replaces the first argument by hook(arg0) and goes on."""
+        ...

@@ -1,0 +1,163 @@
+"""The layout of scratch: what in-target code writes and the consumer reads.
+
+Scratch is one run of bytes, seen by the target at `address` and mapped by kinst.  Offsets
+here are from its start.  All integers are little-endian.
+
+    0              header page: activity, active aggregation half (HEADER_*)
+    per CPU        one state page each (STATE_*), then ring, then aggregation halves, temp
+    globals, strings, site descriptors, trap table, text
+
+CPU slot n_cpus (one past the target's last) belongs to code that kinst runs on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PAGE = 4096
+
+# Header page.
+HEADER_ACTIVE = 0  # u64: 0 not started or ended: probes return at once; 1 running
+HEADER_HALF = 8  # u64: 0 or 1: which aggregation half producers write
+
+# Per-CPU state page.
+STATE_SEQUENCE = 0  # u64: odd while this CPU is in a clause; +1 on entry, +1 on exit
+STATE_NESTED = 8  # u64: probes that fired while this CPU was in a clause, and were dropped
+STATE_HEAD = 16  # u64: bytes ever produced into the ring
+STATE_TAIL = 24  # u64: bytes ever consumed; written by the consumer alone
+STATE_DROPS = 32  # u64: records lost for want of ring space
+STATE_AGG_DROPS = 40  # u64: aggregation updates lost for want of table space
+STATE_ERRORS = 48  # u64: faults (each also fires dtrace:::ERROR)
+STATE_FAULT = 56  # u64 x 4: last fault, for dtrace:::ERROR: epid, action, kind, value
+
+# Ring record header; records are padded to 8 bytes and never wrap (a PAD record fills).
+RECORD_SIZE = 0  # u32: bytes with header and padding
+RECORD_CLAUSE = 4  # u32: clause index, or RECORD_PAD
+RECORD_PROBE = 8  # u32: Probe.id
+RECORD_CPU = 12  # u32: CPU number (D's cpu)
+RECORD_TIME = 16  # u64: timestamp, ns
+RECORD_HEADER = 24
+RECORD_PAD = 0xFFFFFFFF
+
+# Fault kinds (dtrace:::ERROR arg4; DTrace's DTRACEFLT_*).
+FAULT_BADADDR = 1
+FAULT_BADALIGN = 2
+FAULT_ILLOP = 3
+FAULT_DIVZERO = 4
+
+# Site descriptor: what a clause is told of the probe that fired.
+SITE_PROBE = 0  # u32 Probe.id
+SITE_EPID = 4  # u32 epid of this (probe, first clause); clause k of the site has epid + k
+SITE_PC = 8  # u64 address of the instruction
+SITE_PROVIDER = 16  # u64 address of a NUL-terminated string, as seen by the machine that runs it
+SITE_MODULE = 24
+SITE_FUNCTION = 32
+SITE_NAME = 40
+SITE_CFA_SLOT = 48  # u32 frame slot of the CFA's base register; 0xffffffff: caller unknown
+SITE_CFA_OFFSET = 52  # i32 CFA = frame[slot] + offset
+SITE_RA_OFFSET = 56  # i32 return address is at CFA + this
+SITE_PAD = 60
+SITE_KEYS = 64  # u64[]: index of this site's own entry in each constant-key aggregation
+SITE_HEADER = 64
+
+# Context of host-run clauses: the frame (Isa.frame_slots u64) is followed by these u64.
+CONTEXT_CPU = 0
+CONTEXT_PID = 1
+CONTEXT_TID = 2
+CONTEXT_PPID = 3
+CONTEXT_UID = 4
+CONTEXT_GID = 5
+CONTEXT_CURTHREAD = 6
+CONTEXT_TIMESTAMP = 7
+CONTEXT_VTIMESTAMP = 8
+CONTEXT_WALLTIMESTAMP = 9
+CONTEXT_CALLER = 10
+CONTEXT_ARGS = 11  # ten u64
+CONTEXT_EXECNAME = 21  # 32 bytes, NUL-terminated
+CONTEXT_SLOTS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Where everything is.  cpus: of the target; slots cpus+1 in all (the last is the host's).
+
+    Offsets are from the start of scratch; sizes in bytes.  ring_size is a power of two.
+    """
+
+    address: int  # target virtual address of offset 0
+    size: int
+    cpus: int
+    state: int  # state pages, one after another
+    ring: int  # rings, one after another
+    ring_size: int
+    aggs: int  # aggregation areas: slot * 2 * agg_size + half * agg_size
+    agg_size: int
+    temp: int  # working memory of clauses, temp_size for each slot
+    temp_size: int
+    globals: int
+    globals_size: int
+    strings: int
+    strings_size: int
+    sites: int
+    sites_size: int
+    traps: int
+    traps_size: int
+    text: int  # code: clauses, hooks, trampolines, up to size
+
+    def state_of(self, slot: int) -> int:
+        return self.state + slot * PAGE
+
+    def ring_of(self, slot: int) -> int:
+        return self.ring + slot * self.ring_size
+
+    def agg_of(self, slot: int, half: int) -> int:
+        return self.aggs + (slot * 2 + half) * self.agg_size
+
+    def temp_of(self, slot: int) -> int:
+        return self.temp + slot * self.temp_size
+
+
+def lay_out(
+    address: int,
+    size: int,
+    cpus: int,
+    *,
+    ring_size: int,
+    agg_size: int,
+    globals_size: int,
+    strings_size: int,
+    sites_size: int,
+    traps_size: int,
+    temp_size: int = 16384,
+) -> Scratch:
+    """Place the areas one after another, each on a page; text takes what is left.
+
+    Raises ValueError when size is too small to leave any text.
+    """
+
+    def pages(n: int) -> int:
+        return (n + PAGE - 1) & -PAGE
+
+    slots = cpus + 1
+    at = PAGE
+    places = []
+    for need in (
+        slots * PAGE,
+        slots * ring_size,
+        slots * 2 * agg_size,
+        slots * temp_size,
+        globals_size,
+        strings_size,
+        sites_size,
+        traps_size,
+    ):
+        places.append(at)
+        at += pages(need)
+    if at >= size:
+        raise ValueError(f"scratch of {size} bytes is too small: {at} are needed before text")
+    return Scratch(
+        address, size, cpus,
+        places[0], places[1], ring_size, places[2], agg_size, places[3], temp_size,
+        places[4], globals_size, places[5], strings_size, places[6], sites_size,
+        places[7], traps_size, at,
+    )  # fmt: skip

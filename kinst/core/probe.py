@@ -1,0 +1,79 @@
+"""Images, functions, sites and probes: the nouns of design.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function symbol at its address in the running kernel.
+
+    module: "vmlinux" for the kernel proper.  size: bytes, from the symbol table.
+    """
+
+    module: str
+    name: str
+    address: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeName:
+    """provider:module:function:name, all parts known."""
+
+    provider: str
+    module: str
+    function: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.provider}:{self.module}:{self.function}:{self.name}"
+
+
+def _globs(pattern: str, value: str) -> bool:
+    return not pattern or fnmatchcase(value, pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePattern:
+    """A probe description as written: empty parts match anything, parts are sh(1) globs."""
+
+    provider: str = ""
+    module: str = ""
+    function: str = ""
+    name: str = ""
+
+    def matches(self, probe: ProbeName) -> bool:
+        return (
+            _globs(self.provider, probe.provider)
+            and _globs(self.module, probe.module)
+            and _globs(self.function, probe.function)
+            and _globs(self.name, probe.name)
+        )
+
+    def __str__(self) -> str:
+        return f"{self.provider}:{self.module}:{self.function}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One instruction of the running kernel: where it is and its live bytes."""
+
+    function: Function
+    offset: int
+    code: bytes
+
+    @property
+    def address(self) -> int:
+        return self.function.address + self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A probe with its id.  site is None for probes that no instruction belongs to."""
+
+    id: int
+    name: ProbeName
+    site: Site | None = None

@@ -1,0 +1,172 @@
+"""What a target and a personality answer.  Addresses are virtual unless a name says physical."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kinst.core.isa import Isa
+from kinst.core.probe import Function
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The machine stopped at a breakpoint (or on request): which CPU and where."""
+
+    cpu: int
+    pc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The machine ended: a panic, a hang, QEMU died. console: its last lines."""
+
+    reason: str
+    console: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEnded:
+    """The -c command ended with this status."""
+
+    status: int
+
+
+Event = Stopped | Gone | CommandEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How in-target code finds a built-in's value, as data.
+
+    Load 8 bytes at per-CPU base + per_cpu (or take the constant `address` when per_cpu is
+    None), then add the first offset and load a pointer, and so on; the last offset is where
+    the value lies: `size` bytes, or, with string True, at most `size` bytes of text.
+    direct: the per-CPU load itself is the value (offsets empty).
+    """
+
+    per_cpu: int | None
+    offsets: tuple[int, ...]
+    size: int
+    signed: bool = False
+    string: bool = False
+    address: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """ns = base_ns + ((cycles - base_cycles) * mult >> shift); wall = ns + wall_offset."""
+
+    base_cycles: int
+    base_ns: int
+    mult: int
+    shift: int
+    wall_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a personality knows of the running kernel, once its place in memory is known.
+
+    slide: running address minus linked address.  builtins: D name to Access (cpu, pid, tid,
+    ppid, uid, gid, execname, curthread).  nofault_read: address of a C function
+    (dst, src, size) -> 0 or error that never oopses, or 0.  trap_hook: the C function that
+    a breakpoint reaches with a pointer to saved registers, whose program counter (address of
+    the byte after the breakpoint instruction) is at trap_pc_offset.  fault_hook: the C function
+    that looks up exception tables by address (first argument), or 0.
+    per_cpu_bases: the per-CPU base register's value on each CPU, in CPU order.
+    """
+
+    os: str
+    release: str
+    slide: int
+    cpus: int
+    builtins: Mapping[str, Access]
+    nofault_read: int
+    trap_hook: int
+    trap_pc_offset: int
+    trap_pc_delta: int
+    fault_hook: int
+    per_cpu_bases: tuple[int, ...]
+    clock: Clock | None
+
+
+class Personality(Protocol):
+    """One operating system: what must be known of it."""
+
+    facts: Facts
+
+    def functions(self) -> Sequence[Function]:
+        """Every function of every image, in address order."""
+        ...
+
+    def refusals(self, function: Function) -> str:
+        """Why no instruction of this function may be planted, or ""."""
+        ...
+
+    def site_refusal(self, address: int, size: int) -> str:
+        """Why this very site may not be planted (jump label, static call, ...), or ""."""
+        ...
+
+    def frame_rule(self, address: int) -> tuple[str, int, int] | None:
+        """CFA rule at an instruction: (base register's D name, offset, return address offset
+        from CFA), or None where the unwinder has none."""
+        ...
+
+
+class Target(Protocol):
+    """A kernel that can be read, written, stopped and resumed."""
+
+    isa: Isa
+    cpus: int
+
+    def stop(self) -> None:
+        """Stop every CPU; returns when they stand.  No-op when stopped."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def read(self, address: int, size: int) -> bytes:
+        """Kernel memory; raises TargetError where nothing is mapped."""
+        ...
+
+    def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
+        """Write code that may already have run (translated code is invalidated); stopped."""
+        ...
+
+    def map_scratch(self, size: int, near: tuple[int, int]) -> int | None:
+        """Make `size` bytes of scratch executable within branch reach of [near) and return its
+        address, or None: this target has no scratch.  Stopped."""
+        ...
+
+    def scratch_view(self) -> memoryview:
+        """The mapped scratch, writable, shared with the target."""
+        ...
+
+    def registers(self, cpu: int) -> Mapping[str, int]:
+        """Registers by the stub's names; stopped."""
+        ...
+
+    def insert_breakpoint(self, address: int) -> None: ...
+
+    def remove_breakpoint(self, address: int) -> None: ...
+
+    def step_over(self, cpu: int, address: int) -> None:
+        """Execute the one instruction at address on cpu with its breakpoint lifted; stopped
+        before and after."""
+        ...
+
+    def wait(self, timeout: float) -> Event | None:
+        """Wait for the running machine to report something; None on time-out (seconds)."""
+        ...
+
+    def prepare_command(self, command: str) -> int:
+        """Create the -c command's process in the guest, held before it runs; its pid."""
+        ...
+
+    def start_command(self) -> None: ...
+
+    def close(self) -> None:
+        """End what kinst started (QEMU) and release everything; safe to call twice."""
+        ...

@@ -1,0 +1,260 @@
+"""The typed tree: what the checker makes of a D program and codegen and consumer read.
+
+Every expression carries its type; conversions are explicit Cast nodes, so that codegen never
+converts by itself: both operands of a Binary have the same type (shifts excepted), and the
+result of comparisons and logical operators is INT (Dynamic Tracing Guide, ch. 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kinst.core.dtypes import DType, IntType
+from kinst.core.errors import Span
+from kinst.core.probe import ProbePattern
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    type: DType
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class IntConst(Expr):
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class StrConst(Expr):
+    value: bytes  # without the NUL
+
+
+@dataclass(frozen=True, slots=True)
+class Builtin(Expr):
+    """A built-in variable by its D name: pid, timestamp, probefunc, arg0, ..."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterRead(Expr):
+    """regs[index]; index is an expression, usually an IntConst (Register.index)."""
+
+    index: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A global D variable."""
+
+    name: str
+    type: DType
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalRead(Expr):
+    variable: Variable
+
+
+@dataclass(frozen=True, slots=True)
+class Assign(Expr):
+    """variable = value, then the value.  Compound assignment is already expanded."""
+
+    variable: Variable
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Expr):
+    """++ and --: by is +1/-1 (times the pointee's size); post yields the old value."""
+
+    variable: Variable
+    by: int
+    post: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unary(Expr):
+    op: str  # "-" "~" "!"
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(Expr):
+    """op: + - * / % & | ^ << >> on integers; == != < <= > >= (integers, pointers, strings).
+
+    Signedness is that of the operands' type.  Division by zero fires dtrace:::ERROR.
+    """
+
+    op: str
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Logical(Expr):
+    op: str  # "&&" "||" (short-circuit) "^^"
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional(Expr):
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Comma(Expr):
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Expr):
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Expr):
+    """The value of `type` at an address of the traced kernel; fault-safe (a bad address fires
+    dtrace:::ERROR).  An integer or pointer is loaded as such; a StringType copies a string."""
+
+    address: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class FormatPart:
+    """One piece of a printf format.
+
+    literal: text before the conversion (escapes already done).  conversion: "" for the
+    trailing literal, else the conversion letter(s) without length modifiers ("d", "x", "s",
+    "Y", ...).  flags, width, precision as written; "*" stands for an argument of its own,
+    which then comes before the value in the argument list.
+    """
+
+    literal: bytes
+    conversion: str = ""
+    flags: str = ""
+    width: int | str | None = None
+    precision: int | str | None = None
+    size: int = 0  # bytes of the converted integer by its argument's type; 0: not an integer
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    text: str
+    parts: tuple[FormatPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AggFunction:
+    """count sum min max avg stddev quantize lquantize llquantize.
+
+    params: lquantize (base, limit, step); llquantize (factor, low, high, nsteps).
+    """
+
+    name: str
+    params: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """An aggregation variable; name without the "@" ("" for the anonymous one, printed "@")."""
+
+    name: str
+    index: int
+    keys: tuple[DType, ...]
+    function: AggFunction
+    signed: bool = True  # of the aggregated value
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate(Action):
+    """An expression for its effect; records nothing."""
+
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Trace(Action):
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Printf(Action):
+    """args: one per conversion that takes one (and one per "*", before it)."""
+
+    format: Format
+    args: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exit(Action):
+    status: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate(Action):
+    aggregation: Aggregation
+    keys: tuple[Expr, ...]
+    value: Expr | None  # None for count()
+    weight: Expr | None = None  # quantize(x, weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Printa(Action):
+    format: Format | None
+    aggregations: tuple[Aggregation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Clear(Action):
+    aggregation: Aggregation
+
+
+@dataclass(frozen=True, slots=True)
+class Trunc(Action):
+    aggregation: Aggregation
+    count: Expr | None  # None: all
+
+
+@dataclass(frozen=True, slots=True)
+class Normalize(Action):
+    aggregation: Aggregation
+    divisor: Expr | None  # None: denormalize()
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """index: position in the program.  No actions at all means the default action."""
+
+    index: int
+    patterns: tuple[ProbePattern, ...]
+    pattern_spans: tuple[Span, ...]
+    predicate: Expr | None
+    actions: tuple[Action, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """options: from #pragma D option, in order, (name, value or "")."""
+
+    clauses: tuple[Clause, ...]
+    variables: tuple[Variable, ...] = ()
+    aggregations: tuple[Aggregation, ...] = ()
+    options: tuple[tuple[str, str], ...] = field(default=())
+
+
+def is_signed(type_: DType) -> bool:
+    """Whether values of this type compare, shift and print as signed."""
+    return isinstance(type_, IntType) and type_.signed

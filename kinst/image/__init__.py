@@ -1,0 +1,1 @@
+"""Rank 1: what files say of a kernel: ELF symbols and tables, BTF types, ORC unwind rules."""

@@ -1,0 +1,1 @@
+"""Rank 1: one file or folder for each instruction set; the only user of the disassembler."""

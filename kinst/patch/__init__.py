@@ -1,0 +1,1 @@
+"""Rank 2: pure planning: sites and code in, writes out."""

@@ -1,0 +1,1 @@
+"""Rank 2: one file for each target and each personality."""
