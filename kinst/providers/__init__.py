@@ -1,1 +1,18 @@
-"""Rank 2: one file for each provider: which probes a description means."""
+"""Rank 2: one file for each provider; a provider is found by its file's name."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+
+from kinst.core.kernel import Provider
+
+
+def load_all() -> Mapping[str, Provider]:
+    """Every provider by name; each module of this package offers PROVIDER."""
+    found: dict[str, Provider] = {}
+    for info in pkgutil.iter_modules(__path__):
+        provider: Provider = importlib.import_module(f"{__name__}.{info.name}").PROVIDER
+        found[provider.name] = provider
+    return found

@@ -1,0 +1,28 @@
+"""The dtrace provider: BEGIN, END and ERROR (Dynamic Tracing Guide, ch. 17)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinst.core.kernel import Found, Kernel
+from kinst.core.probe import ProbeName, ProbePattern
+
+BEGIN = ProbeName("dtrace", "", "", "BEGIN")
+END = ProbeName("dtrace", "", "", "END")
+ERROR = ProbeName("dtrace", "", "", "ERROR")
+
+
+class DTraceProvider:
+    """The three probes that are always there, in the order that gives them ids 1, 2 and 3."""
+
+    name = "dtrace"
+    needs_kernel = False
+
+    def listed(self) -> Sequence[Found]:
+        return [Found(BEGIN), Found(END), Found(ERROR)]
+
+    def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Sequence[Found]:
+        return [found for found in self.listed() if pattern.matches(found.name)]
+
+
+PROVIDER = DTraceProvider()

@@ -1,0 +1,102 @@
+"""The kinst provider: one probe for each instruction, made on demand (dtrace_kinst(4)).
+
+kinst::<function>: means every instruction, kinst::<function>:<offset> the one at that offset,
+in bytes from the function's first.  Functions may be globs.  Nothing is matched unless both the
+provider and a function are named, so that `-l -P kinst` and `:::` list nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+from kinst.core.errors import KinstError
+from kinst.core.isa import Instruction
+from kinst.core.kernel import Found, Kernel
+from kinst.core.probe import Function, ProbeName, ProbePattern, Site
+
+
+def _offset(text: str) -> int | None:
+    """The offset that a probe name spells (decimal or 0x hexadecimal), or None."""
+    try:
+        return int(text, 16) if text[:2] in ("0x", "0X") else int(text, 10)
+    except ValueError:
+        return None
+
+
+def _found(function: Function, instruction: Instruction) -> Found:
+    offset = instruction.address - function.address
+    name = ProbeName("kinst", function.module, function.name, str(offset))
+    return Found(name, Site(function, offset, instruction.code))
+
+
+def _nearest(function: Function, instructions: Sequence[Instruction], offset: int) -> KinstError:
+    """The error for an offset at which no instruction starts."""
+    offsets = [i.address - function.address for i in instructions]
+    if not offsets:
+        return KinstError(f"{function.name} has no instructions that decode")
+    end = offsets[-1] + instructions[-1].size
+    if offset < 0 or offset >= end:
+        return KinstError(
+            f"{function.name}+{offset} is outside the function",
+            f"it is {end} bytes long; its last instruction is +{offsets[-1]}",
+        )
+    after = bisect_left(offsets, offset)
+    near = [f"+{o}" for o in offsets[max(0, after - 1) : after + 1]]
+    are = "nearest are" if len(near) > 1 else "nearest is"
+    return KinstError(
+        f"{function.name}+{offset} is inside an instruction", f"the {are} {' and '.join(near)}"
+    )
+
+
+class KinstProvider:
+    """Instructions of functions, found in the live text of the running kernel."""
+
+    name = "kinst"
+    needs_kernel = True
+
+    def listed(self) -> Sequence[Found]:
+        return []
+
+    def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Sequence[Found]:
+        if pattern.provider != self.name or not pattern.function or kernel is None:
+            return []
+        functions = kernel.find(pattern.module, pattern.function)
+        if not functions:
+            if any(c in pattern.function for c in "*?["):
+                return []
+            raise KinstError(
+                f'no function named "{pattern.function}"'
+                + (f' in module "{pattern.module}"' if pattern.module else ""),
+                kernel.suggest(pattern.function),
+            )
+        return list(self._probes(pattern, functions, kernel))
+
+    def _probes(
+        self, pattern: ProbePattern, functions: Sequence[Function], kernel: Kernel
+    ) -> Iterator[Found]:
+        if pattern.name in ("entry", "return"):
+            raise KinstError(
+                f"{pattern}: tracing a function's {pattern.name} is not possible yet",
+                "name an instruction by its offset; kinst -l lists them",
+            )
+        offset = _offset(pattern.name) if pattern.name else None
+        for function in functions:
+            instructions = kernel.instructions(function)
+            if offset is None:
+                for instruction in instructions:
+                    found = _found(function, instruction)
+                    if pattern.matches(
+                        ProbeName("kinst", function.module, pattern.function, found.name.name)
+                    ):
+                        yield found
+                continue
+            address = function.address + offset
+            exact = [i for i in instructions if i.address == address]
+            if exact:
+                yield _found(function, exact[0])
+            elif len(functions) == 1:
+                raise _nearest(function, instructions, offset)
+
+
+PROVIDER = KinstProvider()

@@ -1,0 +1,72 @@
+"""The profile provider: profile-N on every CPU, tick-N on one (Dynamic Tracing Guide, ch. 19).
+
+Created on demand from the name; the listing shows the ones that dtrace(1) makes beforehand.
+A number without a suffix is a rate in hertz.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from kinst.core.errors import KinstError
+from kinst.core.kernel import Found, Kernel, Timer
+from kinst.core.probe import ProbeName, ProbePattern
+
+_NS = {
+    "ns": 1, "nsec": 1, "us": 10**3, "usec": 10**3, "ms": 10**6, "msec": 10**6,
+    "s": 10**9, "sec": 10**9, "m": 60 * 10**9, "min": 60 * 10**9,
+    "h": 3600 * 10**9, "hour": 3600 * 10**9, "d": 86400 * 10**9, "day": 86400 * 10**9,
+}  # fmt: skip
+_NAME = re.compile(r"(profile|tick)-([0-9]+)([a-z]*)\Z")
+_LISTED = (
+    *(f"profile-{rate}" for rate in (97, 199, 499, 997, 1999, 4001, 4999)),
+    *(f"tick-{rate}" for rate in (1, 10, 100, 500, 1000, 5000)),
+)
+SHORTEST_NS = 200_000  # as the profile provider of DTrace: nothing above 5000 Hz
+
+
+def timer_of(name: str) -> Timer | None:
+    """The timer that a probe name means, or None when it is not of that form.
+
+    Raises KinstError for an unknown unit, zero, or a period under 200 microseconds.
+    """
+    match = _NAME.match(name)
+    if match is None:
+        return None
+    kind, digits, unit = match.groups()
+    number = int(digits)
+    if number == 0:
+        raise KinstError(f"profile:::{name} has a rate or period of zero")
+    if unit in ("", "hz"):
+        period = 10**9 // number
+    elif unit in _NS:
+        period = number * _NS[unit]
+    else:
+        raise KinstError(
+            f'profile:::{name}: unknown unit "{unit}"', "units are hz, s, ms, us, ns, min, h, d"
+        )
+    if period < SHORTEST_NS:
+        raise KinstError(f"profile:::{name} fires too often", "at most 5000hz, every 200us")
+    return Timer(period, kind == "profile")
+
+
+class ProfileProvider:
+    """Time-based probes, one for each distinct name."""
+
+    name = "profile"
+    needs_kernel = False
+
+    def listed(self) -> Sequence[Found]:
+        return [Found(ProbeName("profile", "", "", n), None, timer_of(n)) for n in _LISTED]
+
+    def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Sequence[Found]:
+        name = ProbeName("profile", "", "", pattern.name)
+        if pattern.name and pattern.matches(name):
+            timer = timer_of(pattern.name)
+            if timer is not None:
+                return [Found(name, None, timer)]
+        return [found for found in self.listed() if pattern.matches(found.name)]
+
+
+PROVIDER = ProfileProvider()
