@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import Instruction
@@ -86,9 +87,7 @@ class KinstProvider:
             if offset is None:
                 for instruction in instructions:
                     found = _found(function, instruction)
-                    if pattern.matches(
-                        ProbeName("kinst", function.module, pattern.function, found.name.name)
-                    ):
+                    if not pattern.name or fnmatchcase(found.name.name, pattern.name):
                         yield found
                 continue
             address = function.address + offset

@@ -1,0 +1,75 @@
+"""Which way each site is planted: jump, trap or stop, or why it is refused (design.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kinst.core.errors import KinstError
+from kinst.core.isa import Isa, Refused
+from kinst.core.probe import Site
+
+WAYS = ("jump", "trap", "stop")
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What this target and this kernel allow.
+
+    scratch_address: where trampolines will lie, or 0 without scratch.  trap: a trap handler
+    is there to be hooked.  fault_hook: faults in trampolines can be translated.
+    forced: "" or the one way that the user asked for (-x plant=WAY).
+    """
+
+    scratch_address: int
+    trap: bool
+    fault_hook: bool
+    forced: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """way: jump, trap or stop, or "" with the reason why the site is refused."""
+
+    way: str
+    reason: str = ""
+
+
+def choose(
+    site: Site, isa: Isa, means: Means, forbidden: Callable[[Site], str], has_fixup: bool
+) -> Choice:
+    """The best way to plant on this site.
+
+    forbidden: the personality's reason against this very site, or "".  has_fixup: an entry of
+    the kernel's exception table expects this instruction to fault at its own address.
+    """
+    reason = forbidden(site)
+    if reason:
+        return Choice("", reason)
+    if not means.scratch_address or means.forced == "stop":
+        return Choice("stop")
+    displaced = isa.displace(site.code, site.address, means.scratch_address)
+    if isinstance(displaced, Refused):
+        return Choice("", displaced.reason)
+    if has_fixup and not (means.fault_hook and displaced.original_at >= 0):
+        return Choice("", "it may fault on purpose, and its fault could not be traced back")
+    size = len(site.code)
+    jump = isa.jump_patch(size, site.address, means.scratch_address) is not None
+    if means.forced == "jump" and not jump:
+        return Choice("", f"{size} bytes are too short for a jump")
+    if jump and means.forced != "trap":
+        return Choice("jump")
+    if means.trap:
+        return Choice("trap")
+    if means.forced == "trap":
+        return Choice("", "this kernel has no trap handler that kinst can hook")
+    return Choice("stop")
+
+
+def checked_way(value: str) -> str:
+    """The value of -x plant=, checked; "" for auto.  Raises KinstError."""
+    if value in ("", "auto"):
+        return ""
+    if value not in WAYS:
+        raise KinstError(f"plant={value}: no such way", "auto, jump, trap or stop")
+    return value
