@@ -1,0 +1,154 @@
+"""The command line: dtrace(1)'s options where they make sense here, and kinst's own long ones."""
+
+from __future__ import annotations
+
+import getopt
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kinst.core.errors import KinstError
+from kinst.session_request import DUMP_STAGES, ProgramText, Request
+
+SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:X:d"
+LONG = [
+    "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "qemu-arg=", "copy=", "dump=",
+    "help", "version",
+]  # fmt: skip
+STRICTNESS = ("a", "c", "s", "t")
+
+USAGE = """\
+usage: kinst [-delqSvVwZh] [-c command] [-D name[=value]] [-o file] [-x opt[=val]]
+             [-X a|c|s|t] [--vm[=amd64] | --gdb ADDRESS] [--kernel FILE] [--debug FILE]
+             [--initrd FILE] [--append TEXT] [--qemu-arg ARG] [--copy FILE] [--dump STAGE]
+             [-P provider [[predicate] action]]
+             [-m [provider:]module [[predicate] action]]
+             [-f [[provider:]module:]function [[predicate] action]]
+             [-n [[[provider:]module:]function:]name [[predicate] action]]
+             [-i probe-id [[predicate] action]] [-s script] [args ...]
+"""
+
+HELP = (
+    USAGE
+    + """
+  -n, -P, -m, -f, -i  enable or list probes by name, provider, module, function, id
+  -s FILE    enable or list probes by a D script ("-" is standard input)
+  -c CMD     run CMD in the guest; the trace ends with it; its pid is $target
+  -l         list the probes that match; with -v each instruction's bytes, disassembly, and
+             the way it would be planted or why it is refused
+  -q         print only what the program prints
+  -v         say what is done, with times
+  -o FILE    write output to FILE (appended)
+  -e         exit after compiling, before anything is planted
+  -S         show the code that the program compiles to
+  -d         show the D program after syntactic transformation
+  -Z         let descriptions match nothing
+  -w         permit destructive actions
+  -x OPT[=VAL]  set an option (bufsize=16m, plant=trap, ...)
+  -X a|c|s|t    accepted for dtrace(1)'s sake
+  -D NAME[=VALUE]  define a name for the preprocessor
+  -V, --version    version
+  --vm[=ISA]       trace a kernel that kinst boots in QEMU (the default); ISA: amd64
+  --gdb ADDRESS    trace the kernel behind a GDB stub: host:port or a unix socket's path
+  --kernel FILE    kernel to boot (--vm), or its vmlinux with symbols (--gdb)
+  --debug FILE     the vmlinux with symbols that belongs to --kernel
+  --initrd FILE    initial ram disk to boot with, instead of kinst's own
+  --append TEXT    more kernel command line, e.g. nokaslr
+  --qemu-arg ARG   one more argument for QEMU (repeat it)
+  --copy FILE      put FILE into the guest's /bin (repeat it)
+  --dump STAGE     print the value after a stage: """
+    + ", ".join(DUMP_STAGES)
+    + "\n"
+)
+
+
+class UsageError(KinstError):
+    """The command line itself is wrong: exit status 2, as dtrace(1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """request: what to do; help and version: print that and end."""
+
+    request: Request
+    help: bool = False
+    version: bool = False
+
+
+def _expand_vm(argv: Sequence[str]) -> list[str]:
+    """--vm alone means --vm=amd64: getopt knows no optional arguments."""
+    out = []
+    for k, word in enumerate(argv):
+        if word == "--":
+            return out + list(argv[k:])
+        out.append("--vm=amd64" if word == "--vm" else word)
+    return out
+
+
+def _script(path: str, stdin: str) -> ProgramText:
+    if path == "-":
+        return ProgramText("s", stdin, "<stdin>")
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return ProgramText("s", file.read(), path)
+    except OSError as error:
+        raise KinstError(f"failed to open {path}: {error.strerror}") from error
+
+
+def parse(argv: Sequence[str], stdin: str = "") -> CommandLine:
+    """The command line (without the program's name).  Raises UsageError and KinstError."""
+    try:
+        options, rest = getopt.gnu_getopt(_expand_vm(argv), SHORT, LONG)
+    except getopt.GetoptError as error:
+        raise UsageError(error.msg) from error
+    request = Request(arguments=tuple(rest))
+    shown = CommandLine(request)
+    for option, value in options:
+        if option in ("-h", "--help"):
+            shown = replace(shown, help=True)
+        elif option in ("-V", "--version"):
+            shown = replace(shown, version=True)
+        else:
+            request = _apply(request, option, value, stdin)
+    return replace(shown, request=request)
+
+
+_FLAGS = {
+    "-l": "list_probes", "-v": "verbose", "-Z": "zero", "-e": "compile_only",
+    "-S": "show_code", "-d": "show_program",
+}  # fmt: skip
+_VALUES = {
+    "-c": "command", "-o": "output", "--vm": "vm", "--gdb": "gdb", "--kernel": "kernel",
+    "--debug": "debug", "--initrd": "initrd", "--append": "append",
+}  # fmt: skip
+_MANY = {"--qemu-arg": "qemu_args", "--copy": "copies", "-D": "defines"}
+
+
+def _apply(request: Request, option: str, value: str, stdin: str) -> Request:
+    if option in _FLAGS:
+        return replace(request, **{_FLAGS[option]: True})  # type: ignore[arg-type]
+    if option in _VALUES:
+        return replace(request, **{_VALUES[option]: value})  # type: ignore[arg-type]
+    if option in _MANY:
+        name = _MANY[option]
+        return replace(request, **{name: (*getattr(request, name), value)})
+    if option == "-s":
+        return replace(request, programs=(*request.programs, _script(value, stdin)))
+    if option == "-q":
+        return replace(request, settings=(*request.settings, ("quiet", "")))
+    if option == "-w":
+        return replace(request, settings=(*request.settings, ("destructive", "")))
+    if option == "-x":
+        name, _, setting = value.partition("=")
+        return replace(request, settings=(*request.settings, (name, setting)))
+    if option == "-X":
+        if value not in STRICTNESS:
+            raise UsageError(f"-X {value}: no such conformance", "a, c, s or t")
+        return request
+    if option == "--dump":
+        if value not in DUMP_STAGES:
+            raise UsageError(f"--dump {value}: no such stage", ", ".join(DUMP_STAGES))
+        return replace(request, dump=value)
+    return replace(
+        request,
+        programs=(*request.programs, ProgramText(option[1], value, "<command line>")),
+    )

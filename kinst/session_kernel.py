@@ -1,0 +1,101 @@
+"""The running kernel as providers see it: names to functions, functions to live instructions."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from fnmatch import translate
+
+from kinst.core.errors import KinstError
+from kinst.core.isa import Instruction, Isa
+from kinst.core.probe import Function
+from kinst.core.target import Personality, Target
+
+_GLOB = re.compile(r"[*?\[]")
+_ORDINAL = re.compile(r"(.+)@([0-9]+)\Z")
+SUGGESTION_SPREAD = 3  # how much longer or shorter than the wrong name a suggestion may be
+
+
+class RunningKernel:
+    """Implements core.kernel.Kernel over a target and its personality; answers are cached."""
+
+    def __init__(self, target: Target, personality: Personality, isa: Isa) -> None:
+        self._target = target
+        self._personality = personality
+        self._isa = isa
+        self._by_name: dict[str, list[Function]] | None = None
+        self._instructions: dict[int, Sequence[Instruction]] = {}
+
+    def _names(self) -> dict[str, list[Function]]:
+        if self._by_name is None:
+            self._by_name = {}
+            for function in self._personality.functions():
+                self._by_name.setdefault(function.name, []).append(function)
+        return self._by_name
+
+    def find(self, module: str, function: str) -> Sequence[Function]:
+        """See core.kernel.Kernel.find."""
+        names = self._names()
+        in_module = re.compile(translate(module)).match if module else lambda _: True
+        if _GLOB.search(function):
+            matches = re.compile(translate(function)).match
+            return [
+                numbered
+                for name, same in names.items()
+                if matches(name)
+                for numbered in _numbered(same)
+                if in_module(numbered.module)
+            ]
+        ordinal = _ORDINAL.match(function)
+        plain = ordinal.group(1) if ordinal else function
+        same = [f for f in names.get(plain, []) if in_module(f.module)]
+        if ordinal:
+            return [f for f in _numbered(names.get(plain, [])) if f.name == function]
+        if len(same) > 1:
+            raise KinstError(
+                f'"{function}" names {len(same)} functions: '
+                + ", ".join(self._where(f) for f in _numbered(same)),
+                f"choose one: kinst:{same[0].module}:{function}@1:",
+            )
+        return same
+
+    def _where(self, function: Function) -> str:
+        return f"{function.module}:{function.name} at {function.address:#x}"
+
+    def suggest(self, function: str) -> str:
+        """See core.kernel.Kernel.suggest."""
+        spread = range(len(function) - SUGGESTION_SPREAD, len(function) + SUGGESTION_SPREAD + 1)
+        near = [n for n in self._names() if len(n) in spread and n[:1] == function[:1]]
+        close = get_close_matches(function, near, 3, 0.7)
+        return f"did you mean {' or '.join(close)}?" if close else ""
+
+    def instructions(self, function: Function) -> Sequence[Instruction]:
+        """See core.kernel.Kernel.instructions."""
+        known = self._instructions.get(function.address)
+        if known is None:
+            code = self._target.read(function.address, function.size)
+            known = tuple(self._isa.decode(code, function.address))
+            self._instructions[function.address] = known
+        return known
+
+    def following(self, function: Function, address: int, size: int) -> bytes:
+        """At most `size` live bytes after `address`, within the function."""
+        instructions = self.instructions(function)
+        starts = [i.address for i in instructions]
+        out = b""
+        for instruction in instructions[bisect_right(starts, address - 1) :]:
+            if len(out) >= size:
+                break
+            out += instruction.code
+        return out[:size]
+
+
+def _numbered(same: Sequence[Function]) -> list[Function]:
+    """Several functions of one name get @1, @2, ... in address order; a lone one keeps it."""
+    if len(same) == 1:
+        return list(same)
+    ordered = sorted(same, key=lambda f: f.address)
+    return [replace(f, name=f"{f.name}@{k}") for k, f in enumerate(ordered, 1)]

@@ -1,0 +1,79 @@
+"""From clauses to probes: every description expanded, ids and epids given out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kinst.core.errors import DError, KinstError
+from kinst.core.kernel import Found, Kernel, Provider, Timer
+from kinst.core.probe import Probe, ProbePattern
+from kinst.dlang import typed
+
+FIRST_ID = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Enabled:
+    """A probe that clauses are attached to.
+
+    clauses: their indexes, in program order.  epid: of the first of them; the others follow.
+    """
+
+    probe: Probe
+    clauses: tuple[int, ...]
+    epid: int
+    timer: Timer | None
+
+
+def wants_kernel(patterns: Sequence[ProbePattern], providers: Mapping[str, Provider]) -> bool:
+    """Whether any of these descriptions can mean a probe of a traced kernel."""
+    hosts = [p for p in providers.values() if not p.needs_kernel]
+    return not all(any(p.match(pattern, None) for p in hosts) for pattern in patterns)
+
+
+def expand(
+    pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None
+) -> list[Found]:
+    """Every probe that a description means, each once, in the providers' order."""
+    return [found for p in providers.values() for found in p.match(pattern, kernel)]
+
+
+def enable(
+    program: typed.Program, providers: Mapping[str, Provider], kernel: Kernel | None, *, zero: bool
+) -> tuple[tuple[Enabled, ...], dict[int, int]]:
+    """The probes of a program, in the order of their ids, and matches per clause.
+
+    zero: a description may match nothing (-Z).  Raises DError at the description otherwise,
+    and where a provider says why it cannot be.
+    """
+    ids: dict[str, int] = {}
+    founds: dict[str, Found] = {}
+    clauses: dict[str, list[int]] = {}
+    matched: dict[int, int] = {}
+    for builtin in providers["dtrace"].listed():
+        ids[str(builtin.name)] = FIRST_ID + len(ids)
+    for clause in program.clauses:
+        for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
+            try:
+                found = expand(pattern, providers, kernel)
+            except KinstError as error:
+                raise DError(error.message, span, "D_PDESC_INVAL", error.hint) from error
+            if not found and not zero:
+                raise DError(
+                    f"probe description {pattern} does not match any probes", span, "D_PDESC_ZERO"
+                )
+            for one in found:
+                key = str(one.name)
+                ids.setdefault(key, FIRST_ID + len(ids))
+                founds.setdefault(key, one)
+                attached = clauses.setdefault(key, [])
+                if clause.index not in attached:
+                    attached.append(clause.index)
+                    matched[clause.index] = matched.get(clause.index, 0) + 1
+    enabled, epid = [], 1
+    for key, one in founds.items():
+        probe = Probe(ids[key], one.name, one.site)
+        enabled.append(Enabled(probe, tuple(clauses[key]), epid, one.timer))
+        epid += len(clauses[key])
+    return tuple(enabled), matched
