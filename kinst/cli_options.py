@@ -76,7 +76,7 @@ class CommandLine:
 
 def _expand_vm(argv: Sequence[str]) -> list[str]:
     """--vm alone means --vm=amd64: getopt knows no optional arguments."""
-    out = []
+    out: list[str] = []
     for k, word in enumerate(argv):
         if word == "--":
             return out + list(argv[k:])
@@ -129,8 +129,8 @@ def _apply(request: Request, option: str, value: str, stdin: str) -> Request:
     if option in _VALUES:
         return replace(request, **{_VALUES[option]: value})  # type: ignore[arg-type]
     if option in _MANY:
-        name = _MANY[option]
-        return replace(request, **{name: (*getattr(request, name), value)})
+        more = {_MANY[option]: (*getattr(request, _MANY[option]), value)}
+        return replace(request, **more)  # type: ignore[arg-type]
     if option == "-s":
         return replace(request, programs=(*request.programs, _script(value, stdin)))
     if option == "-q":

@@ -1,0 +1,112 @@
+"""What each provider makes of a description."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from kinst.core.errors import KinstError
+from kinst.core.isa import Instruction
+from kinst.core.kernel import Timer
+from kinst.core.probe import Function, ProbePattern
+from kinst.providers import load_all
+from kinst.providers.profile import timer_of
+
+FUNCTION = Function("vmlinux", "vm_fault", 0x1000, 10)
+CODE = [(0x1000, b"\x55"), (0x1001, b"\x48\x89\xe5"), (0x1004, b"\x41\x57"), (0x1006, b"\x90" * 4)]
+
+
+class FakeKernel:
+    def find(self, module: str, function: str) -> Sequence[Function]:
+        return [FUNCTION] if function in ("vm_fault", "vm_*") else []
+
+    def suggest(self, function: str) -> str:
+        return "did you mean vm_fault?"
+
+    def instructions(self, function: Function) -> Sequence[Instruction]:
+        return [Instruction(a, c, "?") for a, c in CODE]
+
+
+def match(provider: str, function: str, name: str) -> list[str]:
+    pattern = ProbePattern(provider, "", function, name)
+    return [
+        str(f.name) for p in load_all().values() for f in p.match(pattern, FakeKernel())
+    ]
+
+
+def test_every_file_is_a_provider() -> None:
+    assert set(load_all()) == {"dtrace", "kinst", "profile"}
+
+
+@pytest.mark.parametrize("name", ["BEGIN", "END", "ERROR"])
+def test_dtrace(name: str) -> None:
+    assert match("dtrace", "", name) == [f"dtrace:::{name}"]
+    assert match("", "", name) == [f"dtrace:::{name}"]
+
+
+def test_all_instructions() -> None:
+    offsets = ["0", "1", "4", "6"]
+    assert match("kinst", "vm_fault", "") == [f"kinst:vmlinux:vm_fault:{o}" for o in offsets]
+    assert match("kinst", "vm_*", "") == [f"kinst:vmlinux:vm_fault:{o}" for o in offsets]
+
+
+@pytest.mark.parametrize("text", ["4", "0x4", "04"])
+def test_one_instruction(text: str) -> None:
+    assert match("kinst", "vm_fault", text) == ["kinst:vmlinux:vm_fault:4"]
+
+
+def test_nothing_without_a_function() -> None:
+    """As dtrace_kinst(4): -l -P kinst matches no probes."""
+    assert match("kinst", "", "") == []
+    assert [m for m in match("", "vm_fault", "") if m.startswith("kinst")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("5", "inside an instruction (the nearest are +4 and +6)"),
+        ("7", "inside an instruction (the nearest is +6)"),
+        ("10", "outside the function (it is 10 bytes long; its last instruction is +6)"),
+        ("99", "outside the function"),
+    ],
+)
+def test_offset_errors(name: str, message: str) -> None:
+    with pytest.raises(KinstError) as caught:
+        match("kinst", "vm_fault", name)
+    assert message in str(caught.value)
+
+
+def test_unknown_function() -> None:
+    with pytest.raises(KinstError, match=r'no function named "vm_falt" \(did you mean vm_fault'):
+        match("kinst", "vm_falt", "")
+    assert match("kinst", "nosuch*", "") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "timer"),
+    [
+        ("tick-1s", Timer(10**9, False)),
+        ("tick-1", Timer(10**9, False)),
+        ("tick-1sec", Timer(10**9, False)),
+        ("tick-500ms", Timer(500 * 10**6, False)),
+        ("tick-300us", Timer(300_000, False)),
+        ("tick-2000000ns", Timer(2_000_000, False)),
+        ("tick-2min", Timer(120 * 10**9, False)),
+        ("profile-997hz", Timer(10**9 // 997, True)),
+        ("profile-997", Timer(10**9 // 997, True)),
+    ],
+)
+def test_timers(name: str, timer: Timer) -> None:
+    assert timer_of(name) == timer
+    assert match("profile", "", name) == [f"profile:::{name}"]
+
+
+@pytest.mark.parametrize("name", ["tick-0", "tick-1parsec", "profile-10000hz", "tick-1ns"])
+def test_bad_timers(name: str) -> None:
+    with pytest.raises(KinstError):
+        timer_of(name)
+
+
+def test_tick_glob_lists_the_usual_ones() -> None:
+    assert "profile:::tick-10" in match("profile", "", "tick-*")
