@@ -1,0 +1,116 @@
+#!/bin/busybox sh
+# Process 1 of kinst's own guest.  ttyS0 has the kernel's messages and nothing else, ttyS1 the
+# output of the -c command, ttyS2 the conversation with kinst, one line at a time:
+#
+#   kinst                      guest
+#                              ready
+#   prepare HEX(command)       pid N          the process exists and is held
+#   go                                        it runs; all it writes is on ttyS1
+#                              exit STATUS    it ended and its output has left ttyS1
+#   signal N                                  signal N to the command, also before go
+#   poweroff                                  the machine ends
+#                              error TEXT     the request made no sense
+#
+# kinst answers nothing; "exit" comes when it comes, so requests are read while a command runs.
+# A shell status above 128 is a signal's number plus 128, as in sh(1).
+
+export PATH=/bin HOME=/ TERM=dumb
+OUTPUT=/dev/ttyS1
+CONTROL=/dev/ttyS2
+
+/bin/busybox mount -t devtmpfs dev /dev
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t tmpfs tmp /tmp
+mount -t tmpfs run /run
+mount -t tracefs trace /sys/kernel/tracing
+# debugfs mounts a second view of tracefs below itself, where older scripts look for it.
+mount -t debugfs debug /sys/kernel/debug
+mkdir -p /dev/pts /dev/shm
+mount -t devpts pts /dev/pts
+mount -t tmpfs shm /dev/shm
+ln -s /proc/self/fd /dev/fd
+ifconfig lo 127.0.0.1 up
+hostname kinst
+
+for module in /lib/kinst/*.ko; do
+    [ -e "$module" ] && insmod "$module"
+done
+
+# Held open for good: the last close of a serial port waits, and may lose the raw mode.
+exec 3<>"$OUTPUT" 4<>"$CONTROL"
+stty -F "$OUTPUT" raw -echo 115200
+stty -F "$CONTROL" raw -echo 115200
+
+say() {
+    echo "$*" >&4
+}
+
+# One command, from a held process to its exit line.  The held shell execs another, which execs
+# the command when it is a simple one: all have the process id that was announced.  The fifo is
+# opened for reading and writing by both sides, so that neither can hang in opening it.
+run() {
+    # The shell's own "Killed" and "Terminated" are not the command's output.
+    exec 2>/dev/null
+    (
+        exec 2>&3 5<>/run/go
+        read -r pid _ </proc/self/stat
+        echo "$pid" >/run/held
+        say "pid $pid"
+        read -r _ <&5
+        exec sh -c "$1" 3>&- 4>&- 5>&-
+    ) </dev/null >&3 &
+    wait "$!"
+    status=$?
+    # stty changes nothing here but sets modes with TCSADRAIN: it returns when ttyS1 is empty.
+    stty -F "$OUTPUT" raw -echo
+    rm -f /run/held /run/go
+    say "exit $status"
+}
+
+listen() {
+    while read -r verb argument <&4; do
+        case "$verb" in
+        prepare)
+            if [ -e /run/go ] || [ -e /run/held ]; then
+                say "error a command is already prepared"
+            else
+                mkfifo /run/go
+                # The x keeps newlines at the end, which $( ) would drop.
+                command=$(echo "$argument" | xxd -r -p; echo x)
+                # Given away to process 1: a child that ends while this shell is in read makes
+                # busybox forget the part of the line that it had.
+                (run "${command%x}" &)
+            fi
+            ;;
+        go)
+            if [ -e /run/go ]; then
+                echo 1<>/run/go
+                rm -f /run/go
+            else
+                say "error no command is prepared"
+            fi
+            ;;
+        signal)
+            if [ -e /run/held ]; then
+                kill -s "$argument" "$(cat /run/held)"
+            else
+                say "error no command is prepared"
+            fi
+            ;;
+        poweroff)
+            poweroff -f
+            ;;
+        *)
+            say "error unknown request: $verb"
+            ;;
+        esac
+    done
+}
+
+listen &
+say ready
+# Ends only when the control port does: there is nobody any more.
+wait "$!"
+poweroff -f

@@ -1,0 +1,130 @@
+"""The guest's file system: a newc cpio archive with busybox and kinst's own init.
+
+The format is cpio(5)'s "new ASCII" one as the kernel reads it (Documentation/driver-api/
+early-userspace/buffer-format.rst): 110 bytes of header in hexadecimal, the name, the data,
+each padded to 4 bytes, and an entry named TRAILER!!! at the end.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from kinst.core.errors import KinstError
+
+_INIT = Path(__file__).with_name("guest_init.sh")
+
+_DIRECTORIES = ("bin", "dev", "etc", "lib/kinst", "proc", "root", "run", "sys", "tmp", "var")
+
+# devtmpfs is mounted over /dev by init; these are for what runs before it, and for kernels
+# that have no devtmpfs.  Numbers: Documentation/admin-guide/devices.txt.
+_DEVICES = {
+    "dev/console": (5, 1),
+    "dev/full": (1, 7),
+    "dev/null": (1, 3),
+    "dev/random": (1, 8),
+    "dev/tty": (5, 0),
+    "dev/ttyS0": (4, 64),
+    "dev/ttyS1": (4, 65),
+    "dev/ttyS2": (4, 66),
+    "dev/ttyS3": (4, 67),
+    "dev/urandom": (1, 9),
+    "dev/zero": (1, 5),
+}
+
+_ETC = {
+    "etc/passwd": b"root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n",
+    "etc/group": b"root:x:0:\nnogroup:x:65534:\n",
+    "etc/hosts": b"127.0.0.1 localhost kinst\n",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """name: path without the leading slash.  mode: type and permission bits, as in st_mode."""
+
+    name: str
+    mode: int
+    data: bytes = b""
+    device: tuple[int, int] = (0, 0)
+
+
+def build(busybox: Path, files: Mapping[str, Path], modules: Sequence[Path] = ()) -> bytes:
+    """The initramfs, uncompressed: the same bytes for the same files.
+
+    busybox: a statically linked busybox of the guest's ISA.
+    files: absolute path in the guest to a file of the host; it is executable in the guest if
+    it is on the host.  modules: kernel modules, loaded by init in this order before `ready`.
+    Raises KinstError when a file cannot be read or a guest path is not absolute.
+    """
+    contents = {
+        "init": _Entry("init", stat.S_IFREG | 0o755, _read(_INIT)),
+        "bin/busybox": _Entry("bin/busybox", stat.S_IFREG | 0o755, _read(busybox)),
+    }
+    for name, data in _ETC.items():
+        contents[name] = _Entry(name, stat.S_IFREG | 0o644, data)
+    for number, module in enumerate(modules):
+        # The number keeps the order: init loads them as the shell sorts their names.
+        name = f"lib/kinst/{number:03}-{module.name}"
+        contents[name] = _Entry(name, stat.S_IFREG | 0o644, _read(module))
+    for guest, host in files.items():
+        name = _guest_name(guest)
+        permission = 0o755 if _read_mode(host) & 0o111 else 0o644
+        contents[name] = _Entry(name, stat.S_IFREG | permission, _read(host))
+    return _newc([*_directories(contents), *_devices(), *contents.values()])
+
+
+def _directories(contents: Mapping[str, _Entry]) -> Iterator[_Entry]:
+    """Every folder that is needed, parents first: the kernel makes none by itself."""
+    wanted = {PurePosixPath(name) for name in _DIRECTORIES}
+    for path in [*wanted, *map(PurePosixPath, contents)]:
+        wanted.update(path.parents)
+    wanted.discard(PurePosixPath("."))
+    for path in sorted(wanted):
+        permission = 0o1777 if path.name == "tmp" else 0o755
+        yield _Entry(str(path), stat.S_IFDIR | permission)
+
+
+def _devices() -> Iterator[_Entry]:
+    for name, number in _DEVICES.items():
+        yield _Entry(name, stat.S_IFCHR | 0o666, device=number)
+
+
+def _guest_name(path: str) -> str:
+    pure = PurePosixPath(path)
+    if not pure.is_absolute() or ".." in pure.parts or pure == PurePosixPath("/"):
+        raise KinstError(f"not a path of a file in the guest: {path!r}", "it starts with /")
+    return str(pure.relative_to("/"))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise KinstError(f"cannot read {path} for the guest: {error.strerror}") from error
+
+
+def _read_mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except OSError as error:
+        raise KinstError(f"cannot read {path} for the guest: {error.strerror}") from error
+
+
+def _newc(entries: Sequence[_Entry]) -> bytes:
+    archive = bytearray()
+    # Inode numbers only have to differ; times and owners stay 0, which makes it repeatable.
+    for inode, entry in enumerate([*entries, _Entry("TRAILER!!!", 0)], start=1):
+        name = entry.name.encode() + b"\0"
+        links = 2 if stat.S_ISDIR(entry.mode) else 1
+        fields = (
+            inode, entry.mode, 0, 0, links, 0, len(entry.data),
+            0, 0, *entry.device, len(name), 0,
+        )  # fmt: skip
+        archive += b"070701" + b"".join(b"%08X" % field for field in fields) + name
+        archive += bytes(-len(archive) % 4)
+        archive += entry.data
+        archive += bytes(-len(archive) % 4)
+    return bytes(archive)
