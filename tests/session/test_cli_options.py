@@ -1,0 +1,47 @@
+"""The command line: what each option becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kinst.cli_options import UsageError, parse
+from kinst.core.errors import KinstError
+
+
+def test_clustered_and_interleaved() -> None:
+    request = parse(["-qn", "BEGIN", "one", "-v", "two"]).request
+    assert request.settings == (("quiet", ""),)
+    assert [(p.letter, p.text) for p in request.programs] == [("n", "BEGIN")]
+    assert request.arguments == ("one", "two")
+    assert request.verbose
+
+
+def test_vm_takes_an_optional_isa() -> None:
+    assert parse(["--vm", "-l"]).request.vm == "amd64"
+    assert parse(["--vm=arm64"]).request.vm == "arm64"
+    assert parse([]).request.vm == ""
+    assert parse(["--", "--vm"]).request.arguments == ("--vm",)
+
+
+def test_repeated() -> None:
+    request = parse(["--qemu-arg", "-s", "--qemu-arg", "-S", "-x", "a=1", "-x", "b"]).request
+    assert request.qemu_args == ("-s", "-S")
+    assert request.settings == (("a", "1"), ("b", ""))
+
+
+def test_script(tmp_path: Path) -> None:
+    script = tmp_path / "x.d"
+    script.write_text("BEGIN { exit(0); }")
+    (program,) = parse(["-s", str(script)]).request.programs
+    assert (program.letter, program.text, program.file) == ("s", "BEGIN { exit(0); }", str(script))
+    assert parse(["-s", "-"], "END").request.programs[0].text == "END"
+    with pytest.raises(KinstError, match="failed to open /nonexistent: No such file"):
+        parse(["-s", "/nonexistent"])
+
+
+@pytest.mark.parametrize("argv", [["-k"], ["--nosuch"], ["-n"], ["-X", "z"], ["--dump", "all"]])
+def test_usage_errors(argv: list[str]) -> None:
+    with pytest.raises(UsageError):
+        parse(argv)

@@ -1,0 +1,54 @@
+"""Names to functions: globs, ambiguity, suggestions."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinst.core.errors import KinstError
+from kinst.core.probe import Function
+from kinst.session_kernel import RunningKernel
+
+FUNCTIONS = [
+    Function("vmlinux", "vfs_read", 0x1000, 64),
+    Function("vmlinux", "vfs_write", 0x2000, 64),
+    Function("vmlinux", "get_order", 0x3000, 16),
+    Function("vmlinux", "get_order", 0x2800, 16),
+    Function("loop", "loop_init", 0x9000, 16),
+]
+
+
+class FakePersonality:
+    def functions(self) -> list[Function]:
+        return FUNCTIONS
+
+
+@pytest.fixture
+def kernel() -> RunningKernel:
+    return RunningKernel(None, FakePersonality(), None)  # type: ignore[arg-type]
+
+
+def names(found: object) -> list[str]:
+    return sorted(f.name for f in found)  # type: ignore[attr-defined]
+
+
+def test_plain_and_glob(kernel: RunningKernel) -> None:
+    assert names(kernel.find("", "vfs_read")) == ["vfs_read"]
+    assert names(kernel.find("", "vfs_*")) == ["vfs_read", "vfs_write"]
+    assert names(kernel.find("loop", "*")) == ["loop_init"]
+    assert names(kernel.find("loop", "vfs_read")) == []
+
+
+def test_two_symbols_of_one_name(kernel: RunningKernel) -> None:
+    with pytest.raises(KinstError) as caught:
+        kernel.find("", "get_order")
+    text = str(caught.value)
+    assert "names 2 functions" in text
+    assert "get_order@1 at 0x2800" in text and "get_order@2 at 0x3000" in text
+    assert [f.address for f in kernel.find("", "get_order@2")] == [0x3000]
+    assert names(kernel.find("", "get_*")) == ["get_order@1", "get_order@2"]
+    assert kernel.find("", "get_order@3") == []
+
+
+def test_suggestions(kernel: RunningKernel) -> None:
+    assert kernel.suggest("vfs_raed") == "did you mean vfs_read?"
+    assert kernel.suggest("zzz") == ""
