@@ -50,5 +50,5 @@ def test_two_symbols_of_one_name(kernel: RunningKernel) -> None:
 
 
 def test_suggestions(kernel: RunningKernel) -> None:
-    assert kernel.suggest("vfs_raed") == "did you mean vfs_read?"
+    assert kernel.suggest("vfs_raed").startswith("did you mean vfs_read")
     assert kernel.suggest("zzz") == ""
