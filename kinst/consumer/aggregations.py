@@ -1,0 +1,354 @@
+"""Aggregations: per-CPU tables merged into one, and what clear, trunc and normalize do to it.
+
+Switching halves.  Producers write the half that HEADER_HALF names, read inside a clause.  The
+store flips it, gives every CPU's store buffer time to drain (neither side uses a fence: a
+CPU that read the old half had made its STATE_SEQUENCE odd before, and a store reaches memory
+in far less than FLIP_SECONDS; a clause that starts later sees the new half), and then waits
+until each CPU's sequence is even or has moved.  A CPU that stays inside a clause for longer
+keeps its part of the old half untouched, to be merged by a later snapshot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.consumer.rings import Bytes
+from kinst.core.dtypes import IntType, StringType
+from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE, Scratch
+from kinst.core.records import AggregationLayout, KeyValue, ProgramLayout
+from kinst.dlang.typed import AggFunction, Aggregation, Program
+
+Data = npt.NDArray[np.int64]
+Key = tuple[KeyValue, ...]
+
+FLIP_SECONDS = 0.0001
+WAIT_SECONDS = 0.005
+
+
+def _halves(low: int, high: int) -> tuple[int, int]:
+    return low & 0xFFFFFFFFFFFFFFFF, high & 0xFFFFFFFFFFFFFFFF
+
+
+def square_sum(data: Data) -> int:
+    """The 128-bit sum of squares of stddev()'s data."""
+    low, high = _halves(int(data[2]), int(data[3]))
+    return high << 64 | low
+
+
+def combine(function: AggFunction, into: Data, more: Data) -> None:
+    """Add one CPU's data to the merged data, in place; arithmetic wraps at 64 bits as in C."""
+    if function.name == "min":
+        np.minimum(into, more, out=into)
+    elif function.name == "max":
+        np.maximum(into, more, out=into)
+    elif function.name == "stddev":
+        total = (square_sum(into) + square_sum(more)) & ((1 << 128) - 1)
+        into[:2] += more[:2]
+        into.view(np.uint64)[2:] = (total & 0xFFFFFFFFFFFFFFFF, total >> 64)
+    else:
+        into += more
+
+
+def divide(a: int, b: int) -> int:
+    """C's integer division: towards zero."""
+    q = abs(a) // abs(b)
+    return q if (a < 0) == (b < 0) else -q
+
+
+def scalar(function: AggFunction, data: Data, normal: int = 1) -> int:
+    """The one number that count, sum, min, max, avg and stddev print.
+
+    stddev is libdtrace's: the root of (mean of squares - square of mean), in integers.
+    """
+    if function.name == "avg":
+        n = int(data[0])
+        return divide(divide(int(data[1]), normal), n) if n else 0
+    if function.name == "stddev":
+        n = int(data[0])
+        if n == 0:
+            return 0
+        mean = divide(divide(int(data[1]), normal), n)
+        return isqrt(max(0, square_sum(data) // normal // normal // n - mean * mean))
+    return divide(int(data[0]), normal)
+
+
+@dataclass(slots=True)
+class Entry:
+    """Merged data of one key.  cleared: clear() zeroed it and nothing was added since, so that
+    the next data replaces it (a min() must not stay at the zero that clear() shows)."""
+
+    data: Data
+    cleared: bool = False
+
+
+@dataclass(slots=True)
+class Table:
+    """One aggregation: its merged entries, by key, and how it is to be printed."""
+
+    aggregation: Aggregation
+    layout: AggregationLayout
+    entries: dict[Key, Entry] = field(default_factory=dict)
+    normal: int = 1
+    printed: bool = False
+
+    def add(self, key: Key, data: Data) -> None:
+        entry = self.entries.get(key)
+        if entry is None:
+            self.entries[key] = Entry(data.copy())
+        elif entry.cleared:
+            entry.data, entry.cleared = data.copy(), False
+        else:
+            combine(self.aggregation.function, entry.data, data)
+
+    def zero(self) -> Data:
+        """What a key without data shows."""
+        return np.zeros(self.layout.data_size // 8, dtype=np.int64)
+
+
+def _wrap(value: KeyValue, type_: object, size: int) -> KeyValue:
+    """A constant key as it would read back from a table of this type."""
+    if isinstance(value, bytes):
+        return value.partition(b"\0")[0]
+    value &= (1 << 8 * size) - 1
+    if isinstance(type_, IntType) and type_.signed and value >> (8 * size - 1):
+        value -= 1 << 8 * size
+    return value
+
+
+class AggregationStore:
+    """All aggregations of a program, merged over CPUs and snapshots."""
+
+    def __init__(
+        self,
+        view: memoryview | Bytes,
+        scratch: Scratch,
+        program: Program,
+        layout: ProgramLayout,
+        counters: Sequence[npt.NDArray[np.uint64]] = (),
+    ) -> None:
+        """view: scratch, writable.  counters: the counter block of each target CPU (monotonic
+        u64 elements), where constant-key counts are also kept."""
+        self._bytes: Bytes = np.frombuffer(view, dtype=np.uint8)
+        self._words = np.frombuffer(view, dtype="<u8", count=len(self._bytes) // 8)
+        self._scratch = scratch
+        self._counters = counters
+        layouts = {one.index: one for one in layout.aggregations}
+        self.tables: dict[int, Table] = {
+            one.index: Table(one, layouts[one.index])
+            for one in sorted(program.aggregations, key=lambda a: a.index)
+            if one.index in layouts
+        }
+        self._constant: dict[int, list[Key]] = {
+            index: [
+                tuple(_wrap(v, f.type, f.size) for v, f in zip(key, table.layout.keys, strict=True))
+                for key in table.layout.constant_keys
+            ]
+            for index, table in self.tables.items()
+            if table.layout.constant_keys is not None
+        }
+        self._last: dict[int, npt.NDArray[np.uint64]] = {}
+
+    def snapshot(self) -> None:
+        """Merge what the producers counted so far; they go on in the other half."""
+        if not self.tables:
+            return
+        half = int(self._words[HEADER_HALF >> 3]) & 1
+        self._words[HEADER_HALF >> 3] = 1 - half
+        time.sleep(FLIP_SECONDS)
+        for slot in self._settled():
+            self._merge_half(slot, half)
+        self._merge_counters()
+
+    def finish(self) -> None:
+        """Merge everything, both halves; for when no producer runs any more."""
+        for slot in range(self._scratch.cpus + 1):
+            for half in (0, 1):
+                self._merge_half(slot, half)
+        self._merge_counters()
+
+    def _sequence(self, slot: int) -> int:
+        return int(self._words[(self._scratch.state_of(slot) + STATE_SEQUENCE) >> 3])
+
+    def _settled(self) -> list[int]:
+        """The CPU slots that cannot be writing the half that was just left."""
+        slots = range(self._scratch.cpus + 1)
+        busy = {s: q for s in slots if (q := self._sequence(s)) & 1}
+        deadline = time.monotonic() + WAIT_SECONDS
+        while busy and time.monotonic() < deadline:
+            time.sleep(FLIP_SECONDS)
+            busy = {s: q for s, q in busy.items() if self._sequence(s) == q}
+        return [s for s in slots if s not in busy]
+
+    def _merge_half(self, slot: int, half: int) -> None:
+        start = self._scratch.agg_of(slot, half)
+        for index, table in self.tables.items():
+            layout = table.layout
+            at = start + layout.area
+            size = layout.entry_size * layout.capacity
+            rows = self._bytes[at : at + size].reshape(layout.capacity, layout.entry_size)
+            used = np.flatnonzero(rows[:, :8].copy().view("<u8").ravel())
+            if not len(used):
+                continue
+            taken = rows[used]
+            data = np.ascontiguousarray(
+                taken[:, layout.data_offset : layout.data_offset + layout.data_size]
+            ).view("<i8")
+            for key, one in zip(self._keys(index, layout, used, taken), data, strict=True):
+                table.add(key, one)
+            rows[used] = 0
+
+    def _keys(
+        self, index: int, layout: AggregationLayout, used: npt.NDArray[np.intp], taken: Bytes
+    ) -> list[Key]:
+        constant = self._constant.get(index)
+        if constant is not None:
+            return [constant[i] for i in used.tolist()]
+        if not layout.keys:
+            return [()] * len(used)
+        columns: list[list[KeyValue]] = []
+        for key in layout.keys:
+            part = np.ascontiguousarray(taken[:, key.offset : key.offset + key.size])
+            if isinstance(key.type, StringType):
+                blob = part.tobytes()
+                columns.append(
+                    [
+                        blob[i : i + key.size].partition(b"\0")[0]
+                        for i in range(0, len(blob), key.size)
+                    ]
+                )
+            else:
+                signed = isinstance(key.type, IntType) and key.type.signed
+                columns.append(part.view(f"<{'i' if signed else 'u'}{key.size}").ravel().tolist())
+        return list(zip(*columns, strict=True))
+
+    def _merge_counters(self) -> None:
+        for index, table in self.tables.items():
+            layout = table.layout
+            keys = self._constant.get(index)
+            if layout.counters < 0 or keys is None or not self._counters:
+                continue
+            first = layout.counters >> 3
+            now = np.zeros(len(keys), dtype=np.uint64)
+            for block in self._counters:
+                now += block[first : first + len(keys)]
+            more = now - self._last.get(index, np.zeros(len(keys), dtype=np.uint64))
+            self._last[index] = now
+            for i in np.flatnonzero(more).tolist():
+                table.add(keys[i], more[i : i + 1].view(np.int64))
+
+    def clear(self, index: int) -> None:
+        """clear(): every key stays, with zeroes."""
+        for entry in self.tables[index].entries.values():
+            entry.data = np.zeros_like(entry.data)
+            entry.cleared = True
+
+    def truncate(self, index: int, count: int | None) -> None:
+        """trunc(): keep the `count` keys of the highest values (negative: of the lowest); None
+        and 0 keep none."""
+        table = self.tables[index]
+        if not count:
+            table.entries.clear()
+            return
+        ordered = sorted(table.entries, key=lambda k: self._rank(table, k), reverse=count > 0)
+        for key in ordered[abs(count) :]:
+            del table.entries[key]
+
+    @staticmethod
+    def _rank(table: Table, key: Key) -> tuple[object, ...]:
+        entry = table.entries[key]
+        return rank(table.aggregation.function, entry.data), key_rank(table, key)
+
+    def normalize(self, index: int, divisor: int | None) -> None:
+        """normalize(); None is denormalize().  A divisor of 0 is left out, as it means nothing."""
+        if divisor != 0:
+            self.tables[index].normal = 1 if divisor is None else divisor
+
+
+def key_rank(table: Table, key: Key, position: int = 0) -> tuple[KeyValue, ...]:
+    """What keys sort by: integers as unsigned, starting from the key at `position`."""
+    fields = table.layout.keys
+    plain = tuple(
+        v if isinstance(v, bytes) else v & ((1 << 8 * f.size) - 1)
+        for v, f in zip(key, fields, strict=True)
+    )
+    if position >= len(plain):
+        position = 0
+    return plain[position:] + plain[:position]
+
+
+def rank(function: AggFunction, data: Data) -> tuple[int, int]:
+    """What values sort by: the number, or the weighted sum of the buckets and then the weight
+    at zero."""
+    if function.name not in ("quantize", "lquantize", "llquantize"):
+        return scalar(function, data), 0
+    counts = data.tolist()
+    bounds = bucket_weights(function, len(counts))
+    if function.name == "llquantize":
+        at_zero = counts[0]
+    else:
+        at_zero = counts[bounds.index(0)] if 0 in bounds else 0
+    return sum(c * b for c, b in zip(counts, bounds, strict=True)), at_zero
+
+
+def bucket_weights(function: AggFunction, buckets: int) -> list[int]:
+    """The value that stands for each bucket when distributions are compared."""
+    if function.name == "quantize":
+        return [quantize_bound(i) for i in range(buckets)]
+    if function.name == "lquantize":
+        base, step = function.params[0], lquantize_step(function)
+        inner = [base + i * step for i in range(buckets - 2)]
+        return [base - 1, *inner, base + len(inner) * step + 1]
+    inner = llquantize_bounds(function)
+    return [inner[0] - 1, *inner][:buckets]
+
+
+def quantize_bound(bucket: int) -> int:
+    """The value of a quantize() bucket: 0, and powers of two on both sides."""
+    if bucket == 63:
+        return 0
+    return 1 << (bucket - 64) if bucket > 63 else -(1 << (62 - bucket))
+
+
+def lquantize_step(function: AggFunction) -> int:
+    return function.params[2] if len(function.params) > 2 else 1
+
+
+def llquantize_bounds(function: AggFunction) -> list[int]:
+    """Lower bounds of llquantize()'s buckets from the second on; the last is that of "above".
+
+    params: factor, low magnitude, high magnitude, steps in a magnitude.
+    """
+    factor, low, high, steps = function.params
+    value = factor**low
+    following = value * factor
+    step = following // steps if following > steps else 1
+    bounds = []
+    order = low
+    while order <= high:
+        bounds.append(value)
+        value += step
+        if value == following:
+            following = value * factor
+            step = following // steps if following > steps else 1
+            order += 1
+    bounds.append(value)
+    return bounds
+
+
+def tables_of(store: AggregationStore, wanted: Sequence[Aggregation]) -> list[Table]:
+    return [store.tables[one.index] for one in wanted]
+
+
+def entries_of(tables: Sequence[Table]) -> Mapping[Key, list[Data | None]]:
+    """Data by key in each of several tables, None where a table lacks the key."""
+    joined: dict[Key, list[Data | None]] = {}
+    for i, table in enumerate(tables):
+        for key, entry in table.entries.items():
+            joined.setdefault(key, [None] * len(tables))[i] = entry.data
+    return joined

@@ -1,0 +1,155 @@
+"""One printf conversion: from a recorded value to text, by the rules of DTrace's printf.
+
+The rules are C's printf(3) with the differences of the Dynamic Tracing Guide, "Output
+Formatting", and of libdtrace: a precision of 0 counts as none; %d of an unsigned type is %u;
+%p is hexadecimal without 0x; %a, %A, %Y, %T, %C and %S make a string and format that.
+"""
+
+from __future__ import annotations
+
+import locale
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+Value = int | bytes
+Symbolise = Callable[[int], str]
+
+SIGNED = frozenset("di")
+UNSIGNED = frozenset("uoxXp")
+FLOATING = frozenset("eEfgG")
+POINTER_WIDTH = 16  # of %?
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_ESCAPES = {
+    0: "\\0", 7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r",
+    34: '\\"', 92: "\\\\",
+}  # fmt: skip
+
+
+def text(value: bytes) -> str:
+    """Traced bytes as str; bytes that are not UTF-8 survive as surrogates (PEP 383)."""
+    return value.decode("utf-8", "surrogateescape")
+
+
+@lru_cache(maxsize=256)
+def date(seconds: int) -> str:
+    """%Y: local time as 1973 Dec  3 17:20:00."""
+    t = time.localtime(seconds)
+    return (
+        f"{t.tm_year:4d} {_MONTHS[t.tm_mon - 1]} {t.tm_mday:2d} "
+        f"{t.tm_hour:02d}:{t.tm_min:02d}:{t.tm_sec:02d}"
+    )
+
+
+@lru_cache(maxsize=256)
+def date_822(seconds: int) -> str:
+    """%T: local time in the standard form of RFC 822."""
+    return time.strftime("%a, %d %b %G %H:%M:%S %Z", time.localtime(seconds))
+
+
+def escape(value: bytes) -> str:
+    """%S: special characters as C escapes, other unprintable bytes as \\ooo."""
+    return "".join(
+        _ESCAPES.get(c) or (chr(c) if 0x20 <= c <= 0x7E else f"\\{c:03o}") for c in value
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A conversion with its width and precision known (None: not given)."""
+
+    conversion: str
+    flags: str
+    width: int | None
+    precision: int | None
+    signed: bool  # of the argument's type
+
+    def _directive(self, flags: str, letter: str, *, precision: bool = True) -> str:
+        width = "" if not self.width else str(abs(self.width))
+        if self.width is not None and self.width < 0 and "-" not in flags:
+            flags += "-"
+        dot = f".{self.precision}" if precision and self.precision else ""
+        return f"%{flags}{width}{dot}{letter}"
+
+    def _kept(self, allowed: str) -> str:
+        flags = "".join(dict.fromkeys(c for c in self.flags if c in allowed))
+        if "-" in flags or (self.width or 0) < 0:
+            flags = flags.replace("0", "")
+        return flags
+
+    def compile(self, symbolise: Symbolise) -> tuple[str, Callable[[Value], object] | None]:
+        """A Python %-directive and what to do to a value before it (None: nothing)."""
+        c = self.conversion
+        if c in SIGNED and self.signed:
+            return self._integer("d", self._kept("-+ 0"))
+        if c in SIGNED or c in UNSIGNED:
+            letter = {"p": "x", "u": "d"}.get(c, "d" if c in SIGNED else c)
+            return self._integer(letter, self._kept("-0"))
+        if c in FLOATING:
+            return self._directive(self._kept("-+ 0#"), c), float
+        return self._directive(self._kept("-"), "s", precision=c != "c"), _text_of(c, symbolise)
+
+    def _integer(self, letter: str, flags: str) -> tuple[str, Callable[[Value], object] | None]:
+        if self.precision:
+            flags = flags.replace("0", "")
+        plain = self._directive(flags, letter)
+        if "'" in self.flags and letter == "d":
+            return "%s", lambda v: locale.format_string(plain, v, grouping=True)
+        if "#" in self.flags and letter in "xX":
+            # C gives no 0x to a zero; Python does.
+            alternate = self._directive(flags + "#", letter)
+            return "%s", lambda v: (alternate if v else plain) % v
+        if "#" in self.flags and letter == "o":
+            return "%s", lambda v: self._octal(int(v), flags)
+        return plain, None
+
+    def _octal(self, value: int, flags: str) -> str:
+        digits = f"{value:o}"
+        digits = digits.rjust(self.precision or 0, "0")
+        if not digits.startswith("0"):
+            digits = "0" + digits
+        width = abs(self.width or 0)
+        if "-" in flags or (self.width or 0) < 0:
+            return digits.ljust(width)
+        return digits.rjust(width, "0" if "0" in flags else " ")
+
+    def format(self, value: Value, symbolise: Symbolise) -> str:
+        """One value at once."""
+        directive, prepare = self.compile(symbolise)
+        return directive % (prepare(value) if prepare else value)
+
+
+def _text_of(conversion: str, symbolise: Symbolise) -> Callable[[Value], object]:
+    """What makes a string of a value, for the conversions that format a string."""
+    if conversion == "c":
+        return lambda v: text(bytes([int(v) & 0xFF]))
+    if conversion == "C":
+        return lambda v: escape(bytes([int(v) & 0xFF]))
+    if conversion in ("a", "A"):
+        return lambda v: symbolise(int(v))
+    if conversion == "Y":
+        return lambda v: date(int(v) // 1_000_000_000)
+    if conversion == "T":
+        return lambda v: date_822(int(v) // 1_000_000_000)
+    if conversion == "S":
+        return lambda v: escape(v) if isinstance(v, bytes) else str(v)
+    return lambda v: text(v) if isinstance(v, bytes) else str(v)
+
+
+def fixed(wanted: int | str | None, flags: str) -> int | None:
+    """A width or precision as FormatPart has it; "*" is None here; %? is a pointer's width."""
+    if wanted == "?" or (wanted is None and "?" in flags):
+        return POINTER_WIDTH
+    return wanted if isinstance(wanted, int) else None
+
+
+def stack(value: bytes, indent: int, symbolise: Symbolise) -> str:
+    """A stack as printed: one frame a line, up to the first zero."""
+    lines = ["\n"]
+    for i in range(0, len(value) - 7, 8):
+        pc = int.from_bytes(value[i : i + 8], "little")
+        if pc == 0:
+            break
+        lines.append(f"{'':{indent}}{symbolise(pc)}\n")
+    return "".join(lines)

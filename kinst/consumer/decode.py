@@ -1,0 +1,145 @@
+"""From the bytes of a ring to where its records are, in the order in which they happened.
+
+Nothing is decoded here but headers: records are found, PAD records skipped, CPUs merged.  The
+common case, a run of records of one clause, is a strided comparison; only mixtures of clauses
+are walked one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.consumer.rings import Bytes, Chunk
+from kinst.core.errors import TargetError
+from kinst.core.layout import RECORD_CLAUSE, RECORD_PAD, RECORD_SIZE, RECORD_TIME
+
+Offsets = npt.NDArray[np.int64]
+
+SHORT_RUN = 32
+WALK = 2048
+WINDOW = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records of one batch in the order in which they are to be printed.
+
+    data: all bytes; offsets: where each record starts; clauses: whose it is.
+    """
+
+    data: Bytes
+    offsets: Offsets
+    clauses: npt.NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def rows(self, where: Offsets, size: int) -> Bytes:
+        """A (n, size) matrix of the records at these offsets, which are all of `size` bytes."""
+        n = len(where)
+        if n == 0:
+            return np.empty((0, size), dtype=np.uint8)
+        first = int(where[0])
+        if int(where[-1]) - first == (n - 1) * size and bool((np.diff(where) == size).all()):
+            return self.data[first : first + n * size].reshape(n, size)
+        windows = np.lib.stride_tricks.sliding_window_view(self.data, size)
+        rows: Bytes = windows[where]
+        return rows
+
+
+def _run_length(header: npt.NDArray[np.uint64], at: int, size: int) -> int:
+    """How many records from word `at` on have the very size and clause of the first."""
+    same = header[at : at + WINDOW * (size >> 3) : size >> 3] == header[at]
+    end = int(np.argmin(same))
+    return len(same) if same[end] else end
+
+
+def find_records(data: Bytes) -> Offsets:
+    """Offsets of the records of a chunk, PAD records left out.
+
+    Raises TargetError when the chain of sizes does not end where the bytes end.
+    """
+    if data.size & 7:
+        raise TargetError(f"{data.size} bytes of records are not a whole number of words")
+    header = data.view("<u8")  # RECORD_SIZE and RECORD_CLAUSE in one word
+    total = len(header)
+    parts: list[Offsets] = []
+    at = 0
+    while at < total:
+        word = int(header[at])
+        size, clause = word & 0xFFFFFFFF, word >> 32
+        if size < 8 or size & 7 or at + (size >> 3) > total:
+            raise TargetError(f"a record of {size} bytes at {at * 8} of {data.size} is corrupt")
+        step = size >> 3
+        if clause == RECORD_PAD:
+            at += step
+            continue
+        n = _run_length(header, at, size)
+        # The last record of a run is whole only if its own bytes are there.
+        n = min(n, (total - at) // step)
+        parts.append(np.arange(at, at + n * step, step, dtype=np.int64))
+        at += n * step
+        if n < SHORT_RUN:
+            at, walked = _walk(header, at)
+            parts.append(walked)
+    if not parts:
+        return np.empty(0, dtype=np.int64)
+    return np.concatenate(parts) * 8
+
+
+def _walk(header: npt.NDArray[np.uint64], at: int) -> tuple[int, Offsets]:
+    """Follow sizes one by one for a while; word where it stopped, and record starts."""
+    end = min(len(header), at + WALK * 8)
+    local = header[at:end].tolist()
+    starts = []
+    i = 0
+    while i < len(local):
+        word = local[i]
+        size = word & 0xFFFFFFFF
+        if size < 8 or size & 7 or at + i + (size >> 3) > len(header):
+            break  # find_records sees the same word next and complains
+        if word >> 32 != RECORD_PAD:
+            starts.append(at + i)
+        i += size >> 3
+    return at + i, np.array(starts, dtype=np.int64)
+
+
+def _field(data: Bytes, offsets: Offsets, at: int, dtype: str) -> npt.NDArray[np.uint64]:
+    width = np.dtype(dtype).itemsize
+    return data.view(dtype)[(offsets + at) // width]
+
+
+def merge(chunks: Sequence[Chunk]) -> Records:
+    """All records of a batch, merged across CPUs by their time.
+
+    Records of one CPU keep their order, whatever their times say.
+    """
+    chunks = [chunk for chunk in chunks if chunk.data.size]
+    if not chunks:
+        empty = np.empty(0, dtype=np.int64)
+        return Records(np.empty(0, np.uint8), empty, np.empty(0, np.uint32))
+    data = chunks[0].data if len(chunks) == 1 else np.concatenate([c.data for c in chunks])
+    parts, slots = [], []
+    base = 0
+    for chunk in chunks:
+        found = find_records(chunk.data)
+        parts.append(found + base)
+        slots.append(np.full(len(found), chunk.slot, dtype=np.int64))
+        base += chunk.data.size
+    offsets = np.concatenate(parts)
+    if len({chunk.slot for chunk in chunks}) > 1:
+        slot = np.concatenate(slots)
+        time = _field(data, offsets, RECORD_TIME, "<u8").copy()
+        for one in {chunk.slot for chunk in chunks}:
+            mine = slot == one
+            time[mine] = np.maximum.accumulate(time[mine])
+        offsets = offsets[np.argsort(time, kind="stable")]
+    clauses = _field(data, offsets, RECORD_CLAUSE, "<u4")
+    return Records(data, offsets, clauses.astype(np.uint32))
+
+
+assert RECORD_SIZE == 0 and RECORD_CLAUSE == 4  # find_records reads both as one word

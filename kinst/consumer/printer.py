@@ -1,0 +1,187 @@
+"""From the records of a batch to the text that dtrace(1) prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.consumer.aggprint import AggOptions, AggPrinter
+from kinst.consumer.aggregations import AggregationStore
+from kinst.consumer.clauses import Act, Step, Text, TraceStyle, compile_clause, value_of
+from kinst.consumer.convert import Symbolise
+from kinst.consumer.decode import Records, merge
+from kinst.consumer.rings import Bytes, Chunk
+from kinst.core.errors import TargetError
+from kinst.core.probe import Probe
+from kinst.core.records import ProgramLayout
+from kinst.dlang.typed import Clear, Exit, Normalize, Printa, Program, Trunc
+
+HEADER = f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}\n"
+BLOCK = 8192  # records formatted at once: bounds memory, and lets the drainer have its turn
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """How things are shown: quiet (-q), and dtrace's options."""
+
+    quiet: bool = False
+    stackindent: int = 14
+    aggregations: AggOptions = field(default_factory=AggOptions)
+
+
+def hexadecimal(address: int) -> str:
+    """The symboliser of who has no symbols."""
+    return f"{address:#x}"
+
+
+class Printer:
+    """Prints records in the order in which they happened.
+
+    exit_status: of the last exit() record printed, None before one.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        layout: ProgramLayout,
+        probes: Mapping[int, Probe],
+        write: Callable[[str], None],
+        *,
+        store: AggregationStore,
+        display: Display | None = None,
+        symbolise: Symbolise = hexadecimal,
+    ) -> None:
+        """probes: by id.  write: takes text.  symbolise: address to module`function+0x13."""
+        self.exit_status: int | None = None
+        self._display = display or Display()
+        self._write = write
+        self._probes = probes
+        self._store = store
+        self._aggs = AggPrinter(store, self._display.aggregations, symbolise, write)
+        self._headed = self._display.quiet
+        self._prefixes: dict[int, str] = {}
+        self._sizes = {one.clause: one.size for one in layout.clauses}
+        style = TraceStyle(
+            self._display.quiet, self._display.aggregations.rawbytes,
+            self._display.stackindent, symbolise,
+        )  # fmt: skip
+        by_index = {one.index: one for one in program.clauses}
+        self._steps: dict[int, tuple[Step, ...]] = {
+            one.clause: compile_clause(by_index[one.clause], one, style, self._prefix)
+            for one in layout.clauses
+            if one.size
+        }
+        self._acting = np.array(
+            [c for c, steps in self._steps.items() if any(isinstance(s, Act) for s in steps)],
+            dtype=np.uint32,
+        )
+
+    def _prefix(self, probe_and_cpu: int) -> str:
+        made = self._prefixes.get(probe_and_cpu)
+        if made is None:
+            identifier, cpu = probe_and_cpu & 0xFFFFFFFF, probe_and_cpu >> 32
+            probe = self._probes.get(identifier)
+            name = f"{probe.name.function}:{probe.name.name}" if probe else ":"
+            made = self._prefixes[probe_and_cpu] = f"{cpu:3d} {identifier:6d} {name:>32} "
+        return made
+
+    def print(self, chunks: Sequence[Chunk]) -> int:
+        """Print a batch of chunks, merged by time; returns how many records it had.
+
+        Raises TargetError when the bytes are not records of this program.
+        """
+        records = merge(chunks)
+        if not len(records):
+            return 0
+        self._check(records)
+        if not self._headed:
+            self._write(HEADER)
+            self._headed = True
+        acting = np.flatnonzero(np.isin(records.clauses, self._acting))
+        if len(acting):
+            self._store.snapshot()
+        at = 0
+        for stop in acting.tolist():
+            self._print_texts(records, at, stop)
+            self._print_acting(records, stop)
+            at = stop + 1
+        self._print_texts(records, at, len(records))
+        return len(records)
+
+    def finish(self) -> None:
+        """After the last batch, with the producers quiet: print every aggregation that no
+        printa() has printed, as dtrace(1) does when it ends."""
+        self._store.finish()
+        self._aggs.rest()
+
+    def _check(self, records: Records) -> None:
+        sizes = records.data.view("<u4")[records.offsets >> 2]
+        for clause in np.unique(records.clauses).tolist():
+            expected = self._sizes.get(clause, 0)
+            if not expected or bool((sizes[records.clauses == clause] != expected).any()):
+                raise TargetError(f"a record of clause {clause} is corrupt: not {expected} bytes")
+
+    def _print_texts(self, records: Records, start: int, stop: int) -> None:
+        """Records whose clauses make nothing but text."""
+        for at in range(start, stop, BLOCK):
+            end = min(at + BLOCK, stop)
+            self._write("".join(self._block(records, at, end)))
+
+    def _block(self, records: Records, at: int, end: int) -> list[str]:
+        clauses = records.clauses[at:end]
+        offsets = records.offsets[at:end]
+        present = np.unique(clauses).tolist()
+        if len(present) == 1:
+            return self._render(present[0], records.rows(offsets, self._sizes[present[0]]))
+        texts: npt.NDArray[np.object_] = np.empty(end - at, dtype=object)
+        for clause in present:
+            mine = np.flatnonzero(clauses == clause)
+            rows = records.rows(offsets[mine], self._sizes[clause])
+            texts[mine] = self._render(clause, rows)
+        result: list[str] = texts.tolist()
+        return result
+
+    def _render(self, clause: int, rows: Bytes) -> list[str]:
+        steps = self._steps[clause]
+        if not steps:
+            return [""] * len(rows)
+        (step,) = steps  # without actions all text is one step
+        assert isinstance(step, Text)
+        return step.render(rows)
+
+    def _print_acting(self, records: Records, index: int) -> None:
+        """One record of a clause that also acts."""
+        clause = int(records.clauses[index])
+        row = records.rows(records.offsets[index : index + 1], self._sizes[clause])
+        for step in self._steps[clause]:
+            if isinstance(step, Text):
+                self._write(step.render(row)[0])
+            else:
+                self._act(step, row)
+
+    def _number(self, step: Act, row: Bytes) -> int | None:
+        """The value of the action's last field (clear, trunc and normalize may have none)."""
+        if not step.fields:
+            return None
+        value = value_of(row, step.fields[-1])
+        assert isinstance(value, int)
+        return value
+
+    def _act(self, step: Act, row: Bytes) -> None:
+        action = step.action
+        if isinstance(action, Exit):
+            status = self._number(step, row)
+            self.exit_status = status or 0
+        elif isinstance(action, Printa):
+            self._aggs.printa(action.format, action.aggregations)
+        elif isinstance(action, Clear):
+            self._store.clear(action.aggregation.index)
+        elif isinstance(action, Trunc):
+            count = None if action.count is None else self._number(step, row)
+            self._store.truncate(action.aggregation.index, count)
+        elif isinstance(action, Normalize):
+            divisor = None if action.divisor is None else self._number(step, row)
+            self._store.normalize(action.aggregation.index, divisor)

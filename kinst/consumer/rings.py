@@ -1,0 +1,195 @@
+"""The per-CPU rings: taking what the clauses wrote, and counting what they could not.
+
+Order of memory accesses.  A producer writes a record and then advances STATE_HEAD; take()
+loads STATE_HEAD, copies the bytes below it, and then stores STATE_TAIL.  On x86 loads are not
+reordered with loads, stores not with stores, and a store never passes an earlier load (Intel
+SDM vol. 3, "Memory Ordering"), so plain accesses suffice as long as each counter is one aligned
+8-byte access, which a numpy element access is.  Head and tail are monotonic byte counts; the
+place in the ring is the count modulo ring_size.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import TargetError
+from kinst.core.layout import (
+    PAGE,
+    STATE_AGG_DROPS,
+    STATE_DROPS,
+    STATE_ERRORS,
+    STATE_HEAD,
+    STATE_NESTED,
+    STATE_TAIL,
+    Scratch,
+)
+
+Bytes = npt.NDArray[np.uint8]
+
+DRAIN_SECONDS = 0.002
+PENDING_LIMIT = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Whole records of one CPU slot, in the order in which they were written."""
+
+    slot: int
+    data: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What one CPU slot lost since it was last asked.
+
+    records: no room in the ring.  aggregations: updates without room in a table.
+    nested: probes that fired while the CPU was in a probe.  errors: faults (not lost records).
+    """
+
+    slot: int
+    records: int
+    aggregations: int
+    nested: int
+    errors: int
+
+
+def words(view: memoryview | Bytes, size: int) -> npt.NDArray[np.uint64]:
+    """The first `size` bytes of scratch as u64 elements, sharing its memory."""
+    return np.frombuffer(view, dtype="<u8", count=size // 8)
+
+
+class Rings:
+    """The rings of one scratch.  One thread at a time may call take()."""
+
+    def __init__(self, view: memoryview | Bytes, scratch: Scratch) -> None:
+        self._bytes: Bytes = np.frombuffer(view, dtype=np.uint8)
+        self._words = words(view, scratch.state + (scratch.cpus + 1) * PAGE)
+        self._scratch = scratch
+        self._seen: dict[tuple[int, int], int] = {}
+        self.slots = scratch.cpus + 1
+
+    def _counter(self, slot: int, field: int) -> int:
+        return int(self._words[(self._scratch.state_of(slot) + field) >> 3])
+
+    def take(self, slot: int) -> Bytes:
+        """Copy what lies between tail and head of a slot's ring and advance the tail.
+
+        Raises TargetError when the counters cannot be (somebody overwrote them).
+        """
+        size = self._scratch.ring_size
+        tail = self._counter(slot, STATE_TAIL)
+        head = self._counter(slot, STATE_HEAD)
+        used = head - tail
+        if not 0 <= used <= size:
+            raise TargetError(
+                f"the ring of CPU slot {slot} is corrupt: head {head:#x}, tail {tail:#x}",
+                "something in the traced machine wrote over kinst's memory",
+            )
+        out: Bytes = np.empty(used, dtype=np.uint8)
+        if used:
+            start = self._scratch.ring_of(slot)
+            at = tail & (size - 1)
+            first = min(used, size - at)
+            out[:first] = self._bytes[start + at : start + at + first]
+            out[first:] = self._bytes[start : start + used - first]
+            self._words[(self._scratch.state_of(slot) + STATE_TAIL) >> 3] = head
+        return out
+
+    def lost(self) -> list[Lost]:
+        """What each CPU slot lost since the last call; slots that lost nothing are left out."""
+        result = []
+        fields = (STATE_DROPS, STATE_AGG_DROPS, STATE_NESTED, STATE_ERRORS)
+        for slot in range(self.slots):
+            deltas = []
+            for field in fields:
+                now = self._counter(slot, field)
+                deltas.append(now - self._seen.get((slot, field), 0))
+                self._seen[slot, field] = now
+            if any(deltas):
+                result.append(Lost(slot, *deltas))
+        return result
+
+
+class Drainer:
+    """A thread that empties the rings every few milliseconds into a bounded queue.
+
+    While more than `limit` bytes wait for the printer, rings are left alone: they fill up and
+    the producers count what they drop, so nothing is lost silently.
+    """
+
+    def __init__(
+        self, rings: Rings, *, every: float = DRAIN_SECONDS, limit: int = PENDING_LIMIT
+    ) -> None:
+        self._rings = rings
+        self._every = every
+        self._limit = limit
+        self._queue: deque[Chunk] = deque()
+        self._pending = 0
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+        self._stop = threading.Event()
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="kinst-drain", daemon=True)
+        self._thread.start()
+
+    def _sweep(self) -> None:
+        for slot in range(self._rings.slots):
+            with self._lock:
+                if self._pending >= self._limit:
+                    return
+            data = self._rings.take(slot)
+            if data.size:
+                with self._lock:
+                    self._queue.append(Chunk(slot, data))
+                    self._pending += data.size
+                self._ready.set()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(self._every):
+                self._sweep()
+        except Exception as error:  # handed to the caller of batch(), in its own thread
+            self._error = error
+            self._ready.set()
+
+    def batch(self, timeout: float = 0.0) -> list[Chunk]:
+        """Everything taken so far, oldest first; waits at most `timeout` seconds for some.
+
+        Raises what stopped the thread, if something did.
+        """
+        if timeout:
+            self._ready.wait(timeout)
+        self._ready.clear()
+        if self._error is not None:
+            raise self._error
+        with self._lock:
+            chunks = list(self._queue)
+            self._queue.clear()
+            self._pending = 0
+        return chunks
+
+    @property
+    def pending(self) -> int:
+        """Bytes taken from the rings that nobody has asked for yet."""
+        return self._pending
+
+    def stop(self) -> list[Chunk]:
+        """End the thread, empty the rings once more, and return everything not yet returned.
+
+        To be called when the producers are quiet; may be called again.
+        """
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        chunks = self.batch()
+        self._sweep()
+        return chunks + self.batch()
