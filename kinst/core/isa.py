@@ -124,7 +124,7 @@ class Isa(Protocol):
         ...
 
     def trap_patch(self, size: int) -> bytes:
-        """Exactly `size` bytes that trap (the rest of the instruction is kept by the caller)."""
+        """The bytes, at most `size`, to write over the start of an instruction so that it traps."""
         ...
 
     def trampoline(
@@ -137,7 +137,9 @@ class Isa(Protocol):
         """
         ...
 
-    def detour(self, code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes] | Refused:
+    def detour(
+        self, code: bytes, address: int, to: int, hook: int
+    ) -> tuple[bytes, bytes] | Refused:
         """Hook a C function of the kernel at its first instruction.
 
         Returns (patch at address, stub at `to`).  The stub calls hook(arg0), a C function

@@ -1,0 +1,81 @@
+"""amd64 (x86-64): see the modules of this package; ISA is what kinst.isa.load() gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from kinst.core.isa import Body, Instruction, PerCpu, Refused, Register, Relocated
+from kinst.core.probe import Site
+from kinst.isa.amd64 import decode, detour, encode, relocate, trampoline
+from kinst.isa.amd64 import registers as regs
+
+# LLVM's generic x86-64 has these; kernel code must not touch the registers behind them.
+_LLVM_OFF = (
+    "x87", "mmx", "sse", "sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "sse4a", "avx", "avx2",
+    "avx512f", "aes", "pclmul", "fma", "f16c",
+)  # fmt: skip
+
+
+class Amd64:
+    """The Isa protocol (kinst/core/isa.py) for amd64."""
+
+    name = "amd64"
+    elf_machine = 62  # EM_X86_64
+    triple = "x86_64-unknown-none"
+    cpu_features = ",".join([*(f"-{feature}" for feature in _LLVM_OFF), "+soft-float"])
+    registers: tuple[Register, ...] = regs.REGISTERS
+    unavailable_registers: Mapping[str, str] = regs.UNAVAILABLE
+    frame_slots = regs.FRAME_SLOTS
+    pc_slot = regs.PC_SLOT
+    sp_slot = regs.SP_SLOT
+    flags_slot = regs.FLAGS_SLOT
+    breakpoint = encode.INT3
+    per_cpu = PerCpu(256)  # LLVM's X86 address space 256 is relative to gs
+    timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
+    timestamp_constraints = "={rax},~{rdx},~{flags}"
+
+    def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
+        """Instructions of code in order; stops at the first byte that does not decode."""
+        return decode.decode(code, address)
+
+    def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
+        """Code at `to` with the effect of the one instruction `code` at `address`."""
+        return relocate.displace(code, address, to)
+
+    def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
+        """A jmp rel32 and, up to `size`, breakpoints that are never reached; None when size is
+        below 5 or `to` is out of reach."""
+        if size < encode.JUMP_SIZE:
+            return None
+        try:
+            jump = encode.jump(address, to)
+        except encode.OutOfReach:
+            return None
+        return jump + encode.INT3 * (size - len(jump))
+
+    def trap_patch(self, size: int) -> bytes:
+        """One int3: the processor reads no further, and a single byte is written atomically."""
+        if size < 1:
+            raise ValueError("an instruction has at least one byte")
+        return encode.INT3
+
+    def trampoline(
+        self, site: Site, following: bytes, to: int, bodies: Sequence[Body]
+    ) -> Relocated | Refused:
+        """The whole trampoline at address `to` (trampoline.py)."""
+        return trampoline.trampoline(site, following, to, bodies)
+
+    def detour(
+        self, code: bytes, address: int, to: int, hook: int
+    ) -> tuple[bytes, bytes] | Refused:
+        """Hook a C function at its first instructions (detour.py)."""
+        return detour.detour(code, address, to, hook)
+
+    def translate_detour(
+        self, code: bytes, address: int, to: int, hook: int
+    ) -> tuple[bytes, bytes] | Refused:
+        """As detour, but the stub replaces the first argument by hook(arg0) and goes on."""
+        return detour.translate_detour(code, address, to, hook)
+
+
+ISA = Amd64()

@@ -1,0 +1,88 @@
+"""Hooks at the start of C functions of the kernel (System V ABI, AMD64 supplement).
+
+The first instructions of the function, five bytes or more, make way for a jump to a stub.
+The stub keeps the argument registers, calls the hook, and goes on with the displaced
+instructions.  At a function's start rsp is 8 modulo 16 and DF is clear, both by the ABI.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kinst.core.isa import Refused
+from kinst.isa.amd64 import encode as e
+from kinst.isa.amd64.decode import split
+from kinst.isa.amd64.relocate import move
+
+# The seventh, rax, holds the number of vector arguments of a variadic function; with it the
+# stack is 16-byte aligned at the hook's entry as the ABI demands.
+_ARGUMENTS = (e.RDI, e.RSI, e.RDX, e.RCX, e.R8, e.R9, e.RAX)
+_TEST_EAX = b"\x85\xc0"
+_NOT_ZERO = 5  # condition code
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """The displaced first instructions: how many bytes they were, their code elsewhere."""
+
+    size: int
+    code: bytes
+
+
+def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes] | Refused:
+    """(patch at address, stub at `to`).  The stub calls hook(arg0), a C function that returns
+    0 to go on in the original function, or 1 to return from it at once.
+
+    code: the function's first bytes, 20 or more to be sure.
+    """
+    saves = b"".join(e.push(register) for register in _ARGUMENTS)
+    restores = b"".join(e.pop(register) for register in reversed(_ARGUMENTS))
+    try:
+        head = saves + e.call(to + len(saves), hook, "the hook") + _TEST_EAX + restores
+        go_on = to + len(head) + 6 + len(e.RET)
+        head += e.branch(_NOT_ZERO ^ 1, to + len(head), go_on) + e.RET
+        return _finish(code, address, to, head)
+    except e.OutOfReach as far:
+        return Refused(far.what)
+
+
+def translate_detour(
+    code: bytes, address: int, to: int, hook: int
+) -> tuple[bytes, bytes] | Refused:
+    """As detour, but the stub replaces the first argument by hook(arg0) and goes on."""
+    saves = b"".join(e.push(register) for register in _ARGUMENTS)
+    kept = [register for register in _ARGUMENTS if register not in (e.RDI, e.RAX)]
+    restores = b"".join(e.pop(register) for register in reversed(kept))
+    try:
+        head = saves + e.call(to + len(saves), hook, "the hook") + e.move(e.RDI, e.RAX)
+        head += e.pop(e.RAX) + restores + e.lea(e.RSP, 8)
+        return _finish(code, address, to, head)
+    except e.OutOfReach as far:
+        return Refused(far.what)
+
+
+def _finish(code: bytes, address: int, to: int, head: bytes) -> tuple[bytes, bytes] | Refused:
+    start = _displace_start(code, address, to + len(head))
+    if isinstance(start, Refused):
+        return start
+    patch = e.jump(address, to, "the stub")
+    return patch + e.INT3 * (start.size - len(patch)), head + start.code
+
+
+def _displace_start(code: bytes, address: int, to: int) -> _Start | Refused:
+    moved_code, size = b"", 0
+    for length, mnemonic, _ in split(code, address, e.JUMP_SIZE):
+        moved = move(code[size : size + length], address + size, to + len(moved_code))
+        if isinstance(moved, Refused):
+            return Refused(f"{mnemonic} at +{size}: {moved.reason}")
+        moved_code += moved.code
+        size += length
+        last = size >= e.JUMP_SIZE
+        if moved.branches and not (last and mnemonic == "call"):
+            # A call comes back to the original address, which must lie behind the patch.
+            return Refused(f"{mnemonic} at +{size - length} leaves it before there is room")
+        if last:
+            if moved.falls_through:
+                moved_code += e.jump(to + len(moved_code), address + size)
+            return _Start(size, moved_code)
+    return Refused(f"its first {e.JUMP_SIZE} bytes are not whole known instructions")

@@ -1,0 +1,149 @@
+"""Machine code that trampolines are made of.  Source: Intel SDM volume 2."""
+
+from __future__ import annotations
+
+import struct
+
+# General registers by their encoding.
+RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI = range(8)
+R8, R9, R10, R11, R12, R13, R14, R15 = range(8, 16)
+
+JUMP_SIZE = 5
+INT3 = b"\xcc"
+PUSHFQ, POPFQ, CLI, CLD, RET = b"\x9c", b"\x9d", b"\xfa", b"\xfc", b"\xc3"
+
+_MASK = (1 << 64) - 1
+
+
+class OutOfReach(Exception):  # noqa: N818 - it is a result on its way up, not an error
+    """A place is farther than a signed 32-bit displacement reaches."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+def signed64(value: int) -> int:
+    """value modulo 2**64 as a signed number."""
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value
+
+
+def fits32(value: int) -> bool:
+    return -(1 << 31) <= value < 1 << 31
+
+
+def fits8(value: int) -> bool:
+    return -128 <= value < 128
+
+
+def disp32(value: int) -> bytes:
+    return struct.pack("<i", value)
+
+
+def relative(end: int, target: int, what: str) -> bytes:
+    """The displacement from `end` (address of the next instruction) to target.
+
+    Raises OutOfReach, saying `what` is out of reach."""
+    distance = signed64(target - end)
+    if not fits32(distance):
+        raise OutOfReach(f"{what} is more than 2 GB away from the trampoline")
+    return disp32(distance)
+
+
+def jump(at: int, target: int, what: str = "the way back") -> bytes:
+    """jmp rel32 at `at`.  Raises OutOfReach."""
+    return b"\xe9" + relative(at + 5, target, what)
+
+
+def call(at: int, target: int, what: str = "the probe's code") -> bytes:
+    """call rel32 at `at`.  Raises OutOfReach."""
+    return b"\xe8" + relative(at + 5, target, what)
+
+
+def branch(condition: int, at: int, target: int, what: str = "the branch's target") -> bytes:
+    """jcc rel32 at `at`.  Raises OutOfReach."""
+    return bytes((0x0F, 0x80 | condition)) + relative(at + 6, target, what)
+
+
+def push(register: int) -> bytes:
+    return (b"\x41" if register > 7 else b"") + bytes((0x50 | register & 7,))
+
+
+def pop(register: int) -> bytes:
+    return (b"\x41" if register > 7 else b"") + bytes((0x58 | register & 7,))
+
+
+def push_value(value: int) -> bytes:
+    """Push 64 bits without touching a register or a flag."""
+    signed = signed64(value)
+    if fits32(signed):
+        return b"\x68" + disp32(signed)
+    # push sign-extends: the upper half is written over.
+    low, high = signed & 0xFFFFFFFF, signed >> 32 & 0xFFFFFFFF
+    return b"\x68" + struct.pack("<I", low) + b"\xc7\x44\x24\x04" + struct.pack("<I", high)
+
+
+def _on_stack(register: int, offset: int) -> bytes:
+    """ModRM, SIB and displacement of the operands (register, [rsp + offset])."""
+    field = (register & 7) << 3
+    if offset == 0:
+        return bytes((0x04 | field, 0x24))
+    if fits8(offset):
+        return bytes((0x44 | field, 0x24)) + struct.pack("<b", offset)
+    return bytes((0x84 | field, 0x24)) + disp32(offset)
+
+
+def _rex_w(register: int) -> int:
+    return 0x4C if register > 7 else 0x48
+
+
+def store(offset: int, register: int) -> bytes:
+    """mov [rsp + offset], register"""
+    return bytes((_rex_w(register), 0x89)) + _on_stack(register, offset)
+
+
+def store32(offset: int, register: int) -> bytes:
+    """mov dword [rsp + offset], register (one of the first eight)"""
+    return b"\x89" + _on_stack(register, offset)
+
+
+def store_value(offset: int, value: int, through: int) -> bytes:
+    """mov qword [rsp + offset], value; a value of more than 32 bits goes through a register."""
+    signed = signed64(value)
+    if fits32(signed):
+        return b"\x48\xc7" + _on_stack(0, offset) + disp32(signed)
+    return load_value(through, value) + store(offset, through)
+
+
+def load_value(register: int, value: int) -> bytes:
+    """mov register, value, in the shortest form that touches no flags."""
+    signed = signed64(value)
+    if 0 <= signed < 1 << 32:
+        rex = b"\x41" if register > 7 else b""
+        return rex + bytes((0xB8 | register & 7,)) + struct.pack("<I", signed)
+    rex = bytes((0x49 if register > 7 else 0x48,))
+    if fits32(signed):
+        return rex + bytes((0xC7, 0xC0 | register & 7)) + disp32(signed)
+    return rex + bytes((0xB8 | register & 7,)) + struct.pack("<q", signed)
+
+
+def lea(register: int, offset: int) -> bytes:
+    """lea register, [rsp + offset]"""
+    return bytes((_rex_w(register), 0x8D)) + _on_stack(register, offset)
+
+
+def move(to: int, from_: int) -> bytes:
+    """mov to, from_ (64 bits)"""
+    rex = 0x48 | (from_ > 7) << 2 | (to > 7)
+    return bytes((rex, 0x89, 0xC0 | (from_ & 7) << 3 | to & 7))
+
+
+def read_segment(to: int, segment: int) -> bytes:
+    """mov to, segment register (0 es, 1 cs, 2 ss, 3 ds, 4 fs, 5 gs), zero-extended; to < 8"""
+    return bytes((0x8C, 0xC0 | segment << 3 | to))
+
+
+def increment_gs(offset: int) -> bytes:
+    """inc qword ptr gs:[offset]"""
+    return b"\x65\x48\xff\x04\x25" + disp32(offset)

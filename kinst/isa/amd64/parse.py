@@ -1,0 +1,141 @@
+"""Where the parts of one amd64 instruction are: prefixes, opcode, ModRM, displacement.
+
+Only what relocation needs is found here; whether the bytes are an instruction at all, and how
+long it is, is the disassembler's word.  Source: Intel SDM volume 2, chapter 2 ("Instruction
+format") and appendix A (opcode maps).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LEGACY = frozenset(b"\x66\x67\x2e\x3e\x26\x36\x64\x65\xf0\xf2\xf3")
+OPERAND_SIZE = 0x66
+ADDRESS_SIZE = 0x67
+
+# Opcode maps.
+ONE_BYTE, TWO_BYTE, MAP_38, MAP_3A = 0, 1, 2, 3
+
+RSP = 4  # register number in ModRM and SIB; also "a SIB byte follows" in ModRM.rm
+RIP_RELATIVE = 5  # ModRM.rm with mod 0
+
+
+def _one_byte_modrm() -> frozenset[int]:
+    found = {op for op in range(0x40) if op & 7 < 4}
+    found |= {0x63, 0x69, 0x6B, 0xC0, 0xC1, 0xC6, 0xC7, 0xF6, 0xF7, 0xFE, 0xFF}
+    found |= set(range(0x80, 0x90)) | set(range(0xD0, 0xD4)) | set(range(0xD8, 0xE0))
+    return frozenset(found)
+
+
+def _two_byte_modrm() -> frozenset[int]:
+    without = {*range(0x04, 0x0D), 0x0E, *range(0x30, 0x38), 0x77, *range(0x80, 0x90)}
+    without |= {0xA0, 0xA1, 0xA2, 0xA8, 0xA9, 0xAA, *range(0xC8, 0xD0)}
+    return frozenset(set(range(0x100)) - without)
+
+
+_MODRM = (_one_byte_modrm(), _two_byte_modrm())
+# mov to and from control and debug registers: ModRM is there, but always means registers.
+_REGISTERS_ONLY = frozenset((0x20, 0x21, 0x22, 0x23))
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """One instruction taken apart.  Offsets are into code; modrm_at is -1 without ModRM.
+
+    prefixes: the legacy ones.  rex: 0 when there is none.  vector: VEX, EVEX or XOP encoded.
+    """
+
+    code: bytes
+    prefixes: bytes
+    rex: int
+    vector: bool
+    map: int
+    opcode: int
+    opcode_at: int
+    modrm_at: int
+
+    @property
+    def modrm(self) -> int:
+        return self.code[self.modrm_at]
+
+    @property
+    def mod(self) -> int:
+        return self.modrm >> 6
+
+    @property
+    def reg(self) -> int:
+        """The register field of ModRM, without the REX bit."""
+        return self.modrm >> 3 & 7
+
+    @property
+    def rm(self) -> int:
+        """The register or memory field of ModRM, without the REX bit."""
+        return self.modrm & 7
+
+    @property
+    def rip_relative(self) -> bool:
+        """A memory operand relative to the next instruction; disp32 is at modrm_at + 1."""
+        if self.modrm_at < 0 or self.modrm & 0xC7 != RIP_RELATIVE:
+            return False
+        return self.map != TWO_BYTE or self.vector or self.opcode not in _REGISTERS_ONLY
+
+    @property
+    def based_on_rsp(self) -> bool:
+        """A memory operand whose base register is rsp."""
+        return (
+            self.modrm_at >= 0
+            and self.mod != 3
+            and self.rm == RSP
+            and self.code[self.modrm_at + 1] & 7 == RSP
+            and not self.rex & 1
+        )
+
+
+def parse(code: bytes) -> Parsed | None:
+    """Take one instruction apart; None when the bytes end before its ModRM."""
+    at = 0
+    try:
+        while code[at] in LEGACY:
+            at += 1
+        prefixes = code[:at]
+        rex = code[at] if code[at] & 0xF0 == 0x40 else 0
+        at += bool(rex)
+        opcode = code[at]
+        if not rex and _is_vector(code, at):
+            return _parse_vector(code, prefixes, at)
+        opmap = ONE_BYTE
+        if opcode == 0x0F:
+            at += 1
+            opcode = code[at]
+            opmap = TWO_BYTE
+            if opcode in (0x38, 0x3A):
+                opmap = MAP_38 if opcode == 0x38 else MAP_3A
+                at += 1
+                opcode = code[at]
+        modrm_at = at + 1 if opmap >= MAP_38 or opcode in _MODRM[opmap] else -1
+        if modrm_at >= len(code):
+            return None
+        return Parsed(code, prefixes, rex, False, opmap, opcode, at, modrm_at)
+    except IndexError:
+        return None
+
+
+def _is_vector(code: bytes, at: int) -> bool:
+    """VEX (C4, C5), EVEX (62), or XOP (8F whose map field is 8 or more; else it is pop)."""
+    first = code[at]
+    return first in (0xC4, 0xC5, 0x62) or (first == 0x8F and code[at + 1] & 0x1F >= 8)
+
+
+def _parse_vector(code: bytes, prefixes: bytes, at: int) -> Parsed | None:
+    first = code[at]
+    payload = {0xC5: 1, 0xC4: 2, 0x8F: 2, 0x62: 3}[first]
+    opmap = TWO_BYTE if first == 0xC5 else code[at + 1] & (0x07 if first == 0x62 else 0x1F)
+    # Inverted REX.B, for the test of the base register.
+    rex = 0x40 if first == 0xC5 else 0x40 | (~code[at + 1] >> 5 & 1)
+    opcode_at = at + 1 + payload
+    opcode = code[opcode_at]
+    # vzeroupper and vzeroall are the only ones without ModRM.
+    modrm_at = -1 if opmap == TWO_BYTE and opcode == 0x77 and first != 0x62 else opcode_at + 1
+    if modrm_at >= len(code):
+        return None
+    return Parsed(code, prefixes, rex, True, opmap, opcode, opcode_at, modrm_at)

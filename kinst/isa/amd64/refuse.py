@@ -1,0 +1,98 @@
+"""What is displaced and what is not, each decided on purpose.
+
+A displaced instruction runs at another address with the original registers, flags and stack,
+and then goes where the original went.  So only three things can make a copy unfaithful: it
+shows or uses its own address; it acts on the very next instruction; or the trampoline around
+it (its memory, its per-CPU base) is not there when it runs.
+
+| instruction | decision |
+|---|---|
+| cli, sti, popf, pushf, cld, std, stac, clac | copied: flags are the original ones when the copy runs.  sti delays interrupts by one instruction, which here is the jump back: nothing depends on that but `sti; hlt` and its like, so sti before hlt, mwait, sysexit or iret is refused |
+| rdmsr, wrmsr, cpuid, rdtsc, rdpmc, rdrand, xgetbv, in, out | copied: they know no address; a fault is reported at the original address (Relocated.original_at) |
+| pause, fences, prefetch, clflush, wbinvd, invlpg, invpcid, tpause, monitor | copied: only the time between two instructions changes |
+| x87, SSE, AVX, xsave, xrstor, fxsave | copied: clauses use none of these registers.  The last-x87-instruction pointer becomes that of the copy, which nothing reads but a debugger |
+| lgdt, lidt, lldt, ltr, sgdt, sidt, str | copied: nothing of a trampoline depends on the tables |
+| mov from cr, mov to and from dr | copied |
+| vmcall, vmmcall, encls | copied: the hypervisor or enclave call knows no address |
+| ret, push, pop, string instructions with rep, lock, segment overrides, nop, endbr64 | copied.  After a ret the RSB predicts wrongly once |
+| jmp, jcc, jrcxz, loop, call | rewritten (relocate.py) |
+| mov to cr | refused: it can unmap the trampoline or change the processor's mode |
+| swapgs, wrgsbase, rdgsbase, mov/pop/lgs to gs | refused: around them gs is not the kernel's, and the probe's own code needs it |
+| syscall, sysret, sysenter, sysexit, iret, retf, far jmp and call | refused: entry to and exit from the kernel |
+| int n, int1, int3, into, ud0, ud1, ud2 | refused: the kernel's handler looks their address up (BUG and WARN tables, static calls, breakpoints) |
+| hlt, mwait, mwaitx, umwait | refused: an interrupt between the check before them and the copy would be slept over |
+| mov ss, pop ss, lss | refused: interrupts and debug traps are held for one instruction, which would be another |
+| xbegin, xend, xabort | refused: a transaction cannot run through a trampoline |
+| vmlaunch, vmresume, vmrun, skinit, getsec, enclu, rsm | refused: the machine goes on elsewhere |
+| anything that does not decode | refused |
+
+For comparison: Linux's kprobes refuse far jumps, int3, iret and what sets ss (arch/x86/kernel/
+kprobes/core.c); FreeBSD's kinst refuses sti, popf and jrcxz (kinst_isa.c).
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from kinst.isa.amd64.decode import bare, split
+from kinst.isa.amd64.parse import ONE_BYTE, TWO_BYTE, Parsed
+
+_ENTRY = "it enters or leaves the kernel"
+_ADDRESS = "the kernel looks up the address it traps at"
+_SLEEP = "an interrupt just before its copy would be slept over"
+_GS = "around it gs is not the kernel's, and a probe needs the kernel's"
+_SEGMENT = "it changes the code segment"
+_SHADOW = "it holds back interrupts for the one instruction after it"
+_TRANSACTION = "a transaction cannot run through a trampoline"
+_GUEST = "the machine goes on somewhere else"
+_PAGING = "it can unmap the trampoline that runs it"
+
+_REFUSED_MNEMONICS = {
+    _ENTRY: "syscall sysret sysretq sysenter sysexit sysexitq iret iretd iretq uiret",
+    _SEGMENT: "retf retfq ljmp lcall",
+    _ADDRESS: "int int1 int3 into ud0 ud1 ud2 ud2b",
+    _SLEEP: "hlt mwait mwaitx umwait",
+    _GS: "swapgs wrgsbase rdgsbase lgs",
+    _SHADOW: "lss",
+    _TRANSACTION: "xbegin xend xabort",
+    _GUEST: "vmlaunch vmresume vmrun skinit getsec enclu rsm",
+}
+_BY_MNEMONIC = {
+    mnemonic: reason
+    for reason, mnemonics in _REFUSED_MNEMONICS.items()
+    for mnemonic in mnemonics.split()
+}
+
+_SEGMENT_SS, _SEGMENT_GS = 2, 5
+_SHADOW_ENDS = frozenset(
+    ("hlt", "mwait", "mwaitx", "umwait", "sysexit", "sysexitq", "iret", "iretd", "iretq")
+)
+
+
+def refusal(parsed: Parsed, mnemonic: str) -> str:
+    """Why this instruction is not displaced, or "".  mnemonic: without prefixes."""
+    reason = _BY_MNEMONIC.get(mnemonic, "")
+    if reason or parsed.vector:
+        return reason
+    if parsed.map == TWO_BYTE:
+        if parsed.opcode == 0x22:
+            return _PAGING
+        if parsed.opcode == 0xA9:  # pop gs
+            return _GS
+    elif parsed.map == ONE_BYTE:
+        if parsed.opcode == 0x8E:  # mov to a segment register
+            return {_SEGMENT_SS: _SHADOW, _SEGMENT_GS: _GS}.get(parsed.reg, "")
+        if parsed.opcode == 0xFF and parsed.reg in (3, 5):
+            return _SEGMENT
+    return ""
+
+
+def shadow_refusal(mnemonic: str, following: bytes, address: int) -> str:
+    """Why an instruction cannot be displaced because of the one after it, or "".
+
+    following: live bytes from `address`, where the next instruction is.
+    """
+    if bare(mnemonic) != "sti":
+        return ""
+    after = split(following[:15], address, 1)
+    if after and after[0][1] in _SHADOW_ENDS:
+        return f"sti protects the {after[0][1]} after it from interrupts, and only if adjacent"
+    return ""

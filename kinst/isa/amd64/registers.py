@@ -1,0 +1,81 @@
+"""The registers of regs[], and where a trampoline saves them.
+
+Indices are FreeBSD's and illumos': regs_x86.d numbers the i386 names 0 to 18 (REG_* of i386's
+regset.h, which dtrace_getreg() maps to the 64-bit registers), and the amd64 names follow at
+19 + REG_* of amd64's regset.h.  R_FSBASE and R_GSBASE have a REG_* but no line in regs_x86.d;
+they are named here by the same rule.
+
+The frame is an array of u64.  Its order is the trampoline's: flags, r11, rsi and rdi are
+pushed first, so they lie at the top; what clauses use most follows downwards, so that a
+trampoline reserves (and touches) only the slots from the lowest that is asked for.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from kinst.core.isa import Register
+from kinst.isa.amd64 import encode as e
+
+_ORDER = (
+    "gs_base", "fs_base", "gs", "fs", "es", "ds", "ss", "cs", "r15", "r14", "r13", "r12", "rbx",
+    "rbp", "r10", "rip", "rsp", "rax", "r9", "r8", "rcx", "rdx", "rdi", "rsi", "r11", "eflags",
+)  # fmt: skip
+
+SLOT = MappingProxyType({name: slot for slot, name in enumerate(_ORDER)})
+FRAME_SLOTS = len(_ORDER)
+PC_SLOT = SLOT["rip"]
+SP_SLOT = SLOT["rsp"]
+FLAGS_SLOT = SLOT["eflags"]
+
+# Slots that the trampoline fills before anything else, by push, from the top of the frame.
+PUSHED = frozenset(SLOT[name] for name in ("eflags", "r11", "rsi", "rdi"))
+LOWEST_PUSHED = min(PUSHED)
+
+# What a trampoline stores into the other slots: general registers by encoding ...
+GENERAL = MappingProxyType(
+    {
+        SLOT[name]: number
+        for name, number in {
+            "rax": e.RAX, "rcx": e.RCX, "rdx": e.RDX, "rbx": e.RBX, "rbp": e.RBP,
+            "r8": e.R8, "r9": e.R9, "r10": e.R10, "r12": e.R12, "r13": e.R13,
+            "r14": e.R14, "r15": e.R15,
+        }.items()
+    }
+)  # fmt: skip
+# ... segment registers by encoding, and bases by model-specific register (IA32_FS_BASE ...).
+SEGMENT = MappingProxyType(
+    {SLOT[name]: n for n, name in enumerate(("es", "cs", "ss", "ds", "fs", "gs"))}
+)
+BASE_MSR = MappingProxyType({SLOT["fs_base"]: 0xC0000100, SLOT["gs_base"]: 0xC0000101})
+
+_AMD64 = 19  # index of REG_R15
+_I386_NAMES = (
+    ("R_GS", 0, "gs"), ("R_FS", 1, "fs"), ("R_ES", 2, "es"), ("R_DS", 3, "ds"),
+    ("R_EDI", 4, "rdi"), ("R_ESI", 5, "rsi"), ("R_EBP", 6, "rbp"), ("R_ESP", 7, "rsp"),
+    ("R_EBX", 8, "rbx"), ("R_EDX", 9, "rdx"), ("R_ECX", 10, "rcx"), ("R_EAX", 11, "rax"),
+    ("R_EIP", 14, "rip"), ("R_CS", 15, "cs"), ("R_EFL", 16, "eflags"), ("R_UESP", 17, "rsp"),
+    ("R_SS", 18, "ss"), ("R_PC", 14, "rip"), ("R_SP", 17, "rsp"), ("R_PS", 16, "eflags"),
+    ("R_R0", 11, "rax"), ("R_R1", 8, "rbx"),
+)  # fmt: skip
+_AMD64_NAMES = (
+    ("R_R15", 0, "r15"), ("R_R14", 1, "r14"), ("R_R13", 2, "r13"), ("R_R12", 3, "r12"),
+    ("R_R11", 4, "r11"), ("R_R10", 5, "r10"), ("R_R9", 6, "r9"), ("R_R8", 7, "r8"),
+    ("R_RDI", 8, "rdi"), ("R_RSI", 9, "rsi"), ("R_RBP", 10, "rbp"), ("R_RBX", 11, "rbx"),
+    ("R_RDX", 12, "rdx"), ("R_RCX", 13, "rcx"), ("R_RAX", 14, "rax"), ("R_RIP", 17, "rip"),
+    ("R_RFL", 19, "eflags"), ("R_RSP", 20, "rsp"), ("R_FSBASE", 26, "fs_base"),
+    ("R_GSBASE", 27, "gs_base"),
+)  # fmt: skip
+
+REGISTERS = tuple(
+    [Register(d_name, _AMD64 + n, SLOT[name], name) for d_name, n, name in _AMD64_NAMES]
+    + [Register(d_name, n, SLOT[name], name) for d_name, n, name in _I386_NAMES]
+)
+
+# Names that DTrace has and a probe of kinst cannot answer: D name to the reason.
+UNAVAILABLE = MappingProxyType(
+    {
+        "R_TRAPNO": "no trap number belongs to a kinst probe",
+        "R_ERR": "no error code belongs to a kinst probe",
+    }
+)

@@ -1,0 +1,188 @@
+"""One instruction made to run elsewhere, with the same effect.
+
+What depends on its own address is re-encoded:
+- memory operands relative to rip: the displacement is adjusted; where it does not reach (a
+  per-CPU variable: gs:[rip + x] means a small address that wraps round), the absolute
+  address is encoded if it fits 32 bits sign-extended;
+- short and near jumps and conditional jumps become near ones; jrcxz and loop, which only
+  exist short, hop over a jump to where they do not go;
+- a call pushes the original return address and jumps.  An indirect call through memory based
+  on rsp reads 8 bytes further up, because the push comes first.
+refuse.py says what is not displaced at all.  Source: Intel SDM volume 2.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from kinst.core.isa import Refused, Relocated
+from kinst.isa.amd64 import encode as e
+from kinst.isa.amd64.decode import split
+from kinst.isa.amd64.parse import (
+    ADDRESS_SIZE,
+    ONE_BYTE,
+    OPERAND_SIZE,
+    RSP,
+    TWO_BYTE,
+    Parsed,
+    parse,
+)
+from kinst.isa.amd64.refuse import refusal
+
+_CALL, _JUMP, _JUMP_SHORT, _GROUP5 = 0xE8, 0xE9, 0xEB, 0xFF
+_GROUP5_CALL, _GROUP5_JUMP = 2, 4
+_RETURNS = frozenset((0xC2, 0xC3))
+_HOPS = frozenset((0xE0, 0xE1, 0xE2, 0xE3))  # loopne, loope, loop, jrcxz
+_WORD = 8  # bytes that a call pushes
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One displaced instruction without its jump back.
+
+    falls_through: control can run off its end, and must then go to the original successor.
+    branches: control can also leave it elsewhere.
+    """
+
+    code: bytes
+    falls_through: bool
+    branches: bool
+    original_at: int
+
+
+def displace(code: bytes, address: int, to: int) -> Relocated | Refused:
+    """Code at `to` with the effect of the one instruction `code` at `address`."""
+    moved = move(code, address, to)
+    if isinstance(moved, Refused):
+        return moved
+    if not moved.falls_through:
+        return Relocated(moved.code, moved.original_at)
+    try:
+        back = e.jump(to + len(moved.code), address + len(code))
+    except e.OutOfReach as far:
+        return Refused(far.what)
+    return Relocated(moved.code + back, moved.original_at)
+
+
+def move(code: bytes, address: int, to: int) -> Moved | Refused:
+    """As displace(), without the jump back."""
+    decoded = split(code, address, 1)
+    parsed = parse(code)
+    if not decoded or decoded[0][0] != len(code) or parsed is None:
+        return Refused("its bytes are not one known instruction")
+    reason = refusal(parsed, decoded[0][1])
+    if reason:
+        return Refused(reason)
+    try:
+        return _move(parsed, address, to)
+    except e.OutOfReach as far:
+        return Refused(far.what)
+
+
+def _move(parsed: Parsed, address: int, to: int) -> Moved | Refused:
+    after = address + len(parsed.code)
+    if parsed.map == ONE_BYTE and not parsed.vector:
+        op = parsed.opcode
+        if op in (_CALL, _JUMP, _JUMP_SHORT) or op & 0xF0 == 0x70 or op in _HOPS:
+            return _move_branch(parsed, after, to)
+        if op in _RETURNS:
+            if OPERAND_SIZE in parsed.prefixes:
+                return Refused("a return with an operand size prefix")
+            return Moved(parsed.code, False, True, 0)
+        if op == _GROUP5 and parsed.reg in (_GROUP5_CALL, _GROUP5_JUMP):
+            return _move_indirect(parsed, after, to)
+    elif parsed.map == TWO_BYTE and not parsed.vector and parsed.opcode & 0xF0 == 0x80:
+        return _move_branch(parsed, after, to)
+    copied = with_target(parsed, after, to)
+    if isinstance(copied, Refused):
+        return copied
+    return Moved(copied, True, False, 0)
+
+
+def _move_branch(parsed: Parsed, after: int, to: int) -> Moved | Refused:
+    """A direct branch.  Its segment prefixes are hints, or padding: they are dropped."""
+    if OPERAND_SIZE in parsed.prefixes:
+        return Refused("a branch with an operand size prefix: processors differ on it")
+    op = parsed.opcode
+    near = parsed.map == TWO_BYTE or op in (_CALL, _JUMP)
+    field = parsed.code[parsed.opcode_at + 1 :]
+    target = after + struct.unpack("<i" if near else "<b", field)[0]
+    if op == _CALL:
+        pushed = e.push_value(after)
+        return Moved(
+            pushed + e.jump(to + len(pushed), target, "the called function"), False, True, -1
+        )
+    if op in (_JUMP, _JUMP_SHORT):
+        return Moved(e.jump(to, target, "the branch's target"), False, True, -1)
+    if op in _HOPS:
+        hop = bytes(p for p in parsed.prefixes if p == ADDRESS_SIZE) + bytes((op, e.JUMP_SIZE))
+        stay = e.jump(to + len(hop), after)
+        leave = to + len(hop) + len(stay)
+        return Moved(hop + stay + e.jump(leave, target, "the branch's target"), False, True, -1)
+    return Moved(e.branch(op & 0xF, to, target), True, True, -1)
+
+
+def _move_indirect(parsed: Parsed, after: int, to: int) -> Moved | Refused:
+    if OPERAND_SIZE in parsed.prefixes:
+        return Refused("a branch with an operand size prefix: processors differ on it")
+    if parsed.reg == _GROUP5_JUMP:
+        copied = with_target(parsed, after, to)
+        if isinstance(copied, Refused):
+            return copied
+        return Moved(copied, False, True, 0)
+    pushed = e.push_value(after)
+    at = parsed.modrm_at
+    turned = bytearray(parsed.code)
+    turned[at] = parsed.modrm & ~0x38 | _GROUP5_JUMP << 3
+    jump = parse(bytes(turned))
+    assert jump is not None  # only the operation changed
+    if parsed.mod == 3:
+        if parsed.rm == RSP and not parsed.rex & 1:
+            return Refused("a call to the stack")
+        return Moved(pushed + jump.code, False, True, len(pushed))
+    rsp = parsed.based_on_rsp
+    raised = _raise_rsp(jump) if rsp else with_target(jump, after, to + len(pushed))
+    if isinstance(raised, Refused):
+        return raised
+    return Moved(pushed + raised, False, True, len(pushed))
+
+
+def _raise_rsp(parsed: Parsed) -> bytes | Refused:
+    """The instruction with its rsp-based operand a pushed word further up."""
+    if ADDRESS_SIZE in parsed.prefixes:
+        return Refused("a call through a 32-bit stack address")
+    at = parsed.modrm_at + 2  # after ModRM and SIB
+    size = (0, 1, 4)[parsed.mod]
+    old = int.from_bytes(parsed.code[at : at + size], "little", signed=True)
+    if -2 * _WORD < old < 0:
+        return Refused("a call through memory that the call itself writes")
+    new = old + _WORD
+    if not e.fits32(new):
+        return Refused("a call through memory too far from the stack")
+    short = e.fits8(new)
+    head = bytearray(parsed.code[:at])
+    head[parsed.modrm_at] = parsed.modrm & 0x3F | (0x40 if short else 0x80)
+    return bytes(head) + (struct.pack("<b", new) if short else e.disp32(new))
+
+
+def with_target(parsed: Parsed, after: int, to: int) -> bytes | Refused:
+    """The instruction's bytes for `to`, its rip-relative operand meaning the same memory.
+
+    after: the address that follows the original.  Raises OutOfReach.
+    """
+    code = parsed.code
+    if not parsed.rip_relative:
+        return code
+    if ADDRESS_SIZE in parsed.prefixes:
+        return Refused("a 32-bit address relative to the instruction")
+    at = parsed.modrm_at + 1
+    target = e.signed64(after + struct.unpack_from("<i", code, at)[0])
+    distance = e.signed64(target - (to + len(code)))
+    if e.fits32(distance):
+        return code[:at] + e.disp32(distance) + code[at + 4 :]
+    if e.fits32(target):
+        # ModRM "SIB follows", SIB "no base, no index".
+        modrm = parsed.modrm & ~7 | RSP
+        return code[: at - 1] + bytes((modrm, 0x25)) + e.disp32(target) + code[at + 4 :]
+    raise e.OutOfReach("its memory operand is more than 2 GB away from the trampoline")

@@ -1,0 +1,117 @@
+"""The whole trampoline: the probe's work, then the displaced instruction, then the way back.
+
+Counting alone is one `inc` of this CPU's own memory for each counter: an interrupt cannot
+split it, and it leaves CF alone.  Only when the other flags are live are they saved, in ah
+and al (lahf has all but OF), because popf is slow everywhere and ends QEMU's translation block.
+
+A call saves what the call itself needs (flags, r11, rsi, rdi), and the slots that the clauses
+read; the code called keeps everything else (LLVM's preserve_mostcc keeps every general
+register but r11).  popf is the right end here: it brings back IF, DF and the arithmetic flags
+in one go, and sti would end the translation block just the same.  The stack is not realigned:
+clauses are compiled without vector registers and with 8-byte stack alignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinst.core.isa import Body, CallBody, CountBody, Refused, Relocated
+from kinst.core.probe import Site
+from kinst.isa.amd64 import encode as e
+from kinst.isa.amd64 import flags, relocate
+from kinst.isa.amd64 import registers as r
+from kinst.isa.amd64.decode import split
+from kinst.isa.amd64.refuse import shadow_refusal
+
+_WORD = 8
+_SAVE_FLAGS = e.push(e.RAX) + b"\x9f\x0f\x90\xc0"  # push rax; lahf; seto al
+_RESTORE_FLAGS = b"\x04\x7f\x9e" + e.pop(e.RAX)  # add al, 127 (sets OF back); sahf; pop rax
+_RDMSR = b"\x0f\x32"
+# inc leaves CF alone.
+_COUNTING_CLOBBERS = flags.ARITHMETIC & ~flags.CF
+
+
+def trampoline(
+    site: Site, following: bytes, to: int, bodies: Sequence[Body]
+) -> Relocated | Refused:
+    """The trampoline at `to` for a site.
+
+    following: live bytes after the instruction; a few dozen are enough.  Refused: when the
+    instruction cannot be displaced, depends on the one after it, or something is more than
+    2 GB away.
+    """
+    after = site.address + len(site.code)
+    decoded = split(site.code, site.address, 1)
+    reason = shadow_refusal(decoded[0][1], following, after) if decoded else ""
+    if reason:
+        return Refused(reason)
+    try:
+        work = _work(site, following, to, bodies)
+    except e.OutOfReach as far:
+        return Refused(far.what)
+    displaced = relocate.displace(site.code, site.address, to + len(work))
+    if isinstance(displaced, Refused):
+        return displaced
+    at = displaced.original_at
+    return Relocated(work + displaced.code, at if at < 0 else at + len(work))
+
+
+def _work(site: Site, following: bytes, to: int, bodies: Sequence[Body]) -> bytes:
+    if any(isinstance(body, CallBody) for body in bodies):
+        return _calls(site, to, bodies)
+    counts = b"".join(_count(body) for body in bodies if isinstance(body, CountBody))
+    if not counts or flags.dead(site.code, following, site.address, _COUNTING_CLOBBERS):
+        return counts
+    return _SAVE_FLAGS + counts + _RESTORE_FLAGS
+
+
+def _count(body: CountBody) -> bytes:
+    return b"".join(e.increment_gs(offset) for offset in body.offsets)
+
+
+def _calls(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
+    """Bodies of which at least one is a call, in order, inside one frame."""
+    slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
+    stored = sorted(slots - r.PUSHED)
+    lowest = stored[0] if stored else r.LOWEST_PUSHED
+    reserved = (r.LOWEST_PUSHED - lowest) * _WORD
+    code = e.PUSHFQ + e.CLI + e.CLD + e.push(e.R11) + e.push(e.RSI) + e.push(e.RDI)
+    if reserved:
+        code += e.lea(e.RSP, -reserved)
+    for slot in stored:
+        code += _fill(slot, (slot - lowest) * _WORD, (r.FRAME_SLOTS - lowest) * _WORD, site)
+    code += e.lea(e.RSI, -lowest * _WORD) if lowest else e.move(e.RSI, e.RSP)
+    for body in bodies:
+        if isinstance(body, CallBody):
+            code += e.load_value(e.RDI, body.argument)
+            code += e.call(to + len(code), body.entry)
+        else:
+            code += _count(body)
+    if reserved:
+        code += e.lea(e.RSP, reserved)
+    return code + e.pop(e.RDI) + e.pop(e.RSI) + e.pop(e.R11) + e.POPFQ
+
+
+def _fill(slot: int, offset: int, frame_end: int, site: Site) -> bytes:
+    """Store one frame slot at [rsp + offset]; rdi, rsi and r11 are free.
+
+    frame_end: what rsp is below its value at the site, in bytes.
+    """
+    if slot in r.GENERAL:
+        return e.store(offset, r.GENERAL[slot])
+    if slot == r.SP_SLOT:
+        return e.lea(e.RDI, frame_end) + e.store(offset, e.RDI)
+    if slot == r.PC_SLOT:
+        return e.store_value(offset, site.address, e.RDI)
+    if slot in r.SEGMENT:
+        return e.read_segment(e.RDI, r.SEGMENT[slot]) + e.store(offset, e.RDI)
+    # rdmsr answers in edx:eax.
+    kept = ((e.RDI, e.RAX), (e.RSI, e.RCX), (e.R11, e.RDX))
+    return (
+        b"".join(e.move(to, from_) for to, from_ in kept)
+        + e.load_value(e.RCX, r.BASE_MSR[slot])
+        + _RDMSR
+        + e.store32(offset, e.RAX)
+        + e.store32(offset + 4, e.RDX)
+        + b"".join(e.move(from_, to) for to, from_ in kept)
+    )
