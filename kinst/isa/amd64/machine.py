@@ -1,0 +1,47 @@
+"""What QEMU is asked for to run an amd64 kernel, and what its GDB stub calls things.
+
+Source: QEMU manual, "System emulation", i440fx/q35; hw/i386/pc_q35 for the memory layout.
+"""
+
+from __future__ import annotations
+
+QEMU = "qemu-system-x86_64"
+PACKAGE = "qemu-system-x86"
+MACHINE = "q35"
+HOST_MACHINES = ("x86_64", "AMD64")  # os.uname().machine of hosts that could run it with KVM
+
+# Interrupt lines of ttyS0 to ttyS2 differ on purpose: isa-serial's defaults are shared.
+SERIAL = (
+    "isa-serial,index=0,iobase=0x3f8,irq=4",
+    "isa-serial,index=1,iobase=0x2f8,irq=3",
+    "isa-serial,index=2,iobase=0x3e8,irq=5",
+)
+CONSOLE = "ttyS0"
+
+PC = "rip"
+
+# gdb's default layout of the g packet for i386:x86-64, for stubs without a description.
+GDB_REGISTERS = (
+    *((name, 8) for name in ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp")),
+    *((f"r{i}", 8) for i in range(8, 16)),
+    ("rip", 8),
+    *((name, 4) for name in ("eflags", "cs", "ss", "ds", "es", "fs", "gs")),
+)
+
+_FOUR_GB = 1 << 32
+
+
+def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
+    """(physical address, offset in the backing file, bytes) of q35's RAM of `size` bytes.
+
+    Up to 0xb0000000 bytes all RAM is below 4 GB; more is split at 2 GB.
+    """
+    if size <= 0xB000_0000:
+        return ((0, 0, size),)
+    low = 0x8000_0000
+    return ((0, 0, low), (_FOUR_GB, low, size - low))
+
+
+def memory_limit(end: int) -> str:
+    """Kernel parameter that makes it leave physical memory from `end` on alone."""
+    return f"mem={end}"

@@ -1,0 +1,109 @@
+"""The gdb target: any machine behind a GDB stub.  No scratch memory, so probes are stop-planted.
+
+Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol".
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Mapping, Sequence
+
+from kinst.core.errors import TargetError
+from kinst.core.isa import Isa
+from kinst.core.target import Event, Gone, Stopped
+from kinst.targets.stub import Debugger
+from kinst.wire.rsp import Rsp, connect
+
+
+class GdbStub:
+    """Target over a stub that someone else started (core/target.py has the protocol).
+
+    The machine is stopped when this is made, and resumed by close().
+    """
+
+    def __init__(self, isa: Isa, address: str) -> None:
+        """address: HOST:PORT, :PORT or the path of a unix socket.  Raises TargetError when no
+        stub is there."""
+        self.isa = isa
+        machine = importlib.import_module(f"kinst.isa.{isa.name}.machine")
+        self._paging = importlib.import_module(f"kinst.isa.{isa.name}.paging")
+        self._address = address
+        sock = connect(address)
+        try:
+            self._rsp = Rsp(sock)
+            self._rsp.ask_stopped()
+            self._stub = Debugger(self._rsp, machine, len(isa.breakpoint))
+        except BaseException:
+            sock.close()
+            raise
+        self.cpus = self._stub.cpus
+        self._cpu = -1
+        self._closed = False
+
+    def read(self, address: int, size: int) -> bytes:
+        """Memory as a CPU in kernel mode sees it, if there is one; stopped."""
+        if self._stub.running:
+            raise TargetError("the machine must be stopped before its memory can be read")
+        if self._cpu < 0:
+            user = [self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus)]
+            self._cpu = user.index(False) if False in user else 0
+        self._stub.select(self._cpu)
+        return self._rsp.read_memory(address, size)
+
+    def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
+        raise TargetError("code is not written through a GDB stub", "use --vm")
+
+    def map_scratch(self, size: int, near: tuple[int, int]) -> int | None:
+        return None
+
+    def scratch_view(self) -> memoryview:
+        raise TargetError("a GDB stub has no scratch memory", "use --vm")
+
+    def stop(self) -> None:
+        self._stub.stop()
+
+    def resume(self) -> None:
+        self._cpu = -1
+        self._stub.resume()
+
+    def registers(self, cpu: int) -> Mapping[str, int]:
+        return self._stub.registers(cpu)
+
+    def insert_breakpoint(self, address: int) -> None:
+        self._stub.insert_breakpoint(address)
+
+    def remove_breakpoint(self, address: int) -> None:
+        self._stub.remove_breakpoint(address)
+
+    def step_over(self, cpu: int, address: int) -> None:
+        self._stub.step_over(cpu, address)
+
+    def wait(self, timeout: float) -> Event | None:
+        if not self._stub.running:
+            time.sleep(timeout)
+            return None
+        try:
+            reply = self._stub.poll(timeout)
+        except TargetError as error:
+            if self._rsp.closed:
+                return Gone(f"the GDB stub at {self._address} closed the connection")
+            raise error
+        if reply is None or isinstance(reply, Stopped):
+            return reply
+        return Gone(f"the GDB stub at {self._address} says that the machine ended")
+
+    def prepare_command(self, command: str) -> int:
+        raise TargetError("a GDB stub cannot run a command in the guest", "use --vm, or no -c")
+
+    def start_command(self) -> None:
+        raise TargetError("a GDB stub cannot run a command in the guest", "use --vm, or no -c")
+
+    def close(self) -> None:
+        """Leave the machine running without a breakpoint of ours.  Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._rsp.closed:
+            self._stub.detach()
+        self._rsp.close()

@@ -1,0 +1,163 @@
+"""The guest's virtual memory through the shared mapping: no round trip to the stub.
+
+Page tables of the ISA are read by kinst.isa.<name>.paging, which this module is handed; it
+knows nothing of one ISA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Protocol
+
+from kinst.core.errors import TargetError
+
+_PAGE = 4096
+_REACH = (1 << 31) - (1 << 20)  # of a direct branch, with a margin
+_JOIN = 256  # writes this close become one
+
+
+class Physical(Protocol):
+    """Guest RAM by physical address."""
+
+    def read_physical(self, address: int, size: int) -> bytes: ...
+
+    def view_physical(self, address: int, size: int) -> memoryview: ...
+
+
+class GuestMemory:
+    """Virtual memory of the guest's kernel.  `paging` is the ISA's module.
+
+    tables: (physical address, bytes) of RAM that the guest leaves alone, for page tables.
+    """
+
+    def __init__(self, paging: ModuleType, physical: Physical, tables: tuple[int, int]) -> None:
+        self._paging = paging
+        self._physical = physical
+        self._tables, self._tables_end = tables[0], tables[0] + tables[1]
+        self._root: Any = None
+
+    @property
+    def has_root(self) -> bool:
+        return self._root is not None
+
+    @property
+    def root(self) -> Any:
+        """The ISA's Root in use, or None."""
+        return self._root
+
+    def set_root(self, root: Any) -> None:
+        """Use this top-level table (a physical address, or the ISA's Root) from now on."""
+        self._root = self._paging.Root(root) if isinstance(root, int) else root
+
+    def adopt_root(self, registers: Mapping[str, int]) -> None:
+        """Use the kernel's tables as a CPU has them now.
+
+        The process that the top level belongs to may end, so kinst keeps a copy of it: the
+        kernel's part is the same in all of them, and stays.
+        """
+        root = self._paging.root_of(registers)
+        copy = self._new_table()
+        self._physical.view_physical(copy, _PAGE)[:] = self._physical.read_physical(
+            root.physical, _PAGE
+        )
+        self._root = self._paging.Root(copy, root.levels)
+
+    def _new_table(self) -> int:
+        if self._tables + _PAGE > self._tables_end:
+            raise TargetError("no room for another page table in the guest")
+        at = self._tables
+        self._tables += _PAGE
+        self._physical.view_physical(at, _PAGE)[:] = bytes(_PAGE)
+        return at
+
+    def pieces(self, address: int, size: int) -> Iterator[tuple[int, int]]:
+        """(physical address, bytes) of the parts of a virtual range, in order.
+
+        Raises TargetError where nothing is mapped.
+        """
+        if self._root is None:
+            raise TargetError("the guest's page tables are not known yet")
+        end = address + size
+        while address < end:
+            leaf = self._paging.walk(self._physical.read_physical, self._root, address)
+            if leaf is None:
+                raise TargetError(f"{address:#x} cannot be read: nothing is mapped there")
+            inside = address - leaf.address
+            length = min(end - address, leaf.size - inside)
+            yield leaf.physical + inside, length
+            address += length
+
+    def read(self, address: int, size: int) -> bytes:
+        return b"".join(
+            self._physical.read_physical(at, length) for at, length in self.pieces(address, size)
+        )
+
+    def physical_writes(self, writes: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Virtual writes as physical ones, few and large: what lies between near ones is
+        written back as it is.  Where writes overlap, the later one counts."""
+        out: list[tuple[int, bytearray]] = []
+        for address, data in sorted(writes, key=lambda w: w[0]):
+            done = 0
+            for at, length in self.pieces(address, len(data)):
+                part = data[done : done + length]
+                done += length
+                last_at, last = out[-1] if out else (0, bytearray())
+                gap = at - last_at - len(last)
+                if out and 0 <= gap <= _JOIN and at >= last_at:
+                    last += self._physical.read_physical(last_at + len(last), gap) + part
+                elif out and last_at <= at < last_at + len(last):
+                    last[at - last_at : at - last_at + length] = part
+                else:
+                    out.append((at, bytearray(part)))
+        return [(at, bytes(data)) for at, data in out]
+
+    def map_near(
+        self, physical: int, size: int, near: tuple[int, int], within: tuple[int, int]
+    ) -> int:
+        """Map physical memory (2 MB aligned) where branches to and from [near) reach all of it.
+
+        within: the virtual range to look for free slots in.  Returns the virtual address.
+        Raises TargetError when there is no such place.
+        """
+        read = self._physical.read_physical
+        like = self._paging.walk(read, self._root, near[0])
+        if like is None:
+            raise TargetError(f"no kernel text is mapped at {near[0]:#x}")
+        slot = self._paging.LEAF_SIZE
+        free = set(self._paging.free_slots(read, self._root, *within))
+        fits = [
+            at
+            for at in sorted(free)
+            if all(at + i in free for i in range(0, size, slot))
+            and max(near[1] - at, at + size - near[0]) < _REACH
+        ]
+        if not fits:
+            raise TargetError("no free page-table slots in reach of the kernel's text")
+        address: int = min(fits, key=lambda at: abs(at - near[1]))
+        if not self._map(physical, size, address, like):
+            raise TargetError(f"the page tables changed while {address:#x} was being mapped")
+        return address
+
+    def map_at(self, physical: int, size: int, address: int, like_text: int) -> bool:
+        """Map physical memory (2 MB aligned) at a chosen address; False if it is not free."""
+        like = self._paging.walk(self._physical.read_physical, self._root, like_text)
+        return like is not None and self._map(physical, size, address, like)
+
+    def _map(self, physical: int, size: int, address: int, like: Any) -> bool:
+        """All or nothing: entries are made only once every slot is known to be free."""
+        paging, read = self._paging, self._physical.read_physical
+        slot = paging.LEAF_SIZE
+        if address % slot or physical % slot:
+            return False
+        for at in range(address, address + size, slot):
+            if not paging.slot_free(read, self._root, at):
+                return False
+        for offset in range(0, size, slot):
+            entry = paging.leaf_entry(physical + offset, like)
+            writes = paging.make_leaf(read, self._root, address + offset, entry, self._new_table)
+            if writes is None:
+                return False
+            for at, data in writes:
+                self._physical.view_physical(at, len(data))[:] = data
+        return True

@@ -1,0 +1,309 @@
+"""QEMU with a kernel in it: started, watched, ended.  No page tables, no breakpoints here.
+
+Everything between kinst and QEMU goes through inherited descriptors: guest RAM is one piece of
+shared memory, the stub and the serial ports are socket pairs.  Nothing has a file name.
+
+ttyS0 is the kernel's console.  ttyS1 carries what the guest's command prints.  ttyS2 is the
+conversation with kinst's init (guest_init.sh), in lines.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from kinst.core.errors import TargetError
+from kinst.core.target import CommandEnded, Gone
+from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_pair
+
+_CONSOLE_LINES = 2000
+_LAST_LINES = 30
+_PANIC = re.compile(r"Kernel panic - not syncing: .*")
+_TROUBLE = re.compile(
+    r"BUG: .*|Oops: .*|WARNING: CPU: .*|general protection fault.*|"
+    r".*rcu.* detected (?:expedited )?stalls.*|.*hung_task: .*"
+)
+_INIT_RUNS = re.compile(r"Run \S+ as init process")
+_AFTER_PANIC = 3.0
+_FIRMWARE = 1 << 20  # SeaBIOS keeps its tables at the end of RAM
+_TABLES = 1 << 20  # page tables of kinst's own
+MEGABYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class VmConfig:
+    """What to boot.
+
+    kernel: bzImage or the like.  initrd: a file or the bytes of an archive.  control: whether
+    kinst's own init is in it.  memory, scratch: bytes.  accel: "tcg" or "kvm".
+    """
+
+    kernel: Path
+    initrd: Path | bytes | None = None
+    control: bool = True
+    append: str = ""
+    qemu_args: Sequence[str] = ()
+    cpus: int = 2
+    memory: int = 1024 * MEGABYTE
+    scratch: int = 64 * MEGABYTE
+    accel: str = "tcg"
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalLayout:
+    """Guest physical addresses: scratch, and room for page tables (bytes)."""
+
+    scratch: int
+    scratch_size: int
+    tables: int
+    tables_size: int
+
+
+class Qemu:
+    """A running QEMU.  Raises TargetError when it cannot be started."""
+
+    def __init__(
+        self,
+        config: VmConfig,
+        machine: ModuleType,
+        on_output: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """machine: kinst.isa.<name>.machine.  on_output: gets what the command prints, from
+        within calls of this object."""
+        if config.memory % (2 * MEGABYTE) or config.scratch % (2 * MEGABYTE):
+            raise TargetError("guest memory and scratch are multiples of 2 MB")
+        program = find_program(machine.QEMU, machine.PACKAGE)
+        if not config.kernel.is_file():
+            raise TargetError(f"{config.kernel}: no such kernel")
+        if isinstance(config.initrd, Path) and not config.initrd.is_file():
+            raise TargetError(f"{config.initrd}: no such initrd")
+        self._config = config
+        self._machine = machine
+        self._on_output = on_output
+        self._size = config.memory + config.scratch + _TABLES + _FIRMWARE
+        self._map: tuple[tuple[int, int, int], ...] = machine.memory_map(self._size)
+        self.layout = self._place()
+        self.console: deque[str] = deque(maxlen=_CONSOLE_LINES)
+        self._partial = ""
+        self._control_partial = b""
+        self._messages = b""
+        self._control: deque[str] = deque()
+        self.warnings: list[str] = []
+        self.init_runs = False
+        self._panic = ""
+        self._panic_at = 0.0
+        self._open: set[str] = set()
+        self._closed = False
+        self._archive: SharedMemory | None = None
+        self.memory = SharedMemory("guest memory", self._size)
+        try:
+            self._start(program)
+        except BaseException:
+            self.memory.close()
+            raise
+
+    def _place(self) -> PhysicalLayout:
+        start, offset, _ = self._map[-1]
+        scratch = start + self._config.memory - offset
+        tables = scratch + self._config.scratch
+        return PhysicalLayout(scratch, self._config.scratch, tables, _TABLES)
+
+    def _start(self, program: str) -> None:
+        names = ("console", "output", "control", "gdb", "messages")
+        ours, theirs = {}, {}
+        for name in names:
+            ours[name], theirs[name] = stream_pair()
+        inherit = [self.memory.fd, *(sock.fileno() for sock in theirs.values())]
+        initrd: list[str] = []
+        if isinstance(self._config.initrd, bytes):
+            self._archive = SharedMemory("initrd", len(self._config.initrd))
+            self._archive.view[:] = self._config.initrd
+            inherit.append(self._archive.fd)
+            initrd = ["-initrd", self._archive.path]
+        elif self._config.initrd is not None:
+            initrd = ["-initrd", str(self._config.initrd)]
+        argv = [program, *self._arguments({n: s.fileno() for n, s in theirs.items()}), *initrd]
+        try:
+            self._child = Child(
+                [*argv, *self._config.qemu_args], inherit, theirs["messages"].fileno()
+            )
+        finally:
+            for sock in theirs.values():
+                sock.close()
+        self.gdb = ours.pop("gdb")
+        self._open = set(ours)
+        self._pump = Pump(ours, last="control")
+
+    def _arguments(self, fds: dict[str, int]) -> list[str]:
+        c, m = self._config, self._machine
+        argv = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+        argv += ["-machine", f"{m.MACHINE},accel={c.accel},memory-backend=ram"]
+        if c.accel == "kvm":
+            argv += ["-cpu", "host"]
+        backend = f"id=ram,size={self._size},mem-path={self.memory.path},share=on"
+        argv += ["-object", f"memory-backend-file,{backend}"]
+        argv += ["-m", f"{self._size // MEGABYTE}M", "-smp", str(c.cpus)]
+        for name in ("console", "output", "control", "gdb"):
+            argv += ["-chardev", f"socket,id={name},fd={fds[name]}"]
+        for name, device in zip(("console", "output", "control"), m.SERIAL, strict=True):
+            argv += ["-device", f"{device},chardev={name}"]
+        argv += ["-gdb", "chardev:gdb", "-kernel", str(c.kernel)]
+        limit = m.memory_limit(self.layout.scratch)
+        # panic=-1: reboot at once, which -no-reboot turns into QEMU's exit.
+        append = f"console={m.CONSOLE} panic=-1 {limit} {c.append}".strip()
+        return [*argv, "-append", append]
+
+    # Physical memory.
+
+    def _offset(self, address: int, size: int) -> int:
+        for start, offset, length in self._map:
+            if start <= address and address + size <= start + length:
+                return offset + address - start
+        raise TargetError(f"physical address {address:#x} is not in the guest's memory")
+
+    def read_physical(self, address: int, size: int) -> bytes:
+        """Guest RAM.  Raises TargetError outside of it."""
+        offset = self._offset(address, size)
+        return bytes(self.memory.view[offset : offset + size])
+
+    def view_physical(self, address: int, size: int) -> memoryview:
+        """Guest RAM, writable.  Not for code that may already have run (QEMU translated it)."""
+        offset = self._offset(address, size)
+        return self.memory.view[offset : offset + size]
+
+    # What the guest says.
+
+    def fileno(self) -> int:
+        """Readable when poll() has work."""
+        return self._pump.fileno()
+
+    def poll(self) -> Gone | None:
+        """Take what has arrived from the guest, without waiting; Gone when it ended."""
+        for name, data in self._pump.take():
+            if not data:
+                self._open.discard(name)
+            elif name == "console":
+                self._take_console(data)
+            elif name == "output":
+                if self._on_output is not None:
+                    self._on_output(data)
+            elif name == "control":
+                *lines, self._control_partial = (self._control_partial + data).split(b"\n")
+                self._control += [line.decode("ascii", "replace").strip() for line in lines]
+            else:
+                self._messages = (self._messages + data)[-4096:]
+        if not self._open:
+            return self.ended(1.0)
+        if self._panic and time.monotonic() > self._panic_at + _AFTER_PANIC:
+            return Gone(self._panic, self.last_lines())
+        return None
+
+    def _take_console(self, data: bytes) -> None:
+        *lines, self._partial = (self._partial + data.decode("utf-8", "replace")).split("\n")
+        for line in lines:
+            line = line.rstrip("\r")
+            self.console.append(line)
+            if not self._panic and (found := _PANIC.search(line)):
+                self._panic, self._panic_at = found[0], time.monotonic()
+            elif found := _TROUBLE.search(line):
+                self.warnings.append(found[0])
+            elif _INIT_RUNS.search(line):
+                self.init_runs = True
+
+    def last_lines(self) -> str:
+        """The end of the console, for an error's reader."""
+        lines = [*list(self.console)[-_LAST_LINES:], self._partial.rstrip("\r")]
+        return "\n".join(lines).strip("\n")
+
+    def ended(self, grace: float) -> Gone | None:
+        """Why QEMU ended, if it does within grace seconds."""
+        deadline = time.monotonic() + grace
+        while (status := self._child.status()) is None:
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.01)
+        for name, data in self._pump.take():
+            if name == "console":
+                self._take_console(data)
+            elif name == "messages":
+                self._messages += data
+        text = self._messages.decode("utf-8", "replace").strip().splitlines()
+        if self._panic:
+            reason = self._panic
+        elif status == 0 and not text:
+            reason = "the guest shut down or reset itself"
+        elif status < 0:
+            reason = f"QEMU was ended by signal {-status}"
+        else:
+            reason = f"QEMU ended with status {status}"
+            if text:
+                reason += f": {text[-1].removeprefix(self._machine.QEMU + ': ')}"
+        return Gone(reason, self.last_lines())
+
+    # The control channel.
+
+    def wait_for(self, done: Callable[[], bool], timeout: float, what: str) -> None:
+        """Poll until done().  Raises TargetError when the guest ends, or after timeout seconds
+        (the guest has not <what>)."""
+        deadline = time.monotonic() + timeout
+        while True:
+            gone = self.poll()
+            if done():
+                return
+            if gone is not None:
+                raise TargetError(describe(gone))
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TargetError(
+                    describe(Gone(f"the guest has not {what} in {timeout:g} s", self.last_lines()))
+                )
+            select.select([self], [], [], min(left, 0.5))
+
+    def control_line(self, verb: str) -> str | None:
+        """What follows `verb` in the oldest control line with it, which is taken; else None.
+
+        Raises TargetError for an `error` line.
+        """
+        for line in self._control:
+            found, _, rest = line.partition(" ")
+            if found in (verb, "error"):
+                self._control.remove(line)
+                if found == "error":
+                    raise TargetError(f"the guest's init says: {rest}")
+                return rest
+        return None
+
+    def command_ended(self) -> CommandEnded | None:
+        status = self.control_line("exit")
+        return None if status is None else CommandEnded(int(status))
+
+    def send_control(self, line: str) -> None:
+        if not self._config.control:
+            raise TargetError(
+                "commands need kinst's own initrd: this guest has no one to run them",
+                "leave out --initrd, or -c",
+            )
+        self._pump.send("control", line.encode() + b"\n")
+
+    def close(self) -> None:
+        """End QEMU and give its memory back.  Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self.gdb.close()
+        self._child.end()
+        self._pump.close()
+        for memory in (self.memory, self._archive):
+            if memory is not None:
+                memory.close()
+
+
+def describe(gone: Gone) -> str:
+    """The reason, and the console's end below it."""
+    return f"{gone.reason}\n{gone.console}" if gone.console else gone.reason

@@ -1,0 +1,124 @@
+"""Stopping, registers, breakpoints and steps through a GDB stub: shared by the targets."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from types import ModuleType
+
+from kinst.core.errors import TargetError
+from kinst.core.target import Stopped
+from kinst.wire.registers import RegisterFile, describe
+from kinst.wire.rsp import Rsp, StopReply
+
+_STOP_TIMEOUT = 10.0
+
+
+class Debugger:
+    """A machine behind a stub.  CPUs are the stub's threads, in its order.
+
+    machine: kinst.isa.<name>.machine.  The machine is stopped when this is made.
+    """
+
+    def __init__(self, rsp: Rsp, machine: ModuleType, breakpoint_size: int) -> None:
+        self._rsp = rsp
+        self._pc: str = machine.PC
+        self._size = breakpoint_size
+        self._threads = rsp.threads()
+        self._file = RegisterFile(rsp, describe(rsp, machine.GDB_REGISTERS))
+        self._wanted: set[int] = set()
+        self._inserted: set[int] = set()
+        self._registers: dict[int, Mapping[str, int]] = {}
+        self.running = False
+
+    @property
+    def cpus(self) -> int:
+        return len(self._threads)
+
+    def stop(self) -> None:
+        """Stop every CPU; no-op when stopped.
+
+        A breakpoint reached meanwhile is not lost: its instruction has not run, so it is
+        reached again after resume.
+        """
+        if not self.running:
+            return
+        self._rsp.interrupt()
+        if self._rsp.wait_stop(_STOP_TIMEOUT) is None:
+            raise TargetError(f"the machine has not stopped in {_STOP_TIMEOUT:g} s")
+        self.running = False
+
+    def resume(self) -> None:
+        if self.running:
+            return
+        missing = sorted(self._wanted - self._inserted)
+        requests = [self._rsp.breakpoint_request(at, self._size, True) for at in missing]
+        self._registers.clear()
+        self._rsp.resume(requests)
+        self._inserted |= self._wanted
+        self.running = True
+
+    def registers(self, cpu: int) -> Mapping[str, int]:
+        """By the stub's names; read once for each stop."""
+        self._need_stopped("registers can be read")
+        if cpu not in self._registers:
+            if not 0 <= cpu < len(self._threads):
+                raise TargetError(f"there is no CPU {cpu}: the stub has {len(self._threads)}")
+            self._registers[cpu] = self._file.read(self._threads[cpu])
+        return self._registers[cpu]
+
+    def select(self, cpu: int) -> None:
+        """Make the stub read memory as this CPU does."""
+        self._rsp.ask_ok(self._rsp.select_request(self._threads[cpu]), "select a CPU")
+
+    def detach(self) -> None:
+        """Take every breakpoint out and let the machine run, as far as the stub still works."""
+        with contextlib.suppress(TargetError):
+            self.stop()
+            for address in sorted(self._inserted):
+                self.remove_breakpoint(address)
+            self._rsp.ask(b"D")
+
+    def insert_breakpoint(self, address: int) -> None:
+        self._need_stopped("a breakpoint can be inserted")
+        if address not in self._wanted:
+            self._rsp.set_breakpoint(address, self._size, True)
+            self._wanted.add(address)
+            self._inserted.add(address)
+
+    def remove_breakpoint(self, address: int) -> None:
+        self._need_stopped("a breakpoint can be removed")
+        self._wanted.discard(address)
+        if address in self._inserted:
+            self._inserted.discard(address)
+            self._rsp.set_breakpoint(address, self._size, False)
+
+    def step_over(self, cpu: int, address: int) -> None:
+        """One instruction on one CPU, with the breakpoint at address lifted.
+
+        It is put back by resume, in the same round trip.
+        """
+        self._need_stopped("a CPU can be stepped")
+        before = []
+        if address in self._inserted:
+            self._inserted.discard(address)
+            before.append(self._rsp.breakpoint_request(address, self._size, False))
+        self._registers.clear()
+        self._rsp.step(self._threads[cpu], before)
+        if self._rsp.wait_stop(_STOP_TIMEOUT) is None:
+            self._rsp.interrupt()
+            self._rsp.wait_stop(_STOP_TIMEOUT)
+            raise TargetError(f"the instruction at {address:#x} did not end on CPU {cpu}")
+
+    def poll(self, timeout: float) -> Stopped | StopReply | None:
+        """A stop of the running machine: Stopped, or the raw reply when the machine ended."""
+        reply = self._rsp.wait_stop(timeout) if self.running else None
+        if reply is None or reply.kind == "exited":
+            return reply
+        self.running = False
+        cpu = self._threads.index(reply.thread) if reply.thread in self._threads else 0
+        return Stopped(cpu, self.registers(cpu)[self._pc])
+
+    def _need_stopped(self, what: str) -> None:
+        if self.running:
+            raise TargetError(f"the machine must be stopped before {what}")

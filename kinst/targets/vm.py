@@ -1,0 +1,269 @@
+"""The vm target: a kernel that kinst boots in QEMU, with scratch memory inside."""
+
+from __future__ import annotations
+
+import importlib
+import select
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+
+from kinst.core.errors import TargetError
+from kinst.core.isa import Isa
+from kinst.core.target import Event, Gone, Stopped
+from kinst.targets.memory import GuestMemory
+from kinst.targets.qemu import Qemu, VmConfig, describe
+from kinst.targets.stub import Debugger
+from kinst.wire.rsp import Rsp
+
+_SAMPLE = 0.25
+_PREPARE_TIMEOUT = 20.0
+_COMMAND_LIMIT = 64 * 1024
+
+
+class Vm:
+    """Target over a QEMU of kinst's own (core/target.py has the protocol)."""
+
+    def __init__(
+        self, isa: Isa, config: VmConfig, on_output: Callable[[bytes], None] | None = None
+    ) -> None:
+        """Start QEMU and return at once; call wait_ready before anything else.
+
+        on_output: gets the guest command's output, from within wait and its like.  Raises
+        TargetError when QEMU or a file is missing, or memory.
+        """
+        self.isa = isa
+        self.cpus = config.cpus
+        self._config = config
+        self._paging: ModuleType = importlib.import_module(f"kinst.isa.{isa.name}.paging")
+        self._machine: ModuleType = importlib.import_module(f"kinst.isa.{isa.name}.machine")
+        self.qemu = Qemu(config, self._machine, on_output)
+        layout = self.qemu.layout
+        self.memory = GuestMemory(self._paging, self.qemu, (layout.tables, layout.tables_size))
+        self._rsp: Rsp | None = None
+        self._debugger: Debugger | None = None
+        self._closed = False
+
+    # Booting.
+
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        """Wait until the kernel is up: kinst's init says so or, with an initrd of the user's,
+        the first program runs.  The machine is stopped then.
+
+        Raises TargetError with the console's last lines when it does not get there.
+        """
+        if self._config.control:
+            self.qemu.wait_for(
+                lambda: self.qemu.control_line("ready") is not None, timeout, "booted"
+            )
+            self._attach()
+        else:
+            self._wait_user_mode(timeout)
+
+    def _wait_user_mode(self, timeout: float) -> None:
+        """Ready is when the kernel has said that it starts init, or (with `quiet`) a CPU is
+        caught in user mode: from then on the kernel's text is final."""
+        deadline = time.monotonic() + timeout
+        first = deadline - timeout + 1.0  # the firmware and the decompressor are done
+        self.qemu.wait_for(
+            lambda: self.qemu.init_runs or time.monotonic() > first, timeout, "booted"
+        )
+        self._attach()
+        while not self.qemu.init_runs and not self._in_user_mode():
+            if time.monotonic() > deadline:
+                raise TargetError(
+                    describe(
+                        Gone(
+                            f"the guest has not run a program in {timeout:g} s",
+                            self.qemu.last_lines(),
+                        )
+                    )
+                )
+            self.resume()
+            event = self.wait(_SAMPLE)
+            if isinstance(event, Gone):
+                raise TargetError(describe(event))
+            self.stop()
+
+    def _in_user_mode(self) -> bool:
+        return any(self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus))
+
+    def _attach(self) -> None:
+        with self._watched():
+            self._rsp = Rsp(self.qemu.gdb, running=True)
+            self._debugger = Debugger(self._rsp, self._machine, len(self.isa.breakpoint))
+            if not self._rsp.physical_memory():
+                raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
+
+    @property
+    def _stub(self) -> Debugger:
+        if self._debugger is None:
+            raise TargetError("the guest is not ready yet")
+        return self._debugger
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """A failure of the stub is told as what happened to the guest, where that is why."""
+        try:
+            yield
+        except TargetError as error:
+            if self._closed:
+                raise TargetError("the guest has been closed") from error
+            gone = self.qemu.poll()
+            if gone is None and (self._rsp is None or self._rsp.closed):
+                gone = self.qemu.ended(1.0)
+            if gone is not None:
+                raise TargetError(describe(gone)) from error
+            raise
+
+    # Memory.
+
+    def set_root(self, physical: int, levels: int = 4) -> None:
+        """Use the page tables at this physical address (of init_top_pgt) from now on."""
+        self.memory.set_root(self._paging.Root(physical, levels))
+
+    def page_root(self) -> object:
+        """The ISA's Root in use: for kinst.isa.<name>.paging functions."""
+        self._need_root()
+        return self.memory.root
+
+    def find_text(self) -> int:
+        """Where the kernel's text starts (virtual), KASLR or not.  Stopped, or after a read."""
+        self._need_root()
+        address: int = self._paging.find_text(self.qemu.read_physical, self.memory.root)
+        return address
+
+    def _need_root(self) -> None:
+        if not self.memory.has_root:
+            cpus = [self.registers(cpu) for cpu in range(self.cpus)]
+            cpus.sort(key=self._paging.in_user_mode)
+            self.memory.adopt_root(cpus[0])
+
+    def read(self, address: int, size: int) -> bytes:
+        """Kernel memory, without stopping the machine once the page tables are known."""
+        self._need_root()
+        return self.memory.read(address, size)
+
+    def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
+        """Write code that may have run: through QEMU, which translates it anew.  Stopped."""
+        if self._stub.running:
+            raise TargetError("the machine must be stopped before its text can be written")
+        self._need_root()
+        with self._watched():
+            assert self._rsp is not None
+            self._rsp.write_memory(self.memory.physical_writes(writes))
+
+    def map_scratch(self, size: int, near: tuple[int, int]) -> int | None:
+        """See core/target.py.  size: at most the scratch of the VmConfig."""
+        self._need_root()
+        layout = self.qemu.layout
+        if size > layout.scratch_size:
+            raise TargetError(
+                f"scratch of {size} bytes was asked for and the guest has {layout.scratch_size}"
+            )
+        return self.memory.map_near(layout.scratch, size, near, self._paging.KERNEL_RANGE)
+
+    def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
+        """Map a part of scratch a second time, at a virtual address of the caller's choice.
+
+        All of them multiples of 2 MB.  False where the page-table slots are not free.  Stopped.
+        """
+        self._need_root()
+        if scratch_offset + size > self.qemu.layout.scratch_size:
+            return False
+        physical = self.qemu.layout.scratch + scratch_offset
+        return self.memory.map_at(physical, size, virtual, self.find_text())
+
+    def scratch_view(self) -> memoryview:
+        layout = self.qemu.layout
+        return self.qemu.view_physical(layout.scratch, layout.scratch_size)
+
+    # Running.
+
+    def stop(self) -> None:
+        with self._watched():
+            self._stub.stop()
+
+    def resume(self) -> None:
+        with self._watched():
+            self._stub.resume()
+
+    def registers(self, cpu: int) -> Mapping[str, int]:
+        with self._watched():
+            return self._stub.registers(cpu)
+
+    def insert_breakpoint(self, address: int) -> None:
+        with self._watched():
+            self._stub.insert_breakpoint(address)
+
+    def remove_breakpoint(self, address: int) -> None:
+        with self._watched():
+            self._stub.remove_breakpoint(address)
+
+    def step_over(self, cpu: int, address: int) -> None:
+        with self._watched():
+            self._stub.step_over(cpu, address)
+
+    def wait(self, timeout: float) -> Event | None:
+        """See core/target.py.  The command's output goes to on_output from here."""
+        deadline = time.monotonic() + timeout
+        while True:
+            gone = self.qemu.poll()
+            event: Event | None = self.qemu.command_ended() or gone
+            if event is not None:
+                return event
+            try:
+                stopped = self._stub.poll(0.0)
+            except TargetError:
+                gone = self.qemu.ended(2.0)
+                if gone is None:
+                    raise
+                return gone
+            if stopped is not None:
+                if isinstance(stopped, Stopped):
+                    return stopped
+                return self.qemu.ended(5.0) or Gone("QEMU let the guest go")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            assert self._rsp is not None
+            fds = [self._rsp.fileno(), self.qemu.fileno()]
+            select.select(fds, [], [], min(left, 0.5))
+
+    def take_warnings(self) -> list[str]:
+        """Kernel complaints (BUG:, Oops:, WARNING:, stalls) seen on the console since last
+        asked."""
+        taken, self.qemu.warnings = self.qemu.warnings, []
+        return taken
+
+    # The guest's command.
+
+    def prepare_command(self, command: str) -> int:
+        """See core/target.py.  The machine runs meanwhile, and is as before afterwards."""
+        text = command.encode().hex()
+        if len(text) > _COMMAND_LIMIT:
+            raise TargetError("the command is too long for the guest", "put it into a file")
+        was_stopped = not self._stub.running
+        pid = ""
+
+        def answered() -> bool:
+            nonlocal pid
+            pid = self.qemu.control_line("pid") or pid
+            return bool(pid)
+
+        self.resume()
+        self.qemu.send_control(f"prepare {text}")
+        self.qemu.wait_for(answered, _PREPARE_TIMEOUT, "prepared the command")
+        if was_stopped:
+            self.stop()
+        return int(pid)
+
+    def start_command(self) -> None:
+        """See core/target.py.  It starts when the machine runs."""
+        self.qemu.send_control("go")
+
+    def close(self) -> None:
+        """End QEMU.  Safe to call twice."""
+        self._closed = True
+        self.qemu.close()

@@ -1,0 +1,244 @@
+"""Child processes that die with kinst, memory shared with them, and their byte streams.
+
+Nothing here has a name in a file system, so kill -9 of kinst leaves nothing behind: memory is
+memfd_create(2), streams are socketpair(2) ends that the child inherits, and the child asks for
+a signal at its parent's death, prctl(2) PR_SET_PDEATHSIG.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kinst.core.errors import TargetError
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_QUEUE_LIMIT = 16 << 20
+
+
+class SharedMemory:
+    """Memory without a name, mapped here and inherited by a child as file descriptor fd.
+
+    It is sparse: pages are taken from the machine when first written.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        """size: bytes.  Raises TargetError when the machine has not that much to give."""
+        self.fd = -1
+        available = available_memory()
+        if size > available:
+            raise TargetError(
+                f"no room: {name} needs {size >> 20} MB of memory and {available >> 20} MB "
+                "are available",
+                "give the guest less",
+            )
+        try:
+            self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
+            os.ftruncate(self.fd, size)
+            self.map = mmap.mmap(self.fd, size)
+        except (OSError, ValueError) as error:
+            if self.fd >= 0:
+                os.close(self.fd)
+            raise TargetError(f"no room for {size >> 20} MB of {name}: {error}") from error
+        self.size = size
+        self.view = memoryview(self.map)
+
+    @property
+    def path(self) -> str:
+        """A path to the same memory, valid in a process that inherited fd."""
+        return f"/proc/self/fd/{self.fd}"
+
+    def close(self) -> None:
+        """Close the descriptor.  The mapping stays until the last view of it is gone."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def available_memory() -> int:
+    """Bytes that can be taken without swapping: MemAvailable of proc(5), meminfo."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 1 << 62
+
+
+def boot_id() -> str:
+    """Changes at each boot of this machine: proc(5), random/boot_id."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def find_program(name: str, package: str) -> str:
+    """The path of a program.  Raises TargetError naming the package that has it."""
+    path = shutil.which(name)
+    if path is None:
+        raise TargetError(f"{name} not found", f"apt-get install {package}")
+    return path
+
+
+def stream_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected ends: ours and the child's."""
+    return socket.socketpair()
+
+
+class Child:
+    """A process that is killed when kinst dies, and that Ctrl-C at the terminal does not reach.
+
+    Start it from the main thread: the signal comes when the thread that forked ends.
+    """
+
+    def __init__(self, argv: Sequence[str], inherit: Sequence[int], stderr: int) -> None:
+        """inherit: descriptors that the child keeps.  stderr: descriptor for its messages."""
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("a child of a passing thread would die with that thread")
+        parent = os.getpid()
+
+        def die_with_parent() -> None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # it died before the call above
+                os._exit(1)
+
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                pass_fds=tuple(inherit),
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        except OSError as error:
+            raise TargetError(f"{argv[0]} cannot be started: {error.strerror}") from error
+        self.pid = self._process.pid
+        self.exit_fd = os.pidfd_open(self.pid)
+
+    def status(self) -> int | None:
+        """None while it runs; then its exit status, or minus the signal that ended it."""
+        return self._process.poll()
+
+    def end(self, grace: float = 0.0) -> int:
+        """Make sure that it has ended, after grace seconds by force; its status."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace)
+        if self._process.poll() is None:
+            self._process.kill()
+        status = self._process.wait()
+        if self.exit_fd >= 0:
+            os.close(self.exit_fd)
+            self.exit_fd = -1
+        return status
+
+
+class Pump:
+    """Takes what arrives on several streams, on a thread of its own, so that the sender never
+    waits for kinst to look.
+
+    What came on any stream before a byte of the `last` stream is queued before that byte.
+    """
+
+    def __init__(self, streams: Mapping[str, socket.socket], last: str) -> None:
+        self._streams = dict(streams)
+        self._order = [name for name in streams if name != last]
+        self._last = last
+        self._lock = threading.Lock()
+        self._queue: deque[tuple[str, bytes]] = deque()
+        self._queued = 0
+        self._bell, self._bell_far = socket.socketpair()
+        for sock in (*self._streams.values(), self._bell, self._bell_far):
+            sock.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="kinst-pump", daemon=True)
+        self._thread.start()
+
+    def fileno(self) -> int:
+        """Readable when take() has something."""
+        return self._bell.fileno()
+
+    def take(self) -> list[tuple[str, bytes]]:
+        """What has arrived, as (stream, bytes) in order; empty bytes: the stream ended."""
+        with contextlib.suppress(BlockingIOError):
+            self._bell.recv(4096)
+        with self._lock:
+            taken = list(self._queue)
+            self._queue.clear()
+            self._queued = 0
+        return taken
+
+    def send(self, name: str, data: bytes, timeout: float = 5.0) -> None:
+        """Write to a stream.  Raises TargetError when the other end takes nothing."""
+        sock = self._streams[name]
+        deadline = time.monotonic() + timeout
+        while data:
+            try:
+                data = data[sock.send(data) :]
+            except BlockingIOError:
+                left = deadline - time.monotonic()
+                if left <= 0 or not select.select([], [sock], [], left)[1]:
+                    raise TargetError(f"the guest takes nothing from its {name}") from None
+            except OSError as error:
+                raise TargetError(f"the guest's {name} is closed") from error
+
+    def close(self) -> None:
+        """Stop; the streams are closed too."""
+        for sock in self._streams.values():
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join(2.0)
+        for sock in (*self._streams.values(), self._bell, self._bell_far):
+            sock.close()
+
+    def _put(self, name: str, data: bytes) -> None:
+        with self._lock:
+            self._queue.append((name, data))
+            self._queued += len(data)
+        with contextlib.suppress(OSError):
+            self._bell_far.send(b"!")
+
+    def _run(self) -> None:
+        alive = dict(self._streams)
+        while alive:
+            while self._queued > _QUEUE_LIMIT:  # the sender waits, rather than memory filling
+                time.sleep(0.01)
+            select.select(list(alive.values()), [], [])
+            # The last stream is read first and queued last: whatever was sent on the others
+            # before it is there by now.
+            arrived = {
+                name: taken
+                for name in (self._last, *self._order)
+                if name in alive and (taken := _drain(alive[name])) is not None
+            }
+            for name in (*self._order, self._last):
+                data, ended = arrived.get(name, (b"", False))
+                if data:
+                    self._put(name, data)
+                if ended:
+                    del alive[name]
+                    self._put(name, b"")
+
+
+def _drain(sock: socket.socket) -> tuple[bytes, bool] | None:
+    """(what has arrived, whether that was all there will ever be), or None when nothing has."""
+    out = bytearray()
+    while True:
+        try:
+            data = sock.recv(65536)
+        except BlockingIOError:
+            return (bytes(out), False) if out else None
+        except OSError:
+            return bytes(out), True
+        if not data:
+            return bytes(out), True
+        out += data

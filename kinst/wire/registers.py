@@ -1,0 +1,128 @@
+"""Register descriptions of a GDB stub, and reading registers by name.
+
+Source: "Debugging with GDB", appendix "Target Descriptions": registers come in the order of
+the features; regnum, where given, restarts the numbering; the g packet holds them in order of
+number, each of bitsize/8 bytes.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kinst.core.errors import TargetError
+from kinst.wire.rsp import Rsp
+
+_MAX_INCLUDES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterInfo:
+    """name as the stub spells it; number for p and P; size in bytes; offset in the g packet."""
+
+    name: str
+    number: int
+    size: int
+    offset: int
+
+
+def read_annex(rsp: Rsp, annex: str) -> str:
+    """One file of the stub's target description."""
+    out = bytearray()
+    while True:
+        request = f"qXfer:features:read:{annex}:{len(out):x},{rsp.packet_size - 64:x}"
+        reply = rsp.ask(request.encode())
+        if reply[:1] not in (b"m", b"l"):
+            raise TargetError(f"the GDB stub has no {annex} in its target description")
+        out += reply[1:]
+        if reply[:1] == b"l" or len(reply) == 1:
+            return out.decode("utf-8", "replace")
+
+
+def place(registers: Sequence[tuple[str, int, int]]) -> tuple[RegisterInfo, ...]:
+    """Offsets in the g packet of (name, number, bytes), which may come in any order."""
+    out = []
+    offset = 0
+    for name, number, size in sorted(registers, key=lambda r: r[1]):
+        out.append(RegisterInfo(name, number, size, offset))
+        offset += size
+    return tuple(out)
+
+
+def describe(rsp: Rsp, fallback: Sequence[tuple[str, int]] = ()) -> tuple[RegisterInfo, ...]:
+    """The stub's registers.
+
+    fallback: (name, bytes) in the order of gdb's default for the ISA, for stubs without a
+    target description.  Raises TargetError where there is neither.
+    """
+    if "qXfer:features:read" not in rsp.features:
+        if not fallback:
+            raise TargetError("the GDB stub does not describe its registers (no target.xml)")
+        return place([(name, i, size) for i, (name, size) in enumerate(fallback)])
+    found: list[tuple[str, int, int]] = []
+    todo = ["target.xml"]
+    seen = 0
+    number = 0
+    while todo:
+        seen += 1
+        if seen > _MAX_INCLUDES:
+            raise TargetError("the GDB stub's target description includes itself")
+        annex = todo.pop(0)
+        try:
+            root = ET.fromstring(_without_prologue(read_annex(rsp, annex)))
+        except ET.ParseError as error:
+            raise TargetError(f"the GDB stub's {annex} is not XML: {error}") from error
+        includes = []
+        for node in root.iter():
+            tag = node.tag.rpartition("}")[2]
+            if tag == "include":
+                includes.append(node.get("href", ""))
+            elif tag == "reg":
+                number = int(node.get("regnum", str(number)), 0)
+                found.append((node.get("name", ""), number, int(node.get("bitsize", "64")) // 8))
+                number += 1
+        # Included files stand where they are named: before what follows in the outer one.
+        todo[:0] = [name for name in includes if name]
+    return place(found)
+
+
+def _without_prologue(text: str) -> str:
+    """Without the DOCTYPE, whose file no one has, and with the namespace xi: declared."""
+    start = text.find("<!DOCTYPE")
+    if start >= 0:
+        text = text[:start] + text[text.index(">", start) + 1 :]
+    if "xi:include" in text and "xmlns:xi" not in text:
+        text = text.replace("<target", '<target xmlns:xi="http://www.w3.org/2001/XInclude"', 1)
+    return text
+
+
+class RegisterFile:
+    """Reads a stub's integer registers (up to 8 bytes each; little-endian) by name."""
+
+    def __init__(self, rsp: Rsp, registers: Sequence[RegisterInfo]) -> None:
+        self._rsp = rsp
+        self._integers = tuple(r for r in registers if r.size <= 8 and r.name)
+
+    def read(self, thread: str) -> Mapping[str, int]:
+        """All of them; those that the stub does not have now are left out."""
+        *_, reply = self._rsp.pipeline([*self._rsp.select_request(thread), b"g"])
+        if (reply[:1] == b"E" and len(reply) == 3) or not reply:
+            raise TargetError(f"the GDB stub cannot read the registers of CPU thread {thread}")
+        values = {}
+        missing = []
+        for register in self._integers:
+            text = reply[2 * register.offset : 2 * (register.offset + register.size)]
+            if len(text) < 2 * register.size:
+                missing.append(register)
+            elif b"x" not in text:
+                values[register.name] = _number(text)
+        replies = self._rsp.pipeline([b"p%x" % r.number for r in missing])
+        for register, text in zip(missing, replies, strict=True):
+            if len(text) == 2 * register.size and b"x" not in text:
+                values[register.name] = _number(text)
+        return values
+
+
+def _number(text: bytes) -> int:
+    return int.from_bytes(bytes.fromhex(text.decode("ascii")), "little")

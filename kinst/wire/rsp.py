@@ -1,0 +1,403 @@
+"""The GDB remote serial protocol: one connection to a stub.
+
+Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol", and for Qqemu.* the QEMU
+manual, "GDB usage".  All-stop mode only.  Requests are sent in batches and their replies
+collected in order; a batch never deadlocks, since replies are read while requests are sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kinst.core.errors import TargetError
+
+_FEATURES = b"qSupported:swbreak+;hwbreak+;vContSupported+;xmlRegisters=i386"
+_NEEDS_ESCAPE = re.compile(rb"[#$}*]")
+_NO_PROGRESS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class StopReply:
+    """Why the stub gave control back.
+
+    kind: "stopped" or "exited".  signal: the stub's signal number, or the exit status.
+    thread: the stub's name of the thread that stopped, "" when it did not say.
+    """
+
+    kind: str
+    signal: int
+    thread: str = ""
+
+
+def connect(address: str, timeout: float = 5.0) -> socket.socket:
+    """A connection to HOST:PORT, :PORT (this machine), or the path of a unix socket.
+
+    A leading "tcp:" or "unix:" is accepted as gdb does.  Raises TargetError when nothing
+    answers there within timeout seconds.
+    """
+    place = address.removeprefix("tcp:").removeprefix("unix:")
+    host, colon, port = place.rpartition(":")
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        if "/" in place or not colon:
+            sock.settimeout(timeout)
+            sock.connect(place)
+        else:
+            if not port.isdecimal() or int(port) > 65535:
+                raise TargetError(
+                    f"{address}: not an address of a GDB stub",
+                    "HOST:PORT, :PORT or a socket's path",
+                )
+            sock.close()
+            host = host.strip("[]") or "127.0.0.1"
+            sock = socket.create_connection((host, int(port)), timeout)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError as error:
+        sock.close()
+        raise TargetError(
+            f"no GDB stub at {address}: {error.strerror or error}",
+            "start one first, as with qemu-system-x86_64 -gdb tcp::1234",
+        ) from error
+    return sock
+
+
+def frame(payload: bytes) -> bytes:
+    """The packet that carries payload: escaped, with its checksum."""
+    body = _NEEDS_ESCAPE.sub(lambda m: b"}" + bytes((m[0][0] ^ 0x20,)), payload)
+    return b"$%b#%02x" % (body, sum(body) & 0xFF)
+
+
+def unframe(body: bytes) -> bytes:
+    """The payload of a received packet's body: escapes undone, runs expanded."""
+    if b"}" not in body and b"*" not in body:
+        return body
+    out = bytearray()
+    at = 0
+    while at < len(body):
+        byte = body[at]
+        if byte == 0x7D and at + 1 < len(body):
+            out.append(body[at + 1] ^ 0x20)
+            at += 2
+        elif byte == 0x2A and out and at + 1 < len(body):
+            out += out[-1:] * (body[at + 1] - 29)
+            at += 2
+        else:
+            out.append(byte)
+            at += 1
+    return bytes(out)
+
+
+def parse_stop(packet: bytes) -> StopReply:
+    """A T, S, W or X packet.  Raises TargetError when it is none of them."""
+    kind, text = packet[:1], packet[1:].decode("ascii", "replace")
+    try:
+        if kind in b"WX":
+            return StopReply("exited", int(text.partition(";")[0] or "0", 16))
+        fields = dict(part.split(":", 1) for part in text[2:].split(";") if ":" in part)
+        return StopReply("stopped", int(text[:2], 16), fields.get("thread", ""))
+    except ValueError as error:
+        raise TargetError(
+            f"the GDB stub sent a stop reply that makes no sense: {text!r}"
+        ) from error
+
+
+class Rsp:
+    """A stub at the other end of a connected stream socket; owns the socket.
+
+    Every method raises TargetError when the stub is gone, answers with an error, or makes
+    no progress for ten seconds.
+    """
+
+    def __init__(self, sock: socket.socket, *, running: bool = False) -> None:
+        """Agree on features.  running: the machine runs, and is stopped first (a stub reads
+        requests only while it is stopped)."""
+        self._sock = sock
+        self._sock.setblocking(False)
+        self._input = bytearray()
+        self._packets: deque[bytes] = deque()
+        self._stops: deque[StopReply] = deque()
+        self._acks = True
+        self.closed = False
+        self.packet_size = 400
+        self.features: dict[str, str] = {}
+        self._vcont: set[str] = set()
+        self._selected = ""
+        if running:
+            self.interrupt()
+            if self.wait_stop(_NO_PROGRESS) is None:
+                raise TargetError("the GDB stub does not stop the machine")
+        self._handshake()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        self.closed = True
+        self._sock.close()
+
+    def _handshake(self) -> None:
+        reply = self.ask(_FEATURES).decode("ascii", "replace")
+        for item in reply.split(";"):
+            name, _, value = item.partition("=")
+            self.features[name.rstrip("+-?") if not value else name] = value or item[-1:]
+        with contextlib.suppress(ValueError):
+            self.packet_size = max(64, int(self.features.get("PacketSize", "190"), 16))
+        if self.features.get("QStartNoAckMode") == "+" and self.ask(b"QStartNoAckMode") == b"OK":
+            self._acks = False
+        reply = self.ask(b"vCont?").decode("ascii", "replace")
+        if reply.startswith("vCont"):
+            self._vcont = set(reply.split(";")[1:])
+
+    # Packets.
+
+    def _receive(self) -> None:
+        """Take what has arrived; whole packets and stop replies go to their queues."""
+        try:
+            data = self._sock.recv(1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.closed = True
+            return
+        self._input += data
+        while (packet := self._cut_packet()) is not None:
+            if packet[:1] in (b"T", b"S", b"W", b"X"):
+                self._stops.append(parse_stop(packet))
+            else:
+                self._packets.append(packet)
+
+    def _cut_packet(self) -> bytes | None:
+        """The next whole packet of the input; acknowledgements and notifications go away."""
+        while True:
+            start = self._input.find(b"$")
+            noted = self._input.find(b"%")
+            notification = noted >= 0 and (start < 0 or noted < start)
+            if notification:
+                start = noted
+            if start < 0:
+                self._input.clear()
+                return None
+            end = self._input.find(b"#", start)
+            if end < 0 or len(self._input) < end + 3:
+                del self._input[:start]
+                return None
+            body = bytes(self._input[start + 1 : end])
+            check = bytes(self._input[end + 1 : end + 3])
+            del self._input[: end + 3]
+            if notification:
+                continue
+            try:
+                good = int(check, 16) == sum(body) & 0xFF
+            except ValueError:
+                good = False
+            if self._acks:
+                self._send_all(b"+" if good else b"-")
+            elif not good:
+                raise TargetError("a packet of the GDB stub was damaged on its way")
+            if good:
+                return unframe(body)
+
+    def _send_all(self, data: bytes) -> None:
+        """For the few bytes of an acknowledgement or an interrupt, which always fit."""
+        try:
+            self._sock.send(data)
+        except OSError:
+            self.closed = True
+
+    def pipeline(self, payloads: Sequence[bytes], timeout: float = _NO_PROGRESS) -> list[bytes]:
+        """Send every payload, then return the replies in order (one for each).
+
+        timeout: seconds without any progress.  With a stub that insists on acknowledgements
+        packets go one by one.
+        """
+        if self._acks and len(payloads) > 1:
+            return [self.pipeline([payload], timeout)[0] for payload in payloads]
+        return self._exchange(b"".join(map(frame, payloads)), len(payloads), timeout)
+
+    def _exchange(self, data: bytes, expect: int, timeout: float) -> list[bytes]:
+        out = memoryview(data)
+        deadline = time.monotonic() + timeout
+        while out or len(self._packets) < expect:
+            if self.closed:
+                raise TargetError("the GDB stub closed the connection")
+            left = deadline - time.monotonic()
+            readable, writable, _ = select.select(
+                [self._sock], [self._sock] if out else [], [], max(0.0, left)
+            )
+            if not readable and not writable:
+                raise TargetError(f"the GDB stub has not answered for {timeout:g} s")
+            if writable:
+                try:
+                    out = out[self._sock.send(out[:65536]) :]
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    self.closed = True
+            if readable:
+                self._receive()
+            deadline = time.monotonic() + timeout
+        return [self._packets.popleft() for _ in range(expect)]
+
+    def ask(self, payload: bytes) -> bytes:
+        """One request and its reply; b"" means that the stub does not know it."""
+        return self.pipeline([payload])[0]
+
+    def ask_ok(self, payloads: Sequence[bytes], what: str) -> None:
+        """Requests that must be answered OK.  Raises TargetError: cannot <what>."""
+        for reply in self.pipeline(payloads):
+            if reply != b"OK":
+                raise TargetError(f"the GDB stub cannot {what}{_why(reply)}")
+
+    # Running and stopping.
+
+    def resume(self, before: Sequence[bytes] = ()) -> None:
+        """Let every thread run.  before: requests sent ahead in the same write, each of which
+        must be answered OK."""
+        packet = b"vCont;c"
+        if "c" not in self._vcont:
+            packet = b"c"
+            before = [*before, b"Hc-1"] if before else [b"Hc-1"]
+        self._go([*before], packet, "prepare to run")
+
+    def step(self, thread: str, before: Sequence[bytes] = ()) -> None:
+        """Let one thread execute one instruction; the others stay stopped where the stub can."""
+        packet = f"vCont;s:{thread}".encode()
+        requests = [*before]
+        if "s" not in self._vcont:
+            packet = b"s"
+            requests.append(f"Hc{thread}".encode())
+        self._go(requests, packet, "prepare a step")
+
+    def _go(self, requests: Sequence[bytes], run: bytes, what: str) -> None:
+        self._selected = ""
+        self._stops.clear()
+        if self._acks:
+            if requests:
+                self.ask_ok(requests, what)
+            self._exchange(frame(run), 0, _NO_PROGRESS)
+            return
+        data = b"".join(map(frame, [*requests, run]))
+        for reply in self._exchange(data, len(requests), _NO_PROGRESS):
+            if reply != b"OK":
+                raise TargetError(f"the GDB stub cannot {what}{_why(reply)}")
+
+    def interrupt(self) -> None:
+        """Ask the running machine to stop; a stop reply follows."""
+        self._send_all(b"\x03")
+
+    def wait_stop(self, timeout: float) -> StopReply | None:
+        """The next stop reply, or None after timeout seconds."""
+        deadline = time.monotonic() + timeout
+        while not self._stops:
+            if self.closed:
+                raise TargetError("the GDB stub closed the connection")
+            left = deadline - time.monotonic()
+            if not select.select([self._sock], [], [], max(0.0, left))[0]:
+                return None
+            self._receive()
+            if self._packets:
+                refusal = self._packets.popleft()
+                raise TargetError(f"the GDB stub does not run the machine{_why(refusal)}")
+        return self._stops.popleft()
+
+    def ask_stopped(self, timeout: float = _NO_PROGRESS) -> StopReply:
+        """The reply to `?`: why a stopped machine is stopped.
+
+        A stop reply that nobody asked for (QEMU sends one on connect) serves as well.
+        """
+        self._exchange(frame(b"?"), 0, timeout)
+        reply = self.wait_stop(timeout)
+        if reply is None:
+            raise TargetError(f"the GDB stub has not said for {timeout:g} s why it is stopped")
+        # Both may come; let the second arrive before anything else is asked.
+        while self.wait_stop(0.05) is not None:
+            pass
+        return reply
+
+    # Threads, breakpoints, memory.
+
+    def threads(self) -> list[str]:
+        """The stub's thread names in its order; on a machine, its CPUs."""
+        found: list[str] = []
+        reply = self.ask(b"qfThreadInfo")
+        while reply[:1] == b"m":
+            found += reply[1:].decode("ascii", "replace").split(",")
+            reply = self.ask(b"qsThreadInfo")
+        if not found:
+            reply = self.ask(b"qC")
+            found = [reply[2:].decode("ascii", "replace")] if reply[:2] == b"QC" else ["1"]
+        return found
+
+    def select_request(self, thread: str) -> list[bytes]:
+        """The request, if one is needed, that makes g, p, P, m and M act on thread."""
+        if thread == self._selected:
+            return []
+        self._selected = thread
+        return [f"Hg{thread}".encode()]
+
+    def breakpoint_request(self, address: int, size: int, insert: bool) -> bytes:
+        """The request for a software breakpoint; size is the kind, the instruction's bytes."""
+        return b"%c0,%x,%x" % (0x5A if insert else 0x7A, address, size)
+
+    def set_breakpoint(self, address: int, size: int, insert: bool) -> None:
+        reply = self.ask(self.breakpoint_request(address, size, insert))
+        if reply == b"":
+            raise TargetError("the GDB stub has no software breakpoints (Z0)")
+        if reply != b"OK":
+            verb = "insert" if insert else "remove"
+            raise TargetError(
+                f"the GDB stub cannot {verb} a breakpoint at {address:#x}{_why(reply)}"
+            )
+
+    def physical_memory(self) -> bool:
+        """Make m and M take physical addresses; False where the stub has no such mode."""
+        return self.ask(b"Qqemu.PhyMemMode:1") == b"OK"
+
+    def read_memory(self, address: int, size: int) -> bytes:
+        """Bytes as the selected thread (or physical mode) sees them."""
+        chunk = max(32, (self.packet_size - 8) // 2)
+        places = range(address, address + size, chunk)
+        wanted = [(at, min(chunk, address + size - at)) for at in places]
+        replies = self.pipeline([b"m%x,%x" % place for place in wanted])
+        out = bytearray()
+        for (at, length), reply in zip(wanted, replies, strict=True):
+            data = _unhex(reply)
+            if len(data) != length:
+                raise TargetError(f"{at + len(data):#x} cannot be read: nothing is mapped there")
+            out += data
+        return bytes(out)
+
+    def write_memory(self, writes: Sequence[tuple[int, bytes]]) -> None:
+        """Write all (address, bytes), in order, in as few round trips as possible."""
+        chunk = max(16, (self.packet_size - 40) // 2)
+        packets = [
+            b"M%x,%x:%b" % (at + i, len(data[i : i + chunk]), data[i : i + chunk].hex().encode())
+            for at, data in writes
+            for i in range(0, len(data), chunk)
+        ]
+        self.ask_ok(packets, "write memory")
+
+
+def _unhex(reply: bytes) -> bytes:
+    if len(reply) % 2:
+        return b""
+    try:
+        return bytes.fromhex(reply.decode("ascii", "replace"))
+    except ValueError:
+        return b""
+
+
+def _why(reply: bytes) -> str:
+    """What the stub said, for the end of a message."""
+    if not reply:
+        return ": it does not know the request"
+    return f": it answers {reply[:60].decode('ascii', 'replace')!r}"
