@@ -1,0 +1,351 @@
+"""apt with lists, cache and status of its own, and the contents of .deb files.
+
+Sources are read from the machine's (sources.list(5), both formats), narrowed to Debian itself
+and, where the machine runs another release than is wanted, renamed to the wanted one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from urllib.parse import unquote
+
+from kinst.core.errors import KinstError
+
+_CHUNK = 1 << 20
+_POLL = 0.1  # seconds between two looks at a running download
+# A release, by code name or by its place in time; other vendors' suites are not Debian's.
+_RELEASES = "buster|bullseye|bookworm|trixie|forky|duke|sid|(?:old)*stable|testing|unstable"
+_SUITE = re.compile(rf"({_RELEASES})((?:[-/]updates|-security)?)/?")
+# Fields that say what to fetch, which kinst decides for itself; all others (keys, trust,
+# dates) are taken over as they are.
+_OWN_FIELDS = {"types", "uris", "suites", "components", "architectures", "languages", "enabled"}
+_OPTION_FIELDS = {"arch": "architectures", "lang": "languages", "target": "targets"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One entry of apt's sources: a mirror, its suites, and its other fields as written."""
+
+    uris: tuple[str, ...]
+    suites: tuple[str, ...]
+    components: tuple[str, ...]
+    fields: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A downloaded .deb file."""
+
+    name: str
+    version: str
+    file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """size: bytes; md5: hexadecimal, equal to what the package says of the file."""
+
+    size: int
+    md5: str
+
+
+def parse_sources(text: str, deb822: bool) -> list[Source]:
+    """Enabled binary-package entries of a .sources (deb822) or .list (one line each) file."""
+    return _parse_stanzas(text) if deb822 else _parse_lines(text)
+
+
+def _parse_lines(text: str) -> list[Source]:
+    sources = []
+    for line in text.splitlines():
+        match = re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s*)?([^#]*)", line)
+        words = match[2].split() if match else []
+        if not match or len(words) < 2:
+            continue
+        options = dict(option.partition("=")[::2] for option in (match[1] or "").split())
+        fields = {_OPTION_FIELDS.get(k.lower(), k.lower()): v for k, v in options.items()}
+        sources.append(Source((words[0],), (words[1],), tuple(words[2:]), _others(fields)))
+    return sources
+
+
+def _parse_stanzas(text: str) -> list[Source]:
+    sources = []
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    for stanza in re.split(r"\n\s*\n", "\n".join(lines)):
+        fields: dict[str, str] = {}
+        name = ""
+        for line in stanza.splitlines():
+            if line[:1].isspace():  # goes on from the line before (an inline key, for one)
+                fields[name] = f"{fields.get(name, '')}\n{line}"
+            else:
+                name, _, value = line.partition(":")
+                name = name.strip().lower()
+                fields[name] = value.strip()
+        enabled = fields.get("enabled", "yes").lower() not in ("no", "false", "0", "off")
+        if enabled and "deb" in fields.get("types", "").split():
+            uris, suites, components = (
+                tuple(fields.get(name, "").split()) for name in ("uris", "suites", "components")
+            )
+            sources.append(Source(uris, suites, components, _others(fields)))
+    return sources
+
+
+def _others(fields: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in fields.items() if k and k not in _OWN_FIELDS and k != "targets"}
+
+
+def narrow(sources: Sequence[Source], suite: str) -> str:
+    """deb822 text of the entries that are Debian's main, for the release `suite`; "" for none."""
+    stanzas = []
+    for source in sources:
+        matches = [_SUITE.fullmatch(name) for name in source.suites]
+        # buster and before had security at SUITE/updates; now it is SUITE-security.
+        suites = [suite + m[2].replace("/updates", "-security") for m in matches if m]
+        if not suites or "main" not in source.components:
+            continue
+        lines = [
+            "Types: deb",
+            f"URIs: {' '.join(source.uris)}",
+            f"Suites: {' '.join(dict.fromkeys(suites))}",
+            "Components: main",
+            *(f"{name.title()}: {value}" for name, value in source.fields.items()),
+        ]
+        stanzas.append("\n".join(lines) + "\n")
+    return "\n".join(dict.fromkeys(stanzas))
+
+
+class Apt:
+    """apt-get for one release and architecture, in a folder of its own."""
+
+    def __init__(self, folder: Path, suite: str, architecture: str) -> None:
+        """Raises KinstError where there is no apt, or no Debian mirror in its sources."""
+        for tool in ("apt-get", "apt-cache", "apt-config", "dpkg-deb"):
+            if not shutil.which(tool):
+                raise KinstError(
+                    f"{tool} is missing: kinst fetches Debian's kernel packages with it",
+                    "without it, boot your own: --kernel, --debug and --initrd",
+                )
+        sources = narrow(_machine_sources(), suite)
+        if not sources:
+            raise KinstError(
+                f"apt's sources on this machine name no Debian mirror to fetch {suite} from",
+                "without one, boot your own kernel: --kernel, --debug and --initrd",
+            )
+        for part in ("lists/partial", "cache/archives/partial", "state"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+        # The ending is how apt knows the format.
+        (folder / "kinst.sources").write_text(sources)
+        self._options = [
+            f"-oAPT::Architecture={architecture}",
+            f"-oAPT::Architectures={architecture}",
+            f"-oDir::Etc::SourceList={folder}/kinst.sources",
+            "-oDir::Etc::SourceParts=/dev/null",
+            "-oDir::Etc::Preferences=/dev/null",
+            "-oDir::Etc::PreferencesParts=/dev/null",
+            f"-oDir::State={folder}/state",
+            f"-oDir::State::Lists={folder}/lists",
+            "-oDir::State::status=/dev/null",
+            f"-oDir::Cache={folder}/cache",
+            f"-oDir::Log={folder}",
+            "-oAcquire::Languages=none",
+            # Root's apt fetches as another user, who cannot enter root's home.
+            "-oAPT::Sandbox::User=root",
+            "-q",
+        ]
+
+    def update(self, progress: Callable[[str, float | None], None]) -> str:
+        """Fetch the package lists; what apt complained of, or "".
+
+        One mirror of several may fail and the rest be enough: whether it matters is seen when
+        the wanted packages are there or not.
+        """
+        started = time.monotonic()
+
+        def tell() -> None:
+            progress(f"reading the package lists ({time.monotonic() - started:.0f} s)", None)
+
+        status, complaint = self._run(["apt-get", "update"], None, tell)
+        return (complaint or f"apt-get update failed with status {status}") if status else ""
+
+    def names(self, prefix: str) -> set[str]:
+        """Names of all packages that begin with prefix."""
+        command = ["apt-cache", *self._options, "pkgnames", prefix]
+        done = subprocess.run(command, capture_output=True, text=True, env=_plain_env())
+        return set(done.stdout.split())
+
+    def download(
+        self, names: Sequence[str], folder: Path, progress: Callable[[str, float | None], None]
+    ) -> list[Package]:
+        """Fetch packages into folder, in the order of names.  Whole ones are not fetched again.
+
+        apt checks them by the signed lists.  Raises KinstError with apt's words.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        command = ["apt-get", *self._options, "--print-uris", "download", *names]
+        listed = subprocess.run(command, capture_output=True, text=True, env=_plain_env())
+        # 'URI' file size checksum, a line for each package (apt-get(8), --print-uris).
+        rows = [line.split() for line in listed.stdout.splitlines() if line.startswith("'")]
+        sizes = {folder / row[1]: int(row[2]) for row in rows}
+        if len(sizes) != len(names):
+            raise KinstError(f"apt cannot download {' '.join(names)}", _complaint(listed.stderr))
+        total = sum(sizes.values())
+
+        def tell() -> None:
+            done = sum(file.stat().st_size for file in sizes if file.exists())
+            progress(f"downloading {done / 1e6:.0f} of {total / 1e6:.0f} MB", done / total)
+
+        status, complaint = self._run(["apt-get", "download", *names], folder, tell)
+        if status or any(not f.exists() or f.stat().st_size != n for f, n in sizes.items()):
+            raise KinstError(
+                f"the download of {names[0]} failed: {complaint or f'apt-get status {status}'}",
+                "run it again when the network is there; it goes on where it was",
+            )
+        packages = [Package(*_name_version(file), file) for file in sizes]
+        return sorted(packages, key=lambda package: names.index(package.name))
+
+    def _run(
+        self, command: Sequence[str], folder: Path | None, tell: Callable[[], None]
+    ) -> tuple[int, str]:
+        """Run an apt command to its end, calling tell all the while: status and complaints."""
+        full = [command[0], *self._options, *command[1:]]
+        with subprocess.Popen(
+            full, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env=_plain_env(), stdin=subprocess.DEVNULL,
+        ) as process:  # fmt: skip
+            try:
+                while True:
+                    tell()
+                    try:
+                        _, errors = process.communicate(timeout=_POLL)
+                        break
+                    except subprocess.TimeoutExpired:
+                        continue
+            except BaseException:
+                process.kill()
+                raise
+        tell()
+        return process.returncode, _complaint(errors)
+
+
+def _plain_env() -> dict[str, str]:
+    return {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+
+
+def _complaint(errors: str) -> str:
+    """The first error line of apt, without its E: mark."""
+    lines = [line for line in errors.splitlines() if line.startswith(("E:", "Err:"))]
+    return lines[0].partition(":")[2].strip() if lines else ""
+
+
+def _name_version(file: Path) -> tuple[str, str]:
+    name, version, _ = file.name.split("_")
+    return name, unquote(version)
+
+
+def _machine_sources() -> list[Source]:
+    """All entries of the machine's own sources; unreadable files count as empty."""
+    command = ["apt-config", "shell"]
+    command += ["LIST", "Dir::Etc::SourceList/f", "PARTS", "Dir::Etc::SourceParts/d"]
+    done = subprocess.run(command, capture_output=True, text=True, env=_plain_env())
+    places = dict(word.partition("=")[::2] for word in shlex.split(done.stdout))
+    main = Path(places.get("LIST", "/etc/apt/sources.list"))
+    parts = Path(places.get("PARTS", "/etc/apt/sources.list.d"))
+    sources = []
+    for file in [main, *sorted(parts.glob("*.list")), *sorted(parts.glob("*.sources"))]:
+        try:
+            sources += parse_sources(file.read_text(), file.suffix == ".sources")
+        except (OSError, UnicodeDecodeError):
+            continue
+    return sources
+
+
+def unpack(
+    package: Package,
+    parts: Collection[str],
+    tree: Path,
+    progress: Callable[[str, float | None], None],
+    *,
+    stop_at_first: bool = False,
+) -> dict[str, Unpacked]:
+    """Unpack files of a package into tree, checked by the package's md5sums (deb-md5sums(5)).
+
+    parts: paths without the leading slash; one that ends in a slash is all files below it.
+    stop_at_first: end after one file, without unpacking the rest.  Links are left out.
+    Raises KinstError when a file differs from its checksum or the package cannot be read.
+    """
+    sums = _md5sums(package)
+    folders = tuple(part for part in parts if part.endswith("/"))
+    done: dict[str, Unpacked] = {}
+    command = ["dpkg-deb", "--fsys-tarfile", str(package.file)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env=_plain_env()
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            with tarfile.open(fileobj=process.stdout, mode="r|", bufsize=_CHUNK) as archive:
+                for member in archive:
+                    path = member.name.removeprefix("./")
+                    if not member.isfile() or (path not in parts and not path.startswith(folders)):
+                        continue
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    done[path] = _copy(content, member, tree / path, progress)
+                    if done[path].md5 != sums.get(path):
+                        raise KinstError(
+                            f"{path} of {package.name} differs from its checksum",
+                            "run it again to fetch it anew",
+                        )
+                    if stop_at_first:
+                        process.kill()
+                        break
+        except (tarfile.TarError, EOFError) as error:
+            process.kill()
+            said = process.stderr.read().decode(errors="replace").strip()
+            package.file.unlink(missing_ok=True)
+            raise KinstError(
+                f"{package.file.name} cannot be unpacked: {said or error}",
+                "run it again to fetch it anew",
+            ) from error
+        except BaseException:
+            process.kill()
+            raise
+    return done
+
+
+def _md5sums(package: Package) -> dict[str, str]:
+    command = ["dpkg-deb", "--info", str(package.file), "md5sums"]
+    done = subprocess.run(command, capture_output=True, text=True, env=_plain_env())
+    rows = (line.split(None, 1) for line in done.stdout.splitlines())
+    return {path: checksum for checksum, path in rows}
+
+
+def _copy(
+    content: IO[bytes],
+    member: tarfile.TarInfo,
+    to: Path,
+    progress: Callable[[str, float | None], None],
+) -> Unpacked:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    md5 = hashlib.md5(usedforsecurity=False)
+    size = 0
+    with to.open("wb") as file:
+        while chunk := content.read(_CHUNK):
+            file.write(chunk)
+            md5.update(chunk)
+            size += len(chunk)
+            progress(
+                f"unpacking {to.name} {size / 1e6:.0f} of {member.size / 1e6:.0f} MB",
+                size / max(1, member.size),
+            )
+    to.chmod(member.mode & 0o755)
+    return Unpacked(size, md5.hexdigest())

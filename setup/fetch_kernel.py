@@ -1,0 +1,47 @@
+"""Fetch the kernel to trace, showing progress: fetch_kernel.py ISA [--refresh]."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from rich.console import Console
+
+from kinst.core.errors import KinstError
+from kinst.targets.fetch import prepare
+
+_EVERY = 5.0  # seconds between two lines where there is no terminal
+
+
+def main() -> int:
+    console = Console(highlight=False, soft_wrap=True)
+    names = [word for word in sys.argv[1:] if not word.startswith("-")]
+    if len(names) != 1 or set(sys.argv[1:]) - {*names, "--refresh"}:
+        console.print("usage: fetch_kernel.py ISA \\[--refresh]")
+        return 2
+    started = time.monotonic()
+    shown = 0.0
+
+    with console.status("looking for a kernel") as status:
+
+        def show(what: str, part: float | None) -> None:
+            nonlocal shown
+            line = what if part is None else f"{what} ({part:.0%})"
+            if console.is_terminal:
+                status.update(line)
+            elif time.monotonic() - shown > _EVERY:
+                console.print(f"  {line}")
+                shown = time.monotonic()
+
+        try:
+            kernel = prepare(names[0], show, refresh="--refresh" in sys.argv)
+        except KinstError as error:
+            console.print(f"kinst: {error}", markup=False)
+            return 1
+    took = time.monotonic() - started
+    console.print(f"kernel {kernel.release} is ready in {kernel.kernel.parents[1]} ({took:.1f} s)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
