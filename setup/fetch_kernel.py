@@ -1,4 +1,7 @@
-"""Fetch the kernel to trace, showing progress: fetch_kernel.py ISA [--refresh]."""
+"""Fetch the kernel to trace, showing progress: fetch_kernel.py ISA [--refresh].
+
+Says nothing when it is there already, unless --refresh asks for a newer one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import time
 from rich.console import Console
 
 from kinst.core.errors import KinstError
-from kinst.targets.fetch import prepare
+from kinst.targets.fetch import prepare, prepared
 
 _EVERY = 5.0  # seconds between two lines where there is no terminal
 
@@ -19,6 +22,7 @@ def main() -> int:
     if len(names) != 1 or set(sys.argv[1:]) - {*names, "--refresh"}:
         console.print("usage: fetch_kernel.py ISA \\[--refresh]")
         return 2
+    refresh = "--refresh" in sys.argv
     started = time.monotonic()
     shown = 0.0
 
@@ -34,7 +38,9 @@ def main() -> int:
                 shown = time.monotonic()
 
         try:
-            kernel = prepare(names[0], show, refresh="--refresh" in sys.argv)
+            if prepared(names[0]) and not refresh:
+                return 0
+            kernel = prepare(names[0], show, refresh=refresh)
         except KinstError as error:
             console.print(f"kinst: {error}", markup=False)
             return 1

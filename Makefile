@@ -1,0 +1,48 @@
+# kinst: make trace shows it at work, make test checks it.  The first run of either sets up.
+SHELL := /bin/bash
+PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest --durations=10 -o faulthandler_timeout=180
+
+.PHONY: help setup trace test test-unit test-all lint bench lock clean
+
+help:
+	@echo 'make trace      set up if need be, then trace a real kernel in a VM, twice'
+	@echo 'make setup      packages, .venv with kinst in it, the kernel to trace (once, 310 MB)'
+	@echo 'make test       lint and all tests but the slow ones (under 15 minutes)'
+	@echo 'make test-unit  only the tests that boot no kernel'
+	@echo 'make test-all   lint and every test'
+	@echo 'make lint       ruff and mypy --strict'
+	@echo 'make bench      what a probe costs, beside what its peers cost'
+	@echo 'make lock       new versions into requirements.lock'
+	@echo 'make clean      delete .venv and all caches here (~/.cache/kinst stays)'
+
+setup:
+	@setup/setup.sh
+
+trace: setup
+	@setup/trace.sh
+
+lint: setup
+	@echo 'lint: ruff check, ruff format, mypy --strict'
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m mypy --strict kinst setup
+
+test: lint
+	@$(PYTEST) -m 'not slow'
+
+test-unit: setup
+	@$(PYTEST) -m 'not slow and not vm'
+
+test-all: lint
+	@$(PYTEST)
+
+bench: setup
+	@$(PYTHON) bench/hit_cost.py
+
+lock:
+	@setup/lock.sh
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find kinst tests bench setup -name __pycache__ -prune -exec rm -rf {} +

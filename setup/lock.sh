@@ -1,0 +1,18 @@
+#!/bin/bash
+# Write requirements.lock anew: the newest versions that pyproject.toml's ranges allow.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3.11 -m venv "$work/venv"
+"$work/venv/bin/python" -m pip install -qq --disable-pip-version-check --upgrade setuptools
+# From a copy, because building leaves a folder behind.
+mkdir "$work/kinst"
+cp -r pyproject.toml kinst "$work/kinst"
+"$work/venv/bin/python" -m pip install -qq --disable-pip-version-check "$work/kinst[test]"
+{
+    echo "# Made by setup/lock.sh from pyproject.toml; setuptools is what installs kinst itself."
+    "$work/venv/bin/python" -m pip freeze --all --exclude pip --exclude kinst
+} >"$work/lock"
+mv "$work/lock" requirements.lock
+echo "requirements.lock: $(grep -c == requirements.lock) packages"

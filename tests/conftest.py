@@ -1,0 +1,58 @@
+"""What tests share: the fetched kernel, and programs to run in the guest."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kinst.targets.fetch import Prepared, cache_folder
+from kinst.targets.fetch import prepared as prepared_kernel
+
+_PROGRAMS = Path(__file__).with_name("programs")
+_COMPILE = ("gcc", "-O2", "-static", "-Wall", "-Wextra", "-Werror")
+
+_found = prepared_kernel("amd64")
+if _found:
+    # Tests that need a kernel's text but no running kernel find it by this variable.
+    os.environ.setdefault("KINST_TEST_VMLINUX", str(_found.debug))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: minutes long; make test-all runs it, make test not")
+
+
+@pytest.fixture(scope="session")
+def prepared() -> Prepared:
+    """The kernel that make setup fetched."""
+    if _found is None:
+        pytest.fail("no kernel is there to test with: run `make setup`")
+    return _found
+
+
+@pytest.fixture(scope="session")
+def guest_program() -> Callable[[str], Path]:
+    """A function: name -> tests/programs/NAME.c compiled for the guest, statically linked."""
+    return _compiled
+
+
+def _compiled(name: str) -> Path:
+    source = _PROGRAMS / f"{name}.c"
+    key = hashlib.sha256(" ".join(_COMPILE).encode() + source.read_bytes()).hexdigest()[:16]
+    # The name stays the program's own: the guest shows it as execname.
+    program = cache_folder() / "programs" / key / name
+    if not program.exists():
+        program.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=program.parent) as work:
+            made = Path(work) / name
+            command = [*_COMPILE, "-o", str(made), str(source)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                pytest.fail(f"{source} does not compile:\n{done.stderr}")
+            made.rename(program)
+    return program
