@@ -38,22 +38,30 @@ def _globs(pattern: str, value: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProbePattern:
-    """A probe description as written: empty parts match anything, parts are sh(1) globs."""
+    """A probe description as written: empty parts match anything, parts are sh(1) globs.
+
+    id: not 0 when the description is a probe id; then the parts are empty and matches() is
+    False, because names do not know ids.
+    """
 
     provider: str = ""
     module: str = ""
     function: str = ""
     name: str = ""
+    id: int = 0
 
     def matches(self, probe: ProbeName) -> bool:
         return (
-            _globs(self.provider, probe.provider)
+            not self.id
+            and _globs(self.provider, probe.provider)
             and _globs(self.module, probe.module)
             and _globs(self.function, probe.function)
             and _globs(self.name, probe.name)
         )
 
     def __str__(self) -> str:
+        if self.id:
+            return str(self.id)
         return f"{self.provider}:{self.module}:{self.function}:{self.name}"
 
 
