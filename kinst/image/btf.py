@@ -1,0 +1,300 @@
+"""BTF, the kernel's own compact type information: where the members of structures lie.
+
+Format: the kernel's Documentation/bpf/btf.rst.  Only what member offsets need is read: an
+index of where each type's record starts is made once (0.1 s for a kernel) and kept in the
+user's cache folder by build-id; the records themselves are read from the ELF file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import KinstError
+from kinst.image.elf import Elf
+
+MAGIC = 0xEB9F
+HEADER_SIZE = 24
+
+KIND_INT, KIND_PTR, KIND_ARRAY, KIND_STRUCT, KIND_UNION, KIND_ENUM = 1, 2, 3, 4, 5, 6
+KIND_FWD, KIND_TYPEDEF, KIND_VOLATILE, KIND_CONST, KIND_RESTRICT = 7, 8, 9, 10, 11
+KIND_FUNC, KIND_FUNC_PROTO, KIND_VAR, KIND_DATASEC, KIND_FLOAT = 12, 13, 14, 15, 16
+KIND_DECL_TAG, KIND_TYPE_TAG, KIND_ENUM64 = 17, 18, 19
+
+# Words after the three of every type: a constant part, and one part for each of vlen entries.
+FIXED_WORDS = {KIND_INT: 1, KIND_ARRAY: 3, KIND_VAR: 1, KIND_DECL_TAG: 1}
+ENTRY_WORDS = {
+    KIND_STRUCT: 3,
+    KIND_UNION: 3,
+    KIND_ENUM: 2,
+    KIND_FUNC_PROTO: 2,
+    KIND_DATASEC: 3,
+    KIND_ENUM64: 3,
+}
+# Kinds that only qualify or name another type.
+TRANSPARENT = {KIND_TYPEDEF, KIND_VOLATILE, KIND_CONST, KIND_RESTRICT, KIND_TYPE_TAG}
+
+U32 = npt.NDArray[np.uint32]
+
+
+def cache_folder() -> Path:
+    """Where kinst keeps what can be made again: $XDG_CACHE_HOME/kinst or ~/.cache/kinst."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "kinst"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a structure: where it is and how large.
+
+    bit: offset from the structure's start in bits.  bits: width of a bitfield, 0 otherwise.
+    size: bytes of its type.
+    """
+
+    bit: int
+    bits: int
+    size: int
+    type: int
+
+    @property
+    def offset(self) -> int:
+        """Bytes from the structure's start (of the byte with the first bit)."""
+        return self.bit // 8
+
+
+class Btf:
+    """Type information of one image.  Made by open_btf()."""
+
+    def __init__(self, where: str, words: U32, strings: bytes, starts: U32) -> None:
+        self._where = where
+        self._words = words
+        self._strings = strings
+        self._starts = starts  # word index of type id i + 1; type 0 is void
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def offset(self, struct: str, path: str) -> int:
+        """Byte offset of a member; see member()."""
+        found = self.member(struct, path)
+        if found.bits:
+            raise KinstError(f"{self._where}: {struct}.{path} is a bitfield of {found.bits} bits")
+        return found.offset
+
+    def has(self, struct: str, path: str = "") -> bool:
+        """Whether a structure of this name exists and has the member."""
+        try:
+            self.member(struct, path) if path else self.size(struct)
+        except KinstError:
+            return False
+        return True
+
+    def member(self, struct: str, path: str) -> Member:
+        """The member at a dotted path; members of anonymous members need no name for them.
+
+        Raises KinstError naming the part that the kernel does not have.
+        """
+        candidates = self._named(struct)
+        if not candidates:
+            raise KinstError(f"{self._where}: the kernel's types have no struct {struct}")
+        for candidate in candidates:
+            found = self._walk(candidate, path)
+            if found is not None:
+                return found
+        raise KinstError(f"{self._where}: struct {struct} has no member {path}")
+
+    def size(self, struct: str) -> int:
+        """Bytes of a structure.  Raises KinstError when there is none of this name."""
+        candidates = self._named(struct)
+        if not candidates:
+            raise KinstError(f"{self._where}: the kernel's types have no struct {struct}")
+        return int(self._words[int(self._starts[candidates[0] - 1]) + 2])
+
+    def enumerator(self, name: str) -> int | None:
+        """The value of an enumeration constant, or None when there is none of this name."""
+        offsets = self._string_offsets(name)
+        if not offsets:
+            return None
+        kinds = self._info >> 24 & 31
+        for kind in (KIND_ENUM, KIND_ENUM64):
+            step = ENTRY_WORDS[kind]
+            for index in np.flatnonzero(kinds == kind).tolist():
+                start = int(self._starts[index]) + 3
+                names = self._words[start : start + step * int(self._info[index] & 0xFFFF) : step]
+                for offset in offsets:
+                    hit = np.flatnonzero(names == offset)
+                    if len(hit):
+                        at = start + step * int(hit[0])
+                        high = int(self._words[at + 2]) << 32 if kind == KIND_ENUM64 else 0
+                        return high | int(self._words[at + 1])
+        return None
+
+    @cached_property
+    def _info(self) -> U32:
+        return self._words[self._starts.astype(np.int64) + 1]
+
+    @cached_property
+    def _names(self) -> U32:
+        return self._words[self._starts]
+
+    def _string_offsets(self, text: str) -> list[int]:
+        wanted = b"\0" + text.encode() + b"\0"
+        found, at = [], self._strings.find(wanted)
+        while at >= 0:
+            found.append(at + 1)
+            at = self._strings.find(wanted, at + 1)
+        return found
+
+    def _named(self, name: str) -> list[int]:
+        """Ids of the structures and unions of this name (there may be several)."""
+        kinds = self._info >> 24 & 31
+        hits = np.isin(self._names, np.array(self._string_offsets(name), dtype=np.uint32))
+        hits &= (kinds == KIND_STRUCT) | (kinds == KIND_UNION)
+        return [int(i) + 1 for i in np.flatnonzero(hits)]
+
+    def _resolve(self, type_id: int) -> int:
+        """The type that type_id names or qualifies; 0 for void or where the chain is damaged."""
+        for _ in range(32):
+            if not 0 < type_id <= len(self._starts):
+                return 0
+            if int(self._info[type_id - 1]) >> 24 & 31 not in TRANSPARENT:
+                return type_id
+            type_id = int(self._words[int(self._starts[type_id - 1]) + 2])
+        return 0
+
+    def _size_of(self, type_id: int) -> int:
+        count = 1
+        for _ in range(32):
+            type_id = self._resolve(type_id)
+            if not type_id:
+                return 0
+            start = int(self._starts[type_id - 1])
+            kind = int(self._words[start + 1]) >> 24 & 31
+            if kind == KIND_PTR:
+                return 8 * count
+            if kind != KIND_ARRAY:
+                return int(self._words[start + 2]) * count
+            count *= int(self._words[start + 5])
+            type_id = int(self._words[start + 3])
+        return 0
+
+    def _walk(self, type_id: int, path: str) -> Member | None:
+        bit, found = 0, None
+        for part in path.split("."):
+            found = self._find(self._resolve(type_id), part, 0)
+            if found is None:
+                return None
+            bit += found.bit
+            type_id = found.type
+        return None if found is None else Member(bit, found.bits, found.size, found.type)
+
+    def _find(self, type_id: int, name: str, depth: int) -> Member | None:
+        """The member `name` of a structure, looking into its anonymous members too."""
+        if not type_id or depth > 16:
+            return None
+        start = int(self._starts[type_id - 1])
+        info = int(self._words[start + 1])
+        if info >> 24 & 31 not in (KIND_STRUCT, KIND_UNION):
+            return None
+        wanted = name.encode() + b"\0"
+        for at in range(start + 3, start + 3 + 3 * (info & 0xFFFF), 3):
+            name_at, member_type, where = (int(w) for w in self._words[at : at + 3])
+            bit, bits = (where & 0xFFFFFF, where >> 24) if info >> 31 else (where, 0)
+            if name_at == 0:
+                inner = self._find(self._resolve(member_type), name, depth + 1)
+                if inner is not None:
+                    return Member(bit + inner.bit, inner.bits, inner.size, inner.type)
+            elif self._strings.startswith(wanted, name_at):
+                return Member(bit, bits, self._size_of(member_type), member_type)
+        return None
+
+
+def _index(words: U32, where: str) -> U32:
+    """The word index of each type's record, in order of type ids from 1."""
+    extra_fixed = [FIXED_WORDS.get(kind, 0) + 3 for kind in range(32)]
+    extra_entry = [ENTRY_WORDS.get(kind, 0) for kind in range(32)]
+    infos: list[int] = words.tolist()
+    end, at = len(infos), 0
+    starts: list[int] = []
+    add = starts.append
+    while at + 3 <= end:
+        info = infos[at + 1]
+        kind = info >> 24 & 31
+        if not KIND_INT <= kind <= KIND_ENUM64:
+            raise KinstError(f"{where}: damaged .BTF: type {len(starts) + 1} is of kind {kind}")
+        add(at)
+        at += extra_fixed[kind] + extra_entry[kind] * (info & 0xFFFF)
+    if at != end:
+        raise KinstError(f"{where}: damaged .BTF: the last type is cut off")
+    return np.array(starts, dtype=np.uint32)
+
+
+def _load_index(path: Path, words: int) -> U32 | None:
+    """The saved index, or None when it is missing or is not one for this many words."""
+    try:
+        saved = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    if saved.dtype != np.uint32 or saved.ndim != 1 or len(saved) < 2 or int(saved[0]) != words:
+        return None
+    starts: U32 = saved[1:]
+    if int(starts[0]) != 0 or int(starts.max()) + 3 > words:
+        return None
+    return starts
+
+
+def _save_index(path: Path, words: int, starts: U32) -> None:
+    """Save atomically; a cache that cannot be written is only slower."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.save(file, np.concatenate([np.array([words], dtype=np.uint32), starts]))
+            os.replace(temporary, path)
+        except OSError:
+            os.unlink(temporary)
+
+
+def parse_btf(data: bytes, where: str, cached: Path | None = None) -> Btf:
+    """Parse the bytes of a .BTF section.
+
+    where: the file, for messages.  cached: file of the saved index, or None.  Raises
+    KinstError when the data is damaged.
+    """
+    if len(data) < HEADER_SIZE or int.from_bytes(data[:2], "little") != MAGIC:
+        raise KinstError(f"{where}: damaged .BTF: no BTF header")
+    header, type_at, type_size, string_at, string_size = (
+        int.from_bytes(data[i : i + 4], "little") for i in (4, 8, 12, 16, 20)
+    )
+    types = data[header + type_at : header + type_at + type_size]
+    strings = data[header + string_at : header + string_at + string_size]
+    if len(types) != type_size or len(strings) != string_size or type_size % 4:
+        raise KinstError(f"{where}: damaged .BTF: it is cut off")
+    words = np.frombuffer(types, dtype="<u4")
+    starts = _load_index(cached, len(words)) if cached else None
+    if starts is None:
+        starts = _index(words, where)
+        if cached and len(starts):
+            _save_index(cached, len(words), starts)
+    return Btf(where, words, strings, starts)
+
+
+def open_btf(elf: Elf, cache: Path | None = None) -> Btf | None:
+    """The .BTF of an ELF file, or None when it has none.
+
+    cache: the folder of saved indexes (cache_folder()), or None to save nothing.  Raises
+    KinstError when the section is damaged.
+    """
+    section = elf.section(".BTF")
+    if section is None or not section.size:
+        return None
+    cached = cache / f"btf-{elf.build_id}.npy" if cache and elf.build_id else None
+    return parse_btf(elf.data(section), str(elf.path), cached)

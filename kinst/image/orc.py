@@ -1,0 +1,95 @@
+"""ORC, the x86 kernel's unwind tables: where the caller's frame is at each instruction.
+
+Format: the kernel's Documentation/arch/x86/orc-unwinder.rst and struct orc_entry.  Two
+parallel tables: .orc_unwind_ip has for each range of instructions the 32-bit distance from
+the entry itself to the range's start; .orc_unwind has 6 bytes for each: two signed offsets
+(of the previous stack pointer and the previous frame pointer) and 16 bits of which the layout
+changed with kernel 6.4: before, 4 bits base register, 4 bits for the frame pointer, 2 bits
+type, 1 bit end; since (and .orc_header tells so), 3 bits type, 1 bit signal, where type 0 is
+"no information", 1 is "end of stack" and 2 is a plain call frame.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import KinstError
+from kinst.image.elf import Elf
+
+ENTRY = np.dtype([("sp_offset", "<i2"), ("bp_offset", "<i2"), ("word", "<u2")])
+
+# ORC_REG_*: what sp_offset is added to.  The indirect ones load from memory first.
+REGISTERS = {2: "R_RDX", 3: "R_RDI", 4: "R_RBP", 5: "R_RSP", 6: "R_R10", 7: "R_R13"}
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRule:
+    """CFA = register + offset (bytes); the return address is at CFA + return_address."""
+
+    register: str  # D name of the register: R_RSP
+    offset: int
+    return_address: int
+
+
+class Orc:
+    """The unwind tables of one image.  Made by open_orc()."""
+
+    def __init__(
+        self, starts: npt.NDArray[np.uint64], entries: npt.NDArray[np.void], new_layout: bool
+    ) -> None:
+        self._starts = starts
+        self._sp_offset = entries["sp_offset"]
+        self._word = entries["word"]
+        self._new = new_layout  # of kernel 6.4 and later
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def rule(self, address: int) -> FrameRule | None:
+        """The rule at a linked address, or None where a caller cannot be told from it.
+
+        None where the table has no information, at the end of the stack, in exception and
+        entry frames (the saved registers, not a return address, are above), and where the
+        frame's address must first be loaded from memory.
+        """
+        index = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
+        if index < 0:
+            return None
+        word = int(self._word[index])
+        register = REGISTERS.get(word & 15)
+        # Three bits: the type since 6.4; before, two bits of type (0: call) and the end bit.
+        if word >> 8 & 7 != (2 if self._new else 0) or register is None:
+            return None
+        return FrameRule(register, int(self._sp_offset[index]), -8)
+
+
+def open_orc(elf: Elf) -> Orc | None:
+    """The ORC tables of a linked image, or None when it has none.
+
+    Raises KinstError when the two tables do not belong together.
+    """
+    places, rules = elf.section(".orc_unwind_ip"), elf.section(".orc_unwind")
+    if places is None or rules is None or not places.size:
+        return None
+    distances = np.frombuffer(elf.data(places), dtype="<i4", count=places.size // 4)
+    raw = elf.data(rules)
+    if len(raw) != len(distances) * ENTRY.itemsize:
+        raise KinstError(
+            f"{elf.path}: .orc_unwind has {len(raw)} bytes for {len(distances)} places: "
+            "not an ORC layout that kinst knows"
+        )
+    entries = np.frombuffer(raw, dtype=ENTRY)
+    starts = (
+        np.arange(len(distances), dtype=np.int64) * 4
+        + np.int64(np.uint64(places.address).astype(np.int64))
+        + distances
+    ).astype(np.uint64)
+    if np.any(starts[1:] < starts[:-1]):
+        # Sorted at build time since 5.6; before, at boot.  "No information" entries must
+        # come before real ones of the same address, so the sort keeps the file's order.
+        order = np.argsort(starts, kind="stable")
+        starts, entries = starts[order], entries[order]
+    return Orc(starts, entries, elf.section(".orc_header") is not None)

@@ -1,0 +1,237 @@
+"""The kernel's own tables of special code, from the vmlinux file.
+
+Each table lists code that the kernel rewrites, or looks up by address, or wants left alone.
+Addresses are as linked.  The file has also those tables that the kernel frees after boot.
+Entry layouts: struct exception_table_entry, jump_entry, static_call_site, alt_instr,
+paravirt_patch_site and bug_entry of the kernel's headers; their sizes are checked against the
+table's length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import KinstError
+from kinst.image.elf import Elf
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Ranges of code, sorted by start: start addresses and sizes in bytes."""
+
+    start: U64
+    size: U64
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @cached_property
+    def _reach(self) -> U64:
+        # The furthest end so far: makes the overlap test right when spans nest.
+        return np.maximum.accumulate(self.start + self.size) if len(self.start) else self.start
+
+    def overlaps(self, addresses: U64, sizes: U64) -> npt.NDArray[np.bool_]:
+        """For each [address, address + size): whether any span overlaps it."""
+        if not len(self.start):
+            return np.zeros(len(addresses), dtype=np.bool_)
+        before = np.searchsorted(self.start, addresses + sizes, side="left")
+        reach = self._reach[np.maximum(before - 1, 0)]
+        return (before > 0) & (reach > addresses)
+
+
+def spans(start: U64, size: U64) -> Spans:
+    """Spans in order of their starts."""
+    order = np.argsort(start, kind="stable")
+    return Spans(start[order], size[order])
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Code between two symbols, [start, end)."""
+
+    name: str
+    start: int
+    end: int
+
+
+# Name and the kernel's pair of symbols around it.
+REGIONS = (
+    ("noinstr", "__noinstr_text_start", "__noinstr_text_end"),
+    ("entry", "__entry_text_start", "__entry_text_end"),
+    ("irqentry", "__irqentry_text_start", "__irqentry_text_end"),
+    ("softirqentry", "__softirqentry_text_start", "__softirqentry_text_end"),
+    ("kprobes", "__kprobes_text_start", "__kprobes_text_end"),
+    ("static call trampolines", "__static_call_text_start", "__static_call_text_end"),
+    ("thunks", "__indirect_thunk_start", "__indirect_thunk_end"),
+    ("init", "__init_begin", "__init_end"),
+)
+
+
+class KernelTables:
+    """Tables of one vmlinux; each is read when first asked for.
+
+    Every property raises KinstError when its table is damaged and is empty when the kernel
+    was built without it.
+    """
+
+    def __init__(self, elf: Elf) -> None:
+        self._elf = elf
+
+    def _bytes(self, start: str, stop: str, section: str, entry: int) -> tuple[int, bytes]:
+        """A table's linked address and bytes: between two symbols, or a whole section."""
+        first, last = self._elf.address(start), self._elf.address(stop)
+        if first is None or last is None:
+            found = self._elf.section(section)
+            if found is None:
+                return 0, b""
+            first, last = found.address, found.end
+        if last < first or (last - first) % entry:
+            raise KinstError(
+                f"{self._elf.path}: the table at {start} has {last - first} bytes, "
+                f"not a multiple of {entry}: a layout that kinst does not know"
+            )
+        return first, self._elf.read(first, last - first) if last > first else b""
+
+    def _relative(self, table: tuple[int, bytes], entry: int, offset: int = 0) -> U64:
+        """Addresses stored as 32-bit distances from the field at `offset` of each entry."""
+        base, raw = table
+        words = np.frombuffer(raw, dtype="<i4").reshape(-1, entry // 4)[:, offset // 4]
+        at = np.arange(len(words), dtype=np.int64) * entry + offset
+        return (words.astype(np.int64) + at).astype(np.uint64) + np.uint64(base)
+
+    def _first_bytes(self, addresses: U64) -> npt.NDArray[np.uint8]:
+        """The file's byte at each code address (0 where the file has none)."""
+        found = np.zeros(len(addresses), dtype=np.uint8)
+        for section in self._elf.sections:
+            inside = (addresses >= np.uint64(section.address)) & (
+                addresses < np.uint64(section.end)
+            )
+            if section.flags & 2 and section.address and np.any(inside):
+                data = np.frombuffer(self._elf.data(section), dtype=np.uint8)
+                if len(data):
+                    offsets = (addresses[inside] - np.uint64(section.address)).astype(np.int64)
+                    found[inside] = data[offsets]
+        return found
+
+    @cached_property
+    def exceptions(self) -> U64:
+        """Instructions with an exception-table entry, sorted."""
+        table = self._bytes("__start___ex_table", "__stop___ex_table", "__ex_table", 12)
+        return np.sort(self._relative(table, 12))
+
+    @cached_property
+    def bugs(self) -> U64:
+        """BUG() and WARN() instructions (ud2), sorted: looked up by address when they trap."""
+        table = self._bytes("__start___bug_table", "__stop___bug_table", "__bug_table", 12)
+        return np.sort(self._relative(table, 12))
+
+    @cached_property
+    def jump_labels(self) -> Spans:
+        """Static keys: nops and jumps of 2 or 5 bytes that the kernel exchanges."""
+        table = self._bytes("__start___jump_table", "__stop___jump_table", "__jump_table", 16)
+        code = self._relative(table, 16)
+        # jmp rel32 or the 5-byte nop (0f 1f ...); else jmp rel8 or the 2-byte nop (66 90).
+        first = self._first_bytes(code)
+        return spans(code, np.where((first == 0xE9) | (first == 0x0F), 5, 2).astype(np.uint64))
+
+    @cached_property
+    def static_calls(self) -> Spans:
+        """Call, tail-jump (5 bytes) and conditional tail-jump (6) sites of static calls."""
+        table = self._bytes(
+            "__start_static_call_sites", "__stop_static_call_sites", ".static_call_sites", 8
+        )
+        code = self._relative(table, 8)
+        return spans(code, np.where(self._first_bytes(code) == 0x0F, 6, 5).astype(np.uint64))
+
+    @cached_property
+    def ftrace(self) -> U64:
+        """ftrace's call sites (5 bytes at nearly every function's start), sorted."""
+        table = self._bytes("__start_mcount_loc", "__stop_mcount_loc", "__mcount_loc", 8)
+        return np.sort(np.frombuffer(table[1], dtype="<u8"))
+
+    @cached_property
+    def alternatives(self) -> Spans:
+        """Code that was chosen for this CPU at boot, and is final afterwards.
+
+        struct alt_instr is 12 bytes up to 6.2 (cpuid u16, lengths u8, u8) and 14 since 6.3
+        (flags u32), with the length of the original code at 10 and 12.
+        """
+        size = self._entry_size("__alt_instructions", "__alt_instructions_end", (12, 14))
+        base, raw = self._bytes(
+            "__alt_instructions", "__alt_instructions_end", ".altinstructions", size
+        )
+        rows = np.frombuffer(raw, dtype=np.uint8).reshape(-1, size)
+        words = np.ascontiguousarray(rows[:, :4]).view("<i4").reshape(-1).astype(np.int64)
+        start = (words + np.arange(len(rows), dtype=np.int64) * size).astype(np.uint64)
+        length = rows[:, 10 if size == 12 else 12].astype(np.uint64)
+        return spans(start + np.uint64(base), length)
+
+    def _entry_size(self, start: str, stop: str, sizes: tuple[int, int]) -> int:
+        """Which of two entry sizes a table has: its first entries must point into code."""
+        first, last = self._elf.address(start), self._elf.address(stop)
+        if first is None or last is None or last <= first:
+            return sizes[0]
+        text = [(s.address, s.end) for s in self._elf.sections if s.flags & 4]
+        for size in sizes:
+            if (last - first) % size:
+                continue
+            table = first, self._elf.read(first, min(16, (last - first) // size) * size)
+            rows = [int.from_bytes(table[1][i : i + 4], "little", signed=True) + first + i
+                    for i in range(0, len(table[1]), size)]  # fmt: skip
+            if all(any(low <= row < high for low, high in text) for row in rows):
+                return size
+        raise KinstError(f"{self._elf.path}: the table at {start} has a layout kinst does not know")
+
+    @cached_property
+    def paravirt(self) -> Spans:
+        """Indirect calls that were replaced at boot (struct paravirt_patch_site, 16 bytes)."""
+        table = self._bytes("__parainstructions", "__parainstructions_end", ".parainstructions", 16)
+        rows = np.frombuffer(table[1], dtype=np.uint8).reshape(-1, 16)
+        start = np.ascontiguousarray(rows[:, :8]).view("<u8").reshape(-1)
+        return spans(start, rows[:, 9].astype(np.uint64))
+
+    @cached_property
+    def locks(self) -> U64:
+        """Lock prefixes, which a kernel on one CPU replaces at boot, sorted."""
+        return np.sort(self._relative(
+            self._bytes("__smp_locks", "__smp_locks_end", ".smp_locks", 4), 4
+        ))  # fmt: skip
+
+    @cached_property
+    def retpolines(self) -> U64:
+        """Indirect calls and jumps through thunks; rewritten at boot at most.  Sorted."""
+        return np.sort(self._relative(
+            self._bytes("__retpoline_sites", "__retpoline_sites_end", ".retpoline_sites", 4), 4
+        ))  # fmt: skip
+
+    @cached_property
+    def returns(self) -> U64:
+        """Jumps to the return thunk; rewritten at boot at most.  Sorted."""
+        return np.sort(self._relative(
+            self._bytes("__return_sites", "__return_sites_end", ".return_sites", 4), 4
+        ))  # fmt: skip
+
+    @cached_property
+    def blacklist(self) -> U64:
+        """Functions that the kernel itself forbids to probe (NOKPROBE_SYMBOL), sorted."""
+        table = self._bytes(
+            "__start_kprobe_blacklist", "__stop_kprobe_blacklist", "_kprobe_blacklist", 8
+        )
+        return np.unique(np.frombuffer(table[1], dtype="<u8"))
+
+    @cached_property
+    def regions(self) -> tuple[Region, ...]:
+        """Text that is special as a whole (those of REGIONS that this kernel has)."""
+        found = []
+        for name, start, end in REGIONS:
+            low, high = self._elf.address(start), self._elf.address(end)
+            if low is not None and high is not None and low < high:
+                found.append(Region(name, low, high))
+        return tuple(found)

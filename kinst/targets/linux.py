@@ -1,0 +1,173 @@
+"""The Linux personality: what must be known of a running Linux kernel to plant in it.
+
+attach() checks that the file is the running kernel's and returns a Linux, which answers the
+Personality protocol of kinst/core/target.py and a little more (lookup and glob of functions,
+many sites at once, ftrace's claims).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from kinst.core.errors import KinstError
+from kinst.core.probe import Function
+from kinst.core.target import Facts
+from kinst.image.btf import Btf, cache_folder, open_btf
+from kinst.image.elf import Elf, build_id_in
+from kinst.image.orc import Orc, open_orc
+from kinst.image.tables import KernelTables
+from kinst.targets.linux_facts import gather, page_table_root
+from kinst.targets.linux_ftrace import Ftrace, FtraceRecord
+from kinst.targets.linux_functions import FunctionTable
+from kinst.targets.linux_memory import MASK, Kernel, Memory
+from kinst.targets.linux_refusals import Refusals
+
+# How far after the text's start the banner of an unknown kernel is searched.
+SEARCH = 48 << 20
+CHUNK = 1 << 20
+
+
+class Linux:
+    """A running Linux kernel.  Made by attach()."""
+
+    def __init__(self, kernel: Kernel, btf: Btf, facts: Facts) -> None:
+        self.facts = facts
+        self._kernel = kernel
+        self._tables = KernelTables(kernel.elf)
+        self.table = FunctionTable(kernel.elf, kernel.slide)
+        self.ftrace = Ftrace(kernel, btf)
+        self._refusals = Refusals(kernel, self._tables, self.table, self.ftrace)
+
+    def functions(self) -> Sequence[Function]:
+        """Every function of the kernel under its canonical name, in address order."""
+        return self.table.all
+
+    def lookup(self, name: str) -> list[Function]:
+        """The functions of exactly this name or alias; several when it is ambiguous."""
+        return self.table.lookup(name)
+
+    def glob(self, pattern: str) -> list[Function]:
+        """The functions that match an sh(1) pattern, each once, in address order."""
+        return self.table.glob(pattern)
+
+    def function_at(self, address: int) -> Function | None:
+        """The function whose code holds this address, or None."""
+        return self.table.at(address)
+
+    def refusals(self, function: Function) -> str:
+        """Why no instruction of this function may be planted, or ""."""
+        return self._refusals.function(function)
+
+    def site_refusal(self, address: int, size: int) -> str:
+        """Why this one instruction may not be planted, or ""; reads its live bytes."""
+        return self.site_refusals([(address, size)])[0]
+
+    def site_refusals(self, sites: Sequence[tuple[int, int]]) -> list[str]:
+        """site_refusal() of many (address, size) at once, much faster."""
+        return self._refusals.sites(sites, bool(self.facts.fault_hook))
+
+    def has_fixup(self, address: int) -> bool:
+        """Whether the kernel expects faults of this instruction (it has an exception-table
+        entry), so that one in its displaced copy must go through facts.fault_hook."""
+        return self._refusals.has_fixup(address)
+
+    def ftrace_record(self, address: int) -> FtraceRecord | None:
+        """ftrace's record of the nop at this address, read now; None where it has none."""
+        return self.ftrace.record(address)
+
+    def claims(self, addresses: Iterable[int]) -> list[tuple[int, bytes]]:
+        """Data writes to make, stopped, before any of these sites is planted (also before the
+        trap and fault hooks are): they keep ftrace away from nops among them."""
+        return self.ftrace.claims(addresses)
+
+    def releases(self, claimed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Data writes that undo claims(), to make, stopped, when the sites have their original
+        bytes again."""
+        return self.ftrace.releases(claimed)
+
+    @cached_property
+    def _orc(self) -> Orc | None:
+        return open_orc(self._kernel.elf)
+
+    def frame_rule(self, address: int) -> tuple[str, int, int] | None:
+        """(base register's D name, offset, return address offset from CFA), or None."""
+        if self._orc is None:
+            return None
+        rule = self._orc.rule(address - self._kernel.slide & MASK)
+        return None if rule is None else (rule.register, rule.offset, rule.return_address)
+
+    def page_table_root(self) -> int:
+        """Physical address of the page tables that map the kernel in every context.  Raises
+        KinstError where the kernel does not have x86's symbols for it."""
+        return page_table_root(self._kernel)
+
+
+def _running_banner(memory: Memory, text_base: int) -> str:
+    """The running kernel's version line, searched in memory, or "" when it is not found."""
+    tail = b""
+    for at in range(text_base, text_base + SEARCH, CHUNK):
+        try:
+            chunk = tail + memory.read(at, CHUNK)
+        except KinstError:
+            tail = b""
+            continue
+        found = chunk.find(b"Linux version ")
+        if 0 <= found < len(chunk) - 256:
+            line = chunk[found : found + 256].split(b"\n")[0].split(b"\0")[0]
+            if b"%s" not in line:
+                return line.decode("utf-8", "replace")
+        tail = chunk[-512:]
+    return ""
+
+
+def _verify(kernel: Kernel, text_base: int) -> None:
+    """Compare the build-id in memory to the file's; raises KinstError that names both."""
+    elf = kernel.elf
+    notes, end = elf.address("__start_notes"), elf.address("__stop_notes")
+    if notes is None or end is None:
+        raise KinstError(f"{elf.path}: no kernel notes (not a vmlinux?)")
+    try:
+        running = build_id_in(kernel.read(notes + kernel.slide & MASK, end - notes))
+    except KinstError:
+        running = ""
+    if running and running == elf.build_id:
+        return
+    banner = elf.address("linux_banner")
+    name = elf.read(banner, 96).split(b"\0")[0].decode("utf-8", "replace") if banner else ""
+    words = _running_banner(kernel.memory, text_base).split()
+    theirs = " ".join(words[:3]) or "not known"
+    raise KinstError(
+        f"the running kernel is {theirs} (build-id {running or 'not found'}), "
+        f"the file is {' '.join(name.split()[:3]) or elf.path} (build-id {elf.build_id})",
+        "give the vmlinux of the running kernel with --debug",
+    )
+
+
+def attach(
+    memory: Memory,
+    elf: Elf,
+    text_base: int,
+    *,
+    isa: str = "amd64",
+    cache: Path | None = None,
+) -> Linux:
+    """Attach to a running Linux kernel.
+
+    memory: the kernel's virtual memory.  elf: its vmlinux.  text_base: the running address of
+    _text (KASLR).  cache: the folder for saved indexes; kinst's own when None.  Raises
+    KinstError when the file is another kernel's, or has no symbols or BTF.
+    """
+    linked = elf.address("_text")
+    if linked is None:
+        raise KinstError(f"{elf.path}: no symbol _text", "a Linux vmlinux is needed")
+    kernel = Kernel(memory, elf, text_base - linked)
+    _verify(kernel, text_base)
+    btf = open_btf(elf, cache or cache_folder())
+    if btf is None:
+        raise KinstError(
+            f"{elf.path}: no .BTF section: kinst cannot tell where task_struct's members lie",
+            "it needs a kernel built with CONFIG_DEBUG_INFO_BTF",
+        )
+    return Linux(kernel, btf, gather(kernel, btf, isa))

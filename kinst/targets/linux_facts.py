@@ -1,0 +1,179 @@
+"""Facts of a running Linux kernel: built-ins, CPUs, the clock, its page tables.
+
+Sources: the kernel's include/linux/sched.h, include/linux/timekeeper_internal.h and
+arch/x86/kernel/tsc.c for the meaning; where members lie comes from the kernel's own BTF.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kinst.core.errors import KinstError
+from kinst.core.target import Access, Clock, Facts
+from kinst.image.btf import Btf
+from kinst.targets.linux_memory import MASK, Kernel
+
+NANOSECONDS = 1_000_000_000
+# Linux maps its image at this address plus phys_base (x86: __START_KERNEL_map).
+KERNEL_MAP = 0xFFFFFFFF80000000
+
+
+@dataclass(frozen=True, slots=True)
+class IsaNames:
+    """What Linux calls things on one ISA.
+
+    trap_hook: the C function that a breakpoint reaches with pt_regs.  pc: pt_regs' member.
+    pc_delta: saved pc minus the breakpoint instruction's address.
+    clocksource: the one whose cycles are those of the ISA's timestamp instruction.
+    """
+
+    trap_hook: str
+    pc: str
+    pc_delta: int
+    clocksource: str
+
+
+ISA_NAMES = {"amd64": IsaNames("exc_int3", "ip", 1, "tsc")}
+
+
+def builtins(kernel: Kernel, btf: Btf) -> dict[str, Access]:
+    """How in-target code finds D's built-in variables.
+
+    Raises KinstError naming the structure member or symbol that this kernel does not have.
+    """
+    if kernel.has("pcpu_hot"):  # 6.2 to 6.14 keep these together
+        hot = kernel.per_cpu("pcpu_hot")
+        task = hot + btf.offset("pcpu_hot", "current_task")
+        number = hot + btf.offset("pcpu_hot", "cpu_number")
+    else:
+        task, number = kernel.per_cpu("current_task"), kernel.per_cpu("cpu_number")
+
+    def in_task(*path: str, size: int = 4, signed: bool = True) -> Access:
+        structs = ("task_struct", "cred") if path[0] == "cred" else ("task_struct",) * len(path)
+        offsets = tuple(btf.offset(s, p) for s, p in zip(structs, path, strict=True))
+        return Access(task, offsets, size, signed)
+
+    comm = btf.member("task_struct", "comm")
+    return {
+        "curthread": Access(task, (), 8),
+        "cpu": Access(number, (), 4, True),
+        "pid": in_task("tgid"),
+        "tid": in_task("pid"),
+        "ppid": in_task("real_parent", "tgid"),
+        "uid": in_task("cred", "uid.val", signed=False),
+        "gid": in_task("cred", "gid.val", signed=False),
+        "execname": Access(task, (comm.offset,), comm.size, string=True),
+    }
+
+
+def online_cpus(kernel: Kernel) -> int:
+    """One more than the highest CPU that is online."""
+    possible = kernel.number(kernel.symbol("nr_cpu_ids"), 4) if kernel.has("nr_cpu_ids") else 64
+    if not 0 < possible <= 8192:
+        raise KinstError(f"the running kernel says it has {possible} CPUs: not a Linux kernel?")
+    mask = kernel.number(kernel.symbol("__cpu_online_mask"), (possible + 63) // 64 * 8)
+    return max(1, (mask & (1 << possible) - 1).bit_length())
+
+
+def per_cpu_bases(kernel: Kernel, cpus: int) -> tuple[int, ...]:
+    """The per-CPU base register's value on each CPU."""
+    table = kernel.symbol("__per_cpu_offset")
+    raw = kernel.read(table, 8 * cpus)
+    return tuple(int.from_bytes(raw[i : i + 8], "little") for i in range(0, 8 * cpus, 8))
+
+
+def _steady_timekeeper(kernel: Kernel, btf: Btf) -> int:
+    """The address of a timekeeper that is not being written.
+
+    The kernel makes a new state in shadow_timekeeper and copies it while the sequence count
+    is odd; a machine that stands still in that copy has a whole state there.
+    """
+    core = kernel.symbol("tk_core")
+    if btf.has("tk_data", "timekeeper"):
+        inside = btf.offset("tk_data", "timekeeper")
+    else:
+        inside = btf.size("seqcount_raw_spinlock") + 7 & -8
+    for _ in range(4):
+        if not kernel.number(core, 4) & 1:
+            return core + inside
+    return kernel.symbol("shadow_timekeeper") if kernel.has("shadow_timekeeper") else core + inside
+
+
+def clock(kernel: Kernel, btf: Btf, names: IsaNames, per_cpu_base: int) -> Clock | None:
+    """Cycles to CLOCK_MONOTONIC nanoseconds, as the kernel itself computes them.
+
+    codegen must multiply to 128 bits before the shift.  When the kernel keeps time by another
+    clock (hpet, kvm-clock), its scheduler's conversion of the TSC is taken: nanoseconds since
+    boot, which CLOCK_MONOTONIC is too, but without NTP's corrections.  None when it has
+    calibrated neither.
+    """
+    keeper = _steady_timekeeper(kernel, btf)
+
+    def field(path: str, size: int = 8) -> int:
+        return kernel.number(keeper + btf.offset("timekeeper", path), size)
+
+    def signed(value: int) -> int:
+        return value - (1 << 64) if value >> 63 else value
+
+    wall = signed(field("offs_real"))
+    source = field("tkr_mono.clock")
+    name_at = kernel.number(source + btf.offset("clocksource", "name"))
+    if kernel.text(name_at, 32) == names.clocksource:
+        shift = field("tkr_mono.shift", 4)
+        base = field("tkr_mono.base") + (field("tkr_mono.xtime_nsec") >> shift)
+        return Clock(field("tkr_mono.cycle_last"), base, field("tkr_mono.mult", 4), shift, wall)
+    if not kernel.has("cyc2ns") or not btf.has("cyc2ns_data", "cyc2ns_mul"):
+        return None
+    data = per_cpu_base + kernel.per_cpu("cyc2ns") & MASK
+
+    def cyc2ns(member: str, size: int) -> int:
+        return kernel.number(data + btf.offset("cyc2ns_data", member), size)
+
+    mult, shift = cyc2ns("cyc2ns_mul", 4), cyc2ns("cyc2ns_shift", 4)
+    if not mult:
+        return None
+    # Not rebased: the scheduler clock's zero may lie before the counter's.
+    return Clock(0, signed(cyc2ns("cyc2ns_offset", 8)), mult, shift, wall)
+
+
+def page_table_root(kernel: Kernel) -> int:
+    """Physical address of init_top_pgt, which maps the kernel in every context."""
+    base = kernel.number(kernel.symbol("phys_base"))
+    return kernel.symbol("init_top_pgt") - KERNEL_MAP + base & MASK
+
+
+def release(kernel: Kernel) -> str:
+    """The kernel's release (uname -r) from its banner, or "" when it cannot be read."""
+    found = re.match(r"Linux version (\S+)", kernel.text(kernel.symbol("linux_banner"), 128))
+    return found[1] if found else ""
+
+
+def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
+    """All facts of a kernel whose slide is known and verified.
+
+    Raises KinstError naming what is missing: an ISA without Linux names, a type, a symbol.
+    """
+    names = ISA_NAMES.get(isa)
+    if names is None:
+        raise KinstError(f"kinst does not know Linux on {isa}", f"it knows {', '.join(ISA_NAMES)}")
+    cpus = online_cpus(kernel)
+    bases = per_cpu_bases(kernel, cpus)
+
+    def optional(symbol: str) -> int:
+        return kernel.symbol(symbol) if kernel.has(symbol) else 0
+
+    return Facts(
+        os="Linux",
+        release=release(kernel),
+        slide=kernel.slide,
+        cpus=cpus,
+        builtins=builtins(kernel, btf),
+        nofault_read=optional("copy_from_kernel_nofault"),
+        trap_hook=kernel.symbol(names.trap_hook),
+        trap_pc_offset=btf.offset("pt_regs", names.pc),
+        trap_pc_delta=names.pc_delta,
+        fault_hook=optional("search_exception_tables"),
+        per_cpu_bases=bases,
+        clock=clock(kernel, btf, names, bases[0]),
+    )

@@ -1,0 +1,60 @@
+"""Reading the running kernel's memory, and addressing it by symbol."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kinst.core.errors import KinstError
+from kinst.image.elf import Elf
+
+MASK = (1 << 64) - 1
+
+
+class Memory(Protocol):
+    """What the personality needs of a target: kernel virtual memory."""
+
+    def read(self, address: int, size: int) -> bytes:
+        """Bytes at a virtual address; raises KinstError where nothing is mapped."""
+        ...
+
+
+class Kernel:
+    """A running kernel: its vmlinux file and its memory, slide bytes apart.
+
+    Every read raises KinstError where nothing is mapped, and symbol() where the file has no
+    such symbol.
+    """
+
+    def __init__(self, memory: Memory, elf: Elf, slide: int) -> None:
+        self.memory = memory
+        self.elf = elf
+        self.slide = slide
+
+    def has(self, symbol: str) -> bool:
+        return self.elf.address(symbol) is not None
+
+    def symbol(self, name: str) -> int:
+        """The running address of a symbol."""
+        linked = self.elf.address(name)
+        if linked is None:
+            raise KinstError(f"{self.elf.path}: the kernel has no symbol {name}")
+        return linked + self.slide & MASK
+
+    def per_cpu(self, name: str) -> int:
+        """A per-CPU variable's offset from the per-CPU base (linked at 0: it does not slide)."""
+        linked = self.elf.address(name)
+        if linked is None:
+            raise KinstError(f"{self.elf.path}: the kernel has no per-CPU variable {name}")
+        return linked
+
+    def read(self, address: int, size: int) -> bytes:
+        return self.memory.read(address, size)
+
+    def number(self, address: int, size: int = 8) -> int:
+        """An unsigned little-endian integer of `size` bytes."""
+        return int.from_bytes(self.memory.read(address, size), "little")
+
+    def text(self, address: int, limit: int) -> str:
+        """A NUL-terminated string of at most limit bytes."""
+        raw = self.memory.read(address, limit)
+        return raw.split(b"\0", 1)[0].decode("utf-8", "replace")
