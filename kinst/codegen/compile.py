@@ -1,0 +1,205 @@
+"""From typed tree to machine code, for the target and for the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from kinst.codegen.firing import Unit
+from kinst.codegen.lower_entry import write_entry, write_error
+from kinst.codegen.machine import Machine
+from kinst.codegen.objectfile import read_object
+from kinst.codegen.runtime import write_fault_hook, write_trap_hook
+from kinst.codegen.ssa import Function, module_text
+from kinst.codegen.walk import slots_read, string_table
+from kinst.core.errors import KinstError
+from kinst.core.records import ProgramLayout
+from kinst.dlang import typed
+
+Entry = tuple[int, ...]  # clause indexes that one entry runs, in order
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Code for one place in the target.
+
+    address: where `code` must be written.  entry_offsets, trap_hook, fault_hook: offsets in it.
+    slots: frame slots that each entry reads.  caller: entries that also read the slot which
+    their site's descriptor names (SITE_CFA_SLOT).  strings: bytes for the strings area.
+    ir: LLVM assembly before optimisation, for --dump.
+    """
+
+    code: bytes
+    address: int
+    entry_offsets: dict[Entry, int]
+    slots: dict[Entry, frozenset[int]]
+    caller: frozenset[Entry]
+    strings: bytes
+    trap_hook: int
+    fault_hook: int
+    ir: str
+
+    def entry(self, clauses: Entry) -> int:
+        """Address of the entry for these clauses."""
+        return self.address + self.entry_offsets[clauses]
+
+
+@dataclass(frozen=True, slots=True)
+class HostCode:
+    """Code in this process: entries are native addresses, valid while `engine` lives.
+
+    Each is void(u64 site descriptor, u64 frame followed by the CONTEXT_* words).
+    """
+
+    entries: dict[Entry, int]
+    strings: bytes
+    engine: Any
+    ir: str
+
+
+@cache
+def _initialize() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()  # for inline assembly, see Machine.timestamp_asm
+
+
+def host_triple() -> str:
+    """LLVM's triple of this process."""
+    return str(llvm.get_process_triple())
+
+
+def _name(entry: Entry) -> str:
+    return "entry_" + "_".join(map(str, entry))
+
+
+def _check_sizes(program: typed.Program, machine: Machine, layout: ProgramLayout) -> None:
+    """Raises KinstError where what the clauses write does not fit its area."""
+    scratch = machine.scratch
+    biggest = max((c.size for c in layout.clauses), default=0)
+    if biggest > scratch.ring_size:
+        raise KinstError(
+            f"a record of {biggest} bytes does not fit the buffer of {scratch.ring_size}",
+            "use a larger bufsize or a smaller strsize",
+        )
+    strings = len(string_table(program)[1])
+    for what, need, room in (
+        ("globals", layout.globals_size, scratch.globals_size),
+        ("strings", strings, scratch.strings_size),
+        ("aggregations", layout.agg_size, scratch.agg_size),
+    ):
+        if need > room:
+            raise KinstError(f"the program's {what} need {need} bytes, scratch has {room}")
+
+
+def lower_program(
+    program: typed.Program,
+    layout: ProgramLayout,
+    machine: Machine,
+    entries: Sequence[Entry],
+    error_clauses: Entry,
+    error_site: int,
+) -> tuple[str, bytes]:
+    """(LLVM assembly of the whole program for this machine, the strings area's bytes).
+
+    error_site: address of dtrace:::ERROR's site descriptor as the machine sees it.  Raises
+    KinstError for what the machine cannot do.
+    """
+    _check_sizes(program, machine, layout)
+    offsets, strings = string_table(program)
+    keys = max((a.data_offset - 8 for a in layout.aggregations if a.keys), default=0)
+    unit = Unit(machine, layout, offsets, keys)
+    error = write_error(unit, error_site, [program.clauses[i] for i in error_clauses])
+    functions: list[Function] = [error]
+    for entry in entries:
+        clauses = [program.clauses[i] for i in entry]
+        functions.append(write_entry(unit, _name(entry), clauses, error))
+    if not machine.host:
+        functions += [write_trap_hook(machine), write_fault_hook(machine)]
+    functions += unit.helpers.values()
+    return module_text(machine.triple, functions), strings
+
+
+def _optimise(module: Any, target: Any) -> None:
+    """O2 without what only costs time or space in straight code of a few dozen lines."""
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_unrolling = False
+    options.loop_interleaving = False
+    builder = llvm.create_pass_builder(target, options)
+    builder.getModulePassManager().run(module, builder)
+
+
+def _target(machine: Machine, jit: bool) -> Any:
+    target = llvm.Target.from_triple(machine.triple)
+    return target.create_target_machine(
+        features=machine.features,
+        opt=2,
+        reloc="static",
+        codemodel="jitdefault" if jit else "small",
+        jit=jit,
+    )
+
+
+def compile_target(
+    program: typed.Program,
+    layout: ProgramLayout,
+    machine: Machine,
+    entries: Sequence[Entry],
+    error_clauses: Entry,
+    error_site: int,
+    address: int,
+) -> Code:
+    """Machine code for the text area, to be written at `address` (a multiple of 16).
+
+    entries: the distinct tuples of clauses that sites run.  Raises KinstError for what this
+    kernel cannot do (a built-in that its personality does not know, arg0 at an instruction).
+    """
+    _initialize()
+    ir, strings = lower_program(program, layout, machine, entries, error_clauses, error_site)
+    module = llvm.parse_assembly(ir)
+    module.verify()
+    target = _target(machine, jit=False)
+    _optimise(module, target)
+    found = read_object(target.emit_object(module))
+    in_error = [slots_read(program.clauses[i], machine) for i in error_clauses]
+    slots: dict[Entry, frozenset[int]] = {}
+    caller: set[Entry] = set()
+    for entry in entries:
+        reads = [slots_read(program.clauses[i], machine) for i in entry] + in_error
+        slots[entry] = frozenset[int]().union(*(read for read, _ in reads))
+        if any(uses for _, uses in reads):
+            caller.add(entry)
+    return Code(
+        found.code, address, {entry: found.offsets[_name(entry)] for entry in entries}, slots,
+        frozenset(caller), strings, found.offsets["trap_hook"], found.offsets["fault_hook"], ir,
+    )  # fmt: skip
+
+
+def compile_host(
+    program: typed.Program,
+    layout: ProgramLayout,
+    machine: Machine,
+    entries: Sequence[Entry],
+    error_clauses: Entry,
+    error_site: int,
+) -> HostCode:
+    """Native code for this process, for BEGIN, END, timers and stop-planted probes.
+
+    error_site: address in this process.  Raises KinstError as compile_target does.
+    """
+    _initialize()
+    ir, strings = lower_program(program, layout, machine, entries, error_clauses, error_site)
+    module = llvm.parse_assembly(ir)
+    module.verify()
+    target = _target(machine, jit=True)
+    _optimise(module, target)
+    engine = llvm.create_mcjit_compiler(module, target)
+    engine.finalize_object()
+    addresses = {entry: int(engine.get_function_address(_name(entry))) for entry in entries}
+    return HostCode(addresses, strings, engine, ir)

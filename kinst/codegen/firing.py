@@ -1,0 +1,133 @@
+"""What lowering knows while it writes the code of one firing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from kinst.codegen.machine import Machine
+from kinst.codegen.ssa import Function, Local, Value, const
+from kinst.core.errors import KinstError
+from kinst.core.layout import STATE_HEAD
+from kinst.core.records import ProgramLayout
+
+# Working memory of a clause (Scratch.temp): a word for loads, the key of an aggregation, then
+# the strings of one action, one after another.
+TEMP_WORD = 0
+TEMP_KEYS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A D string at an address: ends at a NUL, or after `bound` bytes if there is none."""
+
+    address: Value
+    bound: int
+
+
+Lowered = Value | Text
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One module being written.  strings: offset of each literal in the strings area.
+
+    helpers: the functions written so far, by name."""
+
+    machine: Machine
+    layout: ProgramLayout
+    strings: Mapping[bytes, int]
+    key_bytes: int
+    helpers: dict[str, Function] = field(default_factory=dict)
+
+    def helper(self, name: str, write: Callable[[Unit, str], Function]) -> Function:
+        """The helper of this name, written by `write` when first asked for."""
+        if name not in self.helpers:
+            self.helpers[name] = write(self, name)
+        return self.helpers[name]
+
+    def function(self, name: str, params: int, result: int = 64) -> Function:
+        """A new internal function of `params` i64s in the machine's convention, never inlined:
+        what it needs saved must not be saved by the hot path."""
+        values = tuple(Value(64, f"%a{i}") for i in range(params))
+        return Function(name, values, result, self.machine.convention, noinline=True)
+
+
+@dataclass(slots=True)
+class Faults:
+    """Where a fault in the clause being written goes, and who went there."""
+
+    label: str
+    action: int = 0  # 0: the predicate; actions count from 1, as DTrace numbers them
+    sources: list[tuple[str, int, int, Value]] = field(default_factory=list)
+
+    def add(self, code: Function, bad: Value, kind: int, value: Value) -> None:
+        """Leave the clause with this fault when `bad` (an i1) is set."""
+        going = code.fresh("fine")
+        self.sources.append((code.at, self.action, kind, value))
+        code.branch(bad, self.label, going, likely=False)
+        code.block(going)
+
+
+@dataclass(slots=True)
+class Firing:
+    """One firing of a probe, on one CPU.
+
+    code: the function being written.  site, frame: addresses.  cpu: the CPU number, slot: its
+    place in scratch (the same in the target), state: address of its state page.
+    time: the firing's timestamp in ns, 0 until first asked for.  ordinal: of the clause.
+    in_error: the clause is dtrace:::ERROR's, whose arguments are in the state page.
+    text_at: bytes of working memory in use by the strings of this action.
+    """
+
+    unit: Unit
+    code: Function
+    site: Value
+    frame: Value
+    cpu: Value
+    slot: Value
+    state: Value
+    time: Local
+    faults: Faults
+    ordinal: int = 0
+    in_error: bool = False
+    text_at: int = 0
+
+    def scaled(self, area: int, size: int) -> Value:
+        """Address of this CPU's part of an area with `size` bytes for each slot."""
+        if self.unit.machine.host:
+            return const(self.unit.machine.address(area + self.unit.machine.scratch.cpus * size))
+        shift = size.bit_length() - 1
+        power = size == 1 << shift
+        offset = self.code.op("shl" if power else "mul", self.slot, shift if power else size)
+        return self.code.add(offset, self.unit.machine.address(area))
+
+    def temp(self) -> Value:
+        """Address of this CPU's working memory."""
+        scratch = self.unit.machine.scratch
+        return self.scaled(scratch.temp, scratch.temp_size)
+
+    def start_action(self, number: int) -> None:
+        self.faults.action = number
+        self.text_at = 0
+
+    def text_room(self, size: int) -> Value:
+        """Address of room for a string of `size` bytes, until the action ends.
+
+        Raises KinstError when the action has used it all up."""
+        at = TEMP_KEYS + self.unit.key_bytes + self.text_at
+        limit = self.unit.machine.scratch.temp_size
+        if at + size > limit:
+            raise KinstError(
+                f"one action needs more than {limit} bytes for its strings",
+                "use a smaller strsize, or split the action",
+            )
+        self.text_at += (size + 7) & -8
+        return self.code.add(self.temp(), at)
+
+    def field(self, offset: int) -> Value:
+        """Address of a word of the state page."""
+        return self.code.add(self.state, offset)
+
+    def head(self) -> Value:
+        return self.code.load(64, self.field(STATE_HEAD))

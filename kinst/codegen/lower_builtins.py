@@ -1,0 +1,227 @@
+"""Built-in variables: from the site, the frame, per-CPU data, the clock, or the host context."""
+
+from __future__ import annotations
+
+from kinst.codegen.firing import Firing, Lowered, Text
+from kinst.codegen.lower_memory import load_word
+from kinst.codegen.machine import Machine
+from kinst.codegen.ssa import Function, Value, const
+from kinst.core.dtypes import DType, IntType, PointerType
+from kinst.core.errors import KinstError
+from kinst.core.layout import (
+    CONTEXT_ARGS,
+    CONTEXT_CALLER,
+    CONTEXT_CPU,
+    CONTEXT_CURTHREAD,
+    CONTEXT_EXECNAME,
+    CONTEXT_GID,
+    CONTEXT_PID,
+    CONTEXT_PPID,
+    CONTEXT_TID,
+    CONTEXT_TIMESTAMP,
+    CONTEXT_UID,
+    CONTEXT_VTIMESTAMP,
+    CONTEXT_WALLTIMESTAMP,
+    SITE_CFA_OFFSET,
+    SITE_CFA_SLOT,
+    SITE_EPID,
+    SITE_FUNCTION,
+    SITE_MODULE,
+    SITE_NAME,
+    SITE_PROBE,
+    SITE_PROVIDER,
+    SITE_RA_OFFSET,
+    STATE_FAULT,
+)
+from kinst.core.target import Access
+from kinst.dlang.typed import is_signed
+
+_SITE_TEXT = {
+    "probeprov": SITE_PROVIDER,
+    "probemod": SITE_MODULE,
+    "probefunc": SITE_FUNCTION,
+    "probename": SITE_NAME,
+}
+_CONTEXT = {
+    "cpu": CONTEXT_CPU,
+    "pid": CONTEXT_PID,
+    "tid": CONTEXT_TID,
+    "ppid": CONTEXT_PPID,
+    "uid": CONTEXT_UID,
+    "gid": CONTEXT_GID,
+    "curthread": CONTEXT_CURTHREAD,
+    "timestamp": CONTEXT_TIMESTAMP,
+    "vtimestamp": CONTEXT_VTIMESTAMP,
+    "walltimestamp": CONTEXT_WALLTIMESTAMP,
+    "caller": CONTEXT_CALLER,
+} | {f"arg{i}": CONTEXT_ARGS + i for i in range(10)}
+_CONTEXT_NAME_SIZE = 32
+_NO_SLOT = 0xFFFFFFFF
+
+
+def bits_of(type_: DType) -> int:
+    """Bits of a scalar."""
+    if isinstance(type_, (IntType, PointerType)):
+        return 8 * type_.size
+    raise KinstError(f"a value of type {type_} cannot be computed with")
+
+
+def read_access(code: Function, machine: Machine, access: Access) -> Lowered:
+    """The value that `access` describes, in the target."""
+    if access.per_cpu is None:
+        value = const(access.address)
+    elif machine.per_cpu is None:
+        raise KinstError(f"{machine.name} has no per-CPU data")
+    else:
+        bits = 64 if access.offsets else 8 * access.size
+        space = machine.per_cpu.address_space
+        if space is None:
+            base = code.asm(machine.per_cpu.base_asm, "=r")
+            value = code.load(bits, code.add(base, access.per_cpu))
+        else:
+            value = code.load(bits, const(access.per_cpu), space)
+    if not access.offsets:
+        return Text(value, access.size) if access.string else value
+    for offset in access.offsets[:-1]:
+        value = code.load(64, code.add(value, offset))
+    value = code.add(value, access.offsets[-1])
+    return Text(value, access.size) if access.string else code.load(8 * access.size, value)
+
+
+def context_word(firing: Firing, index: int) -> Value:
+    """Address of a word of the host context."""
+    return firing.code.add(firing.frame, 8 * (firing.unit.machine.frame_slots + index))
+
+
+def timestamp(firing: Firing) -> Value:
+    """ns; the same for the whole firing, read when first asked for."""
+    code = firing.code
+    machine = firing.unit.machine
+    if machine.host:
+        return code.load(64, context_word(firing, CONTEXT_TIMESTAMP))
+    if machine.clock is None or not machine.timestamp_asm:
+        raise KinstError("the clock of this kernel is not known: records cannot be timed")
+    known = code.get(firing.time)
+    before = code.at
+    read, after = code.fresh("clock"), code.fresh("timed")
+    code.branch(code.icmp("eq", known, 0), read, after)
+    code.block(read)
+    cycles = code.asm(machine.timestamp_asm, machine.timestamp_constraints)
+    elapsed = code.op("sub", cycles, machine.clock.base_cycles)
+    product = code.op("mul", code.convert(elapsed, 128, signed=False), machine.clock.mult)
+    scaled = code.convert(code.op("lshr", product, machine.clock.shift), 64, signed=False)
+    now = code.add(scaled, machine.clock.base_ns)
+    code.set(firing.time, now)
+    code.jump(after)
+    code.block(after)
+    return code.phi(64, [(known, before), (now, read)])
+
+
+def _walltimestamp(firing: Firing) -> Value:
+    now = timestamp(firing)
+    clock = firing.unit.machine.clock
+    assert clock is not None  # timestamp() has raised
+    return firing.code.add(now, clock.wall_offset)
+
+
+def _caller(firing: Firing) -> Value:
+    """The return address by the site's CFA rule; 0 where the unwinder has none.
+
+    The stack itself is read directly; another base register may hold anything.
+    """
+    code = firing.code
+    slot = code.load(32, code.add(firing.site, SITE_CFA_SLOT))
+    begin = code.at
+    known, stack, other, end = (code.fresh(n) for n in ("cfa", "stack", "other", "caller"))
+    code.branch(code.icmp("eq", slot, _NO_SLOT), end, known)
+    code.block(known)
+    index = code.op("shl", code.convert(slot, 64, signed=False), 3)
+    base = code.load(64, code.op("add", firing.frame, index))
+    offsets = [
+        code.convert(code.load(32, code.add(firing.site, at)), 64, signed=True)
+        for at in (SITE_CFA_OFFSET, SITE_RA_OFFSET)
+    ]
+    address = code.op("add", code.op("add", base, offsets[0]), offsets[1])
+    code.branch(code.icmp("eq", slot, firing.unit.machine.sp_slot), stack, other)
+    code.block(stack)
+    near = code.load(64, address)
+    code.jump(end)
+    code.block(other)
+    far = load_word(firing, address, 64)
+    far_at = code.at
+    code.jump(end)
+    code.block(end)
+    return code.phi(64, [(const(0), begin), (near, stack), (far, far_at)])
+
+
+def _argument(firing: Firing, number: int) -> Value:
+    """argN in the target: a C argument register, where probes have arguments at all."""
+    machine = firing.unit.machine
+    if number >= len(machine.arguments):
+        raise KinstError(
+            f"arg{number} means nothing at an instruction", "use regs[], for example regs[R_RDI]"
+        )
+    return firing.code.load(64, firing.code.add(firing.frame, 8 * machine.arguments[number]))
+
+
+def _error_argument(firing: Firing, number: int) -> Value:
+    """arg1..arg5 of dtrace:::ERROR: epid, action, offset, kind, value."""
+    place = {1: 0, 2: 1, 4: 2, 5: 3}.get(number)
+    if place is None:
+        return const(0)
+    return firing.code.load(64, firing.field(STATE_FAULT + 8 * place))
+
+
+def _scalar(firing: Firing, name: str) -> Lowered:
+    code = firing.code
+    machine = firing.unit.machine
+    if name == "id":
+        return code.load(32, code.add(firing.site, SITE_PROBE))
+    if name == "epid":
+        return epid(firing)
+    number = int(name[3:]) if name[:3] == "arg" and name[3:].isdigit() else -1
+    if number >= 0 and firing.in_error:
+        return _error_argument(firing, number)
+    if machine.host:
+        if name == "execname":
+            return Text(context_word(firing, CONTEXT_EXECNAME), _CONTEXT_NAME_SIZE)
+        if name in _CONTEXT:
+            return code.load(64, context_word(firing, _CONTEXT[name]))
+    elif number >= 0:
+        return _argument(firing, number)
+    elif name == "cpu":
+        return firing.cpu
+    elif name == "timestamp":
+        return timestamp(firing)
+    elif name == "walltimestamp":
+        return _walltimestamp(firing)
+    elif name == "caller":
+        return _caller(firing)
+    elif name in machine.builtins:
+        return read_access(code, machine, machine.builtins[name])
+    raise KinstError(f"{name} is not available in this kernel ({machine.name})")
+
+
+def epid(firing: Firing) -> Value:
+    """i32: of the clause being run."""
+    return firing.code.add(
+        firing.code.load(32, firing.code.add(firing.site, SITE_EPID)), firing.ordinal
+    )
+
+
+def builtin(firing: Firing, name: str, type_: DType) -> Lowered:
+    """The built-in variable of this D name, converted to its D type.
+
+    Raises KinstError when the machine has no such thing.
+    """
+    if name in _SITE_TEXT:
+        code = firing.code
+        address = code.load(64, code.add(firing.site, _SITE_TEXT[name]))
+        return Text(address, firing.unit.layout.strsize)
+    value = _scalar(firing, name)
+    if isinstance(value, Text):
+        return value
+    machine = firing.unit.machine
+    access = None if machine.host else machine.builtins.get(name)
+    signed = access.signed if access else is_signed(type_)
+    return firing.code.convert(value, bits_of(type_), signed)

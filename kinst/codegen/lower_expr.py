@@ -1,0 +1,235 @@
+"""Expressions.  D computes as C does at each type's width; what C leaves undefined is defined:
+everything wraps, and shifts are DTrace's, of 64 bits with the count modulo 64."""
+
+from __future__ import annotations
+
+from kinst.codegen.firing import Firing, Lowered, Text
+from kinst.codegen.lower_builtins import bits_of, builtin
+from kinst.codegen.lower_memory import compare_texts, copy_text, load_string, load_word
+from kinst.codegen.records import size_of
+from kinst.codegen.ssa import Value, const
+from kinst.codegen.walk import register_slot
+from kinst.core.dtypes import StringType
+from kinst.core.errors import KinstError
+from kinst.core.layout import FAULT_DIVZERO, FAULT_ILLOP
+from kinst.dlang import typed
+
+_PLAIN = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
+_DIVIDE = {"/": "div", "%": "rem"}
+_COMPARE = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+
+
+def scalar(firing: Firing, expr: typed.Expr) -> Value:
+    """The value of an integer or pointer expression."""
+    value = lower(firing, expr)
+    return value.address if isinstance(value, Text) else value
+
+
+def text(firing: Firing, expr: typed.Expr) -> Text:
+    """The value of a string expression."""
+    value = lower(firing, expr)
+    if isinstance(value, Text):
+        return value
+    raise KinstError(f"{expr.span}: a string was expected")
+
+
+def truth(firing: Firing, expr: typed.Expr) -> Value:
+    """Whether the value is not zero, as an i1."""
+    return firing.code.icmp("ne", scalar(firing, expr), 0)
+
+
+def lower(firing: Firing, expr: typed.Expr) -> Lowered:
+    """The value of any expression; its effects happen in D's order, left to right."""
+    match expr:
+        case typed.IntConst():
+            return const(expr.value, bits_of(expr.type))
+        case typed.StrConst():
+            machine = firing.unit.machine
+            offset = machine.scratch.strings + firing.unit.strings[expr.value]
+            return Text(const(machine.address(offset)), len(expr.value) + 1)
+        case typed.Builtin():
+            return builtin(firing, expr.name, expr.type)
+        case typed.RegisterRead():
+            return _register(firing, expr)
+        case typed.GlobalRead():
+            return _read_global(firing, expr.variable)
+        case typed.Assign():
+            return _assign(firing, expr)
+        case typed.Step():
+            return _step(firing, expr)
+        case typed.Unary():
+            return _unary(firing, expr)
+        case typed.Binary():
+            return _binary(firing, expr)
+        case typed.Logical():
+            return _logical(firing, expr)
+        case typed.Conditional():
+            return _conditional(firing, expr)
+        case typed.Comma():
+            lower(firing, expr.left)
+            return lower(firing, expr.right)
+        case typed.Cast():
+            return _cast(firing, expr)
+        case typed.Load():
+            address = firing.code.convert(scalar(firing, expr.address), 64, signed=False)
+            if isinstance(expr.type, StringType):
+                return load_string(firing, address, size_of(expr.type, firing.unit.layout.strsize))
+            return load_word(firing, address, bits_of(expr.type))
+    raise KinstError(f"{expr.span}: kinst cannot compile {type(expr).__name__} yet")
+
+
+def _register(firing: Firing, expr: typed.RegisterRead) -> Value:
+    code = firing.code
+    machine = firing.unit.machine
+    if isinstance(expr.index, typed.IntConst):
+        slot = register_slot(machine, expr.index.value)
+        if slot is None:
+            raise KinstError(f"{expr.span}: there is no regs[{expr.index.value}]")
+        address = code.add(firing.frame, 8 * slot)
+    else:
+        number = scalar(firing, expr.index)
+        wide = code.convert(number, 64, typed.is_signed(expr.index.type))
+        offset = const(-1)
+        for register in machine.registers:
+            here = code.icmp("eq", wide, register.index)
+            offset = code.select(here, const(8 * register.slot), offset)
+        bad = code.icmp("eq", offset, const((1 << 64) - 1))
+        firing.faults.add(code, bad, FAULT_ILLOP, wide)
+        address = code.op("add", firing.frame, offset)
+    return code.convert(code.load(64, address), bits_of(expr.type), signed=False)
+
+
+def _global(firing: Firing, variable: typed.Variable) -> Value:
+    machine = firing.unit.machine
+    offset = firing.unit.layout.variables[variable.index]
+    return const(machine.address(machine.scratch.globals + offset))
+
+
+def _read_global(firing: Firing, variable: typed.Variable) -> Lowered:
+    address = _global(firing, variable)
+    if isinstance(variable.type, StringType):
+        return Text(address, size_of(variable.type, firing.unit.layout.strsize))
+    return firing.code.load(bits_of(variable.type), address)
+
+
+def _assign(firing: Firing, expr: typed.Assign) -> Lowered:
+    address = _global(firing, expr.variable)
+    if isinstance(expr.variable.type, StringType):
+        size = size_of(expr.variable.type, firing.unit.layout.strsize)
+        copy_text(firing, text(firing, expr.value), address, size)
+        return Text(address, size)
+    value = scalar(firing, expr.value)
+    firing.code.store(value, address)
+    return value
+
+
+def _step(firing: Firing, expr: typed.Step) -> Value:
+    address = _global(firing, expr.variable)
+    bits = bits_of(expr.variable.type)
+    old = firing.code.load(bits, address)
+    new = firing.code.op("add", old, expr.by)
+    firing.code.store(new, address)
+    return firing.code.convert(old if expr.post else new, bits_of(expr.type), signed=True)
+
+
+def _unary(firing: Firing, expr: typed.Unary) -> Value:
+    code = firing.code
+    value = scalar(firing, expr.operand)
+    if expr.op == "-":
+        return code.op("sub", const(0, value.bits), value)
+    if expr.op == "~":
+        return code.op("xor", value, -1)
+    zero = code.icmp("eq", value, 0)
+    return code.convert(zero, bits_of(expr.type), signed=False)
+
+
+def _compare(firing: Firing, expr: typed.Binary, left: Value, right: Value, sign: bool) -> Value:
+    predicate = _COMPARE[expr.op]
+    if predicate not in ("eq", "ne"):
+        predicate = ("s" if sign else "u") + predicate
+    result = firing.code.icmp(predicate, left, right)
+    return firing.code.convert(result, bits_of(expr.type), signed=False)
+
+
+def _binary(firing: Firing, expr: typed.Binary) -> Value:
+    code = firing.code
+    if isinstance(expr.left.type, StringType) and isinstance(expr.right.type, StringType):
+        order = compare_texts(firing, text(firing, expr.left), text(firing, expr.right))
+        return _compare(firing, expr, order, const(0), True)
+    left = scalar(firing, expr.left)
+    right = scalar(firing, expr.right)
+    signed = typed.is_signed(expr.left.type)
+    if expr.op in _PLAIN:
+        return code.op(_PLAIN[expr.op], left, right)
+    if expr.op in _COMPARE:
+        return _compare(firing, expr, left, right, signed)
+    if expr.op in _DIVIDE:
+        return _divide(firing, _DIVIDE[expr.op], left, right, signed)
+    return _shift(firing, expr, left, right, signed)
+
+
+def _divide(firing: Firing, opcode: str, left: Value, right: Value, signed: bool) -> Value:
+    """Division; by zero it faults, the least number by -1 wraps instead of trapping."""
+    code = firing.code
+    firing.faults.add(code, code.icmp("eq", right, 0), FAULT_DIVZERO, const(0))
+    if not signed:
+        return code.op("u" + opcode, left, right)
+    minus = code.icmp("eq", right, -1)
+    result = code.op("s" + opcode, left, code.select(minus, const(1, left.bits), right))
+    wrapped = const(0, left.bits)
+    if opcode == "div":
+        wrapped = code.op("sub", wrapped, left)
+    return code.select(minus, wrapped, result)
+
+
+def _shift(firing: Firing, expr: typed.Binary, left: Value, right: Value, signed: bool) -> Value:
+    code = firing.code
+    count = code.op("and", code.convert(right, 64, signed=False), 63)
+    opcode = "shl" if expr.op == "<<" else "ashr" if signed else "lshr"
+    wide = code.op(opcode, code.convert(left, 64, signed), count)
+    return code.convert(wide, left.bits, signed)
+
+
+def _logical(firing: Firing, expr: typed.Logical) -> Value:
+    code = firing.code
+    left = truth(firing, expr.left)
+    if expr.op == "^^":
+        result = code.op("xor", left, truth(firing, expr.right))
+        return code.convert(result, bits_of(expr.type), signed=False)
+    before = code.at
+    other, end = code.fresh("right"), code.fresh("both")
+    if expr.op == "&&":
+        code.branch(left, other, end)
+    else:
+        code.branch(left, end, other)
+    code.block(other)
+    right = truth(firing, expr.right)
+    after = code.at
+    code.jump(end)
+    code.block(end)
+    decided = const(0 if expr.op == "&&" else 1, 1)
+    result = code.phi(1, [(decided, before), (right, after)])
+    return code.convert(result, bits_of(expr.type), signed=False)
+
+
+def _conditional(firing: Firing, expr: typed.Conditional) -> Lowered:
+    code = firing.code
+    then, otherwise, end = (code.fresh(n) for n in ("then", "else", "end"))
+    code.branch(truth(firing, expr.condition), then, otherwise)
+    found: list[tuple[Lowered, str]] = []
+    for label, side in ((then, expr.then), (otherwise, expr.otherwise)):
+        code.block(label)
+        found.append((lower(firing, side), code.at))
+        code.jump(end)
+    code.block(end)
+    words = [(v.address if isinstance(v, Text) else v, at) for v, at in found]
+    bounds = [v.bound for v, _ in found if isinstance(v, Text)]
+    result = code.phi(words[0][0].bits, words)
+    return Text(result, max(bounds)) if bounds else result
+
+
+def _cast(firing: Firing, expr: typed.Cast) -> Lowered:
+    value = lower(firing, expr.operand)
+    if isinstance(value, Text):
+        return value if isinstance(expr.type, StringType) else value.address
+    return firing.code.convert(value, bits_of(expr.type), typed.is_signed(expr.operand.type))

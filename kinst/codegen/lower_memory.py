@@ -1,0 +1,143 @@
+"""Loads that cannot hurt the kernel, and strings: copy, compare, load."""
+
+from __future__ import annotations
+
+from kinst.codegen.firing import TEMP_WORD, Firing, Text, Unit
+from kinst.codegen.ssa import Function, Value, const
+from kinst.core.layout import FAULT_BADADDR
+
+# Strings are read in aligned pieces of this many bytes: none crosses a page, so nothing past
+# the page of the last byte is touched.
+PIECE = 64
+
+
+def _read(unit: Unit, name: str) -> Function:
+    """read(dst, src, size) -> 0 or error: the C function, behind the cheap convention."""
+    code = unit.function(name, 3)
+    code.ret(code.call_c(unit.machine.nofault_read, code.params))
+    return code
+
+
+def load_word(firing: Firing, address: Value, bits: int) -> Value:
+    """The integer at any address of the traced kernel; a bad one faults."""
+    code = firing.code
+    room = code.add(firing.temp(), TEMP_WORD)
+    size = const(bits // 8)
+    failed = code.call(firing.unit.helper("read", _read), (room, address, size))
+    firing.faults.add(code, code.icmp("ne", failed, 0), FAULT_BADADDR, address)
+    return code.load(bits, room)
+
+
+def _read_string(unit: Unit, name: str) -> Function:
+    """read_string(dst, src, size) -> 0 or error: at most size bytes with the NUL at dst."""
+    code = unit.function(name, 3)
+    dst, src, size = code.params
+    done = code.local(64)
+    code.jump("piece")
+    code.block("piece")
+    at = code.get(done)
+    source = code.op("add", src, at)
+    whole = code.op("sub", const(PIECE), code.op("and", source, PIECE - 1))
+    left = code.op("sub", size, at)
+    length = code.select(code.icmp("ult", whole, left), whole, left)
+    failed = code.call_c(unit.machine.nofault_read, (code.op("add", dst, at), source, length))
+    code.branch(code.icmp("ne", failed, 0), "bad", "look", likely=False)
+    code.block("look")
+    end = code.op("add", at, length)
+    code.jump("byte")
+    code.block("byte")
+    here = code.get(done)
+    byte = code.load(8, code.op("add", dst, here))
+    following = code.op("add", here, 1)
+    code.set(done, following)
+    code.branch(code.icmp("eq", byte, 0), "good", "more")
+    code.block("more")
+    code.branch(code.icmp("eq", following, end), "full", "byte")
+    code.block("full")
+    code.branch(code.icmp("ult", following, size), "piece", "cut")
+    code.block("cut")
+    code.store(const(0, 8), code.op("sub", code.op("add", dst, size), const(1)))
+    code.jump("good")
+    code.block("good")
+    code.ret(const(0))
+    code.block("bad")
+    code.ret(const(1))
+    return code
+
+
+def load_string(firing: Firing, address: Value, size: int) -> Text:
+    """The string at any address of the traced kernel, cut to size - 1 bytes."""
+    room = firing.text_room(size)
+    code = firing.code
+    helper = firing.unit.helper("read_string", _read_string)
+    failed = code.call(helper, (room, address, const(size)))
+    firing.faults.add(code, code.icmp("ne", failed, 0), FAULT_BADADDR, address)
+    return Text(room, size)
+
+
+def _copy_string(unit: Unit, name: str) -> Function:
+    """copy_string(dst, src, most, fill): at most `most` bytes up to a NUL, then NULs: one, and
+    as many as it takes to reach `fill` bytes in all."""
+    code = unit.function(name, 4, 0)
+    dst, src, most, fill = code.params
+    at = code.local(64)
+    code.jump("test")
+    code.block("test")
+    here = code.get(at)
+    code.branch(code.icmp("ult", here, most), "copy", "zero")
+    code.block("copy")
+    byte = code.load(8, code.op("add", src, here))
+    code.branch(code.icmp("eq", byte, 0), "zero", "keep")
+    code.block("keep")
+    code.store(byte, code.op("add", dst, here))
+    code.set(at, code.op("add", here, 1))
+    code.jump("test")
+    code.block("zero")
+    here = code.get(at)
+    code.store(const(0, 8), code.op("add", dst, here))
+    following = code.op("add", here, 1)
+    code.set(at, following)
+    code.branch(code.icmp("ult", following, fill), "zero", "end")
+    code.block("end")
+    code.ret()
+    return code
+
+
+def copy_text(firing: Firing, text: Text, to: Value, size: int, pad: bool = False) -> None:
+    """Store the string in `size` bytes, cut if need be; pad: zeros to the end."""
+    most = const(min(text.bound, size - 1))
+    helper = firing.unit.helper("copy_string", _copy_string)
+    firing.code.call(helper, (to, text.address, most, const(size if pad else 0)))
+
+
+def _compare_strings(unit: Unit, name: str) -> Function:
+    """compare_strings(a, b, a's bound, b's bound) -> <0, 0, >0, bytes being unsigned."""
+    code = unit.function(name, 4)
+    a, b, a_bound, b_bound = code.params
+    at = code.local(64)
+    code.jump("test")
+    code.block("test")
+    here = code.get(at)
+    bytes_ = []
+    for letter, start, bound in (("a", a, a_bound), ("b", b, b_bound)):
+        before = code.at
+        code.branch(code.icmp("ult", here, bound), f"in_{letter}", f"after_{letter}")
+        code.block(f"in_{letter}")
+        byte = code.convert(code.load(8, code.op("add", start, here)), 64, signed=False)
+        code.jump(f"after_{letter}")
+        code.block(f"after_{letter}")
+        bytes_.append(code.phi(64, [(byte, f"in_{letter}"), (const(0), before)]))
+    code.branch(code.icmp("eq", bytes_[0], bytes_[1]), "same", "end")
+    code.block("same")
+    code.set(at, code.op("add", here, 1))
+    code.branch(code.icmp("eq", bytes_[0], 0), "end", "test")
+    code.block("end")
+    code.ret(code.op("sub", bytes_[0], bytes_[1]))
+    return code
+
+
+def compare_texts(firing: Firing, left: Text, right: Text) -> Value:
+    """i64 below, at or above zero, as strcmp(3)."""
+    helper = firing.unit.helper("compare_strings", _compare_strings)
+    args = (left.address, right.address, const(left.bound), const(right.bound))
+    return firing.code.call(helper, args)

@@ -1,0 +1,206 @@
+"""A small writer of LLVM assembly text.
+
+Text, and not llvmlite.ir, because that has no atomic access through opaque pointers, no string
+attributes and no types that a checker can see.  Every address is an i64; the one place that
+turns it to a pointer is here (LLVM Language Reference: "inttoptr", "Atomic Memory Ordering").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+LIKELY = 2000  # weight of the taken side of a branch that is nearly always taken
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An integer of `bits` bits: a register (%v1) or a constant, as LLVM spells it."""
+
+    bits: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"i{self.bits} {self.text}"
+
+
+def const(value: int, bits: int = 64) -> Value:
+    """The constant value modulo 2**bits."""
+    return Value(bits, str(value & ((1 << bits) - 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A variable of a function; LLVM turns it to registers."""
+
+    bits: int
+    name: str
+
+
+@dataclass(slots=True)
+class Function:
+    """One function as it is being written.  result: bits, 0 for void."""
+
+    name: str
+    params: tuple[Value, ...]
+    result: int
+    convention: str
+    internal: bool = True
+    noinline: bool = False
+    locals: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    at: str = "begin"  # label of the block being written
+    count: int = 0
+
+    def fresh(self, hint: str = "v") -> str:
+        self.count += 1
+        return f"{hint}.{self.count}"
+
+    def _line(self, text: str) -> None:
+        self.lines.append("  " + text)
+
+    def _value(self, bits: int, text: str) -> Value:
+        name = "%" + self.fresh()
+        self._line(f"{name} = {text}")
+        return Value(bits, name)
+
+    # Arithmetic.
+
+    def op(self, opcode: str, left: Value, right: Value | int) -> Value:
+        """add sub mul and or xor shl lshr ashr udiv sdiv urem srem, wrapping."""
+        operand = const(right, left.bits) if isinstance(right, int) else right
+        return self._value(left.bits, f"{opcode} {left}, {operand.text}")
+
+    def add(self, left: Value, right: Value | int) -> Value:
+        return left if right == 0 else self.op("add", left, right)
+
+    def icmp(self, predicate: str, left: Value, right: Value | int) -> Value:
+        operand = const(right, left.bits) if isinstance(right, int) else right
+        return self._value(1, f"icmp {predicate} {left}, {operand.text}")
+
+    def select(self, condition: Value, then: Value, otherwise: Value) -> Value:
+        return self._value(then.bits, f"select {condition}, {then}, {otherwise}")
+
+    def convert(self, value: Value, bits: int, signed: bool) -> Value:
+        """value cut to, or sign- or zero-extended to, `bits` bits."""
+        if bits == value.bits:
+            return value
+        opcode = "trunc" if bits < value.bits else "sext" if signed else "zext"
+        return self._value(bits, f"{opcode} {value} to i{bits}")
+
+    def leading_zeros(self, value: Value) -> Value:
+        """Of an i64; 64 for 0."""
+        return self._value(64, f"call i64 @llvm.ctlz.i64({value}, i1 false)")
+
+    # Memory.
+
+    def _pointer(self, address: Value, space: int = 0) -> str:
+        kind = f"ptr addrspace({space})" if space else "ptr"
+        name = "%" + self.fresh("p")
+        self._line(f"{name} = inttoptr {address} to {kind}")
+        return f"{kind} {name}"
+
+    def load(self, bits: int, address: Value, space: int = 0) -> Value:
+        return self._value(bits, f"load i{bits}, {self._pointer(address, space)}, align 1")
+
+    def store(self, value: Value, address: Value) -> None:
+        self._line(f"store {value}, {self._pointer(address)}, align 1")
+
+    def load_atomic(self, address: Value, ordering: str = "monotonic") -> Value:
+        pointer = self._pointer(address)
+        return self._value(64, f"load atomic i64, {pointer} {ordering}, align 8")
+
+    def store_atomic(self, value: Value, address: Value, ordering: str = "monotonic") -> None:
+        self._line(f"store atomic {value}, {self._pointer(address)} {ordering}, align 8")
+
+    def increment(self, address: Value, by: Value | int = 1) -> None:
+        """*address += by, by this CPU alone."""
+        self.store(self.op("add", self.load(64, address), by), address)
+
+    def barrier(self) -> None:
+        """Keeps the compiler from moving memory accesses across; no instruction."""
+        self._line('fence syncscope("singlethread") seq_cst')
+
+    def local(self, bits: int, value: int = 0) -> Local:
+        name = "%" + self.fresh("l")
+        self.locals.append(f"  {name} = alloca i{bits}\n  store i{bits} {value}, ptr {name}")
+        return Local(bits, name)
+
+    def get(self, local: Local) -> Value:
+        return self._value(local.bits, f"load i{local.bits}, ptr {local.name}")
+
+    def set(self, local: Local, value: Value) -> None:
+        self._line(f"store {value}, ptr {local.name}")
+
+    # Control.
+
+    def block(self, label: str) -> None:
+        """Start the block of this label."""
+        self.lines.append(f"{label}:")
+        self.at = label
+
+    def jump(self, label: str) -> None:
+        self._line(f"br label %{label}")
+
+    def branch(self, condition: Value, yes: str, no: str, likely: bool | None = None) -> None:
+        """likely: True when `yes` is nearly always taken, False when `no` is."""
+        hint = "" if likely is None else ", !prof !0" if likely else ", !prof !1"
+        self._line(f"br {condition}, label %{yes}, label %{no}{hint}")
+
+    def phi(self, bits: int, sources: Sequence[tuple[Value, str]]) -> Value:
+        pairs = ", ".join(f"[ {value.text}, %{label} ]" for value, label in sources)
+        return self._value(bits, f"phi i{bits} {pairs}")
+
+    def call(self, function: Function, args: Sequence[Value]) -> Value:
+        """The result (meaningless for void)."""
+        text = (
+            f"call {function.convention} {_type(function.result)} @{function.name}({_list(args)})"
+        )
+        if function.result:
+            return self._value(function.result, text)
+        self._line(text)
+        return const(0)
+
+    def call_c(self, address: int, args: Sequence[Value]) -> Value:
+        """Call the C function at this address; it returns an i64."""
+        return self._value(64, f"call i64 inttoptr (i64 {address} to ptr)({_list(args)})")
+
+    def asm(self, template: str, constraints: str) -> Value:
+        """An i64 from inline assembly, or from the LLVM intrinsic of this name (llvm.x)."""
+        if template.startswith("llvm."):
+            return self._value(64, f"call i64 @{template}()")
+        text = template.replace("\\", "\\5C").replace('"', "\\22").replace("\n", "\\0A")
+        return self._value(64, f'call i64 asm sideeffect "{text}", "{constraints}"()')
+
+    def ret(self, value: Value | None = None) -> None:
+        self._line("ret void" if value is None else f"ret {value}")
+
+    def text(self) -> str:
+        linkage = "internal " if self.internal else ""
+        extra = " noinline" if self.noinline else ""
+        head = f"define {linkage}{self.convention} {_type(self.result)} @{self.name}"
+        body = "\n".join([*self.locals, *self.lines])
+        return f"{head}({_list(self.params)}) #0{extra} {{\nbegin:\n{body}\n}}\n"
+
+
+def _type(bits: int) -> str:
+    return f"i{bits}" if bits else "void"
+
+
+def _list(values: Sequence[Value]) -> str:
+    return ", ".join(map(str, values))
+
+
+def module_text(triple: str, functions: Sequence[Function]) -> str:
+    """The whole module.  no-builtins: a loop must not become a call of memset; no-jump-tables
+    keeps read-only data out of it; noredzone: faults push on the interrupted stack."""
+    parts = [f'target triple = "{triple}"', "declare i64 @llvm.ctlz.i64(i64, i1)"]
+    parts += [f"declare i64 @llvm.{name}()" for name in ("readcyclecounter", "readsteadycounter")]
+    parts += [function.text() for function in functions]
+    parts.append(
+        'attributes #0 = { nounwind noredzone noimplicitfloat "no-builtins"'
+        ' "no-jump-tables"="true" "frame-pointer"="none" }'
+    )
+    parts.append(f'!0 = !{{!"branch_weights", i32 {LIKELY}, i32 1}}')
+    parts.append(f'!1 = !{{!"branch_weights", i32 1, i32 {LIKELY}}}')
+    return "\n".join(parts) + "\n"
