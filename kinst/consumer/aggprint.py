@@ -28,7 +28,6 @@ from kinst.consumer.aggregations import (
 )
 from kinst.consumer.clauses import INTEGER_WIDTH, traced_signed, traced_string
 from kinst.consumer.convert import Spec, Symbolise, Value, fixed, text
-from kinst.core.dtypes import StringType
 from kinst.core.records import Field
 from kinst.dlang.typed import AggFunction, Aggregation, Format, FormatPart, is_signed
 
@@ -85,8 +84,6 @@ def _shown_range(function: AggFunction, counts: Sequence[int]) -> tuple[int, int
     """First and last bucket shown: those with data and one empty one on either side."""
     last = len(counts) - 1
     used = [i for i, count in enumerate(counts) if count]
-    if function.name == "quantize" and used == [last]:
-        used = []  # libdtrace does not look at the last one when it searches from the left
     if not used:
         return {"quantize": (62, 64), "lquantize": (0, 2)}.get(function.name, (0, 1))
     return max(used[0] - 1, 0), min(used[-1] + 1, last)
@@ -178,7 +175,7 @@ class _Row:
         self._current = 0
 
     def key(self) -> tuple[Value, Field]:
-        return next(self._keys, (0, Field(0, 8, StringType())))
+        return next(self._keys)
 
     def value(self) -> tuple[Table, Data]:
         """The next aggregation's value; the last one again when there is no next."""

@@ -5,7 +5,7 @@ store flips it, gives every CPU's store buffer time to drain (neither side uses 
 CPU that read the old half had made its STATE_SEQUENCE odd before, and a store reaches memory
 in far less than FLIP_SECONDS; a clause that starts later sees the new half), and then waits
 until each CPU's sequence is even or has moved.  A CPU that stays inside a clause for longer
-keeps its part of the old half untouched, to be merged by a later snapshot.
+keeps its part of the old half untouched, to be merged by the next snapshot.
 """
 
 from __future__ import annotations
@@ -153,16 +153,23 @@ class AggregationStore:
             if table.layout.constant_keys is not None
         }
         self._last: dict[int, npt.NDArray[np.uint64]] = {}
+        self._left: dict[int, tuple[int, int]] = {}  # slot: half not merged, sequence then
 
     def snapshot(self) -> None:
         """Merge what the producers counted so far; they go on in the other half."""
         if not self.tables:
             return
+        for slot, (left, sequence) in self._left.items():
+            if self._sequence(slot) != sequence:  # it has left that half, and not come back
+                self._merge_half(slot, left)
         half = int(self._words[HEADER_HALF >> 3]) & 1
         self._words[HEADER_HALF >> 3] = 1 - half
         time.sleep(FLIP_SECONDS)
-        for slot in self._settled():
-            self._merge_half(slot, half)
+        busy = self._busy()
+        self._left = {slot: (half, sequence) for slot, sequence in busy.items()}
+        for slot in range(self._scratch.cpus + 1):
+            if slot not in busy:
+                self._merge_half(slot, half)
         self._merge_counters()
 
     def finish(self) -> None:
@@ -175,15 +182,16 @@ class AggregationStore:
     def _sequence(self, slot: int) -> int:
         return int(self._words[(self._scratch.state_of(slot) + STATE_SEQUENCE) >> 3])
 
-    def _settled(self) -> list[int]:
-        """The CPU slots that cannot be writing the half that was just left."""
+    def _busy(self) -> dict[int, int]:
+        """The CPU slots that may still be writing the half that was just left, each with its
+        sequence: those that stay in one clause for all of WAIT_SECONDS."""
         slots = range(self._scratch.cpus + 1)
         busy = {s: q for s in slots if (q := self._sequence(s)) & 1}
         deadline = time.monotonic() + WAIT_SECONDS
         while busy and time.monotonic() < deadline:
             time.sleep(FLIP_SECONDS)
             busy = {s: q for s, q in busy.items() if self._sequence(s) == q}
-        return [s for s in slots if s not in busy]
+        return busy
 
     def _merge_half(self, slot: int, half: int) -> None:
         start = self._scratch.agg_of(slot, half)

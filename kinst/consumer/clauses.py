@@ -37,11 +37,10 @@ INTEGER_WIDTH = {1: 3, 2: 5, 4: 8, 8: 16}  # of a traced integer, by size
 
 @dataclass(frozen=True, slots=True)
 class TraceStyle:
-    """quiet: values alone.  raw: strings as bytes too.  indent: of stack frames."""
+    """quiet: values alone.  raw: strings as bytes too."""
 
     quiet: bool
     raw: bool
-    indent: int
     symbolise: Symbolise
 
 
@@ -260,7 +259,7 @@ def compile_clause(
     if not style.quiet:
         probe_and_cpu = Field(RECORD_PROBE, 8, StringType())
         out.column("%s", lambda rows: [prefix(v) for v in values_of(rows, probe_and_cpu, False)])
-    for action, fields in zip(clause.actions, layout.fields, strict=False):
+    for action, fields in zip(clause.actions, layout.fields, strict=True):
         if isinstance(action, Evaluate | Aggregate):
             continue
         if isinstance(action, Printf):

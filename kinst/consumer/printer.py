@@ -28,7 +28,6 @@ class Display:
     """How things are shown: quiet (-q), and dtrace's options."""
 
     quiet: bool = False
-    stackindent: int = 14
     aggregations: AggOptions = field(default_factory=AggOptions)
 
 
@@ -66,7 +65,7 @@ class Printer:
         self._sizes = {one.clause: one.size for one in layout.clauses}
         style = TraceStyle(
             self._display.quiet, self._display.aggregations.rawbytes,
-            self._display.stackindent, symbolise,
+            symbolise,
         )  # fmt: skip
         by_index = {one.index: one for one in program.clauses}
         self._steps: dict[int, tuple[Step, ...]] = {

@@ -1,0 +1,105 @@
+"""How long a million records take: run it by hand, it asserts nothing.
+
+.venv/bin/python tests/consumer/measure_printer.py
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+
+import numpy as np
+from consumer_world import World, const, fields, format_, part, put64, scratch
+
+from kinst.consumer.printer import Display
+from kinst.consumer.rings import Chunk, Drainer, Rings
+from kinst.core import dtypes
+from kinst.core.errors import Span
+from kinst.core.layout import RECORD_HEADER, STATE_DROPS, STATE_HEAD, STATE_TAIL
+from kinst.dlang.typed import Printf
+
+MILLION = 1_000_000
+
+
+def records(n: int, clauses: int) -> tuple[bytes, int]:
+    """n records of printf("%d %x %x\\n", timestamp, r, r); clauses alternate."""
+    size = RECORD_HEADER + 24
+    dtype = np.dtype("<u4,<u4,<u4,<u4,<u8,<u8,<u8,<u8")
+    rows = np.zeros(n, dtype)
+    rows["f0"], rows["f1"], rows["f2"] = size, np.arange(n) % clauses, 12
+    rows["f4"] = rows["f5"] = np.arange(n) + 10**12
+    rows["f6"], rows["f7"] = 0xFFFF888003A2B000, np.arange(n)
+    return rows.tobytes(), size
+
+
+def world(quiet: bool, clauses: int) -> World:
+    made, size = fields(dtypes.UINT64, dtypes.UINT64, dtypes.UINT64)
+    row = format_(part("", "d"), part(" ", "x"), part(" ", "x"), part("\n"))
+    action = Printf(Span("t.d", 1, 1), row, (const(), const(), const()))
+    return World([([action], [made], size)] * clauses, display=Display(quiet=quiet))
+
+
+def printing() -> None:
+    for quiet in (True, False):
+        for clauses in (1, 2):
+            data, _ = records(MILLION, clauses)
+            w = world(quiet, clauses)
+            start = time.perf_counter()
+            w.printer.print([Chunk(0, np.frombuffer(data, np.uint8))])
+            took = time.perf_counter() - start
+            print(f"1M records, {clauses} clause(s), quiet {quiet}: {took:.2f} s")
+
+
+def live() -> None:
+    """A producer at full speed into a 4 MB ring, drained and printed at the same time."""
+    s, _ = scratch(cpus=1)
+    ring = 4 << 20
+    s = type(s)(*[getattr(s, f) for f in s.__slots__])
+    object.__setattr__(s, "ring_size", ring)
+    object.__setattr__(s, "ring", 1 << 20)
+    memory = bytearray((1 << 20) + 2 * ring)
+    data, size = records(MILLION, 1)
+    w = world(True, 1)
+    drainer = Drainer(Rings(memoryview(memory), s))
+    drops = 0
+
+    def produce() -> None:
+        nonlocal drops
+        head, block = 0, 1000
+        start = time.perf_counter()
+        for i in range(0, MILLION, block):
+            while time.perf_counter() - start < i / MILLION:  # a million in a second
+                time.sleep(0.0002)
+            tail = struct.unpack_from("<Q", memory, s.state_of(0) + STATE_TAIL)[0]
+            if head + block * size - tail > ring:
+                drops += block
+                continue
+            piece = data[i * size : (i + block) * size]
+            at = head % ring
+            first = min(len(piece), ring - at) // 8 * 8
+            memory[s.ring + at : s.ring + at + first] = piece[:first]
+            memory[s.ring : s.ring + len(piece) - first] = piece[first:]
+            head += len(piece)
+            put64(memory, s.state_of(0) + STATE_HEAD, head)
+
+    producer = threading.Thread(target=produce)
+    start = time.perf_counter()
+    drainer.start()
+    producer.start()
+    printed, peak = 0, 0
+    while producer.is_alive():
+        peak = max(peak, drainer.pending)
+        printed += w.printer.print(drainer.batch(timeout=0.05))
+        w.out.clear()
+    printed += w.printer.print(drainer.stop())
+    took = time.perf_counter() - start
+    print(
+        f"live: {printed} printed, {drops} dropped, in {took:.2f} s; at most {peak >> 20} MB waited"
+    )
+    assert STATE_DROPS
+
+
+if __name__ == "__main__":
+    printing()
+    live()

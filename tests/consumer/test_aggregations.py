@@ -1,0 +1,257 @@
+"""Merging per-CPU tables, halves, counters; clear and its effect on what comes after."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from math import isqrt
+
+import numpy as np
+import pytest
+from consumer_world import World, aggregation, fields, get64, put64, table_layout
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kinst.consumer.aggregations import (
+    Data,
+    bucket_weights,
+    combine,
+    divide,
+    llquantize_bounds,
+    quantize_bound,
+    scalar,
+)
+from kinst.core import dtypes
+from kinst.core.dtypes import StringType
+from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE
+from kinst.core.records import Field
+from kinst.dlang.typed import AggFunction
+
+SUM, MIN, MAX = AggFunction("sum"), AggFunction("min"), AggFunction("max")
+AVG, STDDEV = AggFunction("avg"), AggFunction("stddev")
+
+
+def array(*values: int) -> Data:
+    return np.array(values, dtype=np.uint64 if min(values) >= 0 else np.int64).view(np.int64)
+
+
+def stddev_data(values: list[int]) -> Data:
+    squares = sum(v * v for v in values)
+    words = [len(values), sum(values), squares & (2**64 - 1), squares >> 64]
+    return np.array([w & (2**64 - 1) for w in words], dtype=np.uint64).view(np.int64)
+
+
+def test_combining() -> None:
+    for function, expected in ((SUM, 3), (MIN, -4), (MAX, 7)):
+        into = array(7)
+        combine(function, into, array(-4))
+        assert into.tolist() == [expected]
+
+
+def test_sums_wrap_as_in_c() -> None:
+    into = array(2**63 - 1)
+    combine(SUM, into, array(1))
+    assert into.tolist() == [-(2**63)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=9),
+    st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=9),
+)
+def test_stddev_of_merged_parts_is_that_of_the_whole(a: list[int], b: list[int]) -> None:
+    into = stddev_data(a)
+    combine(STDDEV, into, stddev_data(b))
+    assert into.tolist() == stddev_data(a + b).tolist()
+
+
+@pytest.mark.parametrize("bits", [4, 8, 12, 16, 20, 24, 28, 29, 30, 31, 32])
+def test_stddev_of_two_values(bits: int) -> None:
+    """Two values x and 2x deviate by x/2 from their mean."""
+    assert scalar(STDDEV, stddev_data([1 << bits, 2 << bits])) == 1 << (bits - 1)
+
+
+def test_stddev_known() -> None:
+    # 0..999 has a standard deviation of 288.67; DTrace works with integers: the mean of the
+    # squares is 332833 (.5), the mean 499 (.5).
+    assert scalar(STDDEV, stddev_data(list(range(1000)))) == isqrt(332833 - 499 * 499)
+    assert scalar(STDDEV, stddev_data([0, 0])) == 0
+    assert scalar(STDDEV, array(0, 0, 0, 0)) == 0
+    assert scalar(STDDEV, stddev_data([-100, -200])) == 50
+    assert scalar(STDDEV, stddev_data([1000, 2000]), 10) == 50
+
+
+def test_averages_round_to_zero() -> None:
+    assert scalar(AVG, array(2, 7)) == 3
+    assert scalar(AVG, array(2, -7)) == -3
+    assert scalar(AVG, array(0, 0)) == 0
+    assert scalar(AVG, array(2, 700), 100) == 3
+    assert divide(-7, 2) == -3 and divide(7, -2) == -3 and divide(-7, -2) == 3
+
+
+def test_quantize_bounds() -> None:
+    assert [quantize_bound(i) for i in (61, 62, 63, 64, 65, 66)] == [-2, -1, 0, 1, 2, 4]
+    assert quantize_bound(126) == 2**62
+    assert quantize_bound(0) == -(2**62)
+
+
+def test_llquantize_bounds() -> None:
+    # The guide: llquantize(x, 10, 0, 2, 20): ones up to 10, then 20 steps in a magnitude.
+    expected = [*range(1, 10), *range(10, 100, 5), *range(100, 1000, 50), 1000]
+    assert llquantize_bounds(AggFunction("llquantize", (10, 0, 2, 20))) == expected
+    expected = [*range(100, 1000, 100), *range(1000, 10000, 1000), 10000]
+    assert llquantize_bounds(AggFunction("llquantize", (10, 2, 3, 10))) == expected
+
+
+def test_weights_for_sorting() -> None:
+    assert bucket_weights(AggFunction("lquantize", (0, 30, 10)), 5) == [-1, 0, 10, 20, 31]
+    weights = bucket_weights(AggFunction("llquantize", (10, 0, 0, 10)), 11)
+    assert weights == [0, *range(1, 10), 10]
+
+
+def string_world() -> World:
+    agg = aggregation(0, "count", (StringType(16), dtypes.INT))
+    keys = [Field(8, 16, StringType(16)), Field(24, 4, dtypes.INT)]
+    return World((), [(agg, table_layout(agg, 128, 8, keys))])
+
+
+def key(name: bytes, pid: int) -> bytes:
+    return name.ljust(16, b"\0") + struct.pack("<i", pid)
+
+
+def values(w: World, index: int = 0) -> dict:  # type: ignore[type-arg]
+    return {k: e.data.tolist() for k, e in w.store.tables[index].entries.items()}
+
+
+def test_cpus_and_snapshots_are_merged_by_key_and_the_half_is_emptied() -> None:
+    w = string_world()
+    w.entry(0, 0, 0, 3, key(b"bash", 7), [2])
+    w.entry(0, 1, 0, 5, key(b"bash", 7), [3])
+    w.entry(0, 2, 0, 0, key(b"bash", -8), [1])  # the host's slot
+    w.entry(0, 0, 1, 3, key(b"sh", 1), [50])  # the half that is not read yet
+    w.store.snapshot()
+    assert values(w) == {(b"bash", 7): [5], (b"bash", -8): [1]}
+    assert get64(w.memory, HEADER_HALF) == 1
+    area = w.scratch.agg_of(0, 0)
+    assert not any(w.memory[area : area + 8192])
+    w.store.snapshot()
+    assert values(w) == {(b"bash", 7): [5], (b"bash", -8): [1], (b"sh", 1): [50]}
+    assert get64(w.memory, HEADER_HALF) == 0
+    w.store.snapshot()
+    w.store.finish()
+    assert values(w) == {(b"bash", 7): [5], (b"bash", -8): [1], (b"sh", 1): [50]}
+
+
+def test_a_cpu_inside_a_clause_is_waited_for() -> None:
+    w = string_world()
+    at = w.scratch.state_of(0) + STATE_SEQUENCE
+    put64(w.memory, at, 5)
+
+    def leave() -> None:
+        time.sleep(0.001)
+        w.entry(0, 0, 0, 1, key(b"late", 1), [1])
+        put64(w.memory, at, 6)
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    w.store.snapshot()
+    thread.join()
+    assert values(w) == {(b"late", 1): [1]}
+
+
+def test_a_cpu_that_stays_inside_keeps_its_half_for_later() -> None:
+    w = string_world()
+    put64(w.memory, w.scratch.state_of(0) + STATE_SEQUENCE, 5)
+    w.entry(0, 0, 0, 1, key(b"stuck", 1), [1])
+    w.entry(0, 1, 0, 1, key(b"free", 1), [1])
+    start = time.monotonic()
+    w.store.snapshot()
+    assert time.monotonic() - start < 0.5
+    assert values(w) == {(b"free", 1): [1]}
+    put64(w.memory, w.scratch.state_of(0) + STATE_SEQUENCE, 6)
+    w.store.snapshot()
+    assert values(w) == {(b"free", 1): [1], (b"stuck", 1): [1]}
+
+
+def test_constant_keys_and_counters() -> None:
+    agg = aggregation(0, "count", (StringType(16), dtypes.UINT))
+    keys = [Field(0, 16, StringType(16)), Field(0, 4, dtypes.UINT)]
+    constant = ((b"vfs_read", 0), (b"vfs_read", -1), (b"vfs_write", 2))
+    layout = table_layout(agg, 0, 8, keys, capacity=3, constant_keys=constant, counters=16)
+    blocks = [np.zeros(8, dtype=np.uint64) for _ in range(2)]
+    w = World((), [(agg, layout)], counters=blocks)
+    w.entry(0, 0, 0, 2, b"", [5])
+    blocks[0][2] = 10
+    blocks[1][2] = 1
+    blocks[1][3] = 7
+    w.store.snapshot()
+    assert values(w) == {
+        (b"vfs_read", 0): [11],
+        (b"vfs_read", 0xFFFFFFFF): [7],
+        (b"vfs_write", 2): [5],
+    }
+    w.store.clear(0)
+    blocks[0][2] += 4
+    w.store.snapshot()
+    assert values(w) == {
+        (b"vfs_read", 0): [4],
+        (b"vfs_read", 0xFFFFFFFF): [0],
+        (b"vfs_write", 2): [0],
+    }
+    w.store.truncate(0, None)
+    w.store.snapshot()
+    assert values(w) == {}
+
+
+def test_no_keys_at_all() -> None:
+    agg = aggregation(0, "quantize")
+    w = World((), [(agg, table_layout(agg, 64, 127 * 8, capacity=1))])
+    counts = [0] * 127
+    counts[70] = 3
+    w.entry(0, 0, 0, 0, b"", counts)
+    w.entry(0, 1, 0, 0, b"", counts)
+    w.store.snapshot()
+    assert values(w)[()][70] == 6 and sum(values(w)[()]) == 6
+
+
+def test_two_aggregations_lie_side_by_side() -> None:
+    one, two = aggregation(0, "max", (dtypes.INT64,)), aggregation(1, "count")
+    keys = [Field(8, 8, dtypes.INT64)]
+    layout = table_layout(one, 0, 8, keys, capacity=4)
+    after = layout.entry_size * layout.capacity
+    w = World((), [(one, layout), (two, table_layout(two, after, 8, capacity=1))])
+    w.entry(0, 0, 0, 3, struct.pack("<q", -1), [-9])
+    w.entry(0, 1, 0, 0, struct.pack("<q", -1), [-3])
+    w.entry(1, 0, 0, 0, b"", [4])
+    w.store.snapshot()
+    assert values(w) == {(-1,): [-3]}
+    assert values(w, 1) == {(): [4]}
+
+
+def test_min_after_clear_is_the_new_minimum() -> None:
+    agg = aggregation(0, "min")
+    w = World((), [(agg, table_layout(agg, 0, 8, capacity=1))])
+    w.entry(0, 0, 0, 0, b"", [50])
+    w.store.snapshot()
+    w.store.clear(0)
+    assert values(w) == {(): [0]}
+    w.entry(0, 0, 1, 0, b"", [80])
+    w.store.snapshot()
+    assert values(w) == {(): [80]}
+
+
+def test_normalize_by_zero_changes_nothing() -> None:
+    w = string_world()
+    w.store.normalize(0, 10)
+    w.store.normalize(0, 0)
+    assert w.store.tables[0].normal == 10
+    w.store.normalize(0, None)
+    assert w.store.tables[0].normal == 1
+
+
+def test_a_program_without_aggregations_needs_no_flip() -> None:
+    w = World()
+    w.store.snapshot()
+    assert get64(w.memory, HEADER_HALF) == 0
+    assert fields()[1] == 24

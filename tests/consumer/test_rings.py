@@ -1,0 +1,137 @@
+"""Rings: what is copied, where the tail goes, what is counted, and what a slow reader costs."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from consumer_world import get64, put64, scratch
+
+from kinst.consumer.messages import lost_messages
+from kinst.consumer.rings import Drainer, Rings
+from kinst.core.errors import TargetError
+from kinst.core.layout import (
+    STATE_AGG_DROPS,
+    STATE_DROPS,
+    STATE_HEAD,
+    STATE_NESTED,
+    STATE_TAIL,
+)
+
+
+def test_take_copies_what_lies_between_tail_and_head_and_advances() -> None:
+    s, memory = scratch()
+    memory[s.ring_of(1) : s.ring_of(1) + 16] = bytes(range(16))
+    put64(memory, s.state_of(1) + STATE_HEAD, 16)
+    rings = Rings(memoryview(memory), s)
+    assert bytes(rings.take(1)) == bytes(range(16))
+    assert get64(memory, s.state_of(1) + STATE_TAIL) == 16
+    assert rings.take(1).size == 0
+    assert rings.take(0).size == 0
+
+
+def test_take_follows_the_wrap() -> None:
+    s, memory = scratch(ring_size=64)
+    start = s.ring_of(0)
+    memory[start : start + 64] = bytes(range(64))
+    put64(memory, s.state_of(0) + STATE_TAIL, 64 * 5 + 48)
+    put64(memory, s.state_of(0) + STATE_HEAD, 64 * 6 + 40)
+    taken = Rings(memoryview(memory), s).take(0)
+    assert bytes(taken) == bytes(range(48, 64)) + bytes(range(40))
+    assert get64(memory, s.state_of(0) + STATE_TAIL) == 64 * 6 + 40
+
+
+def test_a_full_ring_is_taken_whole() -> None:
+    s, memory = scratch(ring_size=64)
+    put64(memory, s.state_of(0) + STATE_HEAD, 64)
+    assert Rings(memoryview(memory), s).take(0).size == 64
+
+
+def test_what_was_taken_does_not_change_with_the_ring() -> None:
+    s, memory = scratch()
+    put64(memory, s.state_of(0) + STATE_HEAD, 8)
+    taken = Rings(memoryview(memory), s).take(0)
+    memory[s.ring_of(0)] = 99
+    assert taken[0] == 0
+
+
+@pytest.mark.parametrize(("head", "tail"), [(0, 8), (65 + 7, 0)])
+def test_impossible_counters_are_told(head: int, tail: int) -> None:
+    s, memory = scratch(ring_size=64)
+    put64(memory, s.state_of(0) + STATE_HEAD, head)
+    put64(memory, s.state_of(0) + STATE_TAIL, tail)
+    with pytest.raises(TargetError, match="corrupt"):
+        Rings(memoryview(memory), s).take(0)
+
+
+def test_losses_are_told_once_in_the_words_of_dtrace() -> None:
+    s, memory = scratch(cpus=2)
+    rings = Rings(memoryview(memory), s)
+    assert lost_messages(rings.lost(), 2) == []
+    put64(memory, s.state_of(0) + STATE_DROPS, 12)
+    put64(memory, s.state_of(0) + STATE_AGG_DROPS, 5)
+    put64(memory, s.state_of(1) + STATE_NESTED, 1)
+    put64(memory, s.state_of(2) + STATE_DROPS, 1)
+    assert lost_messages(rings.lost(), 2) == [
+        "dtrace: 12 drops on CPU 0",
+        "dtrace: 5 aggregation drops on CPU 0",
+        "kinst: 1 probe dropped on CPU 1: it was already in a probe",
+        "dtrace: 1 drop on the host",
+    ]
+    assert rings.lost() == []
+    put64(memory, s.state_of(0) + STATE_DROPS, 13)
+    assert lost_messages(rings.lost(), 2) == ["dtrace: 1 drop on CPU 0"]
+
+
+def produce(memory: bytearray, s: object, total: int, lost: list[int]) -> None:
+    """A producer of 8-byte records on slot 0, dropping when the ring is full."""
+    head = 0
+    for i in range(total):
+        if head - get64(memory, s.state_of(0) + STATE_TAIL) + 8 > s.ring_size:  # type: ignore[attr-defined]
+            lost[0] += 1
+            continue
+        put64(memory, s.ring_of(0) + head % s.ring_size, i)  # type: ignore[attr-defined]
+        head += 8
+        put64(memory, s.state_of(0) + STATE_HEAD, head)  # type: ignore[attr-defined]
+
+
+def test_drainer_gets_every_word_of_a_live_producer_in_order() -> None:
+    s, memory = scratch(ring_size=4096)
+    drainer = Drainer(Rings(memoryview(memory), s), every=0.0005)
+    drainer.start()
+    lost = [0]
+    producer = threading.Thread(target=produce, args=(memory, s, 20_000, lost))
+    producer.start()
+    chunks = []
+    while producer.is_alive():
+        chunks += drainer.batch(timeout=0.01)
+    chunks += drainer.stop()
+    got = [v for c in chunks for v in c.data.view("<u8").tolist()]
+    assert len(got) + lost[0] == 20_000
+    assert got == sorted(got) and len(set(got)) == len(got)
+    assert drainer.stop() == []
+
+
+def test_beyond_its_limit_the_drainer_leaves_the_rings_alone() -> None:
+    s, memory = scratch(ring_size=64)
+    drainer = Drainer(Rings(memoryview(memory), s), every=0.0005, limit=64)
+    put64(memory, s.state_of(0) + STATE_HEAD, 64)
+    drainer.start()
+    deadline = time.monotonic() + 5
+    while drainer.pending < 64 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    put64(memory, s.state_of(0) + STATE_HEAD, 128)
+    time.sleep(0.02)
+    assert get64(memory, s.state_of(0) + STATE_TAIL) == 64
+    assert sum(c.data.size for c in drainer.stop()) == 128
+    assert get64(memory, s.state_of(0) + STATE_TAIL) == 128
+
+
+def test_what_stops_the_drainer_reaches_its_reader() -> None:
+    s, memory = scratch(ring_size=64)
+    put64(memory, s.state_of(0) + STATE_HEAD, 1000)
+    drainer = Drainer(Rings(memoryview(memory), s), every=0.0005)
+    drainer.start()
+    with pytest.raises(TargetError, match="corrupt"):
+        drainer.batch(timeout=5)
