@@ -14,7 +14,7 @@ from kinst.core.errors import TargetError
 
 _PAGE = 4096
 _REACH = (1 << 31) - (1 << 20)  # of a direct branch, with a margin
-_JOIN = 256  # writes this close become one
+_JOIN = 512  # writes this close become one
 
 
 class Physical(Protocol):
@@ -36,6 +36,9 @@ class GuestMemory:
         self._physical = physical
         self._tables, self._tables_end = tables[0], tables[0] + tables[1]
         self._root: Any = None
+        # The mapping used last, kept while many near addresses are looked up at once.
+        self._keep = False
+        self._last: Any = None
 
     @property
     def has_root(self) -> bool:
@@ -80,9 +83,13 @@ class GuestMemory:
             raise TargetError("the guest's page tables are not known yet")
         end = address + size
         while address < end:
-            leaf = self._paging.walk(self._physical.read_physical, self._root, address)
+            leaf = self._last
+            if leaf is None or not leaf.address <= address < leaf.address + leaf.size:
+                leaf = self._paging.walk(self._physical.read_physical, self._root, address)
             if leaf is None:
                 raise TargetError(f"{address:#x} cannot be read: nothing is mapped there")
+            if self._keep:
+                self._last = leaf
             inside = address - leaf.address
             length = min(end - address, leaf.size - inside)
             yield leaf.physical + inside, length
@@ -96,6 +103,13 @@ class GuestMemory:
     def physical_writes(self, writes: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Virtual writes as physical ones, few and large: what lies between near ones is
         written back as it is.  Where writes overlap, the later one counts."""
+        self._keep = True
+        try:
+            return self._joined(writes)
+        finally:
+            self._keep, self._last = False, None
+
+    def _joined(self, writes: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         out: list[tuple[int, bytearray]] = []
         for address, data in sorted(writes, key=lambda w: w[0]):
             done = 0

@@ -159,6 +159,10 @@ class Qemu:
         append = f"console={m.CONSOLE} panic=-1 {limit} {c.append}".strip()
         return [*argv, "-append", append]
 
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
     # Physical memory.
 
     def _offset(self, address: int, size: int) -> int:
@@ -238,12 +242,10 @@ class Qemu:
             reason = self._panic
         elif status == 0 and not text:
             reason = "the guest shut down or reset itself"
-        elif status < 0:
-            reason = f"QEMU was ended by signal {-status}"
         else:
-            reason = f"QEMU ended with status {status}"
-            if text:
-                reason += f": {text[-1].removeprefix(self._machine.QEMU + ': ')}"
+            how = f"by signal {-status}" if status < 0 else f"with status {status}"
+            why = f": {text[-1].removeprefix(self._machine.QEMU + ': ')}" if text else ""
+            reason = f"QEMU ended {how}{why}"
         return Gone(reason, self.last_lines())
 
     # The control channel.

@@ -19,6 +19,8 @@ from kinst.wire.rsp import Rsp
 
 _SAMPLE = 0.25
 _PREPARE_TIMEOUT = 20.0
+_BEAT_SILENCE = 5.0  # seconds without a timer tick before the CPUs are looked at
+_BEAT_SAMPLES = 4
 _COMMAND_LIMIT = 64 * 1024
 
 
@@ -44,6 +46,9 @@ class Vm:
         self._rsp: Rsp | None = None
         self._debugger: Debugger | None = None
         self._closed = False
+        self._beat_at = 0
+        self._beat = b""
+        self._beat_seen = 0.0
 
     # Booting.
 
@@ -72,14 +77,8 @@ class Vm:
         self._attach()
         while not self.qemu.init_runs and not self._in_user_mode():
             if time.monotonic() > deadline:
-                raise TargetError(
-                    describe(
-                        Gone(
-                            f"the guest has not run a program in {timeout:g} s",
-                            self.qemu.last_lines(),
-                        )
-                    )
-                )
+                late = f"the guest has not run a program in {timeout:g} s"
+                raise TargetError(describe(Gone(late, self.qemu.last_lines())))
             self.resume()
             event = self.wait(_SAMPLE)
             if isinstance(event, Gone):
@@ -186,6 +185,7 @@ class Vm:
             self._stub.stop()
 
     def resume(self) -> None:
+        self._beat_seen = time.monotonic()
         with self._watched():
             self._stub.resume()
 
@@ -224,12 +224,49 @@ class Vm:
                 if isinstance(stopped, Stopped):
                     return stopped
                 return self.qemu.ended(5.0) or Gone("QEMU let the guest go")
+            event = self._hung()
             left = deadline - time.monotonic()
-            if left <= 0:
-                return None
+            if event is not None or left <= 0:
+                return event
             assert self._rsp is not None
             fds = [self._rsp.fileno(), self.qemu.fileno()]
             select.select(fds, [], [], min(left, 0.5))
+
+    def watch_heartbeat(self, address: int) -> None:
+        """Tell wait where the kernel counts its timer ticks (jiffies_64; 8 bytes), so that it
+        can report a kernel that hangs with interrupts off."""
+        self._beat_at = address
+        self._beat_seen = time.monotonic()
+
+    def _hung(self) -> Gone | None:
+        """The machine hangs when no tick is counted for seconds although a CPU takes no
+        interrupts all the while.  (No ticks alone is how a machine sleeps.)"""
+        if not self._beat_at or not self._stub.running:
+            return None
+        now = time.monotonic()
+        if self._beat_moved() or now - self._beat_seen < _BEAT_SILENCE:
+            return None
+        stuck = set(range(self.cpus))
+        for _ in range(_BEAT_SAMPLES):
+            self.stop()
+            stuck &= {c for c in stuck if self._machine.interrupts_off(self.registers(c))}
+            places = {c: self.registers(c)[self._machine.PC] for c in stuck}
+            if not stuck or self._beat_moved():
+                self.resume()
+                self._beat_seen = now
+                return None
+            self.resume()
+            time.sleep(_SAMPLE)
+        self.stop()
+        where = ", ".join(f"CPU {c} at {at:#x}" for c, at in sorted(places.items()))
+        return Gone(f"the guest hangs with interrupts off: {where}", self.qemu.last_lines())
+
+    def _beat_moved(self) -> bool:
+        beat = self.read(self._beat_at, 8)
+        moved, self._beat = beat != self._beat, beat
+        if moved:
+            self._beat_seen = time.monotonic()
+        return moved
 
     def take_warnings(self) -> list[str]:
         """Kernel complaints (BUG:, Oops:, WARNING:, stalls) seen on the console since last

@@ -5,6 +5,8 @@ Source: QEMU manual, "System emulation", i440fx/q35; hw/i386/pc_q35 for the memo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 QEMU = "qemu-system-x86_64"
 PACKAGE = "qemu-system-x86"
 MACHINE = "q35"
@@ -29,6 +31,11 @@ GDB_REGISTERS = (
 )
 
 _FOUR_GB = 1 << 32
+
+
+def interrupts_off(registers: Mapping[str, int]) -> bool:
+    """Whether the CPU takes no interrupts (flag IF is clear)."""
+    return not registers["eflags"] & 1 << 9
 
 
 def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:

@@ -1,0 +1,72 @@
+"""Guests for the tests of targets: booted with kinst's initramfs, ended with the test."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from kinst.core.target import CommandEnded, Event, Gone
+from kinst.targets.fetch import Prepared
+from kinst.targets.initramfs import build
+from kinst.targets.qemu import VmConfig
+from kinst.targets.vm import Vm
+
+# All that targets ask of an ISA.
+ISA: Any = SimpleNamespace(name="amd64", breakpoint=b"\xcc")
+
+
+@dataclass
+class Guest:
+    """A Vm that is ready and stopped, and what its commands printed."""
+
+    vm: Vm
+    output: bytearray = field(default_factory=bytearray)
+
+    def run(self, command: str, seconds: float = 20.0) -> str:
+        """Run a command to its end, without breakpoints; its output.  Leaves the guest stopped."""
+        del self.output[:]
+        self.vm.prepare_command(command)
+        self.vm.start_command()
+        self.vm.resume()
+        event = self.until(seconds)
+        assert event == CommandEnded(0), (event, bytes(self.output))
+        self.vm.stop()
+        return self.output.decode()
+
+    def until(self, seconds: float) -> Event | None:
+        return self.vm.wait(seconds)
+
+    def symbol(self, name: str) -> int:
+        """Its address as the guest's own kernel says it."""
+        line = self.run(f"grep -E ' {name}$' /proc/kallsyms")
+        return int(line.split()[0], 16)
+
+
+def boot(prepared: Prepared, programs: dict[str, Path] | None = None, **config: Any) -> Guest:
+    """Start a guest and wait until it is ready."""
+    files = {f"/bin/{name}": path for name, path in (programs or {}).items()}
+    initrd = build(prepared.busybox, files)
+    output = bytearray()
+    vm = Vm(ISA, VmConfig(prepared.kernel, initrd, **config), output.extend)
+    try:
+        vm.wait_ready(60.0)
+    except BaseException:
+        vm.close()
+        raise
+    return Guest(vm, output)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def is_gone(event: Event | None, pattern: str) -> bool:
+    return isinstance(event, Gone) and re.search(pattern, event.reason) is not None

@@ -1,0 +1,147 @@
+"""Children that die with kinst, shared memory, and the pump."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kinst.core.errors import TargetError
+from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_pair
+
+
+def gone(pid: int) -> bool:
+    """Whether no process of that id runs (a zombie does not run)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"
+
+
+def wait_gone(pid: int, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not gone(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    return gone(pid)
+
+
+PARENT = """
+import sys, time
+from kinst.wire.process import Child
+child = Child(["sleep", "60"], [], 2)
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_child_dies_with_its_parent(how: signal.Signals) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        pid = int(parent.stdout.readline())
+    assert not gone(pid)
+    parent.send_signal(how)
+    parent.wait(5)
+    assert wait_gone(pid, 5)
+
+
+def test_a_child_is_out_of_reach_of_the_terminal() -> None:
+    child = Child(["sleep", "60"], [], 2)
+    assert os.getsid(child.pid) == child.pid != os.getsid(0)
+    assert child.status() is None
+    assert child.end() == -signal.SIGKILL
+    assert child.end() == -signal.SIGKILL
+    assert gone(child.pid)
+
+
+def test_a_child_of_a_thread_is_refused() -> None:
+    seen: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            Child(["true"], [], 2)
+        except RuntimeError as error:
+            seen.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert len(seen) == 1
+
+
+def test_a_missing_program_is_named_with_its_package() -> None:
+    with pytest.raises(TargetError, match=r"no-such-qemu not found \(apt-get install that\)"):
+        find_program("no-such-qemu", "that")
+    with pytest.raises(TargetError, match="cannot be started"):
+        Child(["/no/such/program"], [], 2)
+
+
+def test_shared_memory_is_seen_by_a_child_and_has_no_name() -> None:
+    before = set(os.listdir("/dev/shm"))
+    memory = SharedMemory("test", 1 << 20)
+    memory.view[5:10] = b"hello"
+    script = f"f=open('{memory.path}','r+b'); f.seek(5); d=f.read(5); f.seek(100); f.write(d[::-1])"
+    subprocess.run([sys.executable, "-c", script], pass_fds=[memory.fd], check=True)
+    assert bytes(memory.view[100:105]) == b"olleh"
+    assert set(os.listdir("/dev/shm")) == before
+    memory.close()
+    memory.close()
+
+
+def test_too_much_memory_is_refused_in_words() -> None:
+    with pytest.raises(TargetError, match="no room: guest memory needs 1073741824 MB"):
+        SharedMemory("guest memory", 1 << 50)
+
+
+def test_what_was_sent_before_the_last_stream_is_seen_before_it() -> None:
+    ours, theirs = {}, {}
+    for name in ("a", "b", "last"):
+        ours[name], theirs[name] = stream_pair()
+    pump = Pump(ours, last="last")
+    sent = 0
+
+    def write() -> None:
+        for i in range(2000):
+            theirs["a"].sendall(b"x")
+            theirs["b"].sendall(b"yy")
+            theirs["last"].sendall(b"%d\n" % i)
+        for sock in theirs.values():
+            sock.close()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    counts = {"a": 0, "b": 0, "last": 0}
+    ended: set[str] = set()
+    deadline = time.monotonic() + 20
+    while len(ended) < 3 and time.monotonic() < deadline:
+        for name, data in pump.take():
+            if not data:
+                ended.add(name)
+            elif name == "last":
+                sent += data.count(b"\n")
+                assert counts["a"] >= sent
+                assert counts["b"] >= 2 * sent
+            counts[name] += len(data)
+    writer.join(5)
+    assert ended == {"a", "b", "last"}
+    assert sent == counts["a"] == 2000
+    pump.close()
+
+
+def test_pump_sends() -> None:
+    ours, theirs = stream_pair()
+    pump = Pump({"control": ours}, last="control")
+    pump.send("control", b"prepare\n")
+    assert theirs.recv(100) == b"prepare\n"
+    theirs.close()
+    with pytest.raises(TargetError, match="closed"):
+        pump.send("control", b"x")
+    pump.close()
