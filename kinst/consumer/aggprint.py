@@ -77,7 +77,8 @@ def _labels(function: AggFunction, buckets: int) -> list[str]:
         inner = [str(base + i * step) for i in range(levels)]
         return [f"< {base}", *inner, f">= {base + levels * step}"]
     bounds = llquantize_bounds(function)
-    return [f"< {bounds[0]}", *map(str, bounds[:-1]), f">= {bounds[-1]}"]
+    inner = [str(bound) for bound in bounds[: buckets - 2]]
+    return [f"< {bounds[0]}", *inner, f">= {bounds[buckets - 2]}"]
 
 
 def _shown_range(function: AggFunction, counts: Sequence[int]) -> tuple[int, int]:
@@ -150,7 +151,7 @@ def _shown_value(table: Table, data: Data, zoom: bool) -> str:
 
 def default_rows(tables: Sequence[Table], options: AggOptions) -> list[str]:
     """Rows of one table, or of several joined by key, in dtrace's default layout."""
-    fields = tables[0].layout.keys
+    fields = tables[0].keys
     rows = []
     for key, data in sorted_rows(tables, options):
         parts = [_shown_key(v, f, options.rawbytes) for v, f in zip(key, fields, strict=True)]
@@ -169,7 +170,7 @@ class _Row:
     """The arguments of one row of printa(): keys in order, then the values of %@."""
 
     def __init__(self, tables: Sequence[Table], key: Key, data: Sequence[Data]) -> None:
-        self._keys = iter(zip(key, tables[0].layout.keys, strict=True))
+        self._keys = iter(zip(key, tables[0].keys, strict=True))
         self._tables = tables
         self._data = data
         self._current = 0

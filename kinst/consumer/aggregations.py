@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.consumer.rings import Bytes
-from kinst.core.dtypes import IntType, StringType
+from kinst.core.dtypes import IntType, PointerType, StringType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE, Scratch
-from kinst.core.records import AggregationLayout, KeyValue, ProgramLayout
-from kinst.dlang.typed import AggFunction, Aggregation, Program
+from kinst.core.records import AggregationLayout, Field, KeyValue, ProgramLayout
+from kinst.dlang.typed import AggFunction, Aggregation, Program, is_signed
 
 Data = npt.NDArray[np.int64]
 Key = tuple[KeyValue, ...]
@@ -89,10 +89,13 @@ class Entry:
 
 @dataclass(slots=True)
 class Table:
-    """One aggregation: its merged entries, by key, and how it is to be printed."""
+    """One aggregation: its merged entries, by key, and how it is to be printed.
+
+    keys: type and size of each key, also where the keys are constant and not stored."""
 
     aggregation: Aggregation
     layout: AggregationLayout
+    keys: tuple[Field, ...]
     entries: dict[Key, Entry] = field(default_factory=dict)
     normal: int = 1
     printed: bool = False
@@ -111,13 +114,23 @@ class Table:
         return np.zeros(self.layout.data_size // 8, dtype=np.int64)
 
 
-def _wrap(value: KeyValue, type_: object, size: int) -> KeyValue:
-    """A constant key as it would read back from a table of this type."""
+def _key_fields(aggregation: Aggregation, layout: AggregationLayout) -> tuple[Field, ...]:
+    """The stored keys' fields, or, for constant keys, fields that only tell type and size."""
+    if layout.constant_keys is None:
+        return layout.keys
+    return tuple(
+        Field(0, t.size if isinstance(t, IntType | PointerType | StringType) else 8, t)
+        for t in aggregation.keys
+    )
+
+
+def _wrap(value: KeyValue, key: Field) -> KeyValue:
+    """A constant key as it would read back from a table."""
     if isinstance(value, bytes):
         return value.partition(b"\0")[0]
-    value &= (1 << 8 * size) - 1
-    if isinstance(type_, IntType) and type_.signed and value >> (8 * size - 1):
-        value -= 1 << 8 * size
+    value &= (1 << 8 * key.size) - 1
+    if is_signed(key.type) and value >> (8 * key.size - 1):
+        value -= 1 << 8 * key.size
     return value
 
 
@@ -140,13 +153,13 @@ class AggregationStore:
         self._counters = counters
         layouts = {one.index: one for one in layout.aggregations}
         self.tables: dict[int, Table] = {
-            one.index: Table(one, layouts[one.index])
+            one.index: Table(one, layouts[one.index], _key_fields(one, layouts[one.index]))
             for one in sorted(program.aggregations, key=lambda a: a.index)
             if one.index in layouts
         }
         self._constant: dict[int, list[Key]] = {
             index: [
-                tuple(_wrap(v, f.type, f.size) for v, f in zip(key, table.layout.keys, strict=True))
+                tuple(_wrap(v, f) for v, f in zip(key, table.keys, strict=True))
                 for key in table.layout.constant_keys
             ]
             for index, table in self.tables.items()
@@ -231,8 +244,8 @@ class AggregationStore:
                     ]
                 )
             else:
-                signed = isinstance(key.type, IntType) and key.type.signed
-                columns.append(part.view(f"<{'i' if signed else 'u'}{key.size}").ravel().tolist())
+                letter = "i" if is_signed(key.type) else "u"
+                columns.append(part.view(f"<{letter}{key.size}").ravel().tolist())
         return list(zip(*columns, strict=True))
 
     def _merge_counters(self) -> None:
@@ -280,10 +293,9 @@ class AggregationStore:
 
 def key_rank(table: Table, key: Key, position: int = 0) -> tuple[KeyValue, ...]:
     """What keys sort by: integers as unsigned, starting from the key at `position`."""
-    fields = table.layout.keys
     plain = tuple(
         v if isinstance(v, bytes) else v & ((1 << 8 * f.size) - 1)
-        for v, f in zip(key, fields, strict=True)
+        for v, f in zip(key, table.keys, strict=True)
     )
     if position >= len(plain):
         position = 0
@@ -341,7 +353,7 @@ def llquantize_bounds(function: AggFunction) -> list[int]:
     while order <= high:
         bounds.append(value)
         value += step
-        if value == following:
+        if value >= following:
             following = value * factor
             step = following // steps if following > steps else 1
             order += 1

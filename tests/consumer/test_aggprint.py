@@ -247,6 +247,20 @@ def test_distributions_follow_their_keys() -> None:
     assert w.text().endswith(" 0        \n\n")
 
 
+def test_constant_keys_show_as_stored_ones_would() -> None:
+    agg = aggregation(0, "count", (StringType(), dtypes.INT))
+    constant = ((b"vfs_write", -1), (b"vfs_read", 7))
+    w = World((), [(agg, table_layout(agg, 0, 8, capacity=2, constant_keys=constant))])
+    w.entry(0, 0, 0, 0, b"", [2])
+    w.entry(0, 1, 1, 1, b"", [1])
+    w.store.finish()
+    AggPrinter(w.store, AggOptions(), hex, w.out.append).rest()
+    assert w.text() == (
+        "  vfs_read                                                  7                1\n"
+        "  vfs_write                                                -1                2\n"
+    )
+
+
 def test_no_keys_no_columns() -> None:
     agg = aggregation(0, "avg")
     w, printer = show([(agg, [])], [(0, b"", [4, -10])])

@@ -176,9 +176,8 @@ def test_a_cpu_that_stays_inside_keeps_its_half_for_later() -> None:
 
 def test_constant_keys_and_counters() -> None:
     agg = aggregation(0, "count", (StringType(16), dtypes.UINT))
-    keys = [Field(0, 16, StringType(16)), Field(0, 4, dtypes.UINT)]
     constant = ((b"vfs_read", 0), (b"vfs_read", -1), (b"vfs_write", 2))
-    layout = table_layout(agg, 0, 8, keys, capacity=3, constant_keys=constant, counters=16)
+    layout = table_layout(agg, 0, 8, capacity=3, constant_keys=constant, counters=16)
     blocks = [np.zeros(8, dtype=np.uint64) for _ in range(2)]
     w = World((), [(agg, layout)], counters=blocks)
     w.entry(0, 0, 0, 2, b"", [5])

@@ -27,7 +27,9 @@ from kinst.core.dtypes import StringType
 from kinst.core.errors import TargetError
 from kinst.core.layout import HEADER_HALF
 from kinst.core.probe import Probe, ProbeName
+from kinst.core.records import Field
 from kinst.dlang.typed import (
+    Action,
     Clear,
     Evaluate,
     Exit,
@@ -156,7 +158,7 @@ def test_dynamic_width_and_precision_come_with_the_record() -> None:
 
 def test_records_of_two_clauses_and_two_cpus_come_in_order_of_time() -> None:
     made, size = fields(dtypes.INT64)
-    clauses = [
+    clauses: list[tuple[list[Action], list[tuple[Field, ...]], int]] = [
         ([Printf(SPAN, format_(part("a", "d"), part("\n")), (const(),))], [made], size),
         ([Printf(SPAN, format_(part("b\n")), ())], [()], 24),
     ]
