@@ -44,6 +44,9 @@ def main() -> int:
         except KinstError as error:
             console.print(f"kinst: {error}", markup=False)
             return 1
+        except KeyboardInterrupt:
+            console.print("interrupted; the next run goes on from here")
+            return 130
     took = time.monotonic() - started
     console.print(f"kernel {kernel.release} is ready in {kernel.kernel.parents[1]} ({took:.1f} s)")
     return 0

@@ -72,7 +72,8 @@ environment() {
     local wanted python started=$SECONDS
     wanted="$PWD $(cat requirements.lock pyproject.toml | sha256sum)"
     [ "$(cat $stamp 2>/dev/null)" = "$wanted" ] && [ -x $venv/bin/kinst ] && return 0
-    if [ ! -x $venv/bin/python ]; then
+    # An interrupted run may have left one without pip.
+    if ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
         if ! python=$(find_python venv); then
             say "no Python 3.11 or newer with its venv module was found"
             say "on Debian 12: apt-get install python3 python3-venv"

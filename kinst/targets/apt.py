@@ -174,8 +174,9 @@ class Apt:
         def tell() -> None:
             progress(f"reading the package lists ({time.monotonic() - started:.0f} s)", None)
 
+        # Without a network apt only warns, and ends well: the lists may be old and still do.
         status, complaint = self._run(["apt-get", "update"], None, tell)
-        return (complaint or f"apt-get update failed with status {status}") if status else ""
+        return complaint or (f"apt-get update failed with status {status}" if status else "")
 
     def names(self, prefix: str) -> set[str]:
         """Names of all packages that begin with prefix."""
@@ -242,9 +243,9 @@ def _plain_env() -> dict[str, str]:
 
 
 def _complaint(errors: str) -> str:
-    """The first error line of apt, without its E: mark."""
-    lines = [line for line in errors.splitlines() if line.startswith(("E:", "Err:"))]
-    return lines[0].partition(":")[2].strip() if lines else ""
+    """The first error of apt, or else its first warning, without its mark; "" for none."""
+    lines = sorted(line for line in errors.splitlines() if line.startswith(("E:", "W:")))
+    return " ".join(lines[0].split()[1:]) if lines else ""
 
 
 def _name_version(file: Path) -> tuple[str, str]:
@@ -301,6 +302,7 @@ def unpack(
                     assert content is not None
                     done[path] = _copy(content, member, tree / path, progress)
                     if done[path].md5 != sums.get(path):
+                        package.file.unlink(missing_ok=True)
                         raise KinstError(
                             f"{path} of {package.name} differs from its checksum",
                             "run it again to fetch it anew",
@@ -310,10 +312,10 @@ def unpack(
                         break
         except (tarfile.TarError, EOFError) as error:
             process.kill()
-            said = process.stderr.read().decode(errors="replace").strip()
+            said = process.stderr.read().decode(errors="replace").strip().splitlines()
             package.file.unlink(missing_ok=True)
             raise KinstError(
-                f"{package.file.name} cannot be unpacked: {said or error}",
+                f"{package.file.name} cannot be unpacked: {said[0] if said else error}",
                 "run it again to fetch it anew",
             ) from error
         except BaseException:
@@ -343,9 +345,10 @@ def _copy(
             file.write(chunk)
             md5.update(chunk)
             size += len(chunk)
-            progress(
-                f"unpacking {to.name} {size / 1e6:.0f} of {member.size / 1e6:.0f} MB",
-                size / max(1, member.size),
-            )
+            done = f"{size / 1e6:.0f} of {member.size / 1e6:.0f} MB"
+            if member.size > _CHUNK:
+                progress(f"unpacking {to.name} {done}", size / member.size)
+            else:
+                progress(f"unpacking {to.name}", None)
     to.chmod(member.mode & 0o755)
     return Unpacked(size, md5.hexdigest())

@@ -179,9 +179,10 @@ def _alone(lock: Path, progress: Progress) -> Iterator[None]:
 def _fetch(isa: str, wanted: _Kernel, work: Path, progress: Progress) -> str:
     """Download, unpack, check and move into place; the kernel's release."""
     free = shutil.disk_usage(work).free
-    if free < _ROOM:
+    need = _ROOM - sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
+    if free < need:
         raise KinstError(
-            f"{work} has {free / 1e6:.0f} MB free; {_ROOM / 1e6:.0f} MB are needed",
+            f"{work} has {free / 1e6:.0f} MB free; {need / 1e6:.0f} MB are needed",
             "XDG_CACHE_HOME chooses another folder",
         )
     apt = Apt(work / "apt", wanted.suite, wanted.architecture)
