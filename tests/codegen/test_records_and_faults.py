@@ -1,0 +1,341 @@
+"""Records, drops, faults, dtrace:::ERROR, exit, strings, built-ins: on both machines."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from codegen_rig import (
+    CFA_SLOT,
+    CLOCK,
+    COMM,
+    GS_BASE,
+    NOW,
+    PID,
+    PPID,
+    REGISTERS,
+    RIGS,
+    SP_SLOT,
+    SPAN,
+    STACK,
+    TASK_AT,
+    HostRig,
+    Rig,
+    TargetRig,
+    builtin,
+    integer,
+    name_of,
+    program,
+    reg,
+    scratch,
+    string,
+    trace,
+)
+
+from kinst.core import layout as lay
+from kinst.core.dtypes import CHAR, INT, STRING, UINT, UINT64, StringType
+from kinst.core.errors import KinstError
+from kinst.dlang import typed as t
+
+both = pytest.mark.parametrize("rig", RIGS)
+BAD = 0xDEAD000
+
+
+def text(data: bytes) -> bytes:
+    return data.split(b"\0", 1)[0]
+
+
+def u64(data: bytes) -> int:
+    return int.from_bytes(data, "little")
+
+
+def load(address: int, type_: object = UINT64) -> t.Load:
+    return t.Load(type_, SPAN, integer(address, UINT64))  # type: ignore[arg-type]
+
+
+@both
+def test_header_and_fields(rig: type[Rig]) -> None:
+    printf = t.Printf(SPAN, t.Format("", ()), (integer(-2, CHAR), reg(3), string(b"hi")))
+    run = rig(program([trace(integer(7)), printf], []), {9: (0, 1)})
+    run.fire(9, {3: 0x1122334455667788}, cpu=0)
+    first, second = run.records(run.slot)
+    assert (first.clause, first.probe, first.cpu, first.time) == (0, 9, 0, NOW)
+    assert run.fields(first, 0) == [struct.pack("<i", 7)]
+    byte, word, words = run.fields(first, 1)
+    assert (byte, u64(word), text(words)) == (b"\xfe", 0x1122334455667788, b"hi")
+    assert (second.clause, second.data, second.time) == (1, b"", NOW)
+    assert run.state(lay.STATE_SEQUENCE, run.slot) == 2
+
+
+@both
+def test_predicate_decides(rig: type[Rig]) -> None:
+    test = t.Binary(INT, SPAN, ">", reg(1), integer(10, UINT64))
+    run = rig(program((test, [trace(reg(1))])), {1: (0,)})
+    for value in (9, 10, 11, (1 << 64) - 1):
+        run.fire(1, {1: value})
+    assert [u64(r.data) for r in run.records(run.slot)] == [11, (1 << 64) - 1]
+
+
+@both
+def test_ring_wraps_pads_and_counts_drops(rig: type[Rig]) -> None:
+    actions = [trace(reg(1)), trace(reg(2))]
+    run = rig(program(actions), {1: (0,)})
+    per_record = 40
+    fits = 4096 // per_record  # 102, and 16 bytes are left over
+    for i in range(fits + 5):
+        run.fire(1, {1: i, 2: ~i})
+    assert run.state(lay.STATE_DROPS, run.slot) == 5
+    assert [u64(run.fields(r)[0]) for r in run.records(run.slot)] == list(range(fits))
+    run.consume(run.slot)
+    for i in range(250):
+        run.fire(1, {1: i, 2: ~i})
+        if i % 50 == 49:
+            got = [u64(run.fields(r)[0]) for r in run.records(run.slot)]
+            assert got == list(range(i - 49, i + 1))
+            run.consume(run.slot)
+    assert run.state(lay.STATE_DROPS, run.slot) == 5
+    # Records that start over leave 16 bytes behind, 102 of them fit before each pad.
+    turns, rest = divmod(fits + 250, fits)
+    assert run.state(lay.STATE_HEAD, run.slot) == turns * 4096 + rest * per_record
+
+
+@both
+def test_drop_skips_the_whole_clause(rig: type[Rig]) -> None:
+    variable = t.Variable("n", INT, 0)
+    step = t.Evaluate(SPAN, t.Step(INT, SPAN, variable, 1, False))
+    run = rig(program([step, trace(integer(0, UINT64))], variables=(variable,)), {1: (0,)})
+    for _ in range(200):
+        run.fire(1)
+    counted = struct.unpack("<i", run.read(run.scratch.globals, 4))[0]
+    assert counted == 4096 // 32
+    assert run.state(lay.STATE_DROPS, run.slot) == 200 - 4096 // 32
+
+
+@both
+def test_fault_commits_nothing_tells_error_and_goes_on(rig: type[Rig]) -> None:
+    args = [trace(builtin(f"arg{i}")) for i in range(1, 6)]
+    bad = [trace(integer(1)), trace(load(BAD)), trace(integer(2))]
+    run = rig(program(bad, [trace(integer(5))], [*args, trace(builtin("epid", UINT))]),
+              {1: (0, 1)}, error=(2,))  # fmt: skip
+    run.fire(1)
+    error, after = run.records(run.slot)
+    values = [u64(run.fields(error, i)[0]) for i in range(6)]
+    epid = run.epid(1)
+    assert values == [epid, 2, 0, lay.FAULT_BADADDR, BAD, 100]
+    assert (error.clause, error.probe, after.clause) == (2, 3, 1)
+    assert run.state(lay.STATE_ERRORS, run.slot) == 1
+    faulted = [run.state(lay.STATE_FAULT + 8 * i, run.slot) for i in range(4)]
+    assert faulted == [epid, 2, lay.FAULT_BADADDR, BAD]
+
+
+@both
+def test_fault_in_predicate_second_clause_and_in_error_itself(rig: type[Rig]) -> None:
+    zero = t.Binary(UINT64, SPAN, "/", integer(1, UINT64), reg(1))
+    run = rig(program([], (zero, []), [trace(zero)]), {4: (0, 1)}, error=(2,))
+    run.fire(4, {1: 0})
+    run.fire(4, {1: 1})
+    assert [r.clause for r in run.records(run.slot)] == [0, 0, 1]
+    assert run.state(lay.STATE_ERRORS, run.slot) == 2
+    faulted = [run.state(lay.STATE_FAULT + 8 * i, run.slot) for i in range(3)]
+    assert faulted == [run.epid(4, 1), 0, lay.FAULT_DIVZERO]
+
+
+@both
+def test_exit_ends_the_firing_and_tracing(rig: type[Rig]) -> None:
+    run = rig(program([t.Exit(SPAN, integer(3)), trace(integer(4))], []), {1: (0, 1)})
+    run.fire(1)
+    (record,) = run.records(run.slot)
+    assert run.fields(record, 0) + run.fields(record, 1) == [b"\3\0\0\0", b"\4\0\0\0"]
+    assert run.read(lay.HEADER_ACTIVE, 8) == bytes(8)
+    run.fire(1)
+    # The host runs what it is told to (END comes after exit); the target stays silent.
+    assert len(run.records(run.slot)) == (2 if rig is HostRig else 1)
+    assert run.state(lay.STATE_SEQUENCE, run.slot) % 2 == 0
+
+
+@both
+def test_nested_firing_is_dropped_and_counted(rig: type[Rig]) -> None:
+    run = rig(program([]), {1: (0,)})
+    run.write(run.scratch.state_of(run.slot) + lay.STATE_SEQUENCE, struct.pack("<Q", 7))
+    run.fire(1)
+    assert run.records(run.slot) == []
+    assert run.state(lay.STATE_NESTED, run.slot) == 1
+    assert run.state(lay.STATE_SEQUENCE, run.slot) == 7
+
+
+@both
+def test_builtins(rig: type[Rig]) -> None:
+    names = ["id", "pid", "ppid", "curthread", "timestamp", "walltimestamp", "timestamp"]
+    texts = ["probeprov", "probemod", "probefunc", "probename", "execname"]
+    actions = [trace(builtin(n)) for n in names] + [trace(builtin(n, STRING)) for n in texts]
+    actions.append(trace(builtin("cpu", INT)))
+    run = rig(program(actions), {77: (0,)}, strsize=32)
+    run.fire(77)
+    (record,) = run.records(run.slot)
+    numbers = [u64(run.fields(record, i)[0]) for i in range(len(names))]
+    wall = NOW + CLOCK.wall_offset
+    assert numbers == [77, PID, PPID, GS_BASE + TASK_AT, NOW, wall, NOW]
+    name = name_of(77)
+    expected = [name.provider, name.module, name.function, name.name]
+    got = [text(run.fields(record, len(names) + i)[0]) for i in range(5)]
+    assert got == [p.encode() for p in expected] + [COMM]
+
+
+def test_arguments_on_each_machine() -> None:
+    actions = [trace(builtin("arg0")), trace(builtin("arg1"))]
+    host, target = HostRig(program(actions), {1: (0,)}), TargetRig(program(actions), {1: (0,)})
+    by_slot = {r.slot: r.index for r in REGISTERS}
+    for run in (host, target):
+        run.fire(1, {by_slot[3]: 33, by_slot[4]: 44})
+    (a,), (b,) = host.records(2), target.records(0)
+    assert struct.unpack("<QQ", a.data) == (1000, 1001)
+    assert struct.unpack("<QQ", b.data) == (33, 44)
+    assert target.code.slots[(0,)] == {3, 4}
+    with pytest.raises(KinstError, match="arg2 means nothing"):
+        TargetRig(program([trace(builtin("arg2"))]), {1: (0,)})
+    with pytest.raises(KinstError, match="vtimestamp is not available"):
+        TargetRig(program([trace(builtin("vtimestamp"))]), {1: (0,)})
+
+
+def test_caller_follows_the_site() -> None:
+    stack = STACK + 0x3800
+    run = TargetRig(program([trace(builtin("caller"))]), {1: (0,)}, memory={0x9008: b"\x22" * 8})
+    by_slot = {r.slot: r.index for r in REGISTERS}
+    run.emulator.mem_write(stack + 8, struct.pack("<Q", 0x12345))
+    cfa = run.site(1) - run.base + lay.SITE_CFA_SLOT
+    run.write(cfa, struct.pack("<I", SP_SLOT))
+    run.fire(1, {by_slot[SP_SLOT]: stack})
+    assert run.reads == []
+    run.write(cfa, struct.pack("<I", CFA_SLOT))
+    run.fire(1, {by_slot[CFA_SLOT]: 0x9000})
+    run.fire(1, {by_slot[CFA_SLOT]: BAD})
+    run.write(cfa, struct.pack("<I", 0xFFFFFFFF))
+    run.fire(1)
+    assert [u64(r.data) for r in run.records(0)] == [0x12345, 0x2222222222222222, 0]
+    assert run.state(lay.STATE_ERRORS, 0) == 1
+    assert run.code.caller == {(0,)} and SP_SLOT in run.code.slots[(0,)]
+
+
+@both
+def test_dynamic_register_index(rig: type[Rig]) -> None:
+    index = t.Cast(INT, SPAN, reg(0))
+    run = rig(program([trace(t.RegisterRead(UINT64, SPAN, index))]), {1: (0,)})
+    for i in (3, 15, 16, -1):
+        run.fire(1, {0: i, 3: 333, 15: 1515})
+    assert [u64(r.data) for r in run.records(run.slot)] == [333, 1515]
+    assert run.state(lay.STATE_ERRORS, run.slot) == 2
+    assert run.state(lay.STATE_FAULT + 16, run.slot) == lay.FAULT_ILLOP
+    assert run.state(lay.STATE_FAULT + 24, run.slot) == (1 << 64) - 1
+    if isinstance(run, TargetRig):
+        assert run.code.slots[(0,)] == {r.slot for r in REGISTERS}
+
+
+@both
+def test_strings_are_read_up_to_their_end_and_not_past_the_page(rig: type[Rig]) -> None:
+    page_end = 0x5000 - 11
+    memory = {page_end - 100: b"x" * 100 + b"0123456789\0", 0x7003: b"y" * 200}
+    two = [trace(load(page_end, STRING)), trace(load(0x7003, STRING)), trace(load(0x4FFF, STRING))]
+    run = rig(program(two), {1: (0,)}, memory=memory)
+    run.fire(1)
+    (record,) = run.records(run.slot)
+    got = [text(run.fields(record, i)[0]) for i in range(3)]
+    assert got == [b"0123456789", b"y" * 63, b""]
+    assert all(a // 4096 == (a + n - 1) // 4096 for a, n in run.reads)  # type: ignore[attr-defined]
+    unterminated = rig(
+        program([trace(load(0x4FF0, STRING))]), {1: (0,)}, memory={0x4FF0: b"z" * 16}
+    )
+    unterminated.fire(1)
+    assert unterminated.records(unterminated.slot) == []
+    assert unterminated.state(lay.STATE_ERRORS, unterminated.slot) == 1
+
+
+@both
+def test_loads_of_every_size(rig: type[Rig]) -> None:
+    from_memory = bytes(range(0xF1, 0xF9))
+    types = [CHAR, UINT, INT, UINT64]
+    run = rig(program([trace(load(0x1001, ty)) for ty in types]), {1: (0,)},
+              memory={0x1001: from_memory})  # fmt: skip
+    run.fire(1)
+    (record,) = run.records(run.slot)
+    assert [run.fields(record, i)[0] for i in range(4)] == [from_memory[: ty.size] for ty in types]
+
+
+STRINGS = [b"", b"a", b"ab", b"b", b"\xff", b"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", b"aa"]
+
+
+@both
+@pytest.mark.parametrize("op", ["==", "!=", "<", "<=", ">", ">="])
+def test_string_comparison(rig: type[Rig], op: str) -> None:
+    pairs = [(a, b) for a in STRINGS for b in STRINGS]
+    compared = [trace(t.Binary(INT, SPAN, op, string(a), string(b))) for a, b in pairs]
+    run = rig(program(compared), {1: (0,)})
+    run.fire(1)
+    (record,) = run.records(run.slot)
+    got = [u64(run.fields(record, i)[0]) for i in range(len(pairs))]
+    expected = [
+        {"==": a == b, "!=": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[op]
+        for a, b in pairs
+    ]
+    assert got == expected
+
+
+@both
+def test_string_variables_and_choice(rig: type[Rig]) -> None:
+    variable = t.Variable("s", STRING, 0)
+    small = t.Variable("small", StringType(4), 1)
+    chosen = t.Conditional(STRING, SPAN, reg(1), string(b"yes"), builtin("execname", STRING))
+    read = t.GlobalRead(STRING, SPAN, variable)
+    actions = [
+        trace(read),
+        t.Evaluate(SPAN, t.Assign(STRING, SPAN, variable, chosen)),
+        t.Evaluate(SPAN, t.Assign(STRING, SPAN, small, string(b"123456"))),
+        trace(read),
+        trace(t.Binary(INT, SPAN, "==", read, string(b"yes"))),
+        trace(t.GlobalRead(StringType(4), SPAN, small)),
+    ]
+    run = rig(program(actions, variables=(variable, small)), {1: (0,)})
+    run.fire(1, {1: 5})
+    run.fire(1, {1: 0})
+    rows = []
+    for record in run.records(run.slot):
+        values = [run.fields(record, i) for i in (0, 3, 4, 5)]
+        rows.append([text(v[0]) for v in values])
+    assert rows == [[b"", b"yes", b"\1", b"123"], [b"yes", COMM, b"", b"123"]]
+
+
+def test_both_machines_write_the_same_bytes() -> None:
+    variable = t.Variable("n", UINT64, 0)
+    both_ = program(
+        [
+            trace(t.Step(UINT64, SPAN, variable, 3, True)),
+            trace(builtin("execname", STRING)),
+            trace(load(0x1000)),
+            t.Printf(SPAN, t.Format("", ()), (builtin("probefunc", STRING), reg(2), reg(14))),
+        ],
+        (t.Binary(INT, SPAN, "<", reg(2), integer(2, UINT64)), [t.Clear(SPAN, None)]),  # type: ignore[arg-type]
+        variables=(variable,),
+    )
+    runs = [rig(both_, {1: (0, 1), 2: (1, 0)}, memory={0x1000: b"abcdefgh"}) for rig in RIGS]
+    for run in runs:
+        for i in range(8):
+            run.fire(1 + i % 2, {2: i, 14: i << 50})
+    rings = [run.read(run.scratch.ring_of(run.slot), 4096) for run in runs]
+    heads = [run.state(lay.STATE_HEAD, run.slot) for run in runs]
+    assert rings[0] == rings[1] and heads[0] == heads[1] > 1500
+
+
+def test_each_cpu_has_its_own_ring() -> None:
+    run = TargetRig(program([trace(builtin("cpu", INT))]), {1: (0,)})
+    for cpu in (0, 1, 1):
+        run.fire(1, cpu=cpu)
+    assert [(r.cpu, u64(r.data)) for r in run.records(1)] == [(1, 1), (1, 1)]
+    assert len(run.records(0)) == 1 and run.records(2) == []
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    wide = program([trace(builtin("execname", STRING))])
+    with pytest.raises(KinstError, match="does not fit the buffer"):
+        HostRig(wide, {1: (0,)}, strsize=5000)
+    many = program([t.Printf(SPAN, t.Format("", ()), tuple(load(8, STRING) for _ in range(40)))])
+    with pytest.raises(KinstError, match="bytes for its strings"):
+        HostRig(many, {1: (0,)}, strsize=512, scratch=scratch(ring_size=65536))
