@@ -146,9 +146,12 @@ def test_llquantize() -> None:
 
 
 def test_bars_are_rounded_not_cut() -> None:
-    data = quantize({1: 6, 2: 19, 0: 2})  # 2/27, 6/27, 19/27 of 40: 2.96, 8.89, 28.15
+    data = quantize({0: 1, 1: 15})  # 1/16 and 15/16 of 40: 2.5 and 37.5
     bars = [line.count("@") for line in distribution(AggFunction("quantize"), data).splitlines()]
-    assert bars == [0, 0, 0, 3, 9, 28, 0]
+    assert bars == [0, 0, 0, 3, 38, 0]
+    data = quantize({0: 6, 1: 94})  # 2.4 and 37.6
+    bars = [line.count("@") for line in distribution(AggFunction("quantize"), data).splitlines()]
+    assert bars == [0, 0, 0, 2, 38, 0]
 
 
 def test_zoomed_bars_fill_95_percent() -> None:
