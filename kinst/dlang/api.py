@@ -1,0 +1,56 @@
+"""The front end in three calls: parse_text or parse_option for each -n, -s, ...; then
+compile_programs for all of them together; compile_text is both for one text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinst.dlang import tree, typed
+from kinst.dlang.checker import Environment, check
+from kinst.dlang.macros import Macros
+from kinst.dlang.parser import Level, parse
+from kinst.dlang.probespec import parse_option
+
+__all__ = [
+    "Environment",
+    "Level",
+    "Macros",
+    "combine",
+    "compile_programs",
+    "compile_text",
+    "parse_option",
+    "parse_text",
+]
+
+
+def parse_text(
+    text: str, file: str, macros: Macros | None = None, *, script: bool = False
+) -> tree.Program:
+    """The syntax tree of a script (script=True: bodies are required) or of -n's text.
+
+    Raises DError, and nothing else, whatever the text is.
+    """
+    return parse(text, file, macros, script=script)
+
+
+def combine(programs: Sequence[tree.Program]) -> tree.Program:
+    """One program of several: clauses in order, globals and aggregations shared."""
+    return tree.Program(tuple(item for program in programs for item in program.items))
+
+
+def compile_programs(programs: Sequence[tree.Program], environment: Environment) -> typed.Program:
+    """The typed program of all -n, -s, ... of one command.  Raises DError."""
+    return check(combine(programs), environment)
+
+
+def compile_text(
+    text: str,
+    file: str,
+    macros: Macros | None = None,
+    environment: Environment | None = None,
+    *,
+    script: bool = False,
+) -> tuple[tree.Program, typed.Program]:
+    """One text, parsed and checked.  Raises DError, and nothing else, whatever the text is."""
+    program = parse_text(text, file, macros, script=script)
+    return program, check(program, environment or Environment())

@@ -1,0 +1,376 @@
+"""Expressions: names resolved, types found, conversions made explicit.
+
+check() takes a tree.Expr and gives a typed.Expr; every DError here has libdtrace's tag and,
+up to line breaks, its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kinst.core.dtypes import INT, UINT64, DType, IntType, PointerType, StringType, VoidType
+from kinst.core.errors import DError, Span
+from kinst.dlang import builtins, tree, typed
+from kinst.dlang.convert import (
+    cast,
+    constant,
+    is_integer,
+    is_scalar,
+    is_string,
+    is_void_pointer,
+    promoted,
+    size_of,
+    to_string,
+    unary,
+)
+from kinst.dlang.literals import literal_type
+from kinst.dlang.operators import choose, converted, incompatible, load, move, operate
+from kinst.dlang.scope import Scope
+from kinst.dlang.typenames import resolve, typedef
+
+_SIZE_T = typedef("size_t")
+
+
+def check(node: tree.Expr, scope: Scope) -> typed.Expr:
+    """The typed expression of a syntax tree.  Raises DError."""
+    return _HANDLERS[type(node)](node, scope)
+
+
+def _integer(node: tree.Integer, scope: Scope) -> typed.Expr:
+    return constant(node.literal.value, literal_type(node.literal, node.span), node.span)
+
+
+def _string(node: tree.String, scope: Scope) -> typed.Expr:
+    return typed.StrConst(StringType(len(node.value) + 1), node.span, node.value)
+
+
+def _name(node: tree.Name, scope: Scope) -> typed.Expr:
+    if node.name in scope.variables:
+        variable = scope.variables[node.name]
+        return typed.GlobalRead(variable.type, node.span, variable)
+    if node.name in builtins.VARIABLES:
+        return typed.Builtin(builtins.VARIABLES[node.name].type, node.span, node.name)
+    if node.name in scope.environment.registers:
+        return constant(scope.environment.registers[node.name], INT, node.span)
+    scope.refuse_builtin(node.name, node.span, "scalar")
+    raise scope.unknown(node.name, node.span)
+
+
+def _aggregation(node: tree.Aggregation, scope: Scope) -> typed.Expr:
+    message = f"aggregation @{node.name} may not be used in an expression"
+    raise DError(message, node.span, "D_OP_DYN", "print it with printa()")
+
+
+def _index(node: tree.Index, scope: Scope) -> typed.Expr:
+    if isinstance(node.base, tree.Aggregation):
+        return _aggregation(node.base, scope)
+    pointer, index = _base_and_index(node, scope)
+    if isinstance(pointer, typed.RegisterRead):
+        return pointer
+    return load(move("+", pointer, index, node.span), node.span)
+
+
+def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.Expr]:
+    """The parts of base[index]; for regs[] the finished read twice."""
+    base = node.base
+    if isinstance(base, tree.Name) and base.name not in scope.variables:
+        if base.name == "regs":
+            read = _register(node, scope)
+            return read, read
+        if builtins.is_not_yet(base.name):
+            raise DError(f"{base.name}[ ] is not supported yet", base.span, "D_UNKNOWN")
+        if builtins.kind_of(base.name) is None and base.name not in scope.environment.registers:
+            raise DError("associative arrays are not supported yet", base.span, "D_UNKNOWN")
+    pointer = check(base, scope)
+    if len(node.arguments) != 1:
+        name = base.name if isinstance(base, tree.Name) else "this expression"
+        message = f"cannot access {name} as an associative array"
+        raise DError(message, node.span, "D_ARR_BADREF")
+    index = check(node.arguments[0], scope)
+    if not isinstance(pointer.type, PointerType) and not isinstance(index.type, PointerType):
+        raise DError("cannot dereference non-pointer type", node.span, "D_DEREF_NONPTR")
+    return pointer, index
+
+
+def _register(node: tree.Index, scope: Scope) -> typed.Expr:
+    """regs[constant] (Dynamic Tracing Guide, "regs"; dt_idcook_regs for the errors)."""
+    count = len(node.arguments)
+    if count != 1:
+        message = f"regs[ ] prototype mismatch: {count} args passed, 1 expected"
+        raise DError(message, node.span, "D_PROTO_LEN")
+    index = check(node.arguments[0], scope)
+    if not isinstance(index, typed.IntConst):
+        raise DError(
+            "regs[ ] argument #1 is incompatible with prototype: prototype: integer constant, "
+            f"argument: {index.type}",
+            index.span,
+            "D_PROTO_ARG",
+        )
+    known = scope.environment.registers
+    if index.value < 0 or (known and index.value not in known.values()):
+        message = f"index {index.value} is out of range for array regs"
+        raise DError(message, index.span, "D_REGS_IDX", "use a register's name, such as R_PC")
+    return typed.RegisterRead(UINT64, node.span, index)
+
+
+def _call(node: tree.Call, scope: Scope) -> typed.Expr:
+    """No function gives a value yet; actions are the statements' business."""
+    if not isinstance(node.function, tree.Name):
+        message = "function designator is not of function type"
+        raise DError(message, node.span, "D_FUNC_IDENT")
+    name = node.function.name
+    if name in builtins.CALLABLE:
+        raise DError(
+            f"{builtins.kind_of(name)} {name}( ) may not be called from a D expression "
+            "(D program context required)",
+            node.span,
+            "D_CG_EXPR",
+        )
+    raise unknown_function(name, node.span, scope)
+
+
+def unknown_function(name: str, span: Span, scope: Scope) -> DError:
+    """The error for calling something that is not a function of kinst."""
+    if name in builtins.ACTIONS_NOT_YET or name in builtins.FUNCTIONS_NOT_YET:
+        return DError(f"{name}( ) is not supported yet", span, "D_UNKNOWN")
+    kind = builtins.kind_of(name)
+    if name in scope.variables or name in scope.environment.registers:
+        kind = "scalar"
+    if kind is not None:
+        message = f"{kind} '{name}' may not be referenced as a function"
+        return DError(message, span, "D_FUNC_IDKIND")
+    return DError(f"undefined function name: {name[:80]}", span, "D_FUNC_UNDEF")
+
+
+def _member(node: tree.Member, scope: Scope) -> typed.Expr:
+    if isinstance(node.base, tree.Name) and node.base.name in ("self", "this"):
+        message = f"{node.base.name}-> variables are not supported yet"
+        raise DError(message, node.span, "D_UNKNOWN", "use a global variable")
+    check(node.base, scope)
+    raise DError("structures and unions are not supported yet", node.span, "D_UNKNOWN")
+
+
+def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
+    if node.op in ("++", "--"):
+        return _step(node, scope, post=False)
+    if node.op == "&":
+        return _address_of(node, scope)
+    operand = check(node.operand, scope)
+    span, type_ = node.span, operand.type
+    if node.op == "*":
+        return load(operand, span)
+    if node.op == "sizeof":
+        return _sizeof(type_, scope, span)
+    if node.op == "stringof":
+        if not is_scalar(type_) and not is_string(type_):
+            message = f"cannot apply stringof to a value of type {type_}"
+            raise DError(message, span, "D_STRINGOF_TYPE")
+        return to_string(operand)
+    if node.op == "!":
+        if not is_scalar(type_):
+            message = "operator ! requires an operand of scalar type"
+            raise DError(message, span, "D_OP_SCALAR")
+        return unary("!", operand, INT, span)
+    if not isinstance(type_, IntType):
+        kind, tag = ("integral", "D_OP_INT") if node.op == "~" else ("arithmetic", "D_OP_ARITH")
+        raise DError(f"operator {node.op} requires an operand of {kind} type", span, tag)
+    operand = cast(operand, promoted(type_))
+    return operand if node.op == "+" else unary(node.op, operand, operand.type, span)
+
+
+def _address_of(node: tree.Prefix, scope: Scope) -> typed.Expr:
+    """&*p is p and &p[i] is p + i; D variables have no address."""
+    inner = node.operand
+    if isinstance(inner, tree.Prefix) and inner.op == "*":
+        address = check(inner.operand, scope)
+        load(address, node.span)
+        return address
+    if isinstance(inner, tree.Index) and not isinstance(inner.base, tree.Aggregation):
+        pointer, index = _base_and_index(inner, scope)
+        if isinstance(pointer, typed.RegisterRead):
+            message = "cannot take address of dynamic variable"
+            raise DError(message, node.span, "D_ADDROF_VAR")
+        return move("+", pointer, index, node.span)
+    if isinstance(inner, tree.Name | tree.Aggregation):
+        if isinstance(inner, tree.Name):
+            check(inner, scope)
+        raise DError("cannot take address of dynamic variable", node.span, "D_ADDROF_VAR")
+    check(inner, scope)
+    raise DError("unacceptable operand for unary & operator", node.span, "D_ADDROF_LVAL")
+
+
+def _sizeof(type_: DType, scope: Scope, span: Span) -> typed.Expr:
+    size = size_of(type_, scope.environment.strsize)
+    if not size:
+        message = "cannot apply sizeof to an operand of unknown size"
+        raise DError(message, span, "D_SIZEOF_TYPE")
+    return constant(size, _SIZE_T, span)
+
+
+def _sizeof_type(node: tree.SizeofType, scope: Scope) -> typed.Expr:
+    return _sizeof(resolve(node.type), scope, node.span)
+
+
+def _postfix(node: tree.Postfix, scope: Scope) -> typed.Expr:
+    return _step(node, scope, post=True)
+
+
+def _target(node: tree.Expr, op: str, scope: Scope) -> tree.Name:
+    """The variable that an assignment or ++ changes.  Raises DError D_OP_WRITE, D_OP_LVAL."""
+    if isinstance(node, tree.Name):
+        scope.refuse_builtin(node.name, node.span, "scalar")
+        taken = builtins.kind_of(node.name) or node.name in scope.environment.registers
+        if not taken and "`" not in node.name:
+            return node
+    elif isinstance(node, tree.Aggregation):
+        _aggregation(node, scope)
+    else:
+        check(node, scope)
+        place = isinstance(node, tree.Index) or (isinstance(node, tree.Prefix) and node.op == "*")
+        if not place:
+            message = f"operator {op} requires modifiable lvalue as an operand"
+            raise DError(message, node.span, "D_OP_LVAL")
+    message = f"operator {op} can only be applied to a writable variable"
+    raise DError(message, node.span, "D_OP_WRITE")
+
+
+def _step(node: tree.Prefix | tree.Postfix, scope: Scope, post: bool) -> typed.Expr:
+    """++ and --; a variable that has no type yet becomes int64_t 0 first, as in libdtrace."""
+    name = _target(node.operand, node.op, scope).name
+    variable = scope.variables.get(name)
+    if variable is None:
+        variable = scope.create(name, typedef("int64_t"))
+    type_, span = variable.type, node.span
+    if not is_scalar(type_):
+        message = f"operator {node.op} requires operand of scalar type"
+        raise DError(message, span, "D_OP_SCALAR")
+    if is_void_pointer(type_):
+        message = f"operator {node.op} requires an operand of known size"
+        raise DError(message, span, "D_OP_VFPTR")
+    by = size_of(type_.to, scope.environment.strsize) if isinstance(type_, PointerType) else 1
+    return typed.Step(type_, span, variable, by if node.op == "++" else -by, post)
+
+
+def _assignment(node: tree.Assignment, scope: Scope) -> typed.Expr:
+    name = _target(node.left, node.op, scope).name
+    variable = scope.variables.get(name)
+    span = node.span
+    if variable is None:
+        scope.begin_assignment(name)
+        if node.op != "=":
+            raise scope.unknown(name, node.left.span)
+        value = check(node.right, scope)
+        scope.end_assignment()
+        type_ = StringType() if is_string(value.type) else value.type
+        if isinstance(type_, VoidType):
+            raise incompatible(type_, "=", value.type, span)
+        # The right-hand side may have created it: x = x++.
+        variable = scope.variables.get(name) or scope.create(name, type_)
+        return typed.Assign(variable.type, span, variable, converted(value, type_, "=", span))
+    value = check(node.right, scope)
+    if node.op != "=":
+        old = typed.GlobalRead(variable.type, node.left.span, variable)
+        value = _operation(node.op, old, value, span)
+    stored = converted(value, variable.type, node.op, span)
+    return typed.Assign(variable.type, span, variable, stored)
+
+
+def _operation(op: str, old: typed.Expr, value: typed.Expr, span: Span) -> typed.Expr:
+    """The new value of `old op value`, op being a compound assignment."""
+    if op in ("+=", "-="):
+        if is_string(old.type) or is_string(value.type):
+            raise incompatible(old.type, op, value.type, span)
+        if is_void_pointer(old.type):
+            message = f"operator {op} requires left-hand scalar operand of known size"
+            raise DError(message, span, "D_OP_VFPTR")
+        if not is_integer(value.type):
+            raise incompatible(old.type, op, value.type, span)
+    return operate(op[:-1], old, value, span, shown=op)
+
+
+def _infix(node: tree.Infix, scope: Scope) -> typed.Expr:
+    if node.op == ",":
+        return _comma(node, scope)
+    left, right = check(node.left, scope), check(node.right, scope)
+    return operate(node.op, left, right, node.span, shown=node.op)
+
+
+def _comma(node: tree.Infix, scope: Scope) -> typed.Expr:
+    for side in (node.left, node.right):
+        if is_action_call(side):
+            raise DError("operator , operands cannot be actions", side.span, "D_OP_ACT")
+        if is_aggregation(side):
+            message = "operator , operands cannot be of dynamic type"
+            raise DError(message, side.span, "D_OP_DYN")
+    left, right = check(node.left, scope), check(node.right, scope)
+    return typed.Comma(right.type, node.span, without_void(left), right)
+
+
+def without_void(expr: typed.Expr) -> typed.Expr:
+    """(void)x, where the value is not used, is x."""
+    while isinstance(expr, typed.Cast) and isinstance(expr.type, VoidType):
+        expr = expr.operand
+    return expr
+
+
+def is_action_call(node: tree.Expr) -> bool:
+    return (
+        isinstance(node, tree.Call)
+        and isinstance(node.function, tree.Name)
+        and builtins.kind_of(node.function.name) == "tracing function"
+    )
+
+
+def is_aggregation(node: tree.Expr) -> bool:
+    return isinstance(node, tree.Aggregation) or (
+        isinstance(node, tree.Index) and is_aggregation(node.base)
+    )
+
+
+def _ternary(node: tree.Ternary, scope: Scope) -> typed.Expr:
+    for side in (node.then, node.otherwise):
+        if is_action_call(side):
+            message = "action cannot be used in a conditional context"
+            raise DError(message, side.span, "D_OP_ACT", "use a predicate")
+        if is_aggregation(side):
+            message = "operator ?: operands cannot be of dynamic type"
+            raise DError(message, side.span, "D_OP_DYN")
+    condition = check(node.condition, scope)
+    left, right = check(node.then, scope), check(node.otherwise, scope)
+    if not is_scalar(condition.type):
+        message = "operator ?: expression must be of scalar type"
+        raise DError(message, condition.span, "D_OP_SCALAR")
+    return choose(condition, left, right, node.span)
+
+
+def _cast_to(node: tree.CastTo, scope: Scope) -> typed.Expr:
+    type_ = resolve(node.type)
+    operand = check(node.operand, scope)
+    source = operand.type
+    if isinstance(type_, VoidType):
+        return typed.Cast(type_, node.span, operand)
+    if is_string(type_) and (is_scalar(source) or is_string(source)):
+        return to_string(operand)
+    if is_scalar(type_) and is_scalar(source):
+        return cast(operand, type_)
+    message = f'invalid cast expression: "{source}" to "{type_}"'
+    raise DError(message, node.span, "D_CAST_INVAL")
+
+
+_HANDLERS: dict[type, Callable[[Any, Scope], typed.Expr]] = {
+    tree.Integer: _integer,
+    tree.String: _string,
+    tree.Name: _name,
+    tree.Aggregation: _aggregation,
+    tree.Index: _index,
+    tree.Call: _call,
+    tree.Member: _member,
+    tree.Prefix: _prefix,
+    tree.Postfix: _postfix,
+    tree.Infix: _infix,
+    tree.Assignment: _assignment,
+    tree.Ternary: _ternary,
+    tree.CastTo: _cast_to,
+    tree.SizeofType: _sizeof_type,
+}

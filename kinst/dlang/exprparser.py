@@ -1,0 +1,301 @@
+"""Expressions: recursive descent by precedence, with a bound on nesting.
+
+Two Python frames are used for each level of nesting, and no tree is higher than MAX_DEPTH,
+so that later stages may simply recurse.
+"""
+
+from __future__ import annotations
+
+from kinst.core.errors import DError, Span
+from kinst.dlang import tree
+from kinst.dlang.lexer import Lexer, Token
+from kinst.dlang.source import words
+from kinst.dlang.typenames import BASE_WORDS, QUALIFIERS, STARTS_TYPE, TYPEDEFS
+
+MAX_DEPTH = 100
+
+# Binding strength, weakest first (K&R A7; ^^ lies between || and &&, as in libdtrace).
+COMMA, ASSIGN, TERNARY = 1, 2, 3
+INFIX = {
+    "||": 4, "^^": 5, "&&": 6, "|": 7, "^": 8, "&": 9, "==": 10, "!=": 10,
+    "<": 11, "<=": 11, ">": 11, ">=": 11, "<<": 12, ">>": 12, "+": 13, "-": 13,
+    "*": 14, "/": 14, "%": 14, ",": COMMA,
+}  # fmt: skip
+PREFIX_STRENGTH = 15
+POSTFIX_STRENGTH = 16
+ASSIGNMENTS = words("= += -= *= /= %= &= ^= |= <<= >>=")
+_PREFIXES = words("* & - + ~ ! ++ --")
+
+KEYWORDS = (
+    words(
+        "auto break case continue counter default do else enum extern for goto if import inline"
+        " offsetof probe provider register return sizeof static stringof struct switch"
+        " translator typedef union while xlate float double"
+    )
+    | BASE_WORDS
+    | QUALIFIERS
+)
+
+_Sized = tuple[tree.Expr, int]  # an expression and its height
+
+
+class ExpressionParser:
+    """Parses from `token` on; the current token is always the first one not used yet."""
+
+    def __init__(self, lexer: Lexer) -> None:
+        self.lexer = lexer
+        self.source = lexer.source
+        self.token = Token("end", "", self.source.span(0, 0), 0, 0)
+        self.in_predicate = False
+        self._open: list[str] = []
+        self._variables: set[str] = set()  # names that look like types but are assigned to
+
+    def advance(self) -> Token:
+        """Use the current token; the next one becomes current."""
+        used = self.token
+        self.token = self.lexer.expression(used.end)
+        return used
+
+    def at(self, *operators: str) -> bool:
+        return self.token.kind == "op" and self.token.text in operators
+
+    def expect(self, operator: str) -> Token:
+        if not self.at(operator):
+            raise self.unexpected(f"{operator} expected")
+        return self.advance()
+
+    def unexpected(self, hint: str = "") -> DError:
+        """A D_SYNTAX error at the current token."""
+        shown = str(self.token)[:40]
+        where = shown if self.token.kind == "end" else f'"{shown}"'
+        return DError(f"syntax error near {where}", self.token.span, "D_SYNTAX", hint)
+
+    def from_to(self, start: int, end: int) -> Span:
+        return self.source.span(start, end)
+
+    def expression(self) -> tree.Expr:
+        """A whole expression, commas included."""
+        return self._level(COMMA)[0]
+
+    def _higher(self, span: Span, *heights: int) -> int:
+        height = max(heights, default=0) + 1
+        if height > MAX_DEPTH:
+            message = f"expression is nested more than {MAX_DEPTH} levels deep"
+            raise DError(message, span, "D_SYNTAX", "use a variable for a part of it")
+        return height
+
+    def _level(self, strength: int, depth: int = 0) -> _Sized:
+        """An expression of operators at least as strong as `strength`."""
+        self._higher(self.token.span, depth)
+        start = self.token.start
+        left, height = self._unary(depth)
+        while self.token.kind == "op":
+            op, at = self.token.text, self.token
+            if op == "/" and self._closes_predicate():
+                break
+            if op in INFIX and INFIX[op] >= strength:
+                self.advance()
+                right, more = self._level(INFIX[op] + 1, depth + 1)
+                height = self._higher(at.span, height, more)
+                left = tree.Infix(self._operator_span(start, at), op, left, right)
+            elif op in ASSIGNMENTS and strength <= ASSIGN:
+                self.advance()
+                right, more = self._level(ASSIGN, depth + 1)
+                height = self._higher(at.span, height, more)
+                left = tree.Assignment(self._operator_span(start, at), op, left, right)
+            elif op == "?" and strength <= TERNARY:
+                self.advance()
+                then, more = self._level(COMMA, depth + 1)
+                self.expect(":")
+                otherwise, most = self._level(TERNARY, depth + 1)
+                height = self._higher(at.span, height, more, most)
+                left = tree.Ternary(self._operator_span(start, at), left, then, otherwise)
+            else:
+                break
+        return left, height
+
+    def _operator_span(self, start: int, at: Token) -> Span:
+        """Where errors of an operator point: its first operand to itself, if on one line."""
+        whole = self.source.span(start, at.end)
+        return whole if whole.line == at.span.line else at.span
+
+    def _closes_predicate(self) -> bool:
+        if not self.in_predicate or not self.lexer.ends_predicate(self.token.end):
+            return False
+        if self._open:
+            message = f"closing {self._open[-1]} expected in predicate before /"
+            raise DError(message, self.token.span, "D_SYNTAX")
+        return True
+
+    def _unary(self, depth: int) -> _Sized:
+        """Prefix operators and casts, gathered in a loop, around a postfix expression."""
+        prefixes: list[tuple[Token, tree.TypeName | None]] = []
+        operand: _Sized | None = None
+        while operand is None:
+            token = self.token
+            if len(prefixes) + depth > MAX_DEPTH:
+                self._higher(token.span, MAX_DEPTH)
+            if (token.kind == "op" and token.text in _PREFIXES) or (
+                token.kind == "name" and token.text == "stringof"
+            ):
+                prefixes.append((self.advance(), None))
+            elif token.kind == "name" and token.text == "sizeof":
+                self.advance()
+                if self._type_in_parentheses():
+                    operand = tree.SizeofType(token.span, self._parenthesized_type()), 1
+                else:
+                    prefixes.append((token, None))
+            elif self._type_in_parentheses():
+                prefixes.append((token, self._parenthesized_type()))
+            else:
+                operand = self._postfix(depth)
+        made, height = operand
+        for token, type_ in reversed(prefixes):
+            height = self._higher(token.span, height)
+            if type_ is not None:
+                made = tree.CastTo(self.from_to(token.start, token.end), type_, made)
+            else:
+                made = tree.Prefix(token.span, token.text, made)
+        return made, height
+
+    def _postfix(self, depth: int) -> _Sized:
+        start = self.token.start
+        made, height = self._primary(depth)
+        while self.token.kind == "op":
+            op = self.token
+            if op.text in ("++", "--"):
+                self.advance()
+                made = tree.Postfix(self.from_to(start, op.end), op.text, made)
+            elif op.text == "(":
+                arguments, more = self._arguments(")", depth)
+                made = tree.Call(made.span, made, arguments)
+                height = max(height, more)
+            elif op.text == "[":
+                arguments, more = self._arguments("]", depth)
+                if not arguments:
+                    raise DError('syntax error near "]"', op.span, "D_SYNTAX", "an index expected")
+                made = tree.Index(made.span, made, arguments)
+                height = max(height, more)
+            elif op.text in (".", "->"):
+                self.advance()
+                if self.token.kind != "name":
+                    message = f"operator {op.text} must be followed by an identifier"
+                    raise DError(message, self.token.span, "D_OP_IDENT")
+                name = self.advance()
+                made = tree.Member(self.from_to(start, name.end), made, op.text, name.text)
+            else:
+                break
+            height = self._higher(op.span, height)
+        return made, height
+
+    def _arguments(self, close: str, depth: int) -> tuple[tuple[tree.Expr, ...], int]:
+        self.advance()
+        self._open.append(close)
+        arguments: list[tree.Expr] = []
+        height = 0
+        while not self.at(close):
+            if arguments:
+                self.expect(",")
+            made, more = self._level(ASSIGN, depth + 1)
+            arguments.append(made)
+            height = max(height, more)
+        self._open.pop()
+        self.advance()
+        return tuple(arguments), height
+
+    def _primary(self, depth: int) -> _Sized:
+        token = self.token
+        if token.kind == "int":
+            self.advance()
+            assert token.integer is not None
+            made: tree.Expr = tree.Integer(token.span, token.integer, token.text)
+            if token.sign:
+                return tree.Prefix(token.span, token.sign, made), 2
+            return made, 1
+        if token.kind == "string":
+            self.advance()
+            return tree.String(token.span, token.data), 1
+        if token.kind == "agg":
+            self.advance()
+            name = token.text[1:]
+            return tree.Aggregation(token.span, "" if name == "_" else name), 1
+        if token.kind == "name":
+            return self._name(token), 1
+        if self.at("("):
+            self.advance()
+            self._open.append(")")
+            made, height = self._level(COMMA, depth + 1)
+            self.expect(")")
+            self._open.pop()
+            return made, height
+        raise self.unexpected()
+
+    def _name(self, token: Token) -> tree.Expr:
+        """A name.  Keywords cannot be names; a type name is one where it is assigned to."""
+        if token.text in ("offsetof", "xlate", "if", "else"):
+            raise DError(f"{token.text} is not supported yet", token.span, "D_UNKNOWN")
+        if token.text in KEYWORDS:
+            raise self.unexpected(f"{token.text} is a reserved word")
+        self.advance()
+        if token.text in TYPEDEFS and token.text not in self._variables:
+            if not self.at("=", "++", "--", "["):
+                self.token = token
+                raise self.unexpected(f"{token.text} is a type")
+            self._variables.add(token.text)
+        return tree.Name(token.span, token.text)
+
+    def _type_in_parentheses(self) -> bool:
+        if not self.at("("):
+            return False
+        after = self.lexer.expression(self.token.end)
+        return (
+            after.kind == "name"
+            and after.text in STARTS_TYPE
+            and after.text not in self._variables
+            and not (
+                after.text in TYPEDEFS
+                and (then := self.lexer.expression(after.end)).kind == "op"
+                and then.text in ("=", "++", "--", "[")
+            )
+        )
+
+    def _parenthesized_type(self) -> tree.TypeName:
+        self.expect("(")
+        type_ = self.type_name()
+        self.expect(")")
+        return type_
+
+    def type_words(self) -> tuple[tuple[str, ...], Span]:
+        """The words of a type, without its stars: const unsigned long, struct file, ..."""
+        words: list[str] = []
+        start, end = self.token.start, self.token.end
+        named = False
+        while self.token.kind == "name":
+            text = self.token.text
+            tag = bool(words) and words[-1] in ("struct", "union", "enum")
+            if not tag and text not in QUALIFIERS:
+                if (text in TYPEDEFS and named) or text not in STARTS_TYPE:
+                    break
+                named = True
+            words.append(text)
+            end = self.advance().end
+        if not words:
+            raise self.unexpected("a type expected")
+        return tuple(words), self.source.span(start, end)
+
+    def type_name(self) -> tree.TypeName:
+        """A type and its stars, as in a cast or in sizeof."""
+        words, span = self.type_words()
+        return tree.TypeName(words, self.stars(), span)
+
+    def stars(self) -> int:
+        """Count the * that follow (qualifiers between them are dropped)."""
+        count = 0
+        while True:
+            if self.at("*"):
+                count += 1
+                if count > MAX_DEPTH:
+                    self._higher(self.token.span, MAX_DEPTH)
+            elif not (self.token.kind == "name" and self.token.text in QUALIFIERS):
+                return count
+            self.advance()

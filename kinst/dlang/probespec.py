@@ -1,0 +1,38 @@
+"""The command line's probe options: -P -m -f -n -i, each with an optional predicate and
+actions behind the description."""
+
+from __future__ import annotations
+
+from kinst.core.errors import KinstError
+from kinst.dlang import tree
+from kinst.dlang.macros import Macros
+from kinst.dlang.parser import Level, parse
+
+LEVELS = {
+    "P": Level.PROVIDER,
+    "m": Level.MODULE,
+    "f": Level.FUNCTION,
+    "n": Level.NAME,
+    "i": Level.NAME,
+}
+
+
+def parse_option(
+    option: str, value: str, macros: Macros | None = None, *, ordinal: int = 1
+) -> tree.Program:
+    """The program of one option, such as ("f", "vfs_read /pid == 1/ { trace(arg0); }").
+
+    option: the letter without its dash.  ordinal: which of several such options it is, from
+    1; errors name it as "-n argument" or "-n argument 2", with line and column in the value.
+    Raises DError (any value gives a program or a DError); KinstError for -i without a number.
+    """
+    level = LEVELS[option]
+    name = f"-{option} argument" + (f" {ordinal}" if ordinal > 1 else "")
+    program = parse(value, name, macros, level=level)
+    if option == "i":
+        for clause in program.clauses:
+            for description in clause.descriptions:
+                if not description.pattern.id:
+                    message = f"{name}: {str(description.pattern)[:80]!r} is not a probe id"
+                    raise KinstError(message, "-n takes probe names")
+    return program

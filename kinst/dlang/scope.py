@@ -1,0 +1,74 @@
+"""What the checker knows while it goes through a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from kinst.core.dtypes import DType
+from kinst.core.errors import DError, Span
+from kinst.dlang import builtins, typed
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """registers: names such as R_RAX -> the index that regs[] takes; they are constants in D.
+    strsize: bytes of a string without a bound of its own (the strsize option)."""
+
+    registers: Mapping[str, int] = field(default_factory=dict)
+    strsize: int = 256
+
+
+class Scope:
+    """The global variables so far.  One Scope lives as long as one check of one program."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self.variables: dict[str, typed.Variable] = {}
+        self._being_assigned: list[str] = []
+
+    def snapshot(self) -> dict[str, typed.Variable]:
+        return dict(self.variables)
+
+    def restore(self, variables: dict[str, typed.Variable]) -> None:
+        self.variables = variables
+        self._being_assigned = []
+
+    def create(self, name: str, type_: DType) -> typed.Variable:
+        variable = typed.Variable(name, type_, len(self.variables))
+        self.variables[name] = variable
+        return variable
+
+    def begin_assignment(self, name: str) -> None:
+        """name has no type before the assignment under way is over."""
+        self._being_assigned.append(name)
+
+    def end_assignment(self) -> None:
+        self._being_assigned.pop()
+
+    def refuse_builtin(self, name: str, span: Span, role: str) -> None:
+        """Raise DError D_IDENT_BADREF when name is a built-in array or function; role: what
+        the program takes it for."""
+        kind = builtins.kind_of(name)
+        if kind is not None and kind != "scalar":
+            message = f"{kind} '{name}' may not be referenced as {role}"
+            raise DError(message, span, "D_IDENT_BADREF")
+
+    def unknown(self, name: str, span: Span) -> DError:
+        """The error for a name that nothing defines."""
+        if name in self._being_assigned:
+            return DError(
+                f"{name} has not yet been declared or assigned", span, "D_VAR_UNDEF",
+                f"int64_t {name}; before the clauses declares it",
+            )  # fmt: skip
+        if builtins.is_not_yet(name):
+            return DError(f"{name} is not supported yet", span, "D_UNKNOWN")
+        if "`" in name:
+            message = f"failed to resolve {name}: kernel symbols are not supported yet"
+            return DError(message, span, "D_UNKNOWN")
+        known = [*self.variables, *builtins.VARIABLES, *self.environment.registers]
+        near = get_close_matches(name[:80], known, 1)
+        hint = f"did you mean {near[0]}?" if near else "variables begin with an assignment"
+        message = f"failed to resolve {name[:80]}: Unknown variable name"
+        return DError(message, span, "D_IDENT_UNDEF", hint)

@@ -1,0 +1,184 @@
+"""The syntax tree: D as written, before any name or type is looked at.
+
+Parentheses are not kept; unparse.py puts them back where precedence needs them.  Macros are
+already replaced.  No expression is nested deeper than parser.MAX_DEPTH.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kinst.core.errors import Span
+from kinst.core.probe import ProbePattern
+from kinst.dlang.literals import IntLiteral
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Integer(Expr):
+    """text: the constant as written (0x10, 'a', 5u)."""
+
+    literal: IntLiteral
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class String(Expr):
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Name(Expr):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation(Expr):
+    """@name, or @ (name "")."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Index(Expr):
+    """base[arguments]: a pointer, regs, an aggregation or an associative array."""
+
+    base: Expr
+    arguments: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Expr):
+    function: Expr
+    arguments: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member(Expr):
+    """base.name or base->name (op "." or "->"); also self->name and this->name."""
+
+    base: Expr
+    op: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix(Expr):
+    """op: * & - + ~ ! ++ -- sizeof stringof."""
+
+    op: str
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Postfix(Expr):
+    """op: ++ --."""
+
+    op: str
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Infix(Expr):
+    """Every binary operator of C, ^^ and the comma."""
+
+    op: str
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment(Expr):
+    """op: = += -= and so on."""
+
+    op: str
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Ternary(Expr):
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class TypeName:
+    """words: unsigned long, uint64_t, ...; stars: levels of pointer."""
+
+    words: tuple[str, ...]
+    stars: int
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class CastTo(Expr):
+    type: TypeName
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class SizeofType(Expr):
+    type: TypeName
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Option(Item):
+    """#pragma D option name=value; value "" when there is none."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration(Item):
+    """One global variable: type name;"""
+
+    type: TypeName
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """pattern: the parts, macros replaced, filled from the right; or its id."""
+
+    pattern: ProbePattern
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Clause(Item):
+    """statements: () means the default action."""
+
+    descriptions: tuple[Description, ...]
+    predicate: Expr | None
+    statements: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """items: in source order (a control line inside a clause comes before the clause)."""
+
+    items: tuple[Item, ...] = field(default=())
+
+    @property
+    def clauses(self) -> tuple[Clause, ...]:
+        return tuple(i for i in self.items if isinstance(i, Clause))
+
+    @property
+    def declarations(self) -> tuple[Declaration, ...]:
+        return tuple(i for i in self.items if isinstance(i, Declaration))
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        return tuple(i for i in self.items if isinstance(i, Option))

@@ -1,0 +1,96 @@
+"""The names of D's scalar types (Dynamic Tracing Guide, "Data Types and Sizes", LP64)."""
+
+from __future__ import annotations
+
+from kinst.core.dtypes import STRING, VOID, DType, IntType, PointerType
+from kinst.core.errors import DError
+from kinst.dlang.tree import TypeName
+
+# size in bytes, signed -> the type names that mean it.
+_ALIASES: dict[tuple[int, bool], str] = {
+    (1, True): "int8_t s8",
+    (1, False): "uint8_t uchar_t u_char u8 _Bool bool",
+    (2, True): "int16_t s16",
+    (2, False): "uint16_t ushort_t u_short u16",
+    (4, True): "int32_t pid_t id_t processorid_t s32",
+    (4, False): "uint32_t uint_t u_int u32 uid_t gid_t mode_t",
+    (8, True): (
+        "int64_t intptr_t ssize_t ptrdiff_t longlong_t hrtime_t off_t loff_t time_t s64"
+    ),
+    (8, False): "uint64_t uintptr_t size_t ulong_t u_long u_longlong_t u64",
+}  # fmt: skip
+_TYPEDEFS: dict[str, DType] = {
+    name: IntType(size, signed, name)
+    for (size, signed), names in _ALIASES.items()
+    for name in names.split()
+}
+_TYPEDEFS["string"] = STRING
+
+# Base words -> size; "signed" and "unsigned" may join any of them.
+_BASES: dict[tuple[str, ...], int] = {
+    ("char",): 1,
+    ("short",): 2,
+    ("int", "short"): 2,
+    (): 4,
+    ("int",): 4,
+    ("long",): 8,
+    ("int", "long"): 8,
+    ("long", "long"): 8,
+    ("int", "long", "long"): 8,
+}
+_PLAIN = {1: "char", 2: "short", 4: "int", 8: "long"}
+
+BASE_WORDS = frozenset({"char", "short", "int", "long", "signed", "unsigned", "void", "string"})
+QUALIFIERS = frozenset({"const", "volatile", "restrict"})
+TYPEDEFS = frozenset(_TYPEDEFS) - BASE_WORDS
+# Words that begin a type which kinst does not know yet.
+UNSUPPORTED_TYPES = frozenset({"struct", "union", "enum", "float", "double"})
+
+STARTS_TYPE = BASE_WORDS | QUALIFIERS | TYPEDEFS | UNSUPPORTED_TYPES
+
+
+def typedef(name: str) -> IntType:
+    """The integer type called name; KeyError for anything else."""
+    type_ = _TYPEDEFS[name]
+    assert isinstance(type_, IntType)
+    return type_
+
+
+def is_bool(type_: DType) -> bool:
+    return isinstance(type_, IntType) and type_.name in ("_Bool", "bool")
+
+
+def resolve(name: TypeName) -> DType:
+    """The type that a TypeName means.  Raises DError D_DECL_COMBO, D_DECL_SIGNINT, D_UNKNOWN."""
+    for word in name.words:
+        if word in UNSUPPORTED_TYPES:
+            kind = "floating-point" if word in ("float", "double") else word
+            message = f"{kind} types are not supported yet"
+            raise DError(message, name.span, "D_UNKNOWN", "use an integer or pointer type")
+    type_ = _base(name)
+    if name.stars and type_ == STRING:
+        message = "pointers to string are not supported"
+        raise DError(message, name.span, "D_UNKNOWN", "use char *, and stringof() to read it")
+    for _ in range(name.stars):
+        type_ = PointerType(type_)
+    return type_
+
+
+def _base(name: TypeName) -> DType:
+    words = [w for w in name.words if w not in QUALIFIERS]
+    if words == ["void"]:
+        return VOID
+    if len(words) == 1 and words[0] in _TYPEDEFS:
+        return _TYPEDEFS[words[0]]
+    signs = [w for w in words if w in ("signed", "unsigned")]
+    rest = sorted(w for w in words if w not in signs)
+    if signs and any(w in _TYPEDEFS or w == "void" for w in rest):
+        message = f"{signs[0]} may not be used with type {rest[-1]}"
+        raise DError(message, name.span, "D_DECL_SIGNINT")
+    size = _BASES.get(tuple(rest))
+    if size is None or len(signs) > 1 or not words:
+        message = f"invalid type: {' '.join(name.words)}"
+        raise DError(message, name.span, "D_DECL_COMBO")
+    signed = "unsigned" not in signs
+    plain = "long long" if rest.count("long") == 2 else _PLAIN[size]
+    return IntType(size, signed, plain if signed else f"unsigned {plain}")
