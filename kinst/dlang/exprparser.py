@@ -135,11 +135,10 @@ class ExpressionParser:
             token = self.token
             if len(prefixes) + depth > MAX_DEPTH:
                 self._higher(token.span, MAX_DEPTH)
-            if (token.kind == "op" and token.text in _PREFIXES) or (
-                token.kind == "name" and token.text == "stringof"
-            ):
+            named = token.text if token.kind == "name" else ""
+            if named == "stringof" or (token.kind == "op" and token.text in _PREFIXES):
                 prefixes.append((self.advance(), None))
-            elif token.kind == "name" and token.text == "sizeof":
+            elif named == "sizeof":
                 self.advance()
                 if self._type_in_parentheses():
                     operand = tree.SizeofType(token.span, self._parenthesized_type()), 1

@@ -2,7 +2,10 @@
 
 Every expression carries its type; conversions are explicit Cast nodes, so that codegen never
 converts by itself: both operands of a Binary have the same type (shifts excepted), and the
-result of comparisons and logical operators is INT (Dynamic Tracing Guide, ch. 2).
+result of comparisons and logical operators is INT (Dynamic Tracing Guide, ch. 2).  Strings are
+never cast: types that differ only in StringType.size are the same here.  Expressions whose
+operands are all integer constants are folded to one IntConst.  No tree is more than about
+5 * exprparser.MAX_DEPTH nodes high, so that recursion over it is safe.
 """
 
 from __future__ import annotations
@@ -130,9 +133,9 @@ class Load(Expr):
 class FormatPart:
     """One piece of a printf format.
 
-    literal: text before the conversion (escapes already done).  conversion: "" for the
-    trailing literal, else the conversion letter(s) without length modifiers ("d", "x", "s",
-    "Y", ...).  flags, width, precision as written; "*" stands for an argument of its own,
+    literal: text before the conversion (escapes and %% already done).  conversion: "" for the
+    trailing literal, else the conversion letter without length modifiers ("d", "x", "s",
+    "Y", ...), with "@" before it where printa() prints the aggregated value ("@d").  flags, width, precision as written; "*" stands for an argument of its own,
     which then comes before the value in the argument list.
     """
 
