@@ -16,6 +16,16 @@ _PREFIX_WORDS = {
     "xrelease", "addr32",
 }  # fmt: skip
 
+# Instructions that kernels use and this capstone does not know: encoding to text.
+_UNKNOWN_TO_CAPSTONE = {
+    b"\x0f\x01\xe8": "serialize",
+    b"\xf2\x0f\x01\xff": "pvalidate",
+    b"\xf3\x0f\x01\xff": "psmash",
+    b"\xf2\x0f\x01\xfe": "rmpupdate",
+    b"\xf3\x0f\x01\xfe": "rmpadjust",
+    b"\xc4\xe2\x78\x49\xc0": "tilerelease",
+}
+
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:
     """Instructions of code in order; stops at the first byte that does not decode."""
@@ -33,15 +43,26 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
             yield Instruction(where, code[offset : offset + size], text)
             at = offset + size
         if at == start or last:
-            return
+            extra = _unknown(code, at)
+            if not extra:
+                return
+            yield Instruction(address + at, extra, _UNKNOWN_TO_CAPSTONE[extra])
+            at += len(extra)
 
 
 def split(code: bytes, address: int, count: int) -> list[tuple[int, str, str]]:
     """Up to `count` instructions as (size, mnemonic without prefixes, operands)."""
-    return [
+    found = [
         (size, mnemonic if " " not in mnemonic else bare(mnemonic), operands)
         for _, size, mnemonic, operands in _DISASSEMBLER.disasm_lite(code, address, count)
     ]
+    extra = b"" if found else _unknown(code, 0)
+    return [(len(extra), _UNKNOWN_TO_CAPSTONE[extra], "")] if extra else found
+
+
+def _unknown(code: bytes, at: int) -> bytes:
+    """The bytes at `at` that are an instruction capstone does not know, or none."""
+    return next((known for known in _UNKNOWN_TO_CAPSTONE if code.startswith(known, at)), b"")
 
 
 def bare(mnemonic: str) -> str:

@@ -67,10 +67,10 @@ _SHADOW_ENDS = frozenset(
 )
 
 
-def refusal(parsed: Parsed, mnemonic: str) -> str:
+def refusal(parsed: Parsed | None, mnemonic: str) -> str:
     """Why this instruction is not displaced, or "".  mnemonic: without prefixes."""
     reason = _BY_MNEMONIC.get(mnemonic, "")
-    if reason or parsed.vector:
+    if reason or parsed is None or parsed.vector:
         return reason
     if parsed.map == TWO_BYTE:
         if parsed.opcode == 0x22:

@@ -68,12 +68,12 @@ def displace(code: bytes, address: int, to: int) -> Relocated | Refused:
 def move(code: bytes, address: int, to: int) -> Moved | Refused:
     """As displace(), without the jump back."""
     decoded = split(code, address, 1)
-    parsed = parse(code)
-    if not decoded or decoded[0][0] != len(code) or parsed is None:
+    if not decoded or decoded[0][0] != len(code):
         return Refused("its bytes are not one known instruction")
+    parsed = parse(code)
     reason = refusal(parsed, decoded[0][1])
-    if reason:
-        return Refused(reason)
+    if reason or parsed is None:
+        return Refused(reason or "its bytes end before its operands")
     try:
         return _move(parsed, address, to)
     except e.OutOfReach as far:

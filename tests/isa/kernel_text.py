@@ -1,0 +1,152 @@
+"""The code of a kernel's vmlinux: functions of .text, and their distinct instruction forms."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from capstone import CS_ARCH_X86, CS_MODE_64, Cs
+
+VARIABLE = "KINST_TEST_VMLINUX"
+STT_FUNC = 2
+NUMBER = re.compile(r"0x[0-9a-f]+|\b\d+\b")
+REGISTER = re.compile(r"[a-z]+\d*[a-z]*")
+
+
+def find_vmlinux() -> Path:
+    """$KINST_TEST_VMLINUX, or the newest vmlinux-* below ~/.cache/kinst."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named)
+    found = list((Path.home() / ".cache/kinst").rglob("vmlinux-*"))
+    if not found:
+        raise FileNotFoundError(f"no vmlinux-* below ~/.cache/kinst and {VARIABLE} is not set")
+    return max(found, key=lambda path: path.stat().st_mtime)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """.text at its linked address, and its functions as (address, size, name)."""
+
+    address: int
+    code: bytes
+    functions: tuple[tuple[int, int, str], ...]
+
+
+@dataclass(slots=True)
+class Form:
+    """A distinct instruction form: how often it is there, and one example of it.
+
+    key: mnemonic, operands with their numbers replaced and registers by class, length.
+    """
+
+    key: str
+    address: int
+    code: bytes
+    text: str
+    count: int = 0
+    others: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+def read_text(path: Path) -> Text:
+    """.text and its function symbols, by the ELF specification (no library)."""
+    with path.open("rb") as file:
+        head = file.read(64)
+        offset, size, number, names_at = (
+            struct.unpack_from("<Q", head, 40)[0],
+            *struct.unpack_from("<HHH", head, 58),
+        )
+        file.seek(offset)
+        table = file.read(size * number)
+        headers = [struct.unpack_from("<IIQQQQII", table, i * size) for i in range(number)]
+
+        def content(index: int) -> bytes:
+            file.seek(headers[index][4])
+            return file.read(headers[index][5])
+
+        names = content(names_at)
+        index = {names[h[0] : names.index(b"\0", h[0])]: i for i, h in enumerate(headers)}
+        text, symbols = index[b".text"], index[b".symtab"]
+        strings = content(headers[symbols][6])
+        functions = {}
+        for name, info, _, section, value, length in struct.iter_unpack(
+            "<IBBHQQ", content(symbols)
+        ):
+            if section == text and info & 15 == STT_FUNC and length:
+                end = strings.index(b"\0", name)
+                functions[value] = (value, length, strings[name:end].decode())
+        address = headers[text][3]
+        return Text(address, content(text), tuple(sorted(functions.values())))
+
+
+def extents(text: Text) -> Iterator[tuple[int, int]]:
+    """(start, end) of functions, without overlaps."""
+    end = 0
+    for address, size, _ in text.functions:
+        start, end = max(address, end), max(address + size, end)
+        if start < end:
+            yield start, end
+
+
+def spelled_forms(text: Text) -> dict[tuple[str, int, str], Form]:
+    """Every (mnemonic, length, operands without their numbers) of the functions."""
+    disassembler = Cs(CS_ARCH_X86, CS_MODE_64)
+    disassembler.skipdata = True
+    forms: dict[tuple[str, int, str], Form] = {}
+    numberless: dict[str, str] = {}
+    for start, end in extents(text):
+        code = text.code[start - text.address : end - text.address]
+        for address, size, mnemonic, operands in disassembler.disasm_lite(code, start):
+            if mnemonic == ".byte":
+                operands = ""
+            short = numberless.get(operands)
+            if short is None:
+                short = numberless[operands] = NUMBER.sub("N", operands)
+            key = (mnemonic, size, short)
+            form = forms.get(key)
+            if form is None:
+                at = address - start
+                form = Form("", address, code[at : at + size], f"{mnemonic} {operands}".strip())
+                forms[key] = form
+            form.count += 1
+    return forms
+
+
+def _classes() -> dict[str, str]:
+    found = {}
+    special = ("rax", "rsp", "rbp", "r12", "r13", "rip")
+    low = {"a": "rax", "c": "rcx", "d": "rdx", "b": "rbx"}
+    for letter, wide in low.items():
+        kind = wide if wide in special else "low"
+        found |= {f"r{letter}x": f"{kind}:8", f"e{letter}x": f"{kind}:4", f"{letter}x": f"{kind}:2"}
+        found |= {f"{letter}l": f"{kind}:1", f"{letter}h": "high:1"}
+    for name in ("si", "di", "sp", "bp"):
+        kind = f"r{name}" if f"r{name}" in special else "low"
+        found |= {f"r{name}": f"{kind}:8", f"e{name}": f"{kind}:4", name: f"{kind}:2"}
+        found[f"{name}l"] = "rex:1"
+    for number in range(8, 16):
+        kind = f"r{number}" if f"r{number}" in special else "ext"
+        found |= {f"r{number}{s}": f"{kind}:{n}" for s, n in (("", 8), ("d", 4), ("w", 2), ("b", 1))}
+    found["cl"] = "cl"  # shifts by cl
+    return found
+
+
+CLASS = _classes()
+
+
+def forms(text: Text) -> list[Form]:
+    """Distinct forms, registers by class; `others` keeps the spelled forms of each."""
+    grouped: dict[str, Form] = {}
+    for (mnemonic, size, operands), spelled in spelled_forms(text).items():
+        kinds = REGISTER.sub(lambda m: CLASS.get(m.group(0), m.group(0)), operands)
+        key = f"{mnemonic} {kinds} ({size})"
+        form = grouped.get(key)
+        if form is None:
+            form = grouped[key] = Form(key, spelled.address, spelled.code, spelled.text)
+        form.count += spelled.count
+        form.others.append((spelled.address, spelled.code))
+    return list(grouped.values())
