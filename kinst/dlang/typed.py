@@ -135,8 +135,9 @@ class FormatPart:
 
     literal: text before the conversion (escapes and %% already done).  conversion: "" for the
     trailing literal, else the conversion letter without length modifiers ("d", "x", "s",
-    "Y", ...), with "@" before it where printa() prints the aggregated value ("@d").  flags, width, precision as written; "*" stands for an argument of its own,
-    which then comes before the value in the argument list.
+    "Y", ...), with "@" before it where printa() prints the aggregated value ("@d").  flags,
+    width, precision as written; "*" stands for an argument of its own, which then comes before
+    the value in the argument list.
     """
 
     literal: bytes
