@@ -108,8 +108,9 @@ def timestamp(firing: Firing) -> Value:
     code.block(read)
     cycles = code.asm(machine.timestamp_asm, machine.timestamp_constraints)
     elapsed = code.op("sub", cycles, machine.clock.base_cycles)
-    product = code.op("mul", code.convert(elapsed, 128, signed=False), machine.clock.mult)
-    scaled = code.convert(code.op("lshr", product, machine.clock.shift), 64, signed=False)
+    # Signed: another CPU's counter may be a little behind the one that was read for base_cycles.
+    product = code.op("mul", code.convert(elapsed, 128, signed=True), machine.clock.mult)
+    scaled = code.convert(code.op("ashr", product, machine.clock.shift), 64, signed=False)
     now = code.add(scaled, machine.clock.base_ns)
     code.set(firing.time, now)
     code.jump(after)

@@ -66,9 +66,9 @@ def _look_up(code: Function, directory: int, key: Value, found: str, missing: st
     entry = code.op("add", table, code.op("shl", index, 4))
     there = code.load(64, entry)
     code.set(at, code.op("add", index, 1))
-    code.branch(code.icmp("eq", there, key), found, "other")
-    code.block("other")
-    code.branch(code.icmp("eq", there, 0), missing, "probe")
+    code.branch(code.icmp("eq", there, 0), missing, "used")
+    code.block("used")
+    code.branch(code.icmp("eq", there, key), found, "probe")
     return entry
 
 

@@ -32,7 +32,7 @@ POINTER = PointerType(VOID)
 VARIABLES = tuple(t.Variable(f"v{i}", ty, i) for i, ty in enumerate((INT, UINT64, CHAR, POINTER)))
 
 
-class Fault(Exception):
+class FaultError(Exception):
     """kind, value"""
 
 
@@ -65,7 +65,7 @@ class Evaluator:
             case t.RegisterRead():
                 index = self.value(expr.index)
                 if index not in range(16):
-                    raise Fault(lay.FAULT_ILLOP, index % (1 << 64))
+                    raise FaultError(lay.FAULT_ILLOP, index % (1 << 64))
                 return self.registers.get(index, 0)
             case t.GlobalRead():
                 return self.variables[expr.variable.index]
@@ -101,7 +101,7 @@ class Evaluator:
     def binary(self, op: str, left: int, right: int) -> int:
         if op in "/%":
             if right == 0:
-                raise Fault(lay.FAULT_DIVZERO, 0)
+                raise FaultError(lay.FAULT_DIVZERO, 0)
             return divide(left, right)[op == "%"]
         table = {
             "+": left + right, "-": left - right, "*": left * right, "&": left & right,
@@ -207,7 +207,7 @@ def test_random_expressions(found: list[t.Expr], values: list[int]) -> None:
     for clause, expr in enumerate(found):
         try:
             value = evaluator.value(expr)
-        except Fault as fault:
+        except FaultError as fault:
             faults += 1
             last = (clause, *fault.args)
         else:
