@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping
 from types import ModuleType
 
@@ -12,6 +13,7 @@ from kinst.wire.registers import RegisterFile, describe
 from kinst.wire.rsp import Rsp, StopReply
 
 _STOP_TIMEOUT = 10.0
+_STEP_TIMEOUT = 5.0
 
 
 class Debugger:
@@ -96,19 +98,29 @@ class Debugger:
     def step_over(self, cpu: int, address: int) -> None:
         """One instruction on one CPU, with the breakpoint at address lifted.
 
-        It is put back by resume, in the same round trip.
+        It is put back by resume, in the same round trip.  QEMU now and then reports a step
+        that has not begun, and steps one iteration of a repeated string instruction at a time:
+        the step is over when the program counter has moved (or, for a branch to itself, when
+        it still has not after a while).
         """
         self._need_stopped("a CPU can be stepped")
         before = []
         if address in self._inserted:
             self._inserted.discard(address)
             before.append(self._rsp.breakpoint_request(address, self._size, False))
-        self._registers.clear()
-        self._rsp.step(self._threads[cpu], before)
-        if self._rsp.wait_stop(_STOP_TIMEOUT) is None:
-            self._rsp.interrupt()
-            self._rsp.wait_stop(_STOP_TIMEOUT)
-            raise TargetError(f"the instruction at {address:#x} did not end on CPU {cpu}")
+        deadline = time.monotonic() + _STEP_TIMEOUT
+        while True:
+            self._registers.clear()
+            self._rsp.step(self._threads[cpu], before)
+            if (reply := self._rsp.wait_stop(_STOP_TIMEOUT)) is None:
+                self._rsp.interrupt()
+                self._rsp.wait_stop(_STOP_TIMEOUT)
+                raise TargetError(f"the instruction at {address:#x} did not end on CPU {cpu}")
+            if reply.kind == "exited":
+                raise TargetError("the machine ended during a step")
+            if self.registers(cpu)[self._pc] != address or time.monotonic() > deadline:
+                return
+            before = []
 
     def poll(self, timeout: float) -> Stopped | StopReply | None:
         """A stop of the running machine: Stopped, or the raw reply when the machine ended."""

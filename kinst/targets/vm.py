@@ -234,7 +234,8 @@ class Vm:
 
     def watch_heartbeat(self, address: int) -> None:
         """Tell wait where the kernel counts its timer ticks (jiffies_64; 8 bytes), so that it
-        can report a kernel that hangs with interrupts off."""
+        can report a kernel that hangs with interrupts off.  Stopped, or after a read."""
+        self._beat = self.read(address, 8)
         self._beat_at = address
         self._beat_seen = time.monotonic()
 
