@@ -8,6 +8,7 @@ many sites at once, ftrace's claims).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from kinst.image.btf import Btf, cache_folder, open_btf
 from kinst.image.elf import Elf, build_id_in
 from kinst.image.orc import Orc, open_orc
 from kinst.image.tables import KernelTables
-from kinst.targets.linux_facts import gather, page_table_root
+from kinst.targets.linux_facts import gather, page_table_levels, page_table_root
 from kinst.targets.linux_ftrace import Ftrace, FtraceRecord
 from kinst.targets.linux_functions import FunctionTable
 from kinst.targets.linux_memory import MASK, Kernel, Memory
@@ -66,7 +67,8 @@ class Linux:
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> list[str]:
         """site_refusal() of many (address, size) at once, much faster."""
-        return self._refusals.sites(sites, bool(self.facts.fault_hook))
+        facts = self.facts
+        return self._refusals.sites(sites, bool(facts.fault_hook), bool(facts.bug_hook))
 
     def has_fixup(self, address: int) -> bool:
         """Whether the kernel expects faults of this instruction (it has an exception-table
@@ -102,6 +104,10 @@ class Linux:
         """Physical address of the page tables that map the kernel in every context.  Raises
         KinstError where the kernel does not have x86's symbols for it."""
         return page_table_root(self._kernel)
+
+    def page_table_levels(self) -> int:
+        """Levels of those page tables: 4, or 5 with 57-bit addresses."""
+        return page_table_levels(self._kernel)
 
 
 def _running_banner(memory: Memory, text_base: int) -> str:
@@ -152,12 +158,15 @@ def attach(
     *,
     isa: str = "amd64",
     cache: Path | None = None,
+    hook_bugs: bool = False,
 ) -> Linux:
     """Attach to a running Linux kernel.
 
     memory: the kernel's virtual memory.  elf: its vmlinux.  text_base: the running address of
-    _text (KASLR).  cache: the folder for saved indexes; kinst's own when None.  Raises
-    KinstError when the file is another kernel's, or has no symbols or BTF.
+    _text (KASLR).  cache: the folder for saved indexes; kinst's own when None.  hook_bugs:
+    the caller promises to hook facts.bug_hook, and BUG and WARN traps may be planted; without
+    it they are refused.  Raises KinstError when the file is another kernel's, or has no
+    symbols or BTF.
     """
     linked = elf.address("_text")
     if linked is None:
@@ -170,4 +179,5 @@ def attach(
             f"{elf.path}: no .BTF section: kinst cannot tell where task_struct's members lie",
             "it needs a kernel built with CONFIG_DEBUG_INFO_BTF",
         )
-    return Linux(kernel, btf, gather(kernel, btf, isa))
+    facts = gather(kernel, btf, isa)
+    return Linux(kernel, btf, facts if hook_bugs else replace(facts, bug_hook=0))

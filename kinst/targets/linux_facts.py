@@ -104,8 +104,9 @@ def clock(kernel: Kernel, btf: Btf, names: IsaNames, per_cpu_base: int) -> Clock
     """Cycles to CLOCK_MONOTONIC nanoseconds, as the kernel itself computes them.
 
     codegen must multiply to 128 bits before the shift.  When the kernel keeps time by another
-    clock (hpet, kvm-clock), its scheduler's conversion of the TSC is taken: nanoseconds since
-    boot, which CLOCK_MONOTONIC is too, but without NTP's corrections.  None when it has
+    clock (hpet, kvm-clock), its scheduler's conversion of the TSC is taken, moved by what
+    CLOCK_MONOTONIC was ahead of it at the scheduler's last tick (struct sched_clock_data keeps
+    both): right to a tick, and then without NTP's corrections.  None when the kernel has
     calibrated neither.
     """
     keeper = _steady_timekeeper(kernel, btf)
@@ -133,14 +134,27 @@ def clock(kernel: Kernel, btf: Btf, names: IsaNames, per_cpu_base: int) -> Clock
     mult, shift = cyc2ns("cyc2ns_mul", 4), cyc2ns("cyc2ns_shift", 4)
     if not mult:
         return None
-    # Not rebased: the scheduler clock's zero may lie before the counter's.
-    return Clock(0, signed(cyc2ns("cyc2ns_offset", 8)), mult, shift, wall)
+    base = signed(cyc2ns("cyc2ns_offset", 8))
+    if kernel.has("sched_clock_data") and btf.has("sched_clock_data", "tick_gtod"):
+        tick = per_cpu_base + kernel.per_cpu("sched_clock_data") & MASK
+        raw, monotonic = (
+            kernel.number(tick + btf.offset("sched_clock_data", member))
+            for member in ("tick_raw", "tick_gtod")
+        )
+        base += monotonic - raw
+    return Clock(0, base, mult, shift, wall)
 
 
 def page_table_root(kernel: Kernel) -> int:
     """Physical address of init_top_pgt, which maps the kernel in every context."""
     base = kernel.number(kernel.symbol("phys_base"))
     return kernel.symbol("init_top_pgt") - KERNEL_MAP + base & MASK
+
+
+def page_table_levels(kernel: Kernel) -> int:
+    """5 where the kernel uses x86's 57-bit addresses, else 4."""
+    flag = "__pgtable_l5_enabled"
+    return 5 if kernel.has(flag) and kernel.number(kernel.symbol(flag), 4) else 4
 
 
 def release(kernel: Kernel) -> str:
@@ -175,5 +189,7 @@ def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
         trap_pc_delta=names.pc_delta,
         fault_hook=optional("search_exception_tables"),
         per_cpu_bases=bases,
+        # Not report_bug: that one first reads the instruction at the address it is given.
+        bug_hook=optional("find_bug"),
         clock=clock(kernel, btf, names, bases[0]),
     )

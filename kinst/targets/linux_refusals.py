@@ -42,6 +42,7 @@ _BRINGUP = "a CPU runs it before it can take a breakpoint"
 
 NAME_REASONS = {
     "exc_int3": _HOOKED,
+    "find_bug": _HOOKED,
     "search_exception_tables": _HOOKED,
     "copy_from_kernel_nofault": _CLAUSE,
     "copy_from_kernel_nofault_allowed": _CLAUSE,
@@ -155,8 +156,11 @@ class Refusals:
         return [
             (JUMP_LABEL, self._spans(tables.jump_labels.start, tables.jump_labels.size)),
             (STATIC_CALL, self._spans(tables.static_calls.start, tables.static_calls.size)),
-            (BUG, self._points(tables.bugs, 2)),
         ]
+
+    @cached_property
+    def _bugs(self) -> Spans:
+        return self._points(self._tables.bugs, 2)
 
     @cached_property
     def _exceptions(self) -> Spans:
@@ -183,11 +187,14 @@ class Refusals:
         at = np.array([address], dtype=np.uint64)
         return bool(self._exceptions.overlaps(at, np.ones(1, dtype=np.uint64))[0])
 
-    def sites(self, sites: Sequence[tuple[int, int]], fault_hook: bool) -> list[str]:
+    def sites(
+        self, sites: Sequence[tuple[int, int]], fault_hook: bool, bug_hook: bool
+    ) -> list[str]:
         """For each (address, size) of an instruction: why it may not be planted, or "".
 
         Reads the live bytes, of many neighbouring sites at once.  fault_hook: whether faults
-        in displaced instructions can be reported as at the original address.
+        in displaced instructions can be reported as at the original address; bug_hook: whether
+        BUG and WARN traps can be.
         """
         reasons = [""] * len(sites)
         if not sites:
@@ -196,6 +203,8 @@ class Refusals:
         size = np.array([s for _, s in sites], dtype=np.uint64)
         for reason, where in self._rewritten:
             self._mark(reasons, where.overlaps(address, size), reason)
+        if not bug_hook:
+            self._mark(reasons, self._bugs.overlaps(address, size), BUG)
         if not fault_hook:
             one = np.ones(len(address), dtype=np.uint64)
             self._mark(reasons, self._exceptions.overlaps(address, one), FIXUP)
@@ -257,16 +266,24 @@ class Refusals:
         move, shrink by it.
         """
         slide = self._kernel.slide
-        if not slide or len(live) != len(linked):
-            return False
-        changed = bytearray(linked)
-        for width in (4, 8):
-            mask = (1 << 8 * width) - 1
-            for delta in (slide, -slide):
-                for at in range(len(linked) - width + 1):
-                    old = int.from_bytes(linked[at : at + width], "little")
-                    changed[at : at + width] = (old + delta & mask).to_bytes(width, "little")
-                    if changed == live:
-                        return True
-                    changed[at : at + width] = linked[at : at + width]
+        return bool(slide) and len(live) == len(linked) and _relocated(live, linked, slide, 2)
+
+
+def _relocated(live: bytes, linked: bytes, slide: int, fields: int) -> bool:
+    """Whether linked becomes live by moving at most `fields` of its 4- or 8-byte fields."""
+    first = next((i for i, (a, b) in enumerate(zip(live, linked, strict=True)) if a != b), None)
+    if first is None:
+        return True
+    if not fields:
         return False
+    for width in (4, 8):
+        # The slide is a multiple of 2 MB: a field's first differing byte is its third.
+        for at in range(max(0, first - 3), min(first, len(linked) - width) + 1):
+            old = int.from_bytes(linked[at : at + width], "little")
+            for delta in (slide, -slide):
+                new = (old + delta & (1 << 8 * width) - 1).to_bytes(width, "little")
+                if live[at : at + width] == new and _relocated(
+                    live[at + width :], linked[at + width :], slide, fields - 1
+                ):
+                    return True
+    return False

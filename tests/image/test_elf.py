@@ -1,0 +1,180 @@
+"""kinst/image/elf.py against readelf and nm, and against damaged files."""
+
+from __future__ import annotations
+
+import re
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kinst.core.errors import KinstError
+from kinst.image.elf import Elf, build_id_in, open_elf
+from kinst.targets.fetch import Prepared
+
+AMD64 = 62
+
+
+def run(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def elf(prepared: Prepared) -> Elf:
+    return open_elf(prepared.debug, AMD64)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A linked program of a few functions, one of them an alias."""
+    folder = tmp_path_factory.mktemp("elf")
+    source = folder / "small.c"
+    source.write_text(
+        "int first(int x) { return x * 3; }\n"
+        'int second(int) __attribute__((alias("first")));\n'
+        "static int third(int x) { return x - 1; }\n"
+        "int data = 7;\n"
+        "int main(void) { return first(data) + third(data); }\n"
+    )
+    program = folder / "small"
+    run("gcc", "-O1", "-fno-inline", "-Wl,--build-id=0x0123456789abcdef", "-o", str(program),
+        str(source))  # fmt: skip
+    return program
+
+
+def test_sections_are_those_of_readelf(elf: Elf) -> None:
+    theirs = {}
+    for line in run("readelf", "-SW", str(elf.path)).splitlines():
+        found = re.match(r" *\[ *\d+\] (\S+) +(\S+) +([0-9a-f]{16}) ([0-9a-f]+) ([0-9a-f]+)", line)
+        if found and found[2] != "NULL":
+            theirs.setdefault(found[1], tuple(int(found[i], 16) for i in (3, 4, 5)))
+    assert len(theirs) > 40
+    for name, where in theirs.items():
+        mine = elf.section(name)
+        assert mine is not None and (mine.address, mine.offset, mine.size) == where, name
+
+
+def test_symbols_are_those_of_readelf(elf: Elf) -> None:
+    kinds = {"NOTYPE": 0, "OBJECT": 1, "FUNC": 2, "SECTION": 3, "FILE": 4}
+    bindings = {"LOCAL": 0, "GLOBAL": 1, "WEAK": 2}
+    lines = [line.split() for line in run("readelf", "-sW", str(elf.path)).splitlines()]
+    rows = [w for w in lines if len(w) >= 7 and w[0].rstrip(":").isdigit()]
+    symbols = elf.symbols
+    assert len(rows) == len(symbols) > 100_000
+    for words in rows[::97]:
+        i = int(words[0].rstrip(":"))
+        assert int(words[1], 16) == symbols.address[i]
+        assert int(words[2], 0) == symbols.size[i]
+        assert kinds[words[3]] == symbols.kind[i]
+        assert bindings[words[4]] == symbols.binding[i]
+        if words[3] not in ("SECTION",) and len(words) > 7:
+            assert words[7] == symbols.name_of(i) == symbols.names_of([i])[0]
+
+
+def test_symbols_of_a_kernel_are_quick(prepared: Prepared) -> None:
+    start = time.process_time()
+    elf = open_elf(prepared.debug)
+    assert len(elf.symbols) > 100_000 and elf.address("vfs_read")
+    assert time.process_time() - start < 0.3
+
+
+def test_addresses_and_bytes(small: Path) -> None:
+    elf = open_elf(small, AMD64)
+    nm = {w[2]: int(w[0], 16) for w in map(str.split, run("nm", str(small)).splitlines())
+          if len(w) == 3}  # fmt: skip
+    for name in ("first", "second", "third", "main", "data"):
+        assert elf.address(name) == nm[name], name
+    assert nm["first"] == nm["second"]
+    assert elf.address("irst") is None and elf.address("no_such_name") is None
+    assert int.from_bytes(elf.read(nm["data"], 4), "little") == 7
+    shown = run("objdump", "-d", "--no-addresses", "--disassemble=third", str(small))
+    code = bytes.fromhex("".join(re.findall(r"^\t((?:[0-9a-f]{2} )+)", shown, re.M)))
+    assert code and elf.read(nm["third"], len(code)) == code
+    with pytest.raises(KinstError, match="no section has 8 bytes at 0x1$"):
+        elf.read(1, 8)
+
+
+def test_build_id(small: Path, elf: Elf) -> None:
+    assert open_elf(small).build_id == "0123456789abcdef"
+    shown = re.search(r"Build ID: ([0-9a-f]+)", run("readelf", "-n", str(elf.path)))
+    assert shown and elf.build_id == shown[1]
+
+
+def test_build_id_after_other_notes() -> None:
+    def note(name: bytes, kind: int, data: bytes) -> bytes:
+        pad = [bytes(-len(x) % 4) for x in (name, data)]
+        return struct.pack("<III", len(name), len(data), kind) + name + pad[0] + data + pad[1]
+
+    wanted = note(b"GNU\0", 3, bytes(range(5)))
+    assert build_id_in(note(b"Linux\0", 3, b"xy") + note(b"GNU\0", 1, b"abcd") + wanted) == (
+        "0001020304"
+    )
+    assert build_id_in(wanted[:-4]) == ""
+    assert build_id_in(b"\xff" * 64) == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "no such file"),
+        (b"", "empty file"),
+        (b"hello, this is text" * 10, "not an ELF file"),
+        (b"MZ" + bytes(100), "compressed kernel image"),
+        (b"\x7fELF\2\1\1", "inside its ELF header"),
+        (b"\x7fELF\1\1\1" + bytes(100), "64-bit little-endian"),
+    ],
+)
+def test_wrong_files(tmp_path: Path, content: bytes | None, words: str) -> None:
+    path = tmp_path / "wrong"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(KinstError, match=words) as caught:
+        open_elf(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_other_machine_and_folder(small: Path, tmp_path: Path) -> None:
+    with pytest.raises(KinstError, match="machine 62, not for 183"):
+        open_elf(small, 183)
+    with pytest.raises(KinstError, match="cannot be read"):
+        open_elf(tmp_path)
+
+
+def test_truncated_and_stripped(small: Path, tmp_path: Path) -> None:
+    data = small.read_bytes()
+    cut = tmp_path / "cut"
+    for size in (len(data) - 1, len(data) // 2, 65):
+        cut.write_bytes(data[:size])
+        with pytest.raises(KinstError, match="truncated"):
+            open_elf(cut)
+    stripped = tmp_path / "stripped"
+    run("strip", "-o", str(stripped), str(small))
+    with pytest.raises(KinstError, match="no symbol table"):
+        assert open_elf(stripped).symbols
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_damaged_files_never_crash(small: Path, tmp_path: Path, data: st.DataObject) -> None:
+    good = small.read_bytes()
+    table = int.from_bytes(good[40:48], "little")
+    content = bytearray(good)
+    # Where damage matters: the header and the section headers.
+    places = st.one_of(st.integers(0, 63), st.integers(table, len(good) - 1))
+    for at in data.draw(st.lists(places, min_size=1, max_size=6)):
+        content[at] = data.draw(st.sampled_from([0, 1, 2, 8, 0x7F, 0x80, 0xFF]))
+    path = tmp_path / "damaged"
+    path.write_bytes(content)
+    try:
+        elf = open_elf(path)
+        elf.address("main")
+        elf.symbols.names_of(range(len(elf.symbols)))
+        assert isinstance(elf.build_id, str)
+        for section in elf.sections:
+            elf.data(section)
+    except KinstError as error:
+        assert "\n" not in str(error)
