@@ -26,34 +26,22 @@ class RunningKernel:
         self._target = target
         self._personality = personality
         self._isa = isa
-        self._by_name: dict[str, list[Function]] | None = None
         self._instructions: dict[int, Sequence[Instruction]] = {}
-
-    def _names(self) -> dict[str, list[Function]]:
-        if self._by_name is None:
-            self._by_name = {}
-            for function in self._personality.functions():
-                self._by_name.setdefault(function.name, []).append(function)
-        return self._by_name
 
     def find(self, module: str, function: str) -> Sequence[Function]:
         """See core.kernel.Kernel.find."""
-        names = self._names()
         in_module = re.compile(translate(module)).match if module else lambda _: True
         if _GLOB.search(function):
-            matches = re.compile(translate(function)).match
-            return [
-                numbered
-                for name, same in names.items()
-                if matches(name)
-                for numbered in _numbered(same)
-                if in_module(numbered.module)
-            ]
+            same_name: dict[str, list[Function]] = {}
+            for found in self._personality.glob(function):
+                if in_module(found.module):
+                    same_name.setdefault(found.name, []).append(found)
+            return [f for same in same_name.values() for f in _numbered(same)]
         ordinal = _ORDINAL.match(function)
         plain = ordinal.group(1) if ordinal else function
-        same = [f for f in names.get(plain, []) if in_module(f.module)]
+        same = [f for f in self._personality.lookup(plain) if in_module(f.module)]
         if ordinal:
-            return [f for f in _numbered(names.get(plain, [])) if f.name == function]
+            return [f for f in _numbered(same) if f.name == function]
         if len(same) > 1:
             raise KinstError(
                 f'"{function}" names {len(same)} functions: '
@@ -68,7 +56,8 @@ class RunningKernel:
     def suggest(self, function: str) -> str:
         """See core.kernel.Kernel.suggest."""
         spread = range(len(function) - SUGGESTION_SPREAD, len(function) + SUGGESTION_SPREAD + 1)
-        near = [n for n in self._names() if len(n) in spread and n[:1] == function[:1]]
+        names = {f.name for f in self._personality.functions()}
+        near = [n for n in names if len(n) in spread and n[:1] == function[:1]]
         close = get_close_matches(function, near, 3, 0.7)
         return f"did you mean {' or '.join(close)}?" if close else ""
 
@@ -80,6 +69,10 @@ class RunningKernel:
             known = tuple(self._isa.decode(code, function.address))
             self._instructions[function.address] = known
         return known
+
+    def live(self, address: int, size: int) -> bytes:
+        """Bytes of kernel text as they are now."""
+        return self._target.read(address, size)
 
     def following(self, function: Function, address: int, size: int) -> bytes:
         """At most `size` live bytes after `address`, within the function."""

@@ -74,7 +74,9 @@ class Facts:
     (dst, src, size) -> 0 or error that never oopses, or 0.  trap_hook: the C function that
     a breakpoint reaches with a pointer to saved registers, whose program counter (address of
     the byte after the breakpoint instruction) is at trap_pc_offset.  fault_hook: the C function
-    that looks up exception tables by address (first argument), or 0.
+    that looks up exception tables by address (first argument), or 0.  bug_hook: where not 0,
+    the C function that looks up a BUG or WARN trap by its address (first argument); it must be
+    hooked as fault_hook is, because such traps may then be planted.
     per_cpu_bases: the per-CPU base register's value on each CPU, in CPU order.
     """
 
@@ -90,6 +92,7 @@ class Facts:
     fault_hook: int
     per_cpu_bases: tuple[int, ...]
     clock: Clock | None
+    bug_hook: int = 0
 
 
 class Personality(Protocol):
@@ -101,12 +104,46 @@ class Personality(Protocol):
         """Every function of every image, in address order."""
         ...
 
+    def lookup(self, name: str) -> Sequence[Function]:
+        """The functions of exactly this name (or alias), in address order."""
+        ...
+
+    def glob(self, pattern: str) -> Sequence[Function]:
+        """The functions with a name that matches an sh(1) pattern, in address order."""
+        ...
+
+    def function_at(self, address: int) -> Function | None:
+        """The function whose code holds this address."""
+        ...
+
     def refusals(self, function: Function) -> str:
         """Why no instruction of this function may be planted, or ""."""
         ...
 
     def site_refusal(self, address: int, size: int) -> str:
         """Why this very site may not be planted (jump label, static call, ...), or ""."""
+        ...
+
+    def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
+        """site_refusal() of many (address, size) at once."""
+        ...
+
+    def has_fixup(self, address: int) -> bool:
+        """Whether the kernel expects this instruction to fault (it has an exception-table
+        entry), so that its displaced copy needs the fault hook."""
+        ...
+
+    def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
+        """Data writes, to be made before these sites are patched, that keep the kernel's own
+        tracer away from them.  Raises KinstError where it has them now."""
+        ...
+
+    def releases(self, claimed: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
+        """Data writes that undo claims(), to be made when the sites are as they were."""
+        ...
+
+    def page_table_root(self) -> int:
+        """Physical address of the page tables that map the kernel in every context."""
         ...
 
     def frame_rule(self, address: int) -> tuple[str, int, int] | None:
@@ -138,6 +175,11 @@ class Target(Protocol):
     def map_scratch(self, size: int, near: tuple[int, int]) -> int | None:
         """Make `size` bytes of scratch executable within branch reach of [near) and return its
         address, or None: this target has no scratch.  Stopped."""
+        ...
+
+    def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
+        """Map part of scratch again at a virtual address (all multiples of a leaf's size), or
+        False where the page tables have no room there.  Stopped."""
         ...
 
     def scratch_view(self) -> memoryview:

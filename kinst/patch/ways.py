@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from kinst.core.errors import KinstError
@@ -35,17 +34,14 @@ class Choice:
     reason: str = ""
 
 
-def choose(
-    site: Site, isa: Isa, means: Means, forbidden: Callable[[Site], str], has_fixup: bool
-) -> Choice:
+def choose(site: Site, isa: Isa, means: Means, forbidden: str, has_fixup: bool) -> Choice:
     """The best way to plant on this site.
 
-    forbidden: the personality's reason against this very site, or "".  has_fixup: an entry of
+    forbidden: the personality's reason against it, or "".  has_fixup: an entry of
     the kernel's exception table expects this instruction to fault at its own address.
     """
-    reason = forbidden(site)
-    if reason:
-        return Choice("", reason)
+    if forbidden:
+        return Choice("", forbidden)
     if not means.scratch_address or means.forced == "stop":
         return Choice("stop")
     displaced = isa.displace(site.code, site.address, means.scratch_address)

@@ -57,6 +57,9 @@ class GdbStub:
     def map_scratch(self, size: int, near: tuple[int, int]) -> int | None:
         return None
 
+    def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
+        return False
+
     def scratch_view(self) -> memoryview:
         raise TargetError("a GDB stub has no scratch memory", "use --vm")
 

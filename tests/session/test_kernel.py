@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 import pytest
 
 from kinst.core.errors import KinstError
@@ -20,6 +22,12 @@ FUNCTIONS = [
 class FakePersonality:
     def functions(self) -> list[Function]:
         return FUNCTIONS
+
+    def lookup(self, name: str) -> list[Function]:
+        return [f for f in FUNCTIONS if f.name == name]
+
+    def glob(self, pattern: str) -> list[Function]:
+        return [f for f in FUNCTIONS if fnmatchcase(f.name, pattern)]
 
 
 @pytest.fixture

@@ -1,0 +1,159 @@
+"""The kinst command: options in, text out, exit status.  The only module that prints or exits.
+
+Exit status, as dtrace(1): 0 success, 1 an error, 2 a wrong command line, or what exit() said.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+from kinst import __version__
+from kinst.cli_options import HELP, USAGE, UsageError, parse
+from kinst.core.errors import DError, KinstError
+from kinst.session import run
+from kinst.session_report import Report
+from kinst.session_request import Request
+
+D_VERSION = "1.13"
+
+
+class Interrupts:
+    """Ctrl-C and SIGTERM: the first asks the trace to end, the second ends kinst at once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._arrived)
+
+    def _arrived(self, number: int, frame: object) -> None:
+        self.count += 1
+        if self.count > 1:
+            raise KeyboardInterrupt
+
+    def requested(self) -> bool:
+        return self.count > 0
+
+
+def started_at() -> float:
+    """When this process began, on the scale of time.monotonic() (proc(5), stat, starttime)."""
+    with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+        ticks = int(file.read().rpartition(")")[2].split()[19])
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    age = since_boot - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - age
+
+
+def say(text: str) -> None:
+    """One message on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def complain(error: KinstError, tags: bool) -> None:
+    """An error, for a person: one line, and for D the source line with a caret."""
+    if isinstance(error, DError):
+        tag = f"[{error.tag}] " if tags else ""
+        say(f"kinst: failed to compile: {error.span}: {tag}{error}")
+        caret = error.caret()
+        if caret:
+            say(caret)
+    else:
+        say(f"kinst: {error}")
+
+
+def progress(what: str, part: float | None) -> None:
+    """Progress of long work: one line that is rewritten on a terminal."""
+    shown = f"kinst: {what}" + (f" {part:.0%}" if part is not None else "")
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{shown}")
+        if part is not None and part >= 1:
+            sys.stderr.write("\n")
+        sys.stderr.flush()
+    elif part is None or part >= 1:
+        say(shown)
+
+
+def _report(request: Request, out: TextIO, interrupts: Interrupts) -> Report:
+    def write(text: str) -> None:
+        out.write(text)
+        out.flush()
+
+    def guest_output(data: bytes) -> None:
+        sys.stdout.write(data.decode("utf-8", "surrogateescape"))
+        sys.stdout.flush()
+
+    return Report(
+        write=write,
+        say=say,
+        progress=progress,
+        guest_output=guest_output,
+        stop_requested=interrupts.requested,
+        started=started_at(),
+        verbose=request.verbose,
+    )
+
+
+def _wants_tags(request: Request) -> bool:
+    return any(name == "errtags" for name, _ in request.settings)
+
+
+def _run(request: Request, interrupts: Interrupts) -> int:
+    if not request.output:
+        return run(request, _report(request, sys.stdout, interrupts))
+    try:
+        out = open(request.output, "a", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
+    except OSError as error:
+        raise KinstError(f"failed to open {request.output}: {error.strerror}") from error
+    with out:
+        return run(request, _report(request, out, interrupts))
+
+
+def guarded(work: Callable[[], int], tags: Callable[[], bool]) -> int:
+    """Run `work`; every error that a user can cause becomes one line and an exit status."""
+    try:
+        return work()
+    except UsageError as error:
+        complain(error, False)
+        sys.stderr.write(USAGE)
+        return 2
+    except KinstError as error:
+        complain(error, tags())
+        return 1
+    except KeyboardInterrupt:
+        say("kinst: interrupted")
+        return 1
+    except BrokenPipeError:
+        # Whoever read our output is gone; there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The kinst command.  argv: without the program's name; sys.argv when None."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+    requests: list[Request] = []
+
+    def work() -> int:
+        stdin = sys.stdin.read() if "-s" in words and "-" in words else ""
+        line = parse(words, stdin)
+        requests.append(line.request)
+        if line.help:
+            sys.stdout.write(HELP)
+            return 0
+        if line.version:
+            sys.stdout.write(f"kinst: kinst {__version__}, D {D_VERSION}\n")
+            return 0
+        if not line.request.programs and not line.request.list_probes:
+            raise UsageError("no probes specified", "-n or -s names some")
+        return _run(line.request, Interrupts())
+
+    return guarded(work, lambda: bool(requests) and _wants_tags(requests[0]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

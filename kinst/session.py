@@ -1,0 +1,155 @@
+"""The whole path, from a command line understood to the last line printed.
+
+programs -> compiled D -> target (boots meanwhile) -> personality -> probes -> ways
+         -> layout -> code and plan -> planted -> trace -> unplanted -> the rest printed
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pprint import pformat
+
+from kinst.codegen.records import lay_out_program
+from kinst.consumer.messages import description_matched, script_matched
+from kinst.core.errors import KinstError
+from kinst.core.probe import ProbeName
+from kinst.core.records import ProgramLayout
+from kinst.dlang.unparse import unparse
+from kinst.image.elf import open_elf
+from kinst.providers import load_all
+from kinst.session_build import Built, Parts, build, fill, split
+from kinst.session_counters import counters_room
+from kinst.session_kernel import RunningKernel
+from kinst.session_layout import scratch_needed, sizes
+from kinst.session_list import list_all, list_enabled
+from kinst.session_machine import Placed, Traced, make_memory, means_of, place_all
+from kinst.session_probes import enable, wants_kernel
+from kinst.session_program import Compiled, compile_request
+from kinst.session_report import Report
+from kinst.session_request import Request
+from kinst.session_run import Trace
+from kinst.session_target import CPUS, attach, find_files, isa_of, open_target
+
+
+def run(request: Request, report: Report) -> int:
+    """Do what the command line says; the exit status.  Raises KinstError."""
+    isa = isa_of(request)
+    compiled = compile_request(request, isa, target_pid=0)
+    report.stage("compile D")
+    if request.show_program:
+        report.write(unparse(compiled.tree))
+    if request.dump in ("tree", "typed"):
+        value = compiled.tree if request.dump == "tree" else compiled.program
+        report.write(pformat(value, width=100) + "\n")
+        return 0
+    providers = load_all()
+    if request.list_probes and not compiled.patterns:
+        report.write("\n".join(list_all(providers)) + "\n")
+        return 0
+    if not compiled.patterns:
+        raise KinstError("no probes specified", "-n or -s names some; -h is help")
+    if not wants_kernel(compiled.patterns, providers):
+        return _with_machine(request, compiled, Traced(isa), report)
+    files = find_files(request, report.progress)
+    room = scratch_needed(compiled.options, compiled.program, CPUS) + counters_room(CPUS)
+    with closing(open_target(request, isa, files, room, report.guest_output)) as target:
+        elf = open_elf(files.debug)
+        report.stage("start")
+        personality = attach(target, isa, elf)
+        report.stage("boot")
+        kernel = RunningKernel(target, personality, isa)
+        slide = personality.facts.slide
+        text = ((elf.address("_text") or 0) + slide, (elf.address("_etext") or 0) + slide)
+        if request.command and not (request.list_probes or request.compile_only):
+            pid = target.prepare_command(request.command)
+            compiled = compile_request(request, isa, target_pid=pid)
+        return _with_machine(
+            request, compiled, Traced(isa, target, personality, kernel, text), report
+        )
+
+
+def _with_machine(request: Request, compiled: Compiled, traced: Traced, report: Report) -> int:
+    zero = request.zero or request.list_probes or compiled.options.zdefs
+    enabled, matched = enable(compiled.program, load_all(), traced.kernel, zero=zero)
+    memory = make_memory(traced, compiled)
+    means = means_of(traced, memory, compiled.plant)
+    parts = split(enabled, traced.isa, means, traced.personality)
+    if request.list_probes:
+        if not enabled:
+            raise KinstError(
+                f"failed to match {compiled.patterns[0]}: No probe matches description"
+            )
+        rows = list_enabled(enabled, parts, traced.kernel, verbose=request.verbose)
+        report.write("\n".join(rows) + "\n")
+        return 0
+    _tell_refused(parts, report)
+    layout = _layout(compiled, parts)
+    placed = place_all(traced, memory, compiled, layout, parts.running)
+    built = build(compiled.program, parts, placed, traced)
+    report.stage("code and plan")
+    if _dumped(request, parts, placed, built, report) or request.compile_only:
+        return 0
+    fill(memory.view, placed.scratch, built)
+    _tell_matched(compiled, parts, matched, report)
+    trace = Trace(compiled, parts, placed, built, traced, report)
+    return trace.run(request.command)
+
+
+def _layout(compiled: Compiled, parts: Parts) -> ProgramLayout:
+    probed: list[tuple[ProbeName, int, tuple[int, ...]]] = [
+        (e.probe.name, e.probe.id, e.clauses) for e in parts.running
+    ]
+    room = sizes(compiled.options, compiled.program).aggs
+    return lay_out_program(compiled.program, probed, compiled.options.strsize, room)
+
+
+def _tell_refused(parts: Parts, report: Report) -> None:
+    """Refuse when nothing is left; otherwise say how many sites are left out."""
+    if not parts.refused:
+        return
+    first, reason = parts.refused[0]
+    if not parts.running:
+        raise KinstError(
+            f"{first.probe.name.function}+{first.probe.name.name} cannot be planted: {reason}",
+            "kinst -l -v shows what can",
+        )
+    count = len(parts.refused)
+    what = "1 instruction" if count == 1 else f"{count} instructions"
+    report.say(f"kinst: {what} cannot be planted and {'is' if count == 1 else 'are'} left out"
+               " (kinst -l -v says why)")  # fmt: skip
+
+
+def _tell_matched(
+    compiled: Compiled, parts: Parts, matched: dict[int, int], report: Report
+) -> None:
+    if compiled.options.quiet:
+        return
+    lost: dict[int, int] = {}
+    for e, _ in parts.refused:
+        for clause in e.clauses:
+            lost[clause] = lost.get(clause, 0) + 1
+    for text, clauses in compiled.texts:
+        count = sum(matched.get(c, 0) - lost.get(c, 0) for c in clauses)
+        if text.letter == "s":
+            report.say(script_matched(text.file, count))
+        else:
+            report.say(description_matched(text.text, count))
+
+
+def _dumped(request: Request, parts: Parts, placed: Placed, built: Built, report: Report) -> bool:
+    """--dump of a stage behind the typed tree, and -S."""
+    if request.show_code:
+        report.write((built.code.ir if built.code else built.host.ir) + "\n")
+        return True
+    values = {
+        "probes": parts,
+        "layout": (placed.scratch, placed.layout, placed.counters),
+        "ir": built.code.ir if built.code else built.host.ir,
+        "code": built.code,
+        "plan": (built.hooks, built.sites),
+    }
+    if request.dump not in values:
+        return False
+    value = values[request.dump]
+    report.write((value if isinstance(value, str) else pformat(value, width=100)) + "\n")
+    return True

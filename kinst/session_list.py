@@ -1,0 +1,43 @@
+"""-l: the probes that match, and with -v how each would be planted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kinst.consumer.messages import LIST_HEADER, list_row
+from kinst.core.isa import Instruction
+from kinst.core.kernel import Found, Provider
+from kinst.core.probe import Probe
+from kinst.session_build import Parts
+from kinst.session_kernel import RunningKernel
+from kinst.session_probes import FIRST_ID, Enabled
+
+
+def list_all(providers: Mapping[str, Provider]) -> list[str]:
+    """-l alone: the probes that are there without being asked for."""
+    founds: list[Found] = [f for p in providers.values() for f in p.listed()]
+    probes = [Probe(FIRST_ID + k, f.name) for k, f in enumerate(founds)]
+    return [LIST_HEADER, *(list_row(p) for p in probes)]
+
+
+def list_enabled(
+    enabled: Sequence[Enabled], parts: Parts, kernel: RunningKernel | None, *, verbose: bool
+) -> list[str]:
+    """One row for each probe; with verbose, below it the instruction and its way or reason."""
+    ways = {e.probe.id: c.way for e, c in parts.planted}
+    ways |= {e.probe.id: "stop" for e in parts.stopped}
+    ways |= {e.probe.id: f"refused: {reason}" for e, reason in parts.refused}
+    lines = [LIST_HEADER]
+    for e in enabled:
+        lines.append(list_row(e.probe))
+        if verbose and e.probe.site is not None and kernel is not None:
+            instruction = _instruction(kernel, e)
+            code = instruction.code.hex(" ")
+            lines.append(f"\t{code:<32} {instruction.text:<40} {ways[e.probe.id]}")
+    return lines
+
+
+def _instruction(kernel: RunningKernel, enabled: Enabled) -> Instruction:
+    site = enabled.probe.site
+    assert site is not None
+    return next(i for i in kernel.instructions(site.function) if i.address == site.address)

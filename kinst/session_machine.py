@@ -1,0 +1,144 @@
+"""The traced machine and its scratch memory, as frozen values that the stages hand on."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+
+from kinst.core.errors import KinstError, TargetError
+from kinst.core.isa import Isa
+from kinst.core.layout import HEADER_ACTIVE, Scratch
+from kinst.core.records import ProgramLayout
+from kinst.core.target import Facts, Target
+from kinst.patch.ways import Means
+from kinst.session_counters import Counters, counters_room, map_counters
+from kinst.session_kernel import RunningKernel
+from kinst.session_layout import place, scratch_needed
+from kinst.session_probes import Enabled
+from kinst.session_program import Compiled
+from kinst.targets.linux import Linux
+from kinst.wire import native
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The traced machine; the last four are there when a target is.
+
+    text: lowest and highest address of the kernel's text.
+    """
+
+    isa: Isa
+    target: Target | None = None
+    personality: Linux | None = None
+    kernel: RunningKernel | None = None
+    text: tuple[int, int] = (0, 0)
+
+    @property
+    def facts(self) -> Facts | None:
+        return self.personality.facts if self.personality else None
+
+    @property
+    def cpus(self) -> int:
+        return self.personality.facts.cpus if self.personality else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Scratch as kinst maps it.
+
+    address: in the target, 0 when the target has none (then only the host runs clauses).
+    native: of the mapping in this process.  size: bytes, without the counter blocks behind.
+    """
+
+    view: memoryview
+    address: int
+    native: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where everything that clauses write lies."""
+
+    memory: Memory
+    scratch: Scratch
+    layout: ProgramLayout
+    counters: Counters | None
+
+
+def make_memory(traced: Traced, compiled: Compiled) -> Memory:
+    """Map scratch into the target, or take memory of this process where it has none.
+
+    Raises TargetError when the target should have scratch and no place for it is found.
+    """
+    size = scratch_needed(compiled.options, compiled.program, traced.cpus)
+    if traced.target is not None:
+        room = counters_room(traced.cpus)
+        address = traced.target.map_scratch(size + room, traced.text)
+        if address is not None:
+            view = traced.target.scratch_view()
+            return Memory(view, address, native.address_of(view), size)
+    own = memoryview(mmap.mmap(-1, size))
+    return Memory(own, 0, native.address_of(own), size)
+
+
+def means_of(traced: Traced, memory: Memory, forced: str) -> Means:
+    """What planting in this machine can rely on."""
+    facts = traced.facts
+    inside = facts is not None and bool(facts.nofault_read) and "cpu" in facts.builtins
+    return Means(
+        memory.address if inside else 0,
+        facts is not None and bool(facts.trap_hook),
+        facts is not None and bool(facts.fault_hook),
+        forced,
+    )
+
+
+def place_all(
+    traced: Traced,
+    memory: Memory,
+    compiled: Compiled,
+    layout: ProgramLayout,
+    enabled: tuple[Enabled, ...],
+) -> Placed:
+    """Lay out scratch for these probes.  Raises KinstError when it is too small."""
+    try:
+        scratch = place(
+            memory.address, memory.size, traced.cpus, compiled.options, compiled.program, layout,
+            enabled,
+        )  # fmt: skip
+    except ValueError as error:
+        raise KinstError(str(error), "use a smaller bufsize or aggsize") from error
+    counters = None
+    if traced.target is not None and traced.facts is not None and memory.address:
+        counters = map_counters(
+            traced.target,
+            traced.facts.per_cpu_bases,
+            memory.size + counters_room(traced.cpus),
+            layout.counters_size,
+        )
+    return Placed(memory, scratch, layout, counters)
+
+
+def read_for_host(target: Target | None) -> native.NativeRead:
+    """How host-run clauses read an address: the target's memory, or nothing without one."""
+
+    def read(address: int, size: int) -> bytes | None:
+        if target is None:
+            return None
+        try:
+            return target.read(address, size)
+        except TargetError:
+            return None
+
+    return native.native_read(read)
+
+
+def set_active(view: memoryview, active: bool) -> None:
+    """Let in-target clauses run, or not."""
+    view[HEADER_ACTIVE : HEADER_ACTIVE + 8] = int(active).to_bytes(8, "little")
+
+
+def is_active(view: memoryview) -> bool:
+    """False before the start and after an exit()."""
+    return view[HEADER_ACTIVE] == 1

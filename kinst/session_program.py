@@ -1,0 +1,82 @@
+"""All programs of a command line, compiled into one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from kinst.core.isa import Isa
+from kinst.core.probe import ProbePattern
+from kinst.dlang import tree, typed
+from kinst.dlang.api import (
+    Environment,
+    Macros,
+    combine,
+    compile_programs,
+    parse_option,
+    parse_text,
+)
+from kinst.dlang.options import Options
+from kinst.patch.ways import checked_way
+from kinst.session_request import ProgramText, Request
+
+OWN_OPTIONS = ("plant",)  # -x options that dtrace(1) does not have
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """texts: as given, with the clauses of each: (text, indexes of its clauses).
+
+    plant: the way that -x plant= forces, "" for none.
+    """
+
+    texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
+    tree: tree.Program
+    program: typed.Program
+    options: Options
+    plant: str
+
+    @property
+    def patterns(self) -> list[ProbePattern]:
+        return [p for clause in self.program.clauses for p in clause.patterns]
+
+
+def _macros(request: Request, script: str, target_pid: int, options: Options) -> Macros:
+    variables = {
+        "pid": os.getpid(), "ppid": os.getppid(), "uid": os.getuid(), "euid": os.geteuid(),
+        "gid": os.getgid(), "egid": os.getegid(), "pgid": os.getpgrp(), "sid": os.getsid(0),
+        "projid": 0, "taskid": 0, "target": target_pid,
+    }  # fmt: skip
+    return Macros((script, *request.arguments), variables, options.defaultargs)
+
+
+def _with_settings(options: Options, settings: tuple[tuple[str, str], ...]) -> Options:
+    for name, value in settings:
+        if name not in OWN_OPTIONS:
+            options = options.with_option(name, value or None)
+    return options
+
+
+def compile_request(request: Request, isa: Isa, target_pid: int) -> Compiled:
+    """Parse and check everything that -n, -P, -m, -f, -i and -s gave.
+
+    target_pid: $target.  Raises DError with its place, KinstError for options.
+    """
+    options = _with_settings(Options(), request.settings)
+    programs = []
+    for ordinal, text in enumerate(request.programs, 1):
+        macros = _macros(request, text.file, target_pid, options)
+        if text.letter == "s":
+            programs.append(parse_text(text.text, text.file, macros, script=True))
+        else:
+            programs.append(parse_option(text.letter, text.text, macros, ordinal=ordinal))
+    environment = Environment({r.d_name: r.index for r in isa.registers}, options.strsize)
+    program = compile_programs(programs, environment)
+    options = _with_settings(options, program.options)
+    options = _with_settings(options, request.settings)
+    texts, first = [], 0
+    for text, one in zip(request.programs, programs, strict=True):
+        texts.append((text, tuple(range(first, first + len(one.clauses)))))
+        first += len(one.clauses)
+    plant = dict(request.settings).get("plant", "")
+    return Compiled(tuple(texts), combine(programs), program, options, checked_way(plant))

@@ -1,0 +1,314 @@
+"""The running trace: hits of stop-planted probes, timers, records as they arrive, the end."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kinst.codegen.walk import expressions
+from kinst.consumer.aggprint import AggOptions
+from kinst.consumer.aggregations import AggregationStore
+from kinst.consumer.messages import fault_message, lost_messages
+from kinst.consumer.printer import Display, Printer
+from kinst.consumer.rings import Chunk, Drainer, Rings
+from kinst.core.errors import TargetError
+from kinst.core.layout import STATE_FAULT
+from kinst.core.target import CommandEnded, Gone, Stopped
+from kinst.dlang import typed
+from kinst.session_build import Built, Parts
+from kinst.session_host import MASK, Context, HostClock, own_context, pack, stopped_context
+from kinst.session_machine import Placed, Traced, is_active, set_active
+from kinst.session_plant import Planted
+from kinst.session_probes import Enabled
+from kinst.session_program import Compiled
+from kinst.session_report import Report
+from kinst.session_symbols import symboliser
+from kinst.wire import native
+
+PRINT_SECONDS = 0.1  # the longest that records wait, however long switchrate is
+SETTLE_SECONDS = 0.02  # for CPUs that were stopped in a clause to leave it
+
+
+class HostRunner:
+    """Runs clauses in this process: BEGIN, END, timers, and stop-planted probes."""
+
+    def __init__(
+        self,
+        traced: Traced,
+        built: Built,
+        scratch: int,
+        clock: HostClock,
+        program: typed.Program,
+    ) -> None:
+        """scratch: its native address."""
+        self._isa = traced.isa
+        self._target = traced.target
+        self._facts = traced.facts
+        self._built = built
+        self._base = scratch
+        self._program = program
+        self.clock = clock
+        self._entries = {k: native.entry(a) for k, a in built.host.entries.items()}
+
+    def _call(self, enabled: Enabled, registers: Mapping[int, int], context: Context) -> None:
+        frame = pack(self._isa, registers, context)
+        site = self._base + self._built.descriptors.offsets[enabled.probe.id]
+        self._entries[enabled.clauses](site, frame.ctypes.data)
+
+    def fire(self, enabled: Enabled, cpu: int = 0, arguments: tuple[int, ...] = ()) -> None:
+        """A probe of kinst's own process."""
+        self._call(enabled, {}, own_context(self.clock, cpu, arguments))
+
+    def _caller(self, enabled: Enabled, registers: Mapping[int, int]) -> int:
+        rule = self._built.rules.get(enabled.probe.id)
+        if rule is None or not uses(self._program, enabled, "caller"):
+            return 0
+        assert self._target is not None
+        at = registers.get(rule.slot, 0) + rule.offset + rule.return_offset
+        return int.from_bytes(self._target.read(at & MASK, 8), "little")
+
+    def hit(self, enabled: Enabled, cpu: int) -> None:
+        """A stop-planted probe; the machine stands at it."""
+        assert self._target is not None and self._facts is not None
+        values = self._target.registers(cpu)
+        registers = {
+            r.slot: values[r.gdb_name] for r in self._isa.registers if r.gdb_name in values
+        }
+        context = stopped_context(
+            self._target,
+            self._facts,
+            cpu,
+            self.clock,
+            self._caller(enabled, registers),
+            lambda name: uses(self._program, enabled, name),
+        )
+        self._call(enabled, registers, context)
+
+
+@dataclass(slots=True)
+class Timers:
+    """Timer probes and when each is due next (host monotonic ns)."""
+
+    heap: list[tuple[int, int, Enabled]] = field(default_factory=list)
+
+    def start(self, enabled: tuple[Enabled, ...]) -> None:
+        now = time.monotonic_ns()
+        for e in enabled:
+            if e.timer is not None:
+                heapq.heappush(self.heap, (now + e.timer.period_ns, e.probe.id, e))
+
+    def due(self) -> Enabled | None:
+        """The next timer that is due, rescheduled; missed periods are not made up for."""
+        now = time.monotonic_ns()
+        if not self.heap or self.heap[0][0] > now:
+            return None
+        when, identifier, e = heapq.heappop(self.heap)
+        assert e.timer is not None
+        missed = (now - when) // e.timer.period_ns
+        heapq.heappush(self.heap, (when + (missed + 1) * e.timer.period_ns, identifier, e))
+        return e
+
+    def wait(self, longest: float) -> float:
+        """Seconds until the next timer, at most `longest`."""
+        if not self.heap:
+            return longest
+        return max(0.0, min(longest, (self.heap[0][0] - time.monotonic_ns()) / 1e9))
+
+
+def uses(program: typed.Program, enabled: Enabled, name: str) -> bool:
+    """Whether a clause of this probe reads a built-in."""
+    return any(
+        isinstance(e, typed.Builtin) and e.name == name
+        for c in enabled.clauses
+        for e in expressions(program.clauses[c])
+    )
+
+
+class Trace:
+    """One trace, from BEGIN to the last aggregation; run() is all of it."""
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        parts: Parts,
+        placed: Placed,
+        built: Built,
+        traced: Traced,
+        report: Report,
+    ) -> None:
+        """Everything is compiled, and scratch is filled; the machine is stopped."""
+        self._parts = parts
+        self._placed = placed
+        self._built = built
+        self._target = traced.target
+        self._report = report
+        self._view = placed.memory.view
+        self._probes = {e.probe.id: e.probe for e in (*parts.running, parts.error)}
+        self._epids = {e.epid + k: e.probe for e in parts.running for k in range(len(e.clauses))}
+        clock = HostClock(traced.facts.clock if traced.facts else None)
+        self._runner = HostRunner(traced, built, placed.memory.native, clock, compiled.program)
+        self._rings = Rings(self._view, placed.scratch)
+        self._drainer = Drainer(self._rings)
+        self._printer = self._make_printer(compiled, traced)
+        self._planted = Planted(traced.target, traced.personality) if traced.target else None
+        self._timers = Timers()
+        self._first = True
+        self._gone: Gone | None = None
+
+    def _make_printer(self, compiled: Compiled, traced: Traced) -> Printer:
+        placed, options = self._placed, compiled.options
+        words = np.frombuffer(self._view, np.uint64, len(self._view) // 8)
+        counters = []
+        if placed.counters is not None:
+            size = placed.layout.counters_size // 8
+            counters = [words[at // 8 : at // 8 + size] for at in placed.counters.offsets]
+        store = AggregationStore(
+            self._view, placed.scratch, compiled.program, placed.layout, counters
+        )
+        shown = AggOptions(
+            aggsortkey=options.aggsortkey,
+            aggsortrev=options.aggsortrev,
+            aggsortkeypos=options.aggsortkeypos,
+            aggsortpos=options.aggsortpos,
+        )
+        return Printer(
+            compiled.program, placed.layout, self._probes, self._report.write, store=store,
+            display=Display(quiet=options.quiet, aggregations=shown),
+            symbolise=symboliser(traced.personality),
+        )  # fmt: skip
+
+    def run(self, command: str) -> int:
+        """Trace until exit(), the end of the command, a signal or the guest's end.
+
+        Returns exit()'s status, else 0.  Raises TargetError when the guest ended by itself or
+        patches remain, after everything was printed.
+        """
+        try:
+            if self._begin():
+                self._plant(command)
+                self._loop()
+        except BaseException:
+            # Whatever happened: the kernel's text first, then the error.
+            self._unplant()
+            self._drainer.stop()
+            raise
+        return self._finish()
+
+    def _begin(self) -> bool:
+        """Fire BEGIN, with the machine still stopped; False when it called exit()."""
+        set_active(self._view, True)
+        if self._parts.begin is not None:
+            self._runner.fire(self._parts.begin)
+        self._drainer.start()
+        return is_active(self._view)
+
+    def _plant(self, command: str) -> None:
+        if self._target is not None and self._planted is not None:
+            self._target.stop()
+            self._planted.plant(self._built.hooks.patches, self._built.sites.patches)
+            for enabled in self._parts.stopped:
+                self._planted.plant_stop(enabled)
+            self._report.stage("plant")
+            if command:
+                self._target.start_command()
+            self._resume()
+        self._timers.start(self._parts.host)
+
+    def _loop(self) -> None:
+        while is_active(self._view) and not self._report.stop_requested():
+            if not self._wait(self._timers.wait(PRINT_SECONDS)):
+                break
+            while is_active(self._view) and (timer := self._timers.due()) is not None:
+                self._fire_timer(timer)
+            self._print(self._drainer.batch())
+
+    def _fire_timer(self, enabled: Enabled) -> None:
+        assert enabled.timer is not None
+        for cpu in range(self._placed.scratch.cpus if enabled.timer.each_cpu else 1):
+            if is_active(self._view):
+                self._runner.fire(enabled, cpu)
+
+    def _resume(self) -> None:
+        assert self._target is not None
+        self._runner.clock.resumed()
+        self._target.resume()
+
+    def _wait(self, seconds: float) -> bool:
+        """Let time pass; False when the trace is over."""
+        if self._target is None:
+            time.sleep(seconds)
+            return True
+        deadline = time.monotonic() + seconds
+        while True:
+            event = self._target.wait(max(0.0, deadline - time.monotonic()))
+            if isinstance(event, CommandEnded):
+                return False
+            if isinstance(event, Gone):
+                self._gone = event
+                return False
+            if isinstance(event, Stopped):
+                self._hit(event)
+            if event is None or time.monotonic() >= deadline or self._report.stop_requested():
+                return True
+
+    def _hit(self, event: Stopped) -> None:
+        assert self._target is not None and self._planted is not None
+        self._runner.clock.stopped()
+        enabled = self._planted.stopped_at(event.pc)
+        if enabled is not None:
+            if is_active(self._view):
+                self._runner.hit(enabled, event.cpu)
+            self._target.step_over(event.cpu, event.pc)
+        self._resume()
+
+    def _print(self, chunks: list[Chunk]) -> None:
+        if self._printer.print(chunks) and self._first:
+            self._first = False
+            self._report.stage("first record")
+            self._report.tell_stages()
+        lost = self._rings.lost()
+        for message in lost_messages(lost, self._placed.scratch.cpus):
+            self._report.say(message)
+        for one in lost:
+            if one.errors:
+                self._report.say(self._fault(one.slot, one.errors))
+
+    def _fault(self, slot: int, count: int) -> str:
+        """The last fault of a CPU, and how many there were since the last message."""
+        at = self._placed.scratch.state_of(slot) + STATE_FAULT
+        epid, action, kind, value = np.frombuffer(self._view[at : at + 32], np.uint64).tolist()
+        probe = self._epids.get(epid, self._parts.error.probe)
+        message = fault_message(epid, probe, action, kind, value)
+        return message + (f" (and {count - 1} more like it)" if count > 1 else "")
+
+    def _finish(self) -> int:
+        """Unplant, fire END, print what is left."""
+        trouble = self._unplant()
+        if self._parts.end is not None:
+            set_active(self._view, True)
+            self._runner.fire(self._parts.end)
+        set_active(self._view, False)
+        self._print(self._drainer.stop())
+        self._printer.finish()
+        if trouble is not None:
+            raise trouble
+        return self._printer.exit_status or 0
+
+    def _unplant(self) -> TargetError | None:
+        if self._gone is not None:
+            console = f"; its last lines:\n{self._gone.console}" if self._gone.console else ""
+            return TargetError(f"the guest is gone: {self._gone.reason}{console}")
+        if self._target is None or self._planted is None:
+            return None
+        try:
+            self._target.stop()
+            self._planted.unplant()
+            self._target.resume()
+            time.sleep(SETTLE_SECONDS)
+        except TargetError as error:
+            return error
+        return None

@@ -1,0 +1,124 @@
+"""Opening the target that the user asked for, and what is known of its kernel."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from kinst.core.errors import KinstError
+from kinst.core.isa import Isa
+from kinst.core.target import Target
+from kinst.image.elf import Elf
+from kinst.isa import load as load_isa
+from kinst.session_request import Request
+from kinst.targets import fetch, gdb, initramfs, linux, vm
+from kinst.targets.fetch import cache_folder
+from kinst.targets.kvm import accelerator
+from kinst.targets.qemu import VmConfig
+
+DEFAULT_ISA = "amd64"
+CPUS = 2
+BOOT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What to boot or to read symbols from.  kernel, busybox: None for a GDB stub."""
+
+    debug: Path
+    kernel: Path | None = None
+    busybox: Path | None = None
+
+
+def isa_of(request: Request) -> Isa:
+    """The ISA of the target: --vm's, else amd64."""
+    return load_isa(request.vm or DEFAULT_ISA)
+
+
+def find_files(request: Request, progress: Callable[[str, float | None], None]) -> Files:
+    """The kernel's files: the user's own, or Debian's, fetched on first use.
+
+    Raises KinstError for files that are missing or named incompletely.
+    """
+    for name in (request.kernel, request.debug, request.initrd):
+        if name and not Path(name).is_file():
+            raise KinstError(f"{name}: no such file")
+    if request.gdb:
+        vmlinux = request.debug or request.kernel
+        if not vmlinux:
+            raise KinstError("--gdb needs the kernel's symbols", "--kernel VMLINUX")
+        return Files(Path(vmlinux))
+    if request.kernel and not request.debug:
+        raise KinstError(
+            f"--kernel {request.kernel} needs its vmlinux with symbols", "--debug VMLINUX"
+        )
+    if request.kernel and request.initrd:
+        return Files(Path(request.debug), Path(request.kernel))
+    ready = fetch.prepare(request.vm or DEFAULT_ISA, progress)
+    kernel = Path(request.kernel) if request.kernel else ready.kernel
+    debug = Path(request.debug) if request.debug else ready.debug
+    return Files(debug, kernel, ready.busybox)
+
+
+def _initrd(request: Request, files: Files) -> Path | bytes:
+    if request.initrd:
+        return Path(request.initrd)
+    assert files.busybox is not None
+    copies = {}
+    for name in request.copies:
+        path = Path(name)
+        if not path.is_file():
+            raise KinstError(f"--copy {name}: no such file")
+        copies[f"/bin/{path.name}"] = path
+    return initramfs.build(files.busybox, copies)
+
+
+def load_machine(isa: Isa) -> ModuleType:
+    """What QEMU is asked for to run this ISA: kinst.isa.<name>.machine."""
+    return importlib.import_module(f"kinst.isa.{isa.name}.machine")
+
+
+def open_target(
+    request: Request,
+    isa: Isa,
+    files: Files,
+    scratch: int,
+    on_output: Callable[[bytes], None],
+) -> Target:
+    """Start the VM (it boots while the caller goes on) or connect to the stub.
+
+    scratch: bytes to set aside.  on_output: what the guest's command prints.
+    Raises KinstError and TargetError.
+    """
+    if request.gdb:
+        return gdb.GdbStub(isa, request.gdb)
+    assert files.kernel is not None
+    config = VmConfig(
+        kernel=files.kernel,
+        initrd=_initrd(request, files),
+        control=not request.initrd,
+        append=request.append,
+        qemu_args=request.qemu_args,
+        cpus=CPUS,
+        scratch=scratch,
+        accel=accelerator(cache_folder(), load_machine(isa)),
+    )
+    return vm.Vm(isa, config, on_output)
+
+
+def attach(target: Target, isa: Isa, elf: Elf) -> linux.Linux:
+    """Wait until the kernel is up, stop it, and find out about it.
+
+    Raises TargetError when it does not come up, KinstError when elf is another kernel's.
+    """
+    if not isinstance(target, vm.Vm):
+        linked = elf.address("_text") or 0
+        return linux.attach(target, elf, linked, isa=isa.name)
+    target.wait_ready(BOOT_SECONDS)
+    target.stop()
+    personality = linux.attach(target, elf, target.find_text(), isa=isa.name)
+    target.set_root(personality.page_table_root())
+    return personality
