@@ -33,6 +33,8 @@ def magnitudes(params: tuple[int, ...]) -> tuple[tuple[Magnitude, ...], int]:
     found = []
     last = factor**low
     first = 1
+    if last > INT64_MAX:
+        return (), first
     for _ in range(low, high + 1):
         this = last * factor
         buckets = min(this, steps)

@@ -247,6 +247,8 @@ def _lquantize(code: Function, params: tuple[int, ...], value: Value) -> Value:
 def _llquantize(code: Function, params: tuple[int, ...], value: Value) -> Value:
     """From the top order down: each select keeps what lies below its upper end."""
     orders, above = magnitudes(params)
+    if not orders:  # even the lowest bound is past every 64-bit value
+        return const(0)
     result = const(above)
     for order in reversed(orders):
         inside = code.op("udiv", code.op("sub", value, order.low), order.width)

@@ -75,30 +75,60 @@ def load_string(firing: Firing, address: Value, size: int) -> Text:
     return Text(room, size)
 
 
+def _has_zero(code: Function, word: Value) -> Value:
+    """Whether one of the word's eight bytes is 0: only such a byte borrows from its top bit
+    without having had it set."""
+    borrowed = code.op("sub", word, 0x0101010101010101)
+    tops = code.op("and", code.op("xor", word, -1), 0x8080808080808080)
+    return code.icmp("ne", code.op("and", borrowed, tops), 0)
+
+
 def _copy_string(unit: Unit, name: str) -> Function:
     """copy_string(dst, src, most, fill): at most `most` bytes up to a NUL, then NULs: one, and
-    as many as it takes to reach `fill` bytes in all."""
+    as many as it takes to reach `fill` bytes in all.  No byte past `most` is read."""
     code = unit.function(name, 4, 0)
     dst, src, most, fill = code.params
     at = code.local(64)
-    code.jump("test")
-    code.block("test")
-    here = code.get(at)
-    code.branch(code.icmp("ult", here, most), "copy", "zero")
-    code.block("copy")
+
+    def room(limit: Value, size: int, yes: str, no: str) -> Value:
+        """Go on at `yes` if `size` more bytes are within the limit."""
+        here = code.get(at)
+        code.branch(code.icmp("ule", code.op("add", here, size), limit), yes, no)
+        code.block(yes)
+        return here
+
+    def advance(here: Value, size: int, to: str) -> None:
+        code.set(at, code.op("add", here, size))
+        code.jump(to)
+
+    code.jump("words")
+    code.block("words")
+    here = room(most, 8, "word", "bytes")
+    word = code.load(64, code.op("add", src, here))
+    code.branch(_has_zero(code, word), "bytes", "keep_word")
+    code.block("keep_word")
+    code.store(word, code.op("add", dst, here))
+    advance(here, 8, "words")
+    code.block("bytes")
+    here = room(most, 1, "byte", "end")
     byte = code.load(8, code.op("add", src, here))
-    code.branch(code.icmp("eq", byte, 0), "zero", "keep")
-    code.block("keep")
+    code.branch(code.icmp("eq", byte, 0), "end", "keep_byte")
+    code.block("keep_byte")
     code.store(byte, code.op("add", dst, here))
-    code.set(at, code.op("add", here, 1))
-    code.jump("test")
-    code.block("zero")
+    advance(here, 1, "bytes")
+    code.block("end")
     here = code.get(at)
     code.store(const(0, 8), code.op("add", dst, here))
-    following = code.op("add", here, 1)
-    code.set(at, following)
-    code.branch(code.icmp("ult", following, fill), "zero", "end")
-    code.block("end")
+    advance(here, 1, "zero_words")
+    code.block("zero_words")
+    here = room(fill, 8, "zero_word", "zero_bytes")
+    code.store(const(0), code.op("add", dst, here))
+    advance(here, 8, "zero_words")
+    code.block("zero_bytes")
+    here = room(fill, 1, "zero_byte", "done")
+    code.store(const(0, 8), code.op("add", dst, here))
+    advance(here, 1, "zero_bytes")
+    code.block("done")
     code.ret()
     return code
 

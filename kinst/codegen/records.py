@@ -47,11 +47,18 @@ def _up(offset: int, align: int) -> int:
     return (offset + align - 1) & -align
 
 
-def _place(types: Sequence[DType], at: int, strsize: int) -> tuple[tuple[Field, ...], int]:
+def _place(
+    types: Sequence[DType], at: int, strsize: int, bounds: Sequence[int] = ()
+) -> tuple[tuple[Field, ...], int]:
+    """Fields one after another from `at`, and the end.
+
+    bounds: bytes that are enough for each one if it is a string."""
     found = []
-    for type_ in types:
+    for i, type_ in enumerate(types):
         at = _up(at, _align(type_))
         size = size_of(type_, strsize)
+        if bounds and isinstance(type_, StringType):
+            size = min(size, bounds[i])
         found.append(Field(at, size, type_))
         at += size
     return tuple(found), at
@@ -185,6 +192,23 @@ def _variables(program: typed.Program, strsize: int) -> tuple[tuple[int, ...], i
     return tuple(offsets), _up(at, 8)
 
 
+def _key_bounds(
+    program: typed.Program, probes: Sequence[Probed], index: int, keys: int
+) -> list[int]:
+    """Bytes, with the NUL, that each key can take by what is known of the probes: every byte of
+    a key is hashed and compared.  Where a key can be anything, more than any string has."""
+    anything = 1 << 30
+    bounds = [1] * keys
+    for name, probe_id, clauses in probes:
+        for clause in clauses:
+            for update in _updates(program.clauses[clause], index):
+                for i, key in enumerate(update.keys):
+                    value = _probe_key(key, name, probe_id)
+                    size = len(value) + 1 if isinstance(value, bytes) else anything
+                    bounds[i] = max(bounds[i], size)
+    return bounds
+
+
 @dataclass(frozen=True, slots=True)
 class _Shape:
     """An aggregation's entry."""
@@ -209,7 +233,8 @@ def _shape(
         constant = _constant_keys(program, probes, aggregation.index)
     if constant is not None:
         return _Shape(aggregation, (), 8, data, constant)
-    keys, end = _place(aggregation.keys, 8, strsize)
+    bounds = _key_bounds(program, probes, aggregation.index, len(aggregation.keys))
+    keys, end = _place(aggregation.keys, 8, strsize, bounds)
     return _Shape(aggregation, keys, _up(end, 8), data, None)
 
 

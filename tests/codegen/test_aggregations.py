@@ -266,11 +266,13 @@ def test_keys_that_a_probe_cannot_know_are_hashed() -> None:
     alone = lay_out_program(one_each, [(name_of(1), 1, (0,)), (name_of(2), 2, (1,))], 64, 8192)
     assert alone.aggregations[0].constant_keys == ((b"function_1",), (b"2",))
     two = lay_out_program(one_each, [(name_of(1), 1, (0, 1))], 64, 8192)
-    assert two.aggregations[0].constant_keys is None and two.aggregations[0].keys[0].size == 64
+    assert two.aggregations[0].constant_keys is None
+    assert two.aggregations[0].keys[0].size == len("function_1") + 1, "no probe has a longer one"
     pid = program(
         [t.Aggregate(SPAN, agg, (builtin("execname", STRING),), None)], aggregations=(agg,)
     )
-    assert lay_out_program(pid, [], 64, 8192).aggregations[0].constant_keys is None
+    hashed = lay_out_program(pid, [(name_of(1), 1, (0,))], 64, 8192).aggregations[0]
+    assert hashed.constant_keys is None and hashed.keys[0].size == 64
 
 
 def test_host_and_target_agree_on_keys_and_capacity_is_shared() -> None:
