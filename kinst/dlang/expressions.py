@@ -7,6 +7,7 @@ up to line breaks, its words.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from kinst.core.dtypes import INT, UINT64, DType, IntType, PointerType, StringType, VoidType
@@ -351,9 +352,9 @@ def _cast_to(node: tree.CastTo, scope: Scope) -> typed.Expr:
     if isinstance(type_, VoidType):
         return typed.Cast(type_, node.span, operand)
     if is_string(type_) and (is_scalar(source) or is_string(source)):
-        return to_string(operand)
+        return replace(to_string(operand), span=node.span)
     if is_scalar(type_) and is_scalar(source):
-        return cast(operand, type_)
+        return replace(cast(operand, type_), span=node.span)
     message = f'invalid cast expression: "{source}" to "{type_}"'
     raise DError(message, node.span, "D_CAST_INVAL")
 

@@ -129,7 +129,7 @@ class ExpressionParser:
 
     def _unary(self, depth: int) -> _Sized:
         """Prefix operators and casts, gathered in a loop, around a postfix expression."""
-        prefixes: list[tuple[Token, tree.TypeName | None]] = []
+        prefixes: list[tuple[Token, tree.TypeName | None, Span]] = []
         operand: _Sized | None = None
         while operand is None:
             token = self.token
@@ -137,24 +137,25 @@ class ExpressionParser:
                 self._higher(token.span, MAX_DEPTH)
             named = token.text if token.kind == "name" else ""
             if named == "stringof" or (token.kind == "op" and token.text in _PREFIXES):
-                prefixes.append((self.advance(), None))
+                prefixes.append((self.advance(), None, token.span))
             elif named == "sizeof":
                 self.advance()
                 if self._type_in_parentheses():
-                    operand = tree.SizeofType(token.span, self._parenthesized_type()), 1
+                    operand = tree.SizeofType(token.span, self._parenthesized_type()[0]), 1
                 else:
-                    prefixes.append((token, None))
+                    prefixes.append((token, None, token.span))
             elif self._type_in_parentheses():
-                prefixes.append((token, self._parenthesized_type()))
+                type_, end = self._parenthesized_type()
+                prefixes.append((token, type_, self.from_to(token.start, end)))
             else:
                 operand = self._postfix(depth)
         made, height = operand
-        for token, type_ in reversed(prefixes):
-            height = self._higher(token.span, height)
-            if type_ is not None:
-                made = tree.CastTo(self.from_to(token.start, token.end), type_, made)
+        for token, cast_to, span in reversed(prefixes):
+            height = self._higher(span, height)
+            if cast_to is not None:
+                made = tree.CastTo(span, cast_to, made)
             else:
-                made = tree.Prefix(token.span, token.text, made)
+                made = tree.Prefix(span, token.text, made)
         return made, height
 
     def _postfix(self, depth: int) -> _Sized:
@@ -258,11 +259,11 @@ class ExpressionParser:
             )
         )
 
-    def _parenthesized_type(self) -> tree.TypeName:
+    def _parenthesized_type(self) -> tuple[tree.TypeName, int]:
+        """(type), and the offset behind it."""
         self.expect("(")
         type_ = self.type_name()
-        self.expect(")")
-        return type_
+        return type_, self.expect(")").end
 
     def type_words(self) -> tuple[tuple[str, ...], Span]:
         """The words of a type, without its stars: const unsigned long, struct file, ..."""
