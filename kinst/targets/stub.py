@@ -13,6 +13,7 @@ from kinst.wire.registers import RegisterFile, describe
 from kinst.wire.rsp import Rsp, StopReply
 
 _STOP_TIMEOUT = 10.0
+_SIGTRAP = 5
 _STEP_TIMEOUT = 5.0
 
 
@@ -123,13 +124,22 @@ class Debugger:
             before = []
 
     def poll(self, timeout: float) -> Stopped | StopReply | None:
-        """A stop of the running machine: Stopped, or the raw reply when the machine ended."""
+        """A stop of the running machine at a breakpoint: Stopped, or the raw reply when the
+        machine ended.
+
+        Where two CPUs meet breakpoints at once QEMU can report the second a second time, after
+        it was dealt with or removed; the machine is resumed then.
+        """
         reply = self._rsp.wait_stop(timeout) if self.running else None
         if reply is None or reply.kind == "exited":
             return reply
         self.running = False
         cpu = self._threads.index(reply.thread) if reply.thread in self._threads else 0
-        return Stopped(cpu, self.registers(cpu)[self._pc])
+        pc = self.registers(cpu)[self._pc]
+        if reply.signal == _SIGTRAP and pc not in self._wanted:
+            self.resume()
+            return None
+        return Stopped(cpu, pc)
 
     def _need_stopped(self, what: str) -> None:
         if self.running:

@@ -66,6 +66,26 @@ def test_a_commands_output_and_status_arrive_whole_and_in_order(guest: Guest) ->
     guest.vm.stop()
 
 
+def test_breakpoints_on_all_cpus_at_once(guest: Guest) -> None:
+    vm = guest.vm
+    function = guest.symbol("__x64_sys_getppid")
+    vm.prepare_command("getppid 150 & getppid 150 & getppid 150; wait")
+    vm.insert_breakpoint(function)
+    vm.start_command()
+    vm.resume()
+    hits = [0] * vm.cpus
+    while isinstance(event := vm.wait(20), Stopped):
+        assert event.pc == function
+        hits[event.cpu] += 1
+        vm.step_over(event.cpu, function)
+        vm.resume()
+    assert event == CommandEnded(0)
+    assert 450 <= sum(hits) <= 460
+    assert min(hits) > 0
+    vm.stop()
+    vm.remove_breakpoint(function)
+
+
 def counting_hook(at: int, back: int, counter: int) -> bytes:
     """push rax; movabs rax, counter; lock inc qword [rax]; pop rax; jmp back"""
     code = b"\x50\x48\xb8" + counter.to_bytes(8, "little") + b"\xf0\x48\xff\x00\x58"
@@ -75,13 +95,36 @@ def counting_hook(at: int, back: int, counter: int) -> bytes:
 def test_scratch_is_executed_and_an_alias_of_it_written(guest: Guest) -> None:
     """A function that has run before is diverted into scratch, where a counter at an alias
     address, below a page table that was missing, is incremented."""
+    divert_and_count(guest)
+
+
+@pytest.mark.parametrize(
+    ("append", "cpu"), [("nokaslr", "Nehalem"), ("", "max")], ids=["pti", "5-level"]
+)
+def test_scratch_with_other_page_tables(
+    prepared: Prepared, guest_program: Callable[[str], Path], append: str, cpu: str
+) -> None:
+    programs = {"getppid": guest_program("getppid")}
+    guest = boot(prepared, programs, append=append, qemu_args=("-cpu", cpu))
+    try:
+        if cpu == "max":
+            assert guest.vm.registers(0)["cr4"] & 1 << 12  # LA57
+        else:
+            told = guest.run("cat /sys/devices/system/cpu/vulnerabilities/meltdown")
+            assert told == "Mitigation: PTI\n"
+        divert_and_count(guest)
+    finally:
+        guest.vm.close()
+
+
+def divert_and_count(guest: Guest) -> None:
     vm = guest.vm
     function = guest.symbol("__x64_sys_getppid")
     guest.run("getppid 10")
     text = vm.find_text()
     scratch = vm.map_scratch(16 * MEGABYTE, (text, text + 16 * MEGABYTE))
     assert scratch is not None
-    alias = (guest.symbol("page_offset_base") and direct_map(guest)) + (5 << 30)
+    alias = direct_map(guest) + (5 << 30)
     assert vm.map_alias(alias, 8 * MEGABYTE, 4 * MEGABYTE)
     assert not vm.map_alias(alias, 8 * MEGABYTE, 2 * MEGABYTE)
     vm.scratch_view()[12 * MEGABYTE - 3 : 12 * MEGABYTE] = b"abc"
