@@ -223,26 +223,52 @@ class _Shape:
     def entry_size(self) -> int:
         return self.data_offset + self.data_size
 
+    @property
+    def entries(self) -> int:
+        """Of constant keys; 0 when hashed."""
+        return max(1, len(self.constant.keys)) if self.constant else 0
 
-def _shape(
+    @property
+    def fixed_size(self) -> int:
+        return self.entries * self.entry_size
+
+
+def _hashed(
     program: typed.Program, probes: Sequence[Probed], aggregation: typed.Aggregation, strsize: int
 ) -> _Shape:
-    data = 8 * data_words(aggregation.function)
-    constant = None
-    if _constant_at_all(program, aggregation.index):
-        constant = _constant_keys(program, probes, aggregation.index)
-    if constant is not None:
-        return _Shape(aggregation, (), 8, data, constant)
     bounds = _key_bounds(program, probes, aggregation.index, len(aggregation.keys))
     keys, end = _place(aggregation.keys, 8, strsize, bounds)
-    return _Shape(aggregation, keys, _up(end, 8), data, None)
+    return _Shape(aggregation, keys, _up(end, 8), 8 * data_words(aggregation.function), None)
+
+
+def _shapes(
+    program: typed.Program, probes: Sequence[Probed], strsize: int, agg_size: int
+) -> list[_Shape]:
+    """Constant keys wherever possible, as long as they leave the hashed ones half of the room;
+    the largest give way first: of their entries only those are made that are used."""
+    found = []
+    for aggregation in program.aggregations:
+        constant = None
+        if _constant_at_all(program, aggregation.index):
+            constant = _constant_keys(program, probes, aggregation.index)
+        if constant is None:
+            found.append(_hashed(program, probes, aggregation, strsize))
+        else:
+            data = 8 * data_words(aggregation.function)
+            found.append(_Shape(aggregation, (), 8, data, constant))
+    while True:
+        mixed = any(s.constant is None for s in found)
+        large = [s for s in found if s.fixed_size and s.aggregation.keys]
+        if not large or sum(s.fixed_size for s in found) <= (agg_size // 2 if mixed else agg_size):
+            return found
+        largest = max(large, key=lambda s: s.fixed_size)
+        found[found.index(largest)] = _hashed(program, probes, largest.aggregation, strsize)
 
 
 def _capacities(shapes: Sequence[_Shape], agg_size: int) -> list[int]:
     """Constant ones get an entry for each key tuple; the others share the rest alike, each a
     power of two.  Raises KinstError when that leaves some with nothing."""
-    fixed = [max(1, len(s.constant.keys)) if s.constant else 0 for s in shapes]
-    used = sum(n * s.entry_size for n, s in zip(fixed, shapes, strict=True))
+    used = sum(s.fixed_size for s in shapes)
     hashed = sum(1 for s in shapes if s.constant is None)
     share = (agg_size - used) // hashed if hashed else 0
     if used > agg_size:
@@ -251,8 +277,8 @@ def _capacities(shapes: Sequence[_Shape], agg_size: int) -> list[int]:
             f"-x aggsize={_up(used, 4096)}",
         )
     found = []
-    for count, shape in zip(fixed, shapes, strict=True):
-        entries = count or share // shape.entry_size
+    for shape in shapes:
+        entries = shape.entries or share // shape.entry_size
         if entries < 1:
             need = used + hashed * shape.entry_size
             raise KinstError(
@@ -260,7 +286,7 @@ def _capacities(shapes: Sequence[_Shape], agg_size: int) -> list[int]:
                 f" {agg_size} leaves {max(share, 0)}",
                 f"-x aggsize={_up(64 * need, 4096)} or a smaller strsize",
             )
-        found.append(count or 1 << (entries.bit_length() - 1))
+        found.append(shape.entries or 1 << (entries.bit_length() - 1))
     return found
 
 
@@ -273,7 +299,7 @@ def lay_out_program(
     of a string with its NUL.  agg_size: bytes of one half of one CPU's aggregation area.
     Raises KinstError when the aggregations do not fit.
     """
-    shapes = [_shape(program, probes, agg, strsize) for agg in program.aggregations]
+    shapes = _shapes(program, probes, strsize, agg_size)
     capacities = _capacities(shapes, agg_size)
     aggregations = []
     site_keys: dict[tuple[int, int], int] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 
 import pytest
 from codegen_rig import (
@@ -303,3 +304,41 @@ def test_min_and_max_start_from_their_first_value() -> None:
     run.fire(1, {1: 50})
     run.fire(1, {1: 60})
     assert run.table(0, 2) == {bytes(8): (50,)} and run.table(1, 2) == {bytes(8): (60,)}
+
+
+@both
+def test_constant_keys_give_way_where_they_do_not_fit(rig: type[Rig]) -> None:
+    drawing = aggregation("quantize", keys=(STRING,))
+    counted = aggregation("count", keys=(STRING,), index=1)
+    clauses = program(
+        [
+            t.Aggregate(SPAN, drawing, by("probename"), reg(1)),
+            t.Aggregate(SPAN, counted, by("probename"), None),
+        ],
+        aggregations=(drawing, counted),
+    )
+    run = rig(clauses, dict.fromkeys(range(100, 120), (0,)), scratch=scratch(agg_size=16384))
+    layouts = run.layout.aggregations
+    assert layouts[0].constant_keys is None  # 20 KB
+    assert layouts[1].constant_keys == tuple((str(p).encode(),) for p in range(100, 120))
+    run.fire(104, {1: 3})
+    run.fire(107, {1: 3})
+    run.fire(107, {1: 3})
+    expected = model(drawing.function, [(3, 1)])
+    assert run.table(0, run.slot) == {
+        b"104".ljust(8, b"\0"): expected,
+        b"107".ljust(8, b"\0"): tuple(2 * n for n in expected),
+    }
+    assert sorted(run.table(1, run.slot).values()) == [(1,), (2,)]
+
+
+def test_many_probes_are_laid_out_fast() -> None:
+    agg = aggregation("count", keys=(STRING, STRING))
+    clauses = program([t.Aggregate(SPAN, agg, by("probefunc", "probename"), None)],
+                      aggregations=(agg,))  # fmt: skip
+    probes = [(name_of(i), i, (0,)) for i in range(20000)]
+    started = time.process_time()
+    layout = lay_out_program(clauses, probes, 256, 4 << 20)
+    assert time.process_time() - started < 2
+    assert layout.aggregations[0].capacity == 20000
+    assert layout.site_keys[19999, 0] == 19999

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from codegen_rig import RIGS, SPAN, integer, program, reg, trace
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from kinst.core import layout as lay
@@ -194,6 +194,8 @@ def many(draw: st.DrawFn) -> list[t.Expr]:
 @settings(
     max_examples=40,
     deadline=None,
+    # Every step of shrinking compiles a dozen clauses twice: minutes, for what the seed tells.
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
                            HealthCheck.large_base_example],
 )  # fmt: skip
