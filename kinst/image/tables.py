@@ -200,9 +200,10 @@ class KernelTables:
     @cached_property
     def locks(self) -> U64:
         """Lock prefixes, which a kernel on one CPU replaces at boot, sorted."""
-        return np.sort(self._relative(
-            self._bytes("__smp_locks", "__smp_locks_end", ".smp_locks", 4), 4
-        ))  # fmt: skip
+        base, raw = self._bytes("__smp_locks", "__smp_locks_end", ".smp_locks", 4)
+        # The linker fills the table up to a page with zeros.
+        used = np.frombuffer(raw, dtype="<i4") != 0
+        return np.sort(self._relative((base, raw), 4)[used])
 
     @cached_property
     def retpolines(self) -> U64:

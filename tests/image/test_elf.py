@@ -94,7 +94,7 @@ def test_addresses_and_bytes(small: Path) -> None:
     shown = run("objdump", "-d", "--no-addresses", "--disassemble=third", str(small))
     code = bytes.fromhex("".join(re.findall(r"^\t((?:[0-9a-f]{2} )+)", shown, re.M)))
     assert code and elf.read(nm["third"], len(code)) == code
-    with pytest.raises(KinstError, match="no section has 8 bytes at 0x1$"):
+    with pytest.raises(KinstError, match=r"no section has 8 bytes at 0x1$"):
         elf.read(1, 8)
 
 
