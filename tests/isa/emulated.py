@@ -16,6 +16,7 @@ from unicorn import (
     UC_HOOK_MEM_WRITE,
     UC_HOOK_TLB_FILL,
     UC_MEM_FETCH,
+    UC_MEM_WRITE,
     UC_MODE_64,
     UC_PROT_ALL,
     UC_PROT_EXEC,
@@ -32,7 +33,7 @@ GENERAL = (
 )  # fmt: skip
 _IDS = [getattr(x, f"UC_X86_REG_{name.upper()}") for name in GENERAL]
 _ALL_IDS = [*_IDS, x.UC_X86_REG_RIP, x.UC_X86_REG_EFLAGS]
-_VECTOR = [getattr(x, f"UC_X86_REG_YMM{n}") for n in range(16)]
+_VECTOR = [getattr(x, f"UC_X86_REG_XMM{n}") for n in range(16)]
 NAMES = (*GENERAL, "rip", "eflags")
 ARITHMETIC = 0x8D5
 DIRECTION, INTERRUPT, FIXED, TRAP = 0x400, 0x200, 0x2, 0x100
@@ -66,10 +67,13 @@ class Outcome:
     memory: Mapping[int, bytes]
     before: Mapping[int, bytes]
     vectors: tuple[int, ...]
-    accesses: tuple[tuple[int, int], ...]  # (address, size) of every load and store
+    accesses: tuple[
+        tuple[int, int, int], ...
+    ]  # (UC_MEM_*, address, size) of what it reads and writes
 
     def differences(self, other: Outcome, below: tuple[int, int] = (0, 0)) -> list[str]:
-        """What differs, as text.  below: [start, end) of dead stack that may differ."""
+        """What differs, as text.  below: [start, end) of stack below the stack
+        pointer at the start: it may differ where this outcome's code wrote nothing."""
         found = [
             f"{name}: {value:#x} != {other.registers[name]:#x}"
             for name, value in self.registers.items()
@@ -85,10 +89,25 @@ class Outcome:
                     found.append(f"memory at {at[0]:#x} ({len(at)} bytes)")
         if self.vectors != other.vectors:
             found.append("vector registers")
+        if below[1]:
+            # What this one wrote there itself must be there.
+            found += [
+                f"stack at {address:#x}"
+                for kind, address, size in self.accesses
+                if kind == UC_MEM_WRITE
+                and below[0] <= address < below[1]
+                and self.byte_range(address, size) != other.byte_range(address, size)
+            ]
         return found
 
+    def byte_range(self, address: int, size: int) -> bytes:
+        """Memory after the run."""
+        page, offset = address & -PAGE, address % PAGE
+        content = self.memory.get(page) or self.before[page]
+        return content[offset : offset + size]
 
-class Failed(Exception):
+
+class EmulatorError(Exception):
     """The emulator could not run it: an exception of the processor, or an unknown instruction."""
 
 
@@ -142,7 +161,8 @@ class Machine:
         self._free = SCRATCH
         self._blocks: dict[int, bytes] = {}
         uc.hook_add(UC_HOOK_CODE, self._on_code)
-        self._accesses: list[tuple[int, int]] = []
+        self._order: list[int] = []
+        self._accesses: list[tuple[int, int, int]] = []
         uc.hook_add(UC_HOOK_TLB_FILL, self._on_fill)
         uc.hook_add(UC_HOOK_MEM_READ | UC_HOOK_MEM_WRITE, self._on_access)
 
@@ -170,7 +190,7 @@ class Machine:
     def run(self, state: State, start: int, size: int, also: tuple[int, int] = (0, 0)) -> Outcome:
         """Run from start until control is outside [start, start + size) and outside `also`."""
         self._seed = state.seed
-        self._accesses = []
+        self._accesses, self._order = [], []
         self._range, self._also, self._steps = (start, start + size), also, 0
         self._next = NOWHERE
         uc = self.uc
@@ -178,7 +198,7 @@ class Machine:
         uc.reg_write(x.UC_X86_REG_FS_BASE, state.fs_base)
         if self.with_vectors:
             for n, register in enumerate(_VECTOR):
-                uc.reg_write(register, (state.seed * 0x9E3779B97F4A7C15 + n) << 64 | n)
+                uc.reg_write(register, state.seed * 0x9E3779B97F4A7C15 + n)
         uc.reg_write_batch(
             [(i, state.registers[n]) for i, n in zip(_IDS, GENERAL, strict=True)]
             + [(x.UC_X86_REG_EFLAGS, state.registers["eflags"])]
@@ -188,9 +208,9 @@ class Machine:
             values = dict(zip(NAMES, uc.reg_read_batch(_ALL_IDS), strict=True))
             values["rip"] = self._next
             if self._next == NOWHERE:
-                raise Failed("an exception of the processor")
+                raise EmulatorError("an exception of the processor")
             if self._steps > MAX_STEPS:
-                raise Failed("it does not end")
+                raise EmulatorError("it does not end")
             before = {page: was for page, (_, was) in self._pages.items()}
             memory = {
                 page: now
@@ -200,7 +220,7 @@ class Machine:
             vectors = tuple(map(uc.reg_read, _VECTOR)) if self.with_vectors else ()
             return Outcome(values, memory, before, vectors, tuple(self._accesses))
         except UcError as error:
-            raise Failed(str(error)) from error
+            raise EmulatorError(str(error)) from error
         finally:
             self._pages.clear()
             uc.ctl(UC_CTL_TLB_FLUSH, UC_CTL_IO_WRITE)
@@ -214,9 +234,12 @@ class Machine:
             uc.emu_stop()
 
     def _on_access(
-        self, _uc: Any, _kind: int, address: int, size: int, _value: int, _data: Any
+        self, _uc: Any, kind: int, address: int, size: int, _value: int, _data: Any
     ) -> None:
-        self._accesses.append((address & MASK, size))
+        # Physical, not virtual: the pool's pages are in the order in which they were given out.
+        number, offset = divmod(address - POOL_AT, PAGE)
+        if 0 <= number < len(self._order):
+            self._accesses.append((kind, self._order[number] + offset, size))
 
     def _on_fill(self, uc: Any, address: int, access: int, entry: Any, _data: Any) -> bool:
         page = address & MASK & -PAGE
@@ -236,4 +259,5 @@ class Machine:
             entry.paddr = POOL_AT + len(self._pages) * PAGE
             uc.mem_write(entry.paddr, content)
             self._pages[page] = (entry.paddr, content)
+            self._order.append(page)
         return True

@@ -130,7 +130,9 @@ def _classes() -> dict[str, str]:
         found[f"{name}l"] = "rex:1"
     for number in range(8, 16):
         kind = f"r{number}" if f"r{number}" in special else "ext"
-        found |= {f"r{number}{s}": f"{kind}:{n}" for s, n in (("", 8), ("d", 4), ("w", 2), ("b", 1))}
+        found |= {
+            f"r{number}{s}": f"{kind}:{n}" for s, n in (("", 8), ("d", 4), ("w", 2), ("b", 1))
+        }
     found["cl"] = "cl"  # shifts by cl
     return found
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 from capstone import CS_ARCH_X86, CS_MODE_64, Cs
 from capstone.x86 import X86_OP_MEM, X86_REG_EIP, X86_REG_RIP
-from emulated import SCRATCH, TRAP, Failed, Machine, Outcome, State, random_state
+from emulated import SCRATCH, TRAP, EmulatorError, Machine, Outcome, State, random_state
 from kernel_text import Form, Text
 
 from kinst.core.isa import Isa, Refused, Relocated
@@ -52,7 +52,7 @@ def original(
         state = random_state(rng, tame=attempt % 3 == 1, count=counted)
         try:
             outcome = machine.run(state, address, len(code))
-        except Failed as failed:
+        except EmulatorError as failed:
             error = str(failed)
             continue
         if not outcome.registers["eflags"] & TRAP:
@@ -85,7 +85,7 @@ def compare(
         state, outcome = made
         try:
             found = outcome.differences(machine.run(state, at, len(moved.code)))
-        except Failed as failed:
+        except EmulatorError as failed:
             found = [f"the displaced code fails: {failed}"]
         if found:
             tally.differences.append(f"{form.text} at {form.address:#x}: {'; '.join(found)}")
