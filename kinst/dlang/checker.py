@@ -9,6 +9,7 @@ from kinst.dlang.actions import statement
 from kinst.dlang.aggregates import Aggregations
 from kinst.dlang.convert import is_scalar, same
 from kinst.dlang.expressions import check as check_expression
+from kinst.dlang.height import check_height
 from kinst.dlang.scope import Environment, Scope
 from kinst.dlang.typenames import resolve
 
@@ -27,6 +28,8 @@ def check(program: tree.Program, environment: Environment) -> typed.Program:
     _clauses(program, environment, aggregations)
     aggregations.complete = True
     clauses, scope = _clauses(program, environment, aggregations)
+    for clause in clauses:
+        check_height(clause)
     return typed.Program(
         clauses,
         tuple(sorted(scope.variables.values(), key=lambda v: v.index)),

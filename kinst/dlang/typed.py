@@ -4,8 +4,8 @@ Every expression carries its type; conversions are explicit Cast nodes, so that 
 converts by itself: both operands of a Binary have the same type (shifts excepted), and the
 result of comparisons and logical operators is INT (Dynamic Tracing Guide, ch. 2).  Strings are
 never cast: types that differ only in StringType.size are the same here.  Expressions whose
-operands are all integer constants are folded to one IntConst.  No tree is more than about
-5 * exprparser.MAX_DEPTH nodes high, so that recursion over it is safe.
+operands are all integer constants are folded to one IntConst.  No tree is higher than
+height.MAX_HEIGHT, so that recursion over it is safe.
 """
 
 from __future__ import annotations

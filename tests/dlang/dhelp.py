@@ -24,7 +24,7 @@ def actions(body: str, before: str = "") -> tuple[typed.Action, ...]:
 
 def value(expression: str, before: str = "") -> typed.Expr:
     """The typed expression of trace(expression)."""
-    action = actions(f"trace({expression});", before)[-1]
+    action = actions(f"trace(({expression}));", before)[-1]
     assert isinstance(action, typed.Trace)
     return action.expr
 

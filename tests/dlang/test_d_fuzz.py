@@ -1,0 +1,170 @@
+"""Any text gives a program or a DError, never another exception."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from test_d_errors import BODIES, PROGRAMS
+from test_d_parse import PRECEDENCE
+from test_d_parse import PROGRAMS as GOOD
+
+from kinst.core.errors import DError, KinstError
+from kinst.dlang.api import Environment, Macros, compile_text, parse_option, parse_text
+from kinst.dlang.options import NAMES, Options
+from kinst.dlang.source import to_text
+from kinst.dlang.unparse import unparse
+
+ENVIRONMENT = Environment({"R_RAX": 14}, 256)
+MACROS = Macros(("k", "12", "name", "a b"), {"pid": 5})
+_WORDS = (
+    "BEGIN END kinst::f:1 tick-1s { } ( ) [ ] / , ; : = == + ++ - -- * & && | || ^ ^^ ! ~ ? << >>"
+    ' <= += /= -> . @ @a @a[1] x y s p 0 1 017 0x1f 1u \'a\' "s" "%d" int char string uint64_t'
+    " unsigned void long (int) (char*) (string) sizeof stringof trace printf printa exit count sum"
+    " quantize lquantize clear trunc normalize pid execname arg0 regs R_RAX curthread self this"
+    " $1 $$2 $3 $pid $9 /* */ #pragma\n \n \t // \\ ` % # if struct"
+)
+WORDS = _WORDS.split(" ")
+
+
+def compiles_or_errs(text: str) -> None:
+    try:
+        program, _ = compile_text(text, "t.d", MACROS, ENVIRONMENT)
+    except DError as error:
+        assert error.span.line >= 1 and error.span.column >= 1
+        assert error.tag.startswith("D_")
+        error.caret()
+        return
+    unparse(program)
+
+
+@given(st.text(max_size=60))
+@example("\x00")
+@example("BEGIN { trace(\x00); }")
+@example("\ud800 { }")
+@example('BEGIN { trace("\ud800\udfff"); }')
+@example("²:::{}")
+@example("BEGIN { x = ²; }")
+def test_any_text(text: str) -> None:
+    compiles_or_errs(text)
+    compiles_or_errs("BEGIN { " + text + " }")
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes(data: bytes) -> None:
+    compiles_or_errs(to_text(data))
+
+
+@settings(max_examples=400)
+@given(st.lists(st.sampled_from(WORDS), max_size=25))
+def test_any_words(words: list[str]) -> None:
+    compiles_or_errs(" ".join(words))
+    compiles_or_errs("BEGIN { " + " ".join(words) + " }")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_mutated_programs(seed: int) -> None:
+    """Programs of the other tests with characters dropped, doubled and exchanged."""
+    chance = random.Random(seed)
+    texts = [f"BEGIN {{ {b[0]} }}" for b in BODIES] + [p[0] for p in PROGRAMS] + GOOD
+    texts += [f"BEGIN {{ {p[0]}; }}" for p in PRECEDENCE]
+    for _ in range(100):
+        text = list(chance.choice(texts)[:400])
+        for _ in range(chance.randint(1, 4)):
+            at = chance.randrange(len(text)) if text else 0
+            change = chance.randrange(3)
+            if change == 0 and text:
+                del text[at]
+            elif change == 1:
+                text.insert(at, chance.choice("(){}[]/*,;:@$\"'\\%#0x1a \n-+&|=<>!?.\x00"))
+            else:
+                other = chance.choice(texts)
+                start = chance.randrange(len(other) + 1)
+                text[at:at] = other[start : start + chance.randint(1, 20)]
+        compiles_or_errs("".join(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 100_000,
+        "(" * 100_000 + "1" + ")" * 100_000,
+        "[" * 100_000,
+        "a[" * 100_000,
+        "f(" * 100_000,
+        "{" * 100_000,
+        "-" * 100_000,
+        "- " * 100_000 + "1",
+        "!" * 100_000 + "1",
+        "*" * 100_000 + "p",
+        "(int)" * 100_000 + "1",
+        "(char " + "*" * 100_000 + ")1",
+        "sizeof " * 100_000 + "1",
+        "a=" * 100_000 + "1",
+        "a?" * 100_000 + "1",
+        "a?1:" * 100_000 + "1",
+        "1+" * 100_000 + "1",
+        "1," * 100_000 + "1",
+        "x++;" * 20_000,
+        "@a[" + "1," * 20_000 + "1] = count()",
+        "a" * 100_000,
+        "9" * 100_000,
+        "0x" + "f" * 100_000,
+        "0" * 100_000 + "1",
+        "'" + "a" * 100_000 + "'",
+        '"' + "a" * 100_000 + '"',
+        'printf("' + "%" * 100_001 + '")',
+        'printf("' + "%d" * 20_000 + '")',
+        'printf("%' + "9" * 100_000 + 'd", 1)',
+        "/*" * 100_000,
+        "/* " + "x" * 100_000,
+        "#" * 100_000,
+        "\n#" * 20_000,
+        "x" + ".y" * 100_000,
+        "x" + "->y" * 100_000,
+        "x" + "++" * 100_000,
+        "x" + "[1]" * 100_000,
+        "x" + "()" * 100_000,
+        "$" * 100_000,
+        "$" + "1" * 100_000,
+        "\x00" * 100_000,
+    ],
+    ids=lambda t: t[:12].encode("unicode_escape").decode(),
+)
+def test_large_and_deep(text: str) -> None:
+    compiles_or_errs("BEGIN { " + text + " }")
+    compiles_or_errs("BEGIN / " + text + " / { }")
+    compiles_or_errs(text)
+
+
+def test_many_descriptions() -> None:
+    text = ",".join(["kinst::f:1"] * 20_000) + "{}"
+    assert len(parse_text(text, "t.d").clauses[0].descriptions) == 20_000
+    compiles_or_errs(":" * 100_000)
+    compiles_or_errs("BEGIN{}" * 5_000)
+
+
+@given(st.sampled_from("Pmfn"), st.text(max_size=30))
+def test_any_option_text(option: str, text: str) -> None:
+    for value in (text, text + " { trace(1) }", "a:" + text):
+        with contextlib.suppress(DError):
+            parse_option(option, value)
+
+
+@given(st.sampled_from(sorted(NAMES)) | st.text(max_size=10), st.none() | st.text(max_size=12))
+@example("bufsize", "²")
+@example("switchrate", "٣s")
+@example("aggsortpos", "٣")
+def test_any_option_value(name: str, value: str | None) -> None:
+    with contextlib.suppress(KinstError):
+        Options().with_option(name, value)
+
+
+@given(st.text(max_size=20))
+def test_any_macro_argument(text: str) -> None:
+    for program in ("BEGIN { trace($1); }", "BEGIN { trace($$1); }", "kinst::$1:1 { }"):
+        with contextlib.suppress(DError):
+            compile_text(program, "t.d", Macros(("k", text)), ENVIRONMENT)
