@@ -51,7 +51,9 @@ def run(request: Request, report: Report) -> int:
     if not wants_kernel(compiled.patterns, providers):
         return _with_machine(request, compiled, Traced(isa), report)
     files = find_files(request, report.progress)
-    room = scratch_needed(compiled.options, compiled.program, CPUS) + counters_room(CPUS)
+    room = scratch_needed(
+        compiled.options, compiled.program, CPUS, compiled.trampolines
+    ) + counters_room(CPUS)
     with closing(open_target(request, isa, files, room, report.guest_output)) as target:
         elf = open_elf(files.debug)
         report.stage("start")

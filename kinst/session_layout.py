@@ -16,8 +16,6 @@ from kinst.patch.descriptors import FrameRule, Strings, descriptor, descriptor_s
 from kinst.session_probes import Enabled
 
 LEAF = 2 << 20
-TEXT_ROOM = 8 << 20  # code and trampolines that any program may need, at least
-SITE_TEXT = 192  # bytes of a long trampoline, aligned
 TABLE_ROOM = 128  # trap and fault tables: bytes for each site, both at their emptiest
 TEMP = 16384
 
@@ -39,11 +37,13 @@ def sizes(options: Options, program: typed.Program) -> Sizes:
     return Sizes(ring, aggs, temp)
 
 
-def scratch_needed(options: Options, program: typed.Program, cpus: int) -> int:
-    """Bytes to set aside in a VM before its probes are known; a multiple of a 2 MB leaf."""
+def scratch_needed(options: Options, program: typed.Program, cpus: int, trampolines: int) -> int:
+    """Bytes to set aside in a VM before its probes are known; a multiple of a 2 MB leaf.
+
+    trampolines: bytes for code, descriptors and tables."""
     need = sizes(options, program)
     fixed = (cpus + 1) * (need.ring + 2 * need.aggs + need.temp + PAGE)
-    return (fixed + (32 << 20) + LEAF - 1) & -LEAF
+    return (fixed + trampolines + LEAF - 1) & -LEAF
 
 
 def place(

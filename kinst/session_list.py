@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from kinst.consumer.messages import LIST_HEADER, list_row
 from kinst.core.isa import Instruction
-from kinst.core.kernel import Found, Provider
+from kinst.core.kernel import Provider
 from kinst.core.probe import Probe
 from kinst.session_build import Parts
 from kinst.session_kernel import RunningKernel
-from kinst.session_probes import FIRST_ID, Enabled
+from kinst.session_probes import FIRST_ID, Enabled, listed
 
 
 def list_all(providers: Mapping[str, Provider]) -> list[str]:
     """-l alone: the probes that are there without being asked for."""
-    founds: list[Found] = [f for p in providers.values() for f in p.listed()]
-    probes = [Probe(FIRST_ID + k, f.name) for k, f in enumerate(founds)]
+    probes = [Probe(FIRST_ID + k, f.name) for k, f in enumerate(listed(providers))]
     return [LIST_HEADER, *(list_row(p) for p in probes)]
 
 

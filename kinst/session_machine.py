@@ -71,7 +71,7 @@ def make_memory(traced: Traced, compiled: Compiled) -> Memory:
 
     Raises TargetError when the target should have scratch and no place for it is found.
     """
-    size = scratch_needed(compiled.options, compiled.program, traced.cpus)
+    size = scratch_needed(compiled.options, compiled.program, traced.cpus, compiled.trampolines)
     if traced.target is not None:
         room = counters_room(traced.cpus)
         address = traced.target.map_scratch(size + room, traced.text)

@@ -29,13 +29,22 @@ class Enabled:
 def wants_kernel(patterns: Sequence[ProbePattern], providers: Mapping[str, Provider]) -> bool:
     """Whether any of these descriptions can mean a probe of a traced kernel."""
     hosts = [p for p in providers.values() if not p.needs_kernel]
-    return not all(any(p.match(pattern, None) for p in hosts) for pattern in patterns)
+    return not all(pattern.id or any(p.match(pattern, None) for p in hosts) for pattern in patterns)
+
+
+def listed(providers: Mapping[str, Provider]) -> list[Found]:
+    """The probes that are there without being asked for; their ids start at FIRST_ID."""
+    return [found for p in providers.values() for found in p.listed()]
 
 
 def expand(
     pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None
 ) -> list[Found]:
-    """Every probe that a description means, each once, in the providers' order."""
+    """Every probe that a description means, each once, in the providers' order.
+
+    An id means one of the probes that are there without being asked for, as -l numbers them."""
+    if pattern.id:
+        return listed(providers)[pattern.id - FIRST_ID : pattern.id - FIRST_ID + 1]
     return [found for p in providers.values() for found in p.match(pattern, kernel)]
 
 
@@ -51,8 +60,8 @@ def enable(
     founds: dict[str, Found] = {}
     clauses: dict[str, list[int]] = {}
     matched: dict[int, int] = {}
-    for builtin in providers["dtrace"].listed():
-        ids[str(builtin.name)] = FIRST_ID + len(ids)
+    for one in listed(providers):
+        ids[str(one.name)] = FIRST_ID + len(ids)
     for clause in program.clauses:
         for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
             try:

@@ -16,18 +16,19 @@ from kinst.dlang.api import (
     parse_option,
     parse_text,
 )
-from kinst.dlang.options import Options
+from kinst.dlang.options import Options, parse_size
 from kinst.patch.ways import checked_way
 from kinst.session_request import ProgramText, Request
 
-OWN_OPTIONS = ("plant",)  # -x options that dtrace(1) does not have
+TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
+OWN_OPTIONS = ("plant", "scratch")  # -x options that dtrace(1) does not have
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """texts: as given, with the clauses of each: (text, indexes of its clauses).
 
-    plant: the way that -x plant= forces, "" for none.
+    plant: the way that -x plant= forces, "" for none.  trampolines: bytes for code.
     """
 
     texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
@@ -35,6 +36,7 @@ class Compiled:
     program: typed.Program
     options: Options
     plant: str
+    trampolines: int
 
     @property
     def patterns(self) -> list[ProbePattern]:
@@ -78,5 +80,8 @@ def compile_request(request: Request, isa: Isa, target_pid: int) -> Compiled:
     for text, one in zip(request.programs, programs, strict=True):
         texts.append((text, tuple(range(first, first + len(one.clauses)))))
         first += len(one.clauses)
-    plant = dict(request.settings).get("plant", "")
-    return Compiled(tuple(texts), combine(programs), program, options, checked_way(plant))
+    own = dict((*program.options, *request.settings))
+    room = parse_size("scratch", own["scratch"]) if "scratch" in own else TRAMPOLINES
+    return Compiled(
+        tuple(texts), combine(programs), program, options, checked_way(own.get("plant", "")), room
+    )

@@ -36,8 +36,8 @@ class Report:
         for name, ended in self.stages:
             parts.append(f"{name} {ended - before:.2f} s")
             before = ended
-        total = time.monotonic() - self.started
-        self.say(f"kinst: first record after {total:.2f} s: {', '.join(parts)}")
+        total = self.stages[-1][1] - self.started if self.stages else 0.0
+        self.say(f"kinst: {total:.2f} s to the {self.stages[-1][0]}: {', '.join(parts)}")
 
     def detail(self, text: str) -> None:
         """Say it with -v only."""

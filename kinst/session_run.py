@@ -154,7 +154,7 @@ class Trace:
         self._rings = Rings(self._view, placed.scratch)
         self._drainer = Drainer(self._rings)
         self._printer = self._make_printer(compiled, traced)
-        self._planted = Planted(traced.target, traced.personality) if traced.target else None
+        self._planted = Planted(traced, traced.target) if traced.target else None
         self._timers = Timers()
         self._first = True
         self._gone: Gone | None = None
@@ -245,6 +245,8 @@ class Trace:
         deadline = time.monotonic() + seconds
         while True:
             event = self._target.wait(max(0.0, deadline - time.monotonic()))
+            for warning in self._target.take_warnings():
+                self._report.say(f"kinst: the traced kernel says: {warning}")
             if isinstance(event, CommandEnded):
                 return False
             if isinstance(event, Gone):
@@ -287,6 +289,8 @@ class Trace:
 
     def _finish(self) -> int:
         """Unplant, fire END, print what is left."""
+        if self._first:
+            self._report.tell_stages()
         trouble = self._unplant()
         if self._parts.end is not None:
             set_active(self._view, True)
@@ -306,7 +310,9 @@ class Trace:
             return None
         try:
             self._target.stop()
-            self._planted.unplant()
+            told = self._planted.unplant()
+            if told:
+                self._report.detail(f"kinst: {told}")
             self._target.resume()
             time.sleep(SETTLE_SECONDS)
         except TargetError as error:

@@ -32,8 +32,9 @@ class Relocated:
 
     code: bytes valid at the address they were made for; control leaves it at the original
     successor (the jump back is part of it), at a branch target, or at a callee.
-    original_at: offset in code of the copy that can fault as the original did, or -1.  A
-    fault there must be reported to the kernel's exception tables as at the original address.
+    original_at: offset in code of the copy that can fault as the original did, or -1 when
+    nothing in it can (a direct branch).  A fault there must be reported to the kernel's
+    exception tables as at the original address.
     """
 
     code: bytes

@@ -203,6 +203,10 @@ class Target(Protocol):
         """Wait for the running machine to report something; None on time-out (seconds)."""
         ...
 
+    def take_warnings(self) -> list[str]:
+        """What the kernel complained of on its console since last asked."""
+        ...
+
     def prepare_command(self, command: str) -> int:
         """Create the -c command's process in the guest, held before it runs; its pid."""
         ...

@@ -47,7 +47,7 @@ def choose(site: Site, isa: Isa, means: Means, forbidden: str, has_fixup: bool) 
     displaced = isa.displace(site.code, site.address, means.scratch_address)
     if isinstance(displaced, Refused):
         return Choice("", displaced.reason)
-    if has_fixup and not (means.fault_hook and displaced.original_at >= 0):
+    if has_fixup and displaced.original_at >= 0 and not means.fault_hook:
         return Choice("", "it may fault on purpose, and its fault could not be traced back")
     size = len(site.code)
     jump = isa.jump_patch(size, site.address, means.scratch_address) is not None

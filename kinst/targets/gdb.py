@@ -96,6 +96,9 @@ class GdbStub:
             return reply
         return Gone(f"the GDB stub at {self._address} says that the machine ended")
 
+    def take_warnings(self) -> list[str]:
+        return []
+
     def prepare_command(self, command: str) -> int:
         raise TargetError("a GDB stub cannot run a command in the guest", "use --vm, or no -c")
 
