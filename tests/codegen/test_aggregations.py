@@ -342,3 +342,21 @@ def test_many_probes_are_laid_out_fast() -> None:
     assert time.process_time() - started < 2
     assert layout.aggregations[0].capacity == 20000
     assert layout.site_keys[19999, 0] == 19999
+
+
+@both
+def test_equal_hashes_do_not_make_equal_keys(rig: type[Rig]) -> None:
+    agg = aggregation("count", keys=(UINT64, UINT64))
+    run = rig(
+        program([t.Aggregate(SPAN, agg, (reg(1), reg(2)), None)], aggregations=(agg,)), {1: (0,)}
+    )
+    run.fire(1, {1: 5, 2: 6})
+    # Give the entry another key under the hash of (5, 6).
+    layout = run.layout.aggregations[0]
+    area = run.scratch.agg_of(run.slot, 0)
+    table = run.read(area, layout.capacity * layout.entry_size)
+    place = table.index(struct.pack("<QQ", 5, 6))
+    run.write(area + place, struct.pack("<QQ", 5, 7))
+    run.fire(1, {1: 5, 2: 6})
+    expected = {struct.pack("<QQ", 5, 7): (1,), struct.pack("<QQ", 5, 6): (1,)}
+    assert run.table(0, run.slot) == expected

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import struct
+from collections.abc import Sequence
+from typing import Any
 
 from codegen_rig import RIGS, SPAN, integer, program, reg, trace
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from kinst.core import layout as lay
@@ -114,94 +117,105 @@ class Evaluator:
 
 EDGES = [0, 1, 2, -1, -2, 31, 32, 33, 63, 64, 65, 127, 128, -128, 255, 256, 32767, -32768, 65535]
 EDGES += [(1 << 31) - 1, 1 << 31, -(1 << 31), (1 << 32) - 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
-numbers = st.one_of(st.sampled_from(EDGES), st.integers(-(1 << 63), (1 << 64) - 1))
-types = st.sampled_from(INTS)
 
 
-@st.composite
-def constants(draw: st.DrawFn, type_: DType) -> t.Expr:
-    return t.IntConst(type_, SPAN, fit(draw(numbers), type_))
+class Maker:
+    """Makes random typed expressions."""
 
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
 
-@st.composite
-def exprs(draw: st.DrawFn, type_: DType, depth: int) -> t.Expr:
-    """Any expression of this scalar type."""
-    if depth == 0:
-        leaves = ["constant", "register", "global"]
-        leaf = draw(st.sampled_from(leaves))
-        if leaf == "constant":
-            return draw(constants(type_))
-        if leaf == "register":
-            return t.Cast(type_, SPAN, reg(draw(st.integers(0, 5))))
-        variable = draw(st.sampled_from(VARIABLES))
+    def pick(self, choices: Sequence[Any]) -> Any:
+        return self.random.choice(choices)
+
+    def number(self) -> int:
+        if self.random.random() < 0.6:
+            return int(self.pick(EDGES))
+        return self.random.getrandbits(self.random.randrange(1, 65))
+
+    def type(self) -> DType:
+        return self.pick((*INTS, POINTER))  # type: ignore[no-any-return]
+
+    def variable(self) -> t.Variable:
+        return self.pick(VARIABLES)  # type: ignore[no-any-return]
+
+    def any(self, type_: DType, depth: int) -> t.Expr:
+        """An expression of this scalar type."""
+        makers = [self.leaf] if depth == 0 else [
+            self.binary, self.binary, self.shift, self.unary, self.cast, self.cast, self.choice,
+            self.comma, self.assign, self.step, self.dynamic, self.truth, self.leaf,
+        ]  # fmt: skip
+        made: t.Expr = self.pick(makers)(type_, depth - 1)
+        return made
+
+    def leaf(self, type_: DType, _: int) -> t.Expr:
+        kind = self.random.randrange(3)
+        if kind == 0:
+            return t.IntConst(type_, SPAN, fit(self.number(), type_))
+        if kind == 1:
+            return t.Cast(type_, SPAN, reg(self.random.randrange(6)))
+        variable = self.variable()
         return t.Cast(type_, SPAN, t.GlobalRead(variable.type, SPAN, variable))
-    sub = depth - 1
-    kind = draw(st.sampled_from(["binary", "binary", "shift", "unary", "cast", "if", "comma",
-                                 "assign", "step", "test", "dynamic"]))  # fmt: skip
-    if kind == "binary":
-        op = draw(st.sampled_from(["+", "-", "*", "/", "%", "&", "|", "^"]))
-        return t.Binary(type_, SPAN, op, draw(exprs(type_, sub)), draw(exprs(type_, sub)))
-    if kind == "shift":
-        op = draw(st.sampled_from(["<<", ">>"]))
-        return t.Binary(type_, SPAN, op, draw(exprs(type_, sub)), draw(exprs(draw(types), sub)))
-    if kind == "unary":
-        return t.Unary(type_, SPAN, draw(st.sampled_from("-~")), draw(exprs(type_, sub)))
-    if kind == "cast":
-        inner = draw(st.one_of(types, st.just(POINTER)))
-        return t.Cast(type_, SPAN, draw(exprs(inner, sub)))
-    if kind == "if":
-        condition = draw(exprs(draw(types), sub))
-        return t.Conditional(
-            type_, SPAN, condition, draw(exprs(type_, sub)), draw(exprs(type_, sub))
-        )
-    if kind == "comma":
-        return t.Comma(type_, SPAN, draw(exprs(draw(types), sub)), draw(exprs(type_, sub)))
-    if kind == "assign":
-        variable = draw(st.sampled_from(VARIABLES))
-        value = draw(exprs(variable.type, sub))
+
+    def binary(self, type_: DType, depth: int) -> t.Expr:
+        op = self.pick("+-*/%&|^")
+        return t.Binary(type_, SPAN, op, self.any(type_, depth), self.any(type_, depth))
+
+    def shift(self, type_: DType, depth: int) -> t.Expr:
+        count = self.any(self.type(), depth)
+        return t.Binary(type_, SPAN, self.pick(("<<", ">>")), self.any(type_, depth), count)
+
+    def unary(self, type_: DType, depth: int) -> t.Expr:
+        return t.Unary(type_, SPAN, self.pick("-~"), self.any(type_, depth))
+
+    def cast(self, type_: DType, depth: int) -> t.Expr:
+        return t.Cast(type_, SPAN, self.any(self.type(), depth))
+
+    def choice(self, type_: DType, depth: int) -> t.Expr:
+        sides = (self.any(type_, depth), self.any(type_, depth))
+        return t.Conditional(type_, SPAN, self.any(self.type(), depth), *sides)
+
+    def comma(self, type_: DType, depth: int) -> t.Expr:
+        return t.Comma(type_, SPAN, self.any(self.type(), depth), self.any(type_, depth))
+
+    def assign(self, type_: DType, depth: int) -> t.Expr:
+        variable = self.variable()
+        value = self.any(variable.type, depth)
         return t.Cast(type_, SPAN, t.Assign(variable.type, SPAN, variable, value))
-    if kind == "step":
-        variable = draw(st.sampled_from(VARIABLES))
-        step = t.Step(variable.type, SPAN, variable, draw(st.sampled_from((1, -1, 8))),
-                      draw(st.booleans()))  # fmt: skip
+
+    def step(self, type_: DType, _: int) -> t.Expr:
+        variable = self.variable()
+        step = t.Step(
+            variable.type, SPAN, variable, self.pick((1, -1, 8)), self.pick((True, False))
+        )
         return t.Cast(type_, SPAN, step)
-    if kind == "dynamic":
-        index = t.Binary(INT, SPAN, "&", draw(exprs(INT, sub)), integer(31))
+
+    def dynamic(self, type_: DType, depth: int) -> t.Expr:
+        index = t.Binary(INT, SPAN, "&", self.any(INT, depth), integer(self.pick((7, 15, 31))))
         return t.Cast(type_, SPAN, t.RegisterRead(UINT64, SPAN, index))
-    return t.Cast(type_, SPAN, draw(truths(sub)))
+
+    def truth(self, type_: DType, depth: int) -> t.Expr:
+        """A comparison, logic or "!", of type int."""
+        over = self.type()
+        left = self.any(over, depth)
+        kind = self.random.randrange(4)
+        if kind == 0:
+            found: t.Expr = t.Unary(INT, SPAN, "!", left)
+        elif kind == 1:
+            right = self.any(self.type(), depth)
+            found = t.Logical(INT, SPAN, self.pick(("&&", "||", "^^")), left, right)
+        else:
+            op = self.pick(("==", "!=", "<", "<=", ">", ">="))
+            found = t.Binary(INT, SPAN, op, left, self.any(over, depth))
+        return t.Cast(type_, SPAN, found)
 
 
-@st.composite
-def truths(draw: st.DrawFn, depth: int) -> t.Expr:
-    """Comparisons, logic and "!": of type int."""
-    over = draw(st.one_of(types, st.just(POINTER)))
-    kind = draw(st.sampled_from(["compare", "compare", "logic", "not"]))
-    left = draw(exprs(over, depth))
-    if kind == "not":
-        return t.Unary(INT, SPAN, "!", left)
-    if kind == "logic":
-        op = draw(st.sampled_from(["&&", "||", "^^"]))
-        return t.Logical(INT, SPAN, op, left, draw(exprs(draw(types), depth)))
-    op = draw(st.sampled_from(["==", "!=", "<", "<=", ">", ">="]))
-    return t.Binary(INT, SPAN, op, left, draw(exprs(over, depth)))
-
-
-@st.composite
-def many(draw: st.DrawFn) -> list[t.Expr]:
-    return [draw(exprs(draw(types), draw(st.integers(1, 4)))) for _ in range(12)]
-
-
-@settings(
-    max_examples=40,
-    deadline=None,
-    # Every step of shrinking compiles a dozen clauses twice: minutes, for what the seed tells.
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
-                           HealthCheck.large_base_example],
-)  # fmt: skip
-@given(many(), st.lists(numbers, min_size=6, max_size=6))
-def test_random_expressions(found: list[t.Expr], values: list[int]) -> None:
-    registers = {i: v % (1 << 64) for i, v in enumerate(values)}
+@settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(st.integers(0, 1 << 64))
+def test_random_expressions(seed: int) -> None:
+    maker = Maker(seed)
+    found = [maker.any(maker.type(), 1 + i % 4) for i in range(12)]
+    registers = {i: maker.number() % (1 << 64) for i in range(6)}
     evaluator = Evaluator(registers, [0] * len(VARIABLES))
     expected: list[tuple[int, bytes]] = []
     last: tuple[int, int, int] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 
 import pytest
@@ -97,6 +98,37 @@ def test_ring_wraps_pads_and_counts_drops(rig: type[Rig]) -> None:
     # Records that start over leave 16 bytes behind, 102 of them fit before each pad.
     turns, rest = divmod(fits + 250, fits)
     assert run.state(lay.STATE_HEAD, run.slot) == turns * 4096 + rest * per_record
+
+
+@both
+@pytest.mark.parametrize("seed", range(4))
+def test_ring_against_a_model(rig: type[Rig], seed: int) -> None:
+    """Records of 32 to 96 bytes, a consumer that takes some now and then."""
+    sizes = {p: 24 + 8 * p for p in range(1, 10)}
+    run = rig(program(*([trace(reg(1))] * p for p in sizes)), {p: (p - 1,) for p in sizes})
+    choose = random.Random(seed)
+    head = tail = drops = padded = 0
+    waiting: list[tuple[int, int, int]] = []  # end, clause, value
+    for i in range(1500):
+        probe = choose.choice(list(sizes))
+        size = sizes[probe]
+        run.fire(probe, {1: i})
+        pad = 4096 - head % 4096 if head % 4096 + size > 4096 else 0
+        if head + pad + size - tail > 4096:
+            drops += 1
+        else:
+            head += pad + size
+            padded += bool(pad)
+            waiting.append((head, probe - 1, i))
+        if choose.random() < 0.02:
+            got = [(r.clause, u64(r.data[:8])) for r in run.records(run.slot)]
+            assert got == [w[1:] for w in waiting]
+            taken = choose.randrange(len(waiting) + 1)
+            tail = waiting[taken - 1][0] if taken else tail
+            waiting = waiting[taken:]
+            run.write(run.scratch.state_of(run.slot) + lay.STATE_TAIL, struct.pack("<Q", tail))
+    assert run.state(lay.STATE_HEAD, run.slot) == head
+    assert run.state(lay.STATE_DROPS, run.slot) == drops > 0 and padded > 5
 
 
 @both
