@@ -1,6 +1,6 @@
 """Calls between Python and native code in this process: clauses that run on the host.
 
-The only other user of ctypes is kinst.wire; nothing here knows what the code does.
+Nothing here knows what the code does.
 """
 
 from __future__ import annotations
