@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
@@ -64,18 +65,18 @@ class Vm:
             )
             self._attach()
         else:
-            self._wait_user_mode(timeout)
+            self._wait_init(timeout)
 
-    def _wait_user_mode(self, timeout: float) -> None:
-        """Ready is when the kernel has said that it starts init, or (with `quiet`) a CPU is
-        caught in user mode: from then on the kernel's text is final."""
+    def _wait_init(self, timeout: float) -> None:
+        """Ready is when the kernel has said that it starts init or (with `quiet`) has
+        write-protected its text or (with `rodata=off` too) a CPU is caught in user mode."""
         deadline = time.monotonic() + timeout
         first = deadline - timeout + 1.0  # the firmware and the decompressor are done
         self.qemu.wait_for(
             lambda: self.qemu.init_runs or time.monotonic() > first, timeout, "booted"
         )
         self._attach()
-        while not self.qemu.init_runs and not self._in_user_mode():
+        while not self.qemu.init_runs and not self._is_up():
             if time.monotonic() > deadline:
                 late = f"the guest has not run a program in {timeout:g} s"
                 raise TargetError(describe(Gone(late, self.qemu.last_lines())))
@@ -85,8 +86,12 @@ class Vm:
                 raise TargetError(describe(event))
             self.stop()
 
-    def _in_user_mode(self) -> bool:
-        return any(self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus))
+    def _is_up(self) -> bool:
+        read, paging = self.qemu.read_physical, self._paging
+        return any(
+            paging.in_user_mode(registers) or paging.text_is_final(read, registers)
+            for registers in map(self.registers, range(self.cpus))
+        )
 
     def _attach(self) -> None:
         with self._watched():
@@ -122,7 +127,7 @@ class Vm:
         """Use the page tables at this physical address (of init_top_pgt) from now on."""
         self.memory.set_root(self._paging.Root(physical, levels))
 
-    def page_root(self) -> object:
+    def page_root(self) -> Any:
         """The ISA's Root in use: for kinst.isa.<name>.paging functions."""
         self._need_root()
         return self.memory.root

@@ -133,6 +133,17 @@ def test_find_text_passes_over_what_is_not_text() -> None:
     assert paging.find_text(ram.read, Root(ram.root)) == TEXT
 
 
+def test_text_is_final_once_it_is_write_protected() -> None:
+    ram = kernel()
+    registers = {"cr0": 1 << 31, "cr3": ram.root, "cr4": 0, "cs": 0x10}
+    assert paging.text_is_final(ram.read, registers)
+    assert not paging.text_is_final(ram.read, registers | {"cr0": 0x11})
+    ram.map(TEXT, 0x200000 | P | RW | PS | G, 2 << 20)
+    assert not paging.text_is_final(ram.read, registers)
+    ram.map(TEXT, 0, 2 << 20)
+    assert not paging.text_is_final(ram.read, registers)
+
+
 def test_free_slots_are_the_zero_entries_of_the_existing_table() -> None:
     ram = kernel()
     low = TEXT - (8 << 20)

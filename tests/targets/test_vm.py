@@ -15,7 +15,7 @@ from booted import ISA, Guest, boot, is_gone, wait_for
 
 from kinst.core.errors import TargetError
 from kinst.core.target import CommandEnded, Stopped
-from kinst.isa.amd64 import machine
+from kinst.isa.amd64 import machine, paging
 from kinst.targets import kvm
 from kinst.targets.fetch import Prepared
 from kinst.targets.initramfs import build
@@ -275,6 +275,9 @@ def test_an_initrd_of_the_users(prepared: Prepared, tmp_path: Path) -> None:
     vm = Vm(ISA, config)
     try:
         vm.wait_ready(60)
+        # Its text is final, that is, write-protected.
+        leaf = paging.walk(vm.qemu.read_physical, vm.page_root(), 0xFFFFFFFF81000000)
+        assert leaf is not None and leaf.executable and not leaf.writable
         assert vm.find_text() == 0xFFFFFFFF81000000
         scratch = vm.map_scratch(64 * MEGABYTE, (0xFFFFFFFF81000000, 0xFFFFFFFF82000000))
         assert scratch is not None

@@ -183,6 +183,19 @@ def find_text(read: Read, root: Root) -> int:
     raise TargetError("no kernel text found in the guest's page tables")
 
 
+def text_is_final(read: Read, registers: Mapping[str, int]) -> bool:
+    """Whether Linux has write-protected its text, which is the last thing it does before it
+    starts init (init/main.c, mark_readonly), as a CPU with these registers sees it."""
+    if not registers.get("cr0", 0) >> 31 & 1:
+        return False
+    root = root_of(registers)
+    try:
+        leaf = walk(read, root, find_text(read, root))
+    except TargetError:
+        return False
+    return leaf is not None and not leaf.writable
+
+
 def _table_of(read: Read, root: Root, address: int, level: int) -> int | None:
     """Physical address of the table at `level` that covers address, or None."""
     table = root.physical
