@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -27,6 +26,7 @@ class RunningKernel:
         self._personality = personality
         self._isa = isa
         self._instructions: dict[int, Sequence[Instruction]] = {}
+        self._code: dict[int, bytes] = {}
 
     def find(self, module: str, function: str) -> Sequence[Function]:
         """See core.kernel.Kernel.find."""
@@ -68,6 +68,7 @@ class RunningKernel:
             code = self._target.read(function.address, function.size)
             known = tuple(self._isa.decode(code, function.address))
             self._instructions[function.address] = known
+            self._code[function.address] = code
         return known
 
     def live(self, address: int, size: int) -> bytes:
@@ -75,15 +76,9 @@ class RunningKernel:
         return self._target.read(address, size)
 
     def following(self, function: Function, address: int, size: int) -> bytes:
-        """At most `size` live bytes after `address`, within the function."""
-        instructions = self.instructions(function)
-        starts = [i.address for i in instructions]
-        out = b""
-        for instruction in instructions[bisect_right(starts, address - 1) :]:
-            if len(out) >= size:
-                break
-            out += instruction.code
-        return out[:size]
+        """At most `size` live bytes from `address` on, within the function's instructions."""
+        start = address - function.address
+        return self._code[function.address][start : start + size]
 
 
 def _numbered(same: Sequence[Function]) -> list[Function]:
