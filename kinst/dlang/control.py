@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from kinst.core.errors import DError, KinstError, Span
-from kinst.dlang.options import Options
+from kinst.dlang.options import OWN_NAMES, Options
 from kinst.dlang.tree import Option
 
 _WORD = re.compile(r'"[^"]*"|[^\s"]+')
@@ -51,6 +51,8 @@ def _d_pragma(words: list[str], span: Span) -> Option | None:
         message = "superfluous arguments specified for #pragma option"
         raise DError(message, span, "D_PRAGMA_MALFORM", "name=value without spaces")
     name, equals, value = words[1].partition("=")
+    if name in OWN_NAMES:
+        return Option(span, name, value)
     try:
         Options().with_option(name, value if equals else None)
     except KinstError as error:

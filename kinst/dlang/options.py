@@ -189,3 +189,5 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "zdefs": parse_boolean,
 }
 NAMES = frozenset(_PARSERS)
+# Options of kinst alone, which session.py reads; control lines pass them on as they are.
+OWN_NAMES = frozenset({"plant", "scratch"})

@@ -155,6 +155,8 @@ def test_two_aggregations_with_keys_of_like_types() -> None:
 def test_options_reach_the_typed_program() -> None:
     program = compile_("#pragma D option quiet\n#pragma D option bufsize=1m\nBEGIN { }")
     assert program.options == (("quiet", ""), ("bufsize", "1m"))
+    program = compile_("#pragma D option scratch=64m\nBEGIN { }")
+    assert program.options == (("scratch", "64m"),)
 
 
 def test_patterns_and_spans() -> None:

@@ -41,6 +41,7 @@ def compiles_or_errs(text: str) -> None:
     unparse(program)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 @example("\x00")
 @example("BEGIN { trace(\x00); }")
@@ -53,12 +54,13 @@ def test_any_text(text: str) -> None:
     compiles_or_errs("BEGIN { " + text + " }")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes(data: bytes) -> None:
     compiles_or_errs(to_text(data))
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=25))
 def test_any_words(words: list[str]) -> None:
     compiles_or_errs(" ".join(words))
@@ -147,6 +149,7 @@ def test_many_descriptions() -> None:
     compiles_or_errs("BEGIN{}" * 5_000)
 
 
+@settings(deadline=None)
 @given(st.sampled_from("Pmfn"), st.text(max_size=30))
 def test_any_option_text(option: str, text: str) -> None:
     for value in (text, text + " { trace(1) }", "a:" + text):
@@ -154,6 +157,7 @@ def test_any_option_text(option: str, text: str) -> None:
             parse_option(option, value)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(NAMES)) | st.text(max_size=10), st.none() | st.text(max_size=12))
 @example("bufsize", "²")
 @example("switchrate", "٣s")
@@ -163,6 +167,7 @@ def test_any_option_value(name: str, value: str | None) -> None:
         Options().with_option(name, value)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=20))
 def test_any_macro_argument(text: str) -> None:
     for program in ("BEGIN { trace($1); }", "BEGIN { trace($$1); }", "kinst::$1:1 { }"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from dhelp import actions, compile_, typed, value
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinst.core.dtypes import INT, UINT64, IntType, PointerType, StringType
@@ -179,6 +179,7 @@ def test_constants_fold(expression: str, number: int, type_: str) -> None:
     assert (found.value, str(found.type)) == (number, type_)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(["+", "-", "*", "&", "|", "^", "/", "%"]),
     st.integers(-(2**31) + 1, 2**31 - 1),
