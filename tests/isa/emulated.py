@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import unicorn
 from unicorn import (
     UC_ARCH_X86,
     UC_CTL_IO_WRITE,
@@ -21,10 +22,11 @@ from unicorn import (
     UC_PROT_ALL,
     UC_PROT_EXEC,
     UC_TLB_VIRTUAL,
-    Uc,
-    UcError,
 )
 from unicorn import x86_const as x
+
+_UNICORN: Any = unicorn  # it comes without types
+Uc, UcError = _UNICORN.Uc, _UNICORN.UcError
 
 PAGE = 4096
 GENERAL = (
@@ -145,7 +147,8 @@ class Machine:
     """
 
     def __init__(self, text_address: int, text: bytes) -> None:
-        self.uc = uc = Uc(UC_ARCH_X86, UC_MODE_64)
+        self.uc: Any = Uc(UC_ARCH_X86, UC_MODE_64)
+        uc = self.uc
         uc.ctl_set_tlb_mode(UC_TLB_VIRTUAL)
         self._text = (text_address, text_address + ((len(text) + PAGE - 1) & -PAGE))
         uc.mem_map(TEXT_AT, self._text[1] - self._text[0])

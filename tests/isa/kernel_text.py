@@ -117,7 +117,7 @@ def spelled_forms(text: Text) -> dict[tuple[str, int, str], Form]:
 
 
 def _classes() -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     special = ("rax", "rsp", "rbp", "r12", "r13", "rip")
     low = {"a": "rax", "c": "rcx", "d": "rdx", "b": "rbx"}
     for letter, wide in low.items():
