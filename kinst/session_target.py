@@ -121,4 +121,7 @@ def attach(target: Target, isa: Isa, elf: Elf) -> linux.Linux:
     target.stop()
     personality = linux.attach(target, elf, target.find_text(), isa=isa.name)
     target.set_root(personality.page_table_root())
+    ticks = elf.address("jiffies_64")
+    if ticks is not None:
+        target.watch_heartbeat(ticks + personality.facts.slide)
     return personality

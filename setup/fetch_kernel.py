@@ -11,9 +11,19 @@ import time
 from rich.console import Console
 
 from kinst.core.errors import KinstError
-from kinst.targets.fetch import prepare, prepared
+from kinst.isa import load
+from kinst.session_target import load_machine
+from kinst.targets.fetch import Prepared, cache_folder, prepare, prepared
+from kinst.targets.kvm import prove, verdict
 
 _EVERY = 5.0  # seconds between two lines where there is no terminal
+
+
+def _prove_kvm(isa: str, kernel: Prepared) -> None:
+    """Find out once for each boot of this host whether KVM works; kinst then uses it."""
+    machine = load_machine(load(isa))
+    if verdict(cache_folder(), machine) is None:
+        prove(cache_folder(), machine, kernel.kernel)
 
 
 def main() -> int:
@@ -38,9 +48,11 @@ def main() -> int:
                 shown = time.monotonic()
 
         try:
-            if prepared(names[0]) and not refresh:
+            found = prepared(names[0])
+            kernel = prepare(names[0], show, refresh=refresh) if refresh or not found else found
+            _prove_kvm(names[0], kernel)
+            if found and not refresh:
                 return 0
-            kernel = prepare(names[0], show, refresh=refresh)
         except KinstError as error:
             console.print(f"kinst: {error}", markup=False)
             return 1
