@@ -1,0 +1,188 @@
+"""Runs of the kinst command itself, as a user starts it, and what they leave behind.
+
+Every guest's kernel command line carries a mark of its own ("e2e.mark=..."; the kernel ignores
+parameters of modules it does not have), by which its QEMU is found again in /proc.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+KINST = Path(sys.executable).with_name("kinst")
+# The machine may be shared: a run that hangs is one that takes this long.
+SECONDS = 240.0
+_BITS = re.compile(r"^([0-9a-f]{2}(?: [0-9a-f]{2})*) +(.*?) {2,}(\S.*)$")
+
+
+@dataclass(frozen=True)
+class Result:
+    """status: exit status.  out: what kinst wrote with -o.  guest: what the guest's command
+    printed.  err: the messages on stderr."""
+
+    status: int
+    out: str
+    guest: str
+    err: str
+
+    def good(self) -> Result:
+        assert self.status == 0, self
+        return self
+
+
+class Running:
+    """A kinst that was started and not waited for."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        append: str = "",
+        copy: Sequence[Path] = (),
+        env: Mapping[str, str] | None = None,
+        boots: bool = True,
+    ) -> None:
+        """boots: it starts a guest, so the arguments about it are added."""
+        self.mark = f"e2e.mark={uuid.uuid4().hex}"
+        self._folder = tempfile.TemporaryDirectory(prefix="kinst-e2e-")
+        here = Path(self._folder.name)
+        self._out, self._guest, self._err = here / "out", here / "guest", here / "err"
+        command = [str(KINST), "-o", str(self._out), *arguments]
+        if boots:
+            command += ["--append", f"{append} {self.mark}".strip()]
+            command += [word for path in copy for word in ("--copy", str(path))]
+        with self._guest.open("wb") as guest, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=guest,
+                stderr=err,
+                env=None if env is None else dict(env),
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def so_far(self) -> Result:
+        return Result(-1, _text(self._out), _text(self._guest), _text(self._err))
+
+    def until(self, true: Callable[[Result], object], seconds: float = SECONDS) -> Result:
+        """Wait until what it has written so far fulfils a condition."""
+        end = time.monotonic() + seconds
+        while not true(self.so_far()):
+            assert self.process.poll() is None, (self.process.returncode, self.so_far())
+            assert time.monotonic() < end, self.so_far()
+            time.sleep(0.02)
+        return self.so_far()
+
+    def result(self, seconds: float = SECONDS) -> Result:
+        """Wait for its end.  There is no QEMU of it any more then."""
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"not over in {seconds} s: {self.so_far()}") from None
+        assert marked(self.mark) == [], "QEMU outlived kinst"
+        so_far = self.so_far()
+        self._folder.cleanup()
+        return Result(status, so_far.out, so_far.guest, so_far.err)
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        self.process.send_signal(number)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="surrogateescape") if path.exists() else ""
+
+
+def kinst(
+    *arguments: str,
+    append: str = "",
+    copy: Sequence[Path] = (),
+    env: Mapping[str, str] | None = None,
+    boots: bool = True,
+    seconds: float = SECONDS,
+) -> Result:
+    """Run kinst to its end."""
+    return Running(*arguments, append=append, copy=copy, env=env, boots=boots).result(seconds)
+
+
+def marked(mark: str) -> list[int]:
+    """Processes other than kinst itself with this mark in their command line: its QEMUs."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue  # it ended meanwhile
+            if words[0].rpartition(b"/")[2].startswith(b"qemu-system") and any(
+                mark.encode() in word for word in words
+            ):
+                found.append(int(folder.name))
+    return found
+
+
+def counts(out: str) -> dict[tuple[str, ...], int]:
+    """The rows of printed aggregations with plain numbers, by their keys."""
+    rows = [line.split() for line in out.splitlines()]
+    return {tuple(row[:-1]): int(row[-1]) for row in rows if row and row[-1].lstrip("-").isdigit()}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One instruction as -l -v shows it.  way: jump, trap, stop, or refused: and why."""
+
+    function: str
+    offset: int
+    code: bytes
+    text: str
+    way: str
+
+    @property
+    def name(self) -> str:
+        return f"kinst::{self.function}:{self.offset}"
+
+    @property
+    def after(self) -> int:
+        return self.offset + len(self.code)
+
+
+def listed(out: str) -> list[Row]:
+    """The instructions in the output of -l -v."""
+    rows, lines = [], out.splitlines()
+    for above, below in itertools.pairwise(lines):
+        if below.startswith("\t") and (found := _BITS.match(below.strip())):
+            _, provider, _, function, name = above.split()
+            assert provider == "kinst"
+            code, text, way = found.groups()
+            rows.append(Row(function, int(name), bytes.fromhex(code), text.strip(), way))
+    return rows
+
+
+def list_functions(*functions: str) -> dict[str, list[Row]]:
+    """Every instruction of some functions, in order of address (boots a guest)."""
+    words = [word for f in functions for word in ("-n", f"kinst::{f}:")]
+    found: dict[str, list[Row]] = {f: [] for f in functions}
+    for row in listed(kinst("-l", "-v", *words).good().out):
+        found[row.function].append(row)
+    return found
+
+
+def guest_script(folder: Path, name: str, text: str) -> Path:
+    """A shell script to be put into the guest with --copy."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path

@@ -1,0 +1,38 @@
+"""What the end-to-end tests share.  One guest says which function read(2) of /dev/zero reaches,
+and how the instructions on its path are planted; it is booted once for all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command import Row, counts, kinst, list_functions
+
+from kinst.targets.fetch import Prepared
+
+READ_PATH = ("ksys_read", "vfs_read", "rw_verify_area", "__fdget_pos", "__fget_light")
+
+
+@pytest.fixture(scope="session")
+def reads(prepared: Prepared, guest_program: Callable[[str], Path]) -> Path:
+    """The program that calls read(2) on /dev/zero exactly N times."""
+    return guest_program("reads")
+
+
+@pytest.fixture(scope="session")
+def read_function(reads: Path) -> str:
+    """Whichever of the driver's two read functions this kernel calls for read(2).
+
+    Which one it is shows in the guest: 7 reads are made, and one of them is entered 7 times.
+    """
+    program = "kinst::read_zero:0, kinst::read_iter_zero:0 { @[probefunc] = count(); }"
+    found = counts(kinst("-q", "-n", program, "-c", "reads 7", copy=[reads]).good().out)
+    (name,) = (key[0] for key, count in found.items() if count == 7)
+    return name
+
+
+@pytest.fixture(scope="session")
+def read_path(read_function: str) -> dict[str, list[Row]]:
+    """The instructions of the functions that a read(2) of /dev/zero goes through."""
+    return list_functions(read_function, *READ_PATH)
