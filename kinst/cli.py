@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
@@ -129,6 +130,14 @@ def guarded(work: Callable[[], int], tags: Callable[[], bool]) -> int:
     except BrokenPipeError:
         # Whoever read our output is gone; there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if os.environ.get("KINST_TRACEBACK"):
+            raise
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{os.path.basename(last.filename)}:{last.lineno}"
+        say(f"kinst: a defect of kinst: {type(error).__name__}: {error} at {place}"
+            " (KINST_TRACEBACK=1 shows more)")  # fmt: skip
         return 1
 
 

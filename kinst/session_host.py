@@ -127,6 +127,20 @@ def read_access(target: Target, facts: Facts, cpu: int, access: Access) -> int |
     return raw.split(b"\0")[0] if access.string else int.from_bytes(raw, "little")
 
 
+def thread_ns(target: Target, facts: Facts, cpu: int, now: int) -> int:
+    """vtimestamp of the thread on a stopped CPU, at `now` on timestamp's scale; 0 where the
+    kernel offers none."""
+    terms = facts.thread_time
+    if terms is None:
+        return 0
+    total: int = now + terms.offset_ns
+    for sign, accesses in ((1, terms.plus), (-1, terms.minus)):
+        for access in accesses:
+            value = read_access(target, facts, cpu, access)
+            total += sign * value if isinstance(value, int) else 0
+    return total
+
+
 def stopped_context(
     target: Target,
     facts: Facts,
@@ -148,6 +162,7 @@ def stopped_context(
     if wanted("execname") and "execname" in facts.builtins:
         found = read_access(target, facts, cpu, facts.builtins["execname"])
         execname = found if isinstance(found, bytes) else b""
+    now = clock.now()
     return Context(
         cpu=cpu,
         pid=value("pid"),
@@ -156,8 +171,8 @@ def stopped_context(
         uid=value("uid"),
         gid=value("gid"),
         curthread=value("curthread"),
-        timestamp=clock.now(),
-        vtimestamp=clock.now(),
+        timestamp=now,
+        vtimestamp=thread_ns(target, facts, cpu, now) if wanted("vtimestamp") else 0,
         walltimestamp=time.time_ns(),
         caller=caller,
         execname=execname,

@@ -125,6 +125,25 @@ def _walltimestamp(firing: Firing) -> Value:
     return firing.code.add(now, clock.wall_offset)
 
 
+def _vtimestamp(firing: Firing) -> Value:
+    """ns that the current thread has run."""
+    code, machine = firing.code, firing.unit.machine
+    terms = machine.thread_time
+    if terms is None:
+        raise KinstError(
+            "vtimestamp is not available: the scheduler of this kernel does not keep time by the"
+            " cycle counter",
+            "timestamp is",
+        )
+    total = code.add(timestamp(firing), terms.offset_ns)
+    for op, accesses in (("add", terms.plus), ("sub", terms.minus)):
+        for access in accesses:
+            value = read_access(code, machine, access)
+            assert not isinstance(value, Text)
+            total = code.op(op, total, value)
+    return total
+
+
 def _caller(firing: Firing) -> Value:
     """The return address by the site's CFA rule; 0 where the unwinder has none.
 
@@ -196,6 +215,8 @@ def _scalar(firing: Firing, name: str) -> Lowered:
         return timestamp(firing)
     elif name == "walltimestamp":
         return _walltimestamp(firing)
+    elif name == "vtimestamp":
+        return _vtimestamp(firing)
     elif name == "caller":
         return _caller(firing)
     elif name in machine.builtins:

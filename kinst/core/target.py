@@ -66,6 +66,15 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadTime:
+    """vtimestamp = timestamp + offset_ns + the values of plus - the values of minus (ns)."""
+
+    plus: tuple[Access, ...]
+    minus: tuple[Access, ...]
+    offset_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What a personality knows of the running kernel, once its place in memory is known.
 
@@ -93,6 +102,7 @@ class Facts:
     per_cpu_bases: tuple[int, ...]
     clock: Clock | None
     bug_hook: int = 0
+    thread_time: ThreadTime | None = None
 
 
 class Personality(Protocol):

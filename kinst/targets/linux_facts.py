@@ -13,6 +13,7 @@ from kinst.core.errors import KinstError
 from kinst.core.target import Access, Clock, Facts
 from kinst.image.btf import Btf
 from kinst.targets.linux_memory import MASK, Kernel
+from kinst.targets.linux_time import thread_time
 
 NANOSECONDS = 1_000_000_000
 # Linux maps its image at this address plus phys_base (x86: __START_KERNEL_map).
@@ -177,12 +178,15 @@ def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
     def optional(symbol: str) -> int:
         return kernel.symbol(symbol) if kernel.has(symbol) else 0
 
+    found = builtins(kernel, btf)
+    task = found["curthread"].per_cpu
+    ticks = clock(kernel, btf, names, bases[0])
     return Facts(
         os="Linux",
         release=release(kernel),
         slide=kernel.slide,
         cpus=cpus,
-        builtins=builtins(kernel, btf),
+        builtins=found,
         nofault_read=optional("copy_from_kernel_nofault"),
         trap_hook=kernel.symbol(names.trap_hook),
         trap_pc_offset=btf.offset("pt_regs", names.pc),
@@ -191,5 +195,6 @@ def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
         per_cpu_bases=bases,
         # Not report_bug: that one first reads the instruction at the address it is given.
         bug_hook=optional("find_bug"),
-        clock=clock(kernel, btf, names, bases[0]),
+        clock=ticks,
+        thread_time=thread_time(kernel, btf, task or 0, bases[0], ticks),
     )
