@@ -1,0 +1,114 @@
+"""Every instruction of 200 functions on the read, open, stat, mmap, fork and exec paths planted
+at once, under a workload that uses those calls from several processes.
+
+The workload checks every result it gets, so that a kernel which only seems to work is noticed.
+KINST_E2E_SECONDS sets how long it runs in the short test; the slow one runs the full 30 s.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command import counts, guest_script, kinst
+
+from kinst.targets.fetch import Prepared
+
+pytestmark = pytest.mark.vm
+
+NAMES = Path(__file__).with_name("functions.txt")
+SHORT = float(os.environ.get("KINST_E2E_SECONDS", "10"))
+AS_BEFORE = re.compile(r"^kinst: kernel text is as before \((\d+) bytes compared\)$", re.M)
+MATCHED = re.compile(r"matched (\d+) probes$", re.M)
+# dmesg -r puts <priority> before each line: facility * 8 + level, 4 is warning, 0 the worst.
+LOGGED = re.compile(r"^<(\d+)>(.*)$", re.M)
+
+
+@pytest.fixture(scope="module")
+def functions(prepared: Prepared) -> list[str]:
+    """Those of our list that are functions of this kernel, as nm(1) sees it, and only once."""
+    shown = subprocess.run(["nm", str(prepared.debug)], capture_output=True, text=True, check=True)
+    seen = Counter(w[2] for w in map(str.split, shown.stdout.splitlines()) if w[1] in "tT")
+    return [name for name in NAMES.read_text().split() if seen[name] == 1]
+
+
+def warnings(log: str) -> list[str]:
+    """The lines of level warning or worse, without their times."""
+    return [
+        re.sub(r"^\[ *[\d.]+\] ", "", text)
+        for priority, text in LOGGED.findall(log)
+        if int(priority) % 8 <= 4
+    ]
+
+
+def work_under_trace(
+    functions: list[str], program: Path, folder: Path, seconds: float, actions: str
+) -> dict[tuple[str, ...], int]:
+    """The whole of it, with every check; what was counted."""
+    assert len(functions) >= 200
+    script = guest_script(
+        folder,
+        "all.sh",
+        f"echo ==before; dmesg -r; echo ==work; workload {seconds:g}; echo ==after; dmesg -r",
+    )
+    description = ", ".join(f"kinst::{name}:" for name in functions)
+    done = kinst(
+        "-v", "-n", f"{description} {{ {actions} }}", "-c", "all.sh",
+        copy=[program, script], seconds=240 + 4 * seconds,
+    ).good()  # fmt: skip
+    (matched,) = MATCHED.findall(done.err)
+    assert int(matched) >= 20_000
+    before, _, rest = done.guest.partition("==work\n")
+    work, _, after = rest.partition("==after\n")
+    assert work.rstrip().endswith("workload done"), work
+    # The buffer of the log keeps what was there before: only what is new counts.
+    assert warnings(after) == warnings(before), after
+    (compared,) = AS_BEFORE.findall(done.err)
+    # All text, not only the sites: a kernel of today has more than 10 MB of it.
+    assert int(compared) > 10_000_000
+    assert "drop" not in done.err, done.err
+    done_calls = dict(re.findall(r"^workload (\w+) (\d+)$", work, re.M))
+    assert all(int(count) > 0 for count in done_calls.values()) and len(done_calls) == 9
+    return counts(done.out) | {("done", k): int(v) for k, v in done_calls.items()}
+
+
+def test_every_instruction_counted(
+    functions: list[str],
+    guest_program: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    """Counted by function and instruction, so that two things can be told beside that nothing
+    broke: the entries of a function are at least the calls that the workload made, and straight
+    lines of code are run through evenly."""
+    found = work_under_trace(
+        functions,
+        guest_program("workload"),
+        tmp_path,
+        SHORT,
+        "@[probefunc, probename] = count();",
+    )
+    assert found["vfs_read", "0"] >= found["done", "read"] + found["done", "pipe"]
+    assert found["copy_process", "0"] >= found["done", "fork"] + found["done", "exec"]
+    assert len({key[0] for key in found if key[-1].isdigit()}) >= 100
+
+
+@pytest.mark.slow
+def test_every_instruction_for_thirty_seconds(
+    functions: list[str],
+    guest_program: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    """With clauses that are called, not counters."""
+    found = work_under_trace(
+        functions,
+        guest_program("workload"),
+        tmp_path,
+        30,
+        "@[probefunc] = count(); @span = quantize(regs[R_RSP]); hits++;",
+    )
+    assert found["vfs_read",] > found["done", "read"]
