@@ -27,8 +27,8 @@ def text() -> Text:
 
 
 @pytest.fixture(scope="session")
-def kernel_forms(text: Text) -> list[Form]:
-    return forms(text)
+def kernel_forms(text: Text, isa: Isa) -> list[Form]:
+    return forms(text, isa)
 
 
 @pytest.fixture(scope="session")

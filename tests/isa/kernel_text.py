@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from capstone import CS_ARCH_X86, CS_MODE_64, Cs
+from kinst.core.isa import Isa
 
 VARIABLE = "KINST_TEST_VMLINUX"
 STT_FUNC = 2
@@ -92,27 +92,23 @@ def extents(text: Text) -> Iterator[tuple[int, int]]:
             yield start, end
 
 
-def spelled_forms(text: Text) -> dict[tuple[str, int, str], Form]:
-    """Every (mnemonic, length, operands without their numbers) of the functions."""
-    disassembler = Cs(CS_ARCH_X86, CS_MODE_64)
-    disassembler.skipdata = True
-    forms: dict[tuple[str, int, str], Form] = {}
+def spelled_forms(text: Text, isa: Isa) -> dict[tuple[int, str], Form]:
+    """Every (length, text without its numbers) of the functions, which must decode wholly."""
+    forms: dict[tuple[int, str], Form] = {}
     numberless: dict[str, str] = {}
     for start, end in extents(text):
-        code = text.code[start - text.address : end - text.address]
-        for address, size, mnemonic, operands in disassembler.disasm_lite(code, start):
-            if mnemonic == ".byte":
-                operands = ""
-            short = numberless.get(operands)
+        at = start
+        for found in isa.decode(text.code[start - text.address : end - text.address], start):
+            short = numberless.get(found.text)
             if short is None:
-                short = numberless[operands] = NUMBER.sub("N", operands)
-            key = (mnemonic, size, short)
+                short = numberless[found.text] = NUMBER.sub("N", found.text)
+            key = (len(found.code), short)
             form = forms.get(key)
             if form is None:
-                at = address - start
-                form = Form("", address, code[at : at + size], f"{mnemonic} {operands}".strip())
-                forms[key] = form
+                form = forms[key] = Form("", found.address, found.code, found.text)
             form.count += 1
+            at = found.end
+        assert at == end, f"the function at {start:#x} does not decode at {at:#x}"
     return forms
 
 
@@ -140,12 +136,12 @@ def _classes() -> dict[str, str]:
 CLASS = _classes()
 
 
-def forms(text: Text) -> list[Form]:
+def forms(text: Text, isa: Isa) -> list[Form]:
     """Distinct forms, registers by class; `others` keeps the spelled forms of each."""
     grouped: dict[str, Form] = {}
-    for (mnemonic, size, operands), spelled in spelled_forms(text).items():
-        kinds = REGISTER.sub(lambda m: CLASS.get(m.group(0), m.group(0)), operands)
-        key = f"{mnemonic} {kinds} ({size})"
+    for (size, spelling), spelled in spelled_forms(text, isa).items():
+        kinds = REGISTER.sub(lambda m: CLASS.get(m.group(0), m.group(0)), spelling)
+        key = f"{kinds} ({size})"
         form = grouped.get(key)
         if form is None:
             form = grouped[key] = Form(key, spelled.address, spelled.code, spelled.text)

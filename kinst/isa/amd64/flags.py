@@ -14,6 +14,7 @@ CF, PF, AF, ZF, SF, OF = 0x001, 0x004, 0x010, 0x040, 0x080, 0x800
 ARITHMETIC = CF | PF | AF | ZF | SF | OF
 
 _LOOK_AHEAD = 16  # instructions; longer runs without any flag-setter are rare
+_PIECE = 4  # decoded at a time: most runs are decided by then
 _LONGEST = 15  # bytes of an instruction
 
 _ALL = "add sub cmp and or xor test neg mul imul div idiv xadd cmpxchg popcnt andn blsr blsi blsmsk"
@@ -62,16 +63,22 @@ def dead(code: bytes, following: bytes, address: int, flags: int = ARITHMETIC) -
     code: the instruction at address.  following: the bytes after it; it may be cut anywhere.
     """
     run = code + following[: _LOOK_AHEAD * _LONGEST]
-    for _, mnemonic, operands in split(run, address, _LOOK_AHEAD):
-        effect = _EFFECT.get(mnemonic)
-        if effect is None:
-            if mnemonic not in _COUNTED:
+    for _ in range(_LOOK_AHEAD // _PIECE):
+        size = 0
+        for length, mnemonic, operands in split(run, address, _PIECE):
+            size += length
+            effect = _EFFECT.get(mnemonic)
+            if effect is None:
+                if mnemonic not in _COUNTED:
+                    return False
+                effect = _shift_effect(operands)
+            read, written = effect
+            if read & flags:
                 return False
-            effect = _shift_effect(operands)
-        read, written = effect
-        if read & flags:
+            flags &= ~written
+            if not flags:
+                return True
+        run = run[size:]
+        if not size:
             return False
-        flags &= ~written
-        if not flags:
-            return True
     return False
