@@ -1,0 +1,1 @@
+"""What kinst costs, beside what its peers cost."""

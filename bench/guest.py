@@ -1,0 +1,213 @@
+"""One guest for many measurements: booted once, commands and D programs run in it by turns.
+
+The kinst command boots a guest for each run; to compare costs the guest has to stay the same,
+so this drives the stages of kinst.session itself.  Each D program gets a part of scratch of its
+own, because code that QEMU has run may not be changed behind its back.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from kinst.cli_options import parse
+from kinst.codegen.records import lay_out_program
+from kinst.core.errors import KinstError
+from kinst.core.probe import ProbeName
+from kinst.core.target import CommandEnded, Gone, Target
+from kinst.image.elf import open_elf
+from kinst.providers import load_all
+from kinst.session_build import Built, Parts, build, fill, split
+from kinst.session_counters import Counters, counters_room, map_counters
+from kinst.session_kernel import RunningKernel
+from kinst.session_layout import LEAF, place, sizes
+from kinst.session_machine import Memory, Placed, Traced, means_of
+from kinst.session_probes import enable
+from kinst.session_program import Compiled, compile_request
+from kinst.session_report import Report
+from kinst.session_request import Request
+from kinst.session_run import Trace
+from kinst.session_target import CPUS, attach, find_files, isa_of, open_target
+from kinst.wire import native
+
+PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"
+PART = 6 * LEAF  # bytes of scratch for one D program, without its counters
+COMMAND_SECONDS = 120.0
+
+
+def compile_programs(names: Sequence[str], folder: Path) -> list[str]:
+    """Compile tests/programs/NAME.c statically into folder; their paths.
+
+    Raises KinstError when gcc cannot."""
+    paths = []
+    for name in names:
+        made = folder / name
+        command = ["gcc", "-O2", "-static", "-o", str(made), str(PROGRAMS / f"{name}.c")]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True)
+        except FileNotFoundError as error:
+            raise KinstError("gcc is not installed", "apt-get install gcc libc6-dev") from error
+        if done.returncode:
+            raise KinstError(f"{name}.c does not compile: {done.stderr.strip()}")
+        paths.append(str(made))
+    return paths
+
+
+def silent_report() -> Report:
+    """A report that keeps nothing."""
+    return Report(
+        write=lambda _: None, say=lambda _: None, progress=lambda *_: None,
+        guest_output=lambda _: None, stop_requested=lambda: False, started=time.monotonic(),
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Program:
+    """A D program, compiled and in its own part of scratch, ready to be planted any number of
+    times.  ways: how its sites are planted; hits are counted by whoever reads its output."""
+
+    compiled: Compiled
+    parts: Parts
+    placed: Placed
+    built: Built
+
+    @property
+    def ways(self) -> set[str]:
+        return {choice.way for _, choice in self.parts.planted} | (
+            {"stop"} if self.parts.stopped else set()
+        )
+
+
+@dataclass(slots=True)
+class Ran:
+    """What a command did.  output: the guest's.  trace: kinst's.  said: kinst's messages.
+    status: the command's exit status, None while a trace does not tell."""
+
+    output: str
+    trace: str = ""
+    said: list[str] = field(default_factory=list)
+
+
+class Guest:
+    """A booted kernel.  Raises KinstError when it cannot be."""
+
+    def __init__(self, copies: Sequence[str], programs: int, append: str = "") -> None:
+        """copies: files for the guest's /bin.  programs: how many D programs there will be."""
+        self._isa = isa_of(Request())
+        self._output = bytearray()
+        request = Request(copies=tuple(copies), append=append)
+        files = find_files(request, lambda *_: None)
+        room = programs * (PART + counters_room(CPUS))
+        self.target: Target = open_target(request, self._isa, files, room, self._output.extend)
+        try:
+            elf = open_elf(files.debug)
+            personality = attach(self.target, self._isa, elf)
+            self.kernel = RunningKernel(self.target, personality, self._isa)
+            slide = personality.facts.slide
+            text = ((elf.address("_text") or 0) + slide, (elf.address("_etext") or 0) + slide)
+            self._traced = Traced(self._isa, self.target, personality, self.kernel, text)
+            address = self.target.map_scratch(room, text)
+            if address is None:
+                raise KinstError("this guest has no scratch memory")
+            self._address = address
+            self._view = self.target.scratch_view()
+            self._used = 0
+            self._limit = room
+            self.target.resume()
+        except BaseException:
+            self.target.close()
+            raise
+
+    def close(self) -> None:
+        self.target.close()
+
+    def run(self, command: str) -> str:
+        """Run a shell command in the guest, with nothing of kinst's planted; its output.
+
+        Raises KinstError when it fails or does not end."""
+        self._output.clear()
+        self.target.prepare_command(command)
+        self.target.start_command()
+        self.target.resume()
+        deadline = time.monotonic() + COMMAND_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            event = self.target.wait(left)
+            if isinstance(event, Gone):
+                raise KinstError(f"the guest is gone: {event.reason}\n{event.console}")
+            if isinstance(event, CommandEnded):
+                text = self._output.decode("utf-8", "replace")
+                if event.status:
+                    raise KinstError(f"`{command}` ended with {event.status}: {text.strip()}")
+                return text
+        raise KinstError(f"`{command}` has not ended in {COMMAND_SECONDS:g} s")
+
+    def compile(self, *argv: str) -> Program:
+        """Compile what a kinst command line says (-n, -x, ...).  Raises KinstError."""
+        # Small areas, so that many programs fit in reach of the kernel's text.
+        compiled = compile_request(parse(["-q", *argv]).request, self._isa, target_pid=0)
+        compiled = replace(
+            compiled, options=replace(compiled.options, aggsize=1 << 18, bufsize=1 << 21)
+        )
+        self.target.stop()
+        memory = self._part()
+        traced = self._traced
+        enabled, _ = enable(compiled.program, load_all(), traced.kernel, zero=False)
+        means = means_of(traced, memory, compiled.plant)
+        parts = split(enabled, traced.isa, means, traced.personality)
+        probed: list[tuple[ProbeName, int, tuple[int, ...]]] = [
+            (e.probe.name, e.probe.id, e.clauses) for e in parts.running
+        ]
+        room = sizes(compiled.options, compiled.program).aggs
+        layout = lay_out_program(compiled.program, probed, compiled.options.strsize, room)
+        scratch = place(
+            memory.address, memory.size, traced.cpus, compiled.options, compiled.program, layout,
+            parts.running,
+        )  # fmt: skip
+        placed = Placed(memory, scratch, layout, self._map_counters(layout.counters_size))
+        built = build(compiled.program, parts, placed, traced)
+        self.target.resume()
+        return Program(compiled, parts, placed, built)
+
+    def _part(self) -> Memory:
+        """The next part of scratch.  Its view has the counters behind, as in a session."""
+        size = PART + counters_room(CPUS)
+        at, self._used = self._used, self._used + size
+        if self._used > self._limit:
+            raise KinstError("more D programs than the benchmark has set aside memory for")
+        view = self._view[at : self._used]
+        return Memory(view, self._address + at, native.address_of(view), PART)
+
+    def _map_counters(self, size: int) -> Counters | None:
+        """Counters at the end of the part that was given out last."""
+        bases = self._traced.facts.per_cpu_bases if self._traced.facts else ()
+        made = map_counters(self.target, bases, self._used, size)
+        if made is None:
+            return None
+        start = self._used - PART - counters_room(CPUS)
+        return replace(made, offsets=tuple(at - start for at in made.offsets))
+
+    def trace(self, program: Program, command: str) -> Ran:
+        """Plant, run the command, unplant.  Raises KinstError."""
+        text, said = [], list[str]()
+        report = replace(silent_report(), write=text.append, say=said.append)
+        self._output.clear()
+        self.target.stop()
+        _reset(program.placed)
+        fill(program.placed.memory.view, program.placed.scratch, program.built)
+        self.target.prepare_command(command)
+        trace = Trace(
+            program.compiled, program.parts, program.placed, program.built, self._traced, report
+        )
+        trace.run(command)
+        return Ran(self._output.decode("utf-8", "replace"), "".join(text), said)
+
+
+def _reset(placed: Placed) -> None:
+    """All data of the program as it was before its first run; its code is not touched."""
+    memory = placed.memory
+    behind = len(memory.view) - memory.size
+    memory.view[: placed.scratch.text] = bytes(placed.scratch.text)
+    memory.view[memory.size :] = bytes(behind)

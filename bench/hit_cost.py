@@ -1,0 +1,471 @@
+"""What one hit of a probe costs: kinst, beside the kernel's own kprobes, BPF and gdb.
+
+    .venv/bin/python bench/hit_cost.py [--json FILE] [--passes N]
+
+What is measured.  A guest program calls read(2) of one byte of /dev/zero in short rounds and
+prints the ns of a call in each round.  A hit costs (ns of a call with the probe - ns without it)
+/ hits in a call.  All probes are on one and the same instruction, 5 bytes or longer, run once by
+each call, where the kernel can optimise its kprobes to jumps: it is looked for, not assumed.
+For all instructions of one function, the same instructions are given to every tool.
+
+What is done for fairness:
+- One guest, one boot: the probes take turns, untraced rounds among them, and all of it again in
+  every pass.  (gdb has a second guest of the same kind: a stub serves one debugger.  Its hits cost
+  so much that nothing else matters.)
+- The least of all rounds counts: whatever else the machine does only adds time, and a round is
+  so short (a few ms) that some rounds are left alone.  The range is that of single passes.
+- Every mode's hits are counted.  If one is missing, or there are more than the reads of the
+  guest's shell explain, the benchmark fails: a probe that misses would be cheap.
+- kprobe events are given their best: no reader empties the trace buffer, an event has no
+  arguments, and "tracing off" (only the event's own hit counter counts) is there too.
+- BPF is what bpftrace compiles `@ = count()` to (tests/programs/bpfcount.c), without bpftrace.
+- gdb has no symbols to load, and only passes the hits by (`ignore`), or runs an empty command.
+- Modes of kinst that record print into memory, all records fit the buffer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.gdb_guest import measure_gdb
+from bench.guest import Guest, Program, Ran, compile_programs
+from kinst.core.errors import KinstError
+
+TRACING = "/sys/kernel/tracing"
+OPTIMIZATION = "/proc/sys/debug/kprobes-optimization"
+PROBING = 1000  # reads for finding out what a read runs
+OTHERS = 200  # reads that the guest's shell makes itself while a mode is measured, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """calls in a round, rounds in a pass."""
+
+    calls: int
+    rounds: int
+
+    @property
+    def command(self) -> str:
+        return f"rounds {self.calls} {self.rounds}"
+
+    @property
+    def total(self) -> int:
+        return self.calls * self.rounds
+
+
+QUICK = Effort(1000, 100)  # for what costs up to a few hundred ns
+MIDDLE = Effort(1000, 30)
+LONG = Effort(100, 10)  # all instructions of a function
+STOPS = Effort(10, 5)
+
+
+@dataclass(slots=True)
+class Mode:
+    """One way to probe.  take: run it once; (ns of a call in each round, hits seen).
+
+    hits: in one call.  passes: ns of each round of each pass."""
+
+    name: str
+    effort: Effort
+    hits: int
+    take: Callable[[Effort], tuple[list[float], int]]
+    note: str = ""
+    passes: list[list[float]] = field(default_factory=list)
+
+    def run(self) -> None:
+        rounds, hits = self.take(self.effort)
+        wanted = self.effort.total * self.hits
+        if not wanted <= hits <= wanted + OTHERS * max(self.hits, 1):
+            raise KinstError(f"{self.name}: {hits} hits were counted, and there were {wanted}")
+        self.passes.append(rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """ns of one hit: by the least rounds of all, and the range of single passes."""
+
+    name: str
+    hits: int
+    call_ns: float
+    hit_ns: float
+    low: float
+    high: float
+    median: float
+    note: str
+
+
+def rounds_of(text: str) -> list[float]:
+    """The ns of the rounds that tests/programs/rounds.c printed."""
+    found = re.search(r"^rounds \d+ ns (.*)$", text, re.M)
+    if found is None:
+        raise KinstError(f"the guest printed no rounds: {text.strip()!r}")
+    return [float(word) for word in found[1].split()]
+
+
+def counts_of(ran: Ran) -> dict[str, int]:
+    """Key and count of each line of a printed count() aggregation."""
+    return {k: int(n) for k, n in re.findall(r"^\s*(\S*)\s+(\d+)$", ran.trace, re.M)}
+
+
+# What is probed.
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The function that a read of /dev/zero runs, the chosen instruction, and all instructions:
+    offset to hits in a call."""
+
+    function: str
+    offset: int
+    text: str
+    all: dict[int, int]
+
+
+def find_place(guest: Guest) -> tuple[Place, Program]:
+    """Where to probe, and the program that counts at all instructions of the function: what the
+    read runs in the driver, or else vfs_read, whichever has an instruction to be found first."""
+    named = guest.compile("-n", "kinst::*read*zero*:0, kinst::vfs_read:0 { @[probefunc] = count(); }")
+    counts = counts_of(guest.trace(named, f"rounds {PROBING} 1"))
+    functions = sorted((name for name, n in counts.items() if n >= PROBING), key="vfs_read".__eq__)
+    for function in functions:
+        every = guest.compile("-n", f"kinst::{function}: {{ @[probename] = count(); }}")
+        counts = counts_of(guest.trace(every, f"rounds {PROBING} 1"))
+        hits = {int(k): n // PROBING for k, n in counts.items() if n >= PROBING}
+        start = guest.kernel.find("", function)[0]
+        once = {
+            one.address - start.address: one.text
+            for one in guest.kernel.instructions(start)
+            if hits.get(one.address - start.address) == 1 and one.size >= 5
+            and not one.text.startswith(("j", "call", "ret", "nop"))
+        }  # fmt: skip
+        kprobe = Kprobes(guest, function, tuple(once), optimise=True)
+        listed = guest.run(kprobe.script(":")) if once else ""
+        found = re.findall(r"\+0x([0-9a-f]+) .*\[OPTIMIZED\]", listed)
+        if found:
+            offset = min(int(word, 16) for word in found)
+            return Place(function, offset, once[offset], hits), every
+    raise KinstError(f"the kernel makes a jump of a kprobe at no instruction of {functions}")
+
+
+# The tools.
+
+
+@dataclass(frozen=True, slots=True)
+class Kprobes:
+    """kprobe events at offsets of a function.  buffer: they write the trace buffer."""
+
+    guest: Guest
+    function: str
+    offsets: tuple[int, ...]
+    optimise: bool = False
+    buffer: bool = False
+    histogram: bool = False
+
+    def script(self, work: str) -> str:
+        """Set the events up, run `work`, take them out; prints the kernel's list of kprobes."""
+        events = "".join(
+            f"echo 'p:k{o} {self.function}+{o}' >>kprobe_events\n" for o in self.offsets
+        )
+        trigger = "hist:keys=common_pid"
+        histogram = f"echo '{trigger}' >events/kprobes/k{self.offsets[0]}/trigger\n"
+        remove = f"echo '!{trigger}' >events/kprobes/k{self.offsets[0]}/trigger\n"
+        return (
+            f"echo {int(self.optimise)} >{OPTIMIZATION}\ncd {TRACING}\n{events}"
+            f"{histogram if self.histogram else ''}"
+            f"echo {int(self.buffer)} >tracing_on\necho 1 >events/kprobes/enable\n"
+            "usleep 200000\ncat /sys/kernel/debug/kprobes/list\n"
+            f"{work}\ncat kprobe_profile | sed 's/^/profile /'\n"
+            f"echo 0 >events/kprobes/enable\n{remove if self.histogram else ''}"
+            "echo >kprobe_events\necho >trace\nusleep 200000\n"
+        )
+
+    def take(self, effort: Effort) -> tuple[list[float], int]:
+        text = self.guest.run(self.script(effort.command))
+        jumps = text.count("[OPTIMIZED]")
+        if jumps != (len(self.offsets) if self.optimise else 0):
+            raise KinstError(f"{jumps} kprobes were optimised: {text}")
+        seen = re.findall(r"^profile\s+k\d+\s+(\d+)\s+(\d+)", text, re.M)
+        return rounds_of(text), sum(int(hits) for hits, _ in seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Bpf:
+    """A counting BPF program at offsets of a function."""
+
+    guest: Guest
+    function: str
+    offsets: tuple[int, ...]
+    optimise: bool = False
+
+    def take(self, effort: Effort) -> tuple[list[float], int]:
+        offsets = " ".join(map(str, self.offsets))
+        text = self.guest.run(
+            f"echo {int(self.optimise)} >{OPTIMIZATION}\n"
+            f"bpfcount {self.function} {offsets} -- {effort.command}\nusleep 200000\n"
+        )
+        found = re.search(r"^bpfcount (\d+)$", text, re.M)
+        if found is None:
+            raise KinstError(f"no BPF program could count: {text.strip()}")
+        return rounds_of(text), int(found[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Kinst:
+    """A D program.  count: how to tell its hits from what was printed."""
+
+    guest: Guest
+    program: Program
+    count: Callable[[Ran], int]
+
+    def take(self, effort: Effort) -> tuple[list[float], int]:
+        ran = self.guest.trace(self.program, effort.command)
+        dropped = [text for text in ran.said if "drop" in text]
+        if dropped:
+            raise KinstError(f"records were lost: {dropped}")
+        return rounds_of(ran.output), self.count(ran)
+
+
+def total(ran: Ran) -> int:
+    return sum(counts_of(ran).values())
+
+
+def lines(ran: Ran) -> int:
+    return sum(1 for line in ran.trace.splitlines() if line.strip())
+
+
+def distribution(ran: Ran) -> int:
+    """The sum of a printed quantize()."""
+    return sum(int(n) for n in re.findall(r"\|[@ ]*\s(\d+)\s*$", ran.trace, re.M))
+
+
+def one_site_modes(guest: Guest, place: Place) -> list[Mode]:
+    """All modes on the chosen instruction, untraced first."""
+    site = f"kinst::{place.function}:{place.offset}"
+    record = '{ printf("%d %x %x\\n", timestamp, regs[R_RSI], regs[R_RDX]); }'
+
+    def kinst(name: str, effort: Effort, count: Callable[[Ran], int], *argv: str) -> Mode:
+        return Mode(name, effort, 1, Kinst(guest, guest.compile(*argv), count).take)
+
+    def kprobe(name: str, effort: Effort, **how: bool) -> Mode:
+        return Mode(name, effort, 1, Kprobes(guest, place.function, (place.offset,), **how).take)
+
+    def bpf(name: str, effort: Effort, optimise: bool) -> Mode:
+        return Mode(name, effort, 1, Bpf(guest, place.function, (place.offset,), optimise).take)
+
+    def untraced(effort: Effort) -> tuple[list[float], int]:
+        return rounds_of(guest.run(effort.command)), 0
+
+    count = f"{site} {{ @ = count(); }}"
+    keyed = f"{site} {{ @[regs[R_RDX]] = count(); }}"
+    quantized = f"{site} {{ @ = quantize(regs[R_RDX]); }}"
+    other = f'{site} /execname == "other"/ {{ @ = count(); }}'
+    never = f"{site} /regs[R_RDX] == 77/ {{ @ = count(); }}"
+    records = f"{site} {record}"
+    return [
+        Mode("untraced", QUICK, 0, untraced),
+        kinst("kinst jump: @ = count()", QUICK, total, "-n", count),
+        kinst("kinst trap: @ = count()", MIDDLE, total, "-n", count, "-x", "plant=trap"),
+        kinst("kinst stop: @ = count()", STOPS, total, "-n", count, "-x", "plant=stop"),
+        _never(kinst("kinst jump: /regs[R_RDX] == 77/, false", QUICK, total, "-n", never)),
+        _never(kinst('kinst jump: /execname == "other"/, false', QUICK, total, "-n", other)),
+        kinst("kinst jump: @[regs[R_RDX]] = count()", QUICK, total, "-n", keyed),
+        kinst("kinst jump: @ = quantize(regs[R_RDX])", QUICK, distribution, "-n", quantized),
+        kinst("kinst jump: printf time and two registers", MIDDLE, lines, "-n", records),
+        kinst("kinst trap: printf time and two registers", MIDDLE, lines, "-n", records,
+              "-x", "plant=trap"),
+        kprobe("kprobe event, jump, trace buffer", MIDDLE, optimise=True, buffer=True),
+        kprobe("kprobe event, jump, tracing off", MIDDLE, optimise=True),
+        kprobe("kprobe event, jump, hist trigger", MIDDLE, optimise=True, buffer=True,
+               histogram=True),
+        kprobe("kprobe event, trap, trace buffer", MIDDLE, buffer=True),
+        kprobe("kprobe event, trap, tracing off", MIDDLE),
+        bpf("BPF as bpftrace's @ = count(), jump", MIDDLE, True),
+        bpf("BPF as bpftrace's @ = count(), trap", MIDDLE, False),
+    ]  # fmt: skip
+
+
+def _never(mode: Mode) -> Mode:
+    """The predicate is false: nothing must have been counted."""
+    inner = mode.take
+
+    def take(effort: Effort) -> tuple[list[float], int]:
+        rounds, hits = inner(effort)
+        return rounds, effort.total if hits == 0 else hits
+
+    mode.take = take
+    return mode
+
+
+def all_modes(guest: Guest, place: Place, every: Program) -> list[Mode]:
+    """All instructions of the function that every tool can probe."""
+    # What a kprobe refuses is found by trying; kinst then counts at all it can, and each tool's
+    # cost is by its own number of hits.
+    offsets = tuple(sorted(place.all))
+    tried = guest.run(
+        f"cd {TRACING}\n"
+        + "".join(
+            f"echo 'p:k{o} {place.function}+{o}' >>kprobe_events 2>/dev/null || echo refused {o}\n"
+            for o in offsets
+        )
+        + "for e in events/kprobes/k*; do echo 1 2>/dev/null >$e/enable"
+        + " || echo refused ${e##*/k}; done\n"
+        + "echo 0 >events/kprobes/enable; echo >kprobe_events; usleep 100000\n"
+    )
+    refused = {int(o) for o in re.findall(r"^refused (\d+)$", tried, re.M)}
+    allowed = tuple(o for o in offsets if o not in refused)
+    hits, allowed_hits = sum(place.all.values()), sum(place.all[o] for o in allowed)
+    ways = every.parts.planted
+    jumps = sum(1 for _, choice in ways if choice.way == "jump")
+    note = f"{hits} hits a call; {jumps} of {len(ways)} sites are jumps"
+    events = Kprobes(guest, place.function, allowed, buffer=True)
+    silent = Kprobes(guest, place.function, allowed)
+    bpf = Bpf(guest, place.function, allowed)
+    return [
+        Mode("all: kinst, @[probename] = count()", LONG, hits,
+             Kinst(guest, every, total).take, note),
+        Mode("all: kprobe events, trace buffer", LONG, allowed_hits, events.take,
+             f"{allowed_hits} hits a call"),
+        Mode("all: kprobe events, tracing off", LONG, allowed_hits, silent.take),
+        Mode("all: BPF as bpftrace's @ = count()", LONG, allowed_hits, bpf.take),
+    ]  # fmt: skip
+
+
+# The answer.
+
+
+def cost(mode: Mode, untraced: Mode) -> Cost:
+    base = min(map(min, untraced.passes))
+    least = min(map(min, mode.passes))
+    per = max(mode.hits, 1)
+    single = [
+        (min(own) - min(bare)) / per
+        for own, bare in zip(mode.passes, untraced.passes, strict=False)
+    ]
+    middle = statistics.median(ns for own in mode.passes for ns in own)
+    median_base = statistics.median(ns for bare in untraced.passes for ns in bare)
+    return Cost(
+        mode.name, mode.hits, least, (least - base) / per, min(single), max(single),
+        (middle - median_base) / per, mode.note,
+    )  # fmt: skip
+
+
+JUMP, TRAP = "kinst jump: @ = count()", "kinst trap: @ = count()"
+PEERS = {
+    "x kprobe jump": "kprobe event, jump, trace buffer",
+    "x kprobe trap": "kprobe event, trap, trace buffer",
+    "x BPF jump": "BPF as bpftrace's @ = count(), jump",
+    "x gdb": "gdb breakpoint, ignored",
+}
+
+
+def show(costs: Sequence[Cost], place: Place, passes: int) -> None:
+    by_name = {one.name: one for one in costs}
+    console = Console(width=max(130, Console().width) if not sys.stdout.isatty() else None)
+    table = Table(
+        title=f"ns per hit at {place.function}+{place.offset} ({place.text}); least of all"
+        f" rounds of {passes} passes; x: how many times cheaper than"
+    )
+    for column in ("", "ns/hit", "passes", "median", *PEERS):
+        table.add_column(column, justify="left" if not column else "right")
+    for one in costs:
+        if not one.hits:
+            table.add_row(f"{one.name}, a call", f"{one.call_ns:,.0f}")
+            continue
+        ratios = [
+            f"{by_name[peer].hit_ns / one.hit_ns:,.1f}" if peer in by_name and one.hit_ns > 0 else "-"
+            for peer in PEERS.values()
+        ]
+        table.add_row(
+            one.name, f"{one.hit_ns:,.0f}", f"{one.low:,.0f} to {one.high:,.0f}",
+            f"{one.median:,.0f}", *ratios,
+        )  # fmt: skip
+    console.print(table)
+    for one in costs:
+        if one.note:
+            console.print(f"{one.name}: {one.note}")
+
+
+def targets(costs: Sequence[Cost]) -> list[tuple[str, bool]]:
+    """What issue 2 demands, and whether it is so."""
+    ns = {one.name: one.hit_ns for one in costs}
+    jump, trap = ns[JUMP], ns[TRAP]
+    buffer, slow = ns["kprobe event, jump, trace buffer"], ns["kprobe event, trap, trace buffer"]
+    return [
+        (f"kinst jump {jump:,.0f} ns, kprobe event in the buffer {buffer:,.0f} ns: "
+         f"{buffer / jump:.1f} times cheaper, at least 10 wanted", buffer >= 10 * jump),
+        (f"kinst trap {trap:,.0f} ns, kprobe event not optimised {slow:,.0f} ns: not dearer",
+         trap <= slow),
+    ]  # fmt: skip
+
+
+def measure(passes: int) -> tuple[Place, list[Cost]]:
+    """Boot, measure in turns, and work the costs out.  Raises KinstError."""
+    with tempfile.TemporaryDirectory() as folder:
+        copies = compile_programs(("rounds", "bpfcount"), Path(folder))
+        guest = Guest(copies, programs=12)
+        try:
+            place, every = find_place(guest)
+            modes = [*one_site_modes(guest, place), *all_modes(guest, place, every)]
+            for _ in range(passes):
+                for mode in modes:
+                    mode.run()
+        finally:
+            guest.close()
+        costs = [cost(mode, modes[0]) for mode in modes]
+        debugged = measure_gdb(copies, place.function, place.offset, STOPS.command)
+    base = costs[0].call_ns
+    for name, text in debugged.items():
+        rounds = rounds_of(text)
+        each = [ns - base for ns in rounds]
+        middle = statistics.median(each)
+        costs.append(Cost(name, 1, min(rounds), min(each), min(each), max(each), middle, ""))
+    return place, costs
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="What one hit of a probe costs.")
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    parser.add_argument("--passes", type=int, default=3, help="how often all is measured (3)")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
+    options = parser.parse_args(argv)
+    started, load = time.monotonic(), os.getloadavg()
+    try:
+        place, costs = measure(options.passes)
+    except KinstError as error:
+        print(f"hit_cost: {error}", file=sys.stderr)
+        return 1
+    show(costs, place, options.passes)
+    wanted = targets(costs)
+    for text, met in wanted:
+        print(f"{'met   ' if met else 'MISSED'} {text}")
+    after = os.getloadavg()
+    print(
+        f"{time.monotonic() - started:.0f} s; load of this machine's {os.cpu_count()} CPUs: "
+        f"{load[0]:.1f} before, {after[0]:.1f} after (2 or less is this benchmark's own)"
+    )
+    if options.json:
+        figures = {
+            "function": place.function, "offset": place.offset, "instruction": place.text,
+            "load": [load[0], after[0]], "costs": [asdict(one) for one in costs],
+        }  # fmt: skip
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return int(options.check and not all(met for _, met in wanted))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
