@@ -75,6 +75,11 @@ class Linux:
         entry), so that one in its displaced copy must go through facts.fault_hook."""
         return self._refusals.has_fixup(address)
 
+    def is_bug(self, address: int) -> bool:
+        """Whether this instruction is a BUG or WARN trap, which the kernel looks up by its
+        address, so that its displaced copy must go through facts.bug_hook."""
+        return self._refusals.is_bug(address)
+
     def ftrace_record(self, address: int) -> FtraceRecord | None:
         """ftrace's record of the nop at this address, read now; None where it has none."""
         return self.ftrace.record(address)

@@ -15,8 +15,10 @@ from kinst.core.probe import Function
 from kinst.image.elf import SHF_EXECINSTR, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, Elf
 
 MODULE = "vmlinux"
-# Symbols that only mark a place, and those of the padding before functions (since 6.2).
-MARKERS = re.compile(r".*(_start|_end)$|_s?text$|_(e|sinit|einit)text$|__pfx_|__cfi_")
+# Labels that only mark a place.
+MARKERS = re.compile(r".*(_start|_end)$|_s?text$|_(e|sinit|einit)text$")
+# Function symbols of the padding before functions (since 6.2).
+PADDING = ("__pfx_", "__cfi_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ class FunctionTable:
         labels = labels[~self._inside(symbols.address[labels], functions)]
         rows = np.concatenate([functions, labels])
         names = np.array(symbols.names_of(rows), dtype=object)
-        keep = np.array([not MARKERS.match(name) for name in names], dtype=np.bool_)
+        keep = np.array([not name.startswith(PADDING) for name in names], dtype=np.bool_)
+        keep[len(functions) :] &= [not MARKERS.match(name) for name in names[len(functions) :]]
         rows, names = rows[keep], names[keep]
         rank = np.full(len(rows), 2, dtype=np.int8)
         rank[symbols.binding[rows] == STB_WEAK] = 1
@@ -87,7 +90,11 @@ class FunctionTable:
         symbols = self._elf.symbols
         order = functions[np.argsort(symbols.address[functions], kind="stable")]
         starts = symbols.address[order]
-        ends = np.maximum.accumulate(starts + np.maximum(symbols.size[order], np.uint64(1)))
+        ends = starts + np.maximum(symbols.size[order], np.uint64(1))
+        # A function ends at the next one, whatever its size says.
+        later = np.searchsorted(starts, starts, side="right")
+        bounded = later < len(starts)
+        ends[bounded] = np.minimum(ends[bounded], starts[later[bounded]])
         at = np.searchsorted(starts, addresses, side="right")
         return (at > 0) & (ends[np.maximum(at - 1, 0)] > addresses)
 

@@ -187,6 +187,11 @@ class Refusals:
         at = np.array([address], dtype=np.uint64)
         return bool(self._exceptions.overlaps(at, np.ones(1, dtype=np.uint64))[0])
 
+    def is_bug(self, address: int) -> bool:
+        """Whether the instruction at this address is a BUG or WARN trap."""
+        at = np.array([address], dtype=np.uint64)
+        return bool(self._bugs.overlaps(at, np.ones(1, dtype=np.uint64))[0])
+
     def sites(
         self, sites: Sequence[tuple[int, int]], fault_hook: bool, bug_hook: bool
     ) -> list[str]:

@@ -1,0 +1,480 @@
+"""The Linux personality against kernels that run: with and without KASLR.
+
+What is true is asked of the guest itself, through a shell on its serial line: /proc/kallsyms,
+/proc/iomem, /proc/uptime, the kernel's own kprobe blacklist, tracefs, dmesg.  Memory is read
+through the file behind the guest's RAM and a page walk of the test's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import selectors
+import struct
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import capstone
+import pytest
+
+from kinst.core.errors import KinstError
+from kinst.core.target import Access
+from kinst.image.elf import Elf, open_elf
+from kinst.targets.fetch import Prepared
+from kinst.targets.linux import Linux, attach
+from kinst.targets.linux_refusals import BUG, CHANGED, FTRACE_USED, JUMP_LABEL, STATIC_CALL
+
+MEGABYTES = 512
+INIT = """#!/bin/busybox sh
+/bin/busybox mkdir -p /proc /sys /dev /tmp
+/bin/busybox mount -t devtmpfs dev /dev
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t debugfs debug /sys/kernel/debug
+mount -t tracefs trace /sys/kernel/tracing
+echo 'root:x:0:0::/:/bin/sh' > /etc/passwd
+stty -F /dev/console -echo
+echo guest ready >/dev/ttyS0
+# No interactive shell: that one gives the terminal away to its background jobs.
+while read -r line; do eval "$line"; done </dev/ttyS0 >/dev/ttyS0 2>&1
+"""
+
+
+# "now": the time-stamp counter and the clocks, read together.  "spin UID GID": a process of a
+# thread that runs for ever; the first line of output says who it is.
+HELPER = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include <x86intrin.h>
+static void *spin(void *v) {
+    prctl(PR_SET_NAME, "kinst-spinner");
+    printf("spinning %d %ld %d %d %d\n", getpid(), syscall(SYS_gettid), getppid(), getuid(),
+           getgid());
+    fflush(stdout);
+    for (;;) __asm__ volatile("pause");
+    return v;
+}
+int main(int n, char **a) {
+    if (n == 4 && !strcmp(a[1], "spin")) {
+        pthread_t t;
+        if (setgid(atoi(a[3])) || setuid(atoi(a[2]))) return 1;
+        pthread_create(&t, 0, spin, 0);
+        pthread_join(t, 0);
+    }
+    struct timespec m, r;
+    unsigned long long c = __rdtsc();
+    clock_gettime(CLOCK_MONOTONIC, &m);
+    clock_gettime(CLOCK_REALTIME, &r);
+    printf("%llu %lld %lld\n", c, m.tv_sec * 1000000000LL + m.tv_nsec,
+           r.tv_sec * 1000000000LL + r.tv_nsec);
+    return 0;
+}
+"""
+
+
+def archive(busybox: Path, helper: Path) -> bytes:
+    """A newc cpio archive (cpio(5)) with busybox, INIT and the helper program."""
+    files = [("bin", 0o40755, b""), ("sbin", 0o40755, b""), ("etc", 0o40755, b""),
+             ("dev", 0o40755, b""), ("usr", 0o40755, b""), ("usr/bin", 0o40755, b""),
+             ("usr/sbin", 0o40755, b""), ("bin/busybox", 0o100755, busybox.read_bytes()),
+             ("bin/helper", 0o100755, helper.read_bytes()), ("init", 0o100755, INIT.encode()),
+             ("TRAILER!!!", 0, b"")]  # fmt: skip
+    out = bytearray()
+    for number, (name, mode, data) in enumerate(files, 1):
+        fields = (number, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0)
+        out += b"070701" + b"".join(b"%08X" % f for f in fields) + name.encode() + b"\0"
+        out += bytes(-len(out) % 4) + data
+        out += bytes(-len(out) % 4)
+    return bytes(out)
+
+
+class Guest:
+    """A booted kernel with a shell, and its memory."""
+
+    def __init__(self, prepared: Prepared, folder: Path, append: str) -> None:
+        initrd = folder / "initrd"
+        source, helper = folder / "helper.c", folder / "helper"
+        source.write_text(HELPER)
+        subprocess.run(["gcc", "-O1", "-static", "-pthread", "-o", str(helper), str(source)],
+                       check=True)  # fmt: skip
+        initrd.write_bytes(archive(prepared.busybox, helper))
+        self.fd = os.memfd_create("guest")
+        size = MEGABYTES << 20
+        os.ftruncate(self.fd, size)
+        self.ram = mmap.mmap(self.fd, size)
+        command = [
+            "qemu-system-x86_64", "-machine", "q35,accel=tcg,memory-backend=mem", "-cpu",
+            "max,la57=off", "-smp", "2", "-m", str(MEGABYTES), "-object",
+            f"memory-backend-file,id=mem,size={MEGABYTES}M,mem-path=/proc/self/fd/{self.fd},share=on",
+            "-kernel", str(prepared.kernel), "-initrd", str(initrd), "-append",
+            f"console=ttyS0 quiet panic=-1 {append}", "-nographic", "-nodefaults", "-serial",
+            "stdio", "-no-reboot", "-net", "none",
+        ]  # fmt: skip
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[self.fd], bufsize=0
+        )
+        assert self.process.stdout is not None
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.process.stdout, selectors.EVENT_READ)
+        self.seen = b""
+
+    def wait_ready(self) -> None:
+        self._until(b"guest ready", 0, 60)
+
+    def sh(self, command: str, timeout: float = 30) -> str:
+        """Run a command in the guest; its output."""
+        assert self.process.stdin is not None
+        marker = f"@{time.monotonic_ns()}@"
+        # Split in the command line, so that an echoed line is not taken for the answer.
+        start = len(self.seen)
+        with contextlib.suppress(BrokenPipeError):  # then the output has ended, and tells why
+            self.process.stdin.write(f"{command}\necho {marker[:4]}''{marker[4:]}\n".encode())
+        self._until(marker.encode() + b"\r\n", start, timeout)
+        text = self.seen[start:].decode("latin-1").replace("\r\n", "\n")
+        return text[: text.index(marker)]
+
+    def _until(self, wanted: bytes, start: int, timeout: float) -> None:
+        assert self.process.stdout is not None
+        end = time.monotonic() + timeout
+        while wanted not in self.seen[start:]:
+            if not self.selector.select(max(0, end - time.monotonic())):
+                raise TimeoutError(f"no {wanted!r}: {self.seen[start:][-2000:]!r}")
+            data = self.process.stdout.read(65536)
+            if not data:
+                raise EOFError(f"QEMU ended: {self.seen[-2000:]!r}")
+            self.seen += data
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.ram.close()
+        os.close(self.fd)
+
+    def symbols(self, names: str) -> dict[str, int]:
+        """/proc/kallsyms of the kernel proper: names that match a grep -E pattern."""
+        shown = self.sh(f"grep -E ' [tTdDbBrR] ({names})$' /proc/kallsyms", 120)
+        rows = (line.split() for line in shown.splitlines())
+        return {words[2]: int(words[0], 16) for words in rows if len(words) == 3}
+
+    def map_kernel(self, text: int, tables: int) -> None:
+        """Say where _text and init_top_pgt run; their physical place is asked of the guest."""
+        found = re.search(r"([0-9a-f]+)-[0-9a-f]+ : Kernel code", self.sh("cat /proc/iomem"))
+        assert found
+        self.root = int(found[1], 16) + tables - text
+
+    def physical(self, address: int) -> int:
+        """A walk of 4-level page tables (Intel SDM vol. 3, 4.5)."""
+        table = self.root
+        for shift in (39, 30, 21, 12):
+            at = table + (address >> shift & 511) * 8
+            (entry,) = struct.unpack_from("<Q", self.ram, at)
+            if not entry & 1:
+                raise KinstError(f"nothing is mapped at {address:#x}")
+            table = entry & 0x000FFFFFFFFFF000
+            if shift == 12 or (shift < 39 and entry & 0x80):
+                return table & -(1 << shift) | address & (1 << shift) - 1
+        raise AssertionError
+
+    def read(self, address: int, size: int) -> bytes:
+        out = b""
+        while len(out) < size:
+            at = self.physical(address + len(out))
+            step = min(size - len(out), 4096 - (at & 4095))
+            out += self.ram[at : at + step]
+        return out
+
+    def write(self, address: int, data: bytes) -> None:
+        at = self.physical(address)
+        self.ram[at : at + len(data)] = data
+
+
+@pytest.fixture(scope="module")
+def vmlinux(prepared: Prepared) -> Elf:
+    return open_elf(prepared.debug, 62)
+
+
+class Attached:
+    def __init__(self, guest: Guest, vmlinux: Elf, cache: Path) -> None:
+        self.guest = guest
+        self.symbols = guest.symbols("_text|init_top_pgt")
+        self.text = self.symbols["_text"]
+        guest.map_kernel(self.text, self.symbols["init_top_pgt"])
+        self.cache = cache
+        self.linux: Linux = attach(guest, vmlinux, self.text, cache=cache)
+
+
+@pytest.fixture(scope="module")
+def booted(
+    prepared: Prepared, vmlinux: Elf, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Attached]]:
+    """A function: "nokaslr" or "kaslr" -> the one guest booted so, attached to."""
+    started: dict[str, Attached] = {}
+    guests: list[Guest] = []  # also those that did not come up
+
+    def boot(mode: str) -> Attached:
+        if mode not in started:
+            folder = tmp_path_factory.mktemp(mode)
+            guest = Guest(prepared, folder, "nokaslr" if mode == "nokaslr" else "")
+            guests.append(guest)
+            guest.wait_ready()
+            started[mode] = Attached(guest, vmlinux, folder / "cache")
+        return started[mode]
+
+    yield boot
+    for guest in guests:
+        guest.close()
+
+
+@pytest.fixture(scope="module", params=["nokaslr", "kaslr"])
+def running(request: pytest.FixtureRequest, booted: Callable[[str], Attached]) -> Attached:
+    return booted(request.param)
+
+
+def test_slide_release_and_addresses(running: Attached, vmlinux: Elf) -> None:
+    linux, guest = running.linux, running.guest
+    assert linux.facts.slide == running.text - 0xFFFFFFFF81000000
+    assert linux.facts.release == guest.sh("uname -r").strip()
+    assert linux.facts.os == "Linux" and linux.facts.cpus == 2
+    theirs = guest.symbols("vfs_.*|ksys_.*|do_sys.*|tcp_v4_.*|asm_exc_int3")
+    assert len(theirs) > 100
+    for name, address in theirs.items():
+        if name.startswith("__") or vmlinux.address(name) is None:
+            continue
+        assert address in [f.address for f in linux.lookup(name)], name
+    assert linux.facts.trap_hook == guest.symbols("exc_int3")["exc_int3"]
+
+
+def test_kaslr_moves_the_kernel(booted: Callable[[str], Attached]) -> None:
+    assert booted("nokaslr").linux.facts.slide == 0
+    assert booted("kaslr").linux.facts.slide > 0
+
+
+def test_page_table_root(running: Attached) -> None:
+    assert running.linux.page_table_root() == running.guest.root
+    assert running.linux.page_table_levels() == 4
+
+
+def test_attach_is_quick(running: Attached, prepared: Prepared) -> None:
+    start = time.process_time()
+    linux = attach(running.guest, open_elf(prepared.debug), running.text, cache=running.cache)
+    (function,) = linux.lookup("vfs_read")
+    assert linux.site_refusal(function.address, 5) == "" and linux.frame_rule(function.address)
+    assert time.process_time() - start < 0.5
+
+
+class Altered:
+    """A guest's memory in which one string is replaced by another of its length."""
+
+    def __init__(self, guest: Guest, old: bytes, new: bytes) -> None:
+        self.guest, self.old, self.new = guest, old, new
+
+    def read(self, address: int, size: int) -> bytes:
+        return self.guest.read(address, size).replace(self.old, self.new)
+
+
+def test_other_kernel_is_named(running: Attached, vmlinux: Elf) -> None:
+    old = bytes.fromhex(vmlinux.build_id)
+    with pytest.raises(KinstError) as caught:
+        attach(Altered(running.guest, old, bytes(19) + b"\7"), vmlinux, running.text)
+    message = str(caught.value)
+    assert vmlinux.build_id in message and bytes(19).hex() + "07" in message
+    assert message.count(running.linux.facts.release) == 2
+    with pytest.raises(KinstError, match=f"the file is Linux version 6.*{vmlinux.build_id}"):
+        attach(running.guest, vmlinux, running.text + (2 << 20))
+    with pytest.raises(KinstError, match="does not know Linux on vax"):
+        attach(running.guest, vmlinux, running.text, isa="vax", cache=running.cache)
+
+
+def value(guest: Guest, access: Access, base: int) -> int | bytes:
+    """What in-target code finds by an Access (kinst/core/target.py) on one CPU."""
+    assert access.per_cpu is not None
+    at = base + access.per_cpu & (1 << 64) - 1
+    for offset in access.offsets:
+        at = int.from_bytes(guest.read(at, 8), "little") + offset
+    raw = guest.read(at, access.size)
+    if access.string:
+        return raw.split(b"\0")[0]
+    return int.from_bytes(raw, "little", signed=access.signed)
+
+
+def test_builtins_of_a_running_thread(running: Attached) -> None:
+    guest, facts = running.guest, running.linux.facts
+    shown = guest.sh("(helper spin 1234 567 &); sleep 1")
+    found = re.search(r"spinning (\d+) (\d+) (\d+) (\d+) (\d+)", shown)
+    assert found, shown
+    pid, tid, ppid, uid, gid = map(int, found.groups())
+    assert pid != tid and (uid, gid) == (1234, 567)
+    try:
+        seen = {
+            value(guest, facts.builtins["execname"], base): base for base in facts.per_cpu_bases
+        }
+        base = seen[b"kinst-spinner"]
+        mine = {
+            n: value(guest, facts.builtins[n], base) for n in ("pid", "tid", "ppid", "uid", "gid")
+        }
+        assert mine == {"pid": pid, "tid": tid, "ppid": ppid, "uid": uid, "gid": gid}
+        cpu = facts.builtins["cpu"]
+        assert [value(guest, cpu, b) for b in facts.per_cpu_bases] == [0, 1]
+        current = value(guest, facts.builtins["curthread"], base)
+        assert isinstance(current, int) and current >> 47 == (1 << 17) - 1
+    finally:
+        guest.sh(f"kill {pid}")
+
+
+def test_clock_is_the_guests(running: Attached, vmlinux: Elf) -> None:
+    clock = attach(running.guest, vmlinux, running.text, cache=running.cache).facts.clock
+    assert clock is not None
+    cycles, monotonic, wall = map(int, running.guest.sh("helper now").split()[-3:])
+    ns = clock.base_ns + ((cycles - clock.base_cycles) * clock.mult >> clock.shift)
+    # A tick of the guest, and what a busy host adds to reading three clocks one by one.
+    assert abs(ns - monotonic) < 50_000_000
+    assert abs(ns + clock.wall_offset - wall) < 50_000_000
+
+
+def test_the_kernels_own_blacklist_is_refused(running: Attached) -> None:
+    linux = running.linux
+    shown = running.guest.sh("cat /sys/kernel/debug/kprobes/blacklist", 60)
+    rows = re.findall(r"^0x([0-9a-f]+)-0x([0-9a-f]+)\s+(\S+)", shown, re.M)
+    assert len(rows) > 150
+    checked = 0
+    for start, end, name in rows:
+        function = linux.function_at(int(start, 16))
+        if function is None or start == end:
+            continue
+        checked += 1
+        assert linux.refusals(function), name
+    assert checked > 150
+
+
+def test_functions_refused_and_not(running: Attached) -> None:
+    linux = running.linux
+    reasons = {
+        "exc_int3": "noinstr", "asm_exc_int3": "entry", "kprobe_int3_handler": "do-not-probe",
+        "start_kernel": "init code", "__SCT__cond_resched": "static call",
+        "__x86_return_thunk": "thunk", "copy_from_kernel_nofault": "every probe",
+        "search_exception_tables": "hook", "do_trap.cold": "part of do_trap",
+        "relocate_kernel": "copy", "__fentry__": "ftrace",
+    }  # fmt: skip
+    for name, reason in reasons.items():
+        for function in linux.lookup(name):
+            assert reason in linux.refusals(function), name
+        assert linux.lookup(name), name
+    for name in ("vfs_read", "schedule", "__do_softirq", "do_syscall_64", "handle_mm_fault"):
+        (function,) = linux.lookup(name)
+        expected = "noinstr" if name == "do_syscall_64" else ""
+        assert (expected in linux.refusals(function)) and bool(expected) == bool(
+            linux.refusals(function)
+        ), name
+
+
+def instructions(running: Attached, step: int) -> Iterator[tuple[int, int]]:
+    """Address and size of the instructions of every step-th function that is not refused."""
+    machine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    for function in running.linux.functions()[::step]:
+        if not running.linux.refusals(function):
+            code = running.guest.read(function.address, function.size)
+            for address, size, _, _ in machine.disasm_lite(code, function.address):
+                yield address, size
+
+
+def test_nearly_everything_can_be_planted(running: Attached, vmlinux: Elf) -> None:
+    linux = attach(running.guest, vmlinux, running.text, cache=running.cache, hook_bugs=True)
+    sites = list(instructions(running, 9))
+    assert len(sites) > 200_000
+    reasons = Counter(linux.site_refusals(sites))
+    assert reasons[""] / len(sites) > 0.995, reasons
+    assert set(reasons) <= {"", JUMP_LABEL, STATIC_CALL}
+    assert reasons[JUMP_LABEL] > 100 and reasons[STATIC_CALL] > 100
+    # Without the hook, BUG and WARN traps are refused too, and nothing else changes.
+    without = Counter(running.linux.site_refusals(sites))
+    assert without.pop(BUG) == reasons[""] - without[""] > 100
+
+
+def test_changed_text_is_refused(running: Attached) -> None:
+    guest, linux = running.guest, running.linux
+    (function,) = linux.lookup("tcp_v4_connect")
+    at = function.address + 5
+    old = guest.read(at, 1)
+    assert linux.site_refusal(at, 2) == ""
+    guest.write(at, b"\xcc")
+    assert linux.site_refusal(at, 2) == CHANGED
+    guest.write(at, old)
+    assert linux.site_refusal(at, 2) == ""
+
+
+def test_fixups(running: Attached, vmlinux: Elf) -> None:
+    linux = running.linux
+    (copy,) = linux.lookup("copy_from_kernel_nofault")
+    marked = [a for a in range(copy.address, copy.address + copy.size) if linux.has_fixup(a)]
+    # Loads of 8, 4, 2 and 1 bytes.
+    assert len(marked) == 4
+    machine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    for address in marked:
+        text = next(machine.disasm_lite(running.guest.read(address, 16), address, 1))
+        assert text[2] in ("mov", "movzx") and "[" in text[3]
+
+
+NOP_AGAIN = bytes.fromhex("0f1f440008")  # the same instruction with another displacement
+
+
+def tracing(guest: Guest, tracer: str, functions: str = "") -> None:
+    guest.sh(f"cd /sys/kernel/tracing; echo {functions} > set_ftrace_filter", 60)
+    guest.sh(f"echo {tracer} > /sys/kernel/tracing/current_tracer", 120)
+
+
+def test_ftrace_leaves_claimed_functions_alone(booted: Callable[[str], Attached]) -> None:
+    """The last test of this guest: in the end ftrace is made to stop itself."""
+    attached = booted("kaslr")
+    guest, linux = attached.guest, attached.linux
+    read, write = (linux.lookup(n)[0].address for n in ("vfs_read", "vfs_write"))
+    # One that ftrace uses is refused, one that it does not is not.
+    tracing(guest, "function", "vfs_read")
+    assert linux.site_refusal(read, 5) == FTRACE_USED and linux.site_refusal(write, 5) == ""
+    record = linux.ftrace_record(read)
+    assert record and record.in_use
+    with pytest.raises(KinstError, match="ftrace has begun to use"):
+        linux.claims([read])
+    tracing(guest, "nop")
+    assert linux.site_refusal(read, 5) == "" and linux.ftrace.idle()
+
+    # Claimed and patched: a tracer of all functions leaves it alone and does not complain.
+    before = guest.read(linux.ftrace_record(read).flags_address, 8)  # type: ignore[union-attr]
+    claims = linux.claims([read, read + 5])
+    assert len(claims) == 1 and linux.claims([]) == []
+    for at, data in claims:
+        guest.write(at, data)
+    guest.write(read, NOP_AGAIN)
+    assert linux.claims([read]) == []
+    tracing(guest, "function")
+    enabled = guest.sh("grep -E '^vfs_(read|write) ' /sys/kernel/tracing/enabled_functions", 60)
+    assert "vfs_write" in enabled and "vfs_read" not in enabled
+    assert guest.read(read, 5) == NOP_AGAIN and guest.read(write, 1) == b"\xe8"
+    assert linux.releases(claims) == []
+    tracing(guest, "nop")
+    assert guest.read(read, 5) == NOP_AGAIN and guest.read(write, 5) == bytes.fromhex("0f1f440000")
+    guest.write(read, bytes.fromhex("0f1f440000"))
+    for at, data in linux.releases(claims):
+        guest.write(at, data)
+    after = linux.ftrace_record(read)
+    assert after and guest.read(after.flags_address, 8) == before
+    tracing(guest, "function", "vfs_read")
+    assert "vfs_read" in guest.sh("cat /sys/kernel/tracing/enabled_functions")
+    tracing(guest, "nop")
+    assert "WARNING" not in guest.sh("dmesg")
+
+    # What it is for: without the claim, ftrace finds a byte that is not its own.
+    guest.write(write, NOP_AGAIN)
+    tracing(guest, "function", "vfs_write")
+    assert "WARNING" in guest.sh("dmesg")
