@@ -1,20 +1,32 @@
-"""kill -9 of kinst at random moments: nothing stays behind, and the next run works."""
+"""kill -9 of kinst at random moments: nothing stays behind, and the next run works.
+
+kinst is started with /tmp and /dev/shm of its own, empty ones, in a mount namespace (unshare(1)):
+what is in them after it was killed is what it left, whatever else goes on in this machine.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+import shlex
 import signal
+import subprocess
 import time
+import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command import Running, counts, kinst, marked
+from command import KINST, counts, kinst, marked
 
 pytestmark = pytest.mark.vm
 
 TIMES = 20
-FOLDERS = (Path("/dev/shm"), Path("/tmp"))
+FOLDERS = ("/tmp", "/dev/shm")
+NEW_MOUNTS = " && ".join(f"mount -t tmpfs e2e {folder}" for folder in FOLDERS)
+# Not root: a user namespace, in which mounting is allowed.
+UNSHARE = ["unshare", "-m"] if os.getuid() == 0 else ["unshare", "-r", "-m"]
+DYING = 5.0  # seconds that a busy machine may take to end what was killed
 
 
 def children(pid: int) -> list[int]:
@@ -24,48 +36,99 @@ def children(pid: int) -> list[int]:
         for task in Path(f"/proc/{pid}/task").iterdir():
             found += [int(word) for word in (task / "children").read_text().split()]
     except OSError:
-        pass
+        return []
     return found
 
 
-def started_at(pid: int) -> str:
-    """When a process began: with it, a number used again is told from the same process."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-
-
-def is_gone(pid: int, began: str) -> bool:
+def fields(pid: int) -> list[str]:
+    """Fields of proc(5)'s stat from the state on; none for a process that is gone."""
     try:
-        return started_at(pid) != began
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return True
+        return []
 
 
-def owned(mark_folder: Path) -> set[Path]:
-    """Files in the shared folders, but not those of other tests and programs: only what is
-    the user's, not in a folder of this test, and not the tests' own."""
-    found = {path for folder in FOLDERS for path in folder.iterdir()}
-    return {path for path in found if path != mark_folder}
+def runs(pid: int, began: str) -> bool:
+    """Whether it is still the process that began then, and not one that waits to be reaped."""
+    found = fields(pid)
+    return bool(found) and found[0] not in "ZX" and found[19] == began
 
 
-def opens(path: Path) -> bool:
-    """Whether another process has it open, or made it and still runs."""
-    for fd in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if os.readlink(fd).startswith(str(path)):
-                return True
-        except OSError:
-            continue
-    return False
+@dataclass
+class Isolated:
+    """A running kinst with folders of its own.  mark: in its QEMU's command line."""
+
+    process: subprocess.Popen[bytes]
+    mark: str
+    folders: list[int]
+
+    def left(self) -> list[str]:
+        return [name for folder in self.folders for name in os.listdir(folder)]
+
+    def close(self) -> None:
+        for folder in self.folders:
+            os.close(folder)
 
 
-@pytest.fixture(scope="module")
-def span(read_function: str, reads: Path) -> float:
-    """Seconds from start to end of the run that is going to be killed."""
+def start(arguments: list[str]) -> Isolated:
+    mark = f"e2e.mark={uuid.uuid4().hex}"
+    words = shlex.join([str(KINST), *arguments, "--append", mark])
+    process = subprocess.Popen(
+        [*UNSHARE, "sh", "-c", f"{NEW_MOUNTS} && echo mounted && exec {words}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"mounted\n"
+    # Held open, the mounts outlive the process.
+    folders = [os.open(f"/proc/{process.pid}/root{f}", os.O_RDONLY) for f in FOLDERS]
+    return Isolated(process, mark, folders)
+
+
+def wait_until_gone(began: dict[int, str]) -> list[int]:
+    end = time.monotonic() + DYING
+    while (left := [p for p, b in began.items() if runs(p, b)]) and time.monotonic() < end:
+        time.sleep(0.02)
+    return left
+
+
+def test_twenty_kills_at_random_moments(read_function: str, reads: Path) -> None:
+    arguments = [
+        "-q", "-n", f"kinst::{read_function}:, kinst::vfs_read: {{ @[probename] = count(); }}",
+        "-c", "reads 200000", "--copy", str(reads),
+    ]  # fmt: skip
+    whole = start(arguments)
     began = time.monotonic()
-    kinst(*arguments(read_function), copy=[reads]).good()
-    return time.monotonic() - began
+    text, _ = whole.process.communicate(timeout=240)
+    span = time.monotonic() - began
+    assert whole.process.returncode == 0, text
+    assert whole.left() == []
+    whole.close()
 
+    seed = int.from_bytes(os.urandom(4), "little")
+    print(f"seed {seed}, one run takes {span:.2f} s")
+    chance = random.Random(seed)
+    with_guest = 0
+    for turn in range(TIMES):
+        one = start(arguments)
+        # A moment in each part of the run, so that the whole of it is covered.
+        moment = span * (turn + chance.random()) / TIMES
+        time.sleep(moment)
+        offspring = {p: fields(p)[19] for p in children(one.process.pid) if fields(p)}
+        guests = marked(one.mark)
+        with_guest += bool(guests)
+        assert set(guests) <= set(offspring), "QEMU is a child of kinst"
+        one.process.send_signal(signal.SIGKILL)
+        one.process.wait()
+        assert one.process.stdout is not None
+        one.process.stdout.close()
+        assert wait_until_gone(offspring) == [], (seed, moment)
+        assert marked(one.mark) == [], (seed, moment)
+        assert one.left() == [], (seed, moment)
+        one.close()
+    assert with_guest >= TIMES // 2, "it was killed before there was anything to leave behind"
 
-def arguments(read_function: str) -> list[str]:
-    program = f"kinst::{read_function}:, kinst::vfs_read: {{ @[probename] = count(); }}"
-    return ["-q", "-n", program, "-c", "reads 100000"]
+    program = f"kinst::{read_function}:0 {{ @ = count(); }}"
+    done = kinst("-q", "-n", program, "-c", "reads 1234", copy=[reads]).good()
+    assert counts(done.out) == {(): 1234}
