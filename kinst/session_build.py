@@ -151,17 +151,22 @@ def build(program: typed.Program, parts: Parts, placed: Placed, traced: Traced) 
 
 def _hooks(parts: Parts, code: Code, traced: Traced) -> list[Hook]:
     """The kernel functions to detour: its breakpoint handler when there are traps, its search
-    of exception tables when a planted instruction may fault on purpose."""
+    of exception tables when a planted instruction may fault on purpose, and its search of BUG
+    and WARN traps when one of those is planted."""
     facts, kernel, personality = traced.facts, traced.kernel, traced.personality
     assert facts is not None and kernel is not None and personality is not None
     hooks = []
     if any(choice.way == "trap" for _, choice in parts.planted):
         live = kernel.live(facts.trap_hook, HOOK_BYTES)
         hooks.append(Hook(facts.trap_hook, live, code.address + code.trap_hook, False))
-    sites = (e.probe.site for e, _ in parts.planted)
-    if any(site is not None and personality.has_fixup(site.address) for site in sites):
-        live = kernel.live(facts.fault_hook, HOOK_BYTES)
-        hooks.append(Hook(facts.fault_hook, live, code.address + code.fault_hook, True))
+    places = [e.probe.site.address for e, _ in parts.planted if e.probe.site is not None]
+    for function, used in (
+        (facts.fault_hook, personality.has_fixup),
+        (facts.bug_hook, personality.is_bug),
+    ):
+        if function and any(used(place) for place in places):
+            live = kernel.live(function, HOOK_BYTES)
+            hooks.append(Hook(function, live, code.address + code.fault_hook, True))
     return hooks
 
 

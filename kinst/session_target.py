@@ -119,7 +119,7 @@ def attach(target: Target, isa: Isa, elf: Elf) -> linux.Linux:
         return linux.attach(target, elf, linked, isa=isa.name)
     target.wait_ready(BOOT_SECONDS)
     target.stop()
-    personality = linux.attach(target, elf, target.find_text(), isa=isa.name)
+    personality = linux.attach(target, elf, target.find_text(), isa=isa.name, hook_bugs=True)
     target.set_root(personality.page_table_root())
     ticks = elf.address("jiffies_64")
     if ticks is not None:

@@ -92,6 +92,12 @@ def extents(text: Text) -> Iterator[tuple[int, int]]:
             yield start, end
 
 
+def assert_padding(text: Text, start: int, end: int) -> None:
+    """What decode() leaves out is breakpoints and nothing else."""
+    left = text.code[start - text.address : end - text.address]
+    assert not left.strip(b"\xcc"), f"the kernel's text does not decode at {start:#x}"
+
+
 def spelled_forms(text: Text, isa: Isa) -> dict[tuple[int, str], Form]:
     """Every (length, text without its numbers) of the functions, which must decode wholly."""
     forms: dict[tuple[int, str], Form] = {}
@@ -107,8 +113,9 @@ def spelled_forms(text: Text, isa: Isa) -> dict[tuple[int, str], Form]:
             if form is None:
                 form = forms[key] = Form("", found.address, found.code, found.text)
             form.count += 1
+            assert_padding(text, at, found.address)
             at = found.end
-        assert at == end, f"the function at {start:#x} does not decode at {at:#x}"
+        assert_padding(text, at, end)
     return forms
 
 

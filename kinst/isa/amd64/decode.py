@@ -10,6 +10,8 @@ from kinst.core.isa import Instruction
 
 _DISASSEMBLER = Cs(CS_ARCH_X86, CS_MODE_64)
 _LONGEST = 15
+_PADDING = b"\xcc"
+_NEVER_FALLS_THROUGH = ("ret", "jmp ", "notrack jmp ", "ud2")
 _CHUNK = 1 << 16  # capstone keeps what it decoded in one call in memory
 _PREFIX_WORDS = {
     "lock", "rep", "repe", "repz", "repne", "repnz", "notrack", "bnd", "data16", "xacquire",
@@ -28,7 +30,19 @@ _UNKNOWN_TO_CAPSTONE = {
 
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:
-    """Instructions of code in order; stops at the first byte that does not decode."""
+    """Instructions of code in order; stops at the first byte that does not decode.
+
+    Breakpoints behind a return or a jump are left out: compilers and the kernel put them there
+    so that processors do not run on in vain (straight-line speculation), and nothing else does.
+    """
+    padding = False
+    for instruction in _decode_all(code, address):
+        if not (padding and instruction.code == _PADDING):
+            padding = instruction.text.startswith(_NEVER_FALLS_THROUGH)
+            yield instruction
+
+
+def _decode_all(code: bytes, address: int) -> Iterator[Instruction]:
     at = 0
     while at < len(code):
         last = at + _CHUNK >= len(code)

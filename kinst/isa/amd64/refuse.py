@@ -19,7 +19,8 @@ it (its memory, its per-CPU base) is not there when it runs.
 | mov to cr | refused: it can unmap the trampoline or change the processor's mode |
 | swapgs, wrgsbase, rdgsbase, mov/pop/lgs to gs | refused: around them gs is not the kernel's, and the probe's own code needs it |
 | syscall, sysret, sysenter, sysexit, iret, retf, far jmp and call | refused: entry to and exit from the kernel |
-| int n, int1, int3, into, ud0, ud1, ud2 | refused: the kernel's handler looks their address up (BUG and WARN tables, static calls, breakpoints) |
+| ud2 | copied, to trap at its copy: who plants it must have the kernel look up the original address instead (Relocated.original_at; the personality refuses it otherwise) |
+| int n, int1, int3, into, ud0, ud1 | refused: the kernel's handler looks their address up (static calls, breakpoints) |
 | hlt, mwait, mwaitx, umwait | refused: an interrupt between the check before them and the copy would be slept over |
 | mov ss, pop ss, lss | refused: interrupts and debug traps are held for one instruction, which would be another |
 | xbegin, xend, xabort | refused: a transaction cannot run through a trampoline |
@@ -48,7 +49,7 @@ _PAGING = "it can unmap the trampoline that runs it"
 _REFUSED_MNEMONICS = {
     _ENTRY: "syscall sysret sysretq sysenter sysexit sysexitq iret iretd iretq uiret",
     _SEGMENT: "retf retfq ljmp lcall",
-    _ADDRESS: "int int1 int3 into ud0 ud1 ud2 ud2b",
+    _ADDRESS: "int int1 int3 into ud0 ud1",
     _SLEEP: "hlt mwait mwaitx umwait",
     _GS: "swapgs wrgsbase rdgsbase lgs",
     _SHADOW: "lss",
