@@ -11,12 +11,25 @@ show() {
         *) line+=" '$word'" ;;
         esac
     done
-    printf '\n$ %s\n' "$line"
+    printf '$ %s\n' "$line"
     .venv/bin/kinst "$@"
 }
 
+# The third argument of vfs_read(file, buffer, count, position) is still in rdx there.
+one_instruction() {
+    show -n "kinst::vfs_read:$1 { printf(\"%s reads %d bytes to %#x\", execname, regs[R_RDX], regs[R_RSI]); }" \
+        -c 'wc -l /etc/passwd'
+}
+
 started=$SECONDS
-show -n 'kinst::vfs_read:19 { printf("%s reads %d bytes to %#x", execname, regs[R_RDX], regs[R_RSI]); }' \
-    -c 'wc -l /etc/passwd'
-show -n 'kinst::vfs_read: { @[probename] = count(); }' -c 'cat /proc/[0-9]*/status | wc -l'
-printf '\ntrace: two kernels booted and traced in %s s\n' $((SECONDS - started))
+printf '\nOne instruction: who gets to vfs_read+19, and what is in two registers there.\n'
+if ! one_instruction 19; then
+    # Another build of the kernel; at a function's start there always is an instruction.
+    printf '\nThe same at the function'\''s first instruction, which every kernel has.\n'
+    one_instruction 0
+fi
+printf '\nEvery instruction of a function: how often each one ran, sorted.\n'
+show -n 'kinst::__fdget_pos: { @[probename] = count(); }' \
+    -c 'cat /proc/[0-9]*/status | wc -l'
+printf '\ntrace: done in %s s.  README.md has more to try; kinst -l -v shows the instructions.\n' \
+    $((SECONDS - started))
