@@ -45,7 +45,7 @@ HELP = (
   -w         permit destructive actions
   -x OPT[=VAL]  set an option (bufsize=16m, plant=trap, ...)
   -X a|c|s|t    accepted for dtrace(1)'s sake
-  -D NAME[=VALUE]  define a name for the preprocessor
+  -D NAME[=VALUE]  accepted for dtrace(1)'s sake: it acts with -C, which is not there yet
   -V, --version    version
   --vm[=ISA]       trace a kernel that kinst boots in QEMU (the default); ISA: amd64
   --gdb ADDRESS    trace the kernel behind a GDB stub: host:port or a unix socket's path

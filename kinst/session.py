@@ -75,7 +75,7 @@ def _with_machine(request: Request, compiled: Compiled, traced: Traced, report: 
     enabled, matched = enable(compiled.program, load_all(), traced.kernel, zero=zero)
     memory = make_memory(traced, compiled)
     means = means_of(traced, memory, compiled.plant)
-    parts = split(enabled, traced.isa, means, traced.personality)
+    parts = split(enabled, means, traced)
     if request.list_probes:
         if not enabled:
             raise KinstError(
@@ -88,6 +88,8 @@ def _with_machine(request: Request, compiled: Compiled, traced: Traced, report: 
     layout = _layout(compiled, parts)
     placed = place_all(traced, memory, compiled, layout, parts.running)
     built = build(compiled.program, parts, placed, traced)
+    for site, reason in built.sites.refused:
+        report.say(f"kinst: {site.function.name}+{site.offset} is left out: {reason}")
     report.stage("code and plan")
     if _dumped(request, parts, placed, built, report) or request.compile_only:
         return 0

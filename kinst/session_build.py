@@ -55,18 +55,19 @@ class Parts:
         return (*self.host, *(e for e, _ in self.planted), *self.stopped)
 
 
-def split(
-    enabled: Sequence[Enabled], isa: Isa, means: Means, personality: Personality | None
-) -> Parts:
+def split(enabled: Sequence[Enabled], means: Means, traced: Traced) -> Parts:
     """Choose the way for every site; probes without a site run on the host."""
+    personality, kernel = traced.personality, traced.kernel
     host = tuple(e for e in enabled if e.probe.site is None)
     sites = [(e, e.probe.site) for e in enabled if e.probe.site is not None]
     planted, stopped, refused = [], [], []
-    if personality is not None:
+    if personality is not None and kernel is not None:
         reasons = personality.site_refusals([(s.address, len(s.code)) for _, s in sites])
         for (e, site), reason in zip(sites, reasons, strict=True):
             why = personality.refusals(site.function) or reason
-            choice = choose(site, isa, means, why, personality.has_fixup(site.address))
+            after = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
+            fixup = personality.has_fixup(site.address)
+            choice = choose(site, after, traced.isa, means, why, fixup)
             if choice.way == "stop":
                 stopped.append(e)
             elif choice.way:

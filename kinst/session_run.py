@@ -19,6 +19,7 @@ from kinst.core.errors import TargetError
 from kinst.core.layout import STATE_FAULT
 from kinst.core.target import CommandEnded, Gone, Stopped
 from kinst.dlang import typed
+from kinst.dlang.options import Options
 from kinst.session_build import Built, Parts
 from kinst.session_host import MASK, Context, HostClock, own_context, pack, stopped_context
 from kinst.session_machine import Placed, Traced, is_active, set_active
@@ -29,7 +30,8 @@ from kinst.session_report import Report
 from kinst.session_symbols import symboliser
 from kinst.wire import native
 
-PRINT_SECONDS = 0.1  # the longest that records wait, however long switchrate is
+PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
+FIRST_SECONDS = 0.02  # until the first record: whoever waits for it wants it now
 SETTLE_SECONDS = 0.02  # for CPUs that were stopped in a clause to leave it
 
 
@@ -156,6 +158,8 @@ class Trace:
         self._printer = self._make_printer(compiled, traced)
         self._planted = Planted(traced, traced.target) if traced.target else None
         self._timers = Timers()
+        rate = compiled.options.switchrate
+        self._every = PRINT_SECONDS if rate == Options().switchrate else rate / 1e9
         self._first = True
         self._gone: Gone | None = None
 
@@ -220,7 +224,7 @@ class Trace:
 
     def _loop(self) -> None:
         while is_active(self._view) and not self._report.stop_requested():
-            if not self._wait(self._timers.wait(PRINT_SECONDS)):
+            if not self._wait(self._timers.wait(FIRST_SECONDS if self._first else self._every)):
                 break
             while is_active(self._view) and (timer := self._timers.due()) is not None:
                 self._fire_timer(timer)
@@ -289,14 +293,14 @@ class Trace:
 
     def _finish(self) -> int:
         """Unplant, fire END, print what is left."""
-        if self._first:
-            self._report.tell_stages()
         trouble = self._unplant()
         if self._parts.end is not None:
             set_active(self._view, True)
             self._runner.fire(self._parts.end)
         set_active(self._view, False)
         self._print(self._drainer.stop())
+        if self._first:
+            self._report.tell_stages()
         self._printer.finish()
         if trouble is not None:
             raise trouble

@@ -120,7 +120,7 @@ def attach(target: Target, isa: Isa, elf: Elf) -> linux.Linux:
     target.wait_ready(BOOT_SECONDS)
     target.stop()
     personality = linux.attach(target, elf, target.find_text(), isa=isa.name, hook_bugs=True)
-    target.set_root(personality.page_table_root())
+    target.set_root(personality.page_table_root(), personality.page_table_levels())
     ticks = elf.address("jiffies_64")
     if ticks is not None:
         target.watch_heartbeat(ticks + personality.facts.slide)

@@ -34,17 +34,19 @@ class Choice:
     reason: str = ""
 
 
-def choose(site: Site, isa: Isa, means: Means, forbidden: str, has_fixup: bool) -> Choice:
+def choose(
+    site: Site, following: bytes, isa: Isa, means: Means, forbidden: str, has_fixup: bool
+) -> Choice:
     """The best way to plant on this site.
 
-    forbidden: the personality's reason against it, or "".  has_fixup: an entry of
+    following: live bytes after it, on which the instruction may depend.  forbidden: the personality's reason against it, or "".  has_fixup: an entry of
     the kernel's exception table expects this instruction to fault at its own address.
     """
     if forbidden:
         return Choice("", forbidden)
     if not means.scratch_address or means.forced == "stop":
         return Choice("stop")
-    displaced = isa.displace(site.code, site.address, means.scratch_address)
+    displaced = isa.trampoline(site, following, means.scratch_address, ())
     if isinstance(displaced, Refused):
         return Choice("", displaced.reason)
     if has_fixup and displaced.original_at >= 0 and not means.fault_hook:

@@ -14,7 +14,8 @@ it (its memory, its per-CPU base) is not there when it runs.
 | lgdt, lidt, lldt, ltr, sgdt, sidt, str | copied: nothing of a trampoline depends on the tables |
 | mov from cr, mov to and from dr | copied |
 | vmcall, vmmcall, encls | copied: the hypervisor or enclave call knows no address |
-| ret, push, pop, string instructions with rep, lock, segment overrides, nop, endbr64 | copied.  After a ret the RSB predicts wrongly once |
+| ret, push, pop, string instructions with rep, lock, segment overrides, nop | copied.  After a ret the RSB predicts wrongly once |
+| endbr64 | refused: where indirect branch tracking is on, indirect calls must find it there |
 | jmp, jcc, jrcxz, loop, call | rewritten (relocate.py) |
 | mov to cr | refused: it can unmap the trampoline or change the processor's mode |
 | swapgs, wrgsbase, rdgsbase, mov/pop/lgs to gs | refused: around them gs is not the kernel's, and the probe's own code needs it |
@@ -38,6 +39,7 @@ from kinst.isa.amd64.parse import ONE_BYTE, TWO_BYTE, Parsed
 
 _ENTRY = "it enters or leaves the kernel"
 _ADDRESS = "the kernel looks up the address it traps at"
+_LANDING = "indirect calls must find it there"
 _SLEEP = "an interrupt just before its copy would be slept over"
 _GS = "around it gs is not the kernel's, and a probe needs the kernel's"
 _SEGMENT = "it changes the code segment"
@@ -50,6 +52,7 @@ _REFUSED_MNEMONICS = {
     _ENTRY: "syscall sysret sysretq sysenter sysexit sysexitq iret iretd iretq uiret",
     _SEGMENT: "retf retfq ljmp lcall",
     _ADDRESS: "int int1 int3 into ud0 ud1",
+    _LANDING: "endbr64 endbr32",
     _SLEEP: "hlt mwait mwaitx umwait",
     _GS: "swapgs wrgsbase rdgsbase lgs",
     _SHADOW: "lss",
