@@ -114,9 +114,13 @@ def attach(target: Target, isa: Isa, elf: Elf) -> linux.Linux:
 
     Raises TargetError when it does not come up, KinstError when elf is another kernel's.
     """
-    if not isinstance(target, vm.Vm):
-        linked = elf.address("_text") or 0
-        return linux.attach(target, elf, linked, isa=isa.name)
+    if isinstance(target, gdb.GdbStub):
+        text = target.find_text()
+        text = (elf.address("_text") or 0) if text is None else text
+        personality = linux.attach(target, elf, text, isa=isa.name)
+        target.set_root(personality.page_table_root(), personality.page_table_levels())
+        return personality
+    assert isinstance(target, vm.Vm)
     target.wait_ready(BOOT_SECONDS)
     target.stop()
     personality = linux.attach(target, elf, target.find_text(), isa=isa.name, hook_bugs=True)

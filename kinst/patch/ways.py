@@ -39,8 +39,9 @@ def choose(
 ) -> Choice:
     """The best way to plant on this site.
 
-    following: live bytes after it, on which the instruction may depend.  forbidden: the personality's reason against it, or "".  has_fixup: an entry of
-    the kernel's exception table expects this instruction to fault at its own address.
+    following: live bytes after it, on which the instruction may depend.  forbidden: the
+    personality's reason against it, or "".  has_fixup: an entry of the kernel's exception
+    table expects this instruction to fault at its own address.
     """
     if forbidden:
         return Choice("", forbidden)

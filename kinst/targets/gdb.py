@@ -12,8 +12,32 @@ from collections.abc import Mapping, Sequence
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.target import Event, Gone, Stopped
+from kinst.targets.memory import GuestMemory
 from kinst.targets.stub import Debugger
 from kinst.wire.rsp import Rsp, connect
+
+
+class _Physical:
+    """Physical memory through a stub that is in physical mode (QEMU's).
+
+    What page walks read is kept until forget(), which is to be called when the machine runs."""
+
+    def __init__(self, rsp: Rsp) -> None:
+        self._rsp = rsp
+        self._words: dict[int, bytes] = {}
+
+    def read_physical(self, address: int, size: int) -> bytes:
+        if size != 8:
+            return self._rsp.read_memory(address, size)
+        if address not in self._words:
+            self._words[address] = self._rsp.read_memory(address, size)
+        return self._words[address]
+
+    def view_physical(self, address: int, size: int) -> memoryview:
+        raise TargetError("memory is not written through a GDB stub", "use --vm")
+
+    def forget(self) -> None:
+        self._words.clear()
 
 
 class GdbStub:
@@ -40,14 +64,38 @@ class GdbStub:
         self.cpus = self._stub.cpus
         self._cpu = -1
         self._closed = False
+        # With physical memory, page tables say what is where; else the selected CPU's view does.
+        self._physical = _Physical(self._rsp)
+        self._memory: GuestMemory | None = None
+        if self._rsp.physical_memory():
+            self._memory = GuestMemory(self._paging, self._physical, (0, 0))
+            self._memory.set_root(self._paging.root_of(self.registers(self._kernel_cpu())))
+
+    def _kernel_cpu(self) -> int:
+        """A CPU that stands in the kernel, if there is one."""
+        user = [self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus)]
+        return user.index(False) if False in user else 0
+
+    def find_text(self) -> int | None:
+        """Where the kernel's text starts (KASLR), or None where this stub cannot tell."""
+        if self._memory is None:
+            return None
+        address: int = self._paging.find_text(self._physical.read_physical, self._memory.root)
+        return address
+
+    def set_root(self, physical: int, levels: int) -> None:
+        """Use the page tables at this physical address from now on."""
+        if self._memory is not None:
+            self._memory.set_root(self._paging.Root(physical, levels))
 
     def read(self, address: int, size: int) -> bytes:
         """Memory as a CPU in kernel mode sees it, if there is one; stopped."""
         if self._stub.running:
             raise TargetError("the machine must be stopped before its memory can be read")
+        if self._memory is not None:
+            return self._memory.read(address, size)
         if self._cpu < 0:
-            user = [self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus)]
-            self._cpu = user.index(False) if False in user else 0
+            self._cpu = self._kernel_cpu()
         self._stub.select(self._cpu)
         return self._rsp.read_memory(address, size)
 
@@ -68,6 +116,7 @@ class GdbStub:
 
     def resume(self) -> None:
         self._cpu = -1
+        self._physical.forget()
         self._stub.resume()
 
     def registers(self, cpu: int) -> Mapping[str, int]:
