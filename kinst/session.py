@@ -23,7 +23,7 @@ from kinst.session_kernel import RunningKernel
 from kinst.session_layout import scratch_needed, sizes
 from kinst.session_list import list_all, list_enabled
 from kinst.session_machine import Placed, Traced, make_memory, means_of, place_all
-from kinst.session_probes import enable, wants_kernel
+from kinst.session_probes import check_arguments, enable, wants_kernel
 from kinst.session_program import Compiled, compile_request
 from kinst.session_report import Report
 from kinst.session_request import Request
@@ -73,6 +73,7 @@ def run(request: Request, report: Report) -> int:
 def _with_machine(request: Request, compiled: Compiled, traced: Traced, report: Report) -> int:
     zero = request.zero or request.list_probes or compiled.options.zdefs
     enabled, matched = enable(compiled.program, load_all(), traced.kernel, zero=zero)
+    check_arguments(compiled.program, enabled)
     memory = make_memory(traced, compiled)
     means = means_of(traced, memory, compiled.plant)
     parts = split(enabled, means, traced)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kinst.codegen.walk import expressions
 from kinst.core.errors import DError, KinstError
 from kinst.core.kernel import Found, Kernel, Provider, Timer
 from kinst.core.probe import Probe, ProbePattern
 from kinst.dlang import typed
 
 FIRST_ID = 1
+_ARGUMENT = re.compile(r"arg[0-9]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,21 @@ def expand(
     if pattern.id:
         return listed(providers)[pattern.id - FIRST_ID : pattern.id - FIRST_ID + 1]
     return [found for p in providers.values() for found in p.match(pattern, kernel)]
+
+
+def check_arguments(program: typed.Program, enabled: Sequence[Enabled]) -> None:
+    """arg0 to arg9 are a function's or a timer's; an instruction has registers.
+
+    Raises DError at the first use in a clause of an instruction's probe."""
+    for index in sorted({c for e in enabled if e.probe.site is not None for c in e.clauses}):
+        for expr in expressions(program.clauses[index]):
+            if isinstance(expr, typed.Builtin) and _ARGUMENT.match(expr.name):
+                raise DError(
+                    f"{expr.name} means nothing at an instruction",
+                    expr.span,
+                    "D_ARGS_NONE",
+                    "use regs[], for example regs[R_RDI]",
+                )
 
 
 def enable(

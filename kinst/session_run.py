@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -73,7 +73,15 @@ class HostRunner:
         at = registers.get(rule.slot, 0) + rule.offset + rule.return_offset
         return int.from_bytes(self._target.read(at & MASK, 8), "little")
 
-    def hit(self, enabled: Enabled, cpu: int) -> None:
+    def sample(self, enabled: Enabled, cpu: int) -> None:
+        """profile-N on one CPU of the stopped machine: arg0 is its program counter in the
+        kernel, else arg1 is the one in user mode."""
+        assert self._target is not None
+        place = next(r.gdb_name for r in self._isa.registers if r.slot == self._isa.pc_slot)
+        pc = self._target.registers(cpu)[place]
+        self.hit(enabled, cpu, (pc, 0) if pc >> 63 else (0, pc))
+
+    def hit(self, enabled: Enabled, cpu: int, arguments: tuple[int, ...] = ()) -> None:
         """A stop-planted probe; the machine stands at it."""
         assert self._target is not None and self._facts is not None
         values = self._target.registers(cpu)
@@ -88,7 +96,7 @@ class HostRunner:
             self._caller(enabled, registers),
             lambda name: uses(self._program, enabled, name),
         )
-        self._call(enabled, registers, context)
+        self._call(enabled, registers, replace(context, arguments=arguments))
 
 
 @dataclass(slots=True)
@@ -232,9 +240,19 @@ class Trace:
 
     def _fire_timer(self, enabled: Enabled) -> None:
         assert enabled.timer is not None
-        for cpu in range(self._placed.scratch.cpus if enabled.timer.each_cpu else 1):
-            if is_active(self._view):
+        if not enabled.timer.each_cpu:
+            self._runner.fire(enabled)
+            return
+        cpus = [cpu for cpu in range(self._placed.scratch.cpus) if is_active(self._view)]
+        if self._target is None:
+            for cpu in cpus:
                 self._runner.fire(enabled, cpu)
+            return
+        self._target.stop()
+        self._runner.clock.stopped()
+        for cpu in cpus:
+            self._runner.sample(enabled, cpu)
+        self._resume()
 
     def _resume(self) -> None:
         assert self._target is not None
