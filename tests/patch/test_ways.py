@@ -1,0 +1,136 @@
+"""Which way a site is planted, and what the plan writes."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from kinst.core.errors import KinstError
+from kinst.core.isa import CallBody, CountBody
+from kinst.core.layout import SITE_EPID, SITE_FUNCTION, SITE_HEADER, SITE_PC, SITE_PROBE
+from kinst.core.probe import Function, Probe, ProbeName, Site
+from kinst.isa import load
+from kinst.patch.descriptors import FrameRule, Strings, descriptor, descriptor_size
+from kinst.patch.plan import Hook, Patch, Wanted, plan_hooks, plan_sites, remaining, restore
+from kinst.patch.ways import Choice, Means, checked_way, choose
+
+ISA = load("amd64")
+TEXT = 0xFFFFFFFF81000000
+SCRATCH = 0xFFFFFFFF9FE00000
+FUNCTION = Function("vmlinux", "f", TEXT, 64)
+LONG = Site(FUNCTION, 0, bytes.fromhex("b800100000"))  # mov eax, 0x1000
+SHORT = Site(FUNCTION, 5, bytes.fromhex("4889f5"))  # mov rbp, rsi
+CALL = Site(FUNCTION, 8, bytes.fromhex("e800010000"))
+HLT = Site(FUNCTION, 13, b"\xf4")
+STI = Site(FUNCTION, 14, b"\xfb")
+MEANS = Means(SCRATCH, trap=True, fault_hook=True)
+
+
+def way(site: Site, means: Means = MEANS, **more: object) -> str:
+    forbidden, fixup = str(more.get("forbidden", "")), bool(more.get("fixup"))
+    following = more.get("following", b"\x90" * 16)
+    assert isinstance(following, bytes)
+    choice = choose(site, following, ISA, means, forbidden, fixup)
+    return choice.way or f"refused: {choice.reason}"
+
+
+def test_the_best_way_first() -> None:
+    assert way(LONG) == "jump"
+    assert way(SHORT) == "trap"
+    assert way(SHORT, Means(SCRATCH, trap=False, fault_hook=True)) == "stop"
+    assert way(LONG, Means(0, trap=True, fault_hook=True)) == "stop"
+
+
+def test_forced_ways() -> None:
+    assert way(LONG, Means(SCRATCH, True, True, "trap")) == "trap"
+    assert way(LONG, Means(SCRATCH, True, True, "stop")) == "stop"
+    assert "too short" in way(SHORT, Means(SCRATCH, True, True, "jump"))
+    assert "no trap handler" in way(SHORT, Means(SCRATCH, False, True, "trap"))
+
+
+def test_refusals() -> None:
+    assert way(LONG, forbidden="a jump label") == "refused: a jump label"
+    assert "slept over" in way(HLT)
+    assert "hlt" in way(STI, following=b"\xf4")
+    assert way(STI) == "trap"
+    assert way(LONG, Means(SCRATCH, True, False), fixup=True).startswith("refused: it may fault")
+    # A direct call is rewritten: nothing of it can fault where it is not expected.
+    assert way(CALL, Means(SCRATCH, True, False), fixup=True) == "jump"
+
+
+@pytest.mark.parametrize("value", ["", "auto"])
+def test_no_forced_way(value: str) -> None:
+    assert checked_way(value) == ""
+
+
+def test_forced_way_is_checked() -> None:
+    assert checked_way("trap") == "trap"
+    with pytest.raises(KinstError, match="auto, jump, trap or stop"):
+        checked_way("fast")
+
+
+def test_plan_of_sites() -> None:
+    body = CallBody(SCRATCH + 0x100, SCRATCH + 0x40, frozenset())
+    plan = plan_sites(
+        [Wanted(LONG, "jump", (body,), b""), Wanted(SHORT, "trap", (body,), b"")],
+        ISA, SCRATCH + 0x1001, SCRATCH + 0x4000,
+    )  # fmt: skip
+    (first, code), (second, _) = plan.text
+    assert first == SCRATCH + 0x1010 and second % 16 == 0 and second >= first + len(code)
+    jump, trap = plan.patches
+    assert jump.new[:1] == b"\xe9" and len(jump.new) == len(LONG.code)
+    assert LONG.address + 5 + struct.unpack("<i", jump.new[1:])[0] == first
+    assert trap.new == b"\xcc" + SHORT.code[1:]
+    assert plan.traps == ((SHORT.address, second),)
+    # Both copies can be told apart by their addresses, which lie in the trampolines.
+    assert [site for _, site in plan.copies] == [LONG.address, SHORT.address]
+    for (copy, _), (start, text) in zip(plan.copies, plan.text, strict=True):
+        assert start <= copy < start + len(text)
+
+
+def test_refused_in_the_plan_is_told() -> None:
+    plan = plan_sites(
+        [Wanted(STI, "trap", (CountBody((8,)),), b"\xf4")], ISA, SCRATCH, SCRATCH + 0x1000
+    )
+    assert plan.patches == () and plan.refused[0][0] is STI
+
+
+def test_no_room() -> None:
+    body = CallBody(SCRATCH + 0x100, SCRATCH + 0x40, frozenset())
+    with pytest.raises(KinstError, match="need more memory"):
+        plan_sites([Wanted(LONG, "jump", (body,), b"")] * 9, ISA, SCRATCH, SCRATCH + 64)
+
+
+def test_hooks_and_their_undoing() -> None:
+    code = bytes.fromhex("55534889fbe800010000") + b"\x90" * 22
+    plan = plan_hooks([Hook(TEXT, code, SCRATCH + 0x100, False)], ISA, SCRATCH + 0x1000)
+    (patch,) = plan.patches
+    assert patch.old == code[: len(patch.new)] and patch.new[:1] == b"\xe9"
+    with pytest.raises(KinstError, match="cannot be hooked"):
+        plan_hooks([Hook(TEXT, b"\xf4" * 16, SCRATCH, False)], ISA, SCRATCH)
+
+
+def test_restore_is_the_other_way_round() -> None:
+    patches = [Patch(1, b"a", b"x"), Patch(2, b"b", b"y")]
+    assert restore(patches) == [(2, b"y"), (1, b"x")]
+    assert remaining(patches, {1: b"x", 2: b"b"}) == [patches[1]]
+
+
+def test_descriptor() -> None:
+    probe = Probe(77, ProbeName("kinst", "vmlinux", "f", "5"), SHORT)
+    strings = Strings(b"abc\0")
+    places = {part: 0x1000 + strings.add(part) for part in ("kinst", "vmlinux", "f", "5")}
+    assert strings.add("f") == places["f"] - 0x1000
+    data = descriptor(probe, 9, places, FrameRule(16, 8, -8), (3, 4))
+    assert len(data) == descriptor_size(2) == SITE_HEADER + 16
+    assert struct.unpack_from("<I", data, SITE_PROBE)[0] == 77
+    assert struct.unpack_from("<I", data, SITE_EPID)[0] == 9
+    assert struct.unpack_from("<Q", data, SITE_PC)[0] == SHORT.address
+    at = struct.unpack_from("<Q", data, SITE_FUNCTION)[0] - 0x1000
+    assert strings.data[at : at + 2] == b"f\0"
+    assert struct.unpack_from("<2Q", data, SITE_HEADER) == (3, 4)
+
+
+def test_choice_is_plain_data() -> None:
+    assert Choice("jump") == Choice("jump", "")
