@@ -22,6 +22,8 @@ from pathlib import Path
 KINST = Path(sys.executable).with_name("kinst")
 # The machine may be shared: a run that hangs is one that takes this long.
 SECONDS = 240.0
+# dmesg -r puts <priority> before each line: facility * 8 + level, 4 is warning, 0 the worst.
+_LOGGED = re.compile(r"^<(\d+)>(.*)$", re.M)
 _BITS = re.compile(r"^([0-9a-f]{2}(?: [0-9a-f]{2})*) +(.*?) {2,}(\S.*)$")
 
 
@@ -186,3 +188,12 @@ def guest_script(folder: Path, name: str, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
+
+
+def warnings(log: str) -> list[str]:
+    """The lines of level warning or worse, without their times."""
+    return [
+        re.sub(r"^\[ *[\d.]+\] ", "", text)
+        for priority, text in _LOGGED.findall(log)
+        if int(priority) % 8 <= 4
+    ]

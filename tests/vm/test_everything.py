@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import counts, guest_script, kinst
+from command import counts, guest_script, kinst, warnings
 
 from kinst.targets.fetch import Prepared
 
@@ -25,8 +25,6 @@ NAMES = Path(__file__).with_name("functions.txt")
 SHORT = float(os.environ.get("KINST_E2E_SECONDS", "10"))
 AS_BEFORE = re.compile(r"^kinst: kernel text is as before \((\d+) bytes compared\)$", re.M)
 MATCHED = re.compile(r"matched (\d+) probes$", re.M)
-# dmesg -r puts <priority> before each line: facility * 8 + level, 4 is warning, 0 the worst.
-LOGGED = re.compile(r"^<(\d+)>(.*)$", re.M)
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +33,6 @@ def functions(prepared: Prepared) -> list[str]:
     shown = subprocess.run(["nm", str(prepared.debug)], capture_output=True, text=True, check=True)
     seen = Counter(w[2] for w in map(str.split, shown.stdout.splitlines()) if w[1] in "tT")
     return [name for name in NAMES.read_text().split() if seen[name] == 1]
-
-
-def warnings(log: str) -> list[str]:
-    """The lines of level warning or worse, without their times."""
-    return [
-        re.sub(r"^\[ *[\d.]+\] ", "", text)
-        for priority, text in LOGGED.findall(log)
-        if int(priority) % 8 <= 4
-    ]
 
 
 def work_under_trace(

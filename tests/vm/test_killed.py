@@ -96,7 +96,7 @@ def wait_until_gone(began: dict[int, str]) -> list[int]:
 def test_twenty_kills_at_random_moments(read_function: str, reads: Path) -> None:
     arguments = [
         "-q", "-n", f"kinst::{read_function}:, kinst::vfs_read: {{ @[probename] = count(); }}",
-        "-c", "reads 200000", "--copy", str(reads),
+        "-c", "reads 10000", "--copy", str(reads),
     ]  # fmt: skip
     whole = start(arguments)
     began = time.monotonic()
