@@ -21,18 +21,14 @@ SECONDS = 60.0
 _BRIDGE = "cat <&{0} & exec cat >&{0}"
 
 
-def measure_gdb(
-    copies: Sequence[str], function: str, offset: int, command: str
-) -> dict[str, str]:
+def measure_gdb(copies: Sequence[str], function: str, offset: int, command: str) -> dict[str, str]:
     """What `command` printed in the guest with a breakpoint that is ignored, and with one that
     runs commands; by name.  Raises KinstError."""
     ways = {
         "gdb breakpoint, ignored": ["ignore 1 1000000000"],
         "gdb breakpoint, commands": ["commands 1\nsilent\nset $n = $n + 1\ncontinue\nend"],
     }
-    return {
-        name: _one(copies, function, offset, command, script) for name, script in ways.items()
-    }
+    return {name: _one(copies, function, offset, command, script) for name, script in ways.items()}
 
 
 def _one(

@@ -156,7 +156,7 @@ class Guest:
         traced = self._traced
         enabled, _ = enable(compiled.program, load_all(), traced.kernel, zero=False)
         means = means_of(traced, memory, compiled.plant)
-        parts = split(enabled, traced.isa, means, traced.personality)
+        parts = split(enabled, means, traced)
         probed: list[tuple[ProbeName, int, tuple[int, ...]]] = [
             (e.probe.name, e.probe.id, e.clauses) for e in parts.running
         ]
@@ -191,7 +191,7 @@ class Guest:
 
     def trace(self, program: Program, command: str) -> Ran:
         """Plant, run the command, unplant.  Raises KinstError."""
-        text, said = [], list[str]()
+        text, said = list[str](), list[str]()
         report = replace(silent_report(), write=text.append, say=said.append)
         self._output.clear()
         self.target.stop()

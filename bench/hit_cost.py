@@ -139,7 +139,9 @@ class Place:
 def find_place(guest: Guest) -> tuple[Place, Program]:
     """Where to probe, and the program that counts at all instructions of the function: what the
     read runs in the driver, or else vfs_read, whichever has an instruction to be found first."""
-    named = guest.compile("-n", "kinst::*read*zero*:0, kinst::vfs_read:0 { @[probefunc] = count(); }")
+    named = guest.compile(
+        "-n", "kinst::*read*zero*:0, kinst::vfs_read:0 { @[probefunc] = count(); }"
+    )
     counts = counts_of(guest.trace(named, f"rounds {PROBING} 1"))
     functions = sorted((name for name, n in counts.items() if n >= PROBING), key="vfs_read".__eq__)
     for function in functions:
@@ -387,7 +389,9 @@ def show(costs: Sequence[Cost], place: Place, passes: int) -> None:
             table.add_row(f"{one.name}, a call", f"{one.call_ns:,.0f}")
             continue
         ratios = [
-            f"{by_name[peer].hit_ns / one.hit_ns:,.1f}" if peer in by_name and one.hit_ns > 0 else "-"
+            f"{by_name[peer].hit_ns / one.hit_ns:,.1f}"
+            if peer in by_name and one.hit_ns > 0
+            else "-"
             for peer in PEERS.values()
         ]
         table.add_row(

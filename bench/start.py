@@ -1,0 +1,156 @@
+"""How soon the first record is there, and how many records a second arrive.
+
+    .venv/bin/python bench/start.py [--runs N] [--hits N] [--json FILE]
+
+The first: kinst traces one instruction of vfs_read in a VM that is already prepared; its own -v
+message splits the time from the start of its process to the first printed record by stage.  The
+time from outside, by this benchmark's clock, is from before the process is made to the arrival
+of the first byte of a record.
+
+The second: a guest program calls read(2) as fast as it can while each call makes a record of a
+time and two registers, printed as text into a file.  Arrived and dropped records are counted;
+together they are the hits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.guest import compile_programs
+from kinst.core.errors import KinstError
+
+KINST = Path(sys.executable).with_name("kinst")
+SECONDS = 120
+SITE = "kinst::vfs_read:0"
+FIRST = SITE + ' { printf("%d\\n", timestamp); }'
+RECORD = (
+    SITE + ' /execname == "reads"/ { printf("%d %x %x\\n", timestamp, regs[R_RSI], regs[R_RDX]); }'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Seconds: from outside, and of each stage as kinst tells them, in order."""
+
+    outside: float
+    told: float
+    stages: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """hits: reads that the guest made, in guest_seconds.  seconds: from the first record's
+    arrival to the end of kinst."""
+
+    hits: int
+    arrived: int
+    dropped: int
+    guest_seconds: float
+    seconds: float
+
+
+def start_once() -> Start:
+    """One run of kinst, ended at its first record.  Raises KinstError."""
+    argv = [str(KINST), "-q", "-v", "-n", FIRST, "-c", "cat /etc/passwd >/dev/null"]
+    began = time.monotonic()
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as kinst:
+        assert kinst.stdout is not None
+        kinst.stdout.read(1)
+        outside = time.monotonic() - began
+        said = kinst.communicate(timeout=SECONDS)[1].decode()
+    found = re.search(r"([\d.]+) s to the first record: (.*)", said)
+    if kinst.returncode or found is None:
+        raise KinstError(f"kinst ended with {kinst.returncode}: {said.strip()}")
+    stages = {k: float(s) for k, s in re.findall(r"([^,]+?) ([\d.]+) s(?:, |$)", found[2])}
+    return Start(outside, float(found[1]), stages)
+
+
+def flow(program: str, hits: int) -> Flow:
+    """Trace `hits` reads of the compiled guest program.  Raises KinstError."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "records"
+        argv = [str(KINST), "-q", "-o", str(out), "--copy", program, "-n", RECORD,
+                "-c", f"reads {hits}"]  # fmt: skip
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as kinst:
+            while kinst.poll() is None and not (out.exists() and out.stat().st_size):
+                time.sleep(0.005)
+            began = time.monotonic()
+            printed, said = kinst.communicate(timeout=SECONDS)
+            took = time.monotonic() - began
+        found = re.search(r"reads \d+ ns ([\d.]+)", printed.decode())
+        if kinst.returncode or found is None:
+            raise KinstError(f"kinst ended with {kinst.returncode}: {said.decode().strip()}")
+        with out.open("rb") as file:
+            arrived = sum(1 for line in file if line.strip())
+    dropped = sum(int(n) for n in re.findall(r"(\d+) drops? on CPU", said.decode()))
+    return Flow(hits, arrived, dropped, float(found[1]) * hits / 1e9, took)
+
+
+def show(starts: Sequence[Start], flows: Sequence[Flow]) -> None:
+    console = Console(width=100 if not sys.stdout.isatty() else None)
+    table = Table(title=f"seconds to the first record, {len(starts)} runs")
+    for column in ("", "least", "median", "most"):
+        table.add_column(column, justify="right" if column else "left")
+    rows = {name: [s.stages.get(name, 0.0) for s in starts] for s in starts for name in s.stages}
+    rows |= {"all, kinst says": [s.told for s in starts]}
+    rows |= {"all, from outside": [s.outside for s in starts]}
+    for name, seconds in rows.items():
+        middle = statistics.median(seconds)
+        table.add_row(name, f"{min(seconds):.2f}", f"{middle:.2f}", f"{max(seconds):.2f}")
+    console.print(table)
+    for one in flows:
+        rate = one.hits / one.guest_seconds
+        exact = "all accounted for" if one.arrived + one.dropped == one.hits else "NOT ALL THERE"
+        print(
+            f"{one.hits:,} hits at {rate:,.0f} a second: {one.arrived:,} records arrived, "
+            f"{one.dropped:,} dropped, {exact}; printed in {one.seconds:.2f} s "
+            f"({one.arrived / one.seconds:,.0f} a second)"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="How soon and how fast records arrive.")
+    parser.add_argument("--runs", type=int, default=5, help="starts to time (5)")
+    parser.add_argument("--hits", type=int, default=1_000_000, help="records to make (1000000)")
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    options = parser.parse_args(argv)
+    load = os.getloadavg()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            (reads,) = compile_programs(("reads",), Path(folder))
+            starts = [start_once() for _ in range(options.runs)]
+            flows = [flow(reads, options.hits)]
+    except (KinstError, subprocess.TimeoutExpired) as error:
+        print(f"start: {error}", file=sys.stderr)
+        return 1
+    show(starts, flows)
+    middle = statistics.median(s.outside for s in starts)
+    print(f"{'met   ' if middle < 5 else 'MISSED'} first record under 5 s: {middle:.2f} s")
+    after = os.getloadavg()
+    print(
+        f"load of this machine's {os.cpu_count()} CPUs: {load[0]:.1f} before, {after[0]:.1f} after"
+    )
+    if options.json:
+        figures = {"starts": [asdict(s) for s in starts], "flows": [asdict(f) for f in flows]}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
