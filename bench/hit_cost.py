@@ -367,41 +367,57 @@ def cost(mode: Mode, untraced: Mode) -> Cost:
 
 
 JUMP, TRAP = "kinst jump: @ = count()", "kinst trap: @ = count()"
+ALL = "all: "
 PEERS = {
-    "x kprobe jump": "kprobe event, jump, trace buffer",
-    "x kprobe trap": "kprobe event, trap, trace buffer",
-    "x BPF jump": "BPF as bpftrace's @ = count(), jump",
-    "x gdb": "gdb breakpoint, ignored",
+    "kprobe jump": "kprobe event, jump, trace buffer",
+    "kprobe trap": "kprobe event, trap, trace buffer",
+    "BPF jump": "BPF as bpftrace's @ = count(), jump",
+    "gdb": "gdb breakpoint, ignored",
+}
+ALL_PEERS = {
+    "kprobes": "all: kprobe events, trace buffer",
+    "tracing off": "all: kprobe events, tracing off",
+    "BPF": "all: BPF as bpftrace's @ = count()",
 }
 
 
-def show(costs: Sequence[Cost], place: Place, passes: int) -> None:
+def ratio(ns: float, peer: float) -> str:
+    """How many times cheaper than the peer; 0.25 is four times dearer."""
+    return f"{peer / ns:,.1f}" if ns > 0 and peer / ns >= 0.1 else f"{peer / max(ns, 0.1):.2g}"
+
+
+def table_of(title: str, costs: Sequence[Cost], peers: dict[str, str]) -> Table:
     by_name = {one.name: one for one in costs}
-    console = Console(width=max(130, Console().width) if not sys.stdout.isatty() else None)
-    table = Table(
-        title=f"ns per hit at {place.function}+{place.offset} ({place.text}); least of all"
-        f" rounds of {passes} passes; x: how many times cheaper than"
-    )
-    for column in ("", "ns/hit", "passes", "median", *PEERS):
-        table.add_column(column, justify="left" if not column else "right")
+    table = Table(title=title)
+    table.add_column("", no_wrap=True)
+    for column in ("ns/hit", "passes", "median", *(f"x {peer}" for peer in peers)):
+        table.add_column(column, justify="right")
     for one in costs:
         if not one.hits:
             table.add_row(f"{one.name}, a call", f"{one.call_ns:,.0f}")
             continue
-        ratios = [
-            f"{by_name[peer].hit_ns / one.hit_ns:,.1f}"
-            if peer in by_name and one.hit_ns > 0
-            else "-"
-            for peer in PEERS.values()
-        ]
         table.add_row(
-            one.name, f"{one.hit_ns:,.0f}", f"{one.low:,.0f} to {one.high:,.0f}",
-            f"{one.median:,.0f}", *ratios,
-        )  # fmt: skip
-    console.print(table)
+            one.name,
+            f"{one.hit_ns:,.0f}",
+            f"{one.low:,.0f} to {one.high:,.0f}",
+            f"{one.median:,.0f}",
+            *(ratio(one.hit_ns, by_name[peer].hit_ns) for peer in peers.values()),
+        )
+    return table
+
+
+def show(costs: Sequence[Cost], place: Place, passes: int) -> None:
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    method = f"least of all rounds of {passes} passes; x: how many times cheaper than"
+    one_site = [one for one in costs if not one.name.startswith(ALL)]
+    title = f"ns per hit at {place.function}+{place.offset} ({place.text}); {method}"
+    console.print(table_of(title, one_site, PEERS))
+    every = [one for one in costs if one.name.startswith(ALL)]
+    title = f"ns per hit, all instructions of {place.function}; {method}"
+    console.print(table_of(title, every, ALL_PEERS))
     for one in costs:
         if one.note:
-            console.print(f"{one.name}: {one.note}")
+            console.print(f"{one.name}: {one.note}", highlight=False)
 
 
 def targets(costs: Sequence[Cost]) -> list[tuple[str, bool]]:
