@@ -168,6 +168,7 @@ class Trace:
         self._timers = Timers()
         rate = compiled.options.switchrate
         self._every = PRINT_SECONDS if rate == Options().switchrate else rate / 1e9
+        self._aggrate = compiled.options.aggrate / 1e9
         self._first = True
         self._gone: Gone | None = None
 
@@ -178,7 +179,7 @@ class Trace:
         if placed.counters is not None:
             size = placed.layout.counters_size // 8
             counters = [words[at // 8 : at // 8 + size] for at in placed.counters.offsets]
-        store = AggregationStore(
+        store = self._store = AggregationStore(
             self._view, placed.scratch, compiled.program, placed.layout, counters
         )
         shown = AggOptions(
@@ -231,12 +232,17 @@ class Trace:
         self._timers.start(self._parts.host)
 
     def _loop(self) -> None:
+        merge_at = time.monotonic() + self._aggrate
         while is_active(self._view) and not self._report.stop_requested():
             if not self._wait(self._timers.wait(FIRST_SECONDS if self._first else self._every)):
                 break
             while is_active(self._view) and (timer := self._timers.due()) is not None:
                 self._fire_timer(timer)
             self._print(self._drainer.batch())
+            if time.monotonic() >= merge_at:
+                # Tables of many keys are emptied before they are full.
+                self._store.snapshot()
+                merge_at = time.monotonic() + self._aggrate
 
     def _fire_timer(self, enabled: Enabled) -> None:
         assert enabled.timer is not None
