@@ -21,8 +21,9 @@ What is done for fairness:
   arguments, and "tracing off" (only the event's own hit counter counts) is there too.
 - BPF is what bpftrace compiles `@ = count()` to (tests/programs/bpfcount.c), without bpftrace.
 - gdb has no symbols to load, and only passes the hits by (`ignore`), or runs an empty command.
-- Differences of some 30 ns between modes of kinst are QEMU's: it looks addresses up in a small
-  direct-mapped table, where a page that a probe touches may or may not meet one of the kernel's.
+- Differences of tens of ns between modes of kinst, now and then 100, are QEMU's: it looks
+  addresses up in a small direct-mapped table, where a page that a probe touches may or may not
+  meet one of the kernel's.  Figures of one run decide nothing so small.
 - Modes of kinst that record print into memory, all records fit the buffer.
 """
 
