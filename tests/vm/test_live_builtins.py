@@ -30,7 +30,7 @@ def test_who_runs(
         kinst::{read_function}:0 /execname == "threads"/
         {{
             @[pid, tid, ppid, uid, cpu] = count();
-            @threads[tid, curthread] = count();
+            @threads[tid, (uint64_t)curthread] = count();
             @names[probeprov, probemod, probefunc, probename, execname] = count();
         }}
         END
@@ -57,14 +57,15 @@ def test_who_runs(
 
 def test_curthread_is_the_current_task(reads: Path) -> None:
     """do_exit() passes the current task to exit_files() as its first argument."""
-    done = kinst(
-        "-q", "-n",
-        'kinst::exit_files:0 { @[execname, curthread == regs[R_RDI], arg0 == regs[R_RDI]] '
-        "= count(); }",
-        "-c", "for i in 1 2 3 4 5; do reads 1; done", copy=[reads],
-    ).good()  # fmt: skip
+    program = """
+        kinst::exit_files:0
+        {
+            @[execname, (uint64_t)curthread == regs[R_RDI]] = count();
+        }"""
+    command = "for i in 1 2 3 4 5; do reads 1; done"
+    done = kinst("-q", "-n", program, "-c", command, copy=[reads]).good()
     found = counts(done.out)
-    assert found["reads", "1", "1"] == 5
+    assert found["reads", "1"] == 5
     assert {key[1] for key in found} == {"1"}
 
 
