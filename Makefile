@@ -26,7 +26,7 @@ lint: setup
 	@echo 'lint: ruff check, ruff format, mypy --strict'
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
-	@$(PYTHON) -m mypy --strict kinst setup
+	@$(PYTHON) -m mypy --strict kinst setup bench
 
 test: lint
 	@$(PYTEST) -m 'not slow'

@@ -48,7 +48,8 @@ def run(request: Request, report: Report) -> int:
         return 0
     if not compiled.patterns:
         raise KinstError("no probes specified", "-n or -s names some; -h is help")
-    if not wants_kernel(compiled.patterns, providers):
+    commanded = bool(request.command) and not request.list_probes
+    if not (commanded or wants_kernel(compiled.patterns, providers)):
         return _with_machine(request, compiled, Traced(isa), report)
     files = find_files(request, report.progress)
     room = scratch_needed(
@@ -62,7 +63,7 @@ def run(request: Request, report: Report) -> int:
         kernel = RunningKernel(target, personality, isa)
         slide = personality.facts.slide
         text = ((elf.address("_text") or 0) + slide, (elf.address("_etext") or 0) + slide)
-        if request.command and not (request.list_probes or request.compile_only):
+        if commanded and not request.compile_only:
             pid = target.prepare_command(request.command)
             compiled = compile_request(request, isa, target_pid=pid)
         return _with_machine(
@@ -86,6 +87,11 @@ def _with_machine(request: Request, compiled: Compiled, traced: Traced, report: 
         report.write("\n".join(rows) + "\n")
         return 0
     _tell_refused(parts, report)
+    if parts.stopped and not compiled.plant:
+        report.say(
+            f"kinst: {len(parts.stopped)} probes are stop-planted: the machine stops at each hit,"
+            " for milliseconds" + (" (no scratch memory there)" if not memory.address else "")
+        )
     layout = _layout(compiled, parts)
     placed = place_all(traced, memory, compiled, layout, parts.running)
     built = build(compiled.program, parts, placed, traced)

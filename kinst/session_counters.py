@@ -12,6 +12,10 @@ from kinst.session_layout import LEAF
 REACH = 1 << 31  # of a signed 32-bit displacement
 STEP = 64 << 20
 SLACK = 16 << 20  # of the reach, kept for the blocks themselves
+# Blocks must not have the page colour of the per-CPU base page, which kernel code touches all
+# the time (current, the stack canary): in a direct-mapped TLB, as QEMU's is, they would evict
+# each other at every hit.  Any distance does that is no multiple of 64 pages or so.
+COLOUR = 0x95000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +60,14 @@ def map_counters(
     gaps = [b - a for a, b in pairwise(ordered)]
     room = counters_room(len(bases))
     offset = scratch_size - room
-    # The first block starts where the lowest base lies within its leaf.
+    # The first block starts somewhere in its leaf.
     span = highest - lowest + block_size + LEAF
     if span > room or any(gap < block_size for gap in gaps):
         return None
     size = (span + LEAF - 1) & -LEAF
     for virtual in _places(lowest, highest):
         if target.map_alias(virtual, offset, size):
-            start = virtual + lowest % LEAF
-            inside = offset + lowest % LEAF
+            within = (lowest + COLOUR) % LEAF
+            start, inside = virtual + within, offset + within
             return Counters(start - lowest, tuple(inside + base - lowest for base in bases))
     return None

@@ -68,14 +68,14 @@ def pack(isa: Isa, registers: Mapping[int, int], context: Context) -> NDArray[np
 class HostClock:
     """Time for host-run clauses: the guest's monotonic clock as the host can follow it.
 
-    Without a target it is the host's own monotonic clock.  A stopped guest's time stands still,
-    so the difference is taken anew at each resume.
+    Without a target it is the host's own monotonic clock.  It is made while the guest stands.
+    A stopped guest's time stands still, so the difference is taken anew at each resume.
     """
 
     def __init__(self, clock: Clock | None) -> None:
-        self._ahead = clock.base_ns - time.monotonic_ns() if clock else 0
-        self._stopped_at: int | None = None
+        self._ahead = clock.now_ns - time.monotonic_ns() if clock else 0
         self._follows = clock is not None
+        self._stopped_at = time.monotonic_ns() if clock else None
 
     def stopped(self) -> None:
         if self._follows and self._stopped_at is None:

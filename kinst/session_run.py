@@ -159,7 +159,7 @@ class Trace:
         self._view = placed.memory.view
         self._probes = {e.probe.id: e.probe for e in (*parts.running, parts.error)}
         self._epids = {e.epid + k: e.probe for e in parts.running for k in range(len(e.clauses))}
-        clock = HostClock(traced.facts.clock if traced.facts else None)
+        clock = HostClock(traced.personality.clock() if traced.personality else None)
         self._runner = HostRunner(traced, built, placed.memory.native, clock, compiled.program)
         self._rings = Rings(self._view, placed.scratch)
         self._drainer = Drainer(self._rings)

@@ -56,13 +56,16 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """ns = base_ns + ((cycles - base_cycles) * mult >> shift); wall = ns + wall_offset."""
+    """ns = base_ns + ((cycles - base_cycles) * mult >> shift); wall = ns + wall_offset.
+
+    now_ns: on the same scale, when the kernel last looked at its clock."""
 
     base_cycles: int
     base_ns: int
     mult: int
     shift: int
     wall_offset: int
+    now_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,10 @@ class Personality(Protocol):
     """One operating system: what must be known of it."""
 
     facts: Facts
+
+    def clock(self) -> Clock | None:
+        """facts.clock, read anew: its now_ns is the last tick's."""
+        ...
 
     def functions(self) -> Sequence[Function]:
         """Every function of every image, in address order."""

@@ -36,15 +36,16 @@ def incompatible(left: DType, op: str, right: DType, span: Span) -> DError:
 
 
 def common_pointer(left: typed.Expr, right: typed.Expr) -> PointerType | None:
-    """The type in which two pointers, or a pointer and a constant 0, can be compared."""
+    """The type in which two pointers, or a pointer and an integer (curthread == regs[R_RDI]),
+    can be compared."""
     a, b = left.type, right.type
     if isinstance(a, PointerType) and isinstance(b, PointerType):
         if is_void_pointer(b):
             return a
         return b if is_void_pointer(a) or same(a.to, b.to) else None
-    if isinstance(a, PointerType) and is_zero(right):
+    if isinstance(a, PointerType) and is_integer(b):
         return a
-    if isinstance(b, PointerType) and is_zero(left):
+    if isinstance(b, PointerType) and is_integer(a):
         return b
     return None
 

@@ -14,12 +14,18 @@ from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function
-from kinst.core.target import Facts
+from kinst.core.target import Clock, Facts
 from kinst.image.btf import Btf, cache_folder, open_btf
 from kinst.image.elf import Elf, build_id_in
 from kinst.image.orc import Orc, open_orc
 from kinst.image.tables import KernelTables
-from kinst.targets.linux_facts import gather, page_table_levels, page_table_root
+from kinst.targets.linux_facts import (
+    ISA_NAMES,
+    clock,
+    gather,
+    page_table_levels,
+    page_table_root,
+)
 from kinst.targets.linux_ftrace import Ftrace, FtraceRecord
 from kinst.targets.linux_functions import FunctionTable
 from kinst.targets.linux_memory import MASK, Kernel, Memory
@@ -33,13 +39,19 @@ CHUNK = 1 << 20
 class Linux:
     """A running Linux kernel.  Made by attach()."""
 
-    def __init__(self, kernel: Kernel, btf: Btf, facts: Facts) -> None:
+    def __init__(self, kernel: Kernel, btf: Btf, facts: Facts, isa: str) -> None:
         self.facts = facts
+        self._btf = btf
+        self._isa = isa
         self._kernel = kernel
         self._tables = KernelTables(kernel.elf)
         self.table = FunctionTable(kernel.elf, kernel.slide)
         self.ftrace = Ftrace(kernel, btf)
         self._refusals = Refusals(kernel, self._tables, self.table, self.ftrace)
+
+    def clock(self) -> Clock | None:
+        """facts.clock, read anew: its now_ns is the last tick's."""
+        return clock(self._kernel, self._btf, ISA_NAMES[self._isa], self.facts.per_cpu_bases[0])
 
     def functions(self) -> Sequence[Function]:
         """Every function of the kernel under its canonical name, in address order."""
@@ -185,4 +197,4 @@ def attach(
             "it needs a kernel built with CONFIG_DEBUG_INFO_BTF",
         )
     facts = gather(kernel, btf, isa)
-    return Linux(kernel, btf, facts if hook_bugs else replace(facts, bug_hook=0))
+    return Linux(kernel, btf, facts if hook_bugs else replace(facts, bug_hook=0), isa)

@@ -26,16 +26,16 @@ class IsaNames:
 
     trap_hook: the C function that a breakpoint reaches with pt_regs.  pc: pt_regs' member.
     pc_delta: saved pc minus the breakpoint instruction's address.
-    clocksource: the one whose cycles are those of the ISA's timestamp instruction.
+    clocksources: those whose cycles are the ones of the ISA's timestamp instruction.
     """
 
     trap_hook: str
     pc: str
     pc_delta: int
-    clocksource: str
+    clocksources: tuple[str, ...]
 
 
-ISA_NAMES = {"amd64": IsaNames("exc_int3", "ip", 1, "tsc")}
+ISA_NAMES = {"amd64": IsaNames("exc_int3", "ip", 1, ("tsc", "tsc-early"))}
 
 
 def builtins(kernel: Kernel, btf: Btf) -> dict[str, Access]:
@@ -121,10 +121,11 @@ def clock(kernel: Kernel, btf: Btf, names: IsaNames, per_cpu_base: int) -> Clock
     wall = signed(field("offs_real"))
     source = field("tkr_mono.clock")
     name_at = kernel.number(source + btf.offset("clocksource", "name"))
-    if kernel.text(name_at, 32) == names.clocksource:
-        shift = field("tkr_mono.shift", 4)
-        base = field("tkr_mono.base") + (field("tkr_mono.xtime_nsec") >> shift)
-        return Clock(field("tkr_mono.cycle_last"), base, field("tkr_mono.mult", 4), shift, wall)
+    shift = field("tkr_mono.shift", 4)
+    now = field("tkr_mono.base") + (field("tkr_mono.xtime_nsec") >> shift)
+    if kernel.text(name_at, 32) in names.clocksources:
+        cycles, mult = field("tkr_mono.cycle_last"), field("tkr_mono.mult", 4)
+        return Clock(cycles, now, mult, shift, wall, now)
     if not kernel.has("cyc2ns") or not btf.has("cyc2ns_data", "cyc2ns_mul"):
         return None
     data = per_cpu_base + kernel.per_cpu("cyc2ns") & MASK
@@ -143,7 +144,7 @@ def clock(kernel: Kernel, btf: Btf, names: IsaNames, per_cpu_base: int) -> Clock
             for member in ("tick_raw", "tick_gtod")
         )
         base += monotonic - raw
-    return Clock(0, base, mult, shift, wall)
+    return Clock(0, base, mult, shift, wall, now)
 
 
 def page_table_root(kernel: Kernel) -> int:

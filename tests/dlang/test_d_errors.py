@@ -101,7 +101,7 @@ BODIES = [
     ("x = curthread + 1;", "D_OP_INCOMPAT", 5, 'incompatible types: "void *" + "int"'),
     ("x = 1 - (char *)arg0;", "D_OP_INCOMPAT", 5, 'incompatible types: "int" - "char *"'),
     ("x = execname == 1;", "D_OP_INCOMPAT", 5, 'incompatible types: "string" == "int"'),
-    ("x = curthread == 1;", "D_OP_INCOMPAT", 5, 'incompatible types: "void *" == "int"'),
+    ("x = curthread == \"a\";", "D_OP_INCOMPAT", 5, 'incompatible types: "void *" == "string"'),
     ("x = (char *)arg0 < (int *)arg1;", "D_OP_INCOMPAT", 5, '"char *" < "int *"'),
     ("x = 1 / 0;", "D_DIV_ZERO", 5, "expression contains division by zero"),
     ("x = pid % 0;", "D_DIV_ZERO", 5, "expression contains division by zero"),
