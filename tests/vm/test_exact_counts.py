@@ -65,3 +65,20 @@ def test_clauses_that_do_more_than_count(
         assert found[str(site.offset),] == 3 * count
     # One process makes the reads, so no two CPUs add to the global variable at once.
     assert found["hits",] == count * len(sites)
+
+
+@pytest.mark.parametrize("way", ["jump", "trap"])
+def test_two_processes_at_once(once: list[Row], reads: Path, way: str) -> None:
+    """On both CPUs: a counter, a table of keys and a distribution, none lost or doubled."""
+    site = next(row for row in once if row.offset > 0 and (row.way == "jump" or way != "jump"))
+    done = kinst(
+        "-x", f"plant={way}", *program([once[0]], "@[probename] = count();"),
+        "-n", f"{site.name} {{ @k[cpu, regs[R_RDX]] = count(); @q = quantize(regs[R_RDX]); }}",
+        "-n", 'END { printa("key %d %d %@d\\n", @k); }',
+        "-c", "reads 150000 & reads 150000; wait", copy=[reads],
+    ).good()  # fmt: skip
+    found = counts(done.out)
+    assert found["0",] == 300_000
+    assert sum(n for key, n in found.items() if key[0] == "key") == 300_000
+    assert {key[2] for key in found if key[0] == "key"} == {"1"}
+    assert "drop" not in done.err, done.err
