@@ -26,9 +26,9 @@ UNREPEATABLE = ("rdtsc", "rdtscp", "rdrand", "rdseed", "rdpmc")
 # what needs a device or an operating system around it.
 NOT_EMULATED = {
     "encls", "invpcid", "lldt", "ltr", "monitor", "monitorx", "mov", "rdpkru", "stgi",
-    "ud2", "vextracti128", "vmcall", "vmmcall", "vmovdqa", "vmovdqu", "vpermi2d", "vprord", "wrpkru",
+    "vextracti128", "vmcall", "vmmcall", "vmovdqa", "vmovdqu", "vpermi2d", "vprord", "wrpkru",
     "xgetbv", "xrstor64", "xrstors64", "xsaves64", "xsetbv", "tilerelease", "serialize",
-    "pvalidate", "rmpadjust",
+    "pvalidate", "rmpadjust", "ud2",
 }  # fmt: skip
 
 

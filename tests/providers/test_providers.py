@@ -30,9 +30,7 @@ class FakeKernel:
 
 def match(provider: str, function: str, name: str) -> list[str]:
     pattern = ProbePattern(provider, "", function, name)
-    return [
-        str(f.name) for p in load_all().values() for f in p.match(pattern, FakeKernel())
-    ]
+    return [str(f.name) for p in load_all().values() for f in p.match(pattern, FakeKernel())]
 
 
 def test_every_file_is_a_provider() -> None:
