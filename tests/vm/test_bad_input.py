@@ -166,14 +166,25 @@ def test_a_kernel_that_is_no_kernel(prepared: Prepared, tmp_path: Path) -> None:
 
 
 def test_a_debug_file_of_another_kernel(prepared: Prepared, tmp_path: Path) -> None:
-    """The build-ids differ: told, with both."""
-    other = tmp_path / "other.c"
-    other.write_text("int main(void) { return 0; }\n")
-    program = tmp_path / "other"
-    subprocess.run(["gcc", "-g", "-Wl,--build-id", "-o", program, other], check=True)
+    """A program that is no kernel; and the right kernel, but another build of it: both
+    build-ids are told."""
+    source, program = tmp_path / "other.c", tmp_path / "other"
+    source.write_text("int main(void) { return 0; }\n")
+    subprocess.run(["gcc", "-g", "-Wl,--build-id", "-o", program, source], check=True)
     done = kinst("--kernel", str(prepared.kernel), "--debug", str(program), "-n", PROBE)
-    assert done.status == 1 and "Traceback" not in done.err, done
-    assert len(done.err.splitlines()) == 1, done.err
+    one_line(done, 1, rf"{program}: .*vmlinux.*")
+
+    other = tmp_path / "vmlinux"
+    subprocess.run(["objcopy", "--strip-debug", prepared.debug, other], check=True)
+    notes = subprocess.run(["readelf", "-n", other], capture_output=True, text=True, check=True)
+    (right,) = re.findall(r"Build ID: (\w+)", notes.stdout)
+    wrong = f"{int(right[:2], 16) ^ 1:02x}{right[2:]}"
+    data = other.read_bytes()
+    assert data.count(bytes.fromhex(right)) == 1
+    other.write_bytes(data.replace(bytes.fromhex(right), bytes.fromhex(wrong)))
+    done = kinst("--kernel", str(prepared.kernel), "--debug", str(other), "-n", PROBE)
+    one_line(done, 1, f".*{right}.*{wrong}.*")
+    other.unlink()
 
 
 def test_a_kernel_that_does_not_come_up() -> None:
