@@ -47,7 +47,8 @@ class Spans:
 
 
 def spans(start: U64, size: U64) -> Spans:
-    """Spans in order of their starts."""
+    """Spans in order of their starts; empty ones are left out, for they overlap nothing."""
+    start, size = start[size > 0], size[size > 0]
     order = np.argsort(start, kind="stable")
     return Spans(start[order], size[order])
 
