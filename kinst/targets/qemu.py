@@ -24,6 +24,7 @@ from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_p
 
 _CONSOLE_LINES = 2000
 _LAST_LINES = 30
+_TROUBLE_LINES = 120  # of the console's end in which trouble is looked for
 _PANIC = re.compile(r"Kernel panic - not syncing: .*")
 _TROUBLE = re.compile(
     r"BUG: .*|Oops: .*|WARNING: CPU: .*|general protection fault.*|"
@@ -225,9 +226,13 @@ class Qemu:
                 self.init_runs = True
 
     def last_lines(self) -> str:
-        """The end of the console, for an error's reader."""
-        lines = [*list(self.console)[-_LAST_LINES:], self._partial.rstrip("\r")]
-        return "\n".join(lines).strip("\n")
+        """The console from the first line of trouble on, or its end, for an error's reader."""
+        lines = [*self.console, self._partial.rstrip("\r")]
+        recent = lines[-_TROUBLE_LINES:]
+        bad = (k for k, line in enumerate(recent) if _PANIC.search(line) or _TROUBLE.search(line))
+        start = next(bad, None)
+        shown = lines[-_LAST_LINES:] if start is None else recent[start:]
+        return "\n".join(shown).strip("\n")
 
     def ended(self, grace: float) -> Gone | None:
         """Why QEMU ended, if it does within grace seconds."""
