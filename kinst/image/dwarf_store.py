@@ -1,0 +1,87 @@
+"""A file of numpy arrays that can be mapped: how an index of debug information is kept.
+
+Layout: magic, length of the header, checksum of the header, the header (JSON: the key that the
+arrays were made for, and each array's type, offset and length), the arrays (8-byte aligned),
+the magic again.  A file is written under another name and renamed when all of it is on disk,
+so that readers see a whole file and of two writers the later one wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import tempfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+# Elements of arrays are plain numbers to the compiled code, whatever numpy calls them.
+U8: TypeAlias = npt.NDArray[Any]
+I64: TypeAlias = npt.NDArray[Any]
+Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+
+MAGIC = b"kinst index 03\n\0"
+FIXED = len(MAGIC) + 8
+
+
+def save(path: Path, key: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Write the arrays to path, atomically.  False when the folder cannot be written.
+
+    key: what the arrays were made for; load() compares it.
+    """
+    table, at = {}, 0
+    for name, array in arrays.items():
+        table[name] = [array.dtype.str, at, len(array)]
+        at += array.nbytes + 7 & -8
+    header = json.dumps({"key": key, "size": at, "arrays": table}).encode()
+    header += b" " * (-(FIXED + len(header)) % 8)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(MAGIC)
+                file.write(len(header).to_bytes(4, "little"))
+                file.write(zlib.crc32(header).to_bytes(4, "little"))
+                file.write(header)
+                for array in arrays.values():
+                    file.write(np.ascontiguousarray(array).data)
+                    file.write(bytes(-array.nbytes % 8))
+                file.write(MAGIC)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        return True
+    return False
+
+
+def load(path: Path, key: str) -> Arrays | None:
+    """The arrays of a file that save() wrote for this key, mapped; None when it is no such file."""
+    try:
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):
+        return None
+    if data[: len(MAGIC)] != MAGIC or data[-len(MAGIC) :] != MAGIC or len(data) < FIXED:
+        return None
+    size = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 4], "little")
+    header = data[FIXED : FIXED + size]
+    if zlib.crc32(header) != int.from_bytes(data[len(MAGIC) + 4 : FIXED], "little"):
+        return None
+    # The checksum says that this is what save() wrote.
+    found = json.loads(header)
+    if found["key"] != key or len(data) != FIXED + size + found["size"] + len(MAGIC):
+        return None
+    return {
+        name: np.frombuffer(data, dtype=kind, offset=FIXED + size + at, count=count)
+        for name, (kind, at, count) in found["arrays"].items()
+    }
