@@ -6,7 +6,9 @@ programs -> compiled D -> target (boots meanwhile) -> personality -> probes -> w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pprint import pformat
 
 from kinst.codegen.records import lay_out_program
@@ -18,12 +20,14 @@ from kinst.dlang.unparse import unparse
 from kinst.image.elf import open_elf
 from kinst.providers import load_all
 from kinst.session_build import Built, Parts, build, fill, split
+from kinst.session_conditions import with_conditions
 from kinst.session_counters import counters_room
+from kinst.session_inline import expanded, wants_expansion
 from kinst.session_kernel import RunningKernel
 from kinst.session_layout import scratch_needed, sizes
 from kinst.session_list import list_all, list_enabled
 from kinst.session_machine import Placed, Traced, make_memory, means_of, place_all
-from kinst.session_probes import check_arguments, enable, wants_kernel
+from kinst.session_probes import Enabled, check_arguments, enable, wants_kernel
 from kinst.session_program import Compiled, compile_request
 from kinst.session_report import Report
 from kinst.session_request import Request
@@ -36,7 +40,7 @@ def run(request: Request, report: Report) -> int:
     isa = isa_of(request)
     compiled = compile_request(request, isa, target_pid=0)
     report.stage("compile D")
-    if request.show_program:
+    if request.show_program and not wants_expansion(compiled):
         report.write(unparse(compiled.tree))
     if request.dump in ("tree", "typed"):
         value = compiled.tree if request.dump == "tree" else compiled.program
@@ -66,15 +70,21 @@ def run(request: Request, report: Report) -> int:
         if commanded and not request.compile_only:
             pid = target.prepare_command(request.command)
             compiled = compile_request(request, isa, target_pid=pid)
-        return _with_machine(
-            request, compiled, Traced(isa, target, personality, kernel, text), report
-        )
+        traced = Traced(isa, target, personality, kernel, text)
+        if wants_expansion(compiled):
+            compiled = expanded(request, compiled, traced, elf, report)
+            if request.show_program:
+                report.write(unparse(compiled.tree) + "\n")
+        return _with_machine(request, compiled, traced, report)
 
 
 def _with_machine(request: Request, compiled: Compiled, traced: Traced, report: Report) -> int:
     zero = request.zero or request.list_probes or compiled.options.zdefs
-    enabled, matched = enable(compiled.program, load_all(), traced.kernel, zero=zero)
+    enabled, _ = enable(compiled.program, load_all(), traced.kernel, zero=zero)
     check_arguments(compiled.program, enabled)
+    matched = enabled
+    program, enabled = with_conditions(compiled.program, enabled, traced.isa)
+    compiled = replace(compiled, program=program)
     memory = make_memory(traced, compiled)
     means = means_of(traced, memory, compiled.plant)
     parts = split(enabled, means, traced)
@@ -121,7 +131,7 @@ def _tell_refused(parts: Parts, report: Report) -> None:
     first, reason = parts.refused[0]
     if not parts.running:
         raise KinstError(
-            f"{first.probe.name.function}+{first.probe.name.name} cannot be planted: {reason}",
+            f"{_place(first)} cannot be planted: {reason}",
             "kinst -l -v shows what can",
         )
     count = len(parts.refused)
@@ -130,17 +140,21 @@ def _tell_refused(parts: Parts, report: Report) -> None:
                " (kinst -l -v says why)")  # fmt: skip
 
 
+def _place(enabled: Enabled) -> str:
+    site = enabled.probe.site
+    return f"{site.function.name}+{site.offset}" if site else str(enabled.probe.name)
+
+
 def _tell_matched(
-    compiled: Compiled, parts: Parts, matched: dict[int, int], report: Report
+    compiled: Compiled, parts: Parts, matched: Sequence[Enabled], report: Report
 ) -> None:
+    """matched: the probes by the clauses as they were written."""
     if compiled.options.quiet:
         return
-    lost: dict[int, int] = {}
-    for e, _ in parts.refused:
-        for clause in e.clauses:
-            lost[clause] = lost.get(clause, 0) + 1
+    left = {e.probe.id for e in parts.running}
     for text, clauses in compiled.texts:
-        count = sum(matched.get(c, 0) - lost.get(c, 0) for c in clauses)
+        own = {e.probe.id for e in matched if not set(clauses).isdisjoint(e.clauses)}
+        count = len(own & left)
         if text.letter == "s":
             report.say(script_matched(text.file, count))
         else:

@@ -10,7 +10,7 @@ from kinst.codegen.machine import host_machine, target_machine
 from kinst.codegen.runtime import build_trap_table
 from kinst.core.errors import KinstError
 from kinst.core.isa import Body, CallBody, CountBody, Isa
-from kinst.core.layout import Scratch
+from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK, Scratch
 from kinst.core.probe import Probe
 from kinst.core.target import Personality
 from kinst.dlang import typed
@@ -82,15 +82,15 @@ def split(enabled: Sequence[Enabled], means: Means, traced: Traced) -> Parts:
 
 def frame_rules(
     isa: Isa, personality: Personality, enabled: Sequence[Enabled]
-) -> dict[int, FrameRule]:
-    """How the caller is found at each site, by probe id; sites without a rule are left out."""
+) -> dict[tuple[int, int], FrameRule]:
+    """How the caller is found at each site, by Enabled.key; sites without a rule are left out."""
     slots = {r.d_name: r.slot for r in isa.registers}
     found = {}
     for e in enabled:
         if e.probe.site is not None:
             rule = personality.frame_rule(e.probe.site.address)
             if rule is not None and rule[0] in slots:
-                found[e.probe.id] = FrameRule(slots[rule[0]], rule[1], rule[2])
+                found[e.key] = FrameRule(slots[rule[0]], rule[1], rule[2])
     return found
 
 
@@ -99,7 +99,7 @@ class Built:
     """All that is to be written: descriptors, host code, and for planted probes target code,
     the trap table and the patch plans (hooks first).
 
-    rules: how the caller is found, by probe id.  read: what host code reads memory with, kept
+    rules: how the caller is found, by Enabled.key.  read: what host code reads memory with, kept
     alive here.
     """
 
@@ -109,7 +109,7 @@ class Built:
     hooks: Plan
     sites: Plan
     traps: bytes
-    rules: Mapping[int, FrameRule]
+    rules: Mapping[tuple[int, int], FrameRule]
     read: native.NativeRead
 
 
@@ -123,7 +123,7 @@ _NOTHING = Plan((), (), (), (), (), 0)
 def build(program: typed.Program, parts: Parts, placed: Placed, traced: Traced) -> Built:
     """Compile for host and target, and plan the patches.  Raises KinstError."""
     isa, scratch, base = traced.isa, placed.scratch, placed.memory.native
-    in_target = frozenset(e.probe.id for e, _ in parts.planted)
+    in_target = frozenset(e.key for e, _ in parts.planted)
     rules = frame_rules(isa, traced.personality, parts.running) if traced.personality else {}
     descriptors = describe(
         scratch, base, program, placed.layout, parts.running, parts.error, in_target, rules
@@ -178,9 +178,10 @@ def _wanted(
     traced: Traced,
     code: Code,
     descriptors: Descriptors,
-    rules: Mapping[int, FrameRule],
+    rules: Mapping[tuple[int, int], FrameRule],
 ) -> list[Wanted]:
-    """The work at every planted site: a call of its clauses, or counting alone.
+    """The work at every planted site: for each of its probes a call of its clauses, or counting
+    alone.
 
     A program that exits from a planted clause calls everywhere, so that nothing is counted
     after its exit()."""
@@ -188,7 +189,7 @@ def _wanted(
     assert kernel is not None
     exits = exits_in(program, frozenset(c for e, _ in parts.planted for c in e.clauses))
     counters = None if exits else placed.counters
-    wanted = []
+    wanted: dict[int, Wanted] = {}
     for e, choice in parts.planted:
         site = e.probe.site
         assert site is not None
@@ -197,14 +198,23 @@ def _wanted(
         if counters is not None and counted is not None:
             body = CountBody(tuple(counters.displacement + at for at in counted))
         else:
-            slots, rule = code.slots[e.clauses], rules.get(e.probe.id)
+            slots, rule = code.slots[e.clauses], rules.get(e.key)
+            slots |= argument_slots(traced.isa, e, code.arguments[e.clauses])
             if e.clauses in code.caller and rule is not None:
                 slots |= {rule.slot}
-            argument = scratch.address + descriptors.offsets[e.probe.id]
+            argument = scratch.address + descriptors.offsets[e.key]
             body = CallBody(code.entry(e.clauses), argument, slots)
         following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
-        wanted.append(Wanted(site, choice.way, (body,), following))
-    return wanted
+        before = wanted[site.address].bodies if site.address in wanted else ()
+        wanted[site.address] = Wanted(site, choice.way, (*before, body), following)
+    return list(wanted.values())
+
+
+def argument_slots(isa: Isa, enabled: Enabled, numbers: frozenset[int]) -> frozenset[int]:
+    """The frame slots in which these arguments of a probe are, or are found by."""
+    read = [a for n, a in enumerate(enabled.arguments) if n in numbers]
+    stack = {isa.sp_slot for a in read if a.kind == ARGUMENT_STACK}
+    return frozenset(stack | {a.value for a in read if a.kind == ARGUMENT_SLOT})
 
 
 def fill(view: memoryview, scratch: Scratch, built: Built) -> None:

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import translate
+from functools import cached_property
 
 from kinst.core.errors import KinstError
-from kinst.core.isa import Instruction, Isa
+from kinst.core.isa import Flow, Instruction, Isa
 from kinst.core.probe import Function
 from kinst.core.target import Personality, Target
 
 _GLOB = re.compile(r"[*?\[]")
+COLD = ".cold"  # of a function's unlikely part, by gcc
 _ORDINAL = re.compile(r"(.+)@([0-9]+)\Z")
 SUGGESTION_SPREAD = 3  # how much longer or shorter than the wrong name a suggestion may be
 
@@ -24,9 +26,12 @@ class RunningKernel:
     def __init__(self, target: Target, personality: Personality, isa: Isa) -> None:
         self._target = target
         self._personality = personality
-        self._isa = isa
+        self.isa = isa
         self._instructions: dict[int, Sequence[Instruction]] = {}
         self._code: dict[int, bytes] = {}
+        self._flows: dict[int, Sequence[Flow]] = {}
+        self._at: dict[int, Function] = {}
+        self._parts: dict[int, Sequence[Function]] = {}
 
     def find(self, module: str, function: str) -> Sequence[Function]:
         """See core.kernel.Kernel.find."""
@@ -66,10 +71,82 @@ class RunningKernel:
         known = self._instructions.get(function.address)
         if known is None:
             code = self._target.read(function.address, function.size)
-            known = tuple(self._isa.decode(code, function.address))
+            known = tuple(self.isa.decode(code, function.address))
             self._instructions[function.address] = known
             self._code[function.address] = code
         return known
+
+    def flows(self, function: Function) -> Sequence[Flow]:
+        """See core.kernel.Kernel.flows."""
+        known = self._flows.get(function.address)
+        if known is None:
+            known = tuple(
+                self._seen_through(self.isa.flow(i.code, i.address), i.address)
+                for i in self.instructions(function)
+            )
+            self._flows[function.address] = known
+        return known
+
+    def _seen_through(self, flow: Flow, address: int) -> Flow:
+        if flow.kind == "trap" and flow.falls_through and self._personality.is_fatal(address):
+            return replace(flow, falls_through=False)
+        if flow.kind == "jump" and flow.target in self._thunks:
+            return self._thunks[flow.target]
+        return flow
+
+    @cached_property
+    def _thunks(self) -> dict[int, Flow]:
+        """Address to what a jump there is really."""
+        found: dict[int, Flow] = {}
+        for pattern in self.isa.thunks:
+            for function in self._personality.glob(pattern):
+                flow = self.isa.thunk(function.name)
+                if flow is not None:
+                    found[function.address] = flow
+        return found
+
+    def parts(self, function: Function) -> Sequence[Function]:
+        """See core.kernel.Kernel.parts."""
+        known = self._parts.get(function.address)
+        if known is None:
+            stem, cold, _ = function.name.partition(COLD)
+            mains = _numbered(self._personality.lookup(stem)) if cold else []
+            candidates = [self._moved(main) for main in mains]
+            known = next(
+                (c for c in candidates if function.address in [p.address for p in c]), None
+            )
+            known = known or self._moved(function)
+            self._parts[function.address] = known
+        return known
+
+    def _moved(self, function: Function) -> tuple[Function, ...]:
+        """The function and its cold parts: those of its name that it jumps to."""
+        stem = function.name.split("@")[0] + COLD
+        parts = [function]
+        for part in parts:
+            for flow in self.flows(part):
+                target = flow.target
+                if target is None or flow.kind not in ("jump", "branch"):
+                    continue
+                if any(p.address <= target < p.address + p.size for p in parts):
+                    continue
+                there = self.at(target)
+                if there is not None and there.name.startswith(stem):
+                    parts.append(there)
+        return tuple(parts)
+
+    def at(self, address: int) -> Function | None:
+        """See core.kernel.Kernel.at."""
+        function = self._personality.function_at(address)
+        if function is None:
+            return None
+        if function.address not in self._at:
+            same = [
+                f for f in self._personality.lookup(function.name) if f.module == function.module
+            ]
+            for one in _numbered(same):
+                self._at[one.address] = one
+        return self._at.get(function.address, function)
 
     def live(self, address: int, size: int) -> bytes:
         """Bytes of kernel text as they are now."""

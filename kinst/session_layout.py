@@ -83,11 +83,11 @@ def parts(probe: Probe) -> tuple[str, str, str, str]:
 @dataclass(frozen=True, slots=True)
 class Descriptors:
     """data: of the sites area.  strings: of the strings area.  offsets: of each probe's
-    descriptor in scratch, by probe id.  error_target, error_host: of dtrace:::ERROR's."""
+    descriptor in scratch, by Enabled.key.  error_target, error_host: of dtrace:::ERROR's."""
 
     data: bytes
     strings: bytes
-    offsets: Mapping[int, int]
+    offsets: Mapping[tuple[int, int], int]
     error_target: int
     error_host: int
 
@@ -99,17 +99,17 @@ def describe(
     layout: ProgramLayout,
     enabled: Sequence[Enabled],
     error: Enabled,
-    in_target: frozenset[int],
-    rules: Mapping[int, FrameRule],
+    in_target: frozenset[tuple[int, int]],
+    rules: Mapping[tuple[int, int], FrameRule],
 ) -> Descriptors:
     """Site descriptors of all enabled probes.
 
     host_base: native address of scratch.  error: dtrace:::ERROR, enabled or not.  in_target:
-    ids of probes whose clauses run in the target: their pointers are target addresses.
-    rules: by probe id.
+    keys of those whose clauses run in the target: their pointers are target addresses.
+    rules: by key, too.
     """
     strings = Strings(string_table(program)[1])
-    wanted = [(e, e.probe.id in in_target) for e in enabled] + [(error, True), (error, False)]
+    wanted = [(e, e.key in in_target) for e in enabled] + [(error, True), (error, False)]
     size = descriptor_size(len(layout.constant_aggregations))
     data: list[bytes] = []
     offsets: list[int] = []
@@ -120,13 +120,13 @@ def describe(
             layout.site_keys.get((enable.probe.id, index), 0)
             for index in layout.constant_aggregations
         )
-        rule = rules.get(enable.probe.id)
+        rule = rules.get(enable.key)
         offsets.append(scratch.sites + len(data) * size)
-        data.append(descriptor(enable.probe, enable.epid, addresses, rule, keys))
+        data.append(descriptor(enable.probe, enable.epid, addresses, rule, keys, enable.arguments))
     return Descriptors(
         b"".join(data),
         strings.data,
-        {e.probe.id: at for (e, _), at in zip(wanted[:-2], offsets, strict=False)},
+        {e.key: at for (e, _), at in zip(wanted[:-2], offsets, strict=False)},
         offsets[-2],
         offsets[-1],
     )

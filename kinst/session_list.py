@@ -23,16 +23,19 @@ def list_enabled(
     enabled: Sequence[Enabled], parts: Parts, kernel: RunningKernel | None, *, verbose: bool
 ) -> list[str]:
     """One row for each probe; with verbose, below it the instruction and its way or reason."""
-    ways = {e.probe.id: c.way for e, c in parts.planted}
-    ways |= {e.probe.id: "stop" for e in parts.stopped}
-    ways |= {e.probe.id: f"refused: {reason}" for e, reason in parts.refused}
+    ways = {e.key: c.way for e, c in parts.planted}
+    ways |= {e.key: "stop" for e in parts.stopped}
+    ways |= {e.key: f"refused: {reason}" for e, reason in parts.refused}
     lines = [LIST_HEADER]
+    listed_ids: set[int] = set()
     for e in enabled:
-        lines.append(list_row(e.probe))
+        if e.probe.id not in listed_ids:
+            lines.append(list_row(e.probe))
+            listed_ids.add(e.probe.id)
         if verbose and e.probe.site is not None and kernel is not None:
             instruction = _instruction(kernel, e)
             code = instruction.code.hex(" ")
-            lines.append(f"\t{code:<32} {instruction.text:<40} {ways[e.probe.id]}")
+            lines.append(f"\t{code:<32} {instruction.text:<40} {ways[e.key]}")
     return lines
 
 

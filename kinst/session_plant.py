@@ -38,7 +38,7 @@ class Planted:
         self._before = Text(0, b"")
         self._patches: tuple[Patch, ...] = ()
         self._claimed: Sequence[tuple[int, bytes]] = ()
-        self._stops: dict[int, Enabled] = {}
+        self._stops: dict[int, list[Enabled]] = {}
 
     def _read_text(self) -> Text:
         low, high = self._range
@@ -74,12 +74,14 @@ class Planted:
         """Insert the breakpoint of a stop-planted probe."""
         assert enabled.probe.site is not None
         address = enabled.probe.site.address
-        self._stops[address] = enabled
-        self._target.insert_breakpoint(address)
+        there = self._stops.setdefault(address, [])
+        if not there:
+            self._target.insert_breakpoint(address)
+        there.append(enabled)
 
-    def stopped_at(self, address: int) -> Enabled | None:
-        """The stop-planted probe at this address."""
-        return self._stops.get(address)
+    def stopped_at(self, address: int) -> Sequence[Enabled]:
+        """The stop-planted probes at this address."""
+        return self._stops.get(address, ())
 
     def unplant(self) -> str:
         """Undo everything and say how the text compares to what it was ("" without patches).
@@ -92,9 +94,10 @@ class Planted:
         patches, self._patches = self._patches, ()
         if not patches:
             return ""
-        self._target.write_text(restore(patches))
+        here = [p for p in patches if self._still_there(p)]
+        self._target.write_text(restore(here))
         after = self._read_text()
-        left = remaining(patches, {p.address: self._bytes(after, p) for p in patches})
+        left = remaining(here, {p.address: self._bytes(after, p) for p in here})
         if left:
             raise TargetError(
                 f"{len(left)} patches could not be undone, the first at {left[0].address:#x}",
@@ -103,7 +106,20 @@ class Planted:
         if self._personality is not None:
             self._target.write_text(self._personality.releases(self._claimed))
         self._claimed = ()
-        return compared(self._before, after)
+        gone = len(patches) - len(here)
+        unloaded = f"; {gone} patches went with a module that was unloaded" if gone else ""
+        return compared(self._before, after) + unloaded
+
+    def _still_there(self, patch: Patch) -> bool:
+        """False for a patch in a module that was unloaded since: whatever is there now is not
+        kinst's to write."""
+        low, high = self._range
+        if low <= patch.address < high:
+            return True
+        try:
+            return self._target.read(patch.address, len(patch.new)) == patch.new
+        except TargetError:
+            return False
 
 
 def compared(before: Text, after: Text) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kinst.codegen.walk import expressions
 from kinst.core.errors import DError, KinstError
-from kinst.core.kernel import Found, Kernel, Provider, Timer
+from kinst.core.kernel import Argument, Found, Kernel, Provider, Timer
 from kinst.core.probe import Probe, ProbePattern
 from kinst.dlang import typed
 
@@ -18,15 +18,23 @@ _ARGUMENT = re.compile(r"arg[0-9]+\Z")
 
 @dataclass(frozen=True, slots=True)
 class Enabled:
-    """A probe that clauses are attached to.
+    """A probe that clauses are attached to, at one of its sites.
 
     clauses: their indexes, in program order.  epid: of the first of them; the others follow.
+    arguments, condition: as in core.kernel.Found.
     """
 
     probe: Probe
     clauses: tuple[int, ...]
     epid: int
     timer: Timer | None
+    arguments: tuple[Argument, ...] = ()
+    condition: str = ""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What no other Enabled has: a probe with several sites has one for each."""
+        return self.probe.id, self.probe.site.address if self.probe.site else 0
 
 
 def wants_kernel(patterns: Sequence[ProbePattern], providers: Mapping[str, Provider]) -> bool:
@@ -54,16 +62,23 @@ def expand(
 def check_arguments(program: typed.Program, enabled: Sequence[Enabled]) -> None:
     """arg0 to arg9 are a function's or a timer's; an instruction has registers.
 
-    Raises DError at the first use in a clause of an instruction's probe."""
-    for index in sorted({c for e in enabled if e.probe.site is not None for c in e.clauses}):
+    Raises DError at the first use in a clause of a probe that has no such argument."""
+    fewest: dict[int, tuple[int, Probe]] = {}
+    for e in enabled:
+        for clause in e.clauses if e.probe.site is not None else ():
+            known = fewest.setdefault(clause, (len(e.arguments), e.probe))
+            fewest[clause] = min(known, (len(e.arguments), e.probe), key=lambda one: one[0])
+    for index, (count, probe) in sorted(fewest.items()):
         for expr in expressions(program.clauses[index]):
-            if isinstance(expr, typed.Builtin) and _ARGUMENT.match(expr.name):
-                raise DError(
-                    f"{expr.name} means nothing at an instruction",
-                    expr.span,
-                    "D_ARGS_NONE",
-                    "use regs[], for example regs[R_RDI]",
-                )
+            if not isinstance(expr, typed.Builtin) or not _ARGUMENT.match(expr.name):
+                continue
+            if not count:
+                what, hint = "at an instruction", "use regs[], for example regs[R_RDI]"
+            elif int(expr.name[3:]) >= count:
+                what, hint = f"at {probe.name}", f"it has arg0 to arg{count - 1}"
+            else:
+                continue
+            raise DError(f"{expr.name} means nothing {what}", expr.span, "D_ARGS_NONE", hint)
 
 
 def enable(
@@ -75,7 +90,7 @@ def enable(
     and where a provider says why it cannot be.
     """
     ids: dict[str, int] = {}
-    founds: dict[str, Found] = {}
+    founds: dict[str, dict[int, Found]] = {}  # by site
     clauses: dict[str, list[int]] = {}
     matched: dict[int, int] = {}
     for one in listed(providers):
@@ -93,14 +108,18 @@ def enable(
             for one in found:
                 key = str(one.name)
                 ids.setdefault(key, FIRST_ID + len(ids))
-                founds.setdefault(key, one)
+                founds.setdefault(key, {}).setdefault(one.site.address if one.site else 0, one)
                 attached = clauses.setdefault(key, [])
                 if clause.index not in attached:
                     attached.append(clause.index)
                     matched[clause.index] = matched.get(clause.index, 0) + 1
     enabled, epid = [], 1
-    for key, one in founds.items():
-        probe = Probe(ids[key], one.name, one.site)
-        enabled.append(Enabled(probe, tuple(clauses[key]), epid, one.timer))
-        epid += len(clauses[key])
+    for key, sites in founds.items():
+        for one in sites.values():
+            probe = Probe(ids[key], one.name, one.site)
+            attached = clauses[key]
+            enabled.append(
+                Enabled(probe, tuple(attached), epid, one.timer, one.arguments, one.condition)
+            )
+        epid += len(attached)
     return tuple(enabled), matched

@@ -26,17 +26,23 @@ OWN_OPTIONS = ("plant", "scratch")  # -x options that dtrace(1) does not have
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """texts: as given, with the clauses of each: (text, indexes of its clauses).
+    """texts: as given, with the clauses of each: (text, indexes of its clauses).  programs:
+    their trees.
 
     plant: the way that -x plant= forces, "" for none.  trampolines: bytes for code.
     """
 
     texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
-    tree: tree.Program
+    programs: tuple[tree.Program, ...]
     program: typed.Program
     options: Options
     plant: str
     trampolines: int
+
+    @property
+    def tree(self) -> tree.Program:
+        """All of them as one."""
+        return combine(self.programs)
 
     @property
     def patterns(self) -> list[ProbePattern]:
@@ -72,6 +78,17 @@ def compile_request(request: Request, isa: Isa, target_pid: int) -> Compiled:
             programs.append(parse_text(text.text, text.file, macros, script=True))
         else:
             programs.append(parse_option(text.letter, text.text, macros, ordinal=ordinal))
+    return _checked(request, tuple(programs), options, isa)
+
+
+def with_programs(request: Request, programs: tuple[tree.Program, ...], isa: Isa) -> Compiled:
+    """The request with other trees for its programs, in their order.  Raises DError."""
+    return _checked(request, programs, _with_settings(Options(), request.settings), isa)
+
+
+def _checked(
+    request: Request, programs: tuple[tree.Program, ...], options: Options, isa: Isa
+) -> Compiled:
     environment = Environment({r.d_name: r.index for r in isa.registers}, options.strsize)
     program = compile_programs(programs, environment)
     options = _with_settings(options, program.options)
@@ -83,5 +100,5 @@ def compile_request(request: Request, isa: Isa, target_pid: int) -> Compiled:
     own = dict((*program.options, *request.settings))
     room = parse_size("scratch", own["scratch"]) if "scratch" in own else TRAMPOLINES
     return Compiled(
-        tuple(texts), combine(programs), program, options, checked_way(own.get("plant", "")), room
+        tuple(texts), programs, program, options, checked_way(own.get("plant", "")), room
     )

@@ -58,7 +58,7 @@ class HostRunner:
 
     def _call(self, enabled: Enabled, registers: Mapping[int, int], context: Context) -> None:
         frame = pack(self._isa, registers, context)
-        site = self._base + self._built.descriptors.offsets[enabled.probe.id]
+        site = self._base + self._built.descriptors.offsets[enabled.key]
         self._entries[enabled.clauses](site, frame.ctypes.data)
 
     def fire(self, enabled: Enabled, cpu: int = 0, arguments: tuple[int, ...] = ()) -> None:
@@ -66,7 +66,7 @@ class HostRunner:
         self._call(enabled, {}, own_context(self.clock, cpu, arguments))
 
     def _caller(self, enabled: Enabled, registers: Mapping[int, int]) -> int:
-        rule = self._built.rules.get(enabled.probe.id)
+        rule = self._built.rules.get(enabled.key)
         if rule is None or not uses(self._program, enabled, "caller"):
             return 0
         assert self._target is not None
@@ -288,10 +288,11 @@ class Trace:
     def _hit(self, event: Stopped) -> None:
         assert self._target is not None and self._planted is not None
         self._runner.clock.stopped()
-        enabled = self._planted.stopped_at(event.pc)
-        if enabled is not None:
-            if is_active(self._view):
-                self._runner.hit(enabled, event.cpu)
+        probes = self._planted.stopped_at(event.pc)
+        if probes:
+            for enabled in probes:
+                if is_active(self._view):
+                    self._runner.hit(enabled, event.cpu)
             self._target.step_over(event.cpu, event.pc)
         self._resume()
 

@@ -29,7 +29,8 @@ class Code:
 
     address: where `code` must be written.  entry_offsets, trap_hook, fault_hook: offsets in it.
     slots: frame slots that each entry reads.  caller: entries that also read the slot which
-    their site's descriptor names (SITE_CFA_SLOT).  strings: bytes for the strings area.
+    their site's descriptor names (SITE_CFA_SLOT).  arguments: numbers of the arguments that
+    each entry reads, which the descriptor tells where to find.  strings: bytes for that area.
     ir: LLVM assembly before optimisation, for --dump.
     """
 
@@ -38,6 +39,7 @@ class Code:
     entry_offsets: dict[Entry, int]
     slots: dict[Entry, frozenset[int]]
     caller: frozenset[Entry]
+    arguments: dict[Entry, frozenset[int]]
     strings: bytes
     trap_hook: int
     fault_hook: int
@@ -170,14 +172,18 @@ def compile_target(
     in_error = [slots_read(program.clauses[i], machine) for i in error_clauses]
     slots: dict[Entry, frozenset[int]] = {}
     caller: set[Entry] = set()
+    arguments: dict[Entry, frozenset[int]] = {}
     for entry in entries:
-        reads = [slots_read(program.clauses[i], machine) for i in entry] + in_error
-        slots[entry] = frozenset[int]().union(*(read for read, _ in reads))
-        if any(uses for _, uses in reads):
+        own = [slots_read(program.clauses[i], machine) for i in entry]
+        slots[entry] = frozenset[int]().union(*(read.slots for read in own + in_error))
+        # In dtrace:::ERROR's clauses they are something else.
+        arguments[entry] = frozenset[int]().union(*(read.arguments for read in own))
+        if any(read.caller for read in own + in_error):
             caller.add(entry)
     return Code(
         found.code, address, {entry: found.offsets[_name(entry)] for entry in entries}, slots,
-        frozenset(caller), strings, found.offsets["trap_hook"], found.offsets["fault_hook"], ir,
+        frozenset(caller), arguments, strings, found.offsets["trap_hook"],
+        found.offsets["fault_hook"], ir,
     )  # fmt: skip
 
 

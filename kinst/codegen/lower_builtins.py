@@ -9,6 +9,11 @@ from kinst.codegen.ssa import Function, Value, const
 from kinst.core.dtypes import DType, IntType, PointerType
 from kinst.core.errors import KinstError
 from kinst.core.layout import (
+    ARGUMENT_CONSTANT,
+    ARGUMENT_HOST,
+    ARGUMENT_SLOT,
+    ARGUMENT_STACK,
+    ARGUMENTS,
     CONTEXT_ARGS,
     CONTEXT_CALLER,
     CONTEXT_CPU,
@@ -22,6 +27,8 @@ from kinst.core.layout import (
     CONTEXT_UID,
     CONTEXT_VTIMESTAMP,
     CONTEXT_WALLTIMESTAMP,
+    FAULT_ILLOP,
+    SITE_ARGUMENTS,
     SITE_CFA_OFFSET,
     SITE_CFA_SLOT,
     SITE_EPID,
@@ -54,7 +61,7 @@ _CONTEXT = {
     "vtimestamp": CONTEXT_VTIMESTAMP,
     "walltimestamp": CONTEXT_WALLTIMESTAMP,
     "caller": CONTEXT_CALLER,
-} | {f"arg{i}": CONTEXT_ARGS + i for i in range(10)}
+}
 _CONTEXT_NAME_SIZE = 32
 _NO_SLOT = 0xFFFFFFFF
 
@@ -175,13 +182,40 @@ def _caller(firing: Firing) -> Value:
 
 
 def _argument(firing: Firing, number: int) -> Value:
-    """argN in the target: a C argument register, where probes have arguments at all."""
-    machine = firing.unit.machine
-    if number >= len(machine.arguments):
-        raise KinstError(
-            f"arg{number} means nothing at an instruction", "use regs[], for example regs[R_RDI]"
-        )
-    return firing.code.load(64, firing.code.add(firing.frame, 8 * machine.arguments[number]))
+    """argN, where the site's descriptor says it is; an illegal operation where it is not."""
+    code, machine = firing.code, firing.unit.machine
+    at = code.add(firing.site, SITE_ARGUMENTS + 8 * number)
+    kind = code.load(32, at)
+    value = code.convert(code.load(32, code.add(at, 4)), 64, signed=True)
+    sources: list[tuple[Value, str]] = []
+    end = code.fresh("argument")
+
+    def when(wanted: int) -> str:
+        """Go on for this kind; the label for the others."""
+        this, others = code.fresh("kind"), code.fresh("kind")
+        code.branch(code.icmp("eq", kind, wanted), this, others)
+        code.block(this)
+        return others
+
+    def done(result: Value, others: str) -> None:
+        sources.append((result, code.at))
+        code.jump(end)
+        code.block(others)
+
+    others = when(ARGUMENT_SLOT)
+    done(code.load(64, code.op("add", firing.frame, code.op("shl", value, 3))), others)
+    others = when(ARGUMENT_CONSTANT)
+    done(value, others)
+    others = when(ARGUMENT_STACK)
+    stack = code.load(64, code.add(firing.frame, 8 * machine.sp_slot))
+    done(load_word(firing, code.op("add", stack, value), 64), others)
+    if machine.host:
+        others = when(ARGUMENT_HOST)
+        done(code.load(64, context_word(firing, CONTEXT_ARGS + number)), others)
+    # Every other kind: there is no such argument here.
+    firing.faults.add(code, code.icmp("ult", kind, 1 << 31), FAULT_ILLOP, const(0))
+    done(const(0), end)
+    return code.phi(64, sources)
 
 
 def _error_argument(firing: Firing, number: int) -> Value:
@@ -202,13 +236,13 @@ def _scalar(firing: Firing, name: str) -> Lowered:
     number = int(name[3:]) if name[:3] == "arg" and name[3:].isdigit() else -1
     if number >= 0 and firing.in_error:
         return _error_argument(firing, number)
+    if 0 <= number < ARGUMENTS:
+        return _argument(firing, number)
     if machine.host:
         if name == "execname":
             return Text(context_word(firing, CONTEXT_EXECNAME), _CONTEXT_NAME_SIZE)
         if name in _CONTEXT:
             return code.load(64, context_word(firing, _CONTEXT[name]))
-    elif number >= 0:
-        return _argument(firing, number)
     elif name == "cpu":
         return firing.cpu
     elif name == "timestamp":

@@ -18,7 +18,6 @@ class Machine:
     host: the code runs in kinst's process: CPU slot scratch.cpus, built-ins from the CONTEXT_*
     area behind the frame.  Otherwise built-ins come from `builtins`, the slot is the CPU number.
     nofault_read: address of a C function (dst, src, size) -> i64, 0 when all bytes were read.
-    arguments: frame slots of the C argument registers, for arg0...; () where args mean nothing.
     convention: LLVM calling convention of entries and of cold helpers.
     timestamp_asm, timestamp_constraints: inline assembly that reads the cycle counter, or the
     name of an LLVM intrinsic that does (llvm.readcyclecounter).  LLVM's assembly parsers for
@@ -42,7 +41,6 @@ class Machine:
     timestamp_asm: str = ""
     timestamp_constraints: str = "=r"
     clock: Clock | None = None
-    arguments: tuple[int, ...] = ()
     trap_pc_offset: int = 0
     trap_pc_delta: int = 0
     thread_time: ThreadTime | None = None
@@ -52,9 +50,7 @@ class Machine:
         return self.base + offset
 
 
-def target_machine(
-    isa: Isa, facts: Facts, scratch: Scratch, arguments: tuple[int, ...] = ()
-) -> Machine:
+def target_machine(isa: Isa, facts: Facts, scratch: Scratch) -> Machine:
     """The traced kernel.
 
     Raises KinstError when the personality does not know where the CPU number is, or a read
@@ -74,7 +70,7 @@ def target_machine(
         f"{isa.name} target", isa.triple, isa.cpu_features, False, scratch.address, scratch,
         facts.nofault_read, isa.registers, isa.frame_slots, isa.sp_slot, "preserve_mostcc",
         isa.per_cpu, facts.builtins, isa.timestamp_asm,
-        getattr(isa, "timestamp_constraints", "=r"), facts.clock, arguments,
+        getattr(isa, "timestamp_constraints", "=r"), facts.clock,
         facts.trap_pc_offset, facts.trap_pc_delta, facts.thread_time,
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from kinst.codegen.machine import Machine
 from kinst.dlang import typed
@@ -43,13 +43,21 @@ def register_slot(machine: Machine, index: int) -> int | None:
     return next((r.slot for r in machine.registers if r.index == index), None)
 
 
-def slots_read(clause: typed.Clause, machine: Machine) -> tuple[frozenset[int], bool]:
-    """(frame slots that the clause reads, whether it reads `caller`).
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a clause reads of the frame: slots; those that the site's descriptor names, when it
+    reads `caller` (SITE_CFA_SLOT) and arguments (SITE_ARGUMENTS), given as their numbers."""
 
-    `caller` also needs the slot that the site's descriptor names (SITE_CFA_SLOT).
-    """
+    slots: frozenset[int]
+    caller: bool
+    arguments: frozenset[int]
+
+
+def slots_read(clause: typed.Clause, machine: Machine) -> Reads:
+    """What the clause reads of the frame."""
     slots: set[int] = set()
     caller = False
+    arguments: set[int] = set()
     for expr in expressions(clause):
         if isinstance(expr, typed.RegisterRead):
             if isinstance(expr.index, typed.IntConst):
@@ -62,6 +70,5 @@ def slots_read(clause: typed.Clause, machine: Machine) -> tuple[frozenset[int], 
                 caller = True
                 slots.add(machine.sp_slot)
             elif expr.name[:3] == "arg" and expr.name[3:].isdigit():
-                number = int(expr.name[3:])
-                slots |= set(machine.arguments[number : number + 1])
-    return frozenset(slots), caller
+                arguments.add(int(expr.name[3:]))
+    return Reads(frozenset(slots), caller, frozenset(arguments))

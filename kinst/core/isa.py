@@ -27,6 +27,26 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
+class Flow:
+    """Where control goes from an instruction.
+
+    kind: "next"; "landing" (next, and indirect branches may come here); "jump", "branch"
+    (conditional) and "call" by target; "return"; "indirect" (a jump to a computed place);
+    "trap".  falls_through: the next instruction may follow (after a call: when it returns).
+    target: of a direct branch or call.  condition, otherwise: D expressions over regs[], true
+    at the instruction when a conditional branch will be taken, and when not.  destination: of
+    an indirect jump, as a D expression; "" when D cannot say it.
+    """
+
+    kind: str
+    falls_through: bool = True
+    target: int | None = None
+    condition: str = ""
+    otherwise: str = ""
+    destination: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Relocated:
     """Displaced code for one place: runs the instruction's effect, then goes where it went.
 
@@ -110,10 +130,23 @@ class Isa(Protocol):
     flags_slot: int
     breakpoint: bytes
     per_cpu: PerCpu
+    argument_slots: tuple[int, ...]  # frame slots of the C argument registers
+    stack_arguments: int  # from the stack pointer to the first argument on the stack, at entry
+    result_slot: int  # of the register that returns a C function's value
+    thunks: tuple[str, ...]  # globs of the names that thunk() may know
     timestamp_asm: str  # inline assembly, "=r"-style: reads the cycle counter to one i64
 
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
         """Instructions of code in order; stops at the first byte that does not decode."""
+        ...
+
+    def flow(self, code: bytes, address: int) -> Flow:
+        """Where control goes from the one instruction `code` at `address`."""
+        ...
+
+    def thunk(self, name: str) -> Flow | None:
+        """What a jump to a function of this name is really: a return or an indirect jump, when
+        compilers put such a function in its place; otherwise None."""
         ...
 
     def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kinst.core.isa import Instruction
+from kinst.core.isa import Flow, Instruction, Isa
 from kinst.core.probe import Function, ProbeName, ProbePattern, Site
 
 
 class Kernel(Protocol):
     """What a provider may ask of the traced kernel."""
+
+    isa: Isa
 
     def find(self, module: str, function: str) -> Sequence[Function]:
         """Functions whose module and name match the globs; two symbols of one name come as
@@ -27,6 +29,20 @@ class Kernel(Protocol):
         """The live instructions of a function, in order."""
         ...
 
+    def flows(self, function: Function) -> Sequence[Flow]:
+        """Where control goes from each of instructions(function); a jump to a thunk that
+        stands for a return or an indirect jump is that."""
+        ...
+
+    def parts(self, function: Function) -> Sequence[Function]:
+        """The whole function, first its main part: with those that the compiler moved away
+        from it (NAME.cold), wherever one of them is given."""
+        ...
+
+    def at(self, address: int) -> Function | None:
+        """The function whose code holds a running address, under a name that find() knows."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Timer:
@@ -37,12 +53,28 @@ class Timer:
 
 
 @dataclass(frozen=True, slots=True)
+class Argument:
+    """What argN is at a site: kind is ARGUMENT_* of core/layout.py; value: its slot, its
+    value, or bytes above the stack pointer."""
+
+    kind: int
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
-    """A probe that a description means, before it has an id."""
+    """A probe that a description means, before it has an id; one with several sites comes
+    once for each.
+
+    arguments: arg0...; () where args mean nothing.  condition: a D expression over regs[] that
+    is true when the instruction at the site does what the probe is for; "" when it always does.
+    """
 
     name: ProbeName
     site: Site | None = None
     timer: Timer | None = None
+    arguments: tuple[Argument, ...] = ()
+    condition: str = ""
 
 
 class Provider(Protocol):

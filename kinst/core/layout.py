@@ -57,8 +57,17 @@ SITE_CFA_SLOT = 48  # u32 frame slot of the CFA's base register; 0xffffffff: cal
 SITE_CFA_OFFSET = 52  # i32 CFA = frame[slot] + offset
 SITE_RA_OFFSET = 56  # i32 return address is at CFA + this
 SITE_PAD = 60
-SITE_KEYS = 64  # u64[]: index of this site's own entry in each constant-key aggregation
-SITE_HEADER = 64
+SITE_ARGUMENTS = 64  # arg0 to arg9: u32 ARGUMENT_*, i32 value each
+SITE_KEYS = 144  # u64[]: index of this site's own entry in each constant-key aggregation
+SITE_HEADER = 144
+
+# What argN is at a site.
+ARGUMENTS = 10
+ARGUMENT_HOST = 0  # in the context of host-run clauses (CONTEXT_ARGS); not there in the target
+ARGUMENT_SLOT = 1  # frame[value]
+ARGUMENT_CONSTANT = 2  # value
+ARGUMENT_STACK = 3  # the u64 at the stack pointer + value
+ARGUMENT_NONE = 4  # not there: reading it is an illegal operation
 
 # Context of host-run clauses: the frame (Isa.frame_slots u64) is followed by these u64.
 CONTEXT_CPU = 0

@@ -150,6 +150,11 @@ class Personality(Protocol):
         entry), so that its displaced copy needs the fault hook."""
         ...
 
+    def is_fatal(self, address: int) -> bool:
+        """Whether this trap instruction ends the thread or the kernel (BUG): nothing runs on
+        behind it."""
+        ...
+
     def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
         """Data writes, to be made before these sites are patched, that keep the kernel's own
         tracer away from them.  Raises KinstError where it has them now."""

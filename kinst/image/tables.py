@@ -134,6 +134,14 @@ class KernelTables:
         return np.sort(self._relative(table, 12))
 
     @cached_property
+    def fatal_bugs(self) -> U64:
+        """The BUG() instructions among them: not flagged as warnings (include/asm-generic/bug.h:
+        BUGFLAG_WARNING is bit 0 of the u16 that ends an entry)."""
+        table = self._bytes("__start___bug_table", "__stop___bug_table", "__bug_table", 12)
+        flags = np.frombuffer(table[1], dtype="<u2").reshape(-1, 6)[:, 5]
+        return np.sort(self._relative(table, 12)[flags & 1 == 0])
+
+    @cached_property
     def jump_labels(self) -> Spans:
         """Static keys: nops and jumps of 2 or 5 bytes that the kernel exchanges."""
         table = self._bytes("__start___jump_table", "__stop___jump_table", "__jump_table", 16)

@@ -6,7 +6,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kinst.core.layout import SITE_HEADER
+from kinst.core.kernel import Argument
+from kinst.core.layout import ARGUMENT_HOST, ARGUMENT_NONE, ARGUMENTS, SITE_HEADER
 from kinst.core.probe import Probe
 
 NO_SLOT = 0xFFFFFFFF
@@ -51,13 +52,16 @@ def descriptor(
     strings: Mapping[str, int],
     rule: FrameRule | None,
     keys: tuple[int, ...],
+    arguments: tuple[Argument, ...] = (),
 ) -> bytes:
     """One descriptor.
 
     strings: addresses, as the machine that runs the probe sees them, of the four parts of
     the probe's name.  rule: how the caller is found, or None.  keys: entries of this probe in
-    the constant-key aggregations, in their order.
+    the constant-key aggregations, in their order.  arguments: arg0... of a probe with a site.
     """
+    none = Argument(ARGUMENT_NONE if probe.site else ARGUMENT_HOST)
+    ten = (*arguments, *(ARGUMENTS * (none,)))[:ARGUMENTS]
     name = probe.name
     slot, offset, back = (rule.slot, rule.offset, rule.return_offset) if rule else (NO_SLOT, 0, 0)
     return struct.pack(
@@ -73,4 +77,6 @@ def descriptor(
         offset,
         back,
         0,
-    ) + struct.pack(f"<{len(keys)}Q", *keys)
+    ) + b"".join(
+        [struct.pack("<Ii", a.kind, a.value) for a in ten] + [struct.pack(f"<{len(keys)}Q", *keys)]
+    )

@@ -77,9 +77,9 @@ class KinstProvider:
         self, pattern: ProbePattern, functions: Sequence[Function], kernel: Kernel
     ) -> Iterator[Found]:
         if pattern.name in ("entry", "return"):
+            # kinst.sugar has replaced these in every program.
             raise KinstError(
-                f"{pattern}: tracing a function's {pattern.name} is not possible yet",
-                "name an instruction by its offset; kinst -l lists them",
+                f"{pattern}: not an instruction of a function", f"fbt::{pattern.function}:"
             )
         offset = _offset(pattern.name) if pattern.name else None
         for function in functions:

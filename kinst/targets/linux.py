@@ -7,8 +7,10 @@ many sites at once, ftrace's claims).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from fnmatch import translate
 from functools import cached_property
 from pathlib import Path
 
@@ -27,8 +29,9 @@ from kinst.targets.linux_facts import (
     page_table_root,
 )
 from kinst.targets.linux_ftrace import Ftrace, FtraceRecord
-from kinst.targets.linux_functions import FunctionTable
+from kinst.targets.linux_functions import MODULE, FunctionTable
 from kinst.targets.linux_memory import MASK, Kernel, Memory
+from kinst.targets.linux_modules import ModuleRules, Modules
 from kinst.targets.linux_refusals import Refusals
 
 # How far after the text's start the banner of an unknown kernel is searched.
@@ -48,29 +51,41 @@ class Linux:
         self.table = FunctionTable(kernel.elf, kernel.slide)
         self.ftrace = Ftrace(kernel, btf)
         self._refusals = Refusals(kernel, self._tables, self.table, self.ftrace)
+        self.modules = Modules(kernel, btf)
+        self._module_rules = ModuleRules(kernel, self.modules, self.ftrace)
 
     def clock(self) -> Clock | None:
         """facts.clock, read anew: its now_ns is the last tick's."""
         return clock(self._kernel, self._btf, ISA_NAMES[self._isa], self.facts.per_cpu_bases[0])
 
     def functions(self) -> Sequence[Function]:
-        """Every function of the kernel under its canonical name, in address order."""
-        return self.table.all
+        """Every function of the kernel under its canonical name, in address order, and then of
+        the loaded modules."""
+        return (*self.table.all, *(f for m in self.modules.all for f in m.functions))
 
     def lookup(self, name: str) -> list[Function]:
         """The functions of exactly this name or alias; several when it is ambiguous."""
-        return self.table.lookup(name)
+        of_modules = [f for m in self.modules.all for f in m.functions if f.name == name]
+        return self.table.lookup(name) + of_modules
 
     def glob(self, pattern: str) -> list[Function]:
         """The functions that match an sh(1) pattern, each once, in address order."""
-        return self.table.glob(pattern)
+        match = re.compile(translate(pattern)).match
+        of_modules = [f for m in self.modules.all for f in m.functions if match(f.name)]
+        return self.table.glob(pattern) + of_modules
 
     def function_at(self, address: int) -> Function | None:
         """The function whose code holds this address, or None."""
-        return self.table.at(address)
+        module = self.modules.at(address)
+        if module is None:
+            return self.table.at(address)
+        inside = (f for f in module.functions if f.address <= address < f.address + f.size)
+        return next(inside, None)
 
     def refusals(self, function: Function) -> str:
         """Why no instruction of this function may be planted, or ""."""
+        if function.module != MODULE:
+            return self._module_rules.function(function)
         return self._refusals.function(function)
 
     def site_refusal(self, address: int, size: int) -> str:
@@ -79,18 +94,33 @@ class Linux:
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> list[str]:
         """site_refusal() of many (address, size) at once, much faster."""
-        facts = self.facts
-        return self._refusals.sites(sites, bool(facts.fault_hook), bool(facts.bug_hook))
+        hooks = bool(self.facts.fault_hook), bool(self.facts.bug_hook)
+        apart = [i for i, (at, _) in enumerate(sites) if self.modules.at(at) is not None]
+        if not apart:
+            return self._refusals.sites(sites, *hooks)
+        reasons = {i: self._module_rules.site(*sites[i], *hooks) for i in apart}
+        own = [i for i in range(len(sites)) if i not in reasons]
+        found = self._refusals.sites([sites[i] for i in own], *hooks)
+        reasons.update(zip(own, found, strict=True))
+        return [reasons[i] for i in range(len(sites))]
 
     def has_fixup(self, address: int) -> bool:
         """Whether the kernel expects faults of this instruction (it has an exception-table
         entry), so that one in its displaced copy must go through facts.fault_hook."""
-        return self._refusals.has_fixup(address)
+        return self._refusals.has_fixup(address) or self._module_rules.has_fixup(address)
 
     def is_bug(self, address: int) -> bool:
         """Whether this instruction is a BUG or WARN trap, which the kernel looks up by its
         address, so that its displaced copy must go through facts.bug_hook."""
-        return self._refusals.is_bug(address)
+        return self._refusals.is_bug(address) or self._module_rules.is_bug(address)
+
+    def is_fatal(self, address: int) -> bool:
+        """Whether this instruction is a BUG, behind which nothing runs on (a WARN does)."""
+        return address - self._kernel.slide & MASK in self._fatal
+
+    @cached_property
+    def _fatal(self) -> frozenset[int]:
+        return frozenset(self._tables.fatal_bugs.tolist())
 
     def ftrace_record(self, address: int) -> FtraceRecord | None:
         """ftrace's record of the nop at this address, read now; None where it has none."""
@@ -112,9 +142,11 @@ class Linux:
 
     def frame_rule(self, address: int) -> tuple[str, int, int] | None:
         """(base register's D name, offset, return address offset from CFA), or None."""
-        if self._orc is None:
+        module = self.modules.at(address)
+        orc = self._orc if module is None else module.orc
+        if orc is None:
             return None
-        rule = self._orc.rule(address - self._kernel.slide & MASK)
+        rule = orc.rule(address if module else address - self._kernel.slide & MASK)
         return None if rule is None else (rule.register, rule.offset, rule.return_address)
 
     def page_table_root(self) -> int:

@@ -113,6 +113,7 @@ class Rig:
     probes: Mapping[int, tuple[int, ...]]
     error: tuple[int, ...] = ()
     memory: Mapping[int, bytes] = field(default_factory=dict)  # what loads can reach
+    arguments: Sequence[tuple[int, int]] = ()  # of every site: (ARGUMENT_*, value)
     scratch: Scratch = field(default_factory=scratch)
     strsize: int = 64
     layout: ProgramLayout = field(init=False)
@@ -157,6 +158,8 @@ class Rig:
                 pointers.append(self.base + names)
                 names += len(part) + 1
             entry = struct.pack("<IIQ4QIiiI", probe, epid, 0, *pointers, CFA_SLOT, 16, -8, 0)
+            kinds = (*self.arguments, *[(self.no_argument, 0)] * lay.ARGUMENTS)[: lay.ARGUMENTS]
+            entry += b"".join(struct.pack("<Ii", *one) for one in kinds)
             for aggregation in self.layout.constant_aggregations:
                 entry += struct.pack("<Q", self.layout.site_keys.get((probe, aggregation), 0))
             self.write(self.scratch.sites + place * SITE_BYTES, entry)
@@ -233,6 +236,7 @@ def read_memory(memory: Mapping[int, bytes], address: int, size: int) -> bytes |
 
 
 class HostRig(Rig):
+    no_argument = lay.ARGUMENT_HOST
     slot = 2
 
     def start(self) -> None:
@@ -289,6 +293,7 @@ _C_CLOBBERS = [
 
 
 class TargetRig(Rig):
+    no_argument = lay.ARGUMENT_NONE
     slot = 0
     base = BASE
     timestamp_asm = f"movabsq $${CYCLES}, %rax"
@@ -298,7 +303,7 @@ class TargetRig(Rig):
             "target", "x86_64-unknown-none", "-sse,-sse2,-mmx,-avx,-x87,+soft-float", False,
             BASE, self.scratch, NOFAULT, REGISTERS, SLOTS, SP_SLOT, "preserve_mostcc",
             PerCpu(256), BUILTINS, self.timestamp_asm, "={rax},~{rdx},~{flags}", CLOCK,
-            (3, 4), 0x80, 1,
+            0x80, 1,
         )  # fmt: skip
 
     def start(self) -> None:

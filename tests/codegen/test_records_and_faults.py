@@ -214,19 +214,39 @@ def test_builtins(rig: type[Rig]) -> None:
 
 
 def test_arguments_on_each_machine() -> None:
-    actions = [trace(builtin("arg0")), trace(builtin("arg1"))]
+    """Without any in the descriptor: the host's context has them, in the target there are none."""
+    actions = [trace(builtin("arg0")), trace(builtin("arg9"))]
     host, target = HostRig(program(actions), {1: (0,)}), TargetRig(program(actions), {1: (0,)})
-    by_slot = {r.slot: r.index for r in REGISTERS}
     for run in (host, target):
-        run.fire(1, {by_slot[3]: 33, by_slot[4]: 44})
-    (a,), (b,) = host.records(2), target.records(0)
-    assert struct.unpack("<QQ", a.data) == (1000, 1001)
-    assert struct.unpack("<QQ", b.data) == (33, 44)
-    assert target.code.slots[(0,)] == {3, 4}
-    with pytest.raises(KinstError, match="arg2 means nothing"):
-        TargetRig(program([trace(builtin("arg2"))]), {1: (0,)})
+        run.fire(1)
+    (a,) = host.records(2)
+    assert struct.unpack("<QQ", a.data) == (1000, 1009)
+    assert target.records(0) == [] and target.state(lay.STATE_ERRORS, 0) == 1
+    assert target.state(lay.STATE_FAULT + 16, 0) == lay.FAULT_ILLOP
+    assert target.code.arguments == {(0,): frozenset({0, 9})}
     with pytest.raises(KinstError, match="vtimestamp is not available"):
         TargetRig(program([trace(builtin("vtimestamp"))]), {1: (0,)})
+
+
+@both
+def test_arguments_are_where_the_descriptor_says(rig: type[Rig]) -> None:
+    stack = STACK + 0x3800
+    run = rig(
+        program(*([trace(builtin(f"arg{i}"))] for i in (0, 1, 2, 3, 4))),
+        {1: (0, 1, 2, 3, 4)},
+        memory={stack: struct.pack("<3Q", 7, 8, 9)},
+        arguments=[
+            (lay.ARGUMENT_SLOT, 4), (lay.ARGUMENT_CONSTANT, -5), (lay.ARGUMENT_STACK, 16),
+            (lay.ARGUMENT_NONE, 0), (lay.ARGUMENT_STACK, 1 << 20),
+        ],
+    )  # fmt: skip
+    by_slot = {r.slot: r.index for r in REGISTERS}
+    run.fire(1, {by_slot[4]: 44, by_slot[SP_SLOT]: stack})
+    got = [(r.clause, u64(r.data)) for r in run.records(run.slot)]
+    assert got == [(0, 44), (1, (1 << 64) - 5), (2, 9)]
+    # What is not there is an error, and the clauses after it still run.
+    assert run.state(lay.STATE_ERRORS, run.slot) == 2
+    assert run.state(lay.STATE_FAULT + 16, run.slot) == lay.FAULT_BADADDR
 
 
 def test_caller_follows_the_site() -> None:

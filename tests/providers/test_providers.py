@@ -34,7 +34,7 @@ def match(provider: str, function: str, name: str) -> list[str]:
 
 
 def test_every_file_is_a_provider() -> None:
-    assert set(load_all()) == {"dtrace", "kinst", "profile"}
+    assert set(load_all()) == {"dtrace", "fbt", "kinst", "profile"}
 
 
 @pytest.mark.parametrize("name", ["BEGIN", "END", "ERROR"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kinst.core.isa import Body, Instruction, PerCpu, Refused, Register, Relocated
+from kinst.core.isa import Body, Flow, Instruction, PerCpu, Refused, Register, Relocated
 from kinst.core.probe import Site
-from kinst.isa.amd64 import decode, detour, encode, relocate, trampoline
+from kinst.isa.amd64 import control, decode, detour, encode, relocate, trampoline
 from kinst.isa.amd64 import registers as regs
 
 # LLVM's generic x86-64 has these; kernel code must not touch the registers behind them.
@@ -31,12 +31,26 @@ class Amd64:
     flags_slot = regs.FLAGS_SLOT
     breakpoint = encode.INT3
     per_cpu = PerCpu(256)  # LLVM's X86 address space 256 is relative to gs
+    # System V ABI, 3.2.3: integer arguments; the first one on the stack is above the return
+    # address at a function's first instruction.
+    argument_slots = tuple(regs.SLOT[name] for name in ("rdi", "rsi", "rdx", "rcx", "r8", "r9"))
+    stack_arguments = 8
+    result_slot = regs.SLOT["rax"]
+    thunks = control.THUNKS
     timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
     timestamp_constraints = "={rax},~{rdx},~{flags}"
 
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
         """Instructions of code in order; stops at the first byte that does not decode."""
         return decode.decode(code, address)
+
+    def flow(self, code: bytes, address: int) -> Flow:
+        """Where control goes from the one instruction `code` (control.py)."""
+        return control.flow(code, address)
+
+    def thunk(self, name: str) -> Flow | None:
+        """What a jump to a function of this name is really, when it is a thunk."""
+        return control.thunk(name)
 
     def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
         """Code at `to` with the effect of the one instruction `code` at `address`."""

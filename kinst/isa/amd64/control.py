@@ -1,0 +1,164 @@
+"""Where control goes from one amd64 instruction.  Source: Intel SDM volume 2 (Jcc, JMP, LOOP,
+RET, appendix A's opcode maps) and volume 1, 3.4.3 (EFLAGS)."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+from kinst.core.isa import Flow
+from kinst.isa.amd64.parse import ADDRESS_SIZE, ONE_BYTE, RSP, TWO_BYTE, Parsed, parse
+
+_FLAGS = "regs[R_RFL]"
+_LESS = f"(({_FLAGS} >> 7 ^ {_FLAGS} >> 11) & 0x1)"  # SF != OF
+_GENERAL = (
+    "RAX", "RCX", "RDX", "RBX", "RSP", "RBP", "RSI", "RDI",
+    "R8", "R9", "R10", "R11", "R12", "R13", "R14", "R15",
+)  # fmt: skip
+
+
+def _any_of(mask: int) -> tuple[str, str]:
+    return f"({_FLAGS} & {mask:#x}) != 0", f"({_FLAGS} & {mask:#x}) == 0"
+
+
+# By the upper three bits of the condition code: (it holds, it does not); the lowest bit of the
+# code swaps the two.
+_CONDITIONS = (
+    _any_of(0x800),  # o: OF
+    _any_of(0x001),  # b: CF
+    _any_of(0x040),  # e: ZF
+    _any_of(0x041),  # be: CF or ZF
+    _any_of(0x080),  # s: SF
+    _any_of(0x004),  # p: PF
+    (f"{_LESS} != 0", f"{_LESS} == 0"),  # l
+    (f"{_LESS} != 0 || ({_FLAGS} & 0x40) != 0", f"{_LESS} == 0 && ({_FLAGS} & 0x40) == 0"),  # le
+)
+_ZERO = _CONDITIONS[2]
+
+NEXT = Flow("next")
+LANDING = Flow("landing")
+RETURN = Flow("return", falls_through=False)
+CALL = Flow("call")
+INDIRECT = Flow("indirect", falls_through=False)
+# The kernel steps over ud2 where it means a warning (WARN).
+WARN = Flow("trap")
+TRAP = Flow("trap", falls_through=False)
+
+_ONE = {
+    0xC2: RETURN, 0xC3: RETURN, 0xCA: INDIRECT, 0xCB: INDIRECT, 0xCF: INDIRECT,
+    0xCC: TRAP, 0xF1: TRAP,
+}  # fmt: skip
+_TWO = {0x0B: WARN, 0xB9: TRAP, 0xFF: TRAP, 0x07: INDIRECT, 0x35: INDIRECT}
+_ENDBR = (b"\xf3\x0f\x1e\xfa", b"\xf3\x0f\x1e\xfb")
+
+_RETURN_THUNK = re.compile(r"\w*return_thunk\Z")
+_INDIRECT_THUNK = re.compile(r"__x86_indirect_(?:\w+_)?thunk_(r[a-z0-9]+)\Z")
+THUNKS = ("*return_thunk", "__x86_indirect_*thunk_r*")
+
+
+def thunk(name: str) -> Flow | None:
+    """What a jump to a function of this name does, when it is one of the thunks that stand for
+    a return or for an indirect jump (Linux: Documentation/admin-guide/hw-vuln/spectre.rst)."""
+    if _RETURN_THUNK.match(name):
+        return RETURN
+    found = _INDIRECT_THUNK.match(name)
+    register = found.group(1).upper() if found else ""
+    if register in _GENERAL:
+        return Flow("indirect", falls_through=False, destination=f"regs[R_{register}]")
+    return None
+
+
+def flow(code: bytes, address: int) -> Flow:
+    """Where control goes from the one instruction `code` at `address`."""
+    parsed = parse(code)
+    if parsed is None or parsed.vector:
+        return NEXT
+    op = parsed.opcode
+    after = address + len(code)
+    if parsed.map == ONE_BYTE:
+        if op in (0xE8, 0xE9):
+            return _direct(op == 0xE8, after + _signed("<i", parsed))
+        if op == 0xEB:
+            return _direct(False, after + _signed("<b", parsed))
+        if op & 0xF0 == 0x70:
+            return _conditional(op & 0xF, after + _signed("<b", parsed))
+        if op & 0xFC == 0xE0:
+            return _counted(parsed, after + _signed("<b", parsed))
+        if op == 0xFF and parsed.reg in (2, 3):
+            return CALL
+        if op == 0xFF and parsed.reg in (4, 5):
+            return _indirect(parsed, after)
+        return _ONE.get(op, NEXT)
+    if parsed.map == TWO_BYTE:
+        if op & 0xF0 == 0x80:
+            return _conditional(op & 0xF, after + _signed("<i", parsed))
+        if code in _ENDBR:
+            return LANDING
+        return _TWO.get(op, NEXT)
+    return NEXT
+
+
+def _signed(form: str, parsed: Parsed) -> int:
+    found: int = struct.unpack_from(form, parsed.code, parsed.opcode_at + 1)[0]
+    return found
+
+
+def _direct(call: bool, target: int) -> Flow:
+    return Flow("call" if call else "jump", call, target)
+
+
+def _conditional(code: int, target: int) -> Flow:
+    holds, not_ = _CONDITIONS[code >> 1]
+    if code & 1:
+        holds, not_ = not_, holds
+    return Flow("branch", True, target, holds, not_)
+
+
+def _counted(parsed: Parsed, target: int) -> Flow:
+    """jrcxz, loop, loope, loopne; loop decrements before it looks."""
+    count = "(regs[R_RCX] & 0xffffffff)" if ADDRESS_SIZE in parsed.prefixes else "regs[R_RCX]"
+    if parsed.opcode == 0xE3:
+        return Flow("branch", True, target, f"{count} == 0", f"{count} != 0")
+    taken, not_ = f"{count} != 1", f"{count} == 1"
+    if parsed.opcode != 0xE2:
+        zero, not_zero = _ZERO if parsed.opcode == 0xE1 else _ZERO[::-1]
+        taken, not_ = f"{taken} && {zero}", f"{not_} || {not_zero}"
+    return Flow("branch", True, target, taken, not_)
+
+
+def _indirect(parsed: Parsed, after: int) -> Flow:
+    """jmp to a register's or a memory word's value; "" where D cannot say it (segments)."""
+    segment = any(p in parsed.prefixes for p in b"\x64\x65")
+    if parsed.reg == 5 or (parsed.mod != 3 and (segment or ADDRESS_SIZE in parsed.prefixes)):
+        return INDIRECT
+    if parsed.mod == 3:
+        return Flow(
+            "indirect", False, destination=f"regs[R_{_GENERAL[parsed.rm | (parsed.rex & 1) << 3]}]"
+        )
+    return Flow("indirect", False, destination=f"*(uint64_t *)({_memory(parsed, after)})")
+
+
+def _memory(parsed: Parsed, after: int) -> str:
+    """The address of the memory operand as a D expression."""
+    at = parsed.modrm_at + 1
+    terms: list[str] = []
+    base: int | None = parsed.rm | (parsed.rex & 1) << 3
+    size = (0, 1, 4)[parsed.mod]
+    if parsed.rm == RSP:
+        sib = parsed.code[at]
+        at += 1
+        base = sib & 7 | (parsed.rex & 1) << 3
+        if sib & 7 == 5 and parsed.mod == 0:
+            base, size = None, 4
+        index = sib >> 3 & 7 | (parsed.rex & 2) << 2
+        if index != RSP:
+            terms.append(f"regs[R_{_GENERAL[index]}] * {1 << (sib >> 6)}")
+    elif parsed.rip_relative:
+        displacement = int.from_bytes(parsed.code[at : at + 4], "little", signed=True)
+        return f"{after + displacement & (1 << 64) - 1:#x}"
+    if base is not None:
+        terms.insert(0, f"regs[R_{_GENERAL[base]}]")
+    displacement = int.from_bytes(parsed.code[at : at + size], "little", signed=True)
+    if displacement or not terms:
+        terms.append(f"{displacement & (1 << 64) - 1:#x}")
+    return " + ".join(terms)

@@ -1,0 +1,151 @@
+"""The fbt provider: a function's entry, and every way out of it (Dynamic Tracing Guide, ch. 20).
+
+fbt::<function>:entry is at the first instruction; arg0 to arg9 are the function's arguments by
+the C calling convention.  fbt::<function>:return is one probe at every instruction by which
+control leaves the function: returns, and jumps to other functions (tail calls), of which the
+conditional ones count when they are taken.  A function's .cold part belongs to it.  At a
+return arg0 is the offset of the instruction in the function and arg1 the returned value; at a
+tail call that value is not known yet, and reading arg1 there is an error (dtrace:::ERROR).
+
+Functions may be globs; nothing is matched unless provider and function are both named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from kinst.core.errors import KinstError
+from kinst.core.isa import Flow, Instruction
+from kinst.core.kernel import Argument, Found, Kernel
+from kinst.core.layout import (
+    ARGUMENT_CONSTANT,
+    ARGUMENT_NONE,
+    ARGUMENT_SLOT,
+    ARGUMENT_STACK,
+    ARGUMENTS,
+)
+from kinst.core.probe import Function, ProbeName, ProbePattern, Site
+
+NAMES = ("entry", "return")
+MOST = 4000  # functions of one description: beyond it the decoding alone takes a long time
+WORD = 8
+_COLD = ".cold"
+
+
+def entry_site(function: Function, kernel: Kernel) -> Instruction | None:
+    """The first instruction that can be planted: a landing pad must stay where it is."""
+    for instruction, flow in zip(
+        kernel.instructions(function), kernel.flows(function), strict=True
+    ):
+        if flow.kind != "landing":
+            return instruction
+    return None
+
+
+def entry_arguments(kernel: Kernel) -> tuple[Argument, ...]:
+    """arg0 to arg9 at a function's first instruction."""
+    isa = kernel.isa
+    registers = [Argument(ARGUMENT_SLOT, slot) for slot in isa.argument_slots]
+    return (*registers, *(
+        Argument(ARGUMENT_STACK, isa.stack_arguments + WORD * k)
+        for k in range(ARGUMENTS - len(registers))
+    ))  # fmt: skip
+
+
+def ways_out(function: Function, kernel: Kernel) -> Iterator[tuple[Function, int, str, bool]]:
+    """(part, index of the instruction in it, condition, whether the function's result is known)
+    of every instruction by which control leaves a function."""
+    parts = kernel.parts(function)
+    start = entry_site(function, kernel)
+    starts = {function.address, start.address if start else function.address}
+    for part in parts:
+        instructions = kernel.instructions(part)
+        for index, flow in enumerate(kernel.flows(part)):
+            end = instructions[index].end
+            condition = leaves(flow, end, parts, starts)
+            if condition is not None:
+                yield part, index, condition, flow.kind == "return"
+
+
+def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) -> str | None:
+    """The condition on which this instruction leaves the function: "" always, None never.
+
+    end: of the instruction.  starts: where a jump to is a new call of the function itself.
+    """
+
+    def outside(address: int) -> bool:
+        inside = any(p.address <= address < p.address + p.size for p in parts)
+        return address in starts or not inside
+
+    if flow.kind == "return":
+        return ""
+    if flow.kind == "indirect":
+        place = flow.destination
+        return " && ".join(
+            f"({place} < {p.address:#x} || {place} >= {p.address + p.size:#x})" for p in parts
+        ) if place else ""  # fmt: skip
+    taken = flow.target is not None and flow.kind in ("jump", "branch") and outside(flow.target)
+    # A function of assembly may run on into the next one; behind a call that is the last
+    # instruction, or a trap, nothing runs on.
+    on = flow.kind in ("next", "branch", "landing") and outside(end)
+    if not taken and not on:
+        return None
+    if flow.kind != "branch" or (taken and on):
+        return ""
+    return flow.condition if taken else flow.otherwise
+
+
+class FbtProvider:
+    """Functions of the running kernel, by its symbols and live text."""
+
+    name = "fbt"
+    needs_kernel = True
+
+    def listed(self) -> Sequence[Found]:
+        return []
+
+    def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Sequence[Found]:
+        if pattern.provider != self.name or not pattern.function or kernel is None:
+            return []
+        names = [n for n in NAMES if fnmatchcase(n, pattern.name or "*")]
+        glob = any(c in pattern.function for c in "*?[")
+        if not names:
+            raise KinstError(f"{pattern}: no such probe", "a function has entry and return")
+        functions = kernel.find(pattern.module, pattern.function)
+        if not functions and not glob:
+            raise KinstError(
+                f'no function named "{pattern.function}"'
+                + (f' in module "{pattern.module}"' if pattern.module else ""),
+                kernel.suggest(pattern.function),
+            )
+        if len(functions) > MOST:
+            raise KinstError(
+                f"{pattern} means {len(functions)} functions, more than {MOST}",
+                "a narrower glob",
+            )
+        if glob:
+            functions = [f for f in functions if _COLD not in f.name]
+        return [one for f in functions for n in names for one in self._found(f, n, kernel)]
+
+    def _found(self, function: Function, name: str, kernel: Kernel) -> Iterator[Found]:
+        probe = ProbeName(self.name, function.module, function.name, name)
+        if name == "entry":
+            first = entry_site(function, kernel)
+            if first is not None:
+                site = Site(function, first.address - function.address, first.code)
+                yield Found(probe, site, None, entry_arguments(kernel))
+            return
+        for part, index, condition, known in ways_out(function, kernel):
+            instruction = kernel.instructions(part)[index]
+            site = Site(part, instruction.address - part.address, instruction.code)
+            offset = Argument(ARGUMENT_CONSTANT, instruction.address - function.address)
+            result = (
+                Argument(ARGUMENT_SLOT, kernel.isa.result_slot)
+                if known
+                else Argument(ARGUMENT_NONE)
+            )
+            yield Found(probe, site, None, (offset, result), condition)
+
+
+PROVIDER = FbtProvider()

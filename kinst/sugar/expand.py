@@ -1,0 +1,297 @@
+"""kinst::F:entry and kinst::F:return, in the syntax tree, become the probes that they mean.
+
+An inline function's description becomes kinst::<caller>:<offset> for each of its copies, and
+fbt::F:entry or fbt::F:return for its own code where it has any; a function that is never
+inlined becomes the fbt probe alone.  Conditional jumps out of a copy count when they are taken:
+their sites go to clauses of their own, directly behind, whose predicate is the condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from kinst.core.errors import DError, KinstError
+from kinst.core.inline import DebugIndex, FunctionDie
+from kinst.core.kernel import Kernel
+from kinst.core.probe import Function, ProbePattern
+from kinst.dlang import tree
+from kinst.dlang.api import parse_text
+from kinst.sugar.inline import Exit, Region, exits, graphs_of, regions_of, stay
+
+PROVIDER = "kinst"
+NAMES = ("entry", "return")
+MOST_NAMES = 64  # functions that one glob may mean
+_GLOB = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What expansion asks.  slide: running address minus the index's."""
+
+    kernel: Kernel
+    index: DebugIndex
+    slide: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """A program of plain descriptions, and what is to be said of them with -v."""
+
+    program: tree.Program
+    notes: tuple[str, ...]
+
+
+def is_sugar(pattern: ProbePattern) -> bool:
+    """Whether a description is kinst::F:entry or kinst::F:return."""
+    return pattern.provider == PROVIDER and bool(pattern.function) and pattern.name in NAMES
+
+
+def has_sugar(program: tree.Program) -> bool:
+    """Whether any description of the program is."""
+    return any(is_sugar(d.pattern) for c in program.clauses for d in c.descriptions)
+
+
+def expand(program: tree.Program, sources: Sources) -> Expansion:
+    """The program with every such description replaced.
+
+    Raises DError at a description that cannot be: a function that is unknown, or that is
+    inlined nowhere, or too many functions for one glob.
+    """
+    expander = _Expander(sources)
+    items: list[tree.Item] = []
+    for item in program.items:
+        items += expander.clause(item) if isinstance(item, tree.Clause) else [item]
+    return Expansion(tree.Program(tuple(items)), tuple(expander.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """What one description means: sites that always count, and conditional ones."""
+
+    always: tuple[ProbePattern, ...]
+    sometimes: tuple[tuple[str, ProbePattern], ...] = ()
+
+
+class _Expander:
+    def __init__(self, sources: Sources) -> None:
+        self._kernel = sources.kernel
+        self._index = sources.index
+        self._slide = sources.slide
+        self._known: dict[ProbePattern, _Meaning] = {}
+        self.notes: list[str] = []
+
+    def clause(self, clause: tree.Clause) -> list[tree.Clause]:
+        """The clause, then those for conditional sites.  A site that ends several stays at once
+        fires for each, from one clause after another."""
+        layers: dict[str, list[list[tree.Description]]] = {"": []}
+        for description in clause.descriptions:
+            meaning = _Meaning((description.pattern,))
+            if is_sugar(description.pattern):
+                meaning = self._meaning(description)
+            times: dict[tuple[str, ProbePattern], int] = {}
+            for one in [*(("", p) for p in meaning.always), *meaning.sometimes]:
+                layer = times[one] = times.get(one, 0) + 1
+                rows = layers.setdefault(one[0], [])
+                while len(rows) < layer:
+                    rows.append([])
+                rows[layer - 1].append(tree.Description(one[1], description.span))
+        return [
+            replace(
+                clause, descriptions=tuple(row), predicate=_with_condition(condition, clause)
+            )
+            for condition, rows in layers.items()
+            for row in rows
+            if row
+        ]  # fmt: skip
+
+    def _meaning(self, description: tree.Description) -> _Meaning:
+        pattern = description.pattern
+        if pattern not in self._known:
+            try:
+                self._known[pattern] = self._find(pattern)
+            except DError:
+                raise
+            except KinstError as error:
+                span = description.span
+                raise DError(error.message, span, "D_PDESC_INVAL", error.hint) from error
+        return self._known[pattern]
+
+    def _find(self, pattern: ProbePattern) -> _Meaning:
+        if not _GLOB & set(pattern.function):
+            return self._function(pattern, pattern.function, alone=True)
+        names = {n for n in self._index.inline_names() if fnmatchcase(n, pattern.function)}
+        names |= {f.name for f in self._kernel.find(pattern.module, pattern.function)}
+        if len(names) > MOST_NAMES:
+            raise KinstError(
+                f"{pattern} means {len(names)} functions, more than {MOST_NAMES}",
+                "a narrower glob",
+            )
+        always: list[ProbePattern] = []
+        sometimes: list[tuple[str, ProbePattern]] = []
+        for name in sorted(names):
+            meaning = self._function(pattern, name, alone=False)
+            always += meaning.always
+            sometimes += meaning.sometimes
+        return _Meaning(tuple(always), tuple(sometimes))
+
+    def _function(self, pattern: ProbePattern, name: str, *, alone: bool) -> _Meaning:
+        """alone: the name was written in full, so that what is wrong with it is an error."""
+        functions = self._index.functions(name)
+        copies = self._index.copies(name)
+        own = self._own(pattern, name, functions, alone=alone and not copies)
+        found = regions_of(copies, self._slide)
+        always: list[ProbePattern] = []
+        sometimes: list[tuple[str, ProbePattern]] = []
+        if found.regions:
+            sites = self._sites(pattern, name, found.regions, found.empty, len(copies))
+            always = [p for condition, p in sites if not condition]
+            sometimes = [(condition, p) for condition, p in sites if condition]
+        always += [ProbePattern("fbt", pattern.module, f.name, pattern.name) for f in own]
+        if alone and not always and not sometimes:
+            raise self._nothing(pattern, functions, len(copies))
+        return _Meaning(tuple(always), tuple(sometimes))
+
+    def _own(
+        self, pattern: ProbePattern, name: str, functions: Sequence[FunctionDie], *, alone: bool
+    ) -> list[Function]:
+        """The function's own code, by debug information (which knows F in F.isra.0), else by
+        the symbols."""
+        found: dict[int, Function] = {}
+        for die in functions:
+            for low, _ in die.ranges:
+                function = self._kernel.at(low + self._slide)
+                if function is not None and _in(function, pattern):
+                    main = self._kernel.parts(function)[0]
+                    found.setdefault(main.address, main)
+        if not found:
+            try:
+                return list(self._kernel.find(pattern.module, name))
+            except KinstError:
+                if alone:
+                    raise
+        return list(found.values())
+
+    def _sites(
+        self,
+        pattern: ProbePattern,
+        name: str,
+        regions: Sequence[Region],
+        empty: int,
+        copies: int,
+    ) -> list[tuple[str, ProbePattern]]:
+        """(condition, description) of every site, in the order of the copies; one that ends
+        several stays comes several times."""
+        graphs = graphs_of(regions, self._kernel)
+        count = _Count(copies, empty)
+        found: list[tuple[str, ProbePattern]] = []
+        for region in regions:
+            graph = graphs.get(region.entry)
+            if graph is None or not graph.is_instruction(region.entry):
+                count.lost += region.copies
+                continue
+            function = self._kernel.at(region.entry)
+            if function is None or not _in(function, pattern):
+                count.elsewhere += region.copies
+                continue
+            count.shared += region.copies - 1
+            count.nested += bool(region.within)
+            count.split += len({_part(low, graph.parts) for low, _ in region.ranges}) > 1
+            places = [Exit(region.entry)]
+            if pattern.name == "return":
+                inside = stay(region, graph)
+                places = exits(inside, graph)
+                count.mixed += inside.mixed
+                count.around += inside.around
+                count.endless += not places
+            for one in places:
+                where = self._description(pattern, one.address)
+                if where is not None:
+                    found.append((one.condition, where))
+        self.notes.append(count.text(f"{PROVIDER}::{name}:{pattern.name}"))
+        return found
+
+    def _description(self, pattern: ProbePattern, address: int) -> ProbePattern | None:
+        function = self._kernel.at(address)
+        if function is None:
+            return None
+        module = pattern.module or ("" if function.module == "vmlinux" else function.module)
+        offset = str(address - function.address)
+        return ProbePattern(PROVIDER, module, function.name, offset)
+
+    def _nothing(
+        self, pattern: ProbePattern, functions: Sequence[FunctionDie], copies: int
+    ) -> KinstError:
+        """Why a name means nothing."""
+        name = pattern.function
+        for die in functions:
+            if copies:
+                return KinstError(
+                    f"none of the {copies} inlined copies of {name} has code"
+                    + (f' in module "{pattern.module}"' if pattern.module else ""),
+                    f"it is declared at {die.decl_file}:{die.decl_line}",
+                )
+            if die.inlined:
+                return KinstError(
+                    f"{name} is an inline function of which this kernel has no copy",
+                    f"it is declared at {die.decl_file}:{die.decl_line}",
+                )
+        hint = self._kernel.suggest(name)
+        if not hint:
+            close = get_close_matches(name, self._index.inline_names(), 3, 0.7)
+            hint = f"did you mean {' or '.join(close)}?" if close else ""
+        where = f' in module "{pattern.module}"' if pattern.module else ""
+        return KinstError(f'no function named "{name}"{where}', hint)
+
+
+def _in(function: Function, pattern: ProbePattern) -> bool:
+    return not pattern.module or fnmatchcase(function.module, pattern.module)
+
+
+def _part(address: int, parts: Sequence[Function]) -> int:
+    return next((p.address for p in parts if p.address <= address < p.address + p.size), -1)
+
+
+def _with_condition(condition: str, clause: tree.Clause) -> tree.Expr | None:
+    """The clause's predicate, behind a condition if there is one."""
+    if not condition:
+        return clause.predicate
+    program = parse_text(f"BEGIN/{condition}/{{}}", clause.span.file)
+    found = program.clauses[0].predicate
+    assert found is not None
+    return found if clause.predicate is None else tree.Infix(
+        clause.span, "&&", found, clause.predicate
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Count:
+    """What is said of a function's copies with -v."""
+
+    copies: int
+    empty: int
+    shared: int = 0
+    nested: int = 0
+    split: int = 0
+    mixed: int = 0
+    around: int = 0
+    endless: int = 0
+    lost: int = 0
+    elsewhere: int = 0
+
+    def text(self, name: str) -> str:
+        parts: list[tuple[int, Callable[[int], str]]] = [
+            (self.empty, lambda n: f"{n} without code left out"),
+            (self.shared, lambda n: f"{n} sharing another's entry"),
+            (self.nested, lambda n: f"{n} inside other inlined functions"),
+            (self.split, lambda n: f"{n} split into .cold parts"),
+            (self.mixed, lambda n: f"{n} mixed with the caller's code"),
+            (self.around, lambda n: f"{n} with code that is also reached around the entry"),
+            (self.endless, lambda n: f"{n} never left"),
+            (self.lost, lambda n: f"{n} outside of every function or rewritten, left out"),
+            (self.elsewhere, lambda n: f"{n} in other modules"),
+        ]
+        said = [form(n) for n, form in parts if n]
+        return f"{name}: {self.copies} inlined copies" + (f": {', '.join(said)}" if said else "")

@@ -1,0 +1,144 @@
+"""The flow graph of one whole function (with its .cold parts), cut wherever a copy begins or ends.
+
+Nodes are runs of instructions that are entered at their start only.  A call goes on behind
+itself, unless what it calls never returns: a graph in which control comes back from panic()
+would have ways that nothing takes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from kinst.core.isa import Flow
+from kinst.core.kernel import Kernel
+from kinst.core.probe import Function
+
+# Functions of Linux that do not return to their caller.
+NEVER_RETURN = (
+    "panic", "nmi_panic", "do_exit", "do_group_exit", "do_task_dead", "make_task_dead",
+    "kthread_exit", "kthread_complete_and_exit", "__module_put_and_kthread_exit",
+    "rewind_stack_and_make_dead", "__stack_chk_fail", "fortify_panic", "usercopy_abort",
+    "stop_this_cpu", "cpu_startup_entry", "machine_real_restart", "snp_abort",
+    "sev_es_terminate", "__invalid_creds",
+)  # fmt: skip
+
+OUTSIDE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A way from a node to another (OUTSIDE: out of the function), taken when the D expression
+    `condition` holds ("" always)."""
+
+    to: int
+    condition: str = ""
+
+
+class Graph:
+    """parts: the function, then what was moved away from it.  starts: of the nodes, sorted;
+    last: address of each node's last instruction; edges, before: of each node, the ways on and
+    the nodes before it."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        parts: Sequence[Function],
+        cuts: Collection[int],
+        dead_ends: Collection[int],
+    ) -> None:
+        """cuts: addresses at which nodes must begin.  dead_ends: of functions that never return."""
+        self.parts = tuple(parts)
+        self._dead_ends = dead_ends
+        instructions: dict[int, tuple[int, Flow]] = {}  # start -> (end, flow)
+        for part in parts:
+            for one, flow in zip(kernel.instructions(part), kernel.flows(part), strict=True):
+                instructions[one.address] = (one.end, flow)
+        self._addresses = sorted(instructions)
+        self._flows = instructions
+        leaders = {part.address for part in parts} | {c for c in cuts if c in instructions}
+        for end, flow in instructions.values():
+            on = flow.kind in ("next", "landing") or (flow.kind == "call" and self._returns(flow))
+            if not on:
+                leaders.add(end)
+            if flow.kind in ("jump", "branch") and flow.target is not None:
+                leaders.add(flow.target)
+        self.starts = sorted(a for a in leaders if a in instructions)
+        self.root = bisect_left(self.starts, parts[0].address)
+        self._index = {start: node for node, start in enumerate(self.starts)}
+        self.last = [self._last(node) for node in range(len(self.starts))]
+        self.edges = [self._edges(node) for node in range(len(self.starts))]
+        self.before: list[list[int]] = [[] for _ in self.starts]
+        for node, edges in enumerate(self.edges):
+            for edge in edges:
+                if edge.to != OUTSIDE:
+                    self.before[edge.to].append(node)
+
+    def _returns(self, flow: Flow) -> bool:
+        return flow.target not in self._dead_ends
+
+    def _last(self, node: int) -> int:
+        """The last instruction before the next node, or before a gap."""
+        if node + 1 < len(self.starts):
+            at = bisect_left(self._addresses, self.starts[node + 1]) - 1
+        else:
+            at = len(self._addresses) - 1
+        return self._addresses[at]
+
+    def _edges(self, node: int) -> tuple[Edge, ...]:
+        end, flow = self._flows[self.last[node]]
+        going = self._index.get(end, OUTSIDE)
+        if flow.kind in ("jump", "branch"):
+            assert flow.target is not None
+            taken = Edge(self._index.get(flow.target, OUTSIDE), flow.condition)
+            return (taken, Edge(going, flow.otherwise)) if flow.falls_through else (taken,)
+        if flow.kind == "return":
+            return (Edge(OUTSIDE),)
+        if flow.kind == "indirect":
+            return (Edge(OUTSIDE, self._elsewhere(flow.destination)),)
+        if flow.kind == "call" and (not self._returns(flow) or going == OUTSIDE):
+            # Behind the last instruction of a function there is nothing to return to.
+            return ()
+        if flow.kind == "trap" and (not flow.falls_through or going == OUTSIDE):
+            return ()
+        return (Edge(going),)
+
+    def _elsewhere(self, destination: str) -> str:
+        """That an indirect jump leaves the function, as a condition."""
+        return " && ".join(
+            f"({destination} < {p.address:#x} || {destination} >= {p.address + p.size:#x})"
+            for p in self.parts
+        ) if destination else ""  # fmt: skip
+
+    def node_at(self, address: int) -> int | None:
+        """The node that begins at this address."""
+        return self._index.get(address)
+
+    def nodes_in(self, ranges: Sequence[tuple[int, int]]) -> set[int]:
+        """The nodes inside address ranges; both ends of each were cuts."""
+        found: set[int] = set()
+        for low, high in ranges:
+            found.update(range(bisect_left(self.starts, low), bisect_left(self.starts, high)))
+        return found
+
+    def last_in(self, low: int, high: int) -> int | None:
+        """The last instruction that begins in an address range, or None."""
+        at = bisect_right(self._addresses, high - 1) - 1
+        return self._addresses[at] if at >= 0 and self._addresses[at] >= low else None
+
+    def is_instruction(self, address: int) -> bool:
+        """Whether a live instruction begins here."""
+        return address in self._flows
+
+    def reached(self, start: int, avoiding: int) -> set[int]:
+        """The nodes on the ways from `start` that do not go through another."""
+        if start == avoiding:
+            return set()
+        found, todo = {start}, [start]
+        while todo:
+            for edge in self.edges[todo.pop()]:
+                if edge.to not in found and edge.to not in (OUTSIDE, avoiding):
+                    found.add(edge.to)
+                    todo.append(edge.to)
+        return found
