@@ -11,15 +11,16 @@ from kinst.session_request import DUMP_STAGES, ProgramText, Request
 
 SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:X:d"
 LONG = [
-    "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "qemu-arg=", "copy=", "dump=",
-    "help", "version",
+    "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "qemu-arg=", "copy=", "module=",
+    "dump=", "help", "version",
 ]  # fmt: skip
 STRICTNESS = ("a", "c", "s", "t")
 
 USAGE = """\
 usage: kinst [-delqSvVwZh] [-c command] [-D name[=value]] [-o file] [-x opt[=val]]
              [-X a|c|s|t] [--vm[=amd64] | --gdb ADDRESS] [--kernel FILE] [--debug FILE]
-             [--initrd FILE] [--append TEXT] [--qemu-arg ARG] [--copy FILE] [--dump STAGE]
+             [--initrd FILE] [--append TEXT] [--qemu-arg ARG] [--copy FILE] [--module NAME]
+             [--dump STAGE]
              [-P provider [[predicate] action]]
              [-m [provider:]module [[predicate] action]]
              [-f [[provider:]module:]function [[predicate] action]]
@@ -55,6 +56,7 @@ HELP = (
   --append TEXT    more kernel command line, e.g. nokaslr
   --qemu-arg ARG   one more argument for QEMU (repeat it)
   --copy FILE      put FILE into the guest's /bin (repeat it)
+  --module NAME    load a module of the kernel's into the guest at boot (repeat it)
   --dump STAGE     print the value after a stage: """
     + ", ".join(DUMP_STAGES)
     + "\n"
@@ -120,7 +122,7 @@ _VALUES = {
     "-c": "command", "-o": "output", "--vm": "vm", "--gdb": "gdb", "--kernel": "kernel",
     "--debug": "debug", "--initrd": "initrd", "--append": "append",
 }  # fmt: skip
-_MANY = {"--qemu-arg": "qemu_args", "--copy": "copies", "-D": "defines"}
+_MANY = {"--qemu-arg": "qemu_args", "--copy": "copies", "--module": "modules", "-D": "defines"}
 
 
 def _apply(request: Request, option: str, value: str, stdin: str) -> Request:

@@ -43,4 +43,5 @@ class Request:
     dump: str = ""
     qemu_args: tuple[str, ...] = ()
     copies: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from kinst.isa import load as load_isa
 from kinst.session_request import Request
 from kinst.targets import fetch, gdb, initramfs, linux, vm
 from kinst.targets.fetch import cache_folder
+from kinst.targets.kmod import resolve
 from kinst.targets.kvm import accelerator
 from kinst.targets.qemu import VmConfig
 
@@ -26,11 +27,13 @@ BOOT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What to boot or to read symbols from.  kernel, busybox: None for a GDB stub."""
+    """What to boot or to read symbols from.  kernel, busybox: None for a GDB stub.
+    modules: the kernel's lib/modules/RELEASE, where it is known."""
 
     debug: Path
     kernel: Path | None = None
     busybox: Path | None = None
+    modules: Path | None = None
 
 
 def isa_of(request: Request) -> Isa:
@@ -60,7 +63,7 @@ def find_files(request: Request, progress: Callable[[str, float | None], None]) 
     ready = fetch.prepare(request.vm or DEFAULT_ISA, progress)
     kernel = Path(request.kernel) if request.kernel else ready.kernel
     debug = Path(request.debug) if request.debug else ready.debug
-    return Files(debug, kernel, ready.busybox)
+    return Files(debug, kernel, ready.busybox, None if request.kernel else ready.modules)
 
 
 def _initrd(request: Request, files: Files) -> Path | bytes:
@@ -73,7 +76,12 @@ def _initrd(request: Request, files: Files) -> Path | bytes:
         if not path.is_file():
             raise KinstError(f"--copy {name}: no such file")
         copies[f"/bin/{path.name}"] = path
-    return initramfs.build(files.busybox, copies)
+    if request.modules and files.modules is None:
+        raise KinstError(
+            "--module loads modules of the kernel that kinst fetched", "not --kernel's"
+        )
+    modules = resolve(files.modules, request.modules) if files.modules else []
+    return initramfs.build(files.busybox, copies, modules)
 
 
 def load_machine(isa: Isa) -> ModuleType:

@@ -18,6 +18,9 @@ class Memory(Protocol):
         ...
 
 
+PAGE = 4096
+
+
 class Kernel:
     """A running kernel: its vmlinux file and its memory, slide bytes apart.
 
@@ -55,6 +58,9 @@ class Kernel:
         return int.from_bytes(self.memory.read(address, size), "little")
 
     def text(self, address: int, limit: int) -> str:
-        """A NUL-terminated string of at most limit bytes."""
-        raw = self.memory.read(address, limit)
+        """A NUL-terminated string of at most limit bytes; what follows it need not be mapped."""
+        raw = b""
+        while len(raw) < limit and b"\0" not in raw:
+            at = address + len(raw)
+            raw += self.memory.read(at, min(limit - len(raw), PAGE - at % PAGE))
         return raw.split(b"\0", 1)[0].decode("utf-8", "replace")

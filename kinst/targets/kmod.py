@@ -1,0 +1,56 @@
+"""Kernel module files of one release: a name to its file and, before it, what it depends on.
+
+modinfo(8): the .modinfo section holds key=value strings; depends lists module names.  Names of
+modules have "_" where their files may have "-".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from kinst.core.errors import KinstError
+from kinst.image.elf import open_elf
+
+
+def module_name(file: Path) -> str:
+    """The module's name as lsmod(8) shows it."""
+    return file.name.removesuffix(".ko").replace("-", "_")
+
+
+def depends(file: Path) -> tuple[str, ...]:
+    """Names of the modules that must be loaded before this one."""
+    elf = open_elf(file)
+    section = elf.section(".modinfo")
+    if section is None:
+        raise KinstError(f"{file}: not a kernel module (no .modinfo)")
+    for entry in bytes(elf.data(section)).split(b"\0"):
+        if entry.startswith(b"depends="):
+            return tuple(n for n in entry[8:].decode("ascii", "replace").split(",") if n)
+    return ()
+
+
+def resolve(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The files of these modules in the order to load them, each after what it depends on.
+
+    folder: lib/modules/RELEASE.  Raises KinstError for a name without a file.
+    """
+    files = {module_name(file): file for file in folder.rglob("*.ko")}
+    ordered: list[Path] = []
+
+    def add(name: str, trail: tuple[str, ...]) -> None:
+        file = files.get(name.replace("-", "_"))
+        if file is None:
+            close = get_close_matches(name, files, 1)
+            hint = f"did you mean {close[0]}?" if close else f"modules are in {folder}"
+            raise KinstError(f"no module is called {name}", hint)
+        if file in ordered or name in trail:
+            return
+        for needed in depends(file):
+            add(needed, (*trail, name))
+        ordered.append(file)
+
+    for name in names:
+        add(name, ())
+    return ordered
