@@ -5,6 +5,7 @@ from __future__ import annotations
 import getopt
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.session_request import DUMP_STAGES, ProgramText, Request
@@ -52,6 +53,7 @@ HELP = (
   --gdb ADDRESS    trace the kernel behind a GDB stub: host:port or a unix socket's path
   --kernel FILE    kernel to boot (--vm), or its vmlinux with symbols (--gdb)
   --debug FILE     the vmlinux with symbols that belongs to --kernel
+  --debug DIR      a folder with debug files of modules (repeat it)
   --initrd FILE    initial ram disk to boot with, instead of kinst's own
   --append TEXT    more kernel command line, e.g. nokaslr
   --qemu-arg ARG   one more argument for QEMU (repeat it)
@@ -128,6 +130,8 @@ _MANY = {"--qemu-arg": "qemu_args", "--copy": "copies", "--module": "modules", "
 def _apply(request: Request, option: str, value: str, stdin: str) -> Request:
     if option in _FLAGS:
         return replace(request, **{_FLAGS[option]: True})  # type: ignore[arg-type]
+    if option == "--debug" and Path(value).is_dir():
+        return replace(request, debug_folders=(*request.debug_folders, value))
     if option in _VALUES:
         return replace(request, **{_VALUES[option]: value})  # type: ignore[arg-type]
     if option in _MANY:

@@ -44,4 +44,5 @@ class Request:
     qemu_args: tuple[str, ...] = ()
     copies: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    debug_folders: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()

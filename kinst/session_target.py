@@ -15,7 +15,8 @@ from kinst.image.elf import Elf
 from kinst.isa import load as load_isa
 from kinst.session_request import Request
 from kinst.targets import fetch, gdb, initramfs, linux, vm
-from kinst.targets.fetch import cache_folder
+from kinst.targets.fetch import Prepared, Progress, cache_folder
+from kinst.targets.fetch_modules import module_debug
 from kinst.targets.kmod import resolve
 from kinst.targets.kvm import accelerator
 from kinst.targets.qemu import VmConfig
@@ -28,12 +29,24 @@ BOOT_SECONDS = 60.0
 @dataclass(frozen=True, slots=True)
 class Files:
     """What to boot or to read symbols from.  kernel, busybox: None for a GDB stub.
-    modules: the kernel's lib/modules/RELEASE, where it is known."""
+    ready: what kinst fetched, where that is booted.  modules: files of --module, in the order
+    to load them.  folders: of --debug DIR."""
 
     debug: Path
     kernel: Path | None = None
     busybox: Path | None = None
-    modules: Path | None = None
+    ready: Prepared | None = None
+    modules: tuple[Path, ...] = ()
+    folders: tuple[Path, ...] = ()
+
+
+def module_folders(files: Files, isa: Isa, progress: Progress) -> list[Path]:
+    """Where debug files of modules are looked for: --debug DIR, and Debian's, fetched on first
+    use.  Raises KinstError when they cannot be fetched."""
+    folders = list(files.folders)
+    if files.ready is not None and files.modules:
+        folders.append(module_debug(isa.name, files.ready, files.modules, progress))
+    return folders
 
 
 def isa_of(request: Request) -> Isa:
@@ -49,21 +62,27 @@ def find_files(request: Request, progress: Callable[[str, float | None], None]) 
     for name in (request.kernel, request.debug, request.initrd):
         if name and not Path(name).is_file():
             raise KinstError(f"{name}: no such file")
+    folders = tuple(Path(name) for name in request.debug_folders)
     if request.gdb:
         vmlinux = request.debug or request.kernel
         if not vmlinux:
             raise KinstError("--gdb needs the kernel's symbols", "--kernel VMLINUX")
-        return Files(Path(vmlinux))
+        return Files(Path(vmlinux), folders=folders)
     if request.kernel and not request.debug:
         raise KinstError(
             f"--kernel {request.kernel} needs its vmlinux with symbols", "--debug VMLINUX"
         )
     if request.kernel and request.initrd:
-        return Files(Path(request.debug), Path(request.kernel))
+        return Files(Path(request.debug), Path(request.kernel), folders=folders)
     ready = fetch.prepare(request.vm or DEFAULT_ISA, progress)
     kernel = Path(request.kernel) if request.kernel else ready.kernel
     debug = Path(request.debug) if request.debug else ready.debug
-    return Files(debug, kernel, ready.busybox, None if request.kernel else ready.modules)
+    if request.kernel:
+        if request.modules:
+            raise KinstError("--module needs the kernel that kinst fetched", "leave out --kernel")
+        return Files(debug, kernel, ready.busybox, folders=folders)
+    modules = tuple(resolve(ready.modules, request.modules))
+    return Files(debug, kernel, ready.busybox, ready, modules, folders)
 
 
 def _initrd(request: Request, files: Files) -> Path | bytes:
@@ -76,12 +95,7 @@ def _initrd(request: Request, files: Files) -> Path | bytes:
         if not path.is_file():
             raise KinstError(f"--copy {name}: no such file")
         copies[f"/bin/{path.name}"] = path
-    if request.modules and files.modules is None:
-        raise KinstError(
-            "--module loads modules of the kernel that kinst fetched", "not --kernel's"
-        )
-    modules = resolve(files.modules, request.modules) if files.modules else []
-    return initramfs.build(files.busybox, copies, modules)
+    return initramfs.build(files.busybox, copies, files.modules)
 
 
 def load_machine(isa: Isa) -> ModuleType:

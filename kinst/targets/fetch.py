@@ -102,7 +102,7 @@ def prepare(isa: str, progress: Progress, *, refresh: bool = False) -> Prepared:
     work = cache_folder() / "fetching" / isa
     try:
         work.mkdir(parents=True, exist_ok=True)
-        with _alone(work.with_suffix(".lock"), progress):
+        with alone(work.with_suffix(".lock"), progress):
             # Another kinst may have done it all while this one waited for the lock.
             found = prepared(isa)
             if found and not refresh:
@@ -115,6 +115,11 @@ def prepare(isa: str, progress: Progress, *, refresh: bool = False) -> Prepared:
             "XDG_CACHE_HOME chooses another folder",
         ) from error
     return _paths(_kernels_of(isa) / release)
+
+
+def suite_of(isa: str) -> str:
+    """The Debian release that has the kernel of this ISA.  Raises KinstError: unknown ISA."""
+    return _wanted(isa).suite
 
 
 def _wanted(isa: str) -> _Kernel:
@@ -161,7 +166,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 @contextmanager
-def _alone(lock: Path, progress: Progress) -> Iterator[None]:
+def alone(lock: Path, progress: Progress) -> Iterator[None]:
     """Hold the lock file; the system lets go of it however this process ends."""
     with lock.open("w") as file:
         started = time.monotonic()
