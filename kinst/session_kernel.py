@@ -105,6 +105,11 @@ class RunningKernel:
                     found[function.address] = flow
         return found
 
+    def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """See core.kernel.Kernel.refused."""
+        reasons = self._personality.site_refusals(sites)
+        return [bool(reason) for reason in reasons]
+
     def parts(self, function: Function) -> Sequence[Function]:
         """See core.kernel.Kernel.parts."""
         known = self._parts.get(function.address)

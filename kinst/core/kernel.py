@@ -34,6 +34,10 @@ class Kernel(Protocol):
         stands for a return or an indirect jump is that."""
         ...
 
+    def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """For each (address, size) of an instruction: whether the personality forbids it."""
+        ...
+
     def parts(self, function: Function) -> Sequence[Function]:
         """The whole function, first its main part: with those that the compiler moved away
         from it (NAME.cold), wherever one of them is given."""

@@ -19,7 +19,17 @@ from kinst.core.kernel import Kernel
 from kinst.core.probe import Function, ProbePattern
 from kinst.dlang import tree
 from kinst.dlang.api import parse_text
-from kinst.sugar.inline import Exit, Region, exits, graphs_of, regions_of, stay
+from kinst.sugar.graph import Graph
+from kinst.sugar.inline import (
+    Exit,
+    Region,
+    Stay,
+    entry_place,
+    exits,
+    graphs_of,
+    regions_of,
+    stay,
+)
 
 PROVIDER = "kinst"
 NAMES = ("entry", "return")
@@ -186,6 +196,7 @@ class _Expander:
         several stays comes several times."""
         graphs = graphs_of(regions, self._kernel)
         count = _Count(copies, empty)
+        chosen: list[tuple[Region, Graph, Stay | None]] = []
         found: list[tuple[str, ProbePattern]] = []
         for region in regions:
             graph = graphs.get(region.entry)
@@ -199,19 +210,46 @@ class _Expander:
             count.shared += region.copies - 1
             count.nested += bool(region.within)
             count.split += len({_part(low, graph.parts) for low, _ in region.ranges}) > 1
-            places = [Exit(region.entry)]
-            if pattern.name == "return":
-                inside = stay(region, graph)
-                places = exits(inside, graph)
+            inside = stay(region, graph) if pattern.name == "return" else None
+            if inside is not None:
                 count.mixed += inside.mixed
                 count.around += inside.around
-                count.endless += not places
+            chosen.append((region, graph, inside))
+        refused = self._refused(chosen)
+        for region, graph, inside in chosen:
+            entry = entry_place(region, graph, refused)
+            if entry is None:
+                count.refused += region.copies
+                continue
+            places = [Exit(entry)] if inside is None else exits(inside, graph, refused)
+            count.endless += not places
             for one in places:
                 where = self._description(pattern, one.address)
                 if where is not None:
                     found.append((one.condition, where))
         self.notes.append(count.text(f"{PROVIDER}::{name}:{pattern.name}"))
         return found
+
+    def _refused(
+        self, chosen: Sequence[tuple[Region, Graph, Stay | None]]
+    ) -> Callable[[int], bool]:
+        """Whether an instruction cannot be planted; the likely places are asked for at once."""
+        sizes: dict[int, int] = {}
+        for region, graph, inside in chosen:
+            likely = [region.entry]
+            likely += [e.address for e in exits(inside, graph)] if inside is not None else []
+            sizes.update((address, graph.size(address)) for address in likely)
+        answers = self._kernel.refused(list(sizes.items()))
+        known = dict(zip(sizes, answers, strict=True))
+        graphs = {id(graph): graph for _, graph, _ in chosen}.values()
+
+        def refused(address: int) -> bool:
+            if address not in known:
+                size = next(g.size(address) for g in graphs if g.is_instruction(address))
+                known[address] = self._kernel.refused([(address, size)])[0]
+            return known[address]
+
+        return refused
 
     def _description(self, pattern: ProbePattern, address: int) -> ProbePattern | None:
         function = self._kernel.at(address)
@@ -279,6 +317,7 @@ class _Count:
     around: int = 0
     endless: int = 0
     lost: int = 0
+    refused: int = 0
     elsewhere: int = 0
 
     def text(self, name: str) -> str:
@@ -291,6 +330,7 @@ class _Count:
             (self.around, lambda n: f"{n} with code that is also reached around the entry"),
             (self.endless, lambda n: f"{n} never left"),
             (self.lost, lambda n: f"{n} outside of every function or rewritten, left out"),
+            (self.refused, lambda n: f"{n} whose entry cannot be planted, left out"),
             (self.elsewhere, lambda n: f"{n} in other modules"),
         ]
         said = [form(n) for n, form in parts if n]

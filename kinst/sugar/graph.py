@@ -46,9 +46,11 @@ class Graph:
         kernel: Kernel,
         parts: Sequence[Function],
         cuts: Collection[int],
+        alone: Collection[int],
         dead_ends: Collection[int],
     ) -> None:
-        """cuts: addresses at which nodes must begin.  dead_ends: of functions that never return."""
+        """cuts: addresses at which nodes must begin.  alone: cuts behind whose first instruction
+        the next node must begin.  dead_ends: of functions that never return."""
         self.parts = tuple(parts)
         self._dead_ends = dead_ends
         instructions: dict[int, tuple[int, Flow]] = {}  # start -> (end, flow)
@@ -58,6 +60,8 @@ class Graph:
         self._addresses = sorted(instructions)
         self._flows = instructions
         leaders = {part.address for part in parts} | {c for c in cuts if c in instructions}
+        # Entries outside of their copy's ranges stand alone.
+        leaders |= {instructions[a][0] for a in alone if a in instructions}
         for end, flow in instructions.values():
             on = flow.kind in ("next", "landing") or (flow.kind == "call" and self._returns(flow))
             if not on:
@@ -110,6 +114,15 @@ class Graph:
             f"({destination} < {p.address:#x} || {destination} >= {p.address + p.size:#x})"
             for p in self.parts
         ) if destination else ""  # fmt: skip
+
+    def instructions(self, node: int) -> Sequence[int]:
+        """The addresses of a node's instructions."""
+        first = bisect_left(self._addresses, self.starts[node])
+        return self._addresses[first : bisect_right(self._addresses, self.last[node])]
+
+    def size(self, address: int) -> int:
+        """Bytes of the instruction at this address."""
+        return self._flows[address][0] - address
 
     def node_at(self, address: int) -> int | None:
         """The node that begins at this address."""

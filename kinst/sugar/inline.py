@@ -18,14 +18,16 @@ the last instruction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from kinst.core.errors import KinstError
 from kinst.core.inline import InlineCopy
 from kinst.core.kernel import Kernel
 from kinst.core.probe import Function
-from kinst.sugar.graph import NEVER_RETURN, Graph
+from kinst.sugar.graph import NEVER_RETURN, OUTSIDE, Edge, Graph
+
+MOVES = 8  # how often a place that is refused is moved on
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -104,7 +106,10 @@ def graphs_of(regions: Sequence[Region], kernel: Kernel) -> dict[int, Graph]:
     found = {}
     for parts, inside in whole.values():
         cuts = {r.entry for r in inside} | {a for r in inside for pair in r.ranges for a in pair}
-        graph = Graph(kernel, parts, cuts, dead_ends)
+        alone = {
+            r.entry for r in inside if not any(low <= r.entry < high for low, high in r.ranges)
+        }
+        graph = Graph(kernel, parts, cuts, alone, dead_ends)
         found.update({region.entry: graph for region in inside})
     return found
 
@@ -137,24 +142,84 @@ def stay(region: Region, graph: Graph) -> Stay:
     return Stay(entry, nodes, not nodes <= own | {entry}, bool(own & reached))
 
 
-def exits(stay: Stay, graph: Graph) -> list[Exit]:
-    """Every way out, by address; one that is taken only sometimes says when."""
-    return _leaving(stay.nodes, stay.entry, graph)
+def never(address: int) -> bool:
+    """For the places of probes when nothing is refused."""
+    return False
 
 
-def _leaving(inside: Collection[int], entry: int, graph: Graph) -> list[Exit]:
-    found = []
-    for node in sorted(inside):
-        out = [e for e in graph.edges[node] if e.to not in inside or e.to == entry]
+def entry_place(region: Region, graph: Graph, refused: Callable[[int], bool] = never) -> int | None:
+    """Where to plant for the entry: at it, or, where that is refused, at the next instruction
+    that runs exactly as often; None where there is none."""
+    node = graph.node_at(region.entry)
+    if node is None:
+        return None
+    for _ in range(MOVES):
+        for address in graph.instructions(node):
+            if not refused(address):
+                return address
+        edges = graph.edges[node]
+        if len(edges) != 1 or edges[0].to == OUTSIDE or edges[0].condition:
+            return None
+        node = edges[0].to
+        if len(graph.before[node]) != 1:
+            return None
+    return None
+
+
+def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> list[Exit]:
+    """Every way out, by address; one that is taken only sometimes says when.
+
+    A way out by an instruction that cannot be planted (a static key's, mostly) is taken where
+    control comes to it: at the instruction before, or at the branches that lead there.
+    """
+    places: dict[int, int] = {}  # node -> where to plant instead of at its last instruction
+    leaving = _edges_out(stay.nodes, stay.entry, graph)
+    for _ in range(MOVES):
+        moved = False
+        for node in sorted(leaving):
+            if node in places or not refused(graph.last[node]):
+                continue
+            if len(leaving[node]) < len(graph.edges[node]):
+                continue
+            before = [a for a in graph.instructions(node) if not refused(a)]
+            if before:
+                places[node] = before[-1]
+            elif node != stay.entry and graph.before[node]:
+                del leaving[node]
+                for one in graph.before[node]:
+                    found = {k for k, edge in enumerate(graph.edges[one]) if edge.to == node}
+                    leaving.setdefault(one, set()).update(found)
+                moved = True
+        if not moved:
+            break
+    return [
+        Exit(places.get(node, graph.last[node]), _condition(graph.edges[node], ways))
+        for node, ways in sorted(leaving.items())
+    ]
+
+
+def _condition(edges: Sequence[Edge], ways: Collection[int]) -> str:
+    """A branch that leaves both ways leaves always."""
+    return edges[min(ways)].condition if len(ways) == 1 else ""
+
+
+def _edges_out(inside: Collection[int], entry: int, graph: Graph) -> dict[int, set[int]]:
+    """By node, the indexes of its edges that leave."""
+    found = {}
+    for node in inside:
+        out = {k for k, e in enumerate(graph.edges[node]) if e.to not in inside or e.to == entry}
         if out:
-            # A branch that leaves both ways leaves always.
-            found.append(Exit(graph.last[node], out[0].condition if len(out) == 1 else ""))
+            found[node] = out
     return found
 
 
 def successors_outside(region: Region, graph: Graph) -> list[Exit]:
     """For comparison: every instruction of the ranges that has a successor outside of them."""
-    return _leaving(graph.nodes_in(region.ranges), -2, graph)
+    found = _edges_out(graph.nodes_in(region.ranges), -2, graph)
+    return [
+        Exit(graph.last[node], _condition(graph.edges[node], ways))
+        for node, ways in sorted(found.items())
+    ]
 
 
 def range_ends(region: Region, graph: Graph) -> list[Exit]:
