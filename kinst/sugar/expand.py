@@ -217,7 +217,7 @@ class _Expander:
             chosen.append((region, graph, inside))
         refused = self._refused(chosen)
         for region, graph, inside in chosen:
-            entry = entry_place(region, graph, refused)
+            entry = entry_place(region.entry, graph, refused)
             if entry is None:
                 count.refused += region.copies
                 continue

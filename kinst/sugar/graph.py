@@ -62,10 +62,12 @@ class Graph:
         leaders = {part.address for part in parts} | {c for c in cuts if c in instructions}
         # Entries outside of their copy's ranges stand alone.
         leaders |= {instructions[a][0] for a in alone if a in instructions}
-        for end, flow in instructions.values():
+        for address, following in zip(self._addresses, [*self._addresses[1:], 0], strict=True):
+            end, flow = instructions[address]
             on = flow.kind in ("next", "landing") or (flow.kind == "call" and self._returns(flow))
-            if not on:
-                leaders.add(end)
+            if not on or end != following:
+                # Between them is padding, or another function.
+                leaders.add(following)
             if flow.kind in ("jump", "branch") and flow.target is not None:
                 leaders.add(flow.target)
         self.starts = sorted(a for a in leaders if a in instructions)

@@ -147,10 +147,10 @@ def never(address: int) -> bool:
     return False
 
 
-def entry_place(region: Region, graph: Graph, refused: Callable[[int], bool] = never) -> int | None:
-    """Where to plant for the entry: at it, or, where that is refused, at the next instruction
-    that runs exactly as often; None where there is none."""
-    node = graph.node_at(region.entry)
+def entry_place(entry: int, graph: Graph, refused: Callable[[int], bool] = never) -> int | None:
+    """Where to plant for the entry (an address): at it, or, where that is refused, at the next
+    instruction that runs exactly as often; None where there is none."""
+    node = graph.node_at(entry)
     if node is None:
         return None
     for _ in range(MOVES):
@@ -184,7 +184,12 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
             before = [a for a in graph.instructions(node) if not refused(a)]
             if before:
                 places[node] = before[-1]
-            elif node != stay.entry and graph.before[node]:
+            elif node == stay.entry:
+                # The entry is moved on in the same way.
+                place = entry_place(graph.starts[node], graph, refused)
+                if place is not None:
+                    places[node] = place
+            elif graph.before[node]:
                 del leaving[node]
                 for one in graph.before[node]:
                     found = {k for k, edge in enumerate(graph.edges[one]) if edge.to == node}
