@@ -190,10 +190,14 @@ def guest_script(folder: Path, name: str, text: str) -> Path:
     return path
 
 
+# What a guest says when its host is too busy to run it in time: that is not about tracing.
+_LATE = re.compile(r"hrtimer: interrupt took \d+ ns|clocksource: .*watchdog.*")
+
+
 def warnings(log: str) -> list[str]:
     """The lines of level warning or worse, without their times."""
     return [
         re.sub(r"^\[ *[\d.]+\] ", "", text)
         for priority, text in _LOGGED.findall(log)
-        if int(priority) % 8 <= 4
+        if int(priority) % 8 <= 4 and not _LATE.search(text)
     ]

@@ -23,7 +23,17 @@ pytestmark = pytest.mark.vm
 
 TIMES = 20
 FOLDERS = ("/tmp", "/dev/shm")
+CHECKOUT = Path(__file__).resolve().parents[2]
 NEW_MOUNTS = " && ".join(f"mount -t tmpfs e2e {folder}" for folder in FOLDERS)
+HIDDEN = CHECKOUT.is_relative_to("/tmp")
+if HIDDEN:
+    # A checkout below /tmp is mounted back where it was.
+    place = shlex.quote(str(CHECKOUT))
+    NEW_MOUNTS = (
+        f"exec 9<{place} && {NEW_MOUNTS} && mkdir -p {place} &&"
+        f" mount --bind /proc/self/fd/9 {place} && exec 9<&-"
+    )
+KNOWN = {CHECKOUT.relative_to("/tmp").parts[0]} if HIDDEN else set()
 # Not root: a user namespace, in which mounting is allowed.
 UNSHARE = ["unshare", "-m"] if os.getuid() == 0 else ["unshare", "-r", "-m"]
 DYING = 5.0  # seconds that a busy machine may take to end what was killed
@@ -63,7 +73,7 @@ class Isolated:
     folders: list[int]
 
     def left(self) -> list[str]:
-        return [name for folder in self.folders for name in os.listdir(folder)]
+        return [n for folder in self.folders for n in os.listdir(folder) if n not in KNOWN]
 
     def close(self) -> None:
         for folder in self.folders:
