@@ -30,8 +30,8 @@ if HIDDEN:
     # A checkout below /tmp is mounted back where it was.
     place = shlex.quote(str(CHECKOUT))
     NEW_MOUNTS = (
-        f"exec 9<{place} && {NEW_MOUNTS} && mkdir -p {place} &&"
-        f" mount --bind /proc/self/fd/9 {place} && exec 9<&-"
+        f"mount --bind {place} /mnt && {NEW_MOUNTS} && mkdir -p {place} &&"
+        f" mount --bind /mnt {place}"
     )
 KNOWN = {CHECKOUT.relative_to("/tmp").parts[0]} if HIDDEN else set()
 # Not root: a user namespace, in which mounting is allowed.
