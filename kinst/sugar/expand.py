@@ -161,7 +161,8 @@ class _Expander:
             sometimes = [(condition, p) for condition, p in sites if condition]
         always += [ProbePattern("fbt", pattern.module, f.name, pattern.name) for f in own]
         if alone and not always and not sometimes:
-            raise self._nothing(pattern, functions, len(copies))
+            said = self.notes[-1] if found.regions else f"{found.empty} without code"
+            raise self._nothing(pattern, functions, len(copies), said.partition(": ")[2] or said)
         return _Meaning(tuple(always), tuple(sometimes))
 
     def _own(
@@ -260,15 +261,14 @@ class _Expander:
         return ProbePattern(PROVIDER, module, function.name, offset)
 
     def _nothing(
-        self, pattern: ProbePattern, functions: Sequence[FunctionDie], copies: int
+        self, pattern: ProbePattern, functions: Sequence[FunctionDie], copies: int, said: str
     ) -> KinstError:
-        """Why a name means nothing."""
+        """Why a name means nothing.  said: of its copies."""
         name = pattern.function
         for die in functions:
             if copies:
                 return KinstError(
-                    f"none of the {copies} inlined copies of {name} has code"
-                    + (f' in module "{pattern.module}"' if pattern.module else ""),
+                    f"no copy of {name} can be traced: {said}",
                     f"it is declared at {die.decl_file}:{die.decl_line}",
                 )
             if die.inlined:

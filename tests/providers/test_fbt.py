@@ -1,0 +1,107 @@
+"""fbt: where a function is entered and left, and what its arguments are there."""
+
+from __future__ import annotations
+
+import pytest
+from fake_kernel import ISA, FakeKernel
+
+from kinst.core.errors import KinstError
+from kinst.core.kernel import Argument, Found
+from kinst.core.layout import (
+    ARGUMENT_CONSTANT,
+    ARGUMENT_NONE,
+    ARGUMENT_SLOT,
+    ARGUMENT_STACK,
+)
+from kinst.core.probe import ProbePattern
+from kinst.providers.fbt import PROVIDER
+
+NOP = "0f1f440000"
+KERNEL = FakeKernel(
+    [
+        ("plain", 0x1000, [NOP, "85c0", "74 >out/8", "90", "c3", "out:", "c3"]),
+        ("thunked", 0x1100, [NOP, "e9 >0x9000/32"]),
+        ("tail", 0x1200, [NOP, "85c0", "0f84 >0x1000/32", "e9 >0x1100/32"]),
+        ("again", 0x1300, [NOP, "85c0", "74 >0x1300/8", "c3"]),
+        ("landing", 0x1400, ["f30f1efa", NOP, "c3"]),
+        ("indirect", 0x1500, [NOP, "ffe0"]),
+        ("split", 0x1600, [NOP, "85c0", "0f84 >0x1700/32", "back:", "c3"]),
+        ("split.cold", 0x1700, ["90", "7402", "eb02", "90", "90", "e9 >0x1100/32"]),
+        ("dies", 0x1800, [NOP, "e8 >0x1000/32"]),
+        ("runs_on", 0x1900, ["90", "90"]),
+        ("__x86_return_thunk", 0x9000, ["c3"]),
+    ]
+)
+SLOT = {r.gdb_name: r.slot for r in ISA.registers}
+
+
+def match(function: str, name: str, module: str = "") -> list[Found]:
+    return list(PROVIDER.match(ProbePattern("fbt", module, function, name), KERNEL))
+
+
+def returns(function: str) -> list[tuple[int, str, bool]]:
+    """(address, condition, whether the result is known) of each site."""
+    found = match(function, "return")
+    assert {str(f.name) for f in found} == {f"fbt:vmlinux:{function}:return"}
+    start = KERNEL.labels[function]
+    for one in found:
+        assert one.site is not None
+        assert one.arguments[0] == Argument(ARGUMENT_CONSTANT, one.site.address - start)
+        assert one.arguments[1] in (
+            Argument(ARGUMENT_SLOT, SLOT["rax"]), Argument(ARGUMENT_NONE),
+        )  # fmt: skip
+    return [
+        (f.site.address, f.condition, f.arguments[1].kind == ARGUMENT_SLOT)
+        for f in found
+        if f.site is not None
+    ]
+
+
+def test_entry_and_its_arguments() -> None:
+    (found,) = match("plain", "entry")
+    assert str(found.name) == "fbt:vmlinux:plain:entry" and found.site is not None
+    assert (found.site.address, found.site.code.hex()) == (0x1000, NOP)
+    registers = [SLOT[n] for n in ("rdi", "rsi", "rdx", "rcx", "r8", "r9")]
+    # System V ABI 3.2.3: the seventh is above the return address.
+    assert found.arguments == (
+        *(Argument(ARGUMENT_SLOT, slot) for slot in registers),
+        *(Argument(ARGUMENT_STACK, at) for at in (8, 16, 24, 32)),
+    )
+
+
+def test_a_landing_pad_is_passed_over() -> None:
+    (found,) = match("landing", "entry")
+    assert found.site is not None and found.site.offset == 4
+
+
+ZERO = "(regs[R_RFL] & 0x40) != 0"
+
+
+def test_ways_out() -> None:
+    assert returns("plain") == [(0x100A, "", True), (0x100B, "", True)]
+    assert returns("thunked") == [(0x1105, "", True)]
+    # Tail calls: when taken, and without a result.
+    assert returns("tail") == [(0x1207, ZERO, False), (0x120D, "", False)]
+    # A jump to its own start is a call of itself.
+    assert returns("again") == [(0x1307, ZERO, False), (0x1309, "", True)]
+    assert returns("indirect") == [
+        (0x1505, "(regs[R_RAX] < 0x1500 || regs[R_RAX] >= 0x1507)", False)
+    ]
+    assert returns("split") == [(0x160D, "", True), (0x1707, "", False)]
+    assert returns("runs_on") == [(0x1901, "", False)]
+    assert match("dies", "return") == []
+
+
+def test_globs() -> None:
+    names = {str(f.name) for f in match("*l*", "entry")}
+    assert names == {f"fbt:vmlinux:{n}:entry" for n in ("plain", "tail", "landing", "split")}
+    assert {f.name.name for f in match("plain", "")} == {"entry", "return"}
+    assert match("no_*", "entry") == []
+    assert match("", "entry") == []
+
+
+def test_errors() -> None:
+    with pytest.raises(KinstError, match='no function named "plane"'):
+        match("plane", "entry")
+    with pytest.raises(KinstError, match="a function has entry and return"):
+        match("plain", "12")
