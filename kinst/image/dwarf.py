@@ -84,7 +84,9 @@ class Index:
         dies = self._a["function_die"][rows.start : rows.stop]
         mine = rows.start + int(np.flatnonzero(dies == np.uint64(function.die))[0])
         of = self._a["copy_function"]
-        return [self._copy(row) for row in self._rows("copy_name", function.name) if of[row] == mine]
+        return [
+            self._copy(row) for row in self._rows("copy_name", function.name) if of[row] == mine
+        ]
 
     def inline_names(self) -> Sequence[str]:
         """See DebugIndex.inline_names; in order of their bytes."""

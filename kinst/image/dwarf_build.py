@@ -7,24 +7,81 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import KinstError
-from kinst.image import dwarf_abbrev as A
-from kinst.image import dwarf_numbers as D
-from kinst.image import dwarf_rows as R
-from kinst.image.dwarf_read import Sections
+from kinst.image.dwarf_jit import completed, prepare
+from kinst.image.dwarf_numbers import (
+    E_ALT,
+    E_SPLIT,
+    FULL,
+    FULL_ABBREVIATIONS,
+    INL_NOT_INLINED,
+    KEY_INFO,
+    KEY_LINE,
+    KEY_LINE_STR,
+    KEY_SHIFT,
+    KEY_STR,
+    TROUBLE,
+    U_COMP_DIR,
+    U_OFFSET,
+    U_STMT,
+    U_VERSION,
+)
 from kinst.image.dwarf_scan import scan_units
 from kinst.image.dwarf_sections import DebugSections
-from kinst.image.dwarf_store import I64, Arrays
+from kinst.image.dwarf_space import (
+    AT,
+    C_DIE,
+    C_ENTRY,
+    C_FILE,
+    C_HAS_ENTRY,
+    C_LINE,
+    C_ORIGIN,
+    C_PARENT,
+    C_RANGE,
+    C_RANGES,
+    C_ROOT,
+    C_UNIT,
+    COPIES,
+    F_DIE,
+    F_FILE,
+    F_INLINE,
+    F_LINE,
+    F_NAME,
+    F_ORIGIN,
+    F_RANGE,
+    F_RANGES,
+    F_SPECIFICATION,
+    F_UNIT,
+    FILES,
+    FUNCTIONS,
+    RANGES,
+    T_DIE,
+    T_NAME,
+    TYPES,
+    UNITS,
+    V_DECLARATION,
+    V_DIE,
+    V_NAME,
+    V_SPECIFICATION,
+    VARIABLES,
+    N,
+    Space,
+    grown,
+    make_space,
+    table,
+)
+from kinst.image.dwarf_store import Arrays
 from kinst.image.dwarf_units import count_units, read_headers
 
 Int = npt.NDArray[np.int64]
 # Bytes of .debug_info between two calls of progress.
 PIECE = 16 << 20
 SECTION_OF_KEY = {
-    D.KEY_STR: "str", D.KEY_LINE_STR: "line_str", D.KEY_INFO: "info", D.KEY_LINE: "line",
+    KEY_STR: "str", KEY_LINE_STR: "line_str", KEY_INFO: "info", KEY_LINE: "line",
 }  # fmt: skip
 
 
@@ -34,58 +91,60 @@ def build(sections: DebugSections, progress: Callable[[float], None]) -> Arrays:
     progress: called with the part that is done.  Raises KinstError, with the unit's offset in
     .debug_info, when the debug information is damaged.
     """
-    units, rows = _scan(sections, progress)
-    counts = rows.counts.tolist()
-    functions, copies = rows.functions[: counts[R.N_FUNCTIONS]], rows.copies[: counts[R.N_COPIES]]
-    types, variables = rows.types[: counts[R.N_TYPES]], _variables(rows, counts[R.N_VARIABLES])
+    space = _scan(sections, progress)
+    units, functions, copies = (table(space, n) for n in (UNITS, FUNCTIONS, COPIES))
+    types, variables = table(space, TYPES), _variables(table(space, VARIABLES))
     names = _Names(
         sections,
-        [functions[:, R.F_NAME], types[:, R.T_NAME] & (1 << 56) - 1, variables[:, R.V_NAME]],
+        [functions[:, F_NAME], types[:, T_NAME] & (1 << 56) - 1, variables[:, V_NAME]],
     )
     arrays = names.arrays()
-    arrays |= _files(sections, rows.files[: counts[R.N_FILES]], units)
-    arrays |= _code(functions, copies, rows.ranges[: counts[R.N_RANGES]], names)
-    arrays |= _named("type", types[:, R.T_NAME] & (1 << 56) - 1, types[:, R.T_DIE], names)
-    kinds = (types[:, R.T_NAME] >> 56).astype(np.uint8)
+    arrays |= _files(sections, table(space, FILES), units)
+    arrays |= _code(functions, copies, table(space, RANGES), names)
+    arrays |= _named("type", types[:, T_NAME] & (1 << 56) - 1, types[:, T_DIE], names)
+    kinds = (types[:, T_NAME] >> 56).astype(np.uint8)
     arrays["type_kind"] = kinds[arrays.pop("type_order")]
-    arrays |= _named("variable", variables[:, R.V_NAME], variables[:, R.V_DIE], names)
+    arrays |= _named("variable", variables[:, V_NAME], variables[:, V_DIE], names)
     del arrays["variable_order"]
     return arrays
 
 
-def _scan(sections: DebugSections, progress: Callable[[float], None]) -> tuple[I64, R.Rows]:
-    s = Sections(**sections.arrays)
-    count, at = count_units(s, np.zeros(D.U_COLUMNS, dtype=np.int64))
+def _scan(sections: DebugSections, progress: Callable[[float], None]) -> Space:
+    space = grown(make_space(sections.arrays), 1, False)
+    prepare(
+        {
+            "Space": numba.typeof(space),
+            "U8": numba.typeof(space.info),
+        }
+    )
+    count, at = count_units(space, int(space.w[AT + UNITS]))
     if count < 0:
         raise _trouble(sections.where, at, count)
-    units = np.zeros((count, D.U_COLUMNS), dtype=np.int64)
-    read_headers(s, units)
-    ends = units[:, D.U_END]
-    table = A.make_abbreviations(1 << 14, 1 << 17)
-    rows = R.make_rows(len(s.info))
+    space = grown(space, count, False)
+    space.w[N + UNITS] = count
+    read_headers(space, count)
+    offsets = table(space, UNITS)[:, U_OFFSET].copy()
     start = 0
     while start < count:
-        stop = int(np.searchsorted(ends, (int(ends[start - 1]) if start else 0) + PIECE, "right"))
-        stop = min(max(stop, start + 1), count)
-        start, bad = scan_units(s, units, start, stop, table, rows)
-        if bad == -D.FULL:
-            rows = R.grow(rows)
-        elif bad == -D.FULL_ABBREVIATIONS:
-            table = A.make_abbreviations(2 * len(table.rows), 2 * len(table.attributes))
+        stop = int(np.searchsorted(offsets, int(offsets[start]) + PIECE))
+        start, bad = scan_units(space, start, stop)
+        if bad in (-FULL, -FULL_ABBREVIATIONS):
+            space = grown(space, count)
         elif bad < 0:
-            raise _trouble(sections.where, int(units[start, D.U_OFFSET]), bad)
+            raise _trouble(sections.where, int(offsets[start]), bad)
         else:
-            progress(int(ends[start - 1]) / len(s.info))
-    return units, rows
+            progress(start / count)
+    completed()
+    return space
 
 
 def _trouble(where: str, unit: int, number: int) -> KinstError:
     hint = ""
-    if -number == D.E_ALT:
+    if -number == E_ALT:
         hint = "give the debug file as it was before dwz -m"
-    elif -number == D.E_SPLIT:
+    elif -number == E_SPLIT:
         hint = "build with -gno-split-dwarf"
-    what = D.TROUBLE[-number]
+    what = TROUBLE[-number]
     kind = "" if hint else "damaged "
     return KinstError(f"{where}: {kind}debug information: unit at {unit:#x}: {what}", hint)
 
@@ -121,13 +180,13 @@ def _texts(sections: DebugSections, keys: Int) -> list[bytes]:
     """The strings of keys that are in ascending order."""
     found: list[bytes] = []
     for section in range(5):
-        low, high = np.searchsorted(keys, [section << D.KEY_SHIFT, section + 1 << D.KEY_SHIFT])
+        low, high = np.searchsorted(keys, [section << KEY_SHIFT, section + 1 << KEY_SHIFT])
         if section == 0:
             found += [b""] * int(high - low)
             continue
         name = SECTION_OF_KEY[section]
-        offsets: list[int] = (keys[low:high] - (section << D.KEY_SHIFT)).tolist()
-        if section in (D.KEY_INFO, D.KEY_LINE):
+        offsets: list[int] = (keys[low:high] - (section << KEY_SHIFT)).tolist()
+        if section in (KEY_INFO, KEY_LINE):
             found += [sections.text(name, offset) for offset in offsets]
             continue
         data = sections.arrays[name].tobytes()
@@ -141,12 +200,12 @@ def _texts(sections: DebugSections, keys: Int) -> list[bytes]:
     return found
 
 
-def _files(sections: DebugSections, files: Int, units: I64) -> Arrays:
+def _files(sections: DebugSections, files: Int, units: Int) -> Arrays:
     """The paths of the files, and for each unit where its line table is and where it was made.
 
     A relative name is below its directory, a relative directory below the compiler's.
     """
-    keys = np.unique(np.concatenate([files.ravel(), units[:, D.U_COMP_DIR]]))
+    keys = np.unique(np.concatenate([files.ravel(), units[:, U_COMP_DIR]]))
     text = dict(zip(keys.tolist(), _texts(sections, keys), strict=True))
 
     def join(base: bytes, name: bytes) -> bytes:
@@ -156,24 +215,23 @@ def _files(sections: DebugSections, files: Int, units: I64) -> Arrays:
     for comp, directory, name in files.tolist():
         folder = join(text[comp], text[directory]) if directory else text[comp]
         paths.append(join(folder, text[name]))
-    homes = [text[key] for key in units[:, D.U_COMP_DIR].tolist()]
+    homes = [text[key] for key in units[:, U_COMP_DIR].tolist()]
     distinct = sorted(set(homes))
     number = {home: i for i, home in enumerate(distinct)}
     return packed("file", paths) | packed("home", distinct) | {
-        "unit_offset": units[:, D.U_OFFSET].astype(np.uint64),
-        "unit_version": units[:, D.U_VERSION].astype(np.uint8),
-        "unit_lines": units[:, D.U_STMT].copy(),
+        "unit_offset": units[:, U_OFFSET].astype(np.uint64),
+        "unit_version": units[:, U_VERSION].astype(np.uint8),
+        "unit_lines": units[:, U_STMT].copy(),
         "unit_home": np.array([number[home] for home in homes], dtype=np.uint32),
     }  # fmt: skip
 
 
-def _variables(rows: R.Rows, count: int) -> Int:
+def _variables(variables: Int) -> Int:
     """The variables that are more than declarations, with the names they refer to."""
-    variables = rows.variables[:count]
-    at = rows_of(variables[:, R.V_DIE], variables[:, R.V_SPECIFICATION])
-    unnamed = (variables[:, R.V_NAME] == 0) & (at >= 0)
-    variables[unnamed, R.V_NAME] = variables[at[unnamed], R.V_NAME]
-    found: Int = variables[(variables[:, R.V_DECLARATION] == 0) & (variables[:, R.V_NAME] != 0)]
+    at = rows_of(variables[:, V_DIE], variables[:, V_SPECIFICATION])
+    unnamed = (variables[:, V_NAME] == 0) & (at >= 0)
+    variables[unnamed, V_NAME] = variables[at[unnamed], V_NAME]
+    found: Int = variables[(variables[:, V_DECLARATION] == 0) & (variables[:, V_NAME] != 0)]
     return found
 
 
@@ -197,43 +255,43 @@ def _named(what: str, keys: Int, dies: Int, names: _Names) -> Arrays:
 
 def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
     """Functions joined with their concrete instances, copies, and their ranges."""
-    dies = functions[:, R.F_DIE]
-    joined = _followed(rows_of(dies, functions[:, R.F_ORIGIN]))
-    own = _with_declarations(functions, rows_of(dies, functions[:, R.F_SPECIFICATION]))
-    numbers = names.of(own[:, R.F_NAME])
-    of_copy = rows_of(dies, copies[:, R.C_ORIGIN])
+    dies = functions[:, F_DIE]
+    joined = _followed(rows_of(dies, functions[:, F_ORIGIN]))
+    own = _with_declarations(functions, rows_of(dies, functions[:, F_SPECIFICATION]))
+    numbers = names.of(own[:, F_NAME])
+    of_copy = rows_of(dies, copies[:, C_ORIGIN])
     known = of_copy >= 0
     of_copy = np.where(known, joined[of_copy], -1)
 
     has_code = np.zeros(len(functions), dtype=bool)
-    has_code[joined[functions[:, R.F_RANGES] > 0]] = True
+    has_code[joined[functions[:, F_RANGES] > 0]] = True
     copied = np.zeros(len(functions), dtype=bool)
     copied[of_copy[known]] = True
-    inlined = copied | (own[:, R.F_INLINE] != D.INL_NOT_INLINED)
+    inlined = copied | (own[:, F_INLINE] != INL_NOT_INLINED)
     kept = np.flatnonzero((joined == np.arange(len(functions))) & (has_code | inlined))
     kept = kept[numbers[kept] != 0]
     kept = kept[np.lexsort((dies[kept], numbers[kept]))]
     place = np.full(len(functions) + 1, -1, dtype=np.int64)
     place[kept] = np.arange(len(kept))
 
-    pieces = np.flatnonzero(functions[:, R.F_RANGES] > 0)
+    pieces = np.flatnonzero(functions[:, F_RANGES] > 0)
     pieces = pieces[place[joined[pieces]] >= 0]
     pieces = pieces[np.argsort(place[joined[pieces]], kind="stable")]
     count = np.bincount(
-        place[joined[pieces]], weights=functions[pieces, R.F_RANGES], minlength=len(kept)
+        place[joined[pieces]], weights=functions[pieces, F_RANGES], minlength=len(kept)
     ).astype(np.int64)
-    gathered = _gather(ranges, functions[pieces, R.F_RANGE], functions[pieces, R.F_RANGES])
+    gathered = _gather(ranges, functions[pieces, F_RANGE], functions[pieces, F_RANGES])
     arrays: Arrays = {
         "function_die": dies[kept].astype(np.uint64),
-        "function_unit": functions[kept, R.F_UNIT].astype(np.uint32),
+        "function_unit": functions[kept, F_UNIT].astype(np.uint32),
         "function_name": numbers[kept].astype(np.uint32),
-        "function_file": own[kept, R.F_FILE].astype(np.int32),
-        "function_line": own[kept, R.F_LINE].astype(np.uint32),
+        "function_file": own[kept, F_FILE].astype(np.int32),
+        "function_line": own[kept, F_LINE].astype(np.uint32),
         "function_inlined": inlined[kept].astype(np.uint8),
         "function_range": np.concatenate([[0], np.cumsum(count)]).astype(np.uint32),
         "function_ranges": gathered.ravel().view(np.uint64),
     }
-    root = np.where(copies[:, R.C_ROOT] >= 0, joined[copies[:, R.C_ROOT]], -1)
+    root = np.where(copies[:, C_ROOT] >= 0, joined[copies[:, C_ROOT]], -1)
     caller = np.where(root >= 0, numbers[root], 0)
     return arrays | _copies(copies, ranges, place[of_copy], numbers[kept], caller)
 
@@ -241,25 +299,25 @@ def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
 def _copies(copies: Int, ranges: Int, function: Int, numbers: Int, caller: Int) -> Arrays:
     """function: row of the kept functions for each copy (-1: none); caller: a name's number."""
     kept = np.flatnonzero(function >= 0)
-    kept = kept[np.lexsort((copies[kept, R.C_DIE], numbers[function[kept]]))]
+    kept = kept[np.lexsort((copies[kept, C_DIE], numbers[function[kept]]))]
     place = np.full(len(copies) + 1, -1, dtype=np.int64)
     place[kept] = np.arange(len(kept))
-    count = copies[kept, R.C_RANGES]
-    gathered = _gather(ranges, copies[kept, R.C_RANGE], count)
+    count = copies[kept, C_RANGES]
+    gathered = _gather(ranges, copies[kept, C_RANGE], count)
     lows, highs = gathered[:, 0].view(np.uint64), gathered[:, 1].view(np.uint64)
     by_low = np.argsort(lows, kind="stable")
     return {
-        "copy_die": copies[kept, R.C_DIE].astype(np.uint64),
-        "copy_unit": copies[kept, R.C_UNIT].astype(np.uint32),
+        "copy_die": copies[kept, C_DIE].astype(np.uint64),
+        "copy_unit": copies[kept, C_UNIT].astype(np.uint32),
         "copy_name": numbers[function[kept]].astype(np.uint32),
         "copy_function": function[kept].astype(np.uint32),
-        "copy_entry": np.ascontiguousarray(copies[kept, R.C_ENTRY]).view(np.uint64),
-        "copy_has_entry": copies[kept, R.C_HAS_ENTRY].astype(np.uint8),
+        "copy_entry": np.ascontiguousarray(copies[kept, C_ENTRY]).view(np.uint64),
+        "copy_has_entry": copies[kept, C_HAS_ENTRY].astype(np.uint8),
         "copy_range": np.concatenate([[0], np.cumsum(count)]).astype(np.uint32),
         "copy_ranges": gathered.ravel().view(np.uint64),
-        "copy_file": copies[kept, R.C_FILE].astype(np.int32),
-        "copy_line": copies[kept, R.C_LINE].astype(np.uint32),
-        "copy_parent": place[copies[kept, R.C_PARENT]].astype(np.int32),
+        "copy_file": copies[kept, C_FILE].astype(np.int32),
+        "copy_line": copies[kept, C_LINE].astype(np.uint32),
+        "copy_parent": place[copies[kept, C_PARENT]].astype(np.int32),
         "copy_caller": caller[kept].astype(np.uint32),
         "by_low_range": by_low.astype(np.uint32),
         "by_low_copy": np.repeat(np.arange(len(kept)), count)[by_low].astype(np.uint32),
@@ -284,7 +342,7 @@ def _with_declarations(functions: Int, specification: Int) -> Int:
     for _ in range(4):
         has = specification >= 0
         said = own[specification[has]]
-        for column, absent in ((R.F_NAME, 0), (R.F_FILE, -1), (R.F_LINE, 0), (R.F_INLINE, 0)):
+        for column, absent in ((F_NAME, 0), (F_FILE, -1), (F_LINE, 0), (F_INLINE, 0)):
             mine = own[has, column]
             own[has, column] = np.where(mine == absent, said[:, column], mine)
     return own

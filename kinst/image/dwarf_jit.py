@@ -39,9 +39,48 @@ def _code_folder() -> Path:
     return mine
 
 
-numba.config.CACHE_DIR = str(_code_folder())
+_CODE = _code_folder()
+_COMPLETE = _CODE / "complete"
+numba.config.CACHE_DIR = str(_CODE)
+
+# Without reference counts (nothing is allocated), exceptions, and wrappers that nobody calls:
+# each of them makes compiling slower than it makes anything else better.
+_FLAGS = {"nogil": True, "_nrt": False, "error_model": "numpy", "no_cfunc_wrapper": True}
+_INNER: list[Any] = []
 
 
 def compiled(function: F) -> F:
-    """Compile a function to machine code when it is first called; kept for later processes."""
-    return cast(F, numba.njit(cache=True, nogil=True)(function))
+    """A function that compiled functions call.  prepare() compiles it."""
+    dispatcher = numba.njit(no_cpython_wrapper=True, **_FLAGS)(function)
+    _INNER.append(dispatcher)
+    return cast(F, dispatcher)
+
+
+def entry_point(function: F) -> F:
+    """A function that Python calls: compiled then, and kept for later processes."""
+    return cast(F, numba.njit(cache=True, **_FLAGS)(function))
+
+
+def prepare(types: dict[str, Any]) -> None:
+    """Compile all inner functions, each once, for the types of its annotations.
+
+    Left to itself numba compiles a function anew for every constant that it is called with.
+    types: of the annotations (as text) other than int, bool and tuples of int.  Does nothing
+    when the entry points are there already.
+    """
+    if _COMPLETE.exists():
+        return
+    known = {"int": numba.int64, "bool": numba.boolean, "None": numba.none} | types
+    for count in range(2, 5):
+        known[f"tuple[{', '.join(['int'] * count)}]"] = numba.types.UniTuple(numba.int64, count)
+    for dispatcher in _INNER:
+        if not dispatcher.signatures:
+            *arguments, result = dispatcher.py_func.__annotations__.values()
+            dispatcher.compile(known[result](*(known[argument] for argument in arguments)))
+            dispatcher.disable_compile()
+
+
+def completed() -> None:
+    """Say that the entry points have been compiled and kept."""
+    with contextlib.suppress(OSError):
+        _COMPLETE.touch()
