@@ -10,9 +10,11 @@ from kinst.image.btf import cache_folder
 from kinst.image.dwarf import open_index
 from kinst.image.elf import Elf
 from kinst.session_machine import Traced
+from kinst.session_modules import JoinedIndex, module_indexes
 from kinst.session_program import Compiled, with_programs
 from kinst.session_report import Report
 from kinst.session_request import Request
+from kinst.session_target import Files, module_folders
 from kinst.sugar.expand import Sources, expand, has_sugar
 
 
@@ -37,15 +39,33 @@ class NoIndex:
         return ()
 
 
-def _index(elf: Elf, report: Report) -> DebugIndex:
+def _index(elf: Elf, files: Files, traced: Traced, report: Report) -> DebugIndex:
+    """The kernel's index, joined with those of the loaded modules whose debug files are found."""
+
     def progress(part: float) -> None:
         report.progress("indexing debug information", part)
 
+    def open_one(file: Elf) -> DebugIndex:
+        return open_index(file, cache_folder(), progress)
+
     try:
-        return open_index(elf, cache_folder(), progress)
+        own = open_one(elf)
     except KinstError as error:
         report.say(f"kinst: inline functions cannot be found: {error}")
-        return NoIndex()
+        own = NoIndex()
+    if traced.target is None or traced.personality is None:
+        return own
+    modules = traced.personality.modules.all
+    if not modules:
+        return own
+    try:
+        folders = module_folders(files, traced.isa, report.progress)
+    except KinstError as error:
+        report.say(f"kinst: debug files of modules: {error}")
+        folders = list(files.folders)
+    slide = traced.personality.facts.slide
+    more = module_indexes(traced.target, modules, folders, slide, open_one, report.say)
+    return JoinedIndex([own, *more])
 
 
 def expanded(
@@ -53,21 +73,24 @@ def expanded(
     compiled: Compiled,
     traced: Traced,
     elf: Elf,
+    files: Files,
     report: Report,
 ) -> Compiled:
     """The request compiled anew with every such description replaced (kinst.sugar.expand).
 
     elf: the kernel's, with debug information; without it every function is a plain one.
+    files: where debug files of modules are.
     Raises DError at a description that means nothing.
     """
     if not wants_expansion(compiled):
         return compiled
     if traced.kernel is None or traced.facts is None:
         raise KinstError("a function's entry and return can be traced only in a kernel")
-    sources = Sources(traced.kernel, _index(elf, report), traced.facts.slide)
+    sources = Sources(traced.kernel, _index(elf, files, traced, report), traced.facts.slide)
     programs, notes = [], list[str]()
+    zero = request.zero or compiled.options.zdefs
     for program in compiled.programs:
-        one = expand(program, sources)
+        one = expand(program, sources, zero=zero)
         programs.append(one.program)
         notes += one.notes
     for note in dict.fromkeys(notes):

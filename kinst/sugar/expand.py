@@ -64,13 +64,14 @@ def has_sugar(program: tree.Program) -> bool:
     return any(is_sugar(d.pattern) for c in program.clauses for d in c.descriptions)
 
 
-def expand(program: tree.Program, sources: Sources) -> Expansion:
+def expand(program: tree.Program, sources: Sources, *, zero: bool = False) -> Expansion:
     """The program with every such description replaced.
 
-    Raises DError at a description that cannot be: a function that is unknown, or that is
+    zero: one that cannot be is left out (-Z), its clause too when it has no other.  Otherwise
+    raises DError at a description that cannot be: a function that is unknown, or that is
     inlined nowhere, or too many functions for one glob.
     """
-    expander = _Expander(sources)
+    expander = _Expander(sources, zero)
     items: list[tree.Item] = []
     for item in program.items:
         items += expander.clause(item) if isinstance(item, tree.Clause) else [item]
@@ -86,7 +87,8 @@ class _Meaning:
 
 
 class _Expander:
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, zero: bool) -> None:
+        self._zero = zero
         self._kernel = sources.kernel
         self._index = sources.index
         self._slide = sources.slide
@@ -122,11 +124,12 @@ class _Expander:
         if pattern not in self._known:
             try:
                 self._known[pattern] = self._find(pattern)
-            except DError:
-                raise
             except KinstError as error:
-                span = description.span
-                raise DError(error.message, span, "D_PDESC_INVAL", error.hint) from error
+                if not self._zero:
+                    span = description.span
+                    raise DError(error.message, span, "D_PDESC_INVAL", error.hint) from error
+                self.notes.append(f"{pattern} is left out: {error}")
+                self._known[pattern] = _Meaning(())
         return self._known[pattern]
 
     def _find(self, pattern: ProbePattern) -> _Meaning:
