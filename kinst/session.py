@@ -72,7 +72,7 @@ def run(request: Request, report: Report) -> int:
             compiled = compile_request(request, isa, target_pid=pid)
         traced = Traced(isa, target, personality, kernel, text)
         if wants_expansion(compiled):
-            compiled = expanded(request, compiled, traced, elf, report)
+            compiled = expanded(request, compiled, traced, elf, files, report)
             if request.show_program:
                 report.write(unparse(compiled.tree) + "\n")
         return _with_machine(request, compiled, traced, report)
