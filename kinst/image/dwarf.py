@@ -1,7 +1,7 @@
 """The index of a file's debug information: opened from the cache, or made and kept there.
 
-Reading an index needs numpy alone; what makes one (dwarf_build.py, with numba) is imported only
-when it is missing.  Terms: kinst/core/inline.py.
+Reading an index needs the standard library alone; what makes one (dwarf_build.py, with numpy and
+numba) is imported only when it is missing.  Terms: kinst/core/inline.py.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import hashlib
 import importlib
 import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from kinst.core.errors import KinstError
 from kinst.core.inline import FunctionDie, InlineCopy
 from kinst.image import dwarf_store
+from kinst.image.dwarf_file import DebugFile, open_file
 from kinst.image.dwarf_numbers import (
     KIND_BASE,
     KIND_ENUMERATION,
@@ -27,9 +26,7 @@ from kinst.image.dwarf_numbers import (
     KIND_TYPEDEF,
     KIND_UNION,
 )
-from kinst.image.dwarf_sections import debug_sections
 from kinst.image.dwarf_store import Arrays
-from kinst.image.elf import SHT_NOBITS, Elf
 
 KINDS = {
     KIND_STRUCTURE: "struct", KIND_UNION: "union", KIND_ENUMERATION: "enum",
@@ -65,9 +62,9 @@ class Index:
 
     def __init__(self, where: str, arrays: Arrays) -> None:
         self.where = where
-        self._a = arrays
-        self._names = arrays["name_text"].data
-        self._name_at = arrays["name_at"].data
+        self._a = {name: memoryview(array) for name, array in arrays.items()}
+        self._names = self._a["name_text"]
+        self._name_at = self._a["name_at"]
 
     def functions(self, name: str) -> Sequence[FunctionDie]:
         """See DebugIndex.functions.  The ranges of several out-of-line instances of one
@@ -81,35 +78,48 @@ class Index:
     def copies_of(self, function: FunctionDie) -> Sequence[InlineCopy]:
         """The inlined copies of one function (an abstract instance), in file order."""
         rows = self._rows("function_name", function.name)
-        dies = self._a["function_die"][rows.start : rows.stop]
-        mine = rows.start + int(np.flatnonzero(dies == np.uint64(function.die))[0])
+        mine = rows.start + list(self._a["function_die"][rows.start : rows.stop]).index(
+            function.die
+        )
         of = self._a["copy_function"]
-        return [
-            self._copy(row) for row in self._rows("copy_name", function.name) if of[row] == mine
-        ]
+        found = self._rows("copy_name", function.name)
+        return [self._copy(row) for row in found if of[row] == mine]
 
     def inline_names(self) -> Sequence[str]:
         """See DebugIndex.inline_names; in order of their bytes."""
-        return [self._name(number) for number in np.unique(self._a["copy_name"]).tolist()]
+        return [self._name(number) for number in sorted(set(self._a["copy_name"]))]
 
     def function_names(self) -> Sequence[str]:
         """The distinct names of all functions, in order of their bytes."""
-        return [self._name(number) for number in np.unique(self._a["function_name"]).tolist()]
+        return [self._name(number) for number in sorted(set(self._a["function_name"]))]
 
     def copies_at(self, address: int) -> Sequence[InlineCopy]:
         """See DebugIndex.copies_at."""
-        lows, highs = self._by_low
+        ranges, rows = self._a["copy_ranges"], self._a["by_low_range"]
         reach, owners = self._a["by_low_reach"], self._a["by_low_copy"]
-        found = []
-        at = int(np.searchsorted(lows, np.uint64(address), "right")) - 1
+        found = set()
+        at = bisect_right(rows, address, key=lambda row: int(ranges[2 * row])) - 1
         # Ranges that start further down hold the address only while some reach that far.
-        while at >= 0 and int(reach[at]) > address:
-            if int(highs[at]) > address:
-                found.append(int(owners[at]))
+        while at >= 0 and reach[at] > address:
+            if ranges[2 * rows[at] + 1] > address:
+                found.add(int(owners[at]))
             at -= 1
         parents = self._a["copy_parent"]
-        depth = {row: len(list(_chain(parents, row))) for row in set(found)}
+        depth = {row: len(list(_chain(parents, row))) for row in found}
         return [self._copy(row) for row in sorted(depth, key=lambda r: (-depth[r], r))]
+
+    def symbol_at(self, address: int) -> tuple[str, int] | None:
+        """The function of the symbol table that holds an address, and its own address.
+
+        None where none does, or the file has no symbol table.
+        """
+        lows, highs, reach = (self._a[f"symbol_{what}"] for what in ("low", "high", "reach"))
+        at = bisect_right(lows, address) - 1
+        while at >= 0 and reach[at] > address:
+            if highs[at] > address:
+                return self._text("symbol", at), int(lows[at])
+            at -= 1
+        return None
 
     def types(self, name: str) -> Sequence[NamedDie]:
         """Every complete type of this name (tag or typedef); of equal ones the first."""
@@ -129,16 +139,11 @@ class Index:
     def lines_of(self, unit: int) -> UnitLines:
         """Where the line table of the unit at this offset is.  Raises KinstError for no unit."""
         offsets = self._a["unit_offset"]
-        row = int(np.searchsorted(offsets, np.uint64(unit)))
+        row = bisect_left(offsets, unit)
         if row >= len(offsets) or int(offsets[row]) != unit:
             raise KinstError(f"{self.where}: no unit at {unit:#x}")
         home = self._text("home", int(self._a["unit_home"][row]))
         return UnitLines(int(self._a["unit_lines"][row]), home, int(self._a["unit_version"][row]))
-
-    @cached_property
-    def _by_low(self) -> tuple[Any, Any]:
-        ranges = self._a["copy_ranges"].reshape(-1, 2)[self._a["by_low_range"]]
-        return ranges[:, 0], ranges[:, 1]
 
     def _name(self, number: int) -> str:
         at = self._name_at
@@ -146,8 +151,8 @@ class Index:
 
     def _text(self, what: str, number: int) -> str:
         at = self._a[f"{what}_at"]
-        text = self._a[f"{what}_text"][int(at[number]) : int(at[number + 1])]
-        return text.tobytes().decode("utf-8", "surrogateescape")
+        text = self._a[f"{what}_text"][at[number] : at[number + 1]]
+        return bytes(text).decode("utf-8", "surrogateescape")
 
     def _number(self, name: str) -> int:
         """The number of a name; -1 when no entry has it."""
@@ -169,13 +174,12 @@ class Index:
         if number < 0:
             return range(0)
         numbers = self._a[column]
-        ends = np.searchsorted(numbers, np.array([number, number + 1], dtype=numbers.dtype))
-        return range(*ends.tolist())
+        return range(bisect_left(numbers, number), bisect_right(numbers, number))
 
     def _place(self, column: str, row: int) -> tuple[int, int]:
         die = self._a[column][row]
         offsets = self._a["unit_offset"]
-        return int(die), int(offsets[int(np.searchsorted(offsets, die, "right")) - 1])
+        return int(die), int(offsets[bisect_right(offsets, die) - 1])
 
     def _file(self, number: int) -> str:
         return self._text("file", number) if number >= 0 else ""
@@ -223,35 +227,26 @@ def _chain(parents: Any, row: int) -> Iterator[int]:
         row = int(parents[row])
 
 
-def has_debug(elf: Elf) -> bool:
-    """Whether the file has debug information of its own."""
-    for name in (".debug_info", ".zdebug_info"):
-        section = elf.section(name)
-        if section is not None and section.size and section.kind != SHT_NOBITS:
-            return True
-    return False
+def _key(file: DebugFile) -> str:
+    """What an index is kept by: the build-id (or the content), and what the index is made of.
 
-
-def _key(elf: Elf) -> str:
-    """What an index is kept by: the build-id (or the content), and the debug sections' shape.
-
-    objcopy and dwz change debug sections but keep the build-id.
+    strip, objcopy and dwz change debug sections and symbols but keep the build-id.
     """
-    shape = [(s.name, s.size, s.flags) for s in elf.sections if "debug_" in s.name]
-    info = elf.section(".debug_info") or elf.section(".zdebug_info")
-    digest = hashlib.sha256(repr(shape).encode())
-    if info is not None:
-        with elf.path.open("rb") as file:
-            if not elf.build_id:
-                while piece := file.read(1 << 20):
-                    digest.update(piece)
-            file.seek(info.offset)
-            digest.update(zlib.crc32(file.read(1 << 16)).to_bytes(4, "little"))
-    return f"{elf.build_id or 'none'}-{digest.hexdigest()[:32]}"
+    made_of = [s for s in file.sections if "debug_" in s.name or s.name in (".symtab", ".strtab")]
+    digest = hashlib.sha256(repr([(s.name, s.size, s.flags) for s in made_of]).encode())
+    for section in made_of:
+        if section.name in (".debug_info", ".zdebug_info"):
+            start = file.data[section.offset : section.offset + min(section.size, 1 << 16)]
+            digest.update(zlib.crc32(start).to_bytes(4, "little"))
+    if not file.build_id:
+        digest.update(file.data)
+    return f"{file.build_id or 'none'}-{digest.hexdigest()[:32]}"
 
 
 def open_index(
-    elf: Elf, cache: Path | None = None, progress: Callable[[float], None] | None = None
+    file: DebugFile | str | Path,
+    cache: Path | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Index:
     """The index of a file's own debug information.
 
@@ -259,16 +254,17 @@ def open_index(
     called with the part that is done (0 to 1) while an index is made, not when there is one.
     Raises KinstError when the file has no debug information or it is damaged.
     """
-    if not has_debug(elf):
+    file = file if isinstance(file, DebugFile) else open_file(file)
+    if not file.has_debug:
         raise KinstError(
-            f"{elf.path}: no debug information", "install its debug package, or build with -g"
+            f"{file.path}: no debug information", "install its debug package, or build with -g"
         )
-    key = _key(elf) if cache else ""
+    key = _key(file) if cache else ""
     saved = cache / f"dwarf-{key}.index" if cache else None
     arrays = dwarf_store.load(saved, key) if saved else None
     if arrays is None:
         builder: Any = importlib.import_module("kinst.image.dwarf_build")
-        arrays = builder.build(debug_sections(elf), progress or (lambda part: None))
+        arrays = builder.build(file, progress or (lambda part: None))
         if saved:
             dwarf_store.save(saved, key, arrays)
-    return Index(str(elf.path), arrays)
+    return Index(str(file.path), arrays)

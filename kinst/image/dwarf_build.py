@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import KinstError
+from kinst.image.dwarf_file import SHT_SYMTAB, DebugFile, layout
 from kinst.image.dwarf_jit import completed, prepare
 from kinst.image.dwarf_numbers import (
     E_ALT,
@@ -31,7 +31,7 @@ from kinst.image.dwarf_numbers import (
     U_VERSION,
 )
 from kinst.image.dwarf_scan import scan_units
-from kinst.image.dwarf_sections import DebugSections
+from kinst.image.dwarf_sections import DebugSections, debug_sections
 from kinst.image.dwarf_space import (
     AT,
     C_DIE,
@@ -76,6 +76,7 @@ from kinst.image.dwarf_space import (
 )
 from kinst.image.dwarf_store import Arrays
 from kinst.image.dwarf_units import count_units, read_headers
+from kinst.image.elf import STB_GLOBAL, STB_WEAK, STT_FUNC, Elf, open_elf
 
 Int = npt.NDArray[np.int64]
 # Bytes of .debug_info between two calls of progress.
@@ -85,12 +86,14 @@ SECTION_OF_KEY = {
 }  # fmt: skip
 
 
-def build(sections: DebugSections, progress: Callable[[float], None]) -> Arrays:
+def build(file: DebugFile, progress: Callable[[float], None]) -> Arrays:
     """The arrays of the index (dwarf.py reads them).
 
     progress: called with the part that is done.  Raises KinstError, with the unit's offset in
     .debug_info, when the debug information is damaged.
     """
+    elf = open_elf(file.path)
+    sections = debug_sections(file, elf)
     space = _scan(sections, progress)
     units, functions, copies = (table(space, n) for n in (UNITS, FUNCTIONS, COPIES))
     types, variables = table(space, TYPES), _variables(table(space, VARIABLES))
@@ -106,17 +109,12 @@ def build(sections: DebugSections, progress: Callable[[float], None]) -> Arrays:
     arrays["type_kind"] = kinds[arrays.pop("type_order")]
     arrays |= _named("variable", variables[:, V_NAME], variables[:, V_DIE], names)
     del arrays["variable_order"]
-    return arrays
+    return arrays | _symbols(file, elf)
 
 
 def _scan(sections: DebugSections, progress: Callable[[float], None]) -> Space:
     space = grown(make_space(sections.arrays), 1, False)
-    prepare(
-        {
-            "Space": numba.typeof(space),
-            "U8": numba.typeof(space.info),
-        }
-    )
+    prepare({"Space": space, "U8": space.info})
     count, at = count_units(space, int(space.w[AT + UNITS]))
     if count < 0:
         raise _trouble(sections.where, at, count)
@@ -354,3 +352,28 @@ def _gather(ranges: Int, start: Int, count: Int) -> Int:
     shift = np.repeat(start - np.concatenate([[0], np.cumsum(count)[:-1]]), count)
     found: Int = ranges[np.arange(total) + shift] if total else ranges[:0]
     return np.ascontiguousarray(found)
+
+
+def _symbols(file: DebugFile, elf: Elf) -> Arrays:
+    """The functions of the symbol table, by address; of aliases the best name is the last."""
+    if not any(section.kind == SHT_SYMTAB for section in file.sections):
+        empty = np.zeros(0, dtype=np.uint64)
+        return packed("symbol", []) | {
+            "symbol_low": empty, "symbol_high": empty, "symbol_reach": empty,
+        }  # fmt: skip
+    symbols = elf.symbols
+    bases = np.zeros(1 << 16, dtype=np.uint64)
+    for index, address in layout(file).items():
+        bases[index & 0xFFFF] = address
+    low = symbols.address + bases[symbols.section]
+    wanted = (symbols.kind == STT_FUNC) & (symbols.size > 0) & (symbols.section != 0)
+    rank = np.where(symbols.binding == STB_GLOBAL, 2, np.where(symbols.binding == STB_WEAK, 1, 0))
+    rows = np.flatnonzero(wanted)
+    rows = rows[np.lexsort((-rows, rank[rows], low[rows]))]
+    high = low[rows] + symbols.size[rows]
+    names = [name.encode("latin-1") for name in symbols.names_of(rows)]
+    return packed("symbol", names) | {
+        "symbol_low": low[rows],
+        "symbol_high": high,
+        "symbol_reach": np.maximum.accumulate(high) if len(high) else high,
+    }

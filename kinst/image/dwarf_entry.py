@@ -3,6 +3,7 @@
 Values are as they stand there (w[VALUE + slot], class at w[CLASS + slot]); the functions at the
 end say what they mean, once the unit's bases are known.
 """
+# ruff: noqa: SIM109 (membership in a tuple compiles to a loop)
 
 from __future__ import annotations
 
@@ -94,6 +95,20 @@ def size_of(s: Space, u: int, form: int) -> int:
 
 
 @compiled
+def fixed(s: Space, u: int, p: int, size: int, what: int, slot: int, const: int) -> int:
+    """A value of fixed size into a slot: the position after it, or trouble."""
+    w = s.w
+    if size > w[u + U_END] - p:
+        return -E_CUT
+    v = const
+    if size != 0 and size != 16:
+        v = number(s.info, p, size)
+    w[VALUE + slot] = v
+    w[CLASS + slot] = what
+    return p + size
+
+
+@compiled
 def varying(s: Space, u: int, p: int, form: int, size: int, slot: int) -> int:
     """A value of a form without a fixed size into a slot: the position after it, or trouble."""
     w = s.w
@@ -137,20 +152,6 @@ def varying(s: Space, u: int, p: int, form: int, size: int, slot: int) -> int:
     w[VALUE + slot] = v
     w[CLASS + slot] = what
     return p
-
-
-@compiled
-def fixed(s: Space, u: int, p: int, size: int, what: int, slot: int, const: int) -> int:
-    """A value of fixed size into a slot: the position after it, or trouble."""
-    w = s.w
-    if size > w[u + U_END] - p:
-        return -E_CUT
-    v = const
-    if size != 0 and size != 16:
-        v = number(s.info, p, size)
-    w[VALUE + slot] = v
-    w[CLASS + slot] = what
-    return p + size
 
 
 @compiled

@@ -8,17 +8,22 @@ numba itself recompiles a function only when its own file changes, not when one 
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numba
 import numpy as np
+import numpy.typing as npt
 
 from kinst.image.btf import cache_folder
 
+# Elements of arrays are plain numbers to the compiled code, whatever numpy calls them.
+U8: TypeAlias = npt.NDArray[Any]
+I64: TypeAlias = npt.NDArray[Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Numbers in compiled code are all int64: mixed with uint64 they would become float64.
@@ -41,7 +46,9 @@ def _code_folder() -> Path:
 
 _CODE = _code_folder()
 _COMPLETE = _CODE / "complete"
-numba.config.CACHE_DIR = str(_CODE)
+# Without numba's own types: they do not know the flags below.
+_numba: Any = numba
+_numba.config.CACHE_DIR = str(_CODE)
 
 # Without reference counts (nothing is allocated), exceptions, and wrappers that nobody calls:
 # each of them makes compiling slower than it makes anything else better.
@@ -51,28 +58,31 @@ _INNER: list[Any] = []
 
 def compiled(function: F) -> F:
     """A function that compiled functions call.  prepare() compiles it."""
-    dispatcher = numba.njit(no_cpython_wrapper=True, **_FLAGS)(function)
+    dispatcher = _numba.njit(no_cpython_wrapper=True, **_FLAGS)(function)
     _INNER.append(dispatcher)
     return cast(F, dispatcher)
 
 
 def entry_point(function: F) -> F:
     """A function that Python calls: compiled then, and kept for later processes."""
-    return cast(F, numba.njit(cache=True, **_FLAGS)(function))
+    return cast(F, _numba.njit(cache=True, **_FLAGS)(function))
 
 
-def prepare(types: dict[str, Any]) -> None:
+def prepare(examples: dict[str, Any]) -> None:
     """Compile all inner functions, each once, for the types of its annotations.
 
     Left to itself numba compiles a function anew for every constant that it is called with.
-    types: of the annotations (as text) other than int, bool and tuples of int.  Does nothing
-    when the entry points are there already.
+    examples: values for the annotations (as text) other than int, bool and tuples of int.  Does
+    nothing when the entry points are there already.
     """
     if _COMPLETE.exists():
         return
-    known = {"int": numba.int64, "bool": numba.boolean, "None": numba.none} | types
+    # Compiling makes many objects and drops few.
+    gc.disable()
+    known = {"int": _numba.int64, "bool": _numba.boolean, "None": _numba.none}
+    known |= {name: _numba.typeof(example) for name, example in examples.items()}
     for count in range(2, 5):
-        known[f"tuple[{', '.join(['int'] * count)}]"] = numba.types.UniTuple(numba.int64, count)
+        known[f"tuple[{', '.join(['int'] * count)}]"] = _numba.types.UniTuple(_numba.int64, count)
     for dispatcher in _INNER:
         if not dispatcher.signatures:
             *arguments, result = dispatcher.py_func.__annotations__.values()
@@ -82,5 +92,6 @@ def prepare(types: dict[str, Any]) -> None:
 
 def completed() -> None:
     """Say that the entry points have been compiled and kept."""
+    gc.enable()
     with contextlib.suppress(OSError):
         _COMPLETE.touch()

@@ -1,4 +1,5 @@
 """Compiled reading of range lists (DWARF 4, section 2.17.3; DWARF 5, section 2.17.3)."""
+# ruff: noqa: SIM109 (membership in a tuple compiles to a loop)
 
 from __future__ import annotations
 

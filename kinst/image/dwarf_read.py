@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinst.image.dwarf_jit import compiled, signed
+from kinst.image.dwarf_jit import U8, compiled, signed
 from kinst.image.dwarf_numbers import E_CUT
-from kinst.image.dwarf_store import U8
 
 ONE, TWO, THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 FOUR, FIVE, SIX, SEVEN = np.uint64(4), np.uint64(5), np.uint64(6), np.uint64(7)

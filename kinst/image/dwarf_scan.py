@@ -1,4 +1,5 @@
 """The compiled scan of .debug_info: functions, inlined copies, types, variables into rows."""
+# ruff: noqa: SIM109 (membership in a tuple compiles to a loop)
 
 from __future__ import annotations
 
@@ -331,10 +332,8 @@ def scan_unit(s: Space, u: int, number: int, first: int, count: int) -> int:
             # Types and variables inside functions stay out.
             do = DO_NOTHING
         skip = children and w[r + A_SIBLING] != 0 and may_skip(s, u, do)
-        if skip or do >= DO_FUNCTION:
-            p = read_entry(s, u, r, p)
-        else:
-            p = skip_entry(s, u, r, p)
+        wanted = skip or do >= DO_FUNCTION
+        p = read_entry(s, u, r, p) if wanted else skip_entry(s, u, r, p)
         if p < 0:
             return p
         bad = 0

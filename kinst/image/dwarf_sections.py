@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import mmap
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import KinstError
-from kinst.image.dwarf_store import U8
-from kinst.image.elf import SHF_ALLOC, SHT_NOBITS, Elf, Section
+from kinst.image.dwarf_file import SHT_NOBITS, DebugFile, FileSection, layout
+from kinst.image.elf import Elf
+
+U8: TypeAlias = npt.NDArray[Any]
 
 NAMES = (
     "info", "abbrev", "str", "line_str", "str_offsets", "addr", "ranges", "rnglists", "line",
 )  # fmt: skip
-ET_REL = 1
 SHF_COMPRESSED = 0x800
 COMPRESSION_HEADER = 24
 ZLIB, ZSTD = 1, 2
@@ -65,70 +65,46 @@ class DebugSections:
         raise KinstError(f"{self.where}: damaged: no string at {offset:#x} of .debug_{section}")
 
 
-def elf_type(elf: Elf) -> int:
-    """e_type of the ELF header."""
-    with elf.path.open("rb") as file:
-        return int.from_bytes(file.read(18)[16:18], "little")
-
-
-def layout(elf: Elf) -> dict[int, int]:
-    """Where the sections of a relocatable file (.o, .ko) are taken to lie: index -> address.
-
-    {} for linked files.  All sections of a relocatable file start at address 0; to tell them
-    apart .text stays there and the others that will be in memory follow it, in their order.
-    """
-    if elf_type(elf) != ET_REL:
-        return {}
-    found, at = {}, 0
-    loaded = [s for s in elf.sections if s.flags & SHF_ALLOC]
-    for section in sorted(loaded, key=lambda s: (s.name != ".text", s.index)):
-        found[section.index] = at
-        at = at + section.size + 4095 & -4096
-    return found
-
-
-def debug_sections(elf: Elf) -> DebugSections:
-    """The debug sections of a file; absent ones are empty.
+def debug_sections(file: DebugFile, elf: Elf) -> DebugSections:
+    """The debug sections of a file; absent ones are empty.  elf: the same file, for symbols.
 
     Raises KinstError when they are truncated, compressed in a way that cannot be read, or have
     relocations that are not known.
     """
-    with elf.path.open("rb") as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    bases = layout(elf)
+    bases = layout(file)
     arrays = {}
     for name in NAMES:
-        section = elf.section(f".debug_{name}") or elf.section(f".zdebug_{name}")
+        section = file.section(f".debug_{name}") or file.section(f".zdebug_{name}")
         array = np.zeros(0, dtype=np.uint8)
         if section is not None and section.kind != SHT_NOBITS:
-            array = _bytes_of(elf, section, data)
+            array = _bytes_of(file, section)
             if bases:
-                array = _relocated(elf, section, array, bases)
+                array = _relocated(file, elf, section, array, bases)
         array.flags.writeable = False
         arrays[name] = array
-    return DebugSections(str(elf.path), arrays)
+    return DebugSections(str(file.path), arrays)
 
 
-def _bytes_of(elf: Elf, section: Section, data: mmap.mmap) -> U8:
-    if section.offset + section.size > len(data):
-        raise KinstError(f"{elf.path}: truncated: the file ends inside section {section.name}")
-    raw = np.frombuffer(data, dtype=np.uint8, offset=section.offset, count=section.size)
+def _bytes_of(file: DebugFile, section: FileSection) -> U8:
+    if section.offset + section.size > len(file.data):
+        raise KinstError(f"{file.path}: truncated: the file ends inside section {section.name}")
+    raw = np.frombuffer(file.data, dtype=np.uint8, offset=section.offset, count=section.size)
     if section.flags & SHF_COMPRESSED:
         if len(raw) < COMPRESSION_HEADER:
-            raise KinstError(f"{elf.path}: damaged: {section.name} has no compression header")
+            raise KinstError(f"{file.path}: damaged: {section.name} has no compression header")
         kind = int.from_bytes(raw[:4].tobytes(), "little")
         size = int.from_bytes(raw[8:16].tobytes(), "little")
-        return _inflated(elf, section, raw[COMPRESSION_HEADER:].tobytes(), size, kind)
+        return _inflated(file, section, raw[COMPRESSION_HEADER:].tobytes(), size, kind)
     if section.name.startswith(".zdebug_"):
         size = int.from_bytes(raw[4:12].tobytes(), "big")
         if raw[:4].tobytes() != b"ZLIB":
-            raise KinstError(f"{elf.path}: damaged: {section.name} does not start with ZLIB")
-        return _inflated(elf, section, raw[12:].tobytes(), size, ZLIB)
+            raise KinstError(f"{file.path}: damaged: {section.name} does not start with ZLIB")
+        return _inflated(file, section, raw[12:].tobytes(), size, ZLIB)
     return raw
 
 
-def _inflated(elf: Elf, section: Section, packed: bytes, size: int, kind: int) -> U8:
-    where = f"{elf.path}: {section.name}"
+def _inflated(file: DebugFile, section: FileSection, packed: bytes, size: int, kind: int) -> U8:
+    where = f"{file.path}: {section.name}"
     if kind == ZSTD:
         return np.frombuffer(_unzstd(where, packed, size), dtype=np.uint8)
     if kind != ZLIB:
@@ -161,15 +137,17 @@ def _unzstd(where: str, packed: bytes, size: int) -> bytes:
     return found
 
 
-def _relocated(elf: Elf, section: Section, array: U8, bases: dict[int, int]) -> U8:
+def _relocated(
+    file: DebugFile, elf: Elf, section: FileSection, array: U8, bases: dict[int, int]
+) -> U8:
     """A copy of a section's bytes with the file's relocations of it applied."""
-    table = elf.section(f".rela{section.name}")
+    table = file.section(f".rela{section.name}")
     if table is None or not table.size:
         return array
     known = KINDS.get(elf.machine)
     if known is None:
         raise KinstError(f"{elf.path}: relocations of ELF machine {elf.machine} are not known")
-    raw = elf.data(table)
+    raw = file.bytes_of(table)
     rows = np.frombuffer(raw, dtype=RELOCATION, count=len(raw) // RELOCATION.itemsize)
     symbols = elf.symbols
     if len(rows) and int(rows["symbol"].max()) >= len(symbols):

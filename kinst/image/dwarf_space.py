@@ -9,15 +9,14 @@ they start.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from kinst.image.dwarf_jit import compiled, entry_point
+from kinst.image.dwarf_jit import I64, U8, compiled, entry_point
 from kinst.image.dwarf_numbers import ALSO_SLOTTED, FORMS, FULL, SIZE_NONE, SLOTTED, TAGS, U_COLUMNS
 from kinst.image.dwarf_sections import NAMES
-from kinst.image.dwarf_store import I64, U8
 
 # Columns of a function: offset of its entry, its unit's number, string key of its name, number
 # of its file (-1: none), line, DW_AT_inline (0 when absent), entries it refers to (-1: none).
@@ -67,12 +66,19 @@ HEAD = 1184
 S_INFO, S_ABBREV, S_STR, S_LINE_STR, S_STR_OFFSETS, S_ADDR, S_RANGES, S_RNGLISTS, S_LINE = range(9)
 
 
+class Words(Protocol):
+    """An array of int64, as compiled code sees it."""
+
+    def __getitem__(self, at: int) -> int: ...
+    def __setitem__(self, at: int, value: int) -> None: ...
+
+
 class Space(NamedTuple):
     """info: .debug_info.  rest: the other sections that are read.  w: head and tables."""
 
     info: U8
     rest: U8
-    w: I64
+    w: Words
 
 
 # Compiled functions that only compiled ones call cannot be called from Python.
@@ -110,7 +116,7 @@ def make_space(arrays: dict[str, U8]) -> Space:
         w[DO_OF + tag] = do
     for number, (start, end) in enumerate(bounds):
         w[START + number], w[END + number] = start, end
-    return Space(arrays["info"], rest, w)
+    return Space(arrays["info"], rest, cast(Words, w))
 
 
 def _hash_size(rows: int) -> int:
@@ -130,9 +136,14 @@ def _tables(rooms: list[int], units: int) -> I64:
     return w
 
 
+def words(space: Space) -> I64:
+    """The array of head and tables, for numpy."""
+    return cast(I64, space.w)
+
+
 def table(space: Space, number: int) -> npt.NDArray[np.int64]:
     """The rows in use of a table."""
-    w, columns = space.w, COLUMNS[number]
+    w, columns = words(space), COLUMNS[number]
     start, rows = int(w[AT + number]), int(w[N + number])
     found: npt.NDArray[np.int64] = w[start : start + rows * columns].reshape(rows, columns)
     return found
@@ -143,7 +154,7 @@ def grown(space: Space, units: int, double: bool = True) -> Space:
 
     units: how many there are.
     """
-    old = space.w
+    old = words(space)
     rooms = [
         int(old[ROOM + n]) * (2 if double and 2 * int(old[N + n]) >= int(old[ROOM + n]) else 1)
         for n in GROWING
@@ -151,7 +162,7 @@ def grown(space: Space, units: int, double: bool = True) -> Space:
     w = _tables(rooms, units)
     w[:AT] = old[:AT]
     w[WORK:HEAD] = old[WORK:HEAD]
-    found = Space(space.info, space.rest, w)
+    found = Space(space.info, space.rest, cast(Words, w))
     for number in (*GROWING, UNITS):
         if number not in (ABBREVIATIONS, ATTRIBUTES):
             table(found, number)[:] = table(space, number)

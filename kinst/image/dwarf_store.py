@@ -1,4 +1,4 @@
-"""A file of numpy arrays that can be mapped: how an index of debug information is kept.
+"""A file of arrays that can be mapped: how an index of debug information is kept.
 
 Layout: magic, length of the header, checksum of the header, the header (JSON: the key that the
 arrays were made for, and each array's type, offset and length), the arrays (8-byte aligned),
@@ -18,26 +18,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
-# Elements of arrays are plain numbers to the compiled code, whatever numpy calls them.
-U8: TypeAlias = npt.NDArray[Any]
-I64: TypeAlias = npt.NDArray[Any]
-Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+# What save() is given are numpy arrays, what load() gives are views of the mapped file.
+Arrays: TypeAlias = dict[str, Any]
 
 MAGIC = b"kinst index 03\n\0"
 FIXED = len(MAGIC) + 8
 
 
-def save(path: Path, key: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+def save(path: Path, key: str, arrays: Mapping[str, Any]) -> bool:
     """Write the arrays to path, atomically.  False when the folder cannot be written.
 
     key: what the arrays were made for; load() compares it.
     """
     table, at = {}, 0
     for name, array in arrays.items():
-        table[name] = [array.dtype.str, at, len(array)]
+        table[name] = [array.dtype.char, at, array.nbytes]
         at += array.nbytes + 7 & -8
     header = json.dumps({"key": key, "size": at, "arrays": table}).encode()
     header += b" " * (-(FIXED + len(header)) % 8)
@@ -51,7 +46,7 @@ def save(path: Path, key: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
                 file.write(zlib.crc32(header).to_bytes(4, "little"))
                 file.write(header)
                 for array in arrays.values():
-                    file.write(np.ascontiguousarray(array).data)
+                    file.write(array.tobytes())
                     file.write(bytes(-array.nbytes % 8))
                 file.write(MAGIC)
                 file.flush()
@@ -81,7 +76,9 @@ def load(path: Path, key: str) -> Arrays | None:
     found = json.loads(header)
     if found["key"] != key or len(data) != FIXED + size + found["size"] + len(MAGIC):
         return None
+    view = memoryview(data)
+    start = FIXED + size
     return {
-        name: np.frombuffer(data, dtype=kind, offset=FIXED + size + at, count=count)
-        for name, (kind, at, count) in found["arrays"].items()
+        name: view[start + at : start + at + length].cast(kind)
+        for name, (kind, at, length) in found["arrays"].items()
     }

@@ -2,6 +2,7 @@
 
 DWARF 5, sections 7.5.1 (unit headers), 3.1.1 (unit entries), 6.2.4 (line tables' headers).
 """
+# ruff: noqa: SIM109 (membership in a tuple compiles to a loop)
 
 from __future__ import annotations
 
