@@ -46,7 +46,7 @@ def _index(elf: Elf, files: Files, traced: Traced, report: Report) -> DebugIndex
         report.progress("indexing debug information", part)
 
     def open_one(file: Elf) -> DebugIndex:
-        return open_index(file, cache_folder(), progress)
+        return open_index(file.path, cache_folder(), progress)
 
     try:
         own = open_one(elf)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command import Result, guest_script, kinst, list_functions, listed
 
 from kinst.image.btf import cache_folder
 from kinst.image.dwarf import Index, open_index
-from kinst.image.elf import open_elf
+from kinst.image.elf import STT_FUNC, open_elf
 from kinst.targets.fetch import Prepared
 
 pytestmark = pytest.mark.vm
@@ -38,7 +40,7 @@ sleep 0.1
 
 @pytest.fixture(scope="module")
 def index(prepared: Prepared) -> Index:
-    return open_index(open_elf(prepared.debug), cache_folder())
+    return open_index(prepared.debug, cache_folder())
 
 
 def tables(out: str) -> dict[tuple[str, ...], int]:
@@ -175,7 +177,7 @@ def test_returns_are_as_many_as_entries(
     low, high = callers_text(index)
     rng = random.Random(SEED)
     names = [n for n in index.inline_names() if traceable(index, n, low, high)]
-    names = [n for n in names if 2 <= len(index.copies(n)) <= 60]
+    names = [n for n in names if 3 <= len(index.copies(n)) <= 60]
     chosen = sorted(rng.sample(names, 340))
     clauses = [
         f'kinst::{n}:{p} {{ @{p[0]}["{n}"] = count(); @c{p[0]}["{n}", cpu] = count(); }}'
@@ -201,14 +203,19 @@ def test_returns_are_as_many_as_entries(
                  copy=[script], seconds=600).good()  # fmt: skip
     ours = tables(done.out)
     ran = [n for n in chosen if ("E", n) in ours or ("R", n) in ours]
+    cpus = {key[1:]: n for key, n in ours.items() if key[0] == "CE"}
+    apart = [key for key in cpus if abs(cpus[key] - ours.get(("CR", *key), 0)) > 2]
     with capsys.disabled():
         measured = [n for n in paper if n in ran]
         wrong = [n for n in measured if ours.get(("P", n), 0) != ours.get(("E", n), 0)]
         print(
             f"\nseed {SEED}: {len(ran)} of {len(chosen)} functions ran; the paper's rule is"
-            f" unequal for {len(wrong)} of {len(measured)}"
+            f" unequal for {len(wrong)} of {len(measured)}; "
+            f"{len(apart)} of {len(cpus)} (function, CPU) pairs differ by more than 2"
         )
     assert len(ran) >= 40
+    # Threads that slept in a copy may have left it on the other CPU.
+    assert len(apart) <= len(cpus) // 20, apart
     # What was between entry and return when kinst planted or unplanted: a few at most.
     bad = {
         n: (ours.get(("E", n), 0), in_flight(n, ours)) for n in ran if abs(in_flight(n, ours)) > 2
@@ -222,11 +229,13 @@ def paper_rule(index: Index, names: Sequence[str]) -> dict[str, list[tuple[str, 
     """The last instruction of each range of each copy, for functions whose copies are all in
     functions with one symbol; found among the instructions that kinst lists."""
     elf = open_elf(index.where)
+    functions = np.flatnonzero(elf.symbols.kind == STT_FUNC)
+    times = Counter(elf.symbols.names_of(functions))
     where: dict[str, list[tuple[str, int]]] = {}
     for name in names:
         copies = index.copies(name)
         callers = {c.caller for c in copies}
-        if len(copies) <= 4 and all(elf.address(c) is not None for c in callers):
+        if len(copies) <= 4 and all(times[c] == 1 for c in callers):
             starts = {c: elf.address(c) or 0 for c in callers}
             where[name] = [
                 (c.caller, high - starts[c.caller])
