@@ -62,8 +62,7 @@ def test_both_forms_as_in_development_report_6() -> None:
 def test_inline_and_plain_function_as_in_the_paper() -> None:
     text = 'kinst::has_more_trim:entry { printf("\\t%d\\t%s", pid, execname); exit(0); }'
     assert after(text) == (
-        "kinst::cam_iosched_get_trim:13\n"
-        '{\n\tprintf("\\t%d\\t%s", pid, execname);\n\texit(0);\n}\n'
+        'kinst::cam_iosched_get_trim:13\n{\n\tprintf("\\t%d\\t%s", pid, execname);\n\texit(0);\n}\n'
     )
     assert after("kinst::malloc:entry { @ = count(); }") == (
         "fbt::malloc:entry\n{\n\t@ = count();\n}\n"
