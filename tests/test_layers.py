@@ -9,10 +9,11 @@ ROOT = Path(__file__).resolve().parent.parent / "kinst"
 RANK = {
     "core": 0, "dlang": 1, "isa": 1, "image": 1, "wire": 1, "providers": 2, "sugar": 2,
     "codegen": 2, "patch": 2, "targets": 2, "consumer": 2, "session": 3, "cli": 4,
+    "inlinecall": 4,
 }  # fmt: skip
 ONLY_USER = {
     "llvmlite": "codegen", "capstone": "isa", "ctypes": "wire", "socket": "wire",
-    "elftools": "image",
+    "elftools": "image", "numba": "image",
 }  # fmt: skip
 
 

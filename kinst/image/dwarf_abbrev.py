@@ -1,4 +1,5 @@
 """Compiled reading of abbreviation tables (DWARF 5, section 7.5.3).
+
 A table becomes arrays: for each abbreviation its attributes in order, and a shorter program to
 step over an entry: what is of fixed size is one addition, and only what varies is read.
 """
