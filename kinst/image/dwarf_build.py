@@ -122,15 +122,17 @@ def _scan(sections: DebugSections, progress: Callable[[float], None]) -> Space:
     space.w[N + UNITS] = count
     read_headers(space, count)
     offsets = table(space, UNITS)[:, U_OFFSET].copy()
-    start = 0
+    start, full = 0, False
     while start < count:
         stop = int(np.searchsorted(offsets, int(offsets[start]) + PIECE))
         start, bad = scan_units(space, start, stop)
         if bad in (-FULL, -FULL_ABBREVIATIONS):
-            space = grown(space, count)
+            space = grown(space, count, True, full)
+            full = True
         elif bad < 0:
             raise _trouble(sections.where, int(offsets[start]), bad)
         else:
+            full = False
             progress(start / count)
     completed()
     return space

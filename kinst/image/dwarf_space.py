@@ -149,14 +149,16 @@ def table(space: Space, number: int) -> npt.NDArray[np.int64]:
     return found
 
 
-def grown(space: Space, units: int, double: bool = True) -> Space:
+def grown(space: Space, units: int, double: bool = True, all_of_them: bool = False) -> Space:
     """The same rows with twice the room in every table that is at least half full.
 
-    units: how many there are.
+    units: how many there are.  all_of_them: twice the room everywhere, for when it is not known
+    which table a unit filled up (its rows are taken back).
     """
     old = words(space)
     rooms = [
-        int(old[ROOM + n]) * (2 if double and 2 * int(old[N + n]) >= int(old[ROOM + n]) else 1)
+        int(old[ROOM + n])
+        * (2 if double and (all_of_them or 2 * int(old[N + n]) >= int(old[ROOM + n])) else 1)
         for n in GROWING
     ]
     w = _tables(rooms, units)
