@@ -10,7 +10,7 @@ from pathlib import Path
 from kinst.core.errors import KinstError
 from kinst.core.inline import DebugIndex, FunctionDie, InlineCopy
 from kinst.core.target import Target
-from kinst.image.dwarf_sections import layout
+from kinst.image.dwarf_file import DebugFile, layout, open_file
 from kinst.image.elf import Elf, build_id_in, open_elf
 from kinst.targets.kmod import module_name
 from kinst.targets.linux_modules import Module
@@ -94,13 +94,13 @@ def loaded_build_id(target: Target, module: Module) -> str:
     return ""
 
 
-def mover(elf: Elf, module: Module, slide: int) -> tuple[Move, Move]:
+def mover(file: DebugFile, module: Module, slide: int) -> tuple[Move, Move]:
     """(from the index's addresses of a module's file to running ones less slide, and back)."""
     loaded = {s.name: s.address for s in module.sections}
-    sections = {s.index: s for s in elf.sections}
+    sections = {s.index: s for s in file.sections}
     spans = sorted(
         (base, base + sections[index].size, loaded[sections[index].name])
-        for index, base in layout(elf).items()
+        for index, base in layout(file).items()
         if sections[index].name in loaded and sections[index].size
     )
     starts = [low for low, _, _ in spans]
@@ -151,7 +151,7 @@ def module_indexes(
                     f" module {module.name} (build-id {running or 'not found'}): skipped"
                 )
                 continue
-            move, back = mover(elf, module, slide)
+            move, back = mover(open_file(file), module, slide)
             found.append(MovedIndex(open_one(elf), move, back))
         except KinstError as error:
             say(f"kinst: module {module.name} is skipped: {error}")
