@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 from command import kinst
+
+from kinst.targets.fetch import Prepared
 
 pytestmark = pytest.mark.vm
 
@@ -57,3 +61,36 @@ def test_modules_that_are_not_there() -> None:
     unloaded = kinst("-n", "kinst:dummy:dummy_xmit: { @ = count(); }")
     assert unloaded.status == 1
     assert 'no function named "dummy_xmit" in module "dummy"' in unloaded.err
+
+
+INLINE = "dev_lstats_add"  # inlined into dummy_xmit, which counts every packet by it
+
+
+def test_an_inline_function_in_a_module() -> None:
+    """Its one copy is entered and left once for each packet."""
+    done = kinst(
+        "-v", "--module", "dummy",
+        "-n", f"kinst:dummy:{INLINE}:entry {{ @in[probefunc] = count(); }}",
+        "-n", f"kinst:dummy:{INLINE}:return {{ @out[probefunc] = count(); }}",
+        "-n", "kinst:dummy:dummy_xmit:0 { @calls[probefunc] = count(); }",
+        "-n", 'END { printa("in %s %@d\\n", @in); printa("out %s %@d\\n", @out);'
+        ' printa("calls %s %@d\\n", @calls); }',
+        "-c", TRAFFIC,
+    ).good()  # fmt: skip
+    found = dict(re.findall(r"(in|out|calls) dummy_xmit (\d+)", done.out))
+    assert int(found["calls"]) > 0
+    assert found["in"] == found["out"] == found["calls"]
+
+
+def test_a_debug_file_of_another_build(prepared: Prepared, tmp_path: Path) -> None:
+    """It is warned about and skipped; what needs no debug file works."""
+    other = prepared.modules / "kernel/drivers/net/veth.ko"
+    shutil.copy(other, tmp_path / "dummy.ko")
+    done = kinst(
+        "--module", "dummy", "--debug", str(tmp_path), "-Z",
+        "-n", f"kinst:dummy:{INLINE}:entry {{ @ = count(); }}",
+        "-n", 'kinst:dummy:dummy_xmit:0 { @calls["calls"] = count(); }',
+        "-c", TRAFFIC,
+    ).good()  # fmt: skip
+    assert f"{tmp_path / 'dummy.ko'} (build-id" in done.err and "skipped" in done.err
+    assert re.search(r"calls +[1-9]", done.out)
