@@ -25,6 +25,7 @@ from kinst.session_counters import counters_room
 from kinst.session_inline import expanded, wants_expansion
 from kinst.session_kernel import RunningKernel
 from kinst.session_layout import scratch_needed, sizes
+from kinst.session_lines import source_of
 from kinst.session_list import list_all, list_enabled
 from kinst.session_machine import Placed, Traced, make_memory, means_of, place_all
 from kinst.session_probes import Enabled, check_arguments, enable, wants_kernel
@@ -70,7 +71,7 @@ def run(request: Request, report: Report) -> int:
         if commanded and not request.compile_only:
             pid = target.prepare_command(request.command)
             compiled = compile_request(request, isa, target_pid=pid)
-        traced = Traced(isa, target, personality, kernel, text)
+        traced = Traced(isa, target, personality, kernel, text, elf.path)
         if wants_expansion(compiled):
             compiled = expanded(request, compiled, traced, elf, files, report)
             if request.show_program:
@@ -93,7 +94,8 @@ def _with_machine(request: Request, compiled: Compiled, traced: Traced, report: 
             raise KinstError(
                 f"failed to match {compiled.patterns[0]}: No probe matches description"
             )
-        rows = list_enabled(enabled, parts, traced.kernel, verbose=request.verbose)
+        source = source_of(traced, report)
+        rows = list_enabled(enabled, parts, traced.kernel, source, verbose=request.verbose)
         report.write("\n".join(rows) + "\n")
         return 0
     _tell_refused(parts, report)

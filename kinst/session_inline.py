@@ -9,6 +9,7 @@ from kinst.core.inline import DebugIndex, FunctionDie, InlineCopy
 from kinst.image.btf import cache_folder
 from kinst.image.dwarf import open_index
 from kinst.image.elf import Elf
+from kinst.session_lines import SourceLines
 from kinst.session_machine import Traced
 from kinst.session_modules import JoinedIndex, module_indexes
 from kinst.session_program import Compiled, with_programs
@@ -16,11 +17,12 @@ from kinst.session_report import Report
 from kinst.session_request import Request
 from kinst.session_target import Files, module_folders
 from kinst.sugar.expand import Sources, expand, has_sugar
+from kinst.sugar.lines import expand_lines, has_lines
 
 
 def wants_expansion(compiled: Compiled) -> bool:
-    """Whether the program has descriptions that mean inline functions."""
-    return has_sugar(compiled.tree)
+    """Whether the program has descriptions that mean inline functions or source lines."""
+    return has_sugar(compiled.tree) or has_lines(compiled.tree)
 
 
 class NoIndex:
@@ -86,10 +88,15 @@ def expanded(
         return compiled
     if traced.kernel is None or traced.facts is None:
         raise KinstError("a function's entry and return can be traced only in a kernel")
+    lines = SourceLines(elf.path, traced.facts.slide, traced.kernel, report)
+    lined = [expand_lines(program, lines.find) for program in compiled.programs]
+    if not any(has_sugar(program) for program in lined):
+        report.stage("source lines")
+        return with_programs(request, tuple(lined), traced.isa)
     sources = Sources(traced.kernel, _index(elf, files, traced, report), traced.facts.slide)
     programs, notes = [], list[str]()
     zero = request.zero or compiled.options.zdefs
-    for program in compiled.programs:
+    for program in lined:
         one = expand(program, sources, zero=zero)
         programs.append(one.program)
         notes += one.notes

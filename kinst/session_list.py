@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kinst.consumer.messages import LIST_HEADER, list_row
 from kinst.core.isa import Instruction
 from kinst.core.kernel import Provider
-from kinst.core.probe import Probe
+from kinst.core.probe import Function, Probe
 from kinst.session_build import Parts
 from kinst.session_kernel import RunningKernel
 from kinst.session_probes import FIRST_ID, Enabled, listed
@@ -20,9 +20,15 @@ def list_all(providers: Mapping[str, Provider]) -> list[str]:
 
 
 def list_enabled(
-    enabled: Sequence[Enabled], parts: Parts, kernel: RunningKernel | None, *, verbose: bool
+    enabled: Sequence[Enabled],
+    parts: Parts,
+    kernel: RunningKernel | None,
+    source: Callable[[Function, int], str],
+    *,
+    verbose: bool,
 ) -> list[str]:
-    """One row for each probe; with verbose, below it the instruction and its way or reason."""
+    """One row for each probe; with verbose, below it the instruction, its way or reason, and
+    its source line (source: function and address to file:line or "")."""
     ways = {e.key: c.way for e, c in parts.planted}
     ways |= {e.key: "stop" for e in parts.stopped}
     ways |= {e.key: f"refused: {reason}" for e, reason in parts.refused}
@@ -35,7 +41,9 @@ def list_enabled(
         if verbose and e.probe.site is not None and kernel is not None:
             instruction = _instruction(kernel, e)
             code = instruction.code.hex(" ")
-            lines.append(f"\t{code:<32} {instruction.text:<40} {ways[e.key]}")
+            place = source(e.probe.site.function, instruction.address)
+            row = f"\t{code:<32} {instruction.text:<40} {ways[e.key]:<8} {place}"
+            lines.append(row.rstrip())
     return lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass
+from pathlib import Path
 
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
@@ -22,9 +23,9 @@ from kinst.wire import native
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The traced machine; the last four are there when a target is.
+    """The traced machine; all but isa are there when a target is.
 
-    text: lowest and highest address of the kernel's text.
+    text: lowest and highest address of the kernel's text.  debug: its debug file.
     """
 
     isa: Isa
@@ -32,6 +33,7 @@ class Traced:
     personality: Linux | None = None
     kernel: RunningKernel | None = None
     text: tuple[int, int] = (0, 0)
+    debug: Path | None = None
 
     @property
     def facts(self) -> Facts | None:
