@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import KinstError
-from kinst.image.dwarf_file import SHT_SYMTAB, DebugFile, layout
+from kinst.image.dwarf_file import SHT_SYMTAB, DebugFile, layout, source_path
 from kinst.image.dwarf_jit import completed, prepare
 from kinst.image.dwarf_numbers import (
     E_ALT,
@@ -201,20 +201,14 @@ def _texts(sections: DebugSections, keys: Int) -> list[bytes]:
 
 
 def _files(sections: DebugSections, files: Int, units: Int) -> Arrays:
-    """The paths of the files, and for each unit where its line table is and where it was made.
-
-    A relative name is below its directory, a relative directory below the compiler's.
-    """
+    """The paths of the files, and for each unit where its line table is and where it was made."""
     keys = np.unique(np.concatenate([files.ravel(), units[:, U_COMP_DIR]]))
     text = dict(zip(keys.tolist(), _texts(sections, keys), strict=True))
 
-    def join(base: bytes, name: bytes) -> bytes:
-        return name if name.startswith(b"/") or not base else base + b"/" + name
-
-    paths = []
-    for comp, directory, name in files.tolist():
-        folder = join(text[comp], text[directory]) if directory else text[comp]
-        paths.append(join(folder, text[name]))
+    paths = [
+        source_path(text[home], text[folder] if folder else None, text[name])
+        for home, folder, name in files.tolist()
+    ]
     homes = [text[key] for key in units[:, U_COMP_DIR].tolist()]
     distinct = sorted(set(homes))
     number = {home: i for i, home in enumerate(distinct)}

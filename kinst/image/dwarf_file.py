@@ -176,3 +176,18 @@ def place(file: DebugFile, address: int) -> tuple[str, int] | None:
         if base <= address < base + section.size:
             return section.name, address - base
     return None
+
+
+def source_path(home: bytes, folder: bytes | None, name: bytes) -> bytes:
+    """A source file's path: its name, below its folder, below where the compiler ran (home).
+
+    folder: None for home itself.  A relative home (kernels are built with -ffile-prefix-map)
+    is one of two names that were made relative to the same place, and not put before the other.
+    """
+    if name.startswith(b"/"):
+        return name
+    if folder is None:
+        folder = home
+    elif home.startswith(b"/") and not folder.startswith(b"/"):
+        folder = home + b"/" + folder if folder else home
+    return folder + b"/" + name if folder else name

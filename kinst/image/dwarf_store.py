@@ -21,7 +21,8 @@ from typing import Any, TypeAlias
 # What save() is given are numpy arrays, what load() gives are views of the mapped file.
 Arrays: TypeAlias = dict[str, Any]
 
-MAGIC = b"kinst index 03\n\0"
+# The number counts changes of what indexes hold.
+MAGIC = b"kinst index 04\n\0"
 FIXED = len(MAGIC) + 8
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from kinst.core.errors import KinstError
 from kinst.image.dwarf import Index
-from kinst.image.dwarf_file import DebugFile
+from kinst.image.dwarf_file import DebugFile, source_path
 from kinst.image.dwarf_numbers import (
     FORM_BLOCK,
     FORM_DATA1,
@@ -200,32 +200,28 @@ def _header(sections: DebugSections, r: _Bytes, home: bytes, wide: bool) -> _Hea
     )
 
 
-def _join(base: bytes, name: bytes) -> bytes:
-    return name if name.startswith(b"/") or not base else base + b"/" + name
+def _path(home: bytes, folders: Sequence[bytes | None], folder: int, name: bytes) -> str:
+    known = folders[folder] if folder < len(folders) else None
+    return source_path(home, known, name).decode("utf-8", "surrogateescape")
 
 
 def _old_files(r: _Bytes, home: bytes) -> Sequence[str]:
-    folders = [home]
+    folders: list[bytes | None] = [None]
     while text := r.text():
-        folders.append(_join(home, text))
+        folders.append(text)
     # File 0 is none.
-    files = [b""]
+    files = [""]
     while text := r.text():
         folder = r.uleb()
         r.uleb()
         r.uleb()
-        files.append(_join(folders[folder] if folder < len(folders) else home, text))
-    return [file.decode("utf-8", "surrogateescape") for file in files]
+        files.append(_path(home, folders, folder, text))
+    return files
 
 
 def _new_files(sections: DebugSections, r: _Bytes, home: bytes, size: int) -> Sequence[str]:
-    folders = [_join(home, name) for name, _ in _entries(sections, r, size)]
-    return [
-        _join(folders[folder] if folder < len(folders) else home, name).decode(
-            "utf-8", "surrogateescape"
-        )
-        for name, folder in _entries(sections, r, size)
-    ]
+    folders = [name for name, _ in _entries(sections, r, size)]
+    return [_path(home, folders, folder, name) for name, folder in _entries(sections, r, size)]
 
 
 def _entries(sections: DebugSections, r: _Bytes, size: int) -> Sequence[tuple[bytes, int]]:

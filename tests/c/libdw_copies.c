@@ -1,5 +1,5 @@
 /* Every inlined copy that libdw finds in a file, one a line:
- *     entry (hexadecimal, or -)  name  ranges low-high,low-high... (or -)
+ *     entry (hexadecimal, or -)  name  ranges low-high,low-high... (or -)  call file:line  decl file:line
  * The entry by the rule of perf and SystemTap: DW_AT_entry_pc, else DW_AT_low_pc, else the start
  * of the first range.  Relocatable files go through libdwfl, which applies their relocations.
  */
@@ -15,8 +15,18 @@ static void copy(Dwarf_Die *die)
 	Dwarf_Addr base = 0, low = 0, high = 0, first = 0, pc;
 	const char *name = dwarf_diename(die);
 	ptrdiff_t at = 0;
-	int any = 0;
+	int any = 0, decl_line = 0;
+	const char *decl = dwarf_decl_file(die), *called = "";
+	Dwarf_Word number = 0, line = 0;
+	Dwarf_Attribute attribute;
+	Dwarf_Files *files;
+	Dwarf_Die unit;
 
+	dwarf_decl_line(die, &decl_line);
+	if (dwarf_formudata(dwarf_attr(die, DW_AT_call_file, &attribute), &number) == 0
+	    && dwarf_diecu(die, &unit, NULL, NULL) && dwarf_getsrcfiles(&unit, &files, NULL) == 0)
+		called = dwarf_filesrc(files, number, NULL, NULL);
+	dwarf_formudata(dwarf_attr(die, DW_AT_call_line, &attribute), &line);
 	if (dwarf_entrypc(die, &pc) == 0 || dwarf_lowpc(die, &pc) == 0)
 		printf("%" PRIx64, pc);
 	else if (dwarf_ranges(die, 0, &base, &first, &high) > 0)
@@ -29,7 +39,7 @@ static void copy(Dwarf_Die *die)
 			printf("%s%" PRIx64 "-%" PRIx64, any ? "," : "", low, high);
 			any = 1;
 		}
-	puts(any ? "" : "-");
+	printf("%s %s:%" PRIu64 " %s:%d\n", any ? "" : "-", called, line, decl ? decl : "", decl_line);
 }
 
 static void walk(Dwarf_Die *die)
