@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import replace
 
 import capstone
@@ -19,7 +18,6 @@ from codegen_rig import (
     STACK,
     TargetRig,
     builtin,
-    integer,
     program,
     reg,
     scratch,
@@ -28,12 +26,12 @@ from codegen_rig import (
 )
 
 from kinst.codegen import runtime
-from kinst.codegen.compile import compile_host, compile_target, host_triple
-from kinst.codegen.machine import host_machine, target_machine
+from kinst.codegen.compile import compile_target
+from kinst.codegen.machine import target_machine
 from kinst.codegen.objectfile import ObjectError, read_object
 from kinst.codegen.records import lay_out_program
 from kinst.core import layout as lay
-from kinst.core.dtypes import INT, STRING, UINT64
+from kinst.core.dtypes import UINT64
 from kinst.core.errors import KinstError
 from kinst.core.target import Facts
 from kinst.dlang import typed as t
@@ -94,26 +92,6 @@ def test_a_fault_safe_load_costs_the_path_no_more_than_its_call() -> None:
     run = TargetRig(program([trace(t.Load(UINT64, SPAN, reg(1)))]), {1: (0,)}, memory={0: bytes(8)})
     _, pushes, calls = summary(executed(run))
     assert calls == 2 and pushes <= 24  # the helper, and in it the kernel's function
-
-
-def test_compiling_one_clause_is_fast() -> None:
-    """Both machines in 150 ms of processor time (others use the processors too)."""
-    one = program(
-        (t.Binary(INT, SPAN, ">", reg(1), integer(3, UINT64)),
-         [trace(builtin("execname", STRING)), trace(t.Load(UINT64, SPAN, reg(2)))])
-    )  # fmt: skip
-    where = scratch()
-    layout = lay_out_program(one, [], 256, where.agg_size)
-    isa = load_isa("amd64")
-    target = target_machine(isa, FACTS, where)
-    host = host_machine(isa, where, 0x7F0000000000, 0x1000, host_triple())
-    best = 10.0
-    for _ in range(3):
-        started = time.process_time()
-        compile_target(one, layout, target, [(0,)], (), BASE, BASE + where.text)
-        compile_host(one, layout, host, [(0,)], (), 0x7F0000000000)
-        best = min(best, time.process_time() - started)
-    assert best < 0.15
 
 
 def test_real_time_in_order() -> None:

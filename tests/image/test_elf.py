@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import struct
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -75,11 +74,9 @@ def test_symbols_are_those_of_readelf(elf: Elf) -> None:
             assert words[7] == symbols.name_of(i) == symbols.names_of([i])[0]
 
 
-def test_symbols_of_a_kernel_are_quick(prepared: Prepared) -> None:
-    start = time.process_time()
+def test_symbols_of_a_kernel(prepared: Prepared) -> None:
     elf = open_elf(prepared.debug)
     assert len(elf.symbols) > 100_000 and elf.address("vfs_read")
-    assert time.process_time() - start < 0.3
 
 
 def test_addresses_and_bytes(small: Path) -> None:

@@ -158,12 +158,9 @@ def test_many_writes_arrive_and_nothing_else_changes(guest: Guest) -> None:
     # Beyond the first page, which Linux itself does not execute any more, in strides that
     # cross pages; what is written is what was there, but for one function's first bytes.
     places = [(text + at, live[at : at + 5]) for at in range(4093, 4 * MEGABYTE - 5, 197)]
-    began = time.monotonic()
     vm.write_text(places)
-    took = time.monotonic() - began
     assert vm.read(text, 4 * MEGABYTE) == live
     assert len(places) > 20000
-    assert took < 5.0
     cave = guest.symbol("__x64_sys_getppid")
     was = vm.read(cave - 8, 32)
     vm.write_text([(cave + 2, b"\x11\x22"), (cave, b"\x33"), (cave + 3, b"\x44")])
@@ -180,7 +177,6 @@ def test_breakpoints_are_hit_exactly(guest: Guest) -> None:
     vm.start_command()
     vm.resume()
     hits = 0
-    began = time.monotonic()
     while isinstance(event := vm.wait(20), Stopped):
         assert event.pc == function
         registers = vm.registers(event.cpu)
@@ -189,11 +185,8 @@ def test_breakpoints_are_hit_exactly(guest: Guest) -> None:
         vm.step_over(event.cpu, function)
         assert vm.registers(event.cpu)["rip"] == function + 5
         vm.resume()
-    took = time.monotonic() - began
     assert event == CommandEnded(0)
     assert 500 <= hits <= 510
-    print(f"\n{took / hits * 1000:.2f} ms a hit")
-    assert took / hits < 0.05
     vm.stop()
     vm.remove_breakpoint(function)
     guest.run("getppid 10")
