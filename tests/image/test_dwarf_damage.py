@@ -1,0 +1,253 @@
+"""Damaged debug information and damaged saved indexes: an error in one line, or an answer."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from dwarf_made import compiled
+
+from kinst.core.errors import KinstError
+from kinst.image import dwarf_store
+from kinst.image.dwarf import Index, open_index
+from kinst.image.dwarf_file import open_file
+from kinst.image.lines import Lines
+
+SECONDS = 5.0
+ROOM = 1 << 30
+BUILDS = [
+    ("gcc", "-O2", "-gdwarf-5"), ("gcc", "-O2", "-gdwarf-4"), ("clang", "-O2", "-gdwarf-5"),
+    ("clang", "-O3", "-gdwarf-4"), ("gcc", "-O2", "-g", "-c"), ("gcc", "-O1", "-g", "-gz=zlib"),
+]  # fmt: skip
+# Numbers that offsets, counts and lengths are when they are bad.
+BAD = [
+    bytes(8), b"\xff" * 8, b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\xff" * 4, b"\x80" * 9 + b"\1",
+    b"\xf0\xff\xff\xff", b"\1", b"\x7f",
+]  # fmt: skip
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """No more than 1 GB of address space on top of what is used now."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def debug_bytes(path: Path) -> list[int]:
+    """The file offsets of everything in debug sections, and of the section headers."""
+    file = open_file(path)
+    found: list[int] = []
+    for section in file.sections:
+        if ".debug_" in section.name:
+            found += range(section.offset, section.offset + section.size)
+    table = struct.unpack_from("<Q", file.data, 40)[0]
+    return found + list(range(table, len(file.data)))
+
+
+def mutated(data: bytes, places: list[int], chance: random.Random) -> bytes:
+    """One damaged version: flipped bits, numbers that are too large, pieces missing or moved."""
+    out = bytearray(data)
+    for _ in range(chance.choice((1, 1, 1, 2, 4, 30))):
+        at = chance.choice(places) % len(out)
+        how = chance.randrange(10)
+        if how < 5:
+            out[at] ^= 1 << chance.randrange(8)
+        elif how < 8:
+            bad = chance.choice(BAD)
+            out[at : at + len(bad)] = bad
+        elif how == 8:
+            out[at : at + 16] = out[(start := chance.choice(places) % len(out)) : start + 16]
+        elif chance.random() < 0.1:
+            del out[at:]
+            break
+        else:
+            out[at] = chance.randrange(256)
+    return bytes(out)
+
+
+def use(path: Path) -> None:
+    """Read everything that an index answers."""
+    index = open_index(path)
+    names = index.inline_names()
+    for name in names:
+        for copy in index.copies(name):
+            if copy.entry is not None:
+                index.copies_at(copy.entry)
+                index.symbol_at(copy.entry)
+    for name in index.function_names():
+        functions = index.functions(name)
+        for function in functions:
+            index.copies_of(function)
+    if names:
+        lines = Lines(open_file(path), index)
+        lines.spans(index.copies(names[0])[0].unit)
+
+
+def survive(tmp_path: Path, count: int, seed: int) -> None:
+    chance = random.Random(seed)
+    bases = [
+        compiled(tmp_path, *flags, name=f"base{number}") for number, flags in enumerate(BUILDS)
+    ]
+    contents = [(path.read_bytes(), debug_bytes(path)) for path in bases]
+    for path in bases:
+        use(path)
+    damaged = tmp_path / "damaged"
+    errors = 0
+    for number in range(count):
+        data, places = contents[number % len(bases)]
+        damaged.write_bytes(mutated(data, places, chance))
+        start = time.monotonic()
+        try:
+            with bounded():
+                use(damaged)
+        except KinstError as error:
+            errors += 1
+            assert "\n" not in str(error) and str(damaged) in str(error)
+        except BaseException:
+            kept = Path("/tmp") / f"kinst-damaged-{seed}-{number}"
+            kept.write_bytes(damaged.read_bytes())
+            print(f"seed {seed}, mutation {number}, kept as {kept}")
+            raise
+        assert time.monotonic() - start < SECONDS, (seed, number)
+    # Neither must all be refused nor may damage go unseen.
+    assert count // 10 < errors < count
+
+
+def test_mutated_files(tmp_path: Path) -> None:
+    survive(tmp_path, 400, random.SystemRandom().randrange(1 << 32))
+
+
+@pytest.mark.slow
+def test_ten_thousand_mutated_files(tmp_path: Path) -> None:
+    survive(tmp_path, 10_000, 3)
+
+
+def test_the_unit_is_named(tmp_path: Path) -> None:
+    """Damage in the second of two units is said to be there."""
+    flags = ["gcc", "-g", "-O2", "-gdwarf-4", "-nostdlib", "-static", "-Wl,-e,one"]
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.c").write_text(f"int {name}(int a) {{ return a * 3; }}\n")
+    path = tmp_path / "both"
+    command = [*flags, "-o", str(path), str(tmp_path / "one.c"), str(tmp_path / "two.c")]
+    subprocess.run(command, check=True)
+    file = open_file(path)
+    section = file.section(".debug_info")
+    assert section is not None
+    (length,) = struct.unpack_from("<I", file.data, section.offset)
+    data = bytearray(path.read_bytes())
+    second = length + 4
+    # Its first abbreviation code: one that no table has.
+    data[section.offset + second + 11] = 0x7E
+    path.write_bytes(data)
+    with pytest.raises(KinstError, match=f"unit at {second:#x}: its abbreviations"):
+        open_index(path)
+
+
+def saved(folder: Path) -> Path:
+    (found,) = folder.glob("dwarf-*.index")
+    return found
+
+
+def copies(index: Index) -> list[tuple[int | None, str]]:
+    return [(c.entry, c.caller) for name in index.inline_names() for c in index.copies(name)]
+
+
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.3, 0.99])
+def test_half_written_index(part: float, tmp_path: Path) -> None:
+    path = compiled(tmp_path, "gcc", "-O2", "-g")
+    cache = tmp_path / "cache"
+    whole = copies(open_index(path, cache))
+    file = saved(cache)
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * part)])
+    assert copies(open_index(path, cache)) == whole
+    assert file.read_bytes() == content
+    file.write_bytes(content[:64] + b"\xff" + content[65:])
+    assert copies(open_index(path, cache)) == whole
+    file.write_bytes(content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
+    assert copies(open_index(path, cache)) == whole
+
+
+def test_index_of_another_file(tmp_path: Path) -> None:
+    """Files of the same build-id but other debug sections do not share an index."""
+    one = compiled(tmp_path, "gcc", "-O2", "-g", "-Wl,--build-id=0x1234", name="one")
+    two = compiled(tmp_path, "gcc", "-O1", "-g", "-Wl,--build-id=0x1234", name="two")
+    cache = tmp_path / "cache"
+    first, second = copies(open_index(one, cache)), copies(open_index(two, cache))
+    assert first == copies(open_index(one)) and second == copies(open_index(two))
+    assert len(list(cache.glob("*.index"))) == 2
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    path = compiled(tmp_path, "gcc", "-O2", "-g")
+    (tmp_path / "cache").write_text("a file, not a folder")
+    assert copies(open_index(path, tmp_path / "cache")) == copies(open_index(path))
+
+
+def test_two_writers(tmp_path: Path) -> None:
+    """Several processes that make the same index at once all succeed and leave one whole file."""
+    path = compiled(tmp_path, "gcc", "-O2", "-g")
+    cache = tmp_path / "cache"
+    code = (
+        "import sys; from pathlib import Path; from kinst.image.dwarf import open_index\n"
+        "index = open_index(sys.argv[1], Path(sys.argv[2]))\n"
+        "print(sum(len(index.copies(name)) for name in index.inline_names()))\n"
+    )
+    command = [sys.executable, "-c", code, str(path), str(cache)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    outputs = {one.communicate(timeout=120)[0] for one in running}
+    assert outputs == {f"{len(copies(open_index(path)))}\n"}
+    assert [one.returncode for one in running] == [0] * 4
+    assert os.listdir(cache) == [saved(cache).name]
+
+
+def test_readers_never_see_a_part(tmp_path: Path) -> None:
+    """While one thread writes an index again and again, another finds it whole each time."""
+    file = tmp_path / "x.index"
+    arrays = {"a": memoryview(bytes(range(256)) * 100)}
+
+    class Array:
+        """What save() needs of numpy's arrays."""
+
+        class dtype:  # noqa: N801
+            char = "B"
+
+        nbytes = len(arrays["a"])
+
+        def tobytes(self) -> bytes:
+            return bytes(arrays["a"])
+
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            assert dwarf_store.save(file, "key", {"a": Array()})
+
+    assert dwarf_store.save(file, "key", {"a": Array()})
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(300):
+            found = dwarf_store.load(file, "key")
+            assert found is not None
+            assert zlib.crc32(found["a"]) == zlib.crc32(arrays["a"])
+    finally:
+        stop.set()
+        writer.join()
+    assert dwarf_store.load(file, "another key") is None
