@@ -147,7 +147,7 @@ class Index:
 
     def _name(self, number: int) -> str:
         at = self._name_at
-        return bytes(self._names[at[number] : at[number + 1]]).decode("utf-8", "replace")
+        return bytes(self._names[at[number] : at[number + 1]]).decode("utf-8", "surrogateescape")
 
     def _text(self, what: str, number: int) -> str:
         at = self._a[f"{what}_at"]
