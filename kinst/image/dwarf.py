@@ -65,6 +65,8 @@ class Index:
         self._a = {name: memoryview(array) for name, array in arrays.items()}
         self._names = self._a["name_text"]
         self._name_at = self._a["name_at"]
+        # Rows of copies by name and entry of their functions, as copies_of() has been asked.
+        self._by_function: dict[str, dict[int, list[int]]] = {}
 
     def functions(self, name: str) -> Sequence[FunctionDie]:
         """See DebugIndex.functions.  The ranges of several out-of-line instances of one
@@ -77,13 +79,13 @@ class Index:
 
     def copies_of(self, function: FunctionDie) -> Sequence[InlineCopy]:
         """The inlined copies of one function (an abstract instance), in file order."""
-        rows = self._rows("function_name", function.name)
-        mine = rows.start + list(self._a["function_die"][rows.start : rows.stop]).index(
-            function.die
-        )
-        of = self._a["copy_function"]
-        found = self._rows("copy_name", function.name)
-        return [self._copy(row) for row in found if of[row] == mine]
+        if function.name not in self._by_function:
+            die, of = self._a["function_die"], self._a["copy_function"]
+            grouped: dict[int, list[int]] = {}
+            for row in self._rows("copy_name", function.name):
+                grouped.setdefault(die[of[row]], []).append(row)
+            self._by_function[function.name] = grouped
+        return [self._copy(row) for row in self._by_function[function.name].get(function.die, [])]
 
     def inline_names(self) -> Sequence[str]:
         """See DebugIndex.inline_names; in order of their bytes."""

@@ -103,7 +103,7 @@ def make_space(arrays: dict[str, U8]) -> Space:
     rest.flags.writeable = False
     few = max(64, len(arrays["info"]) // 400)
     types = max(64, len(arrays["info"]) // 2000)
-    w = _tables([few, few, 2 * few, types, few, 1024, 3 * few, 1 << 13, 1 << 16], 0)
+    w = _tables([few, few, 2 * few, types, few, 1 << 14, 3 * few, 1 << 13, 1 << 16], 0)
     w[FORM_SIZE : FORM_SIZE + 256] = SIZE_NONE
     w[SLOT_OF:HEAD] = 0
     for form, (size, what) in FORMS.items():
