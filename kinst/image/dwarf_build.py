@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from kinst.core.errors import KinstError
 from kinst.image.dwarf_file import SHT_SYMTAB, DebugFile, layout, source_path
-from kinst.image.dwarf_jit import completed, prepare
+from kinst.image.dwarf_jit import completed, prepare, uncollected
 from kinst.image.dwarf_numbers import (
     E_ALT,
     E_SPLIT,
@@ -94,7 +94,8 @@ def build(file: DebugFile, progress: Callable[[float], None]) -> Arrays:
     """
     elf = open_elf(file.path)
     sections = debug_sections(file, elf)
-    space = _scan(sections, progress)
+    with uncollected():
+        space = _scan(sections, progress)
     units, functions, copies = (table(space, n) for n in (UNITS, FUNCTIONS, COPIES))
     types, variables = table(space, TYPES), _variables(table(space, VARIABLES))
     names = _Names(

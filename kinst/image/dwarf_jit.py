@@ -11,7 +11,7 @@ import contextlib
 import gc
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -24,6 +24,10 @@ from kinst.image.dwarf_store import cache_folder
 # Elements of arrays are plain numbers to the compiled code, whatever numpy calls them.
 U8: TypeAlias = npt.NDArray[Any]
 I64: TypeAlias = npt.NDArray[Any]
+# The files with compiled functions, or with constants of theirs.
+SOURCES = (
+    "abbrev", "entry", "files", "jit", "numbers", "ranges", "read", "scan", "space", "units",
+)  # fmt: skip
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Numbers in compiled code are all int64: mixed with uint64 they would become float64.
@@ -33,8 +37,8 @@ signed: Callable[[Any], int] = cast(Callable[[Any], int], np.int64)
 def _code_folder() -> Path:
     """The folder of compiled code for these sources; those of other versions are deleted."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("dwarf*.py")):
-        digest.update(path.read_bytes())
+    for name in SOURCES:
+        digest.update(Path(__file__).with_name(f"dwarf_{name}.py").read_bytes())
     folder = cache_folder() / "compiled"
     mine = folder / digest.hexdigest()[:16]
     if not mine.exists():
@@ -77,8 +81,6 @@ def prepare(examples: dict[str, Any]) -> None:
     """
     if _COMPLETE.exists():
         return
-    # Compiling makes many objects and drops few.
-    gc.disable()
     known = {"int": _numba.int64, "bool": _numba.boolean, "None": _numba.none}
     known |= {name: _numba.typeof(example) for name, example in examples.items()}
     for count in range(2, 5):
@@ -92,6 +94,17 @@ def prepare(examples: dict[str, Any]) -> None:
 
 def completed() -> None:
     """Say that the entry points have been compiled and kept."""
-    gc.enable()
     with contextlib.suppress(OSError):
         _COMPLETE.touch()
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection: compiling makes many objects and drops few."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import resource
 import struct
 import subprocess
@@ -251,3 +252,17 @@ def test_readers_never_see_a_part(tmp_path: Path) -> None:
         stop.set()
         writer.join()
     assert dwarf_store.load(file, "another key") is None
+
+
+def test_compiled_code_is_kept_by_its_sources() -> None:
+    """Every file with compiled functions, and what they import, counts for the code's folder."""
+    folder = Path(dwarf_store.__file__).parent
+    known = re.search(r"SOURCES = \(([^)]*)\)", (folder / "dwarf_jit.py").read_text())
+    assert known is not None
+    names = set(re.findall(r'"(\w+)"', known[1]))
+    for path in folder.glob("dwarf_*.py"):
+        text = path.read_text()
+        if re.search(r"^@(compiled|entry_point)$", text, re.M):
+            assert path.stem.removeprefix("dwarf_") in names
+            imported = set(re.findall(r"^from kinst\.image\.dwarf_(\w+) import", text, re.M))
+            assert imported - names <= {"sections"}
