@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --durations=10 -o faulthandler_timeout=180
 
-.PHONY: help setup trace test test-unit test-all lint bench lock clean
+.PHONY: help setup setup-test trace test test-unit test-all lint bench lock clean
 
 help:
 	@echo 'make trace      set up if need be, then trace a real kernel in a VM, twice'
@@ -19,6 +19,9 @@ help:
 setup:
 	@setup/setup.sh
 
+setup-test:
+	@setup/setup.sh test
+
 trace: setup
 	@setup/trace.sh
 
@@ -28,13 +31,13 @@ lint: setup
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy --strict kinst setup bench
 
-test: lint
+test: setup-test lint
 	@$(PYTEST) -m 'not slow'
 
-test-unit: setup
+test-unit: setup-test
 	@$(PYTEST) -m 'not slow and not vm'
 
-test-all: lint
+test-all: setup-test lint
 	@$(PYTEST)
 
 bench: setup

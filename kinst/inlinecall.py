@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from kinst import __version__
 from kinst.core.errors import KinstError
 from kinst.core.inline import FunctionDie, InlineCopy
+from kinst.core.paths import cache_folder
 from kinst.image.debuglink import find_debug
 from kinst.image.dwarf import Index, open_index
 from kinst.image.dwarf_file import open_file
-from kinst.image.dwarf_store import cache_folder
 
 USAGE = "usage: inlinecall [--json] FUNCTION FILE\n"
 HELP = f"""{USAGE}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kinst.core.errors import KinstError
 from kinst.core.inline import DebugIndex, FunctionDie, InlineCopy
-from kinst.image.btf import cache_folder
+from kinst.core.paths import cache_folder
 from kinst.image.dwarf import open_index
 from kinst.image.elf import Elf
 from kinst.session_lines import SourceLines

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.core.inline import FunctionDie
+from kinst.core.paths import cache_folder
 from kinst.core.probe import Function, ProbePattern
-from kinst.image.btf import cache_folder
 from kinst.image.dwarf import Index, open_index
 from kinst.image.dwarf_file import open_file
 from kinst.image.lines import Lines, LineSpan

@@ -10,12 +10,13 @@ from types import ModuleType
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
+from kinst.core.paths import cache_folder
 from kinst.core.target import Target
 from kinst.image.elf import Elf
 from kinst.isa import load as load_isa
 from kinst.session_request import Request
 from kinst.targets import fetch, gdb, initramfs, linux, vm
-from kinst.targets.fetch import Prepared, Progress, cache_folder
+from kinst.targets.fetch import Prepared, Progress
 from kinst.targets.fetch_modules import module_debug
 from kinst.targets.kmod import resolve
 from kinst.targets.kvm import accelerator

@@ -1,6 +1,6 @@
 #!/bin/bash
 # What `make setup` does: system packages, .venv, kinst in it, the kernel.  Each step is skipped
-# in milliseconds when it is done already.
+# in milliseconds when it is done already.  `setup.sh test` also gets what only tests need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,9 +41,20 @@ missing_packages() {
     fi
 }
 
+# Compilers and readers of debug information that tests compare kinst with.
+missing_test_packages() {
+    command -v clang >/dev/null || echo clang
+    command -v dwz >/dev/null || echo dwz
+    command -v llvm-dwarfdump >/dev/null || echo llvm
+    command -v addr2line >/dev/null || echo binutils
+    command -v aarch64-linux-gnu-gcc >/dev/null || echo gcc-aarch64-linux-gnu
+    command -v riscv64-linux-gnu-gcc >/dev/null || echo gcc-riscv64-linux-gnu
+    [ -e /usr/include/elfutils/libdw.h ] || echo libdw-dev
+}
+
 system_packages() {
     local missing started=$SECONDS
-    missing=$(missing_packages | tr '\n' ' ')
+    missing=$({ missing_packages; [ "${1:-}" != test ] || missing_test_packages; } | tr '\n' ' ')
     [ -n "$missing" ] || return 0
     if ! command -v apt-get >/dev/null; then
         say "this machine has no apt; install by its own means what Debian calls: $missing"
@@ -90,10 +101,23 @@ environment() {
     say "$venv is ready ($((SECONDS - started)) s)"
 }
 
+# The first index compiles the code that makes it, which is then kept; so does nobody's first trace.
+debug_index() {
+    local vmlinux started=$SECONDS
+    vmlinux=$(ls "${XDG_CACHE_HOME:-$HOME/.cache}"/kinst/kernels/$isa/*/usr/lib/debug/boot/vmlinux-* |
+        sort -V | tail -n 1)
+    [ "$(cat $venv/.kinst-indexed 2>/dev/null)" = "$vmlinux" ] && return 0
+    say "indexing the kernel's debug information"
+    $venv/bin/inlinecall fdget "$vmlinux" >/dev/null
+    echo "$vmlinux" >$venv/.kinst-indexed
+    say "index is ready ($((SECONDS - started)) s)"
+}
+
 started=$SECONDS
-system_packages
+system_packages "${1:-}"
 environment
 # Asked of the cache folder itself, offline; prints only when there was something to fetch.
 $venv/bin/python setup/fetch_kernel.py $isa
+debug_index
 took=$((SECONDS - started))
 [ $took -lt 2 ] || say "done ($took s)"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kinst.targets.fetch import Prepared, cache_folder
+from kinst.core.paths import cache_folder
+from kinst.targets.fetch import Prepared
 from kinst.targets.fetch import prepared as prepared_kernel
 
 _PROGRAMS = Path(__file__).with_name("programs")

@@ -44,12 +44,6 @@ TRANSPARENT = {KIND_TYPEDEF, KIND_VOLATILE, KIND_CONST, KIND_RESTRICT, KIND_TYPE
 U32 = npt.NDArray[np.uint32]
 
 
-def cache_folder() -> Path:
-    """Where kinst keeps what can be made again: $XDG_CACHE_HOME/kinst or ~/.cache/kinst."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "kinst"
-
-
 @dataclass(frozen=True, slots=True)
 class Member:
     """A member of a structure: where it is and how large.

@@ -19,7 +19,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from kinst.image.dwarf_store import cache_folder
+from kinst.core.paths import cache_folder
 
 # Elements of arrays are plain numbers to the compiled code, whatever numpy calls them.
 U8: TypeAlias = npt.NDArray[Any]

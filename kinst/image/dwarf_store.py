@@ -26,12 +26,6 @@ MAGIC = b"kinst index 04\n\0"
 FIXED = len(MAGIC) + 8
 
 
-def cache_folder() -> Path:
-    """Where indexes are kept: the folder of btf.cache_folder(), which needs numpy to import."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "kinst"
-
-
 def save(path: Path, key: str, arrays: Mapping[str, Any]) -> bool:
     """Write the arrays to path, atomically.  False when the folder cannot be written.
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kinst.core.errors import KinstError
+from kinst.core.paths import cache_folder
 from kinst.targets.apt import Apt, Package, unpack
 
 # What is being done, and which part of it is done (0 to 1; None where that is not known).
@@ -68,13 +69,6 @@ class _Kernel:
 _KERNELS = {
     "amd64": _Kernel("bookworm", "amd64", r"linux-image-6\.1\.0-(\d+)-cloud-amd64"),
 }
-
-
-def cache_folder() -> Path:
-    """kinst's folder for what can be fetched or computed again ($XDG_CACHE_HOME/kinst)."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG base directory specification: a relative path is invalid and to be ignored.
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "kinst"
 
 
 def prepared(isa: str) -> Prepared | None:

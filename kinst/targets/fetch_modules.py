@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kinst.core.errors import KinstError
+from kinst.core.paths import cache_folder
 from kinst.targets import fetch
 from kinst.targets.apt import Apt, unpack
 from kinst.targets.fetch import Prepared, Progress
@@ -30,7 +31,7 @@ def module_debug(isa: str, ready: Prepared, modules: Sequence[Path], progress: P
     folder = tree / f"usr/lib/debug/lib/modules/{ready.release}"
     if not missing:
         return folder
-    work = fetch.cache_folder() / "fetching" / f"{isa}-modules"
+    work = cache_folder() / "fetching" / f"{isa}-modules"
     work.mkdir(parents=True, exist_ok=True)
     with fetch.alone(work.with_suffix(".lock"), progress):
         apt = Apt(work / "apt", fetch.suite_of(isa), isa)

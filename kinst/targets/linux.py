@@ -15,9 +15,10 @@ from functools import cached_property
 from pathlib import Path
 
 from kinst.core.errors import KinstError
+from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
 from kinst.core.target import Clock, Facts
-from kinst.image.btf import Btf, cache_folder, open_btf
+from kinst.image.btf import Btf, open_btf
 from kinst.image.elf import Elf, build_id_in
 from kinst.image.orc import Orc, open_orc
 from kinst.image.tables import KernelTables

@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from kinst.core.errors import KinstError
+from kinst.core.paths import cache_folder
 from kinst.targets.apt import narrow, parse_sources
-from kinst.targets.fetch import Prepared, cache_folder, prepare, prepared
+from kinst.targets.fetch import Prepared, prepare, prepared
 
 ONE_LINE = """\
 # deb http://commented.test/debian bookworm main

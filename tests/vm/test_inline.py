@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from command import Result, guest_script, kinst, list_functions, listed
 
-from kinst.image.btf import cache_folder
+from kinst.core.paths import cache_folder
 from kinst.image.dwarf import Index, open_index
 from kinst.image.elf import STT_FUNC, open_elf
 from kinst.targets.fetch import Prepared
