@@ -14,7 +14,7 @@ from pprint import pformat
 from kinst.codegen.records import lay_out_program
 from kinst.consumer.messages import description_matched, script_matched
 from kinst.core.errors import KinstError
-from kinst.core.probe import ProbeName
+from kinst.core.probe import Function, ProbeName
 from kinst.core.records import ProgramLayout
 from kinst.dlang.unparse import unparse
 from kinst.image.elf import open_elf
@@ -34,6 +34,8 @@ from kinst.session_report import Report
 from kinst.session_request import Request
 from kinst.session_run import Trace
 from kinst.session_target import CPUS, attach, find_files, isa_of, open_target
+
+MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
 
 
 def run(request: Request, report: Report) -> int:
@@ -79,6 +81,10 @@ def run(request: Request, report: Report) -> int:
         return _with_machine(request, compiled, traced, report)
 
 
+def _no_source(function: Function, address: int) -> str:
+    return ""
+
+
 def _with_machine(request: Request, compiled: Compiled, traced: Traced, report: Report) -> int:
     zero = request.zero or request.list_probes or compiled.options.zdefs
     enabled, _ = enable(compiled.program, load_all(), traced.kernel, zero=zero)
@@ -94,7 +100,7 @@ def _with_machine(request: Request, compiled: Compiled, traced: Traced, report: 
             raise KinstError(
                 f"failed to match {compiled.patterns[0]}: No probe matches description"
             )
-        source = source_of(traced, report)
+        source = source_of(traced, report) if len(enabled) <= MOST_LINES else _no_source
         rows = list_enabled(enabled, parts, traced.kernel, source, verbose=request.verbose)
         report.write("\n".join(rows) + "\n")
         return 0

@@ -252,7 +252,7 @@ def open_index(
 ) -> Index:
     """The index of a file's own debug information.
 
-    cache: the folder of saved indexes (core.paths.cache_folder()), or None to save nothing.  progress:
+    cache: the folder of saved indexes (core.paths), or None to save nothing.  progress:
     called with the part that is done (0 to 1) while an index is made, not when there is one.
     Raises KinstError when the file has no debug information or it is damaged.
     """
