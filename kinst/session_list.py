@@ -42,7 +42,7 @@ def list_enabled(
             instruction = _instruction(kernel, e)
             code = instruction.code.hex(" ")
             place = source(e.probe.site.function, instruction.address)
-            row = f"\t{code:<32} {instruction.text:<40} {ways[e.key]:<8} {place}"
+            row = f"\t{code:<32} {instruction.text:<40} {ways[e.key]:<7}  {place}"
             lines.append(row.rstrip())
     return lines
 

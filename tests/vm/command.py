@@ -24,7 +24,8 @@ KINST = Path(sys.executable).with_name("kinst")
 SECONDS = 240.0
 # dmesg -r puts <priority> before each line: facility * 8 + level, 4 is warning, 0 the worst.
 _LOGGED = re.compile(r"^<(\d+)>(.*)$", re.M)
-_BITS = re.compile(r"^([0-9a-f]{2}(?: [0-9a-f]{2})*) +(.*?) {2,}(\S.*)$")
+# Bytes, disassembly, the way or reason, and the source line where it is known.
+_BITS = re.compile(r"^([0-9a-f]{2}(?: [0-9a-f]{2})*) +(.*?) {2,}(\S.*?)(?: {2,}\S+:\d+)?$")
 
 
 @dataclass(frozen=True)
