@@ -116,12 +116,7 @@ def test_entries_are_as_many_as_kprobes_at_the_same_instructions_count(
     first = kinst("-d", "-l", "-v", "-Z", *words)
     if first.status:
         pytest.fail(first.err)
-    ways = {
-        (function, int(offset)): way.strip().rpartition("  ")[2].strip()
-        for function, offset, way in re.findall(
-            r"^ +\d+ +kinst +\S+ +(\S+) (\d+)\n\t(.*)$", first.out, re.M
-        )
-    }
+    ways = {(row.function, row.offset): row.way for row in listed(first.out)}
     chosen = {
         name: sites
         for name, sites in expansions(first, names)
