@@ -44,10 +44,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.gdb_guest import measure_gdb
 from bench.guest import Guest, Program, Ran, compile_programs
+from bench.hit_table import Cost, table_of
 from kinst.core.errors import KinstError
 
 TRACING = "/sys/kernel/tracing"
@@ -98,20 +98,6 @@ class Mode:
         if not wanted <= hits <= wanted + OTHERS * max(self.hits, 1):
             raise KinstError(f"{self.name}: {hits} hits were counted, and there were {wanted}")
         self.passes.append(rounds)
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """ns of one hit: by the least rounds of all, and the range of single passes."""
-
-    name: str
-    hits: int
-    call_ns: float
-    hit_ns: float
-    low: float
-    high: float
-    median: float
-    note: str
 
 
 def rounds_of(text: str) -> list[float]:
@@ -384,31 +370,6 @@ ALL_PEERS = {
     "tracing off": "all: kprobe events, tracing off",
     "BPF": "all: BPF as bpftrace's @ = count()",
 }
-
-
-def ratio(ns: float, peer: float) -> str:
-    """How many times cheaper than the peer; 0.25 is four times dearer."""
-    return f"{peer / ns:,.1f}" if ns > 0 and peer / ns >= 0.1 else f"{peer / max(ns, 0.1):.2g}"
-
-
-def table_of(title: str, costs: Sequence[Cost], peers: dict[str, str]) -> Table:
-    by_name = {one.name: one for one in costs}
-    table = Table(title=title)
-    table.add_column("", no_wrap=True)
-    for column in ("ns/hit", "passes", "median", *(f"x {peer}" for peer in peers)):
-        table.add_column(column, justify="right")
-    for one in costs:
-        if not one.hits:
-            table.add_row(f"{one.name}, a call", f"{one.call_ns:,.0f}")
-            continue
-        table.add_row(
-            one.name,
-            f"{one.hit_ns:,.0f}",
-            f"{one.low:,.0f} to {one.high:,.0f}",
-            f"{one.median:,.0f}",
-            *(ratio(one.hit_ns, by_name[peer].hit_ns) for peer in peers.values()),
-        )
-    return table
 
 
 def show(costs: Sequence[Cost], place: Place, passes: int) -> None:

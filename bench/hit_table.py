@@ -1,0 +1,47 @@
+"""The figures of bench/hit_cost.py as a table: ns of a hit, and ratios to named peers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """ns of one hit: by the least rounds of all, and the range of single passes."""
+
+    name: str
+    hits: int
+    call_ns: float
+    hit_ns: float
+    low: float
+    high: float
+    median: float
+    note: str
+
+
+def ratio(ns: float, peer: float) -> str:
+    """How many times cheaper than the peer; 0.25 is four times dearer."""
+    return f"{peer / ns:,.1f}" if ns > 0 and peer / ns >= 0.1 else f"{peer / max(ns, 0.1):.2g}"
+
+
+def table_of(title: str, costs: Sequence[Cost], peers: dict[str, str]) -> Table:
+    by_name = {one.name: one for one in costs}
+    table = Table(title=title)
+    table.add_column("", no_wrap=True)
+    for column in ("ns/hit", "passes", "median", *(f"x {peer}" for peer in peers)):
+        table.add_column(column, justify="right")
+    for one in costs:
+        if not one.hits:
+            table.add_row(f"{one.name}, a call", f"{one.call_ns:,.0f}")
+            continue
+        table.add_row(
+            one.name,
+            f"{one.hit_ns:,.0f}",
+            f"{one.low:,.0f} to {one.high:,.0f}",
+            f"{one.median:,.0f}",
+            *(ratio(one.hit_ns, by_name[peer].hit_ns) for peer in peers.values()),
+        )
+    return table
