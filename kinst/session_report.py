@@ -21,7 +21,6 @@ class Report:
     stop_requested: Callable[[], bool]
     started: float
     verbose: bool = False
-    quiet: bool = False
     stages: list[tuple[str, float]] = field(default_factory=list)
 
     def stage(self, name: str) -> None:

@@ -148,6 +148,15 @@ def _target(machine: Machine, jit: bool) -> Any:
     )
 
 
+def _module(ir: str, machine: Machine, jit: bool) -> tuple[Any, Any]:
+    """(optimised module, the machine it was optimised for) of LLVM assembly."""
+    module = llvm.parse_assembly(ir)
+    module.verify()
+    target = _target(machine, jit)
+    _optimise(module, target)
+    return module, target
+
+
 def compile_target(
     program: typed.Program,
     layout: ProgramLayout,
@@ -164,10 +173,7 @@ def compile_target(
     """
     _initialize()
     ir, strings = lower_program(program, layout, machine, entries, error_clauses, error_site)
-    module = llvm.parse_assembly(ir)
-    module.verify()
-    target = _target(machine, jit=False)
-    _optimise(module, target)
+    module, target = _module(ir, machine, jit=False)
     found = read_object(target.emit_object(module))
     in_error = [slots_read(program.clauses[i], machine) for i in error_clauses]
     slots: dict[Entry, frozenset[int]] = {}
@@ -201,10 +207,7 @@ def compile_host(
     """
     _initialize()
     ir, strings = lower_program(program, layout, machine, entries, error_clauses, error_site)
-    module = llvm.parse_assembly(ir)
-    module.verify()
-    target = _target(machine, jit=True)
-    _optimise(module, target)
+    module, target = _module(ir, machine, jit=True)
     engine = llvm.create_mcjit_compiler(module, target)
     engine.finalize_object()
     addresses = {entry: int(engine.get_function_address(_name(entry))) for entry in entries}
