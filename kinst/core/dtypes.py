@@ -2,11 +2,17 @@
 
 D is LP64 on every ISA of kinst: int is 4 bytes, long and pointers are 8 (Dynamic Tracing
 Guide, "Types, Operators, and Expressions").
+
+Qualifiers (const, volatile, restrict) and the names of typedefs mean nothing to the compiler
+and are kept for messages and print() only: in IntType.name, and elsewhere in `alias`, which does
+not take part in comparisons.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +42,41 @@ class IntType(DType):
 
 
 @dataclass(frozen=True, slots=True)
+class EnumType(IntType):
+    """An enumeration: an integer whose values have names.  name: "enum tag", or a typedef's.
+
+    values: (name, value), in the order of the declaration.
+    """
+
+    values: tuple[tuple[str, int], ...] = field(default=(), compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def name_of(self, value: int) -> str | None:
+        """The first name of a value."""
+        return next((name for name, known in self.values if known == value), None)
+
+
+@dataclass(frozen=True, slots=True)
+class FloatType(DType):
+    """float, double, long double: of members and casts only; D does not compute with them."""
+
+    size: int
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
 class PointerType(DType):
     to: DType
     size: int = 8
+    alias: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        return f"{self.to} *"
+        return spelled(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +90,114 @@ class StringType(DType):
 
     def __str__(self) -> str:
         return "string"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType(DType):
+    """count elements of a type; count 0: a flexible array, whose length is not known."""
+
+    of: DType
+    count: int
+    alias: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return spelled(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionType(DType):
+    """A function: what it returns and takes.  variadic: more may follow."""
+
+    result: DType
+    parameters: tuple[DType, ...]
+    variadic: bool = False
+    alias: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return spelled(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a structure.  name "": an anonymous structure or union, or padding bits.
+
+    bit: offset of its first bit from the structure's start.  bits: width of a bit-field, 0 for
+    any other member.
+    """
+
+    name: str
+    type: DType
+    bit: int
+    bits: int = 0
+
+    @property
+    def offset(self) -> int:
+        """Bytes from the structure's start (of the byte with the first bit)."""
+        return self.bit // 8
+
+
+class MemberSource(Protocol):
+    """What knows the members of structures."""
+
+    def members(self, struct: StructType) -> Sequence[Member]:
+        """The members in their order; () when only the name is known (a forward declaration).
+        Raises KinstError for damaged debug information."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StructType(DType):
+    """A structure or union.  Its members are read when they are asked for, so that types which
+    contain pointers to themselves are as cheap as any, and can be compared and hashed.
+
+    kind: "struct" or "union".  name: the tag, "" for none.  size: bytes, 0 when it is only
+    declared.  key: what tells it from all others of its source ("vmlinux 123", "D 4").
+    """
+
+    kind: str
+    name: str
+    size: int
+    key: str
+    source: MemberSource = field(compare=False, repr=False)
+    alias: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return spelled(self)
+
+    @property
+    def members(self) -> Sequence[Member]:
+        return self.source.members(self)
+
+    def member(self, name: str) -> Member | None:
+        """The member of this name, also one of an anonymous member; its bit is counted from
+        the start of this structure."""
+        for one in self.members:
+            if one.name == name and name:
+                return one
+            if not one.name and isinstance(one.type, StructType):
+                inner = one.type.member(name)
+                if inner is not None:
+                    return Member(name, inner.type, one.bit + inner.bit, inner.bits)
+        return None
+
+
+def spelled(type_: DType, name: str = "") -> str:
+    """The C declaration of `name` with this type, or the type's own name: char *(*)[4]."""
+    if isinstance(type_, PointerType | ArrayType | FunctionType) and not type_.alias:
+        if isinstance(type_, PointerType):
+            inner = type_.to
+            plain = isinstance(inner, ArrayType | FunctionType) and not inner.alias
+            return spelled(inner, f"(*{name})" if plain else f"*{name}")
+        if isinstance(type_, ArrayType):
+            return spelled(type_.of, f"{name}[{type_.count or ''}]")
+        taken = [str(p) for p in type_.parameters] + (["..."] if type_.variadic else [])
+        return spelled(type_.result, f"{name}({', '.join(taken) or 'void'})")
+    own = str(type_)
+    if isinstance(type_, PointerType | ArrayType | FunctionType):
+        own = type_.alias
+    elif isinstance(type_, StructType):
+        own = type_.alias or (f"{type_.kind} {type_.name}" if type_.name else type_.kind)
+    return f"{own} {name}" if name else own
 
 
 CHAR = IntType(1, True, "char")

@@ -9,7 +9,22 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
-from kinst.core.dtypes import CHAR, INT, UINT64, DType, IntType, PointerType, StringType, VoidType
+from kinst.core.dtypes import (
+    CHAR,
+    INT,
+    UINT,
+    UINT64,
+    ArrayType,
+    DType,
+    EnumType,
+    FloatType,
+    FunctionType,
+    IntType,
+    PointerType,
+    StringType,
+    StructType,
+    VoidType,
+)
 from kinst.core.errors import DError, Span
 from kinst.dlang import typed
 from kinst.dlang.typenames import is_bool
@@ -53,6 +68,10 @@ def size_of(type_: DType, strsize: int) -> int:
         return type_.size
     if isinstance(type_, StringType):
         return type_.size or strsize
+    if isinstance(type_, ArrayType):
+        return size_of(type_.of, strsize) * type_.count
+    if isinstance(type_, StructType | FloatType):
+        return type_.size
     return 0
 
 
@@ -62,6 +81,16 @@ def same(left: DType, right: DType) -> bool:
         return left.size == right.size and left.signed == right.signed
     if isinstance(left, PointerType) and isinstance(right, PointerType):
         return same(left.to, right.to)
+    if isinstance(left, ArrayType) and isinstance(right, ArrayType):
+        return left.count == right.count and same(left.of, right.of)
+    if isinstance(left, StructType) and isinstance(right, StructType):
+        # One structure may be known from several places: of the kernel and of its modules.
+        named = left.name and left.kind == right.kind and left.name == right.name
+        sizes = left.size == right.size or not left.size or not right.size
+        return bool(named and sizes) or left == right
+    if isinstance(left, FunctionType) and isinstance(right, FunctionType):
+        alike = len(left.parameters) == len(right.parameters) and same(left.result, right.result)
+        return alike and all(map(same, left.parameters, right.parameters))
     return type(left) is type(right)
 
 
@@ -103,6 +132,8 @@ def to_string(expr: typed.Expr) -> typed.Expr:
 
 def promoted(type_: IntType) -> IntType:
     """The integer promotions: what is smaller than int becomes int (C99 6.3.1.1)."""
+    if isinstance(type_, EnumType) and type_.size == INT.size:
+        return INT if type_.signed else UINT
     return INT if type_.size < INT.size else type_
 
 

@@ -8,16 +8,19 @@ from difflib import get_close_matches
 
 from kinst.core.dtypes import DType
 from kinst.core.errors import DError, Span
+from kinst.core.types import TypeSource
 from kinst.dlang import builtins, typed
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
     """registers: names such as R_RAX -> the index that regs[] takes; they are constants in D.
-    strsize: bytes of a string without a bound of its own (the strsize option)."""
+    strsize: bytes of a string without a bound of its own (the strsize option).
+    types: the types of the traced kernel, None where there is none."""
 
     registers: Mapping[str, int] = field(default_factory=dict)
     strsize: int = 256
+    types: TypeSource | None = None
 
 
 class Scope:

@@ -124,9 +124,34 @@ class Cast(Expr):
 @dataclass(frozen=True, slots=True)
 class Load(Expr):
     """The value of `type` at an address of the traced kernel; fault-safe (a bad address fires
-    dtrace:::ERROR).  An integer or pointer is loaded as such; a StringType copies a string."""
+    dtrace:::ERROR).  An integer or pointer is loaded as such; a StringType copies a string.
+
+    Of a structure or array nothing is loaded: its value in codegen is its address (in lowering a
+    Value of 64 bits), and only what records it (trace, print) copies its bytes."""
 
     address: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class BitField(Expr):
+    """The value of a bit-field, of its declared type; fault-safe as Load is.
+
+    address: of the structure (or the innermost one that contains it).  bit: offset of its first
+    bit from there.  bits: its width, 1 to 64."""
+
+    address: Expr
+    bit: int
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolAddress(Expr):
+    """The address of a symbol of the traced kernel; type: a pointer to the symbol's type.
+
+    It is known once the kernel runs: Machine.symbols has it by (module, name)."""
+
+    module: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +215,13 @@ class Evaluate(Action):
 
 @dataclass(frozen=True, slots=True)
 class Trace(Action):
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Print(Action):
+    """print(expr): the value, of any type, shown with the names of its members."""
+
     expr: Expr
 
 

@@ -57,7 +57,7 @@ def typedef(name: str) -> IntType:
 
 
 def is_bool(type_: DType) -> bool:
-    return isinstance(type_, IntType) and type_.name in ("_Bool", "bool")
+    return isinstance(type_, IntType) and type_.name.split()[-1] in ("_Bool", "bool")
 
 
 def resolve(name: TypeName) -> DType:

@@ -1,0 +1,62 @@
+"""Where the types of the traced kernel come from: the protocol between the files that know
+them (image) and the D compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kinst.core.dtypes import DType, EnumType, FunctionType
+
+KERNEL = "vmlinux"  # the module name of the kernel proper
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A variable or function of the kernel or of a module.
+
+    address: as linked in the kernel's file; in a module's, offset in `section`.
+    type: None where the debug information has none for it.  per_cpu: every CPU has its own.
+    """
+
+    module: str
+    name: str
+    address: int
+    size: int
+    type: DType | None
+    section: str = ""
+    per_cpu: bool = False
+
+
+class TypeSource(Protocol):
+    """Types and symbols by name, out of files; nothing is opened before it is asked for.
+
+    module: "" for any (the kernel proper first), KERNEL, or a module's name.  Every method
+    raises KinstError when a file that it needs is missing or damaged, or there is no such
+    module.
+    """
+
+    def tagged(self, kind: str, name: str, module: str = "") -> DType | None:
+        """The struct, union or enum (kind) with this tag."""
+        ...
+
+    def typedef(self, name: str, module: str = "") -> DType | None:
+        """The type that a typedef (or base type) names."""
+        ...
+
+    def enumerator(self, name: str, module: str = "") -> tuple[EnumType, int] | None:
+        """An enumeration constant: its type and value."""
+        ...
+
+    def symbol(self, name: str, module: str = "") -> Symbol | None:
+        """A variable or function of this name, global ones first."""
+        ...
+
+    def function(self, name: str, module: str = "") -> FunctionType | None:
+        """The prototype of a function."""
+        ...
+
+    def modules(self) -> Sequence[str]:
+        """The names of the modules whose types can be asked for, KERNEL first."""
+        ...
