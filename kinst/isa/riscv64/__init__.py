@@ -1,0 +1,1 @@
+"""riscv64 (RV64GC): see the modules of this package."""

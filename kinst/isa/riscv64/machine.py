@@ -1,0 +1,58 @@
+"""What QEMU is asked for to run a riscv64 kernel, and what its GDB stub calls things.
+
+Source: QEMU manual, "'virt' Generic Virtual Platform"; hw/riscv/virt for the memory layout;
+RISC-V privileged specification, 4.1 (supervisor CSRs); gdb's RISC-V features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+QEMU = "qemu-system-riscv64"
+PACKAGE = "qemu-system-misc"
+MACHINE = "virt"
+HOST_MACHINES = ("riscv64",)  # os.uname().machine of hosts that could run it with KVM
+
+# The first line is the machine's own UART (an empty name); the others are PCI cards.
+SERIAL = ("", "pci-serial", "pci-serial")
+CONSOLE = "ttyS0"
+
+PC = "pc"
+
+# gdb's names and order of the general registers, for stubs without a description.
+GDB_REGISTERS = tuple(
+    (name, 8)
+    for name in (
+        "zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "fp", "s1",
+        *(f"a{i}" for i in range(8)), *(f"s{i}" for i in range(2, 12)),
+        *(f"t{i}" for i in range(3, 7)), "pc",
+    )
+)  # fmt: skip
+
+_RAM = 0x8000_0000
+_SUPERVISOR = 1
+_SIE = 1 << 1  # of sstatus
+
+
+def interrupts_off(registers: Mapping[str, int]) -> bool:
+    """Whether the CPU, in supervisor mode, holds back an interrupt that is pending.
+
+    Linux waits for work (wfi) with interrupts off: only a CPU that does not come when called
+    hangs.
+    """
+    if registers.get("priv", _SUPERVISOR) != _SUPERVISOR or registers["sstatus"] & _SIE:
+        return False
+    return bool(registers["sip"] & registers["sie"])
+
+
+def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
+    """(physical address, offset in the backing file, bytes) of virt's RAM of `size` bytes."""
+    return ((_RAM, 0, size),)
+
+
+def memory_limit(end: int) -> str:
+    """Kernel parameter that makes it leave physical memory from `end` on alone.
+
+    Linux counts from the start of RAM.
+    """
+    return f"mem={end - _RAM}"
