@@ -47,6 +47,8 @@ missing_test_packages() {
     command -v dwz >/dev/null || echo dwz
     command -v llvm-dwarfdump >/dev/null || echo llvm
     command -v addr2line >/dev/null || echo binutils
+    command -v qemu-system-aarch64 >/dev/null || echo qemu-system-arm
+    command -v qemu-system-riscv64 >/dev/null || echo qemu-system-misc
     command -v aarch64-linux-gnu-gcc >/dev/null || echo gcc-aarch64-linux-gnu
     command -v riscv64-linux-gnu-gcc >/dev/null || echo gcc-riscv64-linux-gnu
     [ -e /usr/include/elfutils/libdw.h ] || echo libdw-dev

@@ -356,6 +356,28 @@ def test_interrupted_then_again(machine: Machine) -> None:
 # Errors.
 
 
+def test_a_release_that_lies_below_usr_with_a_plain_image(machine: Machine) -> None:
+    """As Debian 13 packs riscv64: boot/vmlinux, usr/lib/modules, usr/bin/busybox."""
+    for number in ("6.12.9+deb13", "6.12.10+deb13", "6.12.10+deb13+1"):
+        release = f"{number}-riscv64"
+        files = {
+            f"boot/vmlinux-{release}": f"kernel {number}".encode(),
+            f"boot/config-{release}": b"CONFIG_SMP=y\n",
+            f"usr/lib/modules/{release}/kernel/fs/x.ko.xz": b"module",
+        }
+        machine.add(f"linux-image-{release}", files)
+        debug = {f"usr/lib/debug/boot/vmlinux-{release}": b"debug"}
+        machine.add(f"linux-image-{release}-dbg", debug)
+    machine.add("busybox-static", {"usr/bin/busybox": b"box"})
+    found = prepare("riscv64", quiet)
+    assert found.release == "6.12.10+deb13+1-riscv64"
+    assert found.kernel.read_bytes() == b"kernel 6.12.10+deb13+1"
+    assert found.debug.read_bytes() == b"debug"
+    assert found.busybox.read_bytes() == b"box"
+    assert (found.modules / "kernel/fs/x.ko.xz").read_bytes() == b"module"
+    assert prepared("riscv64") == found
+
+
 def error_of(*, isa: str = "amd64") -> str:
     with pytest.raises(KinstError) as raised:
         prepare(isa, quiet)
