@@ -317,7 +317,10 @@ class Trace:
         return message + (f" (and {count - 1} more like it)" if count > 1 else "")
 
     def _finish(self) -> int:
-        """Unplant, fire END, print what is left."""
+        """Unplant, fire END, print what is left; with the empty lines of dtrace(1): one ends the
+        line where the terminal shows ^C, one stands before the aggregations, always."""
+        if self._report.stop_requested():
+            self._report.write("\n")
         trouble = self._unplant()
         if self._parts.end is not None:
             set_active(self._view, True)
@@ -326,6 +329,7 @@ class Trace:
         self._print(self._drainer.stop())
         if self._first:
             self._report.tell_stages()
+        self._report.write("\n")
         self._printer.finish()
         if trouble is not None:
             raise trouble

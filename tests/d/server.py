@@ -1,0 +1,67 @@
+"""Runs the kinst command many times without importing it anew: a fork for each run.
+
+Requests and answers are lines of JSON on stdin and stdout.  A request is {"argv", "cwd",
+"seconds", "env"}; the answer {"status", "timeout"}: what the command wrote is in the files stdin,
+stdout and stderr of the request's folder.  Each run is a process of its own that calls the very
+function that the `kinst` script calls, with its own descriptors, and leaves by its exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+from kinst import cli
+
+
+def child(request: dict[str, object]) -> None:
+    """The command in this process; does not return."""
+    os.chdir(str(request["cwd"]))
+    os.setpgid(0, 0)
+    for number, name, flags in (
+        (0, "stdin", os.O_RDONLY),
+        (1, "stdout", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+        (2, "stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+    ):
+        os.dup2(os.open(name, flags, 0o644), number)
+    words = [str(word) for word in request["argv"]]  # type: ignore[attr-defined]
+    status = 70
+    try:
+        sys.argv = ["kinst", *words]
+        status = cli.main()
+    except SystemExit as left:
+        status = left.code if isinstance(left.code, int) else 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status & 0xFF)
+
+
+def run(request: dict[str, object]) -> dict[str, object]:
+    pid = os.fork()
+    if pid == 0:
+        child(request)
+    end = time.monotonic() + float(str(request["seconds"]))
+    pause = 0.002
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return {"status": os.waitstatus_to_exitcode(status), "timeout": False}
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return {"status": -signal.SIGKILL, "timeout": True}
+        time.sleep(pause)
+        pause = min(0.02, pause * 1.5)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
