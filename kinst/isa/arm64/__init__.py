@@ -1,0 +1,1 @@
+"""arm64 (AArch64): see the modules of this package."""

@@ -1,0 +1,48 @@
+"""What QEMU is asked for to run an arm64 kernel, and what its GDB stub calls things.
+
+Source: QEMU manual, "System emulation", "'virt' generic virtual platform"; hw/arm/virt.c for
+the memory layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+QEMU = "qemu-system-aarch64"
+PACKAGE = "qemu-system-arm"
+MACHINE = "virt"
+CPU = "cortex-a57"  # starts its kernel at EL1; newer ones cost TCG pointer authentication
+HOST_MACHINES = ("aarch64",)  # os.uname().machine of hosts that could run it with KVM
+
+# The first line is the machine's own UART, a PL011 (an empty name); the others are PCI cards.
+SERIAL = ("", "pci-serial", "pci-serial")
+CONSOLE = "ttyAMA0"
+
+PC = "pc"
+
+# gdb's default layout of the g packet for aarch64, for stubs without a description.
+GDB_REGISTERS = (*((f"x{n}", 8) for n in range(31)), ("sp", 8), ("pc", 8), ("cpsr", 4))
+
+_RAM = 0x4000_0000
+_IRQ_MASKED = 1 << 7  # PSTATE.I
+_TIMER_MASK, _TIMER_FIRED = 7, 5  # CNTV_CTL_EL0: enabled, not masked, its condition met
+
+
+def interrupts_off(registers: Mapping[str, int]) -> bool:
+    """Whether the CPU holds back its timer's interrupt (PSTATE.I is set and it has fired).
+
+    Linux waits for work (wfi) with interrupts off: only a CPU that does not come when called
+    hangs.
+    """
+    fired = registers.get("CNTV_CTL_EL0", 0) & _TIMER_MASK == _TIMER_FIRED
+    return fired and bool(registers["cpsr"] & _IRQ_MASKED)
+
+
+def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
+    """(physical address, offset in the backing file, bytes) of virt's RAM of `size` bytes."""
+    return ((_RAM, 0, size),)
+
+
+def memory_limit(end: int) -> str:
+    """Kernel parameter that makes it leave physical memory from `end` on alone."""
+    return f"mem={end - _RAM}"

@@ -1,0 +1,322 @@
+"""Page tables of arm64 (AArch64, 4 KB granule), read and extended through physical memory.
+
+Source: Arm Architecture Reference Manual (DDI 0487), D8 "The AArch64 Virtual Memory System
+Architecture"; Linux, Documentation/arm64/memory.rst.  Everything is a function of
+`read_physical(address, size) -> bytes`; nothing is kept.
+
+Levels are counted from the last one up, as on every ISA of kinst: 1 is what the manual calls
+level 3 (4 KB pages), 2 its level 2 (2 MB blocks), and so on.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from kinst.core.errors import TargetError
+
+Read = Callable[[int, int], bytes]
+
+VALID = 1 << 0
+TABLE = 1 << 1  # in a last-level entry: a page
+ATTRIBUTES = 7 << 2  # which memory type, an index into MAIR_EL1
+USER = 1 << 6  # AP[1]
+READ_ONLY = 1 << 7  # AP[2]
+SHAREABLE = 3 << 8  # inner shareable
+ACCESSED = 1 << 10
+NOT_GLOBAL = 1 << 11
+GUARDED = 1 << 50  # GP: indirect branches must land on BTI
+CONTIGUOUS = 1 << 52
+PRIVILEGED_NO_EXECUTE = 1 << 53
+USER_NO_EXECUTE = 1 << 54
+# In table entries: what holds for everything below.
+TABLE_PRIVILEGED_NO_EXECUTE = 1 << 59
+TABLE_USER = 1 << 61  # APTable[0]: *no* access for the user
+TABLE_READ_ONLY = 1 << 62
+
+LEAF_SIZE = 2 << 20  # what make_leaf maps
+REACH = (128 << 20) - (1 << 20)  # of a direct branch, with a margin
+
+# Where modules, the kernel's image and vmalloc's areas are, with 48-bit addresses; the
+# fixmap is above.
+KERNEL_RANGE = (0xFFFF_8000_0000_0000, 0xFFFF_FBFF_F000_0000)
+
+_ADDRESS = 0x0000_FFFF_FFFF_F000
+_ENTRIES = 512
+_GRANULE_4K = 2  # of TCR_EL1.TG1
+_TRAMPOLINE_TABLES = 2 * 4096  # Linux, arch/arm64/kernel/vmlinux.lds.S: from it to swapper_pg_dir
+_USER_MODE = 0  # of PSTATE.M[3:2]: EL0
+_INIT_TEXT_WITHIN = 64 << 20  # after the text, where the code that only boots lies
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The kernel's top-level table: its physical address, and 3 or 4 levels."""
+
+    physical: int
+    levels: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A mapping of `size` bytes (4 KB, 2 MB or 1 GB) at `address`; entry: the raw entry.
+
+    executable: by the kernel."""
+
+    address: int
+    physical: int
+    size: int
+    entry: int
+    writable: bool
+    executable: bool
+    user: bool
+
+
+def root_of(registers: Mapping[str, int]) -> Root:
+    """The kernel's root as this CPU has it: TTBR1_EL1, and not the table with nothing but the
+    way into the kernel that user mode has where the kernel is unmapped from it (KPTI).
+
+    Raises TargetError when the stub gives no system registers, or pages are not 4 KB.
+    """
+    try:
+        control, root = registers["TCR_EL1"], registers["TTBR1_EL1"] & _ADDRESS
+    except KeyError as missing:
+        raise TargetError(
+            f"the GDB stub does not give {missing.args[0]}, which page tables need",
+            "use QEMU's stub, or a kernel that runs at EL1",
+        ) from missing
+    if control >> 30 & 3 != _GRANULE_4K:
+        raise TargetError("this kernel's pages are not 4 KB: kinst reads no other page tables")
+    bits = 64 - (control >> 16 & 0x3F)
+    low, high = KERNEL_RANGE
+    if in_user_mode(registers) and not low <= registers.get("VBAR_EL1", low) < high:
+        # The vectors are in the fixmap: this is the unmapped kernel's table.
+        root += _TRAMPOLINE_TABLES
+    return Root(root, (bits - 4) // 9)
+
+
+def in_user_mode(registers: Mapping[str, int]) -> bool:
+    """Whether the CPU stands in user mode (EL0)."""
+    return registers.get("cpsr", 0) >> 2 & 3 == _USER_MODE
+
+
+def _shift(level: int) -> int:
+    """Bits of the address below the index of a table at level (1: last)."""
+    return 3 + 9 * level
+
+
+def _base(levels: int) -> int:
+    """The first address that TTBR1's tables map."""
+    return (1 << 64) - (1 << _shift(levels + 1))
+
+
+def _entry(read: Read, table: int, address: int, level: int) -> tuple[int, int]:
+    """(physical address of the entry, the entry) for address in a table at level."""
+    at = table + 8 * (address >> _shift(level) & (_ENTRIES - 1))
+    return at, int.from_bytes(read(at, 8), "little")
+
+
+def _is_leaf(entry: int, level: int) -> bool:
+    return level == 1 or not entry & TABLE
+
+
+@dataclass(frozen=True, slots=True)
+class _Rights:
+    """What the table entries on the way allow."""
+
+    writable: bool = True
+    executable: bool = True
+    user: bool = True
+
+    def below(self, entry: int) -> _Rights:
+        return _Rights(
+            self.writable and not entry & TABLE_READ_ONLY,
+            self.executable and not entry & TABLE_PRIVILEGED_NO_EXECUTE,
+            self.user and not entry & TABLE_USER,
+        )
+
+
+def _leaf(address: int, entry: int, level: int, rights: _Rights) -> Leaf:
+    size = 1 << _shift(level)
+    return Leaf(
+        address & -size,
+        entry & _ADDRESS & -size,
+        size,
+        entry,
+        rights.writable and not entry & READ_ONLY,
+        rights.executable and not entry & PRIVILEGED_NO_EXECUTE,
+        rights.user and bool(entry & USER),
+    )
+
+
+def _valid(entry: int, level: int) -> bool:
+    # A last-level entry without the second bit is reserved, and no translation.
+    return bool(entry & VALID) and (level > 1 or bool(entry & TABLE))
+
+
+def walk(read: Read, root: Root, address: int) -> Leaf | None:
+    """The mapping of one virtual address of the kernel's half, with the rights of all levels,
+    or None."""
+    if not _base(root.levels) <= address < 1 << 64:
+        return None
+    table, rights = root.physical, _Rights()
+    for level in range(root.levels, 0, -1):
+        _, entry = _entry(read, table, address, level)
+        if not _valid(entry, level):
+            return None
+        if _is_leaf(entry, level):
+            return _leaf(address, entry, level, rights)
+        rights = rights.below(entry)
+        table = entry & _ADDRESS
+    return None
+
+
+def leaves(read: Read, root: Root, low: int, high: int) -> Iterator[Leaf]:
+    """Mappings that touch [low, high), in address order.  Tables that cannot be read (they
+    are not in memory) are passed over."""
+    within = _Walk(read, low, high)
+    yield from _leaves(within, root.physical, root.levels, _base(root.levels), _Rights())
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    read: Read
+    low: int
+    high: int
+
+
+def _leaves(within: _Walk, table: int, level: int, base: int, rights: _Rights) -> Iterator[Leaf]:
+    shift = _shift(level)
+    try:
+        entries = struct.unpack(f"<{_ENTRIES}Q", within.read(table, 8 * _ENTRIES))
+    except (TargetError, struct.error):
+        return
+    for index, entry in enumerate(entries):
+        start = base + (index << shift)
+        if not _valid(entry, level) or start >= within.high or start + (1 << shift) <= within.low:
+            continue
+        if _is_leaf(entry, level):
+            yield _leaf(start, entry, level, rights)
+        else:
+            yield from _leaves(within, entry & _ADDRESS, level - 1, start, rights.below(entry))
+
+
+def free_slots(read: Read, root: Root, low: int, high: int) -> list[int]:
+    """Virtual addresses in [low, high) of 2 MB slots that are free in tables that exist."""
+    return [at for base, table in _tables(read, root, low, high) for at in _free(read, base, table)]
+
+
+def _free(read: Read, base: int, table: int) -> Iterator[int]:
+    entries = struct.unpack(f"<{_ENTRIES}Q", read(table, 8 * _ENTRIES))
+    return (base + i * LEAF_SIZE for i, entry in enumerate(entries) if entry == 0)
+
+
+def _tables(read: Read, root: Root, low: int, high: int) -> list[tuple[int, int]]:
+    """(first address, physical address) of the tables of 2 MB entries in [low, high)."""
+    found = [(_base(root.levels), root.physical)]
+    for level in range(root.levels, 2, -1):
+        size = 1 << _shift(level)
+        below = []
+        for base, table in found:
+            entries = struct.unpack(f"<{_ENTRIES}Q", read(table, 8 * _ENTRIES))
+            for index, entry in enumerate(entries):
+                at = base + index * size
+                if at < high and at + size > low and entry & VALID and entry & TABLE:
+                    below.append((at, entry & _ADDRESS))
+        found = below
+    return [(at, table) for at, table in found if low <= at and at + (1 << _shift(3)) <= high]
+
+
+def slot_free(read: Read, root: Root, address: int) -> bool:
+    """Whether make_leaf could map the 2 MB at address: nothing is there, at any level, and no
+    top-level entry is needed."""
+    if not _base(root.levels) <= address < 1 << 64:
+        return False
+    table = root.physical
+    for level in range(root.levels, 1, -1):
+        _, entry = _entry(read, table, address, level)
+        if not entry & VALID:
+            return entry == 0 and level != root.levels
+        if _is_leaf(entry, level) or level == 2:
+            return False
+        table = entry & _ADDRESS
+    return False
+
+
+def find_text(read: Read, root: Root) -> int:
+    """The start of the kernel's text (_stext), KASLR or not: of the longest run of executable
+    mappings, which no module's is.  Raises TargetError when there is none (the kernel is not
+    up yet)."""
+    runs = _executable_runs(read, root)
+    if not runs:
+        raise TargetError("no kernel text found in the guest's page tables")
+    return max(runs, key=lambda run: run[1] - run[0])[0]
+
+
+def _executable_runs(read: Read, root: Root) -> list[tuple[int, int]]:
+    """[start, end) of what the kernel may execute, adjacent mappings as one."""
+    runs: list[tuple[int, int]] = []
+    for leaf in leaves(read, root, *KERNEL_RANGE):
+        if not leaf.executable or leaf.user:
+            continue
+        end = leaf.address + leaf.size
+        if runs and runs[-1][1] == leaf.address:
+            runs[-1] = (runs[-1][0], end)
+        else:
+            runs.append((leaf.address, end))
+    return runs
+
+
+def text_is_final(read: Read, registers: Mapping[str, int]) -> bool:
+    """Whether Linux has given up the code that only boots, which it does just before it starts
+    init (init/main.c, free_initmem), as a CPU with these registers sees it."""
+    if not registers.get("SCTLR_EL1", 0) & 1:
+        return False
+    root = root_of(registers)
+    try:
+        start = find_text(read, root)
+    except TargetError:
+        return False
+    near = [at for at, _ in _executable_runs(read, root) if start <= at]
+    return not any(at < start + _INIT_TEXT_WITHIN for at in near if at != start)
+
+
+def leaf_entry(physical: int, like: Leaf) -> int:
+    """An entry that maps 2 MB at physical writable and executable for the kernel, cached and
+    global as the mapping `like` is."""
+    kept = like.entry & (ATTRIBUTES | NOT_GLOBAL)
+    return physical | kept | USER_NO_EXECUTE | SHAREABLE | ACCESSED | VALID
+
+
+def make_leaf(
+    read: Read, root: Root, address: int, entry: int, new_table: Callable[[], int]
+) -> list[tuple[int, bytes]] | None:
+    """The (physical address, bytes) to write, in order, so that address maps a 2 MB leaf.
+
+    new_table gives the physical address of an empty (zeroed) page for each table that is
+    missing.  None when the slot is taken, or when a top-level entry would be needed: kinst
+    reads a copy of the top level.
+    """
+    writes: list[tuple[int, bytes]] = []
+    table = root.physical
+    linked = True  # whether `table` is part of the tables yet
+    for level in range(root.levels, 2, -1):
+        at = table + 8 * (address >> _shift(level) & (_ENTRIES - 1))
+        value = int.from_bytes(read(at, 8), "little") if linked else 0
+        if value & VALID:
+            if _is_leaf(value, level):
+                return None
+            table = value & _ADDRESS
+            continue
+        if value or level == root.levels:
+            return None
+        table = new_table()
+        writes.append((at, (table | TABLE | VALID).to_bytes(8, "little")))
+        linked = False
+    at = table + 8 * (address >> _shift(2) & (_ENTRIES - 1))
+    if linked and int.from_bytes(read(at, 8), "little"):
+        return None
+    writes.append((at, entry.to_bytes(8, "little")))
+    # The deepest first: a table is complete before anything points at it.
+    return writes[::-1]
