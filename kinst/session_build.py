@@ -64,7 +64,7 @@ def split(enabled: Sequence[Enabled], means: Means, traced: Traced) -> Parts:
     if personality is not None and kernel is not None:
         reasons = personality.site_refusals([(s.address, len(s.code)) for _, s in sites])
         for (e, site), reason in zip(sites, reasons, strict=True):
-            why = personality.refusals(site.function) or reason
+            why = personality.refusals(site.function) or reason or kernel.unsafe(site.address)
             after = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
             fixup = personality.has_fixup(site.address)
             choice = choose(site, after, traced.isa, means, why, fixup)

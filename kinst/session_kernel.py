@@ -29,6 +29,7 @@ class RunningKernel:
         self.isa = isa
         self._instructions: dict[int, Sequence[Instruction]] = {}
         self._code: dict[int, bytes] = {}
+        self._unsafe: dict[int, str] = {}
         self._flows: dict[int, Sequence[Flow]] = {}
         self._at: dict[int, Function] = {}
         self._parts: dict[int, Sequence[Function]] = {}
@@ -73,6 +74,7 @@ class RunningKernel:
             code = self._target.read(function.address, function.size)
             known = tuple(self.isa.decode(code, function.address))
             self._instructions[function.address] = known
+            self._unsafe.update(self.isa.unsafe(known))
             self._code[function.address] = code
         return known
 
@@ -108,7 +110,15 @@ class RunningKernel:
     def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         """See core.kernel.Kernel.refused."""
         reasons = self._personality.site_refusals(sites)
-        return [bool(reason) for reason in reasons]
+        return [
+            bool(reason or self.unsafe(address))
+            for (address, _), reason in zip(sites, reasons, strict=True)
+        ]
+
+    def unsafe(self, address: int) -> str:
+        """Why the instructions around the one at address, one of those that instructions() has
+        given, do not let it be planted (Isa.unsafe), or ""."""
+        return self._unsafe.get(address, "")
 
     def parts(self, function: Function) -> Sequence[Function]:
         """See core.kernel.Kernel.parts."""

@@ -20,8 +20,9 @@ class Machine:
     nofault_read: address of a C function (dst, src, size) -> i64, 0 when all bytes were read.
     convention: LLVM calling convention of entries and of cold helpers.
     timestamp_asm, timestamp_constraints: inline assembly that reads the cycle counter, or the
-    name of an LLVM intrinsic that does (llvm.readcyclecounter).  LLVM's assembly parsers for
-    other ISAs than the host's are out of reach of llvmlite, its intrinsics are not.
+    name of an LLVM intrinsic that does (llvm.readcyclecounter), or a register (%cntvct_el0).
+    LLVM's assembly parsers for other ISAs than the host's are out of reach of llvmlite, its
+    intrinsics are not.
     trap_pc_offset, trap_pc_delta: as in Facts.
     """
 

@@ -166,7 +166,11 @@ class Function:
         return self._value(64, f"call i64 inttoptr (i64 {address} to ptr)({_list(args)})")
 
     def asm(self, template: str, constraints: str) -> Value:
-        """An i64 from inline assembly, or from the LLVM intrinsic of this name (llvm.x)."""
+        """An i64 from inline assembly, from the LLVM intrinsic of this name (llvm.x), or from
+        the register of the machine called so (%tpidr_el1)."""
+        if template.startswith("%"):
+            read = "@llvm.read_volatile_register.i64"
+            return self._value(64, f'call i64 {read}(metadata !{{!"{template[1:]}"}})')
         if template.startswith("llvm."):
             return self._value(64, f"call i64 @{template}()")
         text = template.replace("\\", "\\5C").replace('"', "\\22").replace("\n", "\\0A")
@@ -195,6 +199,7 @@ def module_text(triple: str, functions: Sequence[Function]) -> str:
     """The whole module.  no-builtins: a loop must not become a call of memset; no-jump-tables
     keeps read-only data out of it; noredzone: faults push on the interrupted stack."""
     parts = [f'target triple = "{triple}"', "declare i64 @llvm.ctlz.i64(i64, i1)"]
+    parts.append("declare i64 @llvm.read_volatile_register.i64(metadata)")
     parts += [f"declare i64 @llvm.{name}()" for name in ("readcyclecounter", "readsteadycounter")]
     parts += [function.text() for function in functions]
     parts.append(

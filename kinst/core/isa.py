@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -110,7 +110,8 @@ Body = CallBody | CountBody
 @dataclass(frozen=True, slots=True)
 class PerCpu:
     """How target code of this ISA reaches per-CPU data: an LLVM address space whose zero is
-    this CPU's base (x86: 256 is %gs), or inline assembly that yields the base."""
+    this CPU's base (x86: 256 is %gs), or what Function.asm() of codegen reads the base by:
+    inline assembly or, where LLVM's parser is out of reach, a register (%tpidr_el1)."""
 
     address_space: int | None
     base_asm: str = ""
@@ -147,6 +148,11 @@ class Isa(Protocol):
     def thunk(self, name: str) -> Flow | None:
         """What a jump to a function of this name is really: a return or an indirect jump, when
         compilers put such a function in its place; otherwise None."""
+        ...
+
+    def unsafe(self, instructions: Sequence[Instruction]) -> Mapping[int, str]:
+        """Of a function's live instructions in order, those that cannot be planted because of
+        the others (within a load-exclusive and store-exclusive pair): address to reason."""
         ...
 
     def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from kinst.core.errors import TargetError
 
 _PAGE = 4096
-_REACH = (1 << 31) - (1 << 20)  # of a direct branch, with a margin
 _JOIN = 512  # writes this close become one
 
 
@@ -144,7 +143,7 @@ class GuestMemory:
             at
             for at in sorted(free)
             if all(at + i in free for i in range(0, size, slot))
-            and max(near[1] - at, at + size - near[0]) < _REACH
+            and max(near[1] - at, at + size - near[0]) < self._paging.REACH
         ]
         if not fits:
             raise TargetError("no free page-table slots in reach of the kernel's text")

@@ -52,6 +52,11 @@ class Amd64:
         """What a jump to a function of this name is really, when it is a thunk."""
         return control.thunk(name)
 
+    def unsafe(self, instructions: Sequence[Instruction]) -> Mapping[int, str]:
+        """None: what one instruction of amd64 does never depends on those around it, but for
+        sti's shadow, which trampoline() looks at."""
+        return {}
+
     def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
         """Code at `to` with the effect of the one instruction `code` at `address`."""
         return relocate.displace(code, address, to)

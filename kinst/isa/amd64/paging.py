@@ -24,6 +24,7 @@ GLOBAL = 1 << 8
 NO_EXECUTE = 1 << 63
 
 LEAF_SIZE = 2 << 20  # what make_leaf maps
+REACH = (1 << 31) - (1 << 20)  # of a direct branch, with a margin
 
 # Where the kernel's text can be: __START_KERNEL_map up to the modules (Linux,
 # Documentation/arch/x86/x86_64/mm.rst).

@@ -25,6 +25,7 @@ DIRTY = 1 << 7
 NAPOT = 1 << 63
 
 LEAF_SIZE = 2 << 20  # what make_leaf maps
+REACH = (1 << 31) - (1 << 20)  # of auipc and jalr, with a margin
 
 # Where the kernel's image can be (Linux, Documentation/arch/riscv/vm-layout.rst): the last
 # 2 GB, of which the image's own gigabyte is the first, KASLR or not.
