@@ -1,12 +1,12 @@
 #!/bin/busybox sh
-# Process 1 of kinst's own guest.  ttyS0 has the kernel's messages and nothing else, ttyS1 the
-# output of the -c command, ttyS2 the conversation with kinst, one line at a time:
+# Process 1 of kinst's own guest.  One serial port has the kernel's messages and nothing else, one
+# the output of the -c command, one the conversation with kinst, a line at a time:
 #
 #   kinst                      guest
 #                              ready
 #   prepare HEX(command)       pid N          the process exists and is held
-#   go                                        it runs; all it writes is on ttyS1
-#                              exit STATUS    it ended and its output has left ttyS1
+#   go                                        it runs; all it writes is on the output port
+#                              exit STATUS    it ended and its output has left that port
 #   signal N                                  signal N to the command, also before go
 #   poweroff                                  the machine ends
 #                              error TEXT     the request made no sense
@@ -15,8 +15,10 @@
 # A shell status above 128 is a signal's number plus 128, as in sh(1).
 
 export PATH=/bin HOME=/ TERM=dumb
-OUTPUT=/dev/ttyS1
-CONTROL=/dev/ttyS2
+# From the kernel's command line, which has them of kinst; commands are not to see them.
+OUTPUT=/dev/${kinst_output:-ttyS1}
+CONTROL=/dev/${kinst_control:-ttyS2}
+unset kinst_output kinst_control
 
 /bin/busybox mount -t devtmpfs dev /dev
 /bin/busybox --install -s /bin
@@ -63,7 +65,7 @@ run() {
     ) </dev/null >&3 &
     wait "$!"
     status=$?
-    # stty changes nothing here but sets modes with TCSADRAIN: it returns when ttyS1 is empty.
+    # stty changes nothing here but sets modes with TCSADRAIN: it returns when the port is empty.
     stty -F "$OUTPUT" raw -echo
     rm -f /run/held /run/go
     say "exit $status"

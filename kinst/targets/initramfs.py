@@ -26,6 +26,7 @@ _DEVICES = {
     "dev/null": (1, 3),
     "dev/random": (1, 8),
     "dev/tty": (5, 0),
+    "dev/ttyAMA0": (204, 64),
     "dev/ttyS0": (4, 64),
     "dev/ttyS1": (4, 65),
     "dev/ttyS2": (4, 66),

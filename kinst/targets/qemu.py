@@ -3,8 +3,9 @@
 Everything between kinst and QEMU goes through inherited descriptors: guest RAM is one piece of
 shared memory, the stub and the serial ports are socket pairs.  Nothing has a file name.
 
-ttyS0 is the kernel's console.  ttyS1 carries what the guest's command prints.  ttyS2 is the
-conversation with kinst's init (guest_init.sh), in lines.
+There are three serial ports: the kernel's console, what the guest's command prints, and the
+conversation with kinst's init (guest_init.sh), in lines.  What the guest calls them, and how
+QEMU is asked for them, kinst.isa.<name>.machine says.
 """
 
 from __future__ import annotations
@@ -145,24 +146,36 @@ class Qemu:
         c, m = self._config, self._machine
         argv = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
         argv += ["-machine", f"{m.MACHINE},accel={c.accel},memory-backend=ram"]
-        if c.accel == "kvm":
-            argv += ["-cpu", "host"]
+        cpu = "host" if c.accel == "kvm" else m.CPU
+        argv += ["-cpu", cpu] if cpu else []
         backend = f"id=ram,size={self._size},mem-path={self.memory.path},share=on"
         argv += ["-object", f"memory-backend-file,{backend}"]
         argv += ["-m", f"{self._size // MEGABYTE}M", "-smp", str(c.cpus)]
         for name in ("console", "output", "control", "gdb"):
             argv += ["-chardev", f"socket,id={name},fd={fds[name]}"]
         for name, device in zip(("console", "output", "control"), m.SERIAL, strict=True):
-            argv += ["-device", f"{device},chardev={name}"]
+            # Without a name it is the machine's own port, of which there is one.
+            card = ["-device", f"{device},chardev={name}"]
+            argv += card if device else ["-serial", f"chardev:{name}"]
         argv += ["-gdb", "chardev:gdb", "-kernel", str(c.kernel)]
         limit = m.memory_limit(self.layout.scratch)
         # panic=-1: reboot at once, which -no-reboot turns into QEMU's exit.
-        # The self-tests of the kernel's ciphers are a fifth of its boot under TCG; a guest of the
-        # user's own boots as it would elsewhere.  All CPUs of a QEMU have one cycle counter, which
-        # the kernel cannot know: told so, it keeps time by it.
-        ours = "cryptomgr.notests random.trust_cpu=on tsc=reliable " if c.control else ""
-        append = f"console={m.CONSOLE} panic=-1 {limit} {ours}{c.append}".strip()
+        append = f"console={m.CONSOLE} panic=-1 {limit} {self._own()}{c.append}".strip()
         return [*argv, "-append", append]
+
+    def _own(self) -> str:
+        """Kernel parameters for kinst's own init.
+
+        The self-tests of the kernel's ciphers are a fifth of its boot under TCG; a guest of the
+        user's own boots as it would elsewhere.  What the kernel does not know it hands to init as
+        variables.
+        """
+        if not self._config.control:
+            return ""
+        output, control = self._machine.PORTS
+        ports = f"kinst_output={output} kinst_control={control}"
+        tuned = f"cryptomgr.notests random.trust_cpu=on {self._machine.PARAMETERS}".strip()
+        return f"{tuned} {ports} "
 
     @property
     def pid(self) -> int:

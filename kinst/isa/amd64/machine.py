@@ -10,6 +10,7 @@ from collections.abc import Mapping
 QEMU = "qemu-system-x86_64"
 PACKAGE = "qemu-system-x86"
 MACHINE = "q35"
+CPU = ""  # QEMU's own choice
 HOST_MACHINES = ("x86_64", "AMD64")  # os.uname().machine of hosts that could run it with KVM
 
 # Interrupt lines of ttyS0 to ttyS2 differ on purpose: isa-serial's defaults are shared.
@@ -19,6 +20,10 @@ SERIAL = (
     "isa-serial,index=2,iobase=0x3e8,irq=5",
 )
 CONSOLE = "ttyS0"
+PORTS = ("ttyS1", "ttyS2")  # what the guest calls the other two: output and control
+# All CPUs of a QEMU have one cycle counter, which the kernel cannot know: told so, it keeps time
+# by it.
+PARAMETERS = "tsc=reliable"
 
 PC = "rip"
 

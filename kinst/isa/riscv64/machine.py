@@ -11,11 +11,14 @@ from collections.abc import Mapping
 QEMU = "qemu-system-riscv64"
 PACKAGE = "qemu-system-misc"
 MACHINE = "virt"
+CPU = ""  # QEMU's own choice
 HOST_MACHINES = ("riscv64",)  # os.uname().machine of hosts that could run it with KVM
 
 # The first line is the machine's own UART (an empty name); the others are PCI cards.
 SERIAL = ("", "pci-serial", "pci-serial")
 CONSOLE = "ttyS0"
+PORTS = ("ttyS1", "ttyS2")  # what the guest calls the other two: output and control
+PARAMETERS = ""
 
 PC = "pc"
 
