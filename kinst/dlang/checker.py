@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from kinst.core.dtypes import VoidType
 from kinst.core.errors import DError
-from kinst.dlang import builtins, tree, typed
+from kinst.dlang import tree, typed
 from kinst.dlang.actions import statement
 from kinst.dlang.aggregates import Aggregations
-from kinst.dlang.convert import is_scalar, same
+from kinst.dlang.convert import is_scalar
+from kinst.dlang.declarations import declare
 from kinst.dlang.expressions import check as check_expression
 from kinst.dlang.height import check_height
+from kinst.dlang.inlines import define
 from kinst.dlang.scope import Environment, Scope
-from kinst.dlang.typenames import resolve
 
 __all__ = ["Environment", "check"]
 
@@ -25,9 +25,9 @@ def check(program: tree.Program, environment: Environment) -> typed.Program:
     that fills them.
     """
     aggregations = Aggregations()
-    _clauses(program, environment, aggregations)
+    _, first = _clauses(program, aggregations, Scope(environment))
     aggregations.complete = True
-    clauses, scope = _clauses(program, environment, aggregations)
+    clauses, scope = _clauses(program, aggregations, Scope(environment, first.keys))
     for clause in clauses:
         check_height(clause)
     return typed.Program(
@@ -39,34 +39,17 @@ def check(program: tree.Program, environment: Environment) -> typed.Program:
 
 
 def _clauses(
-    program: tree.Program, environment: Environment, aggregations: Aggregations
+    program: tree.Program, aggregations: Aggregations, scope: Scope
 ) -> tuple[tuple[typed.Clause, ...], Scope]:
-    scope = Scope(environment)
-    for declaration in program.declarations:
-        _declare(declaration, scope)
-    clauses = tuple(
-        _clause(clause, index, scope, aggregations) for index, clause in enumerate(program.clauses)
-    )
-    return clauses, scope
-
-
-def _declare(node: tree.Declaration, scope: Scope) -> None:
-    """Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ and those of type names."""
-    type_ = resolve(node.type)
-    if builtins.kind_of(node.name) is not None or node.name in scope.environment.registers:
-        message = f"built-in identifier redeclared: {node.name}"
-        raise DError(message, node.span, "D_DECL_IDRED")
-    if isinstance(type_, VoidType):
-        raise DError(f"cannot have void object: {node.name}", node.span, "D_DECL_VOIDOBJ")
-    old = scope.variables.get(node.name)
-    if old is None:
-        scope.create(node.name, type_)
-    elif not same(old.type, type_):
-        message = (
-            f"identifier redeclared: {node.name}: current: scalar {type_}, "
-            f"previous: scalar {old.type}"
-        )
-        raise DError(message, node.span, "D_DECL_IDRED")
+    clauses: list[typed.Clause] = []
+    for item in program.items:
+        if isinstance(item, tree.Declaration):
+            declare(item, scope, check_expression)
+        elif isinstance(item, tree.Inline):
+            define(item, scope, check_expression)
+        elif isinstance(item, tree.Clause):
+            clauses.append(_clause(item, len(clauses), scope, aggregations))
+    return tuple(clauses), scope
 
 
 def _clause(

@@ -12,21 +12,19 @@ from typing import Any
 
 from kinst.core.dtypes import INT, UINT64, DType, IntType, PointerType, StringType, VoidType
 from kinst.core.errors import DError, Span
-from kinst.dlang import builtins, tree, typed
+from kinst.dlang import builtins, inlines, tree, typed, variables
 from kinst.dlang.convert import (
     cast,
     constant,
-    is_integer,
     is_scalar,
     is_string,
-    is_void_pointer,
     promoted,
     size_of,
     to_string,
     unary,
 )
 from kinst.dlang.literals import literal_type
-from kinst.dlang.operators import choose, converted, incompatible, load, move, operate
+from kinst.dlang.operators import choose, load, move, operate
 from kinst.dlang.scope import Scope
 from kinst.dlang.typenames import resolve, typedef
 
@@ -47,9 +45,10 @@ def _string(node: tree.String, scope: Scope) -> typed.Expr:
 
 
 def _name(node: tree.Name, scope: Scope) -> typed.Expr:
+    if node.name in scope.bound or node.name in scope.inlines:
+        return inlines.value(node, None, scope, check)
     if node.name in scope.variables:
-        variable = scope.variables[node.name]
-        return typed.GlobalRead(variable.type, node.span, variable)
+        return variables.read(variables.Place(node.name, "global", None, node.span), scope, check)
     if node.name in builtins.VARIABLES:
         return typed.Builtin(builtins.VARIABLES[node.name].type, node.span, node.name)
     if node.name in scope.environment.registers:
@@ -66,6 +65,11 @@ def _aggregation(node: tree.Aggregation, scope: Scope) -> typed.Expr:
 def _index(node: tree.Index, scope: Scope) -> typed.Expr:
     if isinstance(node.base, tree.Aggregation):
         return _aggregation(node.base, scope)
+    if inlines.is_array(node.base, scope):
+        return inlines.value(node.base, node, scope, check)
+    place = variables.place_of(node, scope)
+    if place is not None:
+        return variables.read(place, scope, check)
     pointer, index = _base_and_index(node, scope)
     if isinstance(pointer, typed.RegisterRead):
         return pointer
@@ -81,8 +85,6 @@ def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.E
             return read, read
         if builtins.is_not_yet(base.name):
             raise DError(f"{base.name}[ ] is not supported yet", base.span, "D_UNKNOWN")
-        if builtins.kind_of(base.name) is None and base.name not in scope.environment.registers:
-            raise DError("associative arrays are not supported yet", base.span, "D_UNKNOWN")
     pointer = check(base, scope)
     if len(node.arguments) != 1:
         name = base.name if isinstance(base, tree.Name) else "this expression"
@@ -145,16 +147,16 @@ def unknown_function(name: str, span: Span, scope: Scope) -> DError:
 
 
 def _member(node: tree.Member, scope: Scope) -> typed.Expr:
-    if isinstance(node.base, tree.Name) and node.base.name in ("self", "this"):
-        message = f"{node.base.name}-> variables are not supported yet"
-        raise DError(message, node.span, "D_UNKNOWN", "use a global variable")
+    place = variables.place_of(node, scope)
+    if place is not None:
+        return variables.read(place, scope, check)
     check(node.base, scope)
     raise DError("structures and unions are not supported yet", node.span, "D_UNKNOWN")
 
 
 def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
     if node.op in ("++", "--"):
-        return _step(node, scope, post=False)
+        return variables.step(node, scope, check, post=False)
     if node.op == "&":
         return _address_of(node, scope)
     operand = check(node.operand, scope)
@@ -183,6 +185,10 @@ def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
 def _address_of(node: tree.Prefix, scope: Scope) -> typed.Expr:
     """&*p is p and &p[i] is p + i; D variables have no address."""
     inner = node.operand
+    place = variables.place_of(inner, scope)
+    if place is not None:
+        variables.read(place, scope, check)
+        raise DError("cannot take address of dynamic variable", node.span, "D_ADDROF_VAR")
     if isinstance(inner, tree.Prefix) and inner.op == "*":
         address = check(inner.operand, scope)
         load(address, node.span)
@@ -214,80 +220,13 @@ def _sizeof_type(node: tree.SizeofType, scope: Scope) -> typed.Expr:
 
 
 def _postfix(node: tree.Postfix, scope: Scope) -> typed.Expr:
-    return _step(node, scope, post=True)
-
-
-def _target(node: tree.Expr, op: str, scope: Scope) -> tree.Name:
-    """The variable that an assignment or ++ changes.  Raises DError D_OP_WRITE, D_OP_LVAL."""
-    if isinstance(node, tree.Name):
-        scope.refuse_builtin(node.name, node.span, "scalar")
-        taken = builtins.kind_of(node.name) or node.name in scope.environment.registers
-        if not taken and "`" not in node.name:
-            return node
-    elif isinstance(node, tree.Aggregation):
-        _aggregation(node, scope)
-    else:
-        check(node, scope)
-        place = isinstance(node, tree.Index) or (isinstance(node, tree.Prefix) and node.op == "*")
-        if not place:
-            message = f"operator {op} requires modifiable lvalue as an operand"
-            raise DError(message, node.span, "D_OP_LVAL")
-    message = f"operator {op} can only be applied to a writable variable"
-    raise DError(message, node.span, "D_OP_WRITE")
-
-
-def _step(node: tree.Prefix | tree.Postfix, scope: Scope, post: bool) -> typed.Expr:
-    """++ and --; a variable that has no type yet becomes int64_t 0 first, as in libdtrace."""
-    name = _target(node.operand, node.op, scope).name
-    variable = scope.variables.get(name)
-    if variable is None:
-        variable = scope.create(name, typedef("int64_t"))
-    type_, span = variable.type, node.span
-    if not is_scalar(type_):
-        message = f"operator {node.op} requires operand of scalar type"
-        raise DError(message, span, "D_OP_SCALAR")
-    if is_void_pointer(type_):
-        message = f"operator {node.op} requires an operand of known size"
-        raise DError(message, span, "D_OP_VFPTR")
-    by = size_of(type_.to, scope.environment.strsize) if isinstance(type_, PointerType) else 1
-    return typed.Step(type_, span, variable, by if node.op == "++" else -by, post)
+    return variables.step(node, scope, check, post=True)
 
 
 def _assignment(node: tree.Assignment, scope: Scope) -> typed.Expr:
-    name = _target(node.left, node.op, scope).name
-    variable = scope.variables.get(name)
-    span = node.span
-    if variable is None:
-        scope.begin_assignment(name)
-        if node.op != "=":
-            raise scope.unknown(name, node.left.span)
-        value = check(node.right, scope)
-        scope.end_assignment()
-        type_ = StringType() if is_string(value.type) else value.type
-        if isinstance(type_, VoidType):
-            raise incompatible(type_, "=", value.type, span)
-        # The right-hand side may have created it: x = x++.
-        variable = scope.variables.get(name) or scope.create(name, type_)
-        return typed.Assign(variable.type, span, variable, converted(value, type_, "=", span))
-    value = check(node.right, scope)
-    if node.op != "=":
-        old = typed.GlobalRead(variable.type, node.left.span, variable)
-        value = _operation(node.op, old, value, span)
-    stored = converted(value, variable.type, node.op, span)
-    return typed.Assign(variable.type, span, variable, stored)
-
-
-def _operation(op: str, old: typed.Expr, value: typed.Expr, span: Span) -> typed.Expr:
-    """The new value of `old op value`, op being a compound assignment."""
-    if op in ("+=", "-="):
-        if is_string(old.type) or is_string(value.type):
-            raise incompatible(old.type, op, value.type, span)
-        if is_void_pointer(old.type):
-            message = f"operator {op} requires left-hand scalar operand of known size"
-            raise DError(message, span, "D_OP_VFPTR")
-        if not is_integer(value.type):
-            raise incompatible(old.type, op, value.type, span)
-    return operate(op[:-1], old, value, span, shown=op)
+    if isinstance(node.left, tree.Aggregation):
+        return _aggregation(node.left, scope)
+    return variables.assignment(node, scope, check)
 
 
 def _infix(node: tree.Infix, scope: Scope) -> typed.Expr:

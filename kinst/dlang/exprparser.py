@@ -232,7 +232,7 @@ class ExpressionParser:
 
     def _name(self, token: Token) -> tree.Expr:
         """A name.  Keywords cannot be names; a type name is one where it is assigned to."""
-        if token.text in ("offsetof", "xlate", "if", "else"):
+        if token.text in ("offsetof", "xlate"):
             raise DError(f"{token.text} is not supported yet", token.span, "D_UNKNOWN")
         if token.text in KEYWORDS:
             raise self.unexpected(f"{token.text} is a reserved word")

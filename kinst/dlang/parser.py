@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
+from typing import TypeVar
 
-from kinst.core.errors import DError
+from kinst.core.errors import DError, Span
 from kinst.core.probe import ProbePattern
 from kinst.dlang import tree
+from kinst.dlang.branches import split
 from kinst.dlang.control import read_control_line
 from kinst.dlang.exprparser import KEYWORDS, MAX_DEPTH, ExpressionParser
 from kinst.dlang.lexer import Lexer, Token
@@ -15,6 +18,9 @@ from kinst.dlang.source import Source, words
 from kinst.dlang.typenames import STARTS_TYPE, UNSUPPORTED_TYPES
 
 __all__ = ["MAX_DEPTH", "Level", "parse"]
+
+MAX_BRANCHES = 40  # levels of if; each else if is one
+_Listed = TypeVar("_Listed")
 
 
 class Level(IntEnum):
@@ -32,11 +38,10 @@ _FORMS = {
     Level.FUNCTION: "[[provider:]module:]function",
     Level.NAME: "[[[provider:]module:]function:]name",
 }
-_NOT_YET = words(
-    "inline translator provider typedef self this extern import counter auto register static"
-)
+_NOT_YET = words("translator provider typedef extern import counter auto register static")
+_STORAGE = words("inline self this")
 # The first words of everything at the outer level that is not a clause.
-_NOT_CLAUSES = STARTS_TYPE | _NOT_YET
+_NOT_CLAUSES = STARTS_TYPE | _NOT_YET | _STORAGE
 
 
 def parse(
@@ -110,8 +115,9 @@ class _ProgramParser(ExpressionParser):
         self.token = self.lexer.expression(head.start)
         word = self.token.text
         if word in _NOT_YET:
-            what = f"{word}->" if word in ("self", "this") else word
-            raise DError(f"{what} is not supported yet", self.token.span, "D_UNKNOWN")
+            raise DError(f"{word} is not supported yet", self.token.span, "D_UNKNOWN")
+        storage = self.advance().text if word in _STORAGE else ""
+        word = self.token.text
         if word in UNSUPPORTED_TYPES:
             kind = "floating-point" if word in ("float", "double") else word
             message = f"{kind} types are not supported yet"
@@ -119,27 +125,80 @@ class _ProgramParser(ExpressionParser):
         words, span = self.type_words()
         if self.at(";"):
             raise DError("useless declaration", span, "D_DECL_USELESS", "a name is missing")
+        if storage == "inline":
+            self._items.append(self._inline(words, span))
+            return self.token.end
         while True:
-            type_ = tree.TypeName(words, self.stars(), span)
-            name = self.token
-            if name.kind != "name" or name.text in KEYWORDS:
-                raise self.unexpected("a variable name expected")
-            if "`" in name.text:
-                message = f"D scoping operator may not be used in a declaration name ({name.text})"
-                raise DError(message, name.span, "D_DECL_SCOPE")
-            self.advance()
-            if self.at("["):
-                raise DError("arrays are not supported yet", self.token.span, "D_UNKNOWN")
-            if self.at("="):
-                hint = f"{name.text} = ... in a BEGIN clause"
-                raise self.unexpected(f"a declaration has no initial value; write {hint}")
-            self._items.append(tree.Declaration(name.span, type_, name.text))
+            self._items.append(self._declarator(words, span, storage))
             if not self.at(","):
                 break
             self.advance()
         if not self.at(";"):
             raise self.unexpected("; expected")
         return self.token.end
+
+    def _declared_name(self) -> Token:
+        name = self.token
+        if name.kind != "name" or name.text in KEYWORDS:
+            raise self.unexpected("a variable name expected")
+        if "`" in name.text:
+            message = f"D scoping operator may not be used in a declaration name ({name.text})"
+            raise DError(message, name.span, "D_DECL_SCOPE")
+        return self.advance()
+
+    def _declarator(self, words: tuple[str, ...], span: Span, scope: str) -> tree.Declaration:
+        """Stars, name and what is in [ ]: types of keys, or a number of elements."""
+        type_ = tree.TypeName(words, self.stars(), span)
+        name = self._declared_name()
+        keys: tuple[tree.TypeName, ...] | None = None
+        length: tree.Expr | None = None
+        if self.at("["):
+            bracket = self.advance()
+            if self.at("]"):
+                message = "array declaration requires array dimension or tuple signature"
+                raise DError(message, bracket.span, "D_DECL_ARRNULL", f"{name.text}[int, string]")
+            if self.token.kind == "name" and self.token.text in STARTS_TYPE:
+                keys = tuple(self._listed(self.type_name))
+            else:
+                length = self.expression()
+            self.expect("]")
+            if self.at("["):
+                message = "arrays of arrays are not supported yet"
+                raise DError(message, self.token.span, "D_UNKNOWN", "write [int, int]")
+        if self.at("="):
+            hint = f"{name.text} = ... in a BEGIN clause"
+            raise self.unexpected(f"a declaration has no initial value; write {hint}")
+        return tree.Declaration(name.span, type_, name.text, scope, keys, length)
+
+    def _listed(self, one: Callable[[], _Listed]) -> list[_Listed]:
+        """one, and more of it behind commas."""
+        found = [one()]
+        while self.at(","):
+            self.advance()
+            found.append(one())
+        return found
+
+    def _parameter(self) -> tree.Parameter:
+        type_ = self.type_name()
+        name = self._declared_name()
+        return tree.Parameter(type_, name.text, name.span)
+
+    def _inline(self, words: tuple[str, ...], span: Span) -> tree.Inline:
+        """name = expression; or name[type key, ...] = expression;"""
+        type_ = tree.TypeName(words, self.stars(), span)
+        name = self._declared_name()
+        parameters: tuple[tree.Parameter, ...] | None = None
+        if self.at("["):
+            self.advance()
+            parameters = tuple(self._listed(self._parameter))
+            self.expect("]")
+        if not self.at("="):
+            raise self.unexpected("an inline is defined where it is declared: = expected")
+        self.advance()
+        value = self.expression()
+        if not self.at(";"):
+            raise self.unexpected("; expected")
+        return tree.Inline(name.span, type_, name.text, parameters, value)
 
     def _clause(self, head: Token) -> int:
         """One clause; returns the offset behind it."""
@@ -153,7 +212,7 @@ class _ProgramParser(ExpressionParser):
         predicate: tree.Expr | None = None
         if following.kind == "op" and following.text == "/":
             predicate, following = self._predicate(following)
-        statements: tuple[tree.Expr, ...] = ()
+        statements: tuple[tree.Statement, ...] = ()
         if following.kind == "op" and following.text == "{":
             statements, end = self._body(following)
         elif predicate is not None:
@@ -169,7 +228,12 @@ class _ProgramParser(ExpressionParser):
             raise self.unexpected(", or / or { expected behind a probe description")
         self._take_controls()
         span = descriptions[0].span
-        self._items.append(tree.Clause(span, tuple(descriptions), predicate, statements))
+        plain = tuple(s for s in statements if not isinstance(s, tree.If))
+        if len(plain) == len(statements):
+            self._items.append(tree.Clause(span, tuple(descriptions), predicate, plain))
+        else:
+            clause = tree.Clause(span, tuple(descriptions), predicate, ())
+            self._items += split(clause, statements)
         return end
 
     def _predicate(self, slash: Token) -> tuple[tree.Expr, Token]:
@@ -181,17 +245,57 @@ class _ProgramParser(ExpressionParser):
             raise self.unexpected("/ expected at the end of the predicate")
         return predicate, self.lexer.head(self.token.end)
 
-    def _body(self, brace: Token) -> tuple[tuple[tree.Expr, ...], int]:
+    def _body(self, brace: Token) -> tuple[tuple[tree.Statement, ...], int]:
         self.token = self.lexer.expression(brace.end)
-        statements: list[tree.Expr] = []
+        statements = self._statements(0)
+        return statements, self.token.end
+
+    def _statements(self, depth: int) -> tuple[tree.Statement, ...]:
+        """Up to the closing brace, which stays the current token."""
+        statements: list[tree.Statement] = []
         while not self.at("}"):
             if self.at(";"):
                 self.advance()
                 continue
-            statements.append(self.expression())
-            if not self.at(";", "}"):
+            statement = self._statement(depth)
+            statements.append(statement)
+            if not isinstance(statement, tree.If) and not self.at(";", "}"):
                 raise self.unexpected("; or } expected")
-        return tuple(statements), self.token.end
+        return tuple(statements)
+
+    def _statement(self, depth: int) -> tree.Statement:
+        """An expression, or an if with all that belongs to it."""
+        word = self.token
+        if word.kind != "name" or word.text != "if":
+            return self.expression()
+        if depth > MAX_BRANCHES:
+            message = f"if is nested more than {MAX_BRANCHES} levels deep"
+            raise DError(message, word.span, "D_SYNTAX")
+        self.advance()
+        self.expect("(")
+        condition = self.expression()
+        self.expect(")")
+        then = self._branch(depth + 1)
+        otherwise: tuple[tree.Statement, ...] = ()
+        if self.token.kind == "name" and self.token.text == "else":
+            self.advance()
+            otherwise = self._branch(depth + 1)
+        return tree.If(word.span, condition, then, otherwise)
+
+    def _branch(self, depth: int) -> tuple[tree.Statement, ...]:
+        """A block in braces, or one statement with its semicolon."""
+        if self.at("{"):
+            self.advance()
+            statements = self._statements(depth)
+            self.advance()
+            return statements
+        if self.at(";"):
+            self.advance()
+            return ()
+        statement = self._statement(depth)
+        if not isinstance(statement, tree.If):
+            self.expect(";")
+        return (statement,)
 
     def _description(self, token: Token) -> tree.Description:
         if token.kind == "int":

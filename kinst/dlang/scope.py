@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from kinst.core.dtypes import DType
 from kinst.core.errors import DError, Span
 from kinst.core.types import TypeSource
-from kinst.dlang import builtins, typed
+from kinst.dlang import builtins, tree, typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,22 @@ class Environment:
 
 
 class Scope:
-    """The global variables so far.  One Scope lives as long as one check of one program."""
+    """The variables so far, by typed.Variable.name.  One Scope lives as long as one check of one
+    program.
 
-    def __init__(self, environment: Environment) -> None:
+    inlines: by name.  bound: the arguments of the inline array being expanded.  keys: the types
+    found for the keys of each associative array, in the whole program where it is known.
+    """
+
+    def __init__(
+        self, environment: Environment, keys: dict[str, tuple[DType, ...]] | None = None
+    ) -> None:
         self.environment = environment
         self.variables: dict[str, typed.Variable] = {}
+        self.inlines: dict[str, tree.Inline] = {}
+        self.bound: dict[str, typed.Expr] = {}
+        self.expansions = 0
+        self.keys: dict[str, tuple[DType, ...]] = keys or {}
         self._being_assigned: list[str] = []
 
     def snapshot(self) -> dict[str, typed.Variable]:
@@ -38,8 +49,15 @@ class Scope:
         self.variables = variables
         self._being_assigned = []
 
-    def create(self, name: str, type_: DType) -> typed.Variable:
-        variable = typed.Variable(name, type_, len(self.variables))
+    def create(
+        self,
+        name: str,
+        type_: DType,
+        scope: str = "global",
+        keys: tuple[DType, ...] = (),
+        length: int = 0,
+    ) -> typed.Variable:
+        variable = typed.Variable(name, type_, len(self.variables), scope, keys, length)
         self.variables[name] = variable
         return variable
 
@@ -70,7 +88,9 @@ class Scope:
         if "`" in name:
             message = f"failed to resolve {name}: kernel symbols are not supported yet"
             return DError(message, span, "D_UNKNOWN")
-        known = [*self.variables, *builtins.VARIABLES, *self.environment.registers]
+        known = [
+            *self.variables, *self.inlines, *builtins.VARIABLES, *self.environment.registers,
+        ]  # fmt: skip
         near = get_close_matches(name[:80], known, 1)
         hint = f"did you mean {near[0]}?" if near else "variables begin with an assignment"
         message = f"failed to resolve {name[:80]}: Unknown variable name"

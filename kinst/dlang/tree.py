@@ -142,10 +142,34 @@ class Option(Item):
 
 @dataclass(frozen=True, slots=True)
 class Declaration(Item):
-    """One global variable: type name;"""
+    """One variable: type name; scope: "", "self" or "this".
+
+    keys: of an associative array; None when it has none.  length: of a scalar array."""
 
     type: TypeName
     name: str
+    scope: str = ""
+    keys: tuple[TypeName, ...] | None = None
+    length: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """Of an inline array: type name."""
+
+    type: TypeName
+    name: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Inline(Item):
+    """inline type name = value;  or  inline type name[type key, ...] = value;"""
+
+    type: TypeName
+    name: str
+    parameters: tuple[Parameter, ...] | None
+    value: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +178,19 @@ class Description:
 
     pattern: ProbePattern
     span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """if (condition) then else otherwise; only as the parser makes it (see branches.py)."""
+
+    span: Span
+    condition: Expr
+    then: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...]
+
+
+Statement = Expr | If
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,21 +49,38 @@ class RegisterRead(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A global D variable."""
+    """A D variable.
+
+    name: as D writes it, with self-> or this->.  type: of the variable, or of one element.
+    scope: "global", "self" (one for each thread) or "this" (one for each firing).  keys: types of
+    an associative array's keys.  length: of a scalar array (int a[5]), else 0.
+    """
 
     name: str
     type: DType
     index: int
+    scope: str = "global"
+    keys: tuple[DType, ...] = ()
+    length: int = 0
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether it lives in the dynamic variable space, under its keys."""
+        return self.scope == "self" or bool(self.keys)
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalRead(Expr):
+    """A variable without keys, whatever its scope."""
+
     variable: Variable
 
 
 @dataclass(frozen=True, slots=True)
 class Assign(Expr):
-    """variable = value, then the value.  Compound assignment is already expanded."""
+    """variable = value, then the value.  Compound assignment is already expanded.
+
+    The constant 0 of type INT assigned to a string frees it (self->s = 0)."""
 
     variable: Variable
     value: Expr
@@ -74,6 +91,40 @@ class Step(Expr):
     """++ and --: by is +1/-1 (times the pointee's size); post yields the old value."""
 
     variable: Variable
+    by: int
+    post: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRead(Expr):
+    """variable[keys]: an associative array, or an element of a scalar array (one key, an INT64;
+    outside the array it faults).  0 or "" where nothing was assigned."""
+
+    variable: Variable
+    keys: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedAssign(Expr):
+    """variable[keys] = value, then the value.  In value OldValue stands for what the element
+    had before (of the innermost KeyedAssign around it): the keys are computed only once."""
+
+    variable: Variable
+    keys: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class OldValue(Expr):
+    variable: Variable
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStep(Expr):
+    """++ and -- of an element; as Step."""
+
+    variable: Variable
+    keys: tuple[Expr, ...]
     by: int
     post: bool
 

@@ -21,11 +21,33 @@ def unparse(program: tree.Program) -> str:
                 plain = []
             blocks.append(unparse_clause(item))
         elif isinstance(item, tree.Declaration):
-            plain.append(f"{_type(item.type)}{'' if item.type.stars else ' '}{item.name};\n")
+            plain.append(_declaration(item))
+        elif isinstance(item, tree.Inline):
+            plain.append(_inline(item))
         elif isinstance(item, tree.Option):
             value = f"={item.value}" if item.value else ""
             plain.append(f"#pragma D option {item.name}{value}\n")
     return "\n".join([*blocks, *(["".join(plain)] if plain else [])])
+
+
+def _named(type_: tree.TypeName, name: str) -> str:
+    return f"{_type(type_)}{'' if type_.stars else ' '}{name}"
+
+
+def _declaration(item: tree.Declaration) -> str:
+    text = f"{item.scope} {_named(item.type, item.name)}".lstrip()
+    if item.keys is not None:
+        text += f"[{', '.join(_type(key) for key in item.keys)}]"
+    elif item.length is not None:
+        text += f"[{unparse_expression(item.length)}]"
+    return text + ";\n"
+
+
+def _inline(item: tree.Inline) -> str:
+    text = f"inline {_named(item.type, item.name)}"
+    if item.parameters is not None:
+        text += f"[{', '.join(_named(p.type, p.name) for p in item.parameters)}]"
+    return f"{text} = {unparse_expression(item.value)};\n"
 
 
 def unparse_clause(clause: tree.Clause) -> str:

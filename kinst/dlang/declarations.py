@@ -1,0 +1,85 @@
+"""Declarations of variables: type name; with self or this before it, with [ ] behind it (Dynamic
+Tracing Guide, "Variables"; errors as in libdtrace's dt_decl.c and dt_parser.c)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kinst.core.dtypes import DType, VoidType
+from kinst.core.errors import DError
+from kinst.dlang import builtins, tree, typed
+from kinst.dlang.convert import is_scalar, is_string, same
+from kinst.dlang.scope import Scope
+from kinst.dlang.typenames import resolve
+from kinst.dlang.variables import no_clause_local_array
+
+MOST_ELEMENTS = 1 << 20
+
+
+def declare(
+    node: tree.Declaration, scope: Scope, check: Callable[[tree.Expr, Scope], typed.Expr]
+) -> None:
+    """Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_DECL_LOCASC, D_DECL_ARRSUB, D_DECL_ARRBIG,
+    D_DECL_PROTO_TYPE and those of type names."""
+    type_ = resolve(node.type)
+    name = f"{node.scope}->{node.name}" if node.scope else node.name
+    taken = builtins.kind_of(name) is not None or name in scope.environment.registers
+    if taken or name in scope.inlines:
+        kind = "built-in identifier" if taken else "identifier"
+        raise DError(f"{kind} redeclared: {name}", node.span, "D_DECL_IDRED")
+    if isinstance(type_, VoidType):
+        raise DError(f"cannot have void object: {name}", node.span, "D_DECL_VOIDOBJ")
+    keys = _keys(node, name)
+    length = _length(node, scope, check)
+    old = scope.variables.get(name)
+    if old is None:
+        scope.create(name, type_, node.scope or "global", keys, length)
+        if keys:
+            scope.keys[name] = keys
+        return
+    new = typed.Variable(name, type_, old.index, old.scope, keys, length)
+    alike = len(old.keys) == len(keys) and all(map(same, old.keys, keys))
+    if not alike or old.length != length or not same(old.type, type_):
+        message = f"identifier redeclared: {name}: current: {_shown(new)}, previous: {_shown(old)}"
+        raise DError(message, node.span, "D_DECL_IDRED")
+
+
+def _shown(variable: typed.Variable) -> str:
+    if variable.keys:
+        return f"associative array {variable.type}[{', '.join(map(str, variable.keys))}]"
+    if variable.length:
+        return f"scalar {variable.type}[{variable.length}]"
+    return f"scalar {variable.type}"
+
+
+def _keys(node: tree.Declaration, name: str) -> tuple[DType, ...]:
+    if node.keys is None:
+        return ()
+    if node.scope == "this":
+        raise no_clause_local_array(name, node.span)
+    keys = []
+    for number, key in enumerate(node.keys, 1):
+        type_ = resolve(key)
+        if not is_scalar(type_) and not is_string(type_):
+            message = f"associative array parameter may not be of type {type_}: #{number}"
+            raise DError(message, key.span, "D_DECL_PROTO_TYPE")
+        keys.append(type_)
+    return tuple(keys)
+
+
+def _length(
+    node: tree.Declaration, scope: Scope, check: Callable[[tree.Expr, Scope], typed.Expr]
+) -> int:
+    """Elements of a scalar array; 0 when it is none."""
+    if node.length is None:
+        return 0
+    length = check(node.length, scope)
+    if not isinstance(length, typed.IntConst) or length.value <= 0:
+        message = (
+            "positive integral constant expression or tuple signature expected as array"
+            " declaration subscript"
+        )
+        raise DError(message, length.span, "D_DECL_ARRSUB")
+    if length.value > MOST_ELEMENTS:
+        raise DError("array dimension is too big", length.span, "D_DECL_ARRBIG")
+    return length.value

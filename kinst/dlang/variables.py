@@ -1,0 +1,326 @@
+"""Variables: global, thread-local (self->) and clause-local (this->) ones, associative and scalar
+arrays; what names them, and what assigns to them (Dynamic Tracing Guide, "Variables").
+
+Every DError has libdtrace's tag and, up to line breaks, its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kinst.core.dtypes import INT64, DType, IntType, PointerType, StringType, VoidType
+from kinst.core.errors import DError, Span
+from kinst.dlang import builtins, tree, typed
+from kinst.dlang.convert import (
+    cast,
+    common,
+    is_integer,
+    is_scalar,
+    is_string,
+    is_string_like,
+    is_void_pointer,
+    is_zero,
+    same,
+    size_of,
+    to_string,
+)
+from kinst.dlang.operators import converted, incompatible, operate, wider_string
+from kinst.dlang.scope import Scope
+from kinst.dlang.typenames import typedef
+
+Check = Callable[[tree.Expr, Scope], typed.Expr]
+SCOPES = ("self", "this")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a name, self->name or name[keys] stands for; the variable may not be there yet.
+
+    name: typed.Variable.name.  keys: None without [ ].
+    """
+
+    name: str
+    scope: str
+    keys: tuple[tree.Expr, ...] | None
+    span: Span
+
+
+def _root(node: tree.Expr) -> tuple[str, str] | None:
+    """(variable name, its scope) of name, self->name and this->name."""
+    if isinstance(node, tree.Name):
+        return node.name, "global"
+    if not isinstance(node, tree.Member) or node.op != "->":
+        return None
+    base = node.base
+    if isinstance(base, tree.Name) and base.name in SCOPES:
+        return f"{base.name}->{node.name}", base.name
+    return None
+
+
+def _is_taken(name: str, scope: Scope) -> bool:
+    """Whether a plain name means something that is not a variable."""
+    return (
+        builtins.kind_of(name) is not None
+        or name in scope.environment.registers
+        or name in scope.inlines
+        or name in scope.bound
+        or "`" in name
+    )
+
+
+def place_of(node: tree.Expr, scope: Scope) -> Place | None:
+    """The variable, or the element of an array variable, that a node names; None for all else:
+    built-ins, inlines, and p[i] where p is a pointer."""
+    keys: tuple[tree.Expr, ...] | None = None
+    root = _root(node)
+    if isinstance(node, tree.Index):
+        root, keys = _root(node.base), node.arguments
+    if root is None:
+        return None
+    name, where = root
+    if where == "global" and _is_taken(name, scope):
+        return None
+    variable = scope.variables.get(name)
+    if keys is not None and variable is not None and not (variable.keys or variable.length):
+        return None
+    return Place(name, where, keys, node.span)
+
+
+def read(place: Place, scope: Scope, check: Check) -> typed.Expr:
+    """The value of a variable.  Raises DError D_VAR_UNDEF, D_IDENT_UNDEF, D_IDENT_BADREF, and
+    those of keys."""
+    variable = _existing(place, scope)
+    if place.keys is None:
+        _refuse_array(place, variable)
+        return typed.GlobalRead(variable.type, place.span, variable)
+    keys = _keys_of(place, variable, scope, check)
+    return typed.KeyedRead(variable.type, place.span, variable, keys)
+
+
+def _existing(place: Place, scope: Scope) -> typed.Variable:
+    variable = scope.variables.get(place.name)
+    if variable is not None:
+        return variable
+    if place.scope == "global":
+        raise scope.unknown(place.name, place.span)
+    declared = f"{place.scope} int64_t {place.name.partition('->')[2]}"
+    message = f"{place.name} has not yet been declared or assigned"
+    raise DError(message, place.span, "D_VAR_UNDEF", f"{declared}; before the clauses declares it")
+
+
+def _refuse_array(place: Place, variable: typed.Variable) -> None:
+    if variable.keys:
+        message = f"associative array '{place.name}' may not be referenced as scalar"
+        raise DError(message, place.span, "D_IDENT_BADREF", f"write {place.name}[...]")
+    if variable.length:
+        message = f"array {place.name} needs an index"
+        raise DError(message, place.span, "D_UNKNOWN", f"write {place.name}[0]")
+
+
+def _checked_keys(place: Place, scope: Scope, check: Check) -> list[typed.Expr]:
+    """The keys as they are written.  Raises DError D_KEY_TYPE."""
+    found: list[typed.Expr] = []
+    for number, node in enumerate(place.keys or (), 1):
+        base = node.base if isinstance(node, tree.Index) else node
+        kind = "aggregation" if isinstance(base, tree.Aggregation) else ""
+        if not kind:
+            key = check(node, scope)
+            if is_scalar(key.type) or is_string(key.type):
+                found.append(key)
+                continue
+            kind = str(key.type)
+        message = f"{kind} expression may not be used as associative array index: key #{number}"
+        raise DError(message, node.span, "D_KEY_TYPE")
+    return found
+
+
+def _keys_of(
+    place: Place, variable: typed.Variable, scope: Scope, check: Check
+) -> tuple[typed.Expr, ...]:
+    """The keys, converted to the array's.  Raises DError D_PROTO_LEN, D_PROTO_ARG, D_ARR_BADREF."""
+    keys = _checked_keys(place, scope, check)
+    if variable.length:
+        return _index_of(place, variable, keys)
+    if len(keys) != len(variable.keys):
+        plural = "arg" if len(keys) == 1 else "args"
+        message = (
+            f"{place.name}[ ] prototype mismatch: {len(keys)} {plural} passed, "
+            f"{len(variable.keys)} expected"
+        )
+        raise DError(message, place.span, "D_PROTO_LEN")
+    known = scope.keys.setdefault(place.name, variable.keys)
+    merged = []
+    for number, (key, want) in enumerate(zip(keys, known, strict=True), 1):
+        type_ = _merged(want, key)
+        if type_ is None:
+            message = (
+                f"{place.name}[ ] argument #{number} is incompatible with prototype: "
+                f"prototype: {want}, argument: {key.type}"
+            )
+            raise DError(message, key.span, "D_PROTO_ARG")
+        merged.append(type_)
+    scope.keys[place.name] = tuple(merged)
+    return tuple(_as_key(k, t) for k, t in zip(keys, variable.keys, strict=True))
+
+
+def _index_of(
+    place: Place, variable: typed.Variable, keys: Sequence[typed.Expr]
+) -> tuple[typed.Expr, ...]:
+    if len(keys) != 1:
+        message = f"cannot access {place.name} as an associative array"
+        raise DError(message, place.span, "D_ARR_BADREF")
+    (index,) = keys
+    if not is_integer(index.type):
+        message = f"cannot use {index.type} as an index of {place.name}"
+        raise DError(message, index.span, "D_ARR_BADREF", "an integer is wanted")
+    return (cast(index, INT64),)
+
+
+def _merged(before: DType, key: typed.Expr) -> DType | None:
+    """The type that holds the values of keys so far and this one, or None."""
+    now = key.type
+    if isinstance(before, IntType) and isinstance(now, IntType):
+        return before if same(before, now) else common(before, now)
+    if is_string(before) and is_string_like(now):
+        return wider_string(before, now) if is_string(now) else before
+    if isinstance(before, PointerType):
+        if isinstance(now, PointerType):
+            void = is_void_pointer(before) or is_void_pointer(now)
+            return before if void or same(before, now) else None
+        return before if is_zero(key) else None
+    return None
+
+
+def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
+    return to_string(key) if is_string(type_) else cast(key, type_)
+
+
+def _key_type(type_: DType) -> DType:
+    """Of a key that is not declared: a literal's bound says nothing of other keys."""
+    return StringType() if is_string(type_) else type_
+
+
+def place_to_change(node: tree.Expr, op: str, scope: Scope, check: Check) -> Place:
+    """The variable that an assignment or ++ changes.
+
+    Raises DError D_OP_WRITE, D_OP_LVAL, D_IDENT_BADREF."""
+    place = place_of(node, scope)
+    if place is not None:
+        if place.keys is None and place.name in scope.variables:
+            _refuse_array(place, scope.variables[place.name])
+        return place
+    if isinstance(node, tree.Name):
+        scope.refuse_builtin(node.name, node.span, "scalar")
+    else:
+        check(node, scope)
+        element = isinstance(node, tree.Index)
+        if not element and not (isinstance(node, tree.Prefix) and node.op == "*"):
+            message = f"operator {op} requires modifiable lvalue as an operand"
+            raise DError(message, node.span, "D_OP_LVAL")
+    message = f"operator {op} can only be applied to a writable variable"
+    raise DError(message, node.span, "D_OP_WRITE")
+
+
+def _create(place: Place, type_: DType, keys: Sequence[typed.Expr], scope: Scope) -> typed.Variable:
+    """Raises DError D_DECL_LOCASC."""
+    if place.keys is None:
+        return scope.create(place.name, type_, place.scope)
+    if place.scope == "this":
+        raise no_clause_local_array(place.name, place.span)
+    types = scope.keys.setdefault(place.name, tuple(_key_type(k.type) for k in keys))
+    return scope.create(place.name, type_, place.scope, types)
+
+
+def no_clause_local_array(name: str, span: Span) -> DError:
+    message = f"clause-local variables may not be associative arrays: {name}"
+    return DError(message, span, "D_DECL_LOCASC", "self-> variables may, and int x[5] is an array")
+
+
+def step(node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: bool) -> typed.Expr:
+    """++ and --; a variable that has no type yet becomes int64_t 0 first, as in libdtrace."""
+    place = place_to_change(node.operand, node.op, scope, check)
+    variable = scope.variables.get(place.name)
+    if variable is None:
+        made = _checked_keys(place, scope, check)
+        variable = scope.variables.get(place.name)
+        variable = variable or _create(place, typedef("int64_t"), made, scope)
+    type_, span = variable.type, node.span
+    if not is_scalar(type_):
+        message = f"operator {node.op} requires operand of scalar type"
+        raise DError(message, span, "D_OP_SCALAR")
+    if is_void_pointer(type_):
+        message = f"operator {node.op} requires an operand of known size"
+        raise DError(message, span, "D_OP_VFPTR")
+    by = size_of(type_.to, scope.environment.strsize) if isinstance(type_, PointerType) else 1
+    by = by if node.op == "++" else -by
+    if place.keys is None:
+        return typed.Step(type_, span, variable, by, post)
+    keys = _keys_of(place, variable, scope, check)
+    return typed.KeyedStep(type_, span, variable, keys, by, post)
+
+
+def assignment(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
+    """variable = value and variable op= value.  The first one gives the variable its type."""
+    place = place_to_change(node.left, node.op, scope, check)
+    span = node.span
+    keys: tuple[typed.Expr, ...] = ()
+    variable = scope.variables.get(place.name)
+    if variable is not None:
+        keys = _keys_of(place, variable, scope, check) if place.keys is not None else ()
+        value = check(node.right, scope)
+        if node.op != "=":
+            old = _old(place, variable, keys)
+            value = _operation(node.op, old, value, span)
+        return _stored(place, variable, keys, assigned(value, variable.type, node.op, span), span)
+    scope.begin_assignment(place.name)
+    if node.op != "=":
+        raise scope.unknown(place.name, place.span)
+    written = _checked_keys(place, scope, check)
+    value = check(node.right, scope)
+    scope.end_assignment()
+    type_ = StringType() if is_string(value.type) else value.type
+    if isinstance(type_, VoidType):
+        raise incompatible(type_, "=", value.type, span)
+    # The right-hand side may have created it: x = x++.
+    variable = scope.variables.get(place.name) or _create(place, type_, written, scope)
+    keys = _keys_of(place, variable, scope, check) if place.keys is not None else ()
+    return _stored(place, variable, keys, converted(value, type_, "=", span), span)
+
+
+def assigned(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Expr:
+    """value as what is assigned to a variable of type_; 0 frees a string."""
+    if is_string(type_) and is_zero(value) and op == "=":
+        return value
+    return converted(value, type_, op, span)
+
+
+def _old(place: Place, variable: typed.Variable, keys: tuple[typed.Expr, ...]) -> typed.Expr:
+    if place.keys is None:
+        return typed.GlobalRead(variable.type, place.span, variable)
+    return typed.OldValue(variable.type, place.span, variable)
+
+
+def _stored(
+    place: Place,
+    variable: typed.Variable,
+    keys: tuple[typed.Expr, ...],
+    value: typed.Expr,
+    span: Span,
+) -> typed.Expr:
+    if place.keys is None:
+        return typed.Assign(variable.type, span, variable, value)
+    return typed.KeyedAssign(variable.type, span, variable, keys, value)
+
+
+def _operation(op: str, old: typed.Expr, value: typed.Expr, span: Span) -> typed.Expr:
+    """The new value of `old op value`, op being a compound assignment."""
+    if op in ("+=", "-="):
+        if is_string(old.type) or is_string(value.type):
+            raise incompatible(old.type, op, value.type, span)
+        if is_void_pointer(old.type):
+            message = f"operator {op} requires left-hand scalar operand of known size"
+            raise DError(message, span, "D_OP_VFPTR")
+        if not is_integer(value.type):
+            raise incompatible(old.type, op, value.type, span)
+    return operate(op[:-1], old, value, span, shown=op)
