@@ -35,11 +35,16 @@ class Context:
     caller: int = 0
     arguments: tuple[int, ...] = ()
     execname: bytes = b""
+    stack: tuple[int, ...] = ()
 
 
-def pack(isa: Isa, registers: Mapping[int, int], context: Context) -> NDArray[np.uint64]:
-    """The frame (registers by slot) and the context after it, as a clause reads them."""
-    frame = np.zeros(isa.frame_slots + layout.CONTEXT_SLOTS, np.uint64)
+def pack(
+    isa: Isa, registers: Mapping[int, int], context: Context, frames: int = 0
+) -> NDArray[np.uint64]:
+    """The frame (registers by slot) and the context after it, as a clause reads them.
+
+    frames: the program's longest stack()."""
+    frame = np.zeros(isa.frame_slots + layout.CONTEXT_SLOTS + 1 + frames, np.uint64)
     for slot, value in registers.items():
         frame[slot] = value & MASK
     at = isa.frame_slots
@@ -59,6 +64,10 @@ def pack(isa: Isa, registers: Mapping[int, int], context: Context) -> NDArray[np
         frame[at + slot] = value & MASK
     for k, value in enumerate(context.arguments):
         frame[at + layout.CONTEXT_ARGS + k] = value & MASK
+    stack = at + layout.CONTEXT_STACK
+    frame[stack] = len(context.stack)
+    for k, value in enumerate(context.stack[:frames], 1):
+        frame[stack + k] = value & MASK
     name = context.execname[: EXECNAME_SIZE - 1].ljust(EXECNAME_SIZE, b"\0")
     start = at + layout.CONTEXT_EXECNAME
     frame[start : start + EXECNAME_SIZE // 8] = np.frombuffer(name, np.uint64)

@@ -89,10 +89,15 @@ def with_programs(request: Request, programs: tuple[tree.Program, ...], isa: Isa
 def _checked(
     request: Request, programs: tuple[tree.Program, ...], options: Options, isa: Isa
 ) -> Compiled:
-    environment = Environment({r.d_name: r.index for r in isa.registers}, options.strsize)
+    written = tuple((o.name, o.value) for o in combine(programs).options)
+    options = _with_settings(_with_settings(options, written), request.settings)
+    environment = Environment(
+        {r.d_name: r.index for r in isa.registers},
+        options.strsize,
+        options.stackframes,
+        options.ustackframes,
+    )
     program = compile_programs(programs, environment)
-    options = _with_settings(options, program.options)
-    options = _with_settings(options, request.settings)
     texts, first = [], 0
     for text, one in zip(request.programs, programs, strict=True):
         texts.append((text, tuple(range(first, first + len(one.clauses)))))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kinst.codegen.walk import expressions
+from kinst.codegen.walk import expressions, most_frames
 from kinst.consumer.aggprint import AggOptions
 from kinst.consumer.aggregations import AggregationStore
 from kinst.consumer.messages import fault_message, lost_messages
@@ -27,7 +27,7 @@ from kinst.session_plant import Planted
 from kinst.session_probes import Enabled
 from kinst.session_program import Compiled
 from kinst.session_report import Report
-from kinst.session_symbols import symboliser
+from kinst.session_symbols import names_of, symboliser
 from kinst.wire import native
 
 PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
@@ -54,10 +54,11 @@ class HostRunner:
         self._base = scratch
         self._program = program
         self.clock = clock
+        self._frames = most_frames(program)
         self._entries = {k: native.entry(a) for k, a in built.host.entries.items()}
 
     def _call(self, enabled: Enabled, registers: Mapping[int, int], context: Context) -> None:
-        frame = pack(self._isa, registers, context)
+        frame = pack(self._isa, registers, context, self._frames)
         site = self._base + self._built.descriptors.offsets[enabled.key]
         self._entries[enabled.clauses](site, frame.ctypes.data)
 
@@ -187,6 +188,8 @@ class Trace:
             aggsortrev=options.aggsortrev,
             aggsortkeypos=options.aggsortkeypos,
             aggsortpos=options.aggsortpos,
+            rawbytes=options.rawbytes,
+            names=names_of(traced, options.stackindent),
         )
         return Printer(
             compiled.program, placed.layout, self._probes, self._report.write, store=store,

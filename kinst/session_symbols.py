@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kinst.consumer.stacks import Names, Symbol
 from kinst.core.target import Personality
+from kinst.session_machine import Traced
 
 
 def symboliser(personality: Personality | None) -> Callable[[int], str]:
@@ -18,3 +20,16 @@ def symboliser(personality: Personality | None) -> Callable[[int], str]:
         return f"{function.module}`{function.name}" + (f"+{offset:#x}" if offset else "")
 
     return symbolise
+
+
+def names_of(traced: Traced, indent: int) -> Names:
+    """Names for recorded addresses; indent: of a stack's lines, in columns."""
+    personality = traced.personality
+    if personality is None:
+        return Names(indent=indent)
+
+    def kernel(address: int) -> Symbol | None:
+        function = personality.function_at(address)
+        return Symbol(function.module, function.name, function.address) if function else None
+
+    return Names(kernel, indent=indent)

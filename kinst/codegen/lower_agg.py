@@ -6,6 +6,7 @@ from kinst.codegen.buckets import magnitudes
 from kinst.codegen.firing import TEMP_KEYS, Firing, Text, Unit
 from kinst.codegen.lower_expr import lower, scalar
 from kinst.codegen.lower_memory import copy_text
+from kinst.codegen.lower_stack import store_data
 from kinst.codegen.records import literal_keys
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.layout import HEADER_HALF, SITE_HEADER, STATE_AGG_DROPS
@@ -22,7 +23,7 @@ def aggregate(firing: Firing, action: typed.Aggregate) -> None:
     layout = next(a for a in firing.unit.layout.aggregations if a.index == action.aggregation.index)
     code = firing.code
     constant = layout.constant_keys is not None
-    keys = [] if constant else [lower(firing, key) for key in action.keys]
+    keys = [] if constant else [_key(firing, key) for key in action.keys]
     value = weight = const(1)
     if action.value is not None:
         narrow = scalar(firing, action.value)
@@ -98,7 +99,14 @@ def _constant_entry(
     return code.op("add", table, code.op("mul", index, layout.entry_size))
 
 
-def _store_keys(firing: Firing, layout: AggregationLayout, keys: list[Value | Text]) -> None:
+def _key(firing: Firing, key: typed.Expr) -> Value | Text | typed.Expr:
+    """The value of a key, or the key itself where it is stored straight from what it means."""
+    return key if isinstance(key, typed.Stack | typed.Symbol) else lower(firing, key)
+
+
+def _store_keys(
+    firing: Firing, layout: AggregationLayout, keys: list[Value | Text | typed.Expr]
+) -> None:
     """The keys as an entry holds them, gaps zeroed, in this CPU's working memory."""
     code = firing.code
     room = code.add(firing.temp(), TEMP_KEYS)
@@ -108,7 +116,9 @@ def _store_keys(firing: Firing, layout: AggregationLayout, keys: list[Value | Te
             code.store(const(0), code.add(room, at - 8))
     for field, value in zip(layout.keys, keys, strict=True):
         to = code.add(room, field.offset - 8)
-        if isinstance(value, Text):
+        if isinstance(value, typed.Expr):
+            store_data(firing, value, to)
+        elif isinstance(value, Text):
             copy_text(firing, value, to, field.size, pad=True)
         else:
             code.store(code.convert(value, 8 * field.size, typed.is_signed(field.type)), to)

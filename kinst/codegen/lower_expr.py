@@ -6,6 +6,7 @@ from __future__ import annotations
 from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.lower_builtins import bits_of, builtin
 from kinst.codegen.lower_memory import compare_texts, copy_text, load_string, load_word
+from kinst.codegen.lower_unwind import stack_depth
 from kinst.codegen.records import size_of
 from kinst.codegen.ssa import Value, const
 from kinst.codegen.walk import register_slot
@@ -47,6 +48,8 @@ def lower(firing: Firing, expr: typed.Expr) -> Lowered:
             machine = firing.unit.machine
             offset = machine.scratch.strings + firing.unit.strings[expr.value]
             return Text(const(machine.address(offset)), len(expr.value) + 1)
+        case typed.Builtin(name="stackdepth"):
+            return firing.code.convert(stack_depth(firing), bits_of(expr.type), signed=False)
         case typed.Builtin():
             return builtin(firing, expr.name, expr.type)
         case typed.RegisterRead():

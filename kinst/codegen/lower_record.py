@@ -6,6 +6,7 @@ from kinst.codegen.firing import Firing, Text
 from kinst.codegen.lower_builtins import timestamp
 from kinst.codegen.lower_expr import lower
 from kinst.codegen.lower_memory import copy_text
+from kinst.codegen.lower_stack import store_data
 from kinst.codegen.ssa import Value, const
 from kinst.core.layout import (
     RECORD_CLAUSE,
@@ -65,8 +66,10 @@ def fill(
     """Evaluate the values of one action straight into the record."""
     code = firing.code
     for expr, field in zip(values, fields, strict=True):
-        value = lower(firing, expr)
         to = code.add(record, field.offset)
+        if store_data(firing, expr, to):
+            continue
+        value = lower(firing, expr)
         if isinstance(value, Text):
             copy_text(firing, value, to, field.size)
         else:

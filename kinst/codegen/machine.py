@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa, PerCpu, Register
 from kinst.core.layout import Scratch
-from kinst.core.target import Access, Clock, Facts, ThreadTime
+from kinst.core.target import Access, Clock, Facts, ThreadTime, Unwinder
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Machine:
     trap_pc_offset: int = 0
     trap_pc_delta: int = 0
     thread_time: ThreadTime | None = None
+    unwinder: Unwinder | None = None
 
     def address(self, offset: int) -> int:
         """Of this offset of scratch."""
@@ -73,6 +74,7 @@ def target_machine(isa: Isa, facts: Facts, scratch: Scratch) -> Machine:
         isa.per_cpu, facts.builtins, isa.timestamp_asm,
         getattr(isa, "timestamp_constraints", "=r"), facts.clock,
         facts.trap_pc_offset, facts.trap_pc_delta, facts.thread_time,
+        facts.unwinder,
     )  # fmt: skip
 
 

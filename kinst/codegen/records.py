@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kinst.codegen.buckets import data_words
-from kinst.core.dtypes import DType, IntType, PointerType, StringType
+from kinst.core.dtypes import DType, IntType, PointerType, StackType, StringType, SymbolType
 from kinst.core.errors import KinstError
 from kinst.core.layout import RECORD_HEADER
 from kinst.core.probe import ProbeName
@@ -32,7 +32,7 @@ _PARTS = {
 
 def size_of(type_: DType, strsize: int) -> int:
     """Bytes of a stored value of this type."""
-    if isinstance(type_, (IntType, PointerType)):
+    if isinstance(type_, (IntType, PointerType, StackType, SymbolType)):
         return type_.size
     if isinstance(type_, StringType):
         return min(type_.size, strsize) if type_.size else strsize
@@ -40,6 +40,8 @@ def size_of(type_: DType, strsize: int) -> int:
 
 
 def _align(type_: DType) -> int:
+    if isinstance(type_, (StackType, SymbolType)):
+        return 8
     return type_.size if isinstance(type_, (IntType, PointerType)) else 1
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from kinst.codegen.machine import Machine
+from kinst.core.dtypes import StackType
 from kinst.dlang import typed
 
 
@@ -43,6 +44,20 @@ def register_slot(machine: Machine, index: int) -> int | None:
     return next((r.slot for r in machine.registers if r.index == index), None)
 
 
+def unwinding_slots(machine: Machine) -> frozenset[int]:
+    """The frame slots that the kernel's unwinder wants to know."""
+    if machine.unwinder is None:
+        return frozenset()
+    names = {name for _, name in machine.unwinder.registers}
+    return frozenset(r.slot for r in machine.registers if r.d_name in names)
+
+
+def most_frames(program: typed.Program) -> int:
+    """The number of frames of the program's longest stack(); 0 without one."""
+    stacks = (e.type for c in program.clauses for e in expressions(c) if isinstance(e, typed.Stack))
+    return max((t.frames for t in stacks if isinstance(t, StackType) and not t.user), default=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Reads:
     """What a clause reads of the frame: slots; those that the site's descriptor names, when it
@@ -65,7 +80,12 @@ def slots_read(clause: typed.Clause, machine: Machine) -> Reads:
                 slots |= set() if slot is None else {slot}
             else:
                 slots |= {r.slot for r in machine.registers}
+        elif isinstance(expr, typed.Stack):
+            if isinstance(expr.type, StackType) and not expr.type.user:
+                slots |= unwinding_slots(machine)
         elif isinstance(expr, typed.Builtin):
+            if expr.name == "stackdepth":
+                slots |= unwinding_slots(machine)
             if expr.name == "caller":
                 caller = True
                 slots.add(machine.sp_slot)

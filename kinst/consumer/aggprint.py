@@ -28,6 +28,7 @@ from kinst.consumer.aggregations import (
 )
 from kinst.consumer.clauses import INTEGER_WIDTH, traced_signed, traced_string
 from kinst.consumer.convert import Spec, Symbolise, Value, fixed, text
+from kinst.consumer.stacks import NO_NAMES, Names, is_address_data
 from kinst.core.records import Field
 from kinst.dlang.typed import AggFunction, Aggregation, Format, FormatPart, is_signed
 
@@ -47,6 +48,7 @@ class AggOptions:
     aggsortpos: int = 0
     aggzoom: bool = False
     rawbytes: bool = False
+    names: Names = NO_NAMES
 
 
 # --- Distributions -------------------------------------------------------------------------
@@ -133,7 +135,10 @@ def sorted_rows(tables: Sequence[Table], options: AggOptions) -> list[tuple[Key,
 # --- The default layout --------------------------------------------------------------------
 
 
-def _shown_key(value: Value, field: Field, raw: bool) -> str:
+def _shown_key(value: Value, field: Field, options: AggOptions) -> str:
+    raw = options.rawbytes
+    if isinstance(value, bytes) and is_address_data(field):
+        return options.names.data(value, field.type)
     if isinstance(value, bytes):
         return traced_string(value, KEY_STRING_WIDTH, False, raw)
     value &= (1 << 8 * field.size) - 1
@@ -154,7 +159,7 @@ def default_rows(tables: Sequence[Table], options: AggOptions) -> list[str]:
     fields = tables[0].keys
     rows = []
     for key, data in sorted_rows(tables, options):
-        parts = [_shown_key(v, f, options.rawbytes) for v, f in zip(key, fields, strict=True)]
+        parts = [_shown_key(v, f, options) for v, f in zip(key, fields, strict=True)]
         parts += [
             _shown_value(table, one, options.aggzoom)
             for table, one in zip(tables, data, strict=True)
@@ -201,7 +206,9 @@ def _value_text(part: FormatPart, spec: Spec, row: _Row, zoom: bool) -> str:
     return Spec(spec.conversion, spec.flags, spec.width, spec.precision, signed).format(number, str)
 
 
-def _part_text(part: FormatPart, row: _Row, symbolise: Symbolise, zoom: bool) -> str:
+def _part_text(
+    part: FormatPart, row: _Row, symbolise: Symbolise, zoom: bool, names: Names = NO_NAMES
+) -> str:
     if not part.conversion:
         return ""
     if part.conversion == "%":
@@ -216,6 +223,8 @@ def _part_text(part: FormatPart, row: _Row, symbolise: Symbolise, zoom: bool) ->
     if _is_value(part):
         return _value_text(part, spec, row, zoom)
     value, field = row.key()
+    if isinstance(value, bytes) and is_address_data(field):
+        return names.formatted(value, field.type, spec)
     if isinstance(value, int):
         signed = is_signed(field.type) and spec.conversion in "dicC"
         if not signed:
@@ -234,7 +243,7 @@ def formatted_rows(
         parts = []
         for part in format_.parts:
             parts.append(text(part.literal))
-            parts.append(_part_text(part, row, symbolise, options.aggzoom))
+            parts.append(_part_text(part, row, symbolise, options.aggzoom, options.names))
         rows.append("".join(parts))
     return rows
 

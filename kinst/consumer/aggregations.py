@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.consumer.rings import Bytes
+from kinst.consumer.stacks import is_address_data
 from kinst.core.dtypes import IntType, PointerType, StringType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE, Scratch
 from kinst.core.records import AggregationLayout, Field, KeyValue, ProgramLayout
@@ -235,7 +236,10 @@ class AggregationStore:
         columns: list[list[KeyValue]] = []
         for key in layout.keys:
             part = np.ascontiguousarray(taken[:, key.offset : key.offset + key.size])
-            if isinstance(key.type, StringType):
+            if is_address_data(key):
+                blob = part.tobytes()
+                columns.append([blob[i : i + key.size] for i in range(0, len(blob), key.size)])
+            elif isinstance(key.type, StringType):
                 blob = part.tobytes()
                 columns.append(
                     [

@@ -15,6 +15,7 @@ import numpy as np
 
 from kinst.consumer.convert import Spec, Symbolise, Value, fixed, stack, text
 from kinst.consumer.rings import Bytes
+from kinst.consumer.stacks import NO_NAMES, Names, is_address_data
 from kinst.core.dtypes import StringType
 from kinst.core.layout import RECORD_PROBE
 from kinst.core.records import ClauseLayout, Field
@@ -42,6 +43,7 @@ class TraceStyle:
     quiet: bool
     raw: bool
     symbolise: Symbolise
+    names: Names = NO_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +229,11 @@ def _printf(out: _Template, action: Printf, fields: Sequence[Field], style: Trac
 
 
 def _trace(out: _Template, field: Field, style: TraceStyle) -> None:
+    if is_address_data(field):
+        out.column(
+            "%s", lambda rows: [style.names.data(v, field.type) for v in bytes_of(rows, field)]
+        )
+        return
     if is_string(field):
         out.column(
             "%s",

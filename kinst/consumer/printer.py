@@ -65,7 +65,7 @@ class Printer:
         self._sizes = {one.clause: one.size for one in layout.clauses}
         style = TraceStyle(
             self._display.quiet, self._display.aggregations.rawbytes,
-            symbolise,
+            symbolise, self._display.aggregations.names,
         )  # fmt: skip
         by_index = {one.index: one for one in program.clauses}
         self._steps: dict[int, tuple[Step, ...]] = {

@@ -200,6 +200,42 @@ def spelled(type_: DType, name: str = "") -> str:
     return f"{own} {name}" if name else own
 
 
+@dataclass(frozen=True, slots=True)
+class StackType(DType):
+    """A recorded stack: `frames` u64 return addresses, the first the probed pc, zeros behind.
+
+    user: of the current process; then its pid comes first, as one more u64."""
+
+    frames: int
+    user: bool = False
+
+    @property
+    def size(self) -> int:
+        return 8 * (self.frames + self.user)
+
+    def __str__(self) -> str:
+        return "stack"
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolType(DType):
+    """A recorded address that is shown as a name: kind sym, func, mod, or, of the current
+    process and with its pid as one more u64 in front, uaddr, usym, ufunc, umod."""
+
+    kind: str
+
+    @property
+    def user(self) -> bool:
+        return self.kind[0] == "u"
+
+    @property
+    def size(self) -> int:
+        return 16 if self.user else 8
+
+    def __str__(self) -> str:
+        return "_usymaddr" if self.user else "_symaddr"
+
+
 CHAR = IntType(1, True, "char")
 INT8 = IntType(1, True, "int8_t")
 UINT8 = IntType(1, False, "uint8_t")

@@ -84,6 +84,9 @@ CONTEXT_CALLER = 10
 CONTEXT_ARGS = 11  # ten u64
 CONTEXT_EXECNAME = 21  # 32 bytes, NUL-terminated
 CONTEXT_SLOTS = 25
+# Behind them: how many frames the host found on the stack, and as many words as the program's
+# longest stack() asks for: those frames, zeros behind.
+CONTEXT_STACK = CONTEXT_SLOTS
 
 
 @dataclass(frozen=True, slots=True)

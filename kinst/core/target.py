@@ -78,6 +78,23 @@ class ThreadTime:
 
 
 @dataclass(frozen=True, slots=True)
+class Unwinder:
+    """The kernel's own unwinder, to be called in the context of a probe.
+
+    address: of a C function (saved registers, u64 store[], u32 entries, u32 skip) that stores
+    the saved pc and then return addresses, at most `entries`, and returns how many.  It reads
+    stacks only where it has checked them, in any context.
+    size: bytes of the saved registers; registers: (offset in them, D name of a register, "" for
+    the program counter); constants: (offset, value).  All else there is zero.
+    """
+
+    address: int
+    size: int
+    registers: tuple[tuple[int, str], ...]
+    constants: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What a personality knows of the running kernel, once its place in memory is known.
 
@@ -90,6 +107,7 @@ class Facts:
     the C function that looks up a BUG or WARN trap by its address (first argument); it must be
     hooked as fault_hook is, because such traps may then be planted.
     per_cpu_bases: the per-CPU base register's value on each CPU, in CPU order.
+    unwinder: None where the kernel has none that clauses can call.
     """
 
     os: str
@@ -106,6 +124,7 @@ class Facts:
     clock: Clock | None
     bug_hook: int = 0
     thread_time: ThreadTime | None = None
+    unwinder: Unwinder | None = None
 
 
 class Personality(Protocol):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from kinst.core.dtypes import INT, INT64, UINT64, StringType, VoidType
 from kinst.core.errors import DError, Span
 from kinst.dlang import builtins, tree, typed
+from kinst.dlang.actions_data import STACKS, SYMBOLS, data_expression
 from kinst.dlang.aggregates import Aggregations, aggregate, parts_of
 from kinst.dlang.convert import cast, is_integer, is_scalar, is_zero, same
 from kinst.dlang.expressions import check, is_aggregation, without_void
@@ -89,6 +90,13 @@ def _printf(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.
     for at in stars:
         args[at] = cast(args[at], INT)
     return typed.Printf(node.span, format_, tuple(args))
+
+
+def _data(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+    """stack(), sym() and the like: what they record is traced."""
+    expr = data_expression(node, scope)
+    assert expr is not None
+    return typed.Trace(node.span, expr)
 
 
 def _exit(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
@@ -241,5 +249,6 @@ _HANDLERS: dict[str, _Handler] = {
     "printf": _printf,
     "trace": _trace,
     "trunc": _trunc,
+    **dict.fromkeys(STACKS | SYMBOLS, _data),
 }
 assert frozenset(_HANDLERS) == builtins.ACTIONS

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kinst.core.dtypes import INT64, UINT64, DType, IntType, PointerType, VoidType
+from kinst.core.dtypes import (
+    INT64,
+    UINT64,
+    DType,
+    IntType,
+    PointerType,
+    StackType,
+    SymbolType,
+    VoidType,
+)
 from kinst.core.errors import DError, Span
 from kinst.dlang import builtins, tree, typed
+from kinst.dlang.actions_data import data_expression
 from kinst.dlang.convert import (
     cast,
     common,
@@ -110,6 +120,8 @@ def _merged(before: DType, now: DType) -> DType | None:
     """The key type that holds values of both types, or None."""
     if isinstance(before, IntType) and isinstance(now, IntType):
         return before if same(before, now) else common(before, now)
+    if isinstance(before, StackType | SymbolType):
+        return before if before == now else None
     if is_string(before) and is_string(now):
         return wider_string(before, now)
     if is_string_like(before) and is_string_like(now):
@@ -184,7 +196,7 @@ def _keys(nodes: Sequence[tree.Expr], scope: Scope) -> list[typed.Expr]:
     for number, node in enumerate(nodes, 1):
         kind = "aggregation"
         if not is_aggregation(node):
-            key = check(node, scope)
+            key = data_expression(node, scope) or check(node, scope)
             if not isinstance(key.type, VoidType):
                 keys.append(key)
                 continue

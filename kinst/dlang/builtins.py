@@ -48,6 +48,7 @@ def _table() -> dict[str, BuiltinVariable]:
         ("probefunc", function, everywhere, "third part of the probe's name"),
         ("probemod", part, everywhere, "second part of the probe's name"),
         ("probename", part, everywhere, "last part of the probe's name"),
+        ("stackdepth", typedef("uint32_t"), kernel, "frames of the kernel's stack"),
         ("probeprov", part, everywhere, "first part of the probe's name"),
         ("tid", typedef("id_t"), everywhere, "id of the current thread"),
         ("timestamp", UINT64, everywhere, "nanoseconds since a fixed moment"),
@@ -69,7 +70,7 @@ ARRAYS = frozenset({"regs"})
 ARRAYS_NOT_YET = frozenset({"args", "uregs"})
 VARIABLES_NOT_YET = words(
     "curcpu curlwpsinfo curpsinfo cwd errno execargs inet ipl jid jailname locals root"
-    " stackdepth ucaller ustackdepth zonename usermode"
+    " ucaller ustackdepth zonename usermode"
 )
 
 
@@ -96,10 +97,13 @@ AGGREGATING = {
         AggregatingFunction("sum", 1, 1),
     )
 }
-ACTIONS = words("clear denormalize exit normalize printa printf trace trunc")
+ACTIONS = words(
+    "clear denormalize exit func mod normalize printa printf stack sym trace trunc uaddr ufunc umod"
+    " ustack usym"
+)
 ACTIONS_NOT_YET = words(
-    "breakpoint chill commit discard freopen ftruncate jstack mod panic print printm printt raise"
-    " setopt speculate stack stop sym system tracemem uaddr umod ustack usym func ufunc"
+    "breakpoint chill commit discard freopen ftruncate jstack panic print printm printt raise"
+    " setopt speculate stop system tracemem"
 )
 FUNCTIONS_NOT_YET = words(
     "alloca basename bcopy cleanpath copyin copyinstr copyinto copyout copyoutstr d_path"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kinst.core.dtypes import DType, IntType, PointerType, StringType
+from kinst.core.dtypes import DType, IntType, PointerType, StackType, StringType, SymbolType
 from kinst.core.errors import DError, Span
 from kinst.dlang import typed
 from kinst.dlang.source import to_text
@@ -145,6 +145,10 @@ def _conversion(scanner: _Scanner, literal: bytes) -> Conversion:
 
 def _fits(letter: str, type_: DType) -> bool:
     prototype = _PROTOTYPES[letter]
+    if letter == "k" or isinstance(type_, StackType):
+        return letter == "k" and isinstance(type_, StackType)
+    if isinstance(type_, SymbolType):
+        return letter == ("A" if type_.user else "a")
     if prototype == _TEXT:
         return isinstance(type_, StringType)
     if prototype == _ADDRESS:

@@ -41,9 +41,11 @@ class Options:
     rawbytes: bool = False
     specsize: int = 32 << 10
     stackframes: int = 20
+    stackindent: int = 14
     statusrate: int = _SECOND
     strsize: int = 256
     switchrate: int = _SECOND
+    ustackframes: int = 100
     zdefs: bool = False
 
     def with_option(self, name: str, value: str | None) -> Options:
@@ -76,7 +78,6 @@ PENDING: dict[str, tuple[object, ...]] = {
     "nspec": (),
     "rawbytes": (False,),
     "specsize": (),
-    "stackframes": (),
 }
 
 _Value = bool | int | str
@@ -143,6 +144,13 @@ def parse_number(name: str, value: str | None) -> int:
     return int(value)
 
 
+def parse_frames(name: str, value: str | None) -> int:
+    frames = parse_number(name, value)
+    if not frames:
+        raise _bad(name, value, "1 or more")
+    return frames
+
+
 def parse_strsize(name: str, value: str | None) -> int:
     size = parse_size(name, value)
     if size >= 2**32:
@@ -182,10 +190,12 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "quiet": parse_boolean,
     "rawbytes": parse_boolean,
     "specsize": parse_size,
-    "stackframes": parse_number,
+    "stackframes": parse_frames,
+    "stackindent": parse_number,
     "statusrate": parse_rate,
     "strsize": parse_strsize,
     "switchrate": parse_rate,
+    "ustackframes": parse_frames,
     "zdefs": parse_boolean,
 }
 NAMES = frozenset(_PARSERS)

@@ -16,11 +16,14 @@ from kinst.dlang import builtins, tree, typed
 class Environment:
     """registers: names such as R_RAX -> the index that regs[] takes; they are constants in D.
     strsize: bytes of a string without a bound of its own (the strsize option).
-    types: the types of the traced kernel, None where there is none."""
+    types: the types of the traced kernel, None where there is none.  stackframes, ustackframes:
+    of stack() and ustack() without a number."""
 
     registers: Mapping[str, int] = field(default_factory=dict)
     strsize: int = 256
     types: TypeSource | None = None
+    stackframes: int = 20
+    ustackframes: int = 100
 
 
 class Scope:

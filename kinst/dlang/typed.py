@@ -206,6 +206,20 @@ class SymbolAddress(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Stack(Expr):
+    """stack(n) or ustack(n), whose type is a StackType: recorded and used as a key, never
+    computed with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol(Expr):
+    """sym(address) and the like, whose type is a SymbolType: recorded and used as a key, never
+    computed with."""
+
+    address: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class FormatPart:
     """One piece of a printf format.
 

@@ -14,6 +14,7 @@ from kinst.core.target import Access, Clock, Facts
 from kinst.image.btf import Btf
 from kinst.targets.linux_memory import MASK, Kernel
 from kinst.targets.linux_time import thread_time
+from kinst.targets.linux_unwind import unwinder
 
 NANOSECONDS = 1_000_000_000
 # Linux maps its image at this address plus phys_base (x86: __START_KERNEL_map).
@@ -198,4 +199,5 @@ def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
         bug_hook=optional("find_bug"),
         clock=ticks,
         thread_time=thread_time(kernel, btf, task or 0, bases[0], ticks),
+        unwinder=unwinder(kernel, btf, isa),
     )

@@ -76,7 +76,7 @@ def test_bad_values(name: str, text: str | None) -> None:
 
 
 def test_unknown_options_are_refused() -> None:
-    for name in ("nope", "", "ustackframes", "grabanon", "x" * 5000):
+    for name in ("nope", "", "ustackstrsize", "grabanon", "x" * 5000):
         with pytest.raises(KinstError, match="unknown option"):
             Options().with_option(name, None)
     with pytest.raises(KinstError, match="did you mean bufsize"):
@@ -86,7 +86,7 @@ def test_unknown_options_are_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [("flowindent", None), ("rawbytes", None), ("cpp", None), ("bufpolicy", "ring"),
-     ("bufresize", "manual"), ("nspec", "2"), ("dynvarsize", "1m"), ("stackframes", "5"),
+     ("bufresize", "manual"), ("nspec", "2"), ("dynvarsize", "1m"),
      ("specsize", "1k"), ("cleanrate", "1s")],
 )  # fmt: skip
 def test_what_is_not_acted_upon_is_refused(name: str, text: str | None) -> None:

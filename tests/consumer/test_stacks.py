@@ -1,0 +1,79 @@
+"""Stacks and symbols as text.  Expected output: libdtrace's dt_print_stack() and dt_print_sym()
+as the Dynamic Tracing Guide shows them ("stack()", "sym()")."""
+
+from __future__ import annotations
+
+import struct
+
+from kinst.consumer.convert import Spec
+from kinst.consumer.stacks import Names, Symbol
+from kinst.core.dtypes import StackType, SymbolType
+
+FUNCTIONS = {0x1000: ("vmlinux", "inner"), 0x2000: ("vmlinux", "outer"), 0x3000: ("ext4", "far")}
+
+
+def kernel(address: int) -> Symbol | None:
+    start = address & ~0xFFF
+    return Symbol(*FUNCTIONS[start], start) if start in FUNCTIONS else None
+
+
+def user(pid: int, address: int) -> Symbol | None:
+    return Symbol(f"program{pid}", "", 0) if address == 0x400000 else None
+
+
+NAMES = Names(kernel, user)
+
+
+def words(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}Q", *values)
+
+
+def test_a_stack_ends_at_the_first_zero() -> None:
+    text = NAMES.data(words(0x1000, 0x2013, 0x9999, 0, 0x3000), StackType(5))
+    assert text == (
+        "\n              vmlinux`inner\n              vmlinux`outer+0x13\n              0x9999\n"
+    )
+
+
+def test_a_full_and_an_empty_stack() -> None:
+    assert NAMES.data(words(0x3001), StackType(1)) == "\n              ext4`far+0x1\n"
+    assert NAMES.data(words(0, 0), StackType(2)) == "\n"
+
+
+def test_inlined_functions_stand_above_their_frame() -> None:
+    """The second frame is a return address: the copy that called ends just before it."""
+    asked = []
+
+    def copies(address: int) -> list[str]:
+        asked.append(address)
+        return ["deep", "shallow"] if address == 0x2012 else []
+
+    text = Names(kernel, user, copies, indent=2).data(words(0x1004, 0x2013), StackType(2))
+    assert asked == [0x1004, 0x2012]
+    assert text.splitlines() == [
+        "",
+        "  vmlinux`inner+0x4",
+        "  vmlinux`deep (inlined)",
+        "  vmlinux`shallow (inlined)",
+        "  vmlinux`outer+0x13",
+    ]
+
+
+def test_a_user_stack_begins_with_the_process() -> None:
+    text = NAMES.data(words(7, 0x400000, 0x500000, 0), StackType(3, True))
+    assert text == "\n              program7`0x400000\n              0x500000\n"
+
+
+def test_symbols_take_fifty_columns() -> None:
+    for kind, shown in (("sym", "vmlinux`outer"), ("func", "vmlinux`outer"), ("mod", "vmlinux")):
+        assert NAMES.data(words(0x2013), SymbolType(kind)) == "  " + shown.ljust(50)
+    assert NAMES.data(words(5), SymbolType("mod")).rstrip() == "  0x5"
+    assert NAMES.data(words(7, 0x400000), SymbolType("umod")).rstrip() == "  program7"
+    assert NAMES.data(words(7, 5), SymbolType("uaddr")).rstrip() == "  0x5"
+
+
+def test_conversions() -> None:
+    spec = Spec("k", "-", 4, None, False)
+    assert NAMES.formatted(words(0x1000), StackType(1), spec) == "\n    vmlinux`inner\n"
+    spec = Spec("a", "", 20, None, False)
+    assert NAMES.formatted(words(0x1001), SymbolType("sym"), spec) == "vmlinux`inner".rjust(20)
