@@ -94,8 +94,8 @@ def _checked(
     environment = Environment(
         {r.d_name: r.index for r in isa.registers},
         options.strsize,
-        options.stackframes,
-        options.ustackframes,
+        stackframes=options.stackframes,
+        ustackframes=options.ustackframes,
     )
     program = compile_programs(programs, environment)
     texts, first = [], 0
