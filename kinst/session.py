@@ -22,6 +22,7 @@ from kinst.providers import load_all
 from kinst.session_build import Built, Parts, build, fill, split
 from kinst.session_conditions import with_conditions
 from kinst.session_counters import counters_room
+from kinst.session_file import of_file, show_in_file
 from kinst.session_inline import expanded, wants_expansion
 from kinst.session_kernel import RunningKernel
 from kinst.session_layout import scratch_needed, sizes
@@ -40,6 +41,8 @@ MOST_LINES = 20_000  # instructions of one listing that are shown with their sou
 
 def run(request: Request, report: Report) -> int:
     """Do what the command line says; the exit status.  Raises KinstError."""
+    if of_file(request):
+        return show_in_file(request, report)
     isa = isa_of(request)
     compiled = compile_request(request, isa, target_pid=0)
     report.stage("compile D")

@@ -8,11 +8,11 @@ from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import translate
 from functools import cached_property
+from typing import Protocol
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import Flow, Instruction, Isa
 from kinst.core.probe import Function
-from kinst.core.target import Personality, Target
 
 _GLOB = re.compile(r"[*?\[]")
 COLD = ".cold"  # of a function's unlikely part, by gcc
@@ -20,10 +20,27 @@ _ORDINAL = re.compile(r"(.+)@([0-9]+)\Z")
 SUGGESTION_SPREAD = 3  # how much longer or shorter than the wrong name a suggestion may be
 
 
+class Code(Protocol):
+    """Where instructions are read from: a target, or a file in its place."""
+
+    def read(self, address: int, size: int) -> bytes: ...
+
+
+class Names(Protocol):
+    """What of a personality (core.target.Personality) is asked here."""
+
+    def functions(self) -> Sequence[Function]: ...
+    def lookup(self, name: str) -> Sequence[Function]: ...
+    def glob(self, pattern: str) -> Sequence[Function]: ...
+    def function_at(self, address: int) -> Function | None: ...
+    def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]: ...
+    def is_fatal(self, address: int) -> bool: ...
+
+
 class RunningKernel:
     """Implements core.kernel.Kernel over a target and its personality; answers are cached."""
 
-    def __init__(self, target: Target, personality: Personality, isa: Isa) -> None:
+    def __init__(self, target: Code, personality: Names, isa: Isa) -> None:
         self._target = target
         self._personality = personality
         self.isa = isa

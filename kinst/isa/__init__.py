@@ -28,3 +28,12 @@ def load(name: str) -> Isa:
         raise KinstError(f"no instruction set is called {name!r}", hint)
     isa: Isa = importlib.import_module(f"{__name__}.{name}").ISA
     return isa
+
+
+def of_machine(machine: int) -> Isa | None:
+    """The instruction set of an ELF file's e_machine, or None when there is none."""
+    for name in names():
+        isa: Isa | None = getattr(importlib.import_module(f"{__name__}.{name}"), "ISA", None)
+        if isa is not None and isa.elf_machine == machine:
+            return isa
+    return None

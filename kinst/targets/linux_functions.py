@@ -56,7 +56,8 @@ class FunctionTable:
         rows = np.concatenate([functions, labels])
         names = np.array(symbols.names_of(rows), dtype=object)
         keep = np.array([not name.startswith(PADDING) for name in names], dtype=np.bool_)
-        keep[len(functions) :] &= [not MARKERS.match(name) for name in names[len(functions) :]]
+        marks = [not MARKERS.match(name) for name in names[len(functions) :]]
+        keep[len(functions) :] &= np.array(marks, dtype=np.bool_)
         rows, names = rows[keep], names[keep]
         rank = np.full(len(rows), 2, dtype=np.int8)
         rank[symbols.binding[rows] == STB_WEAK] = 1
