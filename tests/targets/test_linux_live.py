@@ -103,7 +103,7 @@ def archive(busybox: Path, helper: Path) -> bytes:
 class Guest:
     """A booted kernel with a shell, and its memory."""
 
-    def __init__(self, prepared: Prepared, folder: Path, append: str) -> None:
+    def __init__(self, prepared: Prepared, folder: Path, append: str, cpus: int = 2) -> None:
         initrd = folder / "initrd"
         source, helper = folder / "helper.c", folder / "helper"
         source.write_text(HELPER)
@@ -116,7 +116,7 @@ class Guest:
         self.ram = mmap.mmap(self.fd, size)
         command = [
             "qemu-system-x86_64", "-machine", "q35,accel=tcg,memory-backend=mem", "-cpu",
-            "max,la57=off", "-smp", "2", "-m", str(MEGABYTES), "-object",
+            "max,la57=off", "-smp", str(cpus), "-m", str(MEGABYTES), "-object",
             f"memory-backend-file,id=mem,size={MEGABYTES}M,mem-path=/proc/self/fd/{self.fd},share=on",
             "-kernel", str(prepared.kernel), "-initrd", str(initrd), "-append",
             f"console=ttyS0 quiet panic=-1 {append}", "-nographic", "-nodefaults", "-serial",
@@ -219,14 +219,15 @@ class Attached:
 def booted(
     prepared: Prepared, vmlinux: Elf, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Attached]]:
-    """A function: "nokaslr" or "kaslr" -> the one guest booted so, attached to."""
+    """A function: "nokaslr", "kaslr" or "one cpu" -> the one guest booted so, attached to."""
     started: dict[str, Attached] = {}
     guests: list[Guest] = []  # also those that did not come up
 
     def boot(mode: str) -> Attached:
         if mode not in started:
-            folder = tmp_path_factory.mktemp(mode)
-            guest = Guest(prepared, folder, "nokaslr" if mode == "nokaslr" else "")
+            folder = tmp_path_factory.mktemp(mode.replace(" ", "-"))
+            append, cpus = "nokaslr" if mode == "nokaslr" else "", 1 if mode == "one cpu" else 2
+            guest = Guest(prepared, folder, append, cpus)
             guests.append(guest)
             guest.wait_ready()
             started[mode] = Attached(guest, vmlinux, folder / "cache")
@@ -433,8 +434,12 @@ def tracing(guest: Guest, tracer: str, functions: str = "") -> None:
 
 
 def test_ftrace_leaves_claimed_functions_alone(booted: Callable[[str], Attached]) -> None:
-    """The last test of this guest: in the end ftrace is made to stop itself."""
-    attached = booted("kaslr")
+    """The last test of this guest: in the end ftrace is made to stop itself.
+
+    One CPU: QEMU before 8.1 translates code without holding its page, so that with two a
+    breakpoint that ftrace pokes and takes away again may stay in the translated code (both CPUs
+    were then seen to trap there for ever, one time in some 20)."""
+    attached = booted("one cpu")
     guest, linux = attached.guest, attached.linux
     read, write = (linux.lookup(n)[0].address for n in ("vfs_read", "vfs_write"))
     # One that ftrace uses is refused, one that it does not is not.
