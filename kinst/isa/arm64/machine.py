@@ -17,6 +17,8 @@ HOST_MACHINES = ("aarch64",)  # os.uname().machine of hosts that could run it wi
 # The first line is the machine's own UART, a PL011 (an empty name); the others are PCI cards.
 SERIAL = ("", "pci-serial", "pci-serial")
 CONSOLE = "ttyAMA0"
+PORTS = ("ttyS0", "ttyS1")  # what the guest calls the other two: output and control
+PARAMETERS = ""
 
 PC = "pc"
 
