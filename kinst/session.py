@@ -71,12 +71,10 @@ def run(request: Request, report: Report) -> int:
         personality = attach(target, isa, elf)
         report.stage("boot")
         kernel = RunningKernel(target, personality, isa)
-        slide = personality.facts.slide
-        text = ((elf.address("_text") or 0) + slide, (elf.address("_etext") or 0) + slide)
         if commanded and not request.compile_only:
             pid = target.prepare_command(request.command)
             compiled = compile_request(request, isa, target_pid=pid)
-        traced = Traced(isa, target, personality, kernel, text, elf.path)
+        traced = Traced(isa, target, personality, kernel, personality.text, elf.path)
         if wants_expansion(compiled):
             compiled = expanded(request, compiled, traced, elf, files, report)
             if request.show_program:

@@ -117,12 +117,23 @@ def own_context(clock: HostClock, cpu: int = 0, arguments: tuple[int, ...] = ())
     )
 
 
+def _thread(target: Target, facts: Facts, cpu: int) -> int:
+    """Address of the thread that a stopped CPU runs, where a register has it."""
+    registers = target.registers(cpu)
+    found = (registers.get(name, 0) for name in facts.thread_registers)
+    return next((value for value in found if value), 0)
+
+
 def read_access(target: Target, facts: Facts, cpu: int, access: Access) -> int | bytes:
     """The value of a built-in of the traced kernel on one CPU; the machine is stopped.
 
     Raises TargetError where memory is not mapped.
     """
-    if access.per_cpu is None:
+    if access.thread:
+        pointer = _thread(target, facts, cpu)
+        if not access.offsets:
+            return pointer
+    elif access.per_cpu is None:
         pointer = access.address
     else:
         where = facts.per_cpu_bases[cpu] + access.per_cpu

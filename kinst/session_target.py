@@ -141,13 +141,13 @@ def attach(target: Target, isa: Isa, elf: Elf) -> linux.Linux:
         text = target.find_text()
         text = (elf.address("_text") or 0) if text is None else text
         personality = linux.attach(target, elf, text, isa=isa.name)
-        target.set_root(personality.page_table_root(), personality.page_table_levels())
+        target.set_tables(personality.page_tables())
         return personality
     assert isinstance(target, vm.Vm)
     target.wait_ready(BOOT_SECONDS)
     target.stop()
     personality = linux.attach(target, elf, target.find_text(), isa=isa.name, hook_bugs=True)
-    target.set_root(personality.page_table_root(), personality.page_table_levels())
+    target.set_tables(personality.page_tables())
     ticks = elf.address("jiffies_64")
     if ticks is not None:
         target.watch_heartbeat(ticks + personality.facts.slide)

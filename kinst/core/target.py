@@ -44,6 +44,8 @@ class Access:
     None), then add the first offset and load a pointer, and so on; the last offset is where
     the value lies: `size` bytes, or, with string True, at most `size` bytes of text.
     direct: the per-CPU load itself is the value (offsets empty).
+    thread: start from the current thread's address, which the ISA keeps in a register
+    (PerCpu.thread), in place of a load; per_cpu is None then.
     """
 
     per_cpu: int | None
@@ -52,6 +54,7 @@ class Access:
     signed: bool = False
     string: bool = False
     address: int = 0
+    thread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,8 @@ class Facts:
     the C function that looks up a BUG or WARN trap by its address (first argument); it must be
     hooked as fault_hook is, because such traps may then be planted.
     per_cpu_bases: the per-CPU base register's value on each CPU, in CPU order.
+    thread_registers: for accesses that start from the current thread: registers by the stub's
+    names, of which the first that is there and not 0 has its address.
     unwinder: None where the kernel has none that clauses can call.
     """
 
@@ -125,6 +130,7 @@ class Facts:
     bug_hook: int = 0
     thread_time: ThreadTime | None = None
     unwinder: Unwinder | None = None
+    thread_registers: tuple[str, ...] = ()
 
 
 class Personality(Protocol):
@@ -183,8 +189,8 @@ class Personality(Protocol):
         """Data writes that undo claims(), to be made when the sites are as they were."""
         ...
 
-    def page_table_root(self) -> int:
-        """Physical address of the page tables that map the kernel in every context."""
+    def page_tables(self) -> int:
+        """Address of the top level of the page tables that map the kernel in every context."""
         ...
 
     def frame_rule(self, address: int) -> tuple[str, int, int] | None:

@@ -83,10 +83,10 @@ class GdbStub:
         address: int = self._paging.find_text(self._physical.read_physical, self._memory.root)
         return address
 
-    def set_root(self, physical: int, levels: int) -> None:
-        """Use the page tables at this physical address from now on."""
+    def set_tables(self, address: int) -> None:
+        """Use the page tables whose top level is at this virtual address from now on."""
         if self._memory is not None:
-            self._memory.set_root(self._paging.Root(physical, levels))
+            self._memory.set_tables(address)
 
     def read(self, address: int, size: int) -> bytes:
         """Memory as a CPU in kernel mode sees it, if there is one; stopped."""

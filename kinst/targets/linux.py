@@ -19,20 +19,15 @@ from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
 from kinst.core.target import Clock, Facts
 from kinst.image.btf import Btf, open_btf
-from kinst.image.elf import Elf, build_id_in
+from kinst.image.elf import SHF_EXECINSTR, Elf, build_id_in
 from kinst.image.orc import Orc, open_orc
 from kinst.image.tables import KernelTables
-from kinst.targets.linux_facts import (
-    ISA_NAMES,
-    clock,
-    gather,
-    page_table_levels,
-    page_table_root,
-)
+from kinst.targets.linux_facts import clock, gather
 from kinst.targets.linux_ftrace import Ftrace, FtraceRecord
 from kinst.targets.linux_functions import MODULE, FunctionTable
 from kinst.targets.linux_memory import MASK, Kernel, Memory
 from kinst.targets.linux_modules import ModuleRules, Modules
+from kinst.targets.linux_names import names_of
 from kinst.targets.linux_refusals import Refusals
 
 # How far after the text's start the banner of an unknown kernel is searched.
@@ -57,7 +52,7 @@ class Linux:
 
     def clock(self) -> Clock | None:
         """facts.clock, read anew: its now_ns is the last tick's."""
-        return clock(self._kernel, self._btf, ISA_NAMES[self._isa], self.facts.per_cpu_bases[0])
+        return clock(self._kernel, self._btf, names_of(self._isa), self.facts.per_cpu_bases[0])
 
     def functions(self) -> Sequence[Function]:
         """Every function of the kernel under its canonical name, in address order, and then of
@@ -150,14 +145,15 @@ class Linux:
         rule = orc.rule(address if module else address - self._kernel.slide & MASK)
         return None if rule is None else (rule.register, rule.offset, rule.return_address)
 
-    def page_table_root(self) -> int:
-        """Physical address of the page tables that map the kernel in every context.  Raises
-        KinstError where the kernel does not have x86's symbols for it."""
-        return page_table_root(self._kernel)
+    def page_tables(self) -> int:
+        """Address of the top level of the page tables that map the kernel in every context.
+        Raises KinstError where the kernel has no symbol for it."""
+        return self._kernel.symbol(names_of(self._isa).page_tables)
 
-    def page_table_levels(self) -> int:
-        """Levels of those page tables: 4, or 5 with 57-bit addresses."""
-        return page_table_levels(self._kernel)
+    @property
+    def text(self) -> tuple[int, int]:
+        """[start, end) of the kernel's own text, as it runs."""
+        return self._kernel.symbol("_stext"), self._kernel.symbol("_etext")
 
 
 def _running_banner(memory: Memory, text_base: int) -> str:
@@ -178,21 +174,40 @@ def _running_banner(memory: Memory, text_base: int) -> str:
     return ""
 
 
-def _verify(kernel: Kernel, text_base: int) -> None:
-    """Compare the build-id in memory to the file's; raises KinstError that names both."""
-    elf = kernel.elf
-    notes, end = elf.address("__start_notes"), elf.address("__stop_notes")
-    if notes is None or end is None:
-        raise KinstError(f"{elf.path}: no kernel notes (not a vmlinux?)")
+def _slides(elf: Elf, text_base: int) -> list[int]:
+    """How far the running kernel may lie from where it was linked, likeliest first.
+
+    What a walk of page tables finds is where executable mappings begin, which is not the same
+    place of the image on every ISA: _text, or _stext, or the first section with code.
+    """
+    code = [s.address for s in elf.sections if s.flags & SHF_EXECINSTR and s.address]
+    linked = (elf.address("_text"), elf.address("_stext"), min(code, default=None))
+    return list(dict.fromkeys(text_base - at for at in linked if at is not None))
+
+
+def _build_id(kernel: Kernel, notes: tuple[int, int]) -> str:
+    """The build-id in memory, or "" where there is none."""
     try:
-        running = build_id_in(kernel.read(notes + kernel.slide & MASK, end - notes))
+        return build_id_in(kernel.read(notes[0] + kernel.slide & MASK, notes[1] - notes[0]))
     except KinstError:
-        running = ""
-    if running and running == elf.build_id:
-        return
+        return ""
+
+
+def _verified(memory: Memory, elf: Elf, text_base: int) -> Kernel:
+    """The kernel at the slide where the build-id in memory is the file's; raises KinstError
+    that names both where there is none."""
+    first, last = elf.address("__start_notes"), elf.address("__stop_notes")
+    if first is None or last is None:
+        raise KinstError(f"{elf.path}: no kernel notes (not a vmlinux?)")
+    kernels = [Kernel(memory, elf, slide) for slide in _slides(elf, text_base)]
+    found = [_build_id(kernel, (first, last)) for kernel in kernels]
+    for kernel, running in zip(kernels, found, strict=True):
+        if running and running == elf.build_id:
+            return kernel
+    running = next((text for text in found if text), "")
     banner = elf.address("linux_banner")
     name = elf.read(banner, 96).split(b"\0")[0].decode("utf-8", "replace") if banner else ""
-    words = _running_banner(kernel.memory, text_base).split()
+    words = _running_banner(memory, text_base).split()
     theirs = " ".join(words[:3]) or "not known"
     raise KinstError(
         f"the running kernel is {theirs} (build-id {running or 'not found'}), "
@@ -213,16 +228,14 @@ def attach(
     """Attach to a running Linux kernel.
 
     memory: the kernel's virtual memory.  elf: its vmlinux.  text_base: the running address of
-    _text (KASLR).  cache: the folder for saved indexes; kinst's own when None.  hook_bugs:
+    its first code (KASLR).  cache: the folder for saved indexes; kinst's own when None.  hook_bugs:
     the caller promises to hook facts.bug_hook, and BUG and WARN traps may be planted; without
     it they are refused.  Raises KinstError when the file is another kernel's, or has no
     symbols or BTF.
     """
-    linked = elf.address("_text")
-    if linked is None:
+    if elf.address("_text") is None:
         raise KinstError(f"{elf.path}: no symbol _text", "a Linux vmlinux is needed")
-    kernel = Kernel(memory, elf, text_base - linked)
-    _verify(kernel, text_base)
+    kernel = _verified(memory, elf, text_base)
     btf = open_btf(elf, cache or cache_folder())
     if btf is None:
         raise KinstError(

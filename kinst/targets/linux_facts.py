@@ -1,4 +1,4 @@
-"""Facts of a running Linux kernel: built-ins, CPUs, the clock, its page tables.
+"""Facts of a running Linux kernel: built-ins, CPUs, the clock.
 
 Sources: the kernel's include/linux/sched.h, include/linux/timekeeper_internal.h and
 arch/x86/kernel/tsc.c for the meaning; where members lie comes from the kernel's own BTF.
@@ -7,36 +7,33 @@ arch/x86/kernel/tsc.c for the meaning; where members lie comes from the kernel's
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 
 from kinst.core.errors import KinstError
 from kinst.core.target import Access, Clock, Facts
 from kinst.image.btf import Btf
 from kinst.targets.linux_memory import MASK, Kernel
+from kinst.targets.linux_names import IsaNames, names_of
 from kinst.targets.linux_time import thread_time
 from kinst.targets.linux_unwind import unwinder
 
 NANOSECONDS = 1_000_000_000
-# Linux maps its image at this address plus phys_base (x86: __START_KERNEL_map).
-KERNEL_MAP = 0xFFFFFFFF80000000
 
 
-@dataclass(frozen=True, slots=True)
-class IsaNames:
-    """What Linux calls things on one ISA.
-
-    trap_hook: the C function that a breakpoint reaches with pt_regs.  pc: pt_regs' member.
-    pc_delta: saved pc minus the breakpoint instruction's address.
-    clocksources: those whose cycles are the ones of the ISA's timestamp instruction.
-    """
-
-    trap_hook: str
-    pc: str
-    pc_delta: int
-    clocksources: tuple[str, ...]
-
-
-ISA_NAMES = {"amd64": IsaNames("exc_int3", "ip", 1, ("tsc", "tsc-early"))}
+def _current(kernel: Kernel, btf: Btf) -> tuple[Access, Access]:
+    """The current thread's address, and the CPU's number."""
+    if kernel.has("pcpu_hot"):  # 6.2 to 6.14 keep these together
+        hot = kernel.per_cpu("pcpu_hot")
+        task = hot + btf.offset("pcpu_hot", "current_task")
+        number = hot + btf.offset("pcpu_hot", "cpu_number")
+        return Access(task, (), 8), Access(number, (), 4, True)
+    # __entry_task is what the way in from user mode takes the current thread from.
+    for name in ("current_task", "__entry_task"):
+        if kernel.has(name):
+            task, number = kernel.per_cpu(name), kernel.per_cpu("cpu_number")
+            return Access(task, (), 8), Access(number, (), 4, True)
+    inside = btf.offset("task_struct", "thread_info.cpu")
+    return Access(None, (), 8, thread=True), Access(None, (inside,), 4, True, thread=True)
 
 
 def builtins(kernel: Kernel, btf: Btf) -> dict[str, Access]:
@@ -44,28 +41,23 @@ def builtins(kernel: Kernel, btf: Btf) -> dict[str, Access]:
 
     Raises KinstError naming the structure member or symbol that this kernel does not have.
     """
-    if kernel.has("pcpu_hot"):  # 6.2 to 6.14 keep these together
-        hot = kernel.per_cpu("pcpu_hot")
-        task = hot + btf.offset("pcpu_hot", "current_task")
-        number = hot + btf.offset("pcpu_hot", "cpu_number")
-    else:
-        task, number = kernel.per_cpu("current_task"), kernel.per_cpu("cpu_number")
+    thread, number = _current(kernel, btf)
 
     def in_task(*path: str, size: int = 4, signed: bool = True) -> Access:
         structs = ("task_struct", "cred") if path[0] == "cred" else ("task_struct",) * len(path)
         offsets = tuple(btf.offset(s, p) for s, p in zip(structs, path, strict=True))
-        return Access(task, offsets, size, signed)
+        return replace(thread, offsets=offsets, size=size, signed=signed)
 
     comm = btf.member("task_struct", "comm")
     return {
-        "curthread": Access(task, (), 8),
-        "cpu": Access(number, (), 4, True),
+        "curthread": thread,
+        "cpu": number,
         "pid": in_task("tgid"),
         "tid": in_task("pid"),
         "ppid": in_task("real_parent", "tgid"),
         "uid": in_task("cred", "uid.val", signed=False),
         "gid": in_task("cred", "gid.val", signed=False),
-        "execname": Access(task, (comm.offset,), comm.size, string=True),
+        "execname": replace(thread, offsets=(comm.offset,), size=comm.size, string=True),
     }
 
 
@@ -148,18 +140,6 @@ def clock(kernel: Kernel, btf: Btf, names: IsaNames, per_cpu_base: int) -> Clock
     return Clock(0, base, mult, shift, wall, now)
 
 
-def page_table_root(kernel: Kernel) -> int:
-    """Physical address of init_top_pgt, which maps the kernel in every context."""
-    base = kernel.number(kernel.symbol("phys_base"))
-    return kernel.symbol("init_top_pgt") - KERNEL_MAP + base & MASK
-
-
-def page_table_levels(kernel: Kernel) -> int:
-    """5 where the kernel uses x86's 57-bit addresses, else 4."""
-    flag = "__pgtable_l5_enabled"
-    return 5 if kernel.has(flag) and kernel.number(kernel.symbol(flag), 4) else 4
-
-
 def release(kernel: Kernel) -> str:
     """The kernel's release (uname -r) from its banner, or "" when it cannot be read."""
     found = re.match(r"Linux version (\S+)", kernel.text(kernel.symbol("linux_banner"), 128))
@@ -171,9 +151,7 @@ def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
 
     Raises KinstError naming what is missing: an ISA without Linux names, a type, a symbol.
     """
-    names = ISA_NAMES.get(isa)
-    if names is None:
-        raise KinstError(f"kinst does not know Linux on {isa}", f"it knows {', '.join(ISA_NAMES)}")
+    names = names_of(isa)
     cpus = online_cpus(kernel)
     bases = per_cpu_bases(kernel, cpus)
 
@@ -181,7 +159,6 @@ def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
         return kernel.symbol(symbol) if kernel.has(symbol) else 0
 
     found = builtins(kernel, btf)
-    task = found["curthread"].per_cpu
     ticks = clock(kernel, btf, names, bases[0])
     return Facts(
         os="Linux",
@@ -198,6 +175,7 @@ def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
         # Not report_bug: that one first reads the instruction at the address it is given.
         bug_hook=optional("find_bug"),
         clock=ticks,
-        thread_time=thread_time(kernel, btf, task or 0, bases[0], ticks),
+        thread_time=thread_time(kernel, btf, found["curthread"], bases[0], ticks),
         unwinder=unwinder(kernel, btf, isa),
+        thread_registers=names.thread_registers,
     )

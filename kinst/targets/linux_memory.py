@@ -44,11 +44,17 @@ class Kernel:
         return linked + self.slide & MASK
 
     def per_cpu(self, name: str) -> int:
-        """A per-CPU variable's offset from the per-CPU base (linked at 0: it does not slide)."""
+        """A per-CPU variable's offset from the per-CPU base.
+
+        Where the variables are linked at 0 (x86) they do not slide; elsewhere the base is the
+        distance of a CPU's copy from the variable as it was linked, and slid.
+        """
         linked = self.elf.address(name)
         if linked is None:
             raise KinstError(f"{self.elf.path}: the kernel has no per-CPU variable {name}")
-        return linked
+        section = self.elf.section(".data..percpu")
+        slides = section is not None and section.address != 0
+        return linked + self.slide & MASK if slides else linked
 
     def read(self, address: int, size: int) -> bytes:
         return self.memory.read(address, size)

@@ -8,6 +8,8 @@ update_rq_clock(), kernel/sched/fair.c update_curr(); for the meaning).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kinst.core.target import Access, Clock, ThreadTime
 from kinst.image.btf import Btf
 from kinst.targets.linux_memory import MASK, Kernel
@@ -18,11 +20,11 @@ def _signed(value: int) -> int:
 
 
 def thread_time(
-    kernel: Kernel, btf: Btf, task: int, per_cpu_base: int, clock: Clock | None
+    kernel: Kernel, btf: Btf, thread: Access, per_cpu_base: int, clock: Clock | None
 ) -> ThreadTime | None:
     """The terms of vtimestamp, or None where the scheduler's clock is not the cycle counter.
 
-    task: per-CPU offset of the current thread's pointer.  per_cpu_base: of any CPU.
+    thread: of the current thread's address.  per_cpu_base: of any CPU.
     """
     needed = ("__sched_clock_stable", "__sched_clock_offset", "cyc2ns", "runqueues")
     if clock is None or not all(kernel.has(name) for name in needed):
@@ -40,7 +42,7 @@ def thread_time(
     queue = kernel.per_cpu("runqueues")
 
     def entity(member: str) -> Access:
-        return Access(task, (btf.offset("task_struct", f"se.{member}"),), 8)
+        return replace(thread, offsets=(btf.offset("task_struct", f"se.{member}"),))
 
     def run_queue(member: str) -> Access:
         return Access(queue + btf.offset("rq", member), (), 8)

@@ -52,6 +52,12 @@ class GuestMemory:
         """Use this top-level table (a physical address, or the ISA's Root) from now on."""
         self._root = self._paging.Root(root) if isinstance(root, int) else root
 
+    def set_tables(self, address: int) -> None:
+        """Use the tables whose top level is at this virtual address, of as many levels as the
+        tables in use."""
+        physical, _ = next(self.pieces(address, 8))
+        self._root = self._paging.Root(physical, self._root.levels)
+
     def adopt_root(self, registers: Mapping[str, int]) -> None:
         """Use the kernel's tables as a CPU has them now.
 

@@ -123,9 +123,11 @@ class Vm:
 
     # Memory.
 
-    def set_root(self, physical: int, levels: int = 4) -> None:
-        """Use the page tables at this physical address (of init_top_pgt) from now on."""
-        self.memory.set_root(self._paging.Root(physical, levels))
+    def set_tables(self, address: int) -> None:
+        """Use the page tables whose top level is at this virtual address from now on.  Stopped,
+        or after a read."""
+        self._need_root()
+        self.memory.set_tables(address)
 
     def page_root(self) -> Any:
         """The ISA's Root in use: for kinst.isa.<name>.paging functions."""

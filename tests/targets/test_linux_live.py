@@ -262,9 +262,9 @@ def test_kaslr_moves_the_kernel(booted: Callable[[str], Attached]) -> None:
     assert booted("kaslr").linux.facts.slide > 0
 
 
-def test_page_table_root(running: Attached) -> None:
-    assert running.linux.page_table_root() == running.guest.root
-    assert running.linux.page_table_levels() == 4
+def test_page_tables(running: Attached) -> None:
+    theirs = running.guest.symbols("init_top_pgt")
+    assert running.linux.page_tables() == theirs["init_top_pgt"]
 
 
 def test_attach_again(running: Attached, prepared: Prepared) -> None:

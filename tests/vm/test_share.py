@@ -33,7 +33,7 @@ def test_share_of_instructions_that_can_be_planted(
     try:
         vm = guest.vm
         linux = attach(vm, open_elf(prepared.debug), vm.find_text(), hook_bugs=True)
-        vm.set_root(linux.page_table_root(), linux.page_table_levels())
+        vm.set_tables(linux.page_tables())
         why: Counter[str] = Counter()
         total = 0
         for function in linux.functions():
