@@ -1,1 +1,94 @@
-"""arm64 (AArch64): see the modules of this package."""
+"""arm64 (AArch64): see the modules of this package; ISA is what kinst.isa.load() gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from kinst.core.isa import Body, Flow, Instruction, PerCpu, Refused, Register, Relocated
+from kinst.core.probe import Site
+from kinst.isa.arm64 import control, decode, detour, encode, relocate, sequences, trampoline
+from kinst.isa.arm64 import registers as regs
+
+
+class Arm64:
+    """The Isa protocol (kinst/core/isa.py) for arm64.
+
+    For kernels that run at EL1, as in kinst's own machine (machine.py): at EL2 (VHE) the
+    per-CPU base is in tpidr_el2, and what clauses and counters find by tpidr_el1 is not there.
+    """
+
+    name = "arm64"
+    elf_machine = 183  # EM_AARCH64
+    triple = "aarch64-unknown-none"
+    # x18 is the shadow call stack's in kernels that have one.
+    cpu_features = "-fp-armv8,-neon,+reserve-x18"
+    registers: tuple[Register, ...] = regs.REGISTERS
+    unavailable_registers: Mapping[str, str] = regs.UNAVAILABLE
+    frame_slots = regs.FRAME_SLOTS
+    pc_slot = regs.PC_SLOT
+    sp_slot = regs.SP_SLOT
+    flags_slot = regs.PSTATE_SLOT
+    breakpoint = encode.BREAKPOINT
+    per_cpu = PerCpu(None, "%tpidr_el1")
+    # AAPCS64, 6.4.2: the ninth integer argument is at the stack pointer.
+    argument_slots = tuple(range(8))
+    stack_arguments = 0
+    result_slot = 0
+    thunks: tuple[str, ...] = ()
+    timestamp_asm = "%cntvct_el0"
+
+    def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
+        """Every whole word of code in order, as an instruction."""
+        return decode.decode(code, address)
+
+    def flow(self, code: bytes, address: int) -> Flow:
+        """Where control goes from the one instruction `code` (control.py)."""
+        return control.flow(code, address)
+
+    def thunk(self, name: str) -> Flow | None:
+        """None: compilers return and branch in place."""
+        return None
+
+    def unsafe(self, instructions: Sequence[Instruction]) -> Mapping[int, str]:
+        """Exclusive sequences, movprfx, and data between instructions (sequences.py)."""
+        return sequences.unsafe(instructions)
+
+    def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
+        """Code at `to` with the effect of the one instruction `code` at `address`."""
+        return relocate.displace(code, address, to)
+
+    def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
+        """One b; None when `to` is more than 128 MB away."""
+        if size != encode.SIZE:
+            return None
+        try:
+            return encode.branch(address, to)
+        except encode.OutOfReach:
+            return None
+
+    def trap_patch(self, size: int) -> bytes:
+        """One brk, with a number that the kernel gives no meaning to."""
+        if size < encode.SIZE:
+            raise ValueError("an instruction has four bytes")
+        return encode.BREAKPOINT
+
+    def trampoline(
+        self, site: Site, following: bytes, to: int, bodies: Sequence[Body]
+    ) -> Relocated | Refused:
+        """The whole trampoline at address `to` (trampoline.py)."""
+        return trampoline.trampoline(site, following, to, bodies)
+
+    def detour(
+        self, code: bytes, address: int, to: int, hook: int
+    ) -> tuple[bytes, bytes] | Refused:
+        """Hook a C function at its first instruction (detour.py)."""
+        return detour.detour(code, address, to, hook)
+
+    def translate_detour(
+        self, code: bytes, address: int, to: int, hook: int
+    ) -> tuple[bytes, bytes] | Refused:
+        """As detour, but the stub replaces the first argument by hook(arg0) and goes on."""
+        return detour.translate_detour(code, address, to, hook)
+
+
+ISA = Arm64()

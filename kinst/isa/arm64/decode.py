@@ -1,0 +1,40 @@
+"""Decoding with capstone, without its slow operand details."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from capstone import CS_ARCH_ARM64, CS_MODE_ARM, Cs
+
+from kinst.core.isa import Instruction
+from kinst.isa.arm64.encode import SIZE
+
+_DISASSEMBLER = Cs(CS_ARCH_ARM64, CS_MODE_ARM)
+_CHUNK = 1 << 16  # capstone keeps what it decoded in one call in memory
+UNKNOWN = ".inst"  # what the text of a word that does not decode starts with
+
+
+def decode(code: bytes, address: int) -> Iterator[Instruction]:
+    """Every whole word of code in order.  One that capstone does not know is `.inst WORD`: all
+    instructions have one size, so what follows is still in step."""
+    at, whole = 0, len(code) & -SIZE
+    while at < whole:
+        end = min(at + _CHUNK, whole)
+        for where, size, mnemonic, operands in _DISASSEMBLER.disasm_lite(
+            code[at:end], address + at
+        ):
+            at = where - address + size
+            text = f"{mnemonic} {operands}" if operands else mnemonic
+            yield Instruction(where, code[at - size : at], text)
+        if at < end:
+            unknown = code[at : at + SIZE]
+            text = f"{UNKNOWN} {int.from_bytes(unknown, 'little'):#010x}"
+            yield Instruction(address + at, unknown, text)
+            at += SIZE
+
+
+def text_of(code: bytes, address: int) -> str:
+    """The one instruction `code` as text; "" when it does not decode."""
+    for _, _, mnemonic, operands in _DISASSEMBLER.disasm_lite(code, address, 1):
+        return f"{mnemonic} {operands}" if operands else mnemonic
+    return ""

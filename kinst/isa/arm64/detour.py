@@ -1,0 +1,64 @@
+"""Hooks at the start of C functions of the kernel (Procedure Call Standard for AArch64).
+
+The function's first instruction makes way for a branch to a stub.  The stub keeps the argument
+registers, calls the hook, and goes on with the displaced instruction.  At a function's start
+x9 to x17 hold nothing that counts.
+"""
+
+from __future__ import annotations
+
+from kinst.core.isa import Refused
+from kinst.isa.arm64 import encode as e
+from kinst.isa.arm64 import relocate
+
+# Arguments, the address of a result in memory (x8), and the return address.
+_KEPT = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 30))
+_SIZE = 16 * len(_KEPT)
+_ANSWER = 16
+
+
+def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes] | Refused:
+    """(patch at address, stub at `to`).  The stub calls hook(arg0), a C function that returns
+    0 to go on in the original function, or 1 to return from it at once: with 0, where the
+    function returns anything, which is how Linux's exception handlers say "handled"."""
+    try:
+        head = _save() + e.call(to + len(_save()), hook, "the hook")
+        head += _move(_ANSWER, 0) + _restore()
+        go_on = 3 * e.SIZE
+        head += e.branch_zero(_ANSWER, go_on) + e.load_value(0, 0) + e.RET
+        return _finish(code, address, to, head)
+    except e.OutOfReach as far:
+        return Refused(far.what)
+
+
+def translate_detour(
+    code: bytes, address: int, to: int, hook: int
+) -> tuple[bytes, bytes] | Refused:
+    """As detour, but the stub replaces the first argument by hook(arg0) and goes on."""
+    try:
+        head = _save() + e.call(to + len(_save()), hook, "the hook")
+        head += _move(_ANSWER, 0) + _restore() + _move(0, _ANSWER)
+        return _finish(code, address, to, head)
+    except e.OutOfReach as far:
+        return Refused(far.what)
+
+
+def _move(to: int, from_: int) -> bytes:
+    return e.or_registers(to, e.ZR, from_)
+
+
+def _save() -> bytes:
+    code = e.sub(e.SP, e.SP, _SIZE)
+    return code + b"".join(e.store_pair(*pair, e.SP, 16 * n) for n, pair in enumerate(_KEPT))
+
+
+def _restore() -> bytes:
+    code = b"".join(e.load_pair(*pair, e.SP, 16 * n) for n, pair in enumerate(_KEPT))
+    return code + e.add(e.SP, e.SP, _SIZE)
+
+
+def _finish(code: bytes, address: int, to: int, head: bytes) -> tuple[bytes, bytes] | Refused:
+    moved = relocate.displace(code[: e.SIZE], address, to + len(head))
+    if isinstance(moved, Refused):
+        return Refused(f"its first instruction: {moved.reason}")
+    return e.branch(address, to, "the stub"), head + moved.code

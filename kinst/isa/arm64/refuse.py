@@ -1,0 +1,96 @@
+"""What is displaced and what is not, each decided on purpose.
+
+A displaced instruction runs at another address with the original registers, flags and stack,
+and then goes where the original went.  So only these can make a copy unfaithful: it shows or
+uses its own address; its effect hangs on the instructions around it (sequences.py); or what the
+probe's work needs or changes (the exception registers, the per-CPU base) is not as it was.
+
+| instruction | decision |
+|---|---|
+| b, bl, b.cond, cbz, cbnz, tbz, tbnz, adr, adrp, ldr and ldrsw literal, SIMD literals, prfm literal, blr | rewritten (relocate.py) |
+| br, ret, retaa, retab, braa | copied.  Trampolines lie in pages without BTI guard, from where an indirect branch may land on any bti |
+| paciasp, autiasp and the like | copied: they sign with x30 and sp, which are the original's |
+| bti | refused: where branch targets are guarded, indirect branches must find it there.  (paciasp is such a target too: a kernel that guards its text must not have the paciasp at a function's start replaced) |
+| msr and mrs of NZCV, DAIF, SPSel, PAN, UAO, SSBS, DIT, TCO; daifset, daifclr | copied: PSTATE is the original's when the copy runs, and nothing is held back for one instruction as on other ISAs |
+| hvc, smc | copied: the call below the kernel knows no address, and comes back behind the copy |
+| svc, dcps | refused: they enter another exception level's vectors |
+| eret, eretaa, drps | refused: they leave the kernel, by registers that an exception in a clause would change |
+| brk #0x800 | copied, to trap at its copy: BUG and WARN look their address up, and who plants it must have the kernel look up the original address instead (Relocated.original_at; the personality refuses it otherwise) |
+| other brk, hlt, udf | refused: debuggers, probes, sanitizers, whose handlers look at the address |
+| mrs and msr of ESR, FAR, ELR, SPSR | refused: what an exception left there, an exception in a clause (a bad pointer) would overwrite |
+| msr to SCTLR, TCR, TTBR1, MAIR, HCR | refused: they can unmap the trampoline |
+| msr to TPIDR_EL1, TPIDR_EL2 | refused: around it per-CPU data is not there, and the probe's own code needs it |
+| other system registers; dc, ic, at, tlbi; barriers; sb, csdb, esb | copied: they know no address, and only the time between two instructions changes |
+| wfi, wfe, sev, sevl, yield | copied: wfi wakes up by an interrupt that is pending, masked or not; wfe may always wake up early |
+| ldxr, stxr, their pairs and halves, and what is between | refused by the function's view of them (sequences.py) |
+| casp, ldadd, swp and the like (LSE) | copied: each is atomic by itself |
+| SIMD, floating point, SVE | copied: clauses use none of these registers.  movprfx, and what it is glued to: refused (sequences.py) |
+| transactions (tstart, tcommit, tcancel) | refused: they cannot run through a trampoline |
+| anything that does not decode | refused |
+
+For comparison: Linux's kprobes refuse exception generation, eret, most of msr and mrs and hints,
+exclusives and what is between them (arch/arm64/kernel/probes/decode-insn.c).
+"""  # noqa: E501
+
+from __future__ import annotations
+
+_ENTRY = "it enters another exception level"
+_LEAVES = "it leaves the kernel by registers that a clause's own fault would change"
+_ADDRESS = "the kernel looks up the address it traps at"
+_LANDING = "indirect branches must find it there"
+_EXCEPTION = "it is about an exception, and a clause's own fault would take its place"
+_PAGING = "it can unmap the trampoline that runs it"
+_PER_CPU = "around it per-CPU data is not there, and a probe needs it"
+_TRANSACTION = "a transaction cannot run through a trampoline"
+UNKNOWN = "its bytes are not one known instruction"
+
+_BUG = 0xD4210000  # brk #0x800: Linux, arch/arm64/include/asm/brk-imm.h, BUG_BRK_IMM
+
+# (mask, word under it, reason); the first that fits counts.
+_BY_WORD = (
+    (0xFFFFFFFF, _BUG, ""),
+    (0xFFE0001F, 0xD4000001, _ENTRY),  # svc
+    (0xFFE0001C, 0xD4A00000, _ENTRY),  # dcps
+    (0xFFE0001F, 0xD4200000, _ADDRESS),  # brk
+    (0xFFE0001F, 0xD4400000, _ADDRESS),  # hlt
+    (0xFFFF0000, 0x00000000, _ADDRESS),  # udf
+    (0xFFFFF3E0, 0xD69F03E0, _LEAVES),  # eret, eretaa, eretab
+    (0xFFFFFFFF, 0xD6BF03E0, _LEAVES),  # drps
+    (0xFFFFFF3F, 0xD503241F, _LANDING),  # bti
+    (0xFFFFFFE0, 0xD5233060, _TRANSACTION),  # tstart
+    (0xFFFFFFFF, 0xD503307F, _TRANSACTION),  # tcommit
+    (0xFFE0001F, 0xD4600000, _TRANSACTION),  # tcancel
+)
+
+_MSR, _MRS = 0xD5100000, 0xD5300000
+_SYSTEM = 0xFFF00000
+# op0:op1:CRn:CRm:op2 of the EL1 registers; EL2's and EL12's differ in op1 alone.
+_SCTLR, _TTBR1, _TCR, _MAIR, _HCR_EL2 = 0xC080, 0xC101, 0xC102, 0xC510, 0xE088
+_ESR, _FAR, _ELR, _SPSR, _TPIDR = 0xC290, 0xC300, 0xC201, 0xC200, 0xC684
+_TPIDR_EL2 = 0xE682
+_LEVELS = (0, 4 << 11, 5 << 11)  # EL1, EL2, EL12
+
+
+def _levels(*registers: int) -> frozenset[int]:
+    return frozenset(register | level for register in registers for level in _LEVELS)
+
+
+_OF_EXCEPTIONS = _levels(_ESR, _FAR, _ELR, _SPSR)
+_WRITTEN = {
+    **dict.fromkeys(_levels(_SCTLR, _TTBR1, _TCR, _MAIR) | {_HCR_EL2}, _PAGING),
+    **dict.fromkeys((_TPIDR, _TPIDR_EL2), _PER_CPU),
+    **dict.fromkeys(_OF_EXCEPTIONS, _EXCEPTION),
+}
+_READ = dict.fromkeys(_OF_EXCEPTIONS, _EXCEPTION)
+
+
+def refusal(word: int) -> str:
+    """Why the instruction of this encoding is not displaced, or ""."""
+    for mask, value, reason in _BY_WORD:
+        if word & mask == value:
+            return reason
+    group = word & _SYSTEM
+    if group in (_MSR, _MRS):
+        table = _READ if group == _MRS else _WRITTEN
+        return table.get(word >> 5 & 0xFFFF, "")
+    return ""

@@ -1,0 +1,33 @@
+"""The registers of regs[], and where a trampoline saves them.
+
+Names and indices are FreeBSD's (regs_aarch64.d, regset.h): R_X0 to R_X29, R_FP, R_LR, R_SP and
+R_PC.  R_X30 (the link register again) and R_PSTATE, which it does not have, are kinst's.
+
+R_PSTATE is laid out as the manual's SPSR_EL1 (DDI 0487, C5.2.18): N, Z, C, V in bits 31 to 28,
+D, A, I, F in 9 to 6, the exception level in 3 and 2, the stack pointer's choice in 0.  At
+stop-planted probes it is what the stub calls cpsr, with the other bits as well.
+
+The frame is an array of u64, indexed as regs[] is.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from kinst.core.isa import Register
+
+SP_SLOT, PC_SLOT, PSTATE_SLOT = 31, 32, 33
+FRAME_SLOTS = 34
+FRAME_SIZE = FRAME_SLOTS * 8  # a multiple of 16, as the stack pointer must be
+
+_NAMES = (
+    *((f"R_X{n}", n, f"x{n}") for n in range(31)),
+    ("R_FP", 29, "x29"),
+    ("R_LR", 30, "x30"),
+    ("R_SP", SP_SLOT, "sp"),
+    ("R_PC", PC_SLOT, "pc"),
+    ("R_PSTATE", PSTATE_SLOT, "cpsr"),
+)
+
+REGISTERS = tuple(Register(d_name, n, n, stub) for d_name, n, stub in _NAMES)
+UNAVAILABLE = MappingProxyType[str, str]({})

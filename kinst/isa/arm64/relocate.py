@@ -1,0 +1,133 @@
+"""One instruction made to run elsewhere, with the same effect.
+
+What depends on its own address is rewritten:
+- b goes straight to its target; bl and blr put the original return address into x30 first;
+- conditional branches reach 1 MB or 32 KB only: they hop over the way back to a b;
+- adr and adrp make the original's address, in as many instructions as it takes;
+- ldr literal makes the address in the register that it loads, or, where that is none of the
+  general ones (SIMD, prfm), in x16, which is kept on the stack meanwhile.
+refuse.py says what is not displaced at all.  Source: Arm Architecture Reference Manual
+(DDI 0487), C6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kinst.core.isa import Refused, Relocated
+from kinst.isa.arm64 import encode as e
+from kinst.isa.arm64 import parse as p
+from kinst.isa.arm64.decode import text_of
+from kinst.isa.arm64.refuse import UNKNOWN, refusal
+
+_TARGET = "the branch's target"
+_WITH_LINK = 1 << 21  # of the branches to registers: blr, not br
+_OFFSET_19 = 0x7FFFF << 5
+_OFFSET_14 = 0x3FFF << 5
+_HOP = 2  # instructions: over the way back
+_BORROWED = 16  # x16, kept on the stack
+_VECTOR = 1 << 26
+_PREFETCH = 3  # opc of a literal
+# By opc: the load from [xN] in place of the literal load; of general and of vector registers.
+_GENERAL_LOADS = (0xB9400000, 0xF9400000, 0xB9800000, 0xF9800000)  # w, x, sw, prfm
+_VECTOR_LOADS = (0xBD400000, 0xFD400000, 0x3DC00000)  # s, d, q
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One displaced instruction without its jump back.
+
+    falls_through: control can run off its end, and must then go to the original successor.
+    """
+
+    code: bytes
+    falls_through: bool
+    original_at: int
+
+
+def displace(code: bytes, address: int, to: int) -> Relocated | Refused:
+    """Code at `to` with the effect of the one instruction `code` at `address`."""
+    moved = move(code, address, to)
+    if isinstance(moved, Refused):
+        return moved
+    if not moved.falls_through:
+        return Relocated(moved.code, moved.original_at)
+    try:
+        back = e.branch(to + len(moved.code), address + e.SIZE)
+    except e.OutOfReach as far:
+        return Refused(far.what)
+    return Relocated(moved.code + back, moved.original_at)
+
+
+def move(code: bytes, address: int, to: int) -> Moved | Refused:
+    """As displace(), without the jump back."""
+    if len(code) != e.SIZE or not text_of(code, address):
+        return Refused(UNKNOWN)
+    parsed = p.parse(code, address)
+    reason = refusal(parsed.word)
+    if reason:
+        return Refused(reason)
+    try:
+        return _move(parsed, address, to)
+    except e.OutOfReach as far:
+        return Refused(far.what)
+
+
+def _move(parsed: p.Parsed, address: int, to: int) -> Moved | Refused:
+    word, kind, after = parsed.word, parsed.kind, address + e.SIZE
+    if kind == p.B:
+        return Moved(e.branch(to, parsed.target, _TARGET), False, -1)
+    if kind == p.BL:
+        link = _address(e.LR, to, after)
+        jump = e.branch(to + len(link), parsed.target, "the called function")
+        return Moved(link + jump, False, -1)
+    if kind in (p.B_COND, p.CB, p.TB):
+        field = _OFFSET_14 if kind == p.TB else _OFFSET_19
+        hop = e.word(word & ~field | _HOP << 5)
+        stay = e.branch(to + len(hop), after)
+        leave = to + len(hop) + len(stay)
+        return Moved(hop + stay + e.branch(leave, parsed.target, _TARGET), False, -1)
+    if kind in (p.ADR, p.ADRP):
+        made = e.NOP if parsed.register == e.ZR else _address(parsed.register, to, parsed.target)
+        return Moved(made, True, -1)
+    if kind == p.LITERAL:
+        return _move_literal(parsed, to)
+    if kind in (p.BR, p.RET):
+        return Moved(e.word(word), False, 0)
+    if kind == p.BLR:
+        if e.LR in (parsed.register, word & 0x1F if parsed.authenticated else e.ZR):
+            return Refused("a call through the register that its return address goes to")
+        link = _address(e.LR, to, after)
+        return Moved(link + e.word(word & ~_WITH_LINK), False, len(link))
+    return Moved(e.word(word), True, 0)
+
+
+def _address(register: int, at: int, address: int) -> bytes:
+    """The shortest code at `at` that makes any address."""
+    try:
+        if not address & 0xFFF:
+            return e.page_of(register, at, address)
+        return e.address_of(register, at, address)
+    except e.OutOfReach:
+        return e.load_value(register, address)
+
+
+def _move_literal(parsed: p.Parsed, to: int) -> Moved:
+    """What it loads lies in the kernel's text: it cannot fault."""
+    opc, vector, register = parsed.word >> 30, parsed.word & _VECTOR, parsed.register
+    load = (_VECTOR_LOADS if vector else _GENERAL_LOADS)[opc] | register
+    if not vector and opc != _PREFETCH and register != e.ZR:
+        made = _address(register, to, parsed.target)
+        return Moved(made + e.word(load | register << 5), True, -1)
+    kept = e.push_pair(_BORROWED, e.ZR, 16)
+    made = _address(_BORROWED, to + len(kept), parsed.target)
+    restored = e.pop_pair(_BORROWED, e.ZR, 16)
+    return Moved(kept + made + e.word(load | _BORROWED << 5) + restored, True, -1)
+
+
+def literal_size(word: int) -> int:
+    """Bytes that a literal load reads; 0 for a prefetch."""
+    opc = word >> 30
+    if word & _VECTOR:
+        return 4 << opc
+    return (4, 8, 4, 0)[opc]

@@ -1,0 +1,91 @@
+"""Instructions that cannot be planted because of the others in their function.
+
+A load-exclusive marks memory that a store-exclusive then writes only if nothing happened
+between: another exclusive access, an exception.  A probe's work between the two is such a
+thing, and a loop around them would never end (DDI 0487, B2.9 "Synchronization and
+semaphores").  wfe also waits for the mark of a load-exclusive to be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kinst.core.isa import Instruction
+from kinst.isa.arm64 import parse as p
+from kinst.isa.arm64.encode import SIZE
+from kinst.isa.arm64.relocate import literal_size
+
+_EXCLUSIVE = "it is between a load-exclusive and its store-exclusive"
+_PREFIX = "movprfx and the instruction after it must stay together"
+_DATA = "it is data that the function loads"
+
+_LONGEST = 32  # instructions from a load-exclusive to its end: Linux's longest have 10
+_WFE = 0xD503205F
+_CLREX = 0xD503305F
+_PLAIN, _LOAD, _END = 0, 1, 2
+
+
+def _exclusive(word: int) -> int:
+    """_LOAD, _END (store-exclusive, clrex, wfe) or _PLAIN."""
+    if word & 0x3F800000 == 0x08000000 and (not word & 1 << 21 or word >> 31):
+        return _LOAD if word & 1 << 22 else _END
+    if word == _WFE or word & 0xFFFFF0FF == _CLREX:
+        return _END
+    return _PLAIN
+
+
+def _is_prefix(word: int) -> bool:
+    return word & 0xFF3EE000 == 0x04102000 or word & 0xFFFFFC00 == 0x0420BC00
+
+
+def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
+    """Address to reason, of a function's live instructions in order."""
+    words = {i.address: int.from_bytes(i.code, "little") for i in instructions}
+    found: dict[int, str] = {}
+    for address, word in words.items():
+        if _exclusive(word) == _LOAD:
+            found.update(dict.fromkeys(_held(words, address), _EXCLUSIVE))
+        elif _is_prefix(word):
+            found |= {address: _PREFIX, address + SIZE: _PREFIX}
+        elif word & 0x3B000000 == 0x18000000:
+            parsed = p.parse(word.to_bytes(SIZE, "little"), address)
+            size = literal_size(word)
+            data = range(parsed.target, parsed.target + size, SIZE)
+            found.update(dict.fromkeys(data, _DATA))
+    return found
+
+
+def _held(words: Mapping[int, int], load: int) -> set[int]:
+    """The load-exclusive at `load`, and what is on a way from it to an end, with the end."""
+    ways: dict[int, list[int]] = {}  # address to those that follow
+    reached, frontier = {load}, [load]
+    for _ in range(_LONGEST):
+        following: list[int] = []
+        for at in frontier:
+            ways[at] = [to for to in _next(words, at) if to in words]
+            for to in ways[at]:
+                if to not in reached and _exclusive(words[to]) != _LOAD:
+                    reached.add(to)
+                    if _exclusive(words[to]) == _PLAIN:
+                        following.append(to)
+        frontier = following
+    held = {at for at in reached if _exclusive(words[at]) == _END}
+    while True:
+        before = {
+            at for at, after in ways.items() if at not in held and at != load and held & {*after}
+        }
+        if not before:
+            return held | {load}
+        held |= before
+
+
+def _next(words: Mapping[int, int], at: int) -> list[int]:
+    """Where control can go to within the function."""
+    parsed = p.parse(words[at].to_bytes(SIZE, "little"), at)
+    if parsed.kind in (p.BR, p.RET, p.BL, p.BLR):
+        return []
+    if parsed.kind == p.B:
+        return [parsed.target]
+    if parsed.kind in (p.B_COND, p.CB, p.TB):
+        return [at + SIZE, parsed.target]
+    return [at + SIZE]

@@ -1,0 +1,103 @@
+"""The whole trampoline: the probe's work, then the displaced instruction, then the way back.
+
+Counting alone adds to memory of this CPU by load- and store-exclusive, in a loop: the thread
+may be moved to another CPU between finding the address and adding, and then two CPUs add to
+one counter.  (Without exclusives interrupts would have to be masked, which costs more, and the
+atomic instructions of Armv8.1 may not be there.)  Flags are left alone throughout.
+
+A call saves what the code called may change (LLVM's preserve_mostcc on AArch64: x0 to x8, x16,
+x17 and, by the call, x30; x18 is never touched), and what the clauses read.  The stack pointer
+is 16-byte aligned at every instruction of the kernel (SCTLR_EL1.SA), and so is the frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinst.core.isa import Body, CallBody, CountBody, Refused, Relocated
+from kinst.core.probe import Site
+from kinst.isa.arm64 import encode as e
+from kinst.isa.arm64 import registers as r
+from kinst.isa.arm64 import relocate
+
+# Saved and brought back, in pairs that are stored at once; x9 and x29 are there to fill theirs.
+_SAVED = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9), (16, 17), (29, 30))
+_CLOBBERED = frozenset(n for pair in _SAVED for n in pair)
+_GENERAL = 31  # x0 to x30
+_COUNTING = ((0, 1), (2, 3))  # what counting works with
+_COUNTING_SIZE = 32
+
+
+def trampoline(
+    site: Site, following: bytes, to: int, bodies: Sequence[Body]
+) -> Relocated | Refused:
+    """The trampoline at `to` for a site.
+
+    Refused: when the instruction cannot be displaced, or something is more than 128 MB away.
+    """
+    try:
+        work = _work(site, to, bodies)
+    except e.OutOfReach as far:
+        return Refused(far.what)
+    displaced = relocate.displace(site.code, site.address, to + len(work))
+    if isinstance(displaced, Refused):
+        return displaced
+    at = displaced.original_at
+    return Relocated(work + displaced.code, at if at < 0 else at + len(work))
+
+
+def _work(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
+    if any(isinstance(body, CallBody) for body in bodies):
+        return _calls(site, to, bodies)
+    offsets = [at for body in bodies if isinstance(body, CountBody) for at in body.offsets]
+    if not offsets:
+        return b""
+    first, second = _COUNTING
+    code = e.push_pair(*first, _COUNTING_SIZE) + e.store_pair(*second, e.SP, 16)
+    code += _count(offsets)
+    return code + e.load_pair(*second, e.SP, 16) + e.pop_pair(*first, _COUNTING_SIZE)
+
+
+def _count(offsets: Sequence[int]) -> bytes:
+    """Add one to each counter; x0 to x3 are free."""
+    code = e.read_system(0, e.TPIDR_EL1)
+    for offset in offsets:
+        code += e.load_value(1, offset) + e.add_registers(1, 0, 1)
+        again = e.load_exclusive(2, 1) + e.add(2, 2, 1) + e.store_exclusive(3, 2, 1)
+        code += again + e.branch_not_zero(3, -len(again))
+    return code
+
+
+def _calls(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
+    """Bodies of which at least one is a call, in order, inside one frame."""
+    slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
+    code = e.sub(e.SP, e.SP, r.FRAME_SIZE)
+    for first, second in _SAVED:
+        code += e.store_pair(first, second, e.SP, 8 * first)
+    for number in sorted(slots - _CLOBBERED):
+        if number < _GENERAL:
+            code += e.store(number, e.SP, 8 * number)
+    code += _save_state(r.PSTATE_SLOT in slots) + e.mask_interrupts()
+    if r.SP_SLOT in slots:
+        code += e.add(0, e.SP, r.FRAME_SIZE) + e.store(0, e.SP, 8 * r.SP_SLOT)
+    if r.PC_SLOT in slots:
+        code += e.load_value(0, site.address) + e.store(0, e.SP, 8 * r.PC_SLOT)
+    for body in bodies:
+        if isinstance(body, CallBody):
+            code += e.load_value(0, body.argument) + e.add(1, e.SP, 0)
+            code += e.call(to + len(code), body.entry)
+        elif body.offsets:
+            code += _count(body.offsets)
+    code += e.load(0, e.SP, 8 * r.PSTATE_SLOT)
+    code += e.write_system(e.NZCV, 0) + e.write_system(e.DAIF, 0)
+    for first, second in _SAVED:
+        code += e.load_pair(first, second, e.SP, 8 * first)
+    return code + e.add(e.SP, e.SP, r.FRAME_SIZE)
+
+
+def _save_state(whole: bool) -> bytes:
+    """PSTATE into its slot: the flags and masks and, for a clause that reads it, the rest."""
+    code = e.read_system(0, e.NZCV)
+    for part in (e.DAIF, e.CURRENT_EL, e.SP_SEL) if whole else (e.DAIF,):
+        code += e.read_system(1, part) + e.or_registers(0, 0, 1)
+    return code + e.store(0, e.SP, 8 * r.PSTATE_SLOT)
