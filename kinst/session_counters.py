@@ -22,8 +22,8 @@ COLOUR = 0x95000
 class Counters:
     """The second mapping of the counter blocks.
 
-    displacement: from a CPU's per-CPU base to its block.  offsets: of each CPU's block in
-    scratch, in CPU order.
+    displacement: from a CPU's per-CPU base to its block, or the address of a block that all
+    CPUs share.  offsets: of each CPU's block in scratch, in CPU order, or of the shared one.
     """
 
     displacement: int
@@ -33,6 +33,16 @@ class Counters:
 def counters_room(cpus: int) -> int:
     """Bytes to keep at the end of scratch for the blocks of `cpus` CPUs."""
     return (cpus + 1) * LEAF
+
+
+def share_counters(address: int, scratch_size: int, cpus: int, block_size: int) -> Counters | None:
+    """One block for all CPUs, where the blocks of each CPU would be: for ISAs that add to
+    memory atomically.  address: of scratch.  None without counters."""
+    room = counters_room(cpus)
+    if not block_size or block_size > room:
+        return None
+    offset = scratch_size - room
+    return Counters(address + offset, (offset,))
 
 
 def _places(lowest: int, highest: int) -> Iterator[int]:

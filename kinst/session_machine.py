@@ -12,7 +12,7 @@ from kinst.core.layout import HEADER_ACTIVE, Scratch
 from kinst.core.records import ProgramLayout
 from kinst.core.target import Facts, Target
 from kinst.patch.ways import Means
-from kinst.session_counters import Counters, counters_room, map_counters
+from kinst.session_counters import Counters, counters_room, map_counters, share_counters
 from kinst.session_kernel import RunningKernel
 from kinst.session_layout import place, scratch_needed
 from kinst.session_probes import Enabled
@@ -112,13 +112,13 @@ def place_all(
     except ValueError as error:
         raise KinstError(str(error), "use a smaller bufsize or aggsize") from error
     counters = None
+    whole, block = memory.size + counters_room(traced.cpus), layout.counters_size
     if traced.target is not None and traced.facts is not None and memory.address:
-        counters = map_counters(
-            traced.target,
-            traced.facts.per_cpu_bases,
-            memory.size + counters_room(traced.cpus),
-            layout.counters_size,
-        )
+        if traced.isa.shared_counters:
+            counters = share_counters(memory.address, whole, traced.cpus, block)
+        else:
+            bases = traced.facts.per_cpu_bases
+            counters = map_counters(traced.target, bases, whole, block)
     return Placed(memory, scratch, layout, counters)
 
 

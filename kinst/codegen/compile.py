@@ -70,6 +70,13 @@ def _initialize() -> None:
     llvm.initialize_native_asmparser()  # for inline assembly, see Machine.timestamp_asm
 
 
+@cache
+def _set_options(options: tuple[str, ...]) -> None:
+    """Once for each: LLVM ends the process when it is given an option a second time."""
+    for option in options:
+        llvm.set_option("kinst", option)
+
+
 def host_triple() -> str:
     """LLVM's triple of this process."""
     return str(llvm.get_process_triple())
@@ -172,6 +179,7 @@ def compile_target(
     kernel cannot do (a built-in that its personality does not know, arg0 at an instruction).
     """
     _initialize()
+    _set_options(machine.llvm_options)
     ir, strings = lower_program(program, layout, machine, entries, error_clauses, error_site)
     module, target = _module(ir, machine, jit=False)
     found = read_object(target.emit_object(module))

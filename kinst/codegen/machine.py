@@ -23,7 +23,7 @@ class Machine:
     name of an LLVM intrinsic that does (llvm.readcyclecounter), or a register (%cntvct_el0).
     LLVM's assembly parsers for other ISAs than the host's are out of reach of llvmlite, its
     intrinsics are not.
-    trap_pc_offset, trap_pc_delta: as in Facts.
+    trap_pc_offset, trap_pc_delta: as in Facts.  llvm_options: as in Isa.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Machine:
     trap_pc_delta: int = 0
     thread_time: ThreadTime | None = None
     unwinder: Unwinder | None = None
+    llvm_options: tuple[str, ...] = ()
 
     def address(self, offset: int) -> int:
         """Of this offset of scratch."""
@@ -70,11 +71,11 @@ def target_machine(isa: Isa, facts: Facts, scratch: Scratch) -> Machine:
         )
     return Machine(
         f"{isa.name} target", isa.triple, isa.cpu_features, False, scratch.address, scratch,
-        facts.nofault_read, isa.registers, isa.frame_slots, isa.sp_slot, "preserve_mostcc",
+        facts.nofault_read, isa.registers, isa.frame_slots, isa.sp_slot, isa.convention,
         isa.per_cpu, facts.builtins, isa.timestamp_asm,
         getattr(isa, "timestamp_constraints", "=r"), facts.clock,
         facts.trap_pc_offset, facts.trap_pc_delta, facts.thread_time,
-        facts.unwinder,
+        facts.unwinder, isa.llvm_options,
     )  # fmt: skip
 
 

@@ -12,7 +12,15 @@ import llvmlite.binding as llvm
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 # Sections that are not loaded, or that LLVM writes for tools.
-_IDLE = (b".note", b".strtab", b".symtab", b".comment", b".llvm", b".eh_frame")
+_IDLE = (
+    b".note",
+    b".strtab",
+    b".symtab",
+    b".comment",
+    b".llvm",
+    b".eh_frame",
+    b".riscv.attributes",
+)
 
 
 class ObjectError(Exception):

@@ -83,7 +83,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class CallBody:
-    """The probe's work is a call: entry(site_descriptor, frame) in the preserve-most convention.
+    """The probe's work is a call: entry(site_descriptor, frame) in the ISA's `convention`.
 
     entry: address of the code.  argument: address of the site descriptor.
     slots: frame slots that the clauses read and the trampoline must fill (Register.slot).
@@ -98,7 +98,8 @@ class CallBody:
 class CountBody:
     """The probe's work is to add one to 8-byte counters, each at per-CPU base + offset.
 
-    offsets: signed 32-bit displacements from the kernel's per-CPU base register.
+    offsets: signed 32-bit displacements from the kernel's per-CPU base register; or, where the
+    ISA has shared_counters, addresses of counters that all CPUs add to.
     """
 
     offsets: tuple[int, ...]
@@ -111,10 +112,13 @@ Body = CallBody | CountBody
 class PerCpu:
     """How target code of this ISA reaches per-CPU data: an LLVM address space whose zero is
     this CPU's base (x86: 256 is %gs), or what Function.asm() of codegen reads the base by:
-    inline assembly or, where LLVM's parser is out of reach, a register (%tpidr_el1)."""
+    inline assembly or, where LLVM's parser is out of reach, a register (%tpidr_el1).
+    thread_asm: the same for the current thread's address, where kernels keep it in a register.
+    """
 
     address_space: int | None
     base_asm: str = ""
+    thread_asm: str = ""
 
 
 class Isa(Protocol):
@@ -131,6 +135,9 @@ class Isa(Protocol):
     flags_slot: int
     breakpoint: bytes
     per_cpu: PerCpu
+    convention: str  # LLVM calling convention of the entries that trampolines call
+    llvm_options: tuple[str, ...]  # of LLVM's command line, for this ISA's code generator
+    shared_counters: bool  # CountBody's counters are one block for all CPUs, added to atomically
     argument_slots: tuple[int, ...]  # frame slots of the C argument registers
     stack_arguments: int  # from the stack pointer to the first argument on the stack, at entry
     result_slot: int  # of the register that returns a C function's value

@@ -45,7 +45,7 @@ class Access:
     the value lies: `size` bytes, or, with string True, at most `size` bytes of text.
     direct: the per-CPU load itself is the value (offsets empty).
     thread: start from the current thread's address, which the ISA keeps in a register
-    (PerCpu.thread), in place of a load; per_cpu is None then.
+    (PerCpu.thread_asm), in place of a load; per_cpu is None then.
     """
 
     per_cpu: int | None

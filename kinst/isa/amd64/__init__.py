@@ -31,6 +31,9 @@ class Amd64:
     flags_slot = regs.FLAGS_SLOT
     breakpoint = encode.INT3
     per_cpu = PerCpu(256)  # LLVM's X86 address space 256 is relative to gs
+    convention = "preserve_mostcc"
+    llvm_options: tuple[str, ...] = ()
+    shared_counters = False
     # System V ABI, 3.2.3: integer arguments; the first one on the stack is above the return
     # address at a function's first instruction.
     argument_slots = tuple(regs.SLOT[name] for name in ("rdi", "rsi", "rdx", "rcx", "r8", "r9"))
