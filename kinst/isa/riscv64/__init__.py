@@ -1,1 +1,94 @@
-"""riscv64 (RV64GC): see the modules of this package."""
+"""riscv64 (RV64GC): see the modules of this package; ISA is what kinst.isa.load() gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from kinst.core.isa import Body, Flow, Instruction, PerCpu, Refused, Register, Relocated
+from kinst.core.probe import Site
+from kinst.isa.riscv64 import control, decode, detour, encode, refuse, relocate, trampoline
+from kinst.isa.riscv64 import registers as regs
+
+
+class Riscv64:
+    """The Isa protocol (kinst/core/isa.py) for riscv64."""
+
+    name = "riscv64"
+    elf_machine = 243  # EM_RISCV
+    triple = "riscv64-unknown-none-elf"
+    # Without relaxation the assembler resolves calls within the module itself.  Loads of odd
+    # addresses are single instructions: where the processor cannot do them its firmware does.
+    cpu_features = "+m,+a,+c,-relax,+unaligned-scalar-mem"
+    registers: tuple[Register, ...] = regs.REGISTERS
+    frame_slots = regs.FRAME_SLOTS
+    pc_slot = regs.PC_SLOT
+    sp_slot = regs.SP_SLOT
+    flags_slot = regs.STATUS_SLOT
+    breakpoint = encode.C_EBREAK
+    per_cpu = PerCpu(None, "", "%tp")  # Linux keeps the current thread in tp
+    convention = "ccc"
+    # Constants are made by instructions, not loaded from a section of their own.
+    llvm_options: tuple[str, ...] = ("-riscv-max-build-ints-cost=99",)
+    shared_counters = True
+    # RISC-V psABI: a0 to a7; the ninth argument is where the stack pointer points.
+    argument_slots = tuple(range(encode.A0, encode.A0 + 8))
+    stack_arguments = 0
+    result_slot = encode.A0
+    thunks: tuple[str, ...] = ()
+    timestamp_asm = "llvm.readsteadycounter"  # rdtime, which Linux keeps time by
+
+    def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
+        """Instructions of code in order; stops at the first bytes that cannot be one."""
+        return decode.decode(code, address)
+
+    def flow(self, code: bytes, address: int) -> Flow:
+        """Where control goes from the one instruction `code` (control.py)."""
+        return control.flow(code, address)
+
+    def thunk(self, name: str) -> Flow | None:
+        """None: compilers put no thunks in place of jumps on this ISA."""
+        return None
+
+    def unsafe(self, instructions: Sequence[Instruction]) -> Mapping[int, str]:
+        """lr to sc, and functions that work on the state of traps (refuse.py)."""
+        return refuse.unsafe(instructions)
+
+    def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
+        """Code at `to` with the effect of the one instruction `code` at `address`."""
+        return relocate.displace(code, address, to)
+
+    def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
+        """jal or c.j; None where `to` is out of their reach of 1 MB or 2 KB."""
+        try:
+            if size == 2:
+                return encode.c_j(to - address)
+            return encode.jal(encode.X0, to - address) if size == 4 else None
+        except encode.OutOfReach:
+            return None
+
+    def trap_patch(self, size: int) -> bytes:
+        """One c.ebreak, for instructions of both sizes: two bytes are written atomically."""
+        if size < len(encode.C_EBREAK):
+            raise ValueError("an instruction has at least two bytes")
+        return encode.C_EBREAK
+
+    def trampoline(
+        self, site: Site, following: bytes, to: int, bodies: Sequence[Body]
+    ) -> Relocated | Refused:
+        """The whole trampoline at address `to` (trampoline.py)."""
+        return trampoline.trampoline(site, to, bodies)
+
+    def detour(
+        self, code: bytes, address: int, to: int, hook: int
+    ) -> tuple[bytes, bytes] | Refused:
+        """Hook a C function at its first instructions (detour.py)."""
+        return detour.detour(code, address, to, hook)
+
+    def translate_detour(
+        self, code: bytes, address: int, to: int, hook: int
+    ) -> tuple[bytes, bytes] | Refused:
+        """As detour, but the stub replaces the first argument by hook(arg0) and goes on."""
+        return detour.translate_detour(code, address, to, hook)
+
+
+ISA = Riscv64()

@@ -1,0 +1,50 @@
+"""Decoding with capstone.  The length of an instruction is in its lowest bits, so one that this
+capstone does not know (Zbb, Zicbom, Svinval: alternatives of the kernel use them) is stepped
+over and told as its bits, as GNU as takes them (.insn)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from capstone import CS_ARCH_RISCV, CS_MODE_RISCV64, CS_MODE_RISCVC, Cs
+
+from kinst.core.isa import Instruction
+from kinst.isa.riscv64.parse import size_at
+
+_DISASSEMBLER = Cs(CS_ARCH_RISCV, CS_MODE_RISCV64 | CS_MODE_RISCVC)
+_CHUNK = 1 << 16  # capstone keeps what it decoded in one call in memory
+_LONGEST = 4
+
+
+def decode(code: bytes, address: int) -> Iterator[Instruction]:
+    """Instructions of code in order; stops at the first bytes that cannot be one."""
+    at = 0
+    while at < len(code):
+        start, whole = at, at + _CHUNK >= len(code)
+        for where, size, mnemonic, operands in _DISASSEMBLER.disasm_lite(
+            code[at : at + _CHUNK], address + at
+        ):
+            offset = where - address
+            if not size_at(code, offset):
+                return  # zeros, which are defined to be no instruction
+            if not whole and offset + _LONGEST > start + _CHUNK:
+                break  # the chunk may cut this one short: it opens the next chunk
+            text = f"{mnemonic} {operands}" if operands else mnemonic
+            yield Instruction(where, code[offset : offset + size], text)
+            at = offset + size
+        size = size_at(code, at)
+        if not size:
+            return
+        if at == start or whole or at + _LONGEST <= start + _CHUNK:
+            yield _unnamed(code[at : at + size], address + at)
+            at += size
+
+
+def _unnamed(code: bytes, address: int) -> Instruction:
+    word = int.from_bytes(code, "little")
+    return Instruction(address, code, f".insn {len(code)}, {word:#x}")
+
+
+def text_of(code: bytes, address: int) -> str:
+    """One instruction as decode() spells it; "" when it is none."""
+    return next((found.text for found in decode(code, address)), "")

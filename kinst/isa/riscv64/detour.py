@@ -1,0 +1,95 @@
+"""Hooks at the start of C functions of the kernel (RISC-V psABI, "Procedure Calling Convention").
+
+The first instructions of the function, eight bytes or more, make way for a jump through t1 to a
+stub.  At a function's start the temporaries t0 to t6 hold nothing: the way to the stub spoils
+one, and the way back another, one that the displaced instructions do not name.
+"""
+
+from __future__ import annotations
+
+from kinst.core.isa import Refused
+from kinst.isa.riscv64 import encode as e
+from kinst.isa.riscv64 import parse as p
+from kinst.isa.riscv64.relocate import move
+
+_PATCH = 8
+_SAVED = (e.RA, *range(e.A0, e.A0 + 8))
+_ROOM = 80
+_HERE = 6  # t1
+_BEQ = 0
+
+
+def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes] | Refused:
+    """(patch at address, stub at `to`).  The stub calls hook(arg0), a C function that returns
+    0 to go on in the original function, or 1 to return from it at once.
+
+    code: the function's first bytes, 12 or more to be sure.
+    """
+    try:
+        head = _save() + e.call(to + len(_save()), hook, "the hook") + e.move(_HERE, e.A0)
+        head += _restore(_SAVED) + e.branch(_BEQ, _HERE, e.X0, 4 + len(e.RET)) + e.RET
+        return _finish(code, address, to, head)
+    except e.OutOfReach as far:
+        return Refused(far.what)
+
+
+def translate_detour(
+    code: bytes, address: int, to: int, hook: int
+) -> tuple[bytes, bytes] | Refused:
+    """As detour, but the stub replaces the first argument by hook(arg0) and goes on."""
+    try:
+        head = _save() + e.call(to + len(_save()), hook, "the hook")
+        head += _restore(tuple(register for register in _SAVED if register != e.A0))
+        return _finish(code, address, to, head)
+    except e.OutOfReach as far:
+        return Refused(far.what)
+
+
+def _save() -> bytes:
+    stores = b"".join(e.c_sdsp(register, 8 * i) for i, register in enumerate(_SAVED))
+    return e.addi(e.SP, e.SP, -_ROOM) + stores
+
+
+def _restore(wanted: tuple[int, ...]) -> bytes:
+    loads = b"".join(e.c_ldsp(n, 8 * i) for i, n in enumerate(_SAVED) if n in wanted)
+    return loads + e.addi(e.SP, e.SP, _ROOM)
+
+
+def _finish(code: bytes, address: int, to: int, head: bytes) -> tuple[bytes, bytes] | Refused:
+    moved_code, size, goes_on = b"", 0, True
+    while size < _PATCH:
+        length = p.size_at(code, size)
+        if not length:
+            return Refused(f"its first {_PATCH} bytes are not whole known instructions")
+        one = code[size : size + length]
+        moved = move(one, address + size, to + len(head) + len(moved_code))
+        if isinstance(moved, Refused):
+            return Refused(f"the instruction at +{size}: {moved.reason}")
+        size += length
+        moved_code += moved.code
+        goes_on = moved.falls_through
+        if not goes_on and size < _PATCH:
+            return Refused(f"the instruction at +{size - length} leaves it before there is room")
+    if goes_on:
+        through = _free(code[:size])
+        if not through:
+            return Refused("its first instructions use every temporary register")
+        moved_code += e.jump(to + len(head) + len(moved_code), address + size, through)
+    patch = e.jump(address, to, _HERE, "the stub")
+    return patch + e.C_EBREAK * ((size - len(patch)) // 2), head + moved_code
+
+
+def _free(code: bytes) -> int:
+    """A temporary register that no instruction of code names, or 0.
+
+    Any five bits of an instruction where a register could be are taken for one.
+    """
+    named: set[int] = set()
+    at = 0
+    while at < len(code):
+        size = p.size_at(code, at)
+        word = int.from_bytes(code[at : at + size], "little")
+        shifts = (2, 7) if size == 2 else (7, 15, 20, 27)
+        named |= {word >> shift & 31 for shift in shifts}
+        at += size
+    return next((register for register in e.TEMPORARIES if register not in named), 0)

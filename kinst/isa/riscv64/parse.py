@@ -1,0 +1,125 @@
+"""What of one riscv64 instruction matters to control flow and relocation.
+
+Source: RISC-V unprivileged specification, "Base Instruction Formats", "RVC Instruction Set
+Listings", "RV32/64G Instruction Set Listings" (the map of major opcodes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kinst.isa.riscv64.encode import RA, X0, signed
+
+# Kinds.
+COPY = "copy"  # its effect does not depend on its address
+AUIPC, JAL, JALR, BRANCH = "auipc", "jal", "jalr", "branch"
+AMO, FENCE, SYSTEM, EBREAK = "amo", "fence", "system", "ebreak"
+UNKNOWN = "unknown"  # reserved, a vendor's own, or longer than 32 bits
+
+_BY_OPCODE = {
+    0x03: COPY, 0x07: COPY, 0x0F: FENCE, 0x13: COPY, 0x17: AUIPC, 0x1B: COPY, 0x23: COPY,
+    0x27: COPY, 0x2F: AMO, 0x33: COPY, 0x37: COPY, 0x3B: COPY, 0x43: COPY, 0x47: COPY,
+    0x4B: COPY, 0x4F: COPY, 0x53: COPY, 0x57: COPY, 0x63: BRANCH, 0x67: JALR, 0x6F: JAL,
+    0x73: SYSTEM, 0x77: COPY,
+}  # fmt: skip
+
+BEQ, BNE, BLT, BGE, BLTU, BGEU = 0, 1, 4, 5, 6, 7
+LR, SC = 2, 3  # funct5 of AMO
+_EBREAK = 0x0010_0073
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """kind: one of the above.  imm: in bytes, of JAL and BRANCH from the instruction's own
+    address, of AUIPC what is added to it.  word: the bits; 16 of a compressed instruction."""
+
+    kind: str
+    word: int
+    size: int
+    rd: int = 0
+    rs1: int = 0
+    rs2: int = 0
+    imm: int = 0
+
+    @property
+    def funct3(self) -> int:
+        """Of a branch: which comparison.  Of SYSTEM: which operation."""
+        if self.size == 2:
+            return self.word >> 13 & 1
+        return self.word >> 12 & 7
+
+
+def size_at(code: bytes, at: int) -> int:
+    """Bytes of the instruction at code[at:], by its lowest bits; 0 when it is none: longer than
+    32 bits, cut short, or all zeros, which is defined to be illegal."""
+    low = int.from_bytes(code[at : at + 2], "little")
+    size = 2 if low & 3 != 3 else 4 if low & 0x1F != 0x1F else 0
+    return size if low and at + size <= len(code) else 0
+
+
+def parse(code: bytes) -> Parsed | None:
+    """The one instruction that is all of `code`, or None where it is not that."""
+    if not code or size_at(code, 0) != len(code):
+        return None
+    word = int.from_bytes(code, "little")
+    return _compressed(word) if len(code) == 2 else _full(word)
+
+
+def _full(word: int) -> Parsed:
+    kind = _BY_OPCODE.get(word & 0x7F, UNKNOWN)
+    rd, rs1, rs2 = word >> 7 & 31, word >> 15 & 31, word >> 20 & 31
+    imm = 0
+    if kind == AUIPC:
+        imm = signed(word & 0xFFFF_F000, 32)
+    elif kind == JAL:
+        imm = signed(
+            (word >> 31 & 1) << 20
+            | (word >> 12 & 0xFF) << 12
+            | (word >> 20 & 1) << 11
+            | (word >> 21 & 0x3FF) << 1,
+            21,
+        )
+    elif kind == JALR:
+        imm = signed(word >> 20, 12)
+        kind = kind if word >> 12 & 7 == 0 else UNKNOWN
+    elif kind == BRANCH:
+        imm = signed(
+            (word >> 31 & 1) << 12
+            | (word >> 7 & 1) << 11
+            | (word >> 25 & 0x3F) << 5
+            | (word >> 8 & 0xF) << 1,
+            13,
+        )
+        kind = kind if word >> 12 & 7 not in (2, 3) else UNKNOWN
+    elif word == _EBREAK:
+        kind = EBREAK
+    return Parsed(kind, word, 4, rd, rs1, rs2, imm)
+
+
+def _gather(word: int, places: tuple[tuple[int, int], ...]) -> int:
+    """The number whose bit `to` is the word's bit `from_`, for each (from_, to)."""
+    return sum((word >> from_ & 1) << to for from_, to in places)
+
+
+# Bits of the displacements of c.j and of c.beqz and c.bnez.
+_CJ = ((12, 11), (11, 4), (10, 9), (9, 8), (8, 10), (7, 6), (6, 7), (5, 3), (4, 2), (3, 1), (2, 5))
+_CB = ((12, 8), (11, 4), (10, 3), (6, 7), (5, 6), (4, 2), (3, 1), (2, 5))
+
+
+def _compressed(word: int) -> Parsed:
+    quadrant, funct3 = word & 3, word >> 13
+    rs1, rs2 = word >> 7 & 31, word >> 2 & 31
+    if quadrant == 1:
+        if funct3 == 5:
+            return Parsed(JAL, word, 2, X0, imm=signed(_gather(word, _CJ), 12))
+        if funct3 in (6, 7):
+            imm = signed(_gather(word, _CB), 9)
+            return Parsed(BRANCH, word, 2, rs1=8 + (word >> 7 & 7), imm=imm)
+    elif quadrant == 2 and funct3 == 4 and not rs2:
+        link = word >> 12 & 1
+        if rs1:
+            return Parsed(JALR, word, 2, RA if link else X0, rs1)
+        return Parsed(EBREAK if link else UNKNOWN, word, 2)
+    elif quadrant == 0 and funct3 == 4 and word >> 10 & 7 > 3:
+        return Parsed(UNKNOWN, word, 2)
+    return Parsed(COPY, word, 2)

@@ -1,0 +1,147 @@
+"""What is displaced and what is not, each decided on purpose.
+
+A displaced instruction runs at another address with the original registers, stack and interrupt
+state, and then goes where the original went.  But at a trap-planted site a trap has been taken
+and returned from, which overwrites sepc, scause, stval and the bits SPP and SPIE of sstatus, and
+drops a reservation of lr; the way back (relocate.py) overwrites the same.  Nothing else differs.
+
+| instruction | decision |
+|---|---|
+| integer, bit manipulation, floating point, vector | copied: no address in them; clauses use no floating-point or vector registers |
+| loads, stores, amo*, cbo.*, hlv, hsv | copied; a fault is reported at the original address (Relocated.original_at) |
+| auipc, jal, jalr, branches, and their compressed forms | rewritten (relocate.py) |
+| fence, fence.tso, pause, fence.i | copied: what is fetched or read after the copy is after the fence |
+| sfence.vma, sfence.*.inval, sinval.vma, hfence.*, hinval.* | copied: they know no address of code |
+| csrs, csrc (and immediate forms) to sstatus | copied: SIE, SUM and FS are the original's when the copy runs, and stay as it leaves them |
+| csr* to sie, sip, stimecmp, time, cycle, hpmcounter*, senvcfg, scounteren, fcsr, vector, seed and other state | copied |
+| csrrw to sstatus | refused: it sets what a return from a trap takes, and the way back is one |
+| csr* to sepc, scause, stval, sscratch, stvec, and all of a function that writes one of them or has an sret | refused: a trap there destroys what the function works on |
+| csr* to satp | refused when it writes: it can unmap the trampoline.  Reading is copied |
+| ecall | copied: the firmware returns behind the copy, and takes its arguments in registers |
+| ebreak | copied, to trap at its copy: who plants it must have the kernel look up the original address instead (Relocated.original_at; the personality refuses it otherwise) |
+| wfi | copied: it ends when an interrupt is pending, taken or not, so none can be slept over |
+| wrs.nto, wrs.sto | refused: they wait on the reservation of the lr before them |
+| lr, sc, and what lies between them | refused: a trap, and the stores of a trampoline, end the reservation, and the loop around them would never end |
+| sret, mret | refused: they leave the kernel |
+| custom and reserved opcodes, more than 32 bits | refused: not known |
+| what does not decode | refused |
+
+For comparison: Linux's kprobes (arch/riscv/kernel/probes/decode-insn.c) refuse SYSTEM and FENCE
+instructions; FreeBSD's kinst (riscv/kinst_isa.c) refuses lr, sc and what is between, and sret.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from kinst.core.isa import Instruction
+from kinst.isa.riscv64 import parse as p
+from kinst.isa.riscv64.control import flow
+from kinst.isa.riscv64.encode import SEPC, SP, SSTATUS
+
+_SATP, _STVEC, _SSCRATCH, _SCAUSE, _STVAL = 0x180, 0x105, 0x140, 0x142, 0x143
+_TRAP_STATE = frozenset((SEPC, _STVEC, _SSCRATCH, _SCAUSE, _STVAL))
+_WRS = frozenset((0x00D0_0073, 0x01D0_0073))  # wrs.nto, wrs.sto
+_TRAP_RETURNS = frozenset((0x10200073, 0x30200073, 0x70200073, 0x7B200073))  # s, m, mn, d
+
+_UNKNOWN = "its encoding is reserved, a vendor's own, or longer than 32 bits"
+_RESERVATION = "a trap or a store between lr and sc ends their reservation"
+_WAITS = "it waits on the reservation of the lr before it"
+_LEAVES = "it leaves the kernel"
+_STATUS = "it sets what a return from a trap takes"
+_PAGING = "it can unmap the trampoline that runs it"
+_TRAPS = "a breakpoint overwrites the trap state that it works on"
+_HANDLER = "its function works on the trap state, which a breakpoint overwrites"
+_STACK = "it links into the stack pointer, or jumps to it"
+
+
+def _atomic(parsed: p.Parsed) -> int:
+    """funct5 of an atomic instruction, or -1."""
+    return parsed.word >> 27 if parsed.kind == p.AMO else -1
+
+
+def _csr(parsed: p.Parsed) -> tuple[int, bool, bool] | None:
+    """(register, whether it writes, whether it writes all bits) of a csr* instruction."""
+    if parsed.kind != p.SYSTEM or parsed.funct3 & 3 == 0:
+        return None
+    whole = parsed.funct3 & 3 == 1
+    return parsed.word >> 20, whole or parsed.rs1 != 0, whole
+
+
+def refusal(parsed: p.Parsed) -> str:
+    """Why this instruction is not displaced, or ""."""
+    if parsed.kind == p.UNKNOWN:
+        return _UNKNOWN
+    if _atomic(parsed) in (p.LR, p.SC):
+        return _RESERVATION
+    if parsed.word in _WRS:
+        return _WAITS
+    if parsed.word in _TRAP_RETURNS:
+        return _LEAVES
+    if parsed.kind == p.JALR and SP in (parsed.rd, parsed.rs1):
+        return _STACK
+    if parsed.kind == p.JAL and parsed.rd == SP:
+        return _STACK
+    csr = _csr(parsed)
+    if csr is None:
+        return ""
+    register, writes, whole = csr
+    if register in _TRAP_STATE:
+        return _TRAPS
+    if register == SSTATUS and whole:
+        return _STATUS
+    return _PAGING if register == _SATP and writes else ""
+
+
+def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
+    """Of a function's instructions in order, those that cannot be planted because of the others:
+    from an lr to its sc, by every path between them, and all of a function that works on the
+    state of traps."""
+    marks = dict[int, int]()
+    for i in instructions:
+        if i.code[0] & 0x7F not in (0x73, 0x2F):
+            continue
+        parsed = p.parse(i.code)
+        if parsed is None:
+            continue
+        csr = _csr(parsed)
+        if parsed.word in _TRAP_RETURNS or (csr and csr[0] in _TRAP_STATE and csr[1]):
+            return {every.address: _HANDLER for every in instructions}
+        if _atomic(parsed) in (p.LR, p.SC):
+            marks[i.address] = _atomic(parsed)
+    if not marks:
+        return {}
+    return dict.fromkeys(_between(instructions, marks), _RESERVATION)
+
+
+def _between(instructions: Sequence[Instruction], marks: Mapping[int, int]) -> set[int]:
+    """Addresses on a path from an lr to an sc, ends included."""
+    after: dict[int, list[int]] = {i.address: [] for i in instructions}
+    before: dict[int, list[int]] = {i.address: [] for i in instructions}
+    for i in instructions:
+        control = flow(i.code, i.address)
+        targets = [i.end] if control.falls_through else []
+        if control.target is not None and control.kind in ("jump", "branch"):
+            targets.append(control.target)
+        for target in targets:
+            if target in after:
+                after[i.address].append(target)
+                before[target].append(i.address)
+    loads = {address for address, kind in marks.items() if kind == p.LR}
+    stores = marks.keys() - loads
+    forward = _reached(loads, after, loads | stores)
+    backward = _reached(stores, before, loads | stores)
+    return (forward & backward) | loads | stores
+
+
+def _reached(starts: Iterable[int], edges: Mapping[int, Sequence[int]], ends: set[int]) -> set[int]:
+    """Every address that edges lead to from the starts; the search stops at the ends."""
+    found: set[int] = set()
+    open_ = [target for start in starts for target in edges[start]]
+    while open_:
+        here = open_.pop()
+        if here not in found:
+            found.add(here)
+            if here not in ends:
+                open_ += edges[here]
+    return found

@@ -1,0 +1,47 @@
+"""The registers of regs[], and where a trampoline saves them.
+
+D names are the ABI's (RISC-V psABI, "Integer Register Convention") with R_ before them; indices
+are the register numbers, with pc and sstatus behind.  R_FP is another name of R_S0.
+
+The frame is an array of u64 at the stack pointer: slot n is register xn, slot 0, since x0 is
+no register to save, the program counter, and the last one sstatus.  Of sstatus the bits SPP and
+SPIE, which belong to the last trap, are those of the breakpoint at a trap-planted site.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from kinst.core.isa import Register
+
+NAMES = (
+    "zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1",
+    *(f"a{i}" for i in range(8)), *(f"s{i}" for i in range(2, 12)), *(f"t{i}" for i in range(3, 7)),
+)  # fmt: skip
+NUMBER = MappingProxyType({name: number for number, name in enumerate(NAMES)})
+
+PC_SLOT = 0
+SP_SLOT = 2
+STATUS_SLOT = 32
+FRAME_SLOTS = 33
+FRAME_SIZE = 272  # bytes, 16-byte aligned
+
+_PC, _STATUS = 32, 33  # indices
+
+# What a C function may spoil, in slot order: ra, t0 to t6, a0 to a7.
+CALLER_SAVED = (1, 5, 6, 7, *range(10, 18), 28, 29, 30, 31)
+
+# x8 is fp to gdb.
+REGISTERS = (
+    *(
+        Register(f"R_{name.upper()}", number, number, "fp" if name == "s0" else name)
+        for number, name in enumerate(NAMES)
+        if number
+    ),
+    Register("R_PC", _PC, PC_SLOT, "pc"),
+    Register("R_SSTATUS", _STATUS, STATUS_SLOT, "sstatus"),
+    Register("R_FP", 8, 8, "fp"),
+    Register("R_PS", _STATUS, STATUS_SLOT, "sstatus"),
+)
+
+UNAVAILABLE = MappingProxyType({"R_ZERO": "it is always 0"})

@@ -1,0 +1,89 @@
+"""The whole trampoline: the probe's work, then the displaced instruction, then the way back.
+
+Counting alone is one amoadd.d for each counter, which all CPUs share: an address of a CPU's own
+would take the kernel's table of them, and two more loads.  A site has come here by a trap, which
+costs a hundred times what the atomic addition does.
+
+A call is in the C convention (LLVM's preserve-most convention on this ISA restores a0 over the
+result): what a C function may spoil is saved, and of the rest what the clauses read.  Interrupts
+are off from before the first call until after the last (sstatus.SIE), and then what they were.
+The stack is 16-byte aligned at every instruction (RISC-V psABI).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinst.core.isa import Body, CallBody, CountBody, Refused, Relocated
+from kinst.core.probe import Site
+from kinst.isa.riscv64 import encode as e
+from kinst.isa.riscv64 import registers as r
+from kinst.isa.riscv64 import relocate
+
+_ROOM = 16
+
+
+def trampoline(site: Site, to: int, bodies: Sequence[Body]) -> Relocated | Refused:
+    """The trampoline at `to` for a site.  Refused: when the instruction cannot be displaced or
+    something is more than 2 GB away."""
+    try:
+        work = _work(site, to, bodies)
+    except e.OutOfReach as far:
+        return Refused(far.what)
+    displaced = relocate.displace(site.code, site.address, to + len(work))
+    if isinstance(displaced, Refused):
+        return displaced
+    at = displaced.original_at
+    return Relocated(work + displaced.code, at if at < 0 else at + len(work))
+
+
+def _work(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
+    if any(isinstance(body, CallBody) for body in bodies):
+        return _calls(site, to, bodies)
+    if not any(isinstance(body, CountBody) and body.offsets for body in bodies):
+        return b""
+    code = e.addi(e.SP, e.SP, -_ROOM) + e.c_sdsp(e.T0, 0) + e.c_sdsp(e.T1, 8)
+    code += e.addi(e.T1, e.X0, 1)
+    for body in bodies:
+        if isinstance(body, CountBody):
+            code += _count(to + len(code), body)
+    return code + e.c_ldsp(e.T0, 0) + e.c_ldsp(e.T1, 8) + e.addi(e.SP, e.SP, _ROOM)
+
+
+def _count(at: int, body: CountBody) -> bytes:
+    """t1 is 1; t0 is spoiled."""
+    code = b""
+    for address in body.offsets:
+        code += e.load_address(e.T0, at + len(code), address, "the counter")
+        code += e.add_atomic(e.T1, e.T0)
+    return code
+
+
+def _calls(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
+    """Bodies of which at least one is a call, in order, inside one frame."""
+    slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
+    code = e.addi(e.SP, e.SP, -r.FRAME_SIZE)
+    code += b"".join(e.c_sdsp(register, 8 * register) for register in r.CALLER_SAVED)
+    for slot in sorted(slots.difference(r.CALLER_SAVED, (r.STATUS_SLOT,))):
+        code += _fill(to + len(code), slot, site)
+    code += e.csr_read_clear_bits(e.T0, e.SSTATUS, e.SIE) + e.c_sdsp(e.T0, 8 * r.STATUS_SLOT)
+    for body in bodies:
+        if isinstance(body, CallBody):
+            code += relocate.load(e.A0, to + len(code), body.argument) + e.move(e.A1, e.SP)
+            code += e.call(to + len(code), body.entry)
+        else:
+            code += e.addi(e.T1, e.X0, 1)
+            code += _count(to + len(code), body)
+    code += e.c_ldsp(e.T0, 8 * r.STATUS_SLOT) + e.andi(e.T0, e.T0, e.SIE)
+    code += e.csr_set(e.SSTATUS, e.T0)
+    code += b"".join(e.c_ldsp(register, 8 * register) for register in r.CALLER_SAVED)
+    return code + e.addi(e.SP, e.SP, r.FRAME_SIZE)
+
+
+def _fill(at: int, slot: int, site: Site) -> bytes:
+    """Store a frame slot that is not saved anyway; t0 is free."""
+    if slot == r.PC_SLOT:
+        return relocate.load(e.T0, at, site.address) + e.c_sdsp(e.T0, 8 * slot)
+    if slot == r.SP_SLOT:
+        return e.addi(e.T0, e.SP, r.FRAME_SIZE) + e.c_sdsp(e.T0, 8 * slot)
+    return e.c_sdsp(slot, 8 * slot)
