@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kinst.codegen.records import literal_keys
 from kinst.codegen.walk import string_table
-from kinst.core.layout import PAGE, Scratch, lay_out
+from kinst.core.layout import ARENA, PAGE, Scratch, lay_out
 from kinst.core.probe import Probe
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
@@ -33,7 +33,8 @@ def sizes(options: Options, program: typed.Program) -> Sizes:
     """ring: bufsize up to a power of two, so that positions wrap by a mask."""
     ring = 1 << max(12, (options.bufsize - 1).bit_length())
     aggs = (options.aggsize + PAGE - 1) & -PAGE if program.aggregations else PAGE
-    temp = max(TEMP, (16 * options.strsize + PAGE - 1) & -PAGE)
+    strings = max(TEMP, 16 * options.strsize)
+    temp = (strings + ARENA + options.strsize + PAGE - 1) & -PAGE
     return Sizes(ring, aggs, temp)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from kinst.codegen.walk import expressions
+from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.probe import ProbePattern
 from kinst.dlang import tree, typed
@@ -17,6 +19,7 @@ from kinst.dlang.api import (
     parse_text,
 )
 from kinst.dlang.options import Options, parse_size
+from kinst.dlang.subroutines import destructive_calls
 from kinst.patch.ways import checked_way
 from kinst.session_request import ProgramText, Request
 
@@ -86,6 +89,17 @@ def with_programs(request: Request, programs: tuple[tree.Program, ...], isa: Isa
     return _checked(request, programs, _with_settings(Options(), request.settings), isa)
 
 
+def _check_destructive(program: typed.Program, options: Options) -> None:
+    """Raises KinstError unless the program is harmless or may do harm."""
+    if options.destructive:
+        return
+    for clause in program.clauses:
+        names = destructive_calls(tuple(expressions(clause)))
+        if names:
+            message = f"could not enable tracing: destructive actions not allowed: {names[0]}( )"
+            raise KinstError(message, "-w permits them")
+
+
 def _checked(
     request: Request, programs: tuple[tree.Program, ...], options: Options, isa: Isa
 ) -> Compiled:
@@ -98,6 +112,7 @@ def _checked(
         ustackframes=options.ustackframes,
     )
     program = compile_programs(programs, environment)
+    _check_destructive(program, options)
     texts, first = [], 0
     for text, one in zip(request.programs, programs, strict=True):
         texts.append((text, tuple(range(first, first + len(one.clauses)))))

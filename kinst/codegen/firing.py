@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kinst.codegen.machine import Machine
 from kinst.codegen.ssa import Function, Local, Value, const
 from kinst.core.errors import KinstError
-from kinst.core.layout import STATE_HEAD
+from kinst.core.layout import ARENA, FAULT_NOSCRATCH, STATE_HEAD
 from kinst.core.records import ProgramLayout
 
 # Working memory of a clause (Scratch.temp): a word for loads, the key of an aggregation, then
@@ -19,10 +19,13 @@ TEMP_KEYS = 64
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A D string at an address: ends at a NUL, or after `bound` bytes if there is none."""
+    """A D string at an address: ends at a NUL, or after `bound` bytes if there is none.
+
+    nullable: the address may be 0, for NULL, and has not been tested yet."""
 
     address: Value
     bound: int
+    nullable: bool = False
 
 
 Lowered = Value | Text
@@ -32,12 +35,14 @@ Lowered = Value | Text
 class Unit:
     """One module being written.  strings: offset of each literal in the strings area.
 
+    pointers: the program may have addresses of scratch.
     helpers: the functions written so far, by name."""
 
     machine: Machine
     layout: ProgramLayout
     strings: Mapping[bytes, int]
     key_bytes: int
+    pointers: bool = False
     helpers: dict[str, Function] = field(default_factory=dict)
 
     def helper(self, name: str, write: Callable[[Unit, str], Function]) -> Function:
@@ -78,6 +83,7 @@ class Firing:
     time: the firing's timestamp in ns, 0 until first asked for.  ordinal: of the clause.
     in_error: the clause is dtrace:::ERROR's, whose arguments are in the state page.
     text_at: bytes of working memory in use by the strings of this action.
+    locals: variables of the firing, by name; each is 0 when the firing begins.
     """
 
     unit: Unit
@@ -92,6 +98,7 @@ class Firing:
     ordinal: int = 0
     in_error: bool = False
     text_at: int = 0
+    locals: dict[str, Local] = field(default_factory=dict)
 
     def scaled(self, area: int, size: int) -> Value:
         """Address of this CPU's part of an area with `size` bytes for each slot."""
@@ -116,7 +123,7 @@ class Firing:
 
         Raises KinstError when the action has used it all up."""
         at = TEMP_KEYS + self.unit.key_bytes + self.text_at
-        limit = self.unit.machine.scratch.temp_size
+        limit = self._arena_at()
         if at + size > limit:
             raise KinstError(
                 f"one action needs more than {limit} bytes for its strings",
@@ -124,6 +131,41 @@ class Firing:
             )
         self.text_at += (size + 7) & -8
         return self.code.add(self.temp(), at)
+
+    def local(self, name: str) -> Local:
+        """The firing's variable of this name, 64 bits."""
+        if name not in self.locals:
+            self.locals[name] = self.code.local(64)
+        return self.locals[name]
+
+    def _kept_size(self) -> int:
+        return (self.unit.layout.strsize + 7) & -8
+
+    def _arena_at(self) -> int:
+        """Offset in working memory."""
+        return (self.unit.machine.scratch.temp_size - ARENA - self._kept_size()) & -8
+
+    def arena(self) -> Local:
+        """Bytes of the arena in use."""
+        return self.local("arena")
+
+    def arena_start(self) -> Value:
+        """Address of what allocate() hands out."""
+        return self.code.add(self.temp(), self._arena_at())
+
+    def kept_text(self) -> Value:
+        """Address of room for one string of strsize bytes, which lasts."""
+        return self.code.add(self.temp(), self._arena_at() + ARENA)
+
+    def allocate(self, size: Value) -> Value:
+        """Address of `size` bytes that last until the clause ends, a multiple of 8; faults for
+        want of scratch space."""
+        code = self.code
+        used = code.get(self.arena())
+        left = code.op("sub", const(ARENA), used)
+        self.faults.add(code, code.icmp("ugt", size, left), FAULT_NOSCRATCH, const(0))
+        code.set(self.arena(), code.op("and", code.op("add", code.op("add", used, size), 7), -8))
+        return code.op("add", self.arena_start(), used)
 
     def field(self, offset: int) -> Value:
         """Address of a word of the state page."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kinst.codegen.access import read_access
 from kinst.codegen.firing import Faults, Firing, Lowered, Text, Unit
 from kinst.codegen.lower_agg import aggregate
-from kinst.codegen.lower_builtins import epid, read_access
+from kinst.codegen.lower_builtins import epid
 from kinst.codegen.lower_expr import lower, truth
 from kinst.codegen.lower_record import commit, fill, reserve
 from kinst.codegen.records import recorded
@@ -96,6 +97,7 @@ def _write_clause(firing: Firing, clause: typed.Clause, ended: str, error: Funct
     following = code.fresh("next")
     firing.faults = Faults(code.fresh("fault"))
     firing.start_action(0)
+    code.set(firing.arena(), const(0))
     if clause.predicate is not None:
         run = code.fresh("run")
         code.branch(truth(firing, clause.predicate), run, following)

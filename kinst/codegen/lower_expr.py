@@ -6,6 +6,7 @@ from __future__ import annotations
 from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.lower_builtins import bits_of, builtin
 from kinst.codegen.lower_memory import compare_texts, copy_text, load_string, load_word
+from kinst.codegen.lower_subr import present, subroutine
 from kinst.codegen.lower_unwind import stack_depth
 from kinst.codegen.records import size_of
 from kinst.codegen.ssa import Value, const
@@ -22,8 +23,18 @@ _COMPARE = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"
 
 def scalar(firing: Firing, expr: typed.Expr) -> Value:
     """The value of an integer or pointer expression."""
-    value = lower(firing, expr)
+    value = _raw(firing, expr) if isinstance(expr, typed.Subroutine) else lower(firing, expr)
     return value.address if isinstance(value, Text) else value
+
+
+def _raw(firing: Firing, expr: typed.Subroutine) -> Lowered:
+    """What a subroutine returns; a string may be NULL."""
+    args = [
+        _raw(firing, arg) if expr.name == "strtok" and isinstance(arg, typed.Subroutine) and not i
+        else lower(firing, arg)
+        for i, arg in enumerate(expr.args)
+    ]  # fmt: skip
+    return subroutine(firing, expr, args)
 
 
 def text(firing: Firing, expr: typed.Expr) -> Text:
@@ -73,6 +84,8 @@ def lower(firing: Firing, expr: typed.Expr) -> Lowered:
             return lower(firing, expr.right)
         case typed.Cast():
             return _cast(firing, expr)
+        case typed.Subroutine():
+            return present(firing, _raw(firing, expr))
         case typed.Load():
             address = firing.code.convert(scalar(firing, expr.address), 64, signed=False)
             if isinstance(expr.type, StringType):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from kinst.codegen.access import read_access
 from kinst.codegen.firing import TEMP_WORD, Firing, Text, Unit
+from kinst.codegen.flow import both, byte_of, leave, loop, put
 from kinst.codegen.ssa import Function, Value, const
+from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR
+from kinst.core.target import UserMemory
 
 # Strings are read in aligned pieces of this many bytes: none crosses a page, so nothing past
 # the page of the last byte is touched.
@@ -14,8 +18,83 @@ PIECE = 64
 def _read(unit: Unit, name: str) -> Function:
     """read(dst, src, size) -> 0 or error: the C function, behind the cheap convention."""
     code = unit.function(name, 3)
+    _leave_with_scratch(unit, code, *code.params)
     code.ret(code.call_c(unit.machine.nofault_read, code.params))
     return code
+
+
+def _leave_with_scratch(unit: Unit, code: Function, dst: Value, src: Value, size: Value) -> None:
+    """Where src is in scratch: copy it and return 0.  The host could not read it otherwise."""
+    if not unit.pointers:
+        return
+    scratch, start = unit.machine.scratch, const(unit.machine.address(0))
+    offset = code.op("sub", src, start)
+    inside = code.icmp("ult", offset, scratch.size)
+    fits = code.icmp("ule", size, code.op("sub", const(scratch.size), offset))
+    at = code.local(64)
+    own, other = code.fresh("own"), code.fresh("other")
+    code.branch(both(code, inside, fits), own, other)
+    code.block(own)
+    loop(
+        code,
+        lambda: code.icmp("ult", code.get(at), size),
+        lambda: put(code, at, byte_of(code, src, code.get(at)), dst),
+    )
+    code.ret(const(0))
+    code.block(other)
+
+
+def read(firing: Firing, to: Value, source: Value, size: Value) -> Value:
+    """Copy `size` bytes from any address of the traced kernel; 0 or an error."""
+    return firing.code.call(firing.unit.helper("read", _read), (to, source, size))
+
+
+def _user(unit: Unit) -> UserMemory:
+    if unit.machine.user is None:
+        raise KinstError(
+            "the traced program's memory cannot be read: this kernel offers no function for it"
+        )
+    return unit.machine.user
+
+
+def _leave_without_user(unit: Unit, code: Function) -> None:
+    """A kernel thread has no memory of its own: return an error."""
+    access = _user(unit).mm
+    if access is not None:
+        mm = read_access(code, unit.machine, access)
+        if isinstance(mm, Value):
+            leave(code, code.icmp("eq", mm, 0), const(1))
+
+
+def _read_user(unit: Unit, name: str) -> Function:
+    """read_user(dst, src, size) -> 0 or error."""
+    code = unit.function(name, 3)
+    _leave_without_user(unit, code)
+    code.ret(code.call_c(_user(unit).read, code.params))
+    return code
+
+
+def read_user(firing: Firing, to: Value, source: Value, size: Value) -> Value:
+    """Copy `size` bytes from the memory of the current process; 0 or an error."""
+    return firing.code.call(firing.unit.helper("read_user", _read_user), (to, source, size))
+
+
+def _write_user(unit: Unit, name: str) -> Function:
+    """write_user(dst, src, size) -> 0 or error."""
+    code = unit.function(name, 3)
+    write = _user(unit).write
+    if not write:
+        raise KinstError(
+            "the traced program's memory cannot be written: there is no function for it here"
+        )
+    _leave_without_user(unit, code)
+    code.ret(code.call_c(write, code.params))
+    return code
+
+
+def write_user(firing: Firing, to: Value, source: Value, size: Value) -> Value:
+    """Copy `size` bytes to the memory of the current process; 0 or an error."""
+    return firing.code.call(firing.unit.helper("write_user", _write_user), (to, source, size))
 
 
 def load_word(firing: Firing, address: Value, bits: int) -> Value:
@@ -30,6 +109,21 @@ def load_word(firing: Firing, address: Value, bits: int) -> Value:
 
 def _read_string(unit: Unit, name: str) -> Function:
     """read_string(dst, src, size) -> 0 or error: at most size bytes with the NUL at dst."""
+    return _string_reader(unit, name, unit.helper("read", _read))
+
+
+def _read_user_string(unit: Unit, name: str) -> Function:
+    """read_user_string(dst, src, size), from the memory of the current process."""
+    return _string_reader(unit, name, unit.helper("read_user", _read_user))
+
+
+def read_user_string(firing: Firing, to: Value, source: Value, size: Value) -> Value:
+    """Copy a string of the current process, cut to size - 1 bytes; 0 or an error."""
+    helper = firing.unit.helper("read_user_string", _read_user_string)
+    return firing.code.call(helper, (to, source, size))
+
+
+def _string_reader(unit: Unit, name: str, reader: Function) -> Function:
     code = unit.function(name, 3)
     dst, src, size = code.params
     done = code.local(64)
@@ -40,7 +134,7 @@ def _read_string(unit: Unit, name: str) -> Function:
     whole = code.op("sub", const(PIECE), code.op("and", source, PIECE - 1))
     left = code.op("sub", size, at)
     length = code.select(code.icmp("ult", whole, left), whole, left)
-    failed = code.call_c(unit.machine.nofault_read, (code.op("add", dst, at), source, length))
+    failed = code.call(reader, (code.op("add", dst, at), source, length))
     code.branch(code.icmp("ne", failed, 0), "bad", "look", likely=False)
     code.block("look")
     end = code.op("add", at, length)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa, PerCpu, Register
 from kinst.core.layout import Scratch
-from kinst.core.target import Access, Clock, Facts, ThreadTime, Unwinder
+from kinst.core.target import Access, Clock, Facts, ThreadTime, Unwinder, UserMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,9 @@ class Machine:
     name of an LLVM intrinsic that does (llvm.readcyclecounter), or a register (%cntvct_el0).
     LLVM's assembly parsers for other ISAs than the host's are out of reach of llvmlite, its
     intrinsics are not.
-    trap_pc_offset, trap_pc_delta: as in Facts.  llvm_options: as in Isa.
+    trap_pc_offset, trap_pc_delta, user: as in Facts; on the host, user's functions are native.
+    llvm_options: as in Isa.
+    parents: offsets in a task of its parent's address and of its process id; (0, 0): not known.
     """
 
     name: str
@@ -47,10 +49,20 @@ class Machine:
     thread_time: ThreadTime | None = None
     unwinder: Unwinder | None = None
     llvm_options: tuple[str, ...] = ()
+    user: UserMemory | None = None
+    parents: tuple[int, int] = (0, 0)
 
     def address(self, offset: int) -> int:
         """Of this offset of scratch."""
         return self.base + offset
+
+
+def parents_of(facts: Facts | None) -> tuple[int, int]:
+    """Machine.parents, from how ppid is found."""
+    access = facts.builtins.get("ppid") if facts else None
+    if access is None or len(access.offsets) != 2:
+        return 0, 0
+    return access.offsets[0], access.offsets[1]
 
 
 def target_machine(isa: Isa, facts: Facts, scratch: Scratch) -> Machine:
@@ -75,11 +87,19 @@ def target_machine(isa: Isa, facts: Facts, scratch: Scratch) -> Machine:
         isa.per_cpu, facts.builtins, isa.timestamp_asm,
         getattr(isa, "timestamp_constraints", "=r"), facts.clock,
         facts.trap_pc_offset, facts.trap_pc_delta, facts.thread_time,
-        facts.unwinder, isa.llvm_options,
+        facts.unwinder, isa.llvm_options, facts.user, parents_of(facts),
     )  # fmt: skip
 
 
-def host_machine(isa: Isa, scratch: Scratch, base: int, nofault_read: int, triple: str) -> Machine:
+def host_machine(
+    isa: Isa,
+    scratch: Scratch,
+    base: int,
+    nofault_read: int,
+    triple: str,
+    user: UserMemory | None = None,
+    parents: tuple[int, int] = (0, 0),
+) -> Machine:
     """kinst's own process, for frames of `isa`.
 
     base: address of the scratch mapping here.  nofault_read: native address of a callback that
@@ -87,5 +107,5 @@ def host_machine(isa: Isa, scratch: Scratch, base: int, nofault_read: int, tripl
     """
     return Machine(
         "host", triple, "", True, base, scratch, nofault_read, isa.registers, isa.frame_slots,
-        isa.sp_slot, "ccc",
+        isa.sp_slot, "ccc", user=user, parents=parents,
     )  # fmt: skip

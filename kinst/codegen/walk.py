@@ -9,6 +9,11 @@ from kinst.codegen.machine import Machine
 from kinst.core.dtypes import StackType
 from kinst.dlang import typed
 
+# Subroutines that return an address of scratch, or take one that a string's is made into.
+_POINTERS = frozenset(
+    {"alloca", "bcopy", "copyin", "copyout", "inet_ntoa", "inet_ntoa6", "inet_ntop", "memref"}
+)
+
 
 def _nodes(value: object) -> Iterator[typed.Expr]:
     if isinstance(value, tuple):
@@ -37,6 +42,15 @@ def string_table(program: typed.Program) -> tuple[dict[bytes, int], bytes]:
                 offsets[expr.value] = len(text)
                 text += expr.value + b"\0"
     return offsets, bytes(text)
+
+
+def makes_pointers(program: typed.Program) -> bool:
+    """Whether the program can have the address of something in scratch."""
+    return any(
+        isinstance(expr, typed.Subroutine) and expr.name in _POINTERS
+        for clause in program.clauses
+        for expr in expressions(clause)
+    )
 
 
 def register_slot(machine: Machine, index: int) -> int | None:

@@ -6,7 +6,13 @@ import re
 from collections.abc import Sequence
 
 from kinst.consumer.rings import Lost
-from kinst.core.layout import FAULT_BADADDR, FAULT_BADALIGN, FAULT_DIVZERO, FAULT_ILLOP
+from kinst.core.layout import (
+    FAULT_BADADDR,
+    FAULT_BADALIGN,
+    FAULT_DIVZERO,
+    FAULT_ILLOP,
+    FAULT_NOSCRATCH,
+)
 from kinst.core.probe import Probe
 
 _FAULTS = {
@@ -14,6 +20,7 @@ _FAULTS = {
     FAULT_BADALIGN: "invalid alignment",
     FAULT_ILLOP: "illegal operation",
     FAULT_DIVZERO: "divide-by-zero",
+    FAULT_NOSCRATCH: "out of scratch space",
 }
 
 LIST_HEADER = f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME"

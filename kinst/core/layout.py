@@ -28,7 +28,12 @@ STATE_TAIL = 24  # u64: bytes ever consumed; written by the consumer alone
 STATE_DROPS = 32  # u64: records lost for want of ring space
 STATE_AGG_DROPS = 40  # u64: aggregation updates lost for want of table space
 STATE_ERRORS = 48  # u64: faults (each also fires dtrace:::ERROR)
+STATE_RANDOM = 512  # u64: of this CPU's rand(); 0 before its first call
 STATE_FAULT = 56  # u64 x 4: last fault, for dtrace:::ERROR: epid, action, kind, value
+
+# Of the working memory of clauses, its end: what alloca() and copyin() hand out, then the string
+# that strtok() keeps (strsize bytes).
+ARENA = 16384
 
 # Ring record header; records are padded to 8 bytes and never wrap (a PAD record fills).
 RECORD_SIZE = 0  # u32: bytes with header and padding
@@ -44,6 +49,7 @@ FAULT_BADADDR = 1
 FAULT_BADALIGN = 2
 FAULT_ILLOP = 3
 FAULT_DIVZERO = 4
+FAULT_NOSCRATCH = 5
 
 # Site descriptor: what a clause is told of the probe that fired.
 SITE_PROBE = 0  # u32 Probe.id
@@ -140,7 +146,7 @@ def lay_out(
     strings_size: int,
     sites_size: int,
     traps_size: int,
-    temp_size: int = 16384,
+    temp_size: int = 16384 + ARENA,
 ) -> Scratch:
     """Place the areas one after another, each on a page; text takes what is left.
 

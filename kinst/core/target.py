@@ -98,6 +98,23 @@ class Unwinder:
 
 
 @dataclass(frozen=True, slots=True)
+class UserMemory:
+    """How in-target code reaches the memory of the current process.
+
+    read: address of a C function (dst, user src, size) -> 0 or error, which never oopses.
+    write: of one (user dst, src, size), or 0.  mm: finds the address space's structure, 0 for a
+    kernel thread, which has none; None where the functions see to that.  arg_start, arg_end:
+    offsets in it of where the arguments of the process lie; 0 where not known.
+    """
+
+    read: int
+    write: int
+    mm: Access | None = None
+    arg_start: int = 0
+    arg_end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What a personality knows of the running kernel, once its place in memory is known.
 
@@ -131,6 +148,7 @@ class Facts:
     thread_time: ThreadTime | None = None
     unwinder: Unwinder | None = None
     thread_registers: tuple[str, ...] = ()
+    user: UserMemory | None = None
 
 
 class Personality(Protocol):

@@ -105,13 +105,17 @@ ACTIONS_NOT_YET = words(
     "breakpoint chill commit discard freopen ftruncate jstack panic print printm printt raise"
     " setopt speculate stop system tracemem"
 )
+SUBROUTINES = words(
+    "alloca basename bcopy cleanpath copyin copyinstr copyinto copyout copyoutstr dirname getmajor"
+    " getminor htonl htonll htons index inet_ntoa inet_ntoa6 inet_ntop lltostr memref ntohl ntohll"
+    " ntohs progenyof rand rindex strchr strjoin strlen strrchr strstr strtok strtoll substr"
+    " tolower toupper"
+)
+# Subroutines of other kernels (subroutines.ABSENT says why) and those not there yet.
 FUNCTIONS_NOT_YET = words(
-    "alloca basename bcopy cleanpath copyin copyinstr copyinto copyout copyoutstr d_path"
-    " ddi_pathname dirname getf getmajor getminor htonl htonll htons index inet_ntoa"
-    " inet_ntoa6 inet_ntop json lltostr memref msgdsize msgsize mutex_owned mutex_owner"
-    " mutex_type_adaptive mutex_type_spin ntohl ntohll ntohs progenyof rand rindex rw_iswriter"
-    " rw_read_held rw_write_held speculation strchr strjoin strlen strrchr strstr strtok strtoll"
-    " substr sx_exclusive_held sx_isexclusive sx_shared_held tolower toupper typeref"
+    "d_path ddi_pathname getf json msgdsize msgsize mutex_owned mutex_owner mutex_type_adaptive"
+    " mutex_type_spin rw_iswriter rw_read_held rw_write_held speculation sx_exclusive_held"
+    " sx_isexclusive sx_shared_held typeref"
 )
 CALLABLE = frozenset(AGGREGATING) | ACTIONS
 
@@ -126,7 +130,7 @@ def kind_of(name: str) -> str | None:
         return "aggregating function"
     if name in ACTIONS or name in ACTIONS_NOT_YET:
         return "tracing function"
-    if name in FUNCTIONS_NOT_YET:
+    if name in SUBROUTINES or name in FUNCTIONS_NOT_YET:
         return "function"
     return None
 

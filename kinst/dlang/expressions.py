@@ -26,6 +26,7 @@ from kinst.dlang.convert import (
 from kinst.dlang.literals import literal_type
 from kinst.dlang.operators import choose, load, move, operate
 from kinst.dlang.scope import Scope
+from kinst.dlang.subroutines import ABSENT, PROTOTYPES, absent, subroutine
 from kinst.dlang.typenames import resolve, typedef
 
 _SIZE_T = typedef("size_t")
@@ -53,6 +54,8 @@ def _name(node: tree.Name, scope: Scope) -> typed.Expr:
         return typed.Builtin(builtins.VARIABLES[node.name].type, node.span, node.name)
     if node.name in scope.environment.registers:
         return constant(scope.environment.registers[node.name], INT, node.span)
+    if node.name == "NULL":
+        return constant(0, PointerType(VoidType()), node.span)
     scope.refuse_builtin(node.name, node.span, "scalar")
     raise scope.unknown(node.name, node.span)
 
@@ -118,11 +121,13 @@ def _register(node: tree.Index, scope: Scope) -> typed.Expr:
 
 
 def _call(node: tree.Call, scope: Scope) -> typed.Expr:
-    """No function gives a value yet; actions are the statements' business."""
+    """A subroutine's value; actions are the statements' business."""
     if not isinstance(node.function, tree.Name):
         message = "function designator is not of function type"
         raise DError(message, node.span, "D_FUNC_IDENT")
     name = node.function.name
+    if name in PROTOTYPES:
+        return subroutine(node, name, scope, check)
     if name in builtins.CALLABLE:
         raise DError(
             f"{builtins.kind_of(name)} {name}( ) may not be called from a D expression "
@@ -135,6 +140,8 @@ def _call(node: tree.Call, scope: Scope) -> typed.Expr:
 
 def unknown_function(name: str, span: Span, scope: Scope) -> DError:
     """The error for calling something that is not a function of kinst."""
+    if name in ABSENT:
+        return absent(name, span)
     if name in builtins.ACTIONS_NOT_YET or name in builtins.FUNCTIONS_NOT_YET:
         return DError(f"{name}( ) is not supported yet", span, "D_UNKNOWN")
     kind = builtins.kind_of(name)

@@ -120,6 +120,11 @@ def _compare(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.
     likes = is_string_like(left.type) and is_string_like(right.type)
     if likes and (is_string(left.type) or is_string(right.type)):
         return typed.Binary(INT, span, op, to_string(left), to_string(right))
+    null = PointerType(VoidType())
+    if op in ("==", "!=") and is_string(left.type) and is_zero(right):
+        return typed.Binary(INT, span, op, left, cast(right, null))
+    if op in ("==", "!=") and is_string(right.type) and is_zero(left):
+        return typed.Binary(INT, span, op, cast(left, null), right)
     pointer = common_pointer(left, right)
     if pointer is None:
         raise incompatible(left.type, op, right.type, span)

@@ -220,6 +220,17 @@ class Symbol(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Subroutine(Expr):
+    """A call of a subroutine of D (subroutines.PROTOTYPES), its arguments already converted.
+
+    A string that it returns may be NULL (strchr, strrchr, strstr, strtok), which can be compared
+    with NULL and faults anywhere else."""
+
+    name: str
+    args: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FormatPart:
     """One piece of a printf format.
 

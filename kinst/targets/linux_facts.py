@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 from kinst.core.errors import KinstError
-from kinst.core.target import Access, Clock, Facts
+from kinst.core.target import Access, Clock, Facts, UserMemory
 from kinst.image.btf import Btf
 from kinst.targets.linux_memory import MASK, Kernel
 from kinst.targets.linux_names import IsaNames, names_of
@@ -146,6 +146,23 @@ def release(kernel: Kernel) -> str:
     return found[1] if found else ""
 
 
+def user_memory(kernel: Kernel, btf: Btf, thread: Access) -> UserMemory | None:
+    """How a clause reads the memory of the current process: by the kernel's own functions that
+    take no fault and never sleep (mm/maccess.c); None where this kernel has none."""
+    read = "copy_from_user_nofault"
+    if not kernel.has(read) or not btf.has("task_struct", "mm"):
+        return None
+    known = btf.has("mm_struct", "arg_start") and btf.has("mm_struct", "arg_end")
+    write = "copy_to_user_nofault"
+    return UserMemory(
+        kernel.symbol(read),
+        kernel.symbol(write) if kernel.has(write) else 0,
+        replace(thread, offsets=(btf.offset("task_struct", "mm"),)),
+        btf.offset("mm_struct", "arg_start") if known else 0,
+        btf.offset("mm_struct", "arg_end") if known else 0,
+    )
+
+
 def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
     """All facts of a kernel whose slide is known and verified.
 
@@ -178,4 +195,5 @@ def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
         thread_time=thread_time(kernel, btf, found["curthread"], bases[0], ticks),
         unwinder=unwinder(kernel, btf, isa),
         thread_registers=names.thread_registers,
+        user=user_memory(kernel, btf, found["curthread"]),
     )

@@ -1,0 +1,101 @@
+"""Loops and conditions of helper functions, and bytes of strings that have a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kinst.codegen.ssa import Function, Local, Value, const
+
+
+def loop(code: Function, condition: Callable[[], Value], body: Callable[[], None]) -> None:
+    """while (condition) body; the caller sees to it that it ends."""
+    test, inside, after = (code.fresh(n) for n in ("test", "inside", "after"))
+    code.jump(test)
+    code.block(test)
+    code.branch(condition(), inside, after)
+    code.block(inside)
+    body()
+    code.jump(test)
+    code.block(after)
+
+
+def when(
+    code: Function,
+    condition: Value,
+    then: Callable[[], None],
+    otherwise: Callable[[], None] | None = None,
+) -> None:
+    """if (condition) then else otherwise."""
+    yes, no, after = (code.fresh(n) for n in ("yes", "no", "after"))
+    code.branch(condition, yes, no if otherwise else after)
+    code.block(yes)
+    then()
+    code.jump(after)
+    if otherwise is not None:
+        code.block(no)
+        otherwise()
+        code.jump(after)
+    code.block(after)
+
+
+def leave(code: Function, condition: Value, result: Value | Callable[[], Value]) -> None:
+    """if (condition) return result."""
+    out, on = code.fresh("out"), code.fresh("on")
+    code.branch(condition, out, on)
+    code.block(out)
+    code.ret(result if isinstance(result, Value) else result())
+    code.block(on)
+
+
+def put(code: Function, at: Local, byte: Value, dst: Value) -> None:
+    """dst[at++] = byte (an i64)."""
+    here = code.get(at)
+    code.store(code.convert(byte, 8, signed=False), code.op("add", dst, here))
+    code.set(at, code.op("add", here, 1))
+
+
+def step(code: Function, local: Local, by: int = 1) -> None:
+    code.set(local, code.op("add", code.get(local), by))
+
+
+def byte_of(code: Function, start: Value, index: Value) -> Value:
+    """start[index] as an i64."""
+    return code.convert(code.load(8, code.op("add", start, index)), 64, signed=False)
+
+
+def byte_in(code: Function, start: Value, index: Value, bound: Value) -> Value:
+    """start[index] as an i64, 0 at and behind the bound."""
+    inside, after = code.fresh("inside"), code.fresh("after")
+    before = code.at
+    code.branch(code.icmp("ult", index, bound), inside, after)
+    code.block(inside)
+    byte = byte_of(code, start, index)
+    code.jump(after)
+    code.block(after)
+    return code.phi(64, [(byte, inside), (const(0), before)])
+
+
+def least(code: Function, a: Value, b: Value | int) -> Value:
+    """The lesser of two signed numbers."""
+    other = const(b) if isinstance(b, int) else b
+    return code.select(code.icmp("slt", a, other), a, other)
+
+
+def most(code: Function, a: Value, b: Value | int) -> Value:
+    """The greater of two signed numbers."""
+    other = const(b) if isinstance(b, int) else b
+    return code.select(code.icmp("sgt", a, other), a, other)
+
+
+def both(code: Function, *conditions: Value) -> Value:
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result = code.op("and", result, condition)
+    return result
+
+
+def either(code: Function, *conditions: Value) -> Value:
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result = code.op("or", result, condition)
+    return result

@@ -1,0 +1,405 @@
+"""D's subroutines on both machines, against what the Dynamic Tracing Guide says they do.
+
+Each program is compiled once; its arguments are registers and strings in the kernel's memory,
+so hypothesis can try many.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import re
+import socket
+import struct
+
+import pytest
+from codegen_rig import PID, PPID, REGISTERS, RIGS, HostRig, Rig
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kinst.core import layout as lay
+from kinst.core.dtypes import StringType
+from kinst.dlang import typed as t
+from kinst.dlang.api import Environment, compile_text
+
+both = pytest.mark.parametrize("rig", RIGS)
+REGS = {r.d_name: r.index for r in REGISTERS}
+STRSIZE = 64
+A, B = 0x10000, 0x20000  # where the arguments S and T are
+Value = int | bytes
+ERRORS = "dtrace:::ERROR { trace(arg4); trace(arg5); }"
+
+
+def compiled(text: str) -> t.Program:
+    return compile_text(text, "test", environment=Environment(REGS, STRSIZE))[1]
+
+
+def expression(text: str) -> str:
+    """S and T stand for the strings, I, J and K for the numbers."""
+    names = {
+        "S": "stringof((char *)regs[R_0])", "T": "stringof((char *)regs[R_1])",
+        "P": "(char *)regs[R_0]", "I": "(int)regs[R_2]", "J": "(int)regs[R_3]",
+        "K": "(int64_t)regs[R_4]",
+    }  # fmt: skip
+    return re.sub(r"\b[STPIJK]\b", lambda m: names[m[0]], text)
+
+
+@functools.cache
+def rigs(body: str) -> tuple[Rig, ...]:
+    program = compiled(f"kinst::f:0 {{ {expression(body)} }} {ERRORS}")
+    return tuple(r(program, {7: (0,)}, error=(1,), strsize=STRSIZE) for r in RIGS)
+
+
+def run(rig: Rig, s: bytes = b"", u: bytes = b"", *numbers: int) -> list[Value] | tuple[int, int]:
+    """What one firing records; of a fault its kind and value."""
+    rig.memory = {A: (s + b"\0").ljust(8192, b"\xee"), B: (u + b"\0").ljust(8192, b"\xee")}
+    rig.consume(rig.slot)
+    rig.fire(7, {0: A, 1: B} | dict(enumerate(numbers, 2)))
+    records = rig.records(rig.slot)
+    assert len(records) == 1
+    found: list[Value] = []
+    for action, fields in enumerate(rig.layout.clauses[records[0].clause].fields):
+        for field, raw in zip(fields, rig.fields(records[0], action), strict=True):
+            if isinstance(field.type, StringType):
+                found.append(raw.split(b"\0")[0])
+            else:
+                found.append(int.from_bytes(raw, "little", signed=t.is_signed(field.type)))
+    if records[0].clause == 1:
+        kind, value = found
+        return int(kind), int(value)
+    return found
+
+
+def check(body: str, expected: list[Value] | tuple[int, int], *args: bytes | int) -> None:
+    for rig in rigs(body):
+        assert run(rig, *args) == expected, (type(rig).__name__, body, args)  # type: ignore[arg-type]
+
+
+NULL = (lay.FAULT_BADADDR, 0)
+texts = st.binary(max_size=20).map(lambda b: b.replace(b"\0", b"a"))
+few = st.text("ab/.,", max_size=12).map(str.encode)
+ints = st.integers(-15, 15) | st.sampled_from([-(1 << 31), (1 << 31) - 1])
+longs = st.integers(-(1 << 63), (1 << 63) - 1)
+many = settings(max_examples=120, deadline=None)
+
+
+@many
+@given(texts, texts)
+def test_strlen_and_strjoin(s: bytes, u: bytes) -> None:
+    check("trace(strlen(S)); trace(strjoin(S, T));", [len(s), s + u], s, u)
+
+
+@given(st.integers(25, 40), st.integers(25, 40))
+@many
+def test_strjoin_of_what_does_not_fit(a: int, b: int) -> None:
+    """A string of strsize bytes has one of them for its NUL."""
+    s, u = b"x" * a, b"y" * b
+    fits = a + b < STRSIZE
+    check("trace(strjoin(S, T));", [s + u] if fits else (lay.FAULT_NOSCRATCH, 0), s, u)
+
+
+@many
+@given(few, few)
+def test_strstr(s: bytes, u: bytes) -> None:
+    at = s.find(u)
+    check("trace(strstr(S, T) == NULL);", [int(at < 0)], s, u)
+    check("trace(strstr(S, T));", NULL if at < 0 else [s[at:]], s, u)
+
+
+@many
+@given(few, st.sampled_from(b"ab/.,\0c"))
+def test_strchr_and_strrchr(s: bytes, c: int) -> None:
+    whole = s + b"\0"
+    first, last = whole.find(bytes([c])), whole.rfind(bytes([c]))
+    missing = [int(first < 0), int(last < 0)]
+    check("trace(strchr(S, I) == NULL); trace(strrchr(S, I) == NULL);", missing, s, b"", c)
+    expected = NULL if first < 0 else [s[first:], s[last:]]
+    check("trace(strchr(S, I)); trace(strrchr(S, I));", expected, s, b"", c)
+
+
+def perl_index(s: bytes, u: bytes, start: int) -> int:
+    """Perl's index(), which the Guide's is (perlfunc): positions are clamped to the string."""
+    return s.find(u, min(max(start, 0), len(s)))
+
+
+def perl_rindex(s: bytes, u: bytes, start: int) -> int:
+    """Perl's rindex(): the last occurrence that begins at or before start."""
+    if start < 0:
+        return -1 if u else 0
+    return s.rfind(u, 0, min(start, len(s)) + len(u))
+
+
+@many
+@given(few, few, ints)
+def test_index_and_rindex(s: bytes, u: bytes, start: int) -> None:
+    check(
+        "trace(index(S, T)); trace(rindex(S, T)); trace(index(S, T, I)); trace(rindex(S, T, I));",
+        [s.find(u), s.rfind(u), perl_index(s, u, start), perl_rindex(s, u, start)], s, u, start,
+    )  # fmt: skip
+
+
+def perl_substr(s: bytes, start: int, count: int | None) -> bytes:
+    """Perl's substr() by positions: a negative start or count is taken from the end; what lies
+    outside of the string is cut off."""
+    size = len(s)
+    first = start + size if start < 0 else start
+    if count is None:
+        last = size
+    elif count < 0:
+        last = size + count
+    else:
+        last = first + count
+    if first < 0:
+        # Before the string: only what reaches into it, and no count from the end does.
+        if (count is None or count >= 0) and last > 0:
+            first = 0
+        else:
+            return b""
+    return s[first:last] if first < last else b""
+
+
+@many
+@given(few, ints, ints)
+def test_substr(s: bytes, start: int, count: int) -> None:
+    body = "trace(substr(S, I)); trace(substr(S, I, J));"
+    whole = perl_substr(s, start, None)
+    if start + len(s) < 0:
+        # The count that is missing is strsize.
+        whole = perl_substr(s, start, STRSIZE)
+    check(body, [whole, perl_substr(s, start, count)], s, b"", start, count)
+
+
+@many
+@given(few, st.sampled_from([b",", b",.", b"/", b"", b"ab"]))
+def test_strtok(s: bytes, u: bytes) -> None:
+    """Tokens of strtok(3), one in each action, then NULL."""
+    tokens = [x for x in re.split(b"[%s]" % re.escape(u), s) if x] if u else [s] if s else []
+    assert not tokens or tokens == [x for x in tokens if x]
+    wanted = tokens[:3]
+    body = "trace(strtok(S, T));" + "trace(strtok(NULL, T));" * (len(wanted) - 1)
+    check(body if wanted else "trace(strtok(S, T) == NULL);", wanted or [1], s, u)
+
+
+def test_strtok_at_its_end() -> None:
+    body = 'trace(strtok(S, ",")); trace(strtok(NULL, ",") == NULL);'
+    check(body, [b"a", 1], b",a,,")
+    check(body, NULL, b"a")  # the first call used it all up
+    check('trace(strtok(NULL, ","));', NULL)
+    check('trace(strtok(strjoin(S, ",b"), ",")); trace(strtok(NULL, ","));', [b"a", b"b"], b"a")
+
+
+def test_strtok_goes_on_in_the_next_clause() -> None:
+    for rig in RIGS:
+        program = compiled(
+            'kinst::f:0 { trace(strtok("one two", " ")); } kinst::f:0 { trace(strtok(NULL, " ")); }'
+        )
+        one = rig(program, {7: (0, 1)}, strsize=STRSIZE)
+        one.fire(7)
+        one.fire(7)
+        got = [r.data.split(b"\0")[0] for r in one.records(one.slot)]
+        assert got == [b"one", b"two"] * 2
+
+
+def posix_basename(path: bytes) -> bytes:
+    """basename(1) of POSIX, step by step."""
+    if not path:
+        return b"."
+    if not path.strip(b"/"):
+        return b"/"
+    return path.rstrip(b"/").rpartition(b"/")[2]
+
+
+def posix_dirname(path: bytes) -> bytes:
+    """dirname(1) of POSIX, step by step."""
+    if path and not path.strip(b"/"):
+        return b"/"
+    path = path.rstrip(b"/")
+    if b"/" not in path:
+        return b"."
+    return path[: path.rindex(b"/")].rstrip(b"/") or b"/"
+
+
+@many
+@given(few)
+def test_basename_and_dirname(s: bytes) -> None:
+    body = "trace(basename(S)); trace(dirname(S));"
+    check(body, [posix_basename(s), posix_dirname(s)], s)
+
+
+@pytest.mark.parametrize(
+    ("path", "clean"),
+    [
+        (b"", b""), (b"/", b"/"), (b"a", b"a"), (b"/a/b", b"/a/b"), (b"//a///b", b"/a/b"),
+        (b"/a/./b", b"/a/b"), (b"/a/../b", b"/b"), (b"/a/b/../../c", b"/c"), (b"/../a", b"/a"),
+        (b"/a/..", b"/"), (b"/a/b/..", b"/a/"), (b"/a/...", b"/a/..."), (b"/a/.b/c", b"/a/.b/c"),
+        (b"/a/..b/c", b"/a/..b/c"), (b"a//b/./c", b"a/b/c"),
+        (b"/usr/bin/../lib/./x", b"/usr/lib/x"),
+    ],
+)  # fmt: skip
+def test_cleanpath(path: bytes, clean: bytes) -> None:
+    """The Guide: "/./" and "/../" elements are taken out; links are not looked at."""
+    check("trace(cleanpath(S));", [clean], path)
+
+
+@many
+@given(st.binary(max_size=80).map(lambda b: b.replace(b"\0", b"z")))
+def test_case(s: bytes) -> None:
+    seen = s[: STRSIZE - 1]
+    check("trace(toupper(S)); trace(tolower(S));", [seen.upper(), seen.lower()], s)
+
+
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def in_base(value: int, base: int) -> bytes:
+    """As C's %#o, %#x and %d print it; other bases without a prefix, unsigned."""
+    if base == 10:
+        return str(value).encode()
+    value &= (1 << 64) - 1
+    rest, text = value, ""
+    while rest:
+        rest, digit = divmod(rest, base)
+        text = DIGITS[digit] + text
+    prefix = {8: "0", 16: "0x"}.get(base, "")
+    whole = prefix + text if value else {16: "0x0"}.get(base, "0")
+    return whole.encode()[: STRSIZE - 1]  # as any recorded string is cut
+
+
+@many
+@given(longs | st.integers(-3, 40), st.integers(2, 36))
+def test_lltostr(value: int, base: int) -> None:
+    body = "trace(lltostr(K)); trace(lltostr(K, I));"
+    check(body, [str(value).encode(), in_base(value, base)], b"", b"", base, 0, value)
+
+
+@many
+@given(longs, st.integers(2, 36), st.sampled_from(["", " ", "\t +", "  ", "+"]), st.data())
+def test_strtoll(value: int, base: int, front: str, data: st.DataObject) -> None:
+    text, rest = "", abs(value)
+    while rest:
+        rest, digit = divmod(rest, base)
+        text = DIGITS[digit] + text
+    text = ("-" if value < 0 else "") + (text or "0")
+    if value >= 0:
+        text = front + text
+    if base == 16 and data.draw(st.booleans()):
+        text = re.sub(r"(?=[0-9a-z])", "0x", text, count=1)
+    if data.draw(st.booleans()):
+        text = text.upper().replace("0X", data.draw(st.sampled_from(["0x", "0X"])))
+    tail = data.draw(st.sampled_from(["", "!", " 7", ":"]))
+    if len(text + tail) < STRSIZE:
+        check("trace(strtoll(S, I));", [value], (text + tail).encode(), b"", base)
+    if base == 10:
+        check("trace(strtoll(S));", [value], (text + tail).encode())
+
+
+@pytest.mark.parametrize("base", [-1, 0, 1, 37, 1 << 20])
+def test_bad_bases_are_illegal_operations(base: int) -> None:
+    check("trace(lltostr(K, I));", (lay.FAULT_ILLOP, 0), b"", b"", base)
+    check("trace(strtoll(S, I));", (lay.FAULT_ILLOP, 0), b"12", b"", base)
+
+
+@many
+@given(longs)
+def test_byte_order(value: int) -> None:
+    raw = struct.pack("<q", value)
+    expected: list[Value] = [int.from_bytes(raw[:size], "big") for size in (2, 4, 8)]
+    for way in ("hton", "ntoh"):
+        body = f"trace({way}s(K)); trace({way}l(K)); trace({way}ll(K));"
+        check(body, expected, b"", b"", 0, 0, value)
+
+
+groups = st.lists(st.sampled_from([0, 0, 0, 1, 0xFFFF, 0xAB, 0x1234]), min_size=8, max_size=8)
+
+
+@many
+@given(st.binary(min_size=4, max_size=4), groups)
+def test_inet(four: bytes, words: list[int]) -> None:
+    six = struct.pack(">8H", *words)
+    body = "trace(inet_ntoa(P)); trace(inet_ntop(2, P)); trace(inet_ntoa6((char *)regs[R_1]));"
+    body += " trace(inet_ntop(10, (char *)regs[R_1]));"
+    v4 = str(ipaddress.IPv4Address(four)).encode()
+    v6 = socket.inet_ntop(socket.AF_INET6, six).encode()
+    check(body, [v4, v4, v6, v6], four, six)
+
+
+def test_inet_of_no_family() -> None:
+    check("trace(inet_ntop(I, P));", (lay.FAULT_ILLOP, 3), b"abcd", b"", 3)
+    check("trace(inet_ntoa((char *)1));", (lay.FAULT_BADADDR, 1))
+
+
+def test_devices() -> None:
+    """Linux: the low 20 bits are the minor number."""
+    check("trace(getmajor(K)); trace(getminor(K));", [8, 1], b"", b"", 0, 0, 8 << 20 | 1)
+
+
+def test_strings_that_cannot_be_read() -> None:
+    for body in ("strlen", "toupper", "basename", "cleanpath", "strtoll"):
+        check(f"trace({body}((char *)0x55));", (lay.FAULT_BADADDR, 0x55))
+    check('trace(strlen(strchr("abc", 120)));', NULL)
+    check("trace(strjoin(S, strstr(S, T)));", NULL, b"abc", b"d")
+
+
+@many
+@given(st.binary(min_size=1, max_size=40), st.integers(0, 40), st.integers(0, 30))
+def test_alloca_and_bcopy(data: bytes, size: int, skip: int) -> None:
+    """What was copied is read back through the pointer, in the next action too."""
+    data = data.ljust(72, b"\1")
+    body = (
+        "copy = (char *)alloca(80); bcopy(P + J, copy, I); trace(*copy); trace(copy[I - 1]);"
+        " trace(*(uint64_t *)copy); bcopy(copy, copy + 8, 8); trace(((uint64_t *)copy)[1]);"
+    )
+    size = max(size, 8)
+    part = data[skip:][:size]
+    signed = [b - 256 if b > 127 else b for b in (part[0], part[-1])]
+    first = int.from_bytes(part[:8], "little")
+    check(body, [*signed, first, first], data, b"", size, skip)
+
+
+@both
+def test_alloca_has_an_end(rig: type[Rig]) -> None:
+    program = compiled(f"kinst::f:0 {{ p = alloca(regs[R_2]); q = alloca(8); trace(1); }} {ERRORS}")
+    one = rig(program, {7: (0,)}, error=(1,), strsize=STRSIZE)
+    for size, fits in (
+        (lay.ARENA - 8, True), (lay.ARENA - 7, False), (1 << 63, False), (0, True),
+        ((1 << 64) - 1, False), (lay.ARENA - 8, True),
+    ):  # fmt: skip
+        assert run(one, b"", b"", size) == ([1] if fits else (lay.FAULT_NOSCRATCH, 0)), size
+
+
+def test_only_the_clause_s_own_memory_is_written() -> None:
+    check("bcopy(P, P, 4); trace(1);", (lay.FAULT_BADADDR, A), b"abcd")
+    check("bcopy(P, (char *)0x77, 4); trace(1);", (lay.FAULT_BADADDR, 0x77), b"abcd")
+    check("p = alloca(8); bcopy((char *)9, p, 4); trace(1);", (lay.FAULT_BADADDR, 9))
+    for body in ("bcopy(P, p, 9)", "bcopy(P, p + 4, 5)", "bcopy(P, p - 1, 2)",
+                 "bcopy(P, p, (uint64_t)-1)"):  # fmt: skip
+        for rig in rigs(f"p = (char *)alloca(8); {body}; trace(1);"):
+            got = run(rig, b"abcdefghijkl")
+            assert isinstance(got, tuple) and got[0] == lay.FAULT_BADADDR
+    check("p = (char *)alloca(8); bcopy(P, p + 4, 4); trace(p[7]);", [ord("d")], b"abcd")
+
+
+def test_memref() -> None:
+    check("trace(memref(P, I)[0]); trace(memref(P, I)[1]);", [A, 12], b"", b"", 12)
+
+
+@both
+def test_rand_is_spread(rig: type[Rig]) -> None:
+    one = rig(compiled("kinst::f:0 { trace(rand()); }"), {7: (0,)}, strsize=STRSIZE)
+    found = []
+    for _ in range(200):
+        one.consume(one.slot)
+        one.fire(7)
+        (record,) = one.records(one.slot)
+        found.append(int.from_bytes(record.data[:4], "little"))
+    assert len(set(found)) > 195
+    for bit in range(32):
+        ones = sum(value >> bit & 1 for value in found)
+        assert 50 < ones < 150, bit
+
+
+def test_progenyof() -> None:
+    body = "trace(progenyof(I)); trace(progenyof(J));"
+    host = HostRig(compiled(f"kinst::f:0 {{ {expression(body)} }}"), {7: (0,)}, strsize=STRSIZE)
+    assert run(host, b"", b"", PID, PPID) == [1, 1]
+    assert run(host, b"", b"", PID + 1, PPID + 1) == [0, 0]
