@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from kinst.core.errors import KinstError
 from kinst.image.elf import Elf
+from kinst.image.relocated import pointers
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
@@ -71,6 +72,14 @@ REGIONS = (
     ("kprobes", "__kprobes_text_start", "__kprobes_text_end"),
     ("static call trampolines", "__static_call_text_start", "__static_call_text_end"),
     ("thunks", "__indirect_thunk_start", "__indirect_thunk_end"),
+    ("idmap", "__idmap_text_start", "__idmap_text_end"),
+    ("hypervisor", "__hyp_text_start", "__hyp_text_end"),
+    ("hypervisor", "__kvm_nvhe___hyp_text_start", "__kvm_nvhe___hyp_text_end"),
+    ("idmap", "__hyp_idmap_text_start", "__hyp_idmap_text_end"),
+    ("not mapped", "_text", "_stext"),
+    ("not mapped", "__entry_tramp_text_start", "__entry_tramp_text_end"),
+    ("not mapped", "__hibernate_exit_text_start", "__hibernate_exit_text_end"),
+    ("not mapped", "__relocate_new_kernel_start", "__relocate_new_kernel_end"),
     ("init", "__init_begin", "__init_end"),
 )
 
@@ -82,8 +91,10 @@ class KernelTables:
     was built without it.
     """
 
-    def __init__(self, elf: Elf) -> None:
+    def __init__(self, elf: Elf, label_size: int = 0) -> None:
+        """label_size: bytes of a jump label; 0 where its first byte tells (x86)."""
         self._elf = elf
+        self._label_size = label_size
 
     def _bytes(self, start: str, stop: str, section: str, entry: int) -> tuple[int, bytes]:
         """A table's linked address and bytes: between two symbols, or a whole section."""
@@ -129,7 +140,7 @@ class KernelTables:
 
     @cached_property
     def bugs(self) -> U64:
-        """BUG() and WARN() instructions (ud2), sorted: looked up by address when they trap."""
+        """BUG() and WARN() instructions, sorted: looked up by address when they trap."""
         table = self._bytes("__start___bug_table", "__stop___bug_table", "__bug_table", 12)
         return np.sort(self._relative(table, 12))
 
@@ -143,9 +154,11 @@ class KernelTables:
 
     @cached_property
     def jump_labels(self) -> Spans:
-        """Static keys: nops and jumps of 2 or 5 bytes that the kernel exchanges."""
+        """Static keys: nops and jumps that the kernel exchanges."""
         table = self._bytes("__start___jump_table", "__stop___jump_table", "__jump_table", 16)
         code = self._relative(table, 16)
+        if self._label_size:
+            return spans(code, np.full(len(code), self._label_size, dtype=np.uint64))
         # jmp rel32 or the 5-byte nop (0f 1f ...); else jmp rel8 or the 2-byte nop (66 90).
         first = self._first_bytes(code)
         return spans(code, np.where((first == 0xE9) | (first == 0x0F), 5, 2).astype(np.uint64))
@@ -161,17 +174,24 @@ class KernelTables:
 
     @cached_property
     def ftrace(self) -> U64:
-        """ftrace's call sites (5 bytes at nearly every function's start), sorted."""
+        """ftrace's call sites (at nearly every function's start) as the compiler listed them,
+        sorted; the kernel moves some by an instruction, and drops some."""
         table = self._bytes("__start_mcount_loc", "__stop_mcount_loc", "__mcount_loc", 8)
-        return np.sort(np.frombuffer(table[1], dtype="<u8"))
+        return np.sort(pointers(self._elf, *table))
 
     @cached_property
     def alternatives(self) -> Spans:
         """Code that was chosen for this CPU at boot, and is final afterwards.
 
         struct alt_instr is 12 bytes up to 6.2 (cpuid u16, lengths u8, u8) and 14 since 6.3
-        (flags u32), with the length of the original code at 10 and 12.
+        (flags u32), with the length of the original code at 10 and 12.  riscv's struct alt_entry
+        is 16 bytes in a section of another name, with a 16-bit length at 10.
         """
+        other = self._elf.section(".alternative")
+        if other is not None:
+            table = self._bytes("__alt_start", "__alt_end", ".alternative", 16)
+            lengths = np.frombuffer(table[1], dtype="<u2").reshape(-1, 8)[:, 5]
+            return spans(self._relative(table, 16), lengths.astype(np.uint64))
         size = self._entry_size("__alt_instructions", "__alt_instructions_end", (12, 14))
         base, raw = self._bytes(
             "__alt_instructions", "__alt_instructions_end", ".altinstructions", size
@@ -234,7 +254,7 @@ class KernelTables:
         table = self._bytes(
             "__start_kprobe_blacklist", "__stop_kprobe_blacklist", "_kprobe_blacklist", 8
         )
-        return np.unique(np.frombuffer(table[1], dtype="<u8"))
+        return np.unique(pointers(self._elf, *table))
 
     @cached_property
     def regions(self) -> tuple[Region, ...]:

@@ -43,11 +43,12 @@ class Linux:
         self._btf = btf
         self._isa = isa
         self._kernel = kernel
-        self._tables = KernelTables(kernel.elf)
+        names = names_of(isa)
+        self._tables = KernelTables(kernel.elf, names.label_size)
         self.table = FunctionTable(kernel.elf, kernel.slide)
-        self.ftrace = Ftrace(kernel, btf)
-        self._refusals = Refusals(kernel, self._tables, self.table, self.ftrace)
-        self.modules = Modules(kernel, btf)
+        self.ftrace = Ftrace(kernel, btf, names.call_site)
+        self._refusals = Refusals(kernel, self._tables, self.table, self.ftrace, names)
+        self.modules = Modules(kernel, btf, names)
         self._module_rules = ModuleRules(kernel, self.modules, self.ftrace)
 
     def clock(self) -> Clock | None:

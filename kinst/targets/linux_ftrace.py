@@ -1,4 +1,4 @@
-"""ftrace's records: the 5-byte nop at nearly every function's start, and who owns it.
+"""ftrace's records: the nop (or two) at nearly every function's start, and who owns it.
 
 ftrace keeps one struct dyn_ftrace (ip, flags) for each such nop, in pages of records sorted
 by ip, chained from ftrace_pages_start.  The low bits of flags count the users; bit 31 says
@@ -28,7 +28,8 @@ from kinst.core.errors import KinstError
 from kinst.image.btf import Btf
 from kinst.targets.linux_memory import Kernel
 
-NOP = bytes.fromhex("0f1f440000")
+USED = "ftrace uses it now (a tracer, kprobe, bpf program or livepatch is attached)"
+INSIDE = "it overlaps ftrace's call site without starting at it"
 # A chain longer than this is not a chain of ftrace pages.
 MAX_PAGES = 65536
 
@@ -49,9 +50,16 @@ class FtraceRecord:
 class Ftrace:
     """The ftrace records of a running kernel, indexed at the first question."""
 
-    def __init__(self, kernel: Kernel, btf: Btf) -> None:
+    def __init__(self, kernel: Kernel, btf: Btf, call_site: bytes) -> None:
+        """call_site: what an unused one has (IsaNames)."""
         self._kernel = kernel
         self._btf = btf
+        self.call_site = call_site
+
+    @property
+    def sites(self) -> npt.NDArray[np.uint64]:
+        """Running addresses of all call sites, sorted."""
+        return self._index[0]
 
     @cached_property
     def _index(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
@@ -102,16 +110,31 @@ class Ftrace:
         return disabled, enabled, min(bit for bit in low if bit) - 1
 
     def record(self, address: int) -> FtraceRecord | None:
-        """The record of the nop at this running address, read now, or None."""
+        """The record of the call site around this running address, read now, or None."""
         ip, where = self._index
-        at = int(np.searchsorted(ip, np.uint64(address)))
-        if at == len(ip) or int(ip[at]) != address:
+        at = int(np.searchsorted(ip, np.uint64(address), side="right")) - 1
+        if at < 0 or address >= int(ip[at]) + len(self.call_site):
             return None
         flags = self._kernel.number(int(where[at]))
         disabled, enabled, count = self._bits
         return FtraceRecord(
             int(where[at]), flags, bool(flags & (enabled | count)), bool(flags & disabled)
         )
+
+    def refusal(self, address: int, size: int, live: bytes) -> str | None:
+        """None for an instruction outside of every call site; "" for one that may be planted
+        because ftrace leaves its call site unused; else why not.  live: its bytes now."""
+        sites = self.sites
+        last = int(np.searchsorted(sites, np.uint64(address + size), side="left")) - 1
+        inside = address - int(sites[last]) if last >= 0 else len(self.call_site)
+        if inside >= len(self.call_site):
+            return None
+        if inside < 0 or inside + size > len(self.call_site):
+            return INSIDE
+        if live != self.call_site[inside : inside + size]:
+            return USED
+        found = self.record(address)
+        return USED if found is not None and found.in_use else ""
 
     def idle(self) -> bool:
         """Whether ftrace has no user at all (no ftrace_ops is registered)."""

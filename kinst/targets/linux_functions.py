@@ -17,8 +17,11 @@ from kinst.image.elf import SHF_EXECINSTR, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_N
 MODULE = "vmlinux"
 # Labels that only mark a place.
 MARKERS = re.compile(r".*(_start|_end)$|_s?text$|_(e|sinit|einit)text$")
-# Function symbols of the padding before functions (since 6.2).
-PADDING = ("__pfx_", "__cfi_")
+# Function symbols of the padding before functions (since 6.2); marks between code and data (ELF
+# for the Arm 64-bit architecture, "Mapping symbols"; RISC-V's psABI has them, too) and local
+# labels that an assembler kept.
+PADDING = ("__pfx_", "__cfi_", "$", ".L", "__efistub_$", "__efistub_.L", "__pi_$", "__pi_.L",
+           "__kvm_nvhe_$")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ from kinst.image.btf import Btf
 from kinst.image.elf import SYMBOL
 from kinst.image.orc import ENTRY, Orc
 from kinst.image.tables import Spans, spans
-from kinst.targets.linux_ftrace import NOP, Ftrace
+from kinst.targets.linux_ftrace import Ftrace
 from kinst.targets.linux_memory import MASK, Kernel
-from kinst.targets.linux_refusals import BUG, FIXUP, FTRACE_USED, JUMP_LABEL, STATIC_CALL
+from kinst.targets.linux_names import IsaNames
+from kinst.targets.linux_refusals import BUG, FIXUP, JUMP_LABEL, STATIC_CALL
 
 U64 = npt.NDArray[np.uint64]
 
@@ -29,7 +30,6 @@ MAX_MODULES = 4096
 MAX_TABLE = 1 << 22  # entries of one table of one module: more is not a module
 TEXT_LETTERS = frozenset(b"tTwW")
 STT_FUNC = 2
-NOP_SIZE = 5  # of ftrace's call site
 BUG_SIZE = 2
 LIVE = 0  # MODULE_STATE_LIVE
 
@@ -54,7 +54,6 @@ class Module:
     bugs: Spans
     jump_labels: Spans
     static_calls: Spans
-    ftrace: Spans
     forbidden: tuple[tuple[int, int, str], ...]
     orc: Orc | None
 
@@ -124,15 +123,17 @@ def _sized(kernel: Kernel, addresses: U64, sizes: dict[int, int], otherwise: int
 class Modules:
     """The modules that are loaded when they are first asked for."""
 
-    def __init__(self, kernel: Kernel, btf: Btf) -> None:
+    def __init__(self, kernel: Kernel, btf: Btf, names: IsaNames) -> None:
         self._kernel = kernel
         self._btf = btf
+        self._label_size = names.label_size
 
     @cached_property
     def all(self) -> tuple[Module, ...]:
         """Every live module.  Raises KinstError when the list is damaged."""
         kernel, btf = self._kernel, self._btf
-        if not kernel.has("modules") or not btf.has("module", "core_layout"):
+        layouts = btf.has("module", "core_layout") or btf.has("module", "mem")
+        if not kernel.has("modules") or not layouts:
             return ()
         head = kernel.symbol("modules")
         link = btf.offset("module", "list")
@@ -154,8 +155,7 @@ class Modules:
     def _read(self, reader: _Reader) -> Module:
         kernel = self._kernel
         name = kernel.text(reader.place("name"), 56)
-        base = reader.number("core_layout.base")
-        text = base, base + reader.number("core_layout.text_size", 4)
+        text = self._text(reader)
         # Tables keep entries for code that was freed after the module's init.
         jumps = _within(reader.relative("jump_entries", "num_jump_entries", 16), text)
         calls = _within(reader.relative("static_call_sites", "num_static_call_sites", 8), text)
@@ -166,12 +166,22 @@ class Modules:
             self._sections(reader),
             _points(reader.relative("extable", "num_exentries", 12), 1),
             _points(reader.relative("bug_table", "num_bugs", 12), BUG_SIZE),
-            _sized(kernel, jumps, {0xE9: 5, 0x0F: 5}, 2),
+            _points(jumps, self._label_size)
+            if self._label_size
+            else _sized(kernel, jumps, {0xE9: 5, 0x0F: 5}, 2),
             _sized(kernel, calls, {0x0F: 6}, 5),
-            _points(reader.absolute("ftrace_callsites", "num_ftrace_callsites"), NOP_SIZE),
             self._forbidden(reader),
             self._orc(reader),
         )
+
+    def _text(self, reader: _Reader) -> tuple[int, int]:
+        """[start, end) of a module's code: since 6.4 it is the first of an array of memories."""
+        if reader.has("core_layout"):
+            base = reader.number("core_layout.base")
+            return base, base + reader.number("core_layout.text_size", 4)
+        memory, member = reader.place("mem"), self._btf.offset
+        base = self._kernel.number(memory + member("module_memory", "base"))
+        return base, base + self._kernel.number(memory + member("module_memory", "size"), 4)
 
     def _functions(
         self, reader: _Reader, module: str, text: tuple[int, int]
@@ -271,12 +281,7 @@ class ModuleRules:
         ):
             if not free and _over(where, address, size):
                 return reason
-        if _over(module.ftrace, address, size):
-            if size != NOP_SIZE or self._kernel.read(address, size) != NOP:
-                return FTRACE_USED
-            record = self._ftrace.record(address)
-            return FTRACE_USED if record is not None and record.in_use else ""
-        return ""
+        return self._ftrace.refusal(address, size, self._kernel.read(address, size)) or ""
 
     def has_fixup(self, address: int) -> bool:
         module = self._modules.at(address)

@@ -18,80 +18,17 @@ import numpy.typing as npt
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function
 from kinst.image.tables import KernelTables, Spans, spans
-from kinst.targets.linux_ftrace import NOP, Ftrace
+from kinst.targets.linux_ftrace import Ftrace
 from kinst.targets.linux_functions import FunctionTable
 from kinst.targets.linux_memory import MASK, Kernel
+from kinst.targets.linux_names import IsaNames
+from kinst.targets.linux_untouchable import HOOKED, NAME_REASONS, REGION_REASONS
 
 U64 = npt.NDArray[np.uint64]
-
-REGION_REASONS = {
-    "noinstr": "the kernel marks it noinstr: it runs where no probe may",
-    "entry": "it is entry and exception code",
-    "irqentry": "it is entry and exception code",
-    "kprobes": "it is on the kernel's own do-not-probe list",
-    "static call trampolines": "it is a static call trampoline, which the kernel rewrites",
-    "thunks": "it is a branch thunk: whatever a probe calls returns through it",
-    "init": "it is init code: its memory is freed after boot",
-}
-
-_HOOKED = "kinst's own hook is there"
-_CLAUSE = "every probe's clause runs through it"
-_FTRACE = "it is ftrace's own code, which the kernel copies and rewrites"
-_COPIED = "the kernel runs a copy of it, or runs it without its own page tables"
-_BRINGUP = "a CPU runs it before it can take a breakpoint"
-
-NAME_REASONS = {
-    "exc_int3": _HOOKED,
-    "find_bug": _HOOKED,
-    "search_exception_tables": _HOOKED,
-    "copy_from_kernel_nofault": _CLAUSE,
-    "copy_from_kernel_nofault_allowed": _CLAUSE,
-    "ftrace_caller": _FTRACE,
-    "ftrace_regs_caller": _FTRACE,
-    "ftrace_caller_op_ptr": _FTRACE,
-    "ftrace_regs_caller_op_ptr": _FTRACE,
-    "ftrace_call": _FTRACE,
-    "ftrace_regs_call": _FTRACE,
-    "ftrace_epilogue": _FTRACE,
-    "ftrace_stub": _FTRACE,
-    "ftrace_stub_graph": _FTRACE,
-    "ftrace_graph_call": _FTRACE,
-    "return_to_handler": _FTRACE,
-    "__fentry__": _FTRACE,
-    "relocate_kernel": _COPIED,
-    "identity_mapped": _COPIED,
-    "virtual_mapped": _COPIED,
-    "swap_pages": _COPIED,
-    "core_restore_code": _COPIED,
-    "restore_image": _COPIED,
-    "hypercall_page": _COPIED,
-    "startup_64": _COPIED,
-    "__startup_64": _COPIED,
-    "startup_64_setup_env": _COPIED,
-    "pvh_start_xen": _COPIED,
-    "secondary_startup_64": _BRINGUP,
-    "secondary_startup_64_no_verify": _BRINGUP,
-    "__startup_secondary_64": _BRINGUP,
-    "verify_cpu": _BRINGUP,
-    "sev_verify_cbit": _BRINGUP,
-    "start_cpu0": _BRINGUP,
-    "vc_boot_ghcb": _BRINGUP,
-    "do_vc_no_ghcb": _BRINGUP,
-    "early_setup_idt": _BRINGUP,
-    "start_secondary": _BRINGUP,
-    "cr4_init": _BRINGUP,
-    "cpu_init_exception_handling": _BRINGUP,
-    "load_current_idt": _BRINGUP,
-    "wakeup_long64": _BRINGUP,
-    "restore_processor_state": _BRINGUP,
-    "__restore_processor_state": _BRINGUP,
-}
 
 JUMP_LABEL = "the kernel rewrites it: a jump label (static key)"
 STATIC_CALL = "the kernel rewrites it: a static call"
 BUG = "it is a BUG or WARN trap, which the kernel knows by its address"
-FTRACE_USED = "ftrace uses it now (a tracer, kprobe, bpf program or livepatch is attached)"
-FTRACE_INSIDE = "it overlaps ftrace's call site without starting at it"
 CHANGED = "its live bytes are not the file's: something else has patched it"
 FIXUP = "it may fault on purpose, and the kernel's fault lookup cannot be hooked"
 
@@ -100,11 +37,12 @@ class Refusals:
     """The rules for one running kernel."""
 
     def __init__(self, kernel: Kernel, tables: KernelTables, table: FunctionTable,
-                 ftrace: Ftrace) -> None:  # fmt: skip
+                 ftrace: Ftrace, names: IsaNames) -> None:  # fmt: skip
         self._kernel = kernel
         self._tables = tables
         self._functions = table
         self._ftrace = ftrace
+        self._names = names
 
     @cached_property
     def _regions(self) -> list[tuple[int, int, str]]:
@@ -123,7 +61,7 @@ class Refusals:
             function = self._functions.at(linked + self._kernel.slide & MASK)
             if function is not None:
                 found[function.address] = "it is on the kernel's own do-not-probe list"
-        for name, reason in NAME_REASONS.items():
+        for name, reason in {**NAME_REASONS, self._names.trap_hook: HOOKED}.items():
             for function in self._functions.lookup(name):
                 found[function.address] = reason
         return found
@@ -168,18 +106,19 @@ class Refusals:
 
     @cached_property
     def _ftrace_sites(self) -> Spans:
-        return self._points(self._tables.ftrace, len(NOP))
+        return _live(self._ftrace.sites, len(self._ftrace.call_site))
 
     @cached_property
     def _final(self) -> list[Spans]:
         """Code that may differ from the file because boot chose its final form."""
-        tables = self._tables
+        tables, before = self._tables, self._names.before_call_site
         return [
             self._spans(tables.alternatives.start, tables.alternatives.size),
             self._spans(tables.paravirt.start, tables.paravirt.size),
             self._points(tables.retpolines, 6),
             self._points(tables.returns, 5),
             self._points(tables.locks, 1),
+            _live(self._ftrace.sites - np.uint64(before), before),
         ]
 
     def has_fixup(self, address: int) -> bool:
@@ -219,7 +158,7 @@ class Refusals:
             boot |= where.overlaps(address, size)
         live, linked = self._bytes(sites)
         for i in np.flatnonzero(at_ftrace).tolist():
-            reasons[i] = reasons[i] or self._ftrace_reason(sites[i], live[i])
+            reasons[i] = reasons[i] or self._ftrace.refusal(*sites[i], live[i]) or ""
         for i in np.flatnonzero(~boot & ~at_ftrace).tolist():
             if live[i] != linked[i] and not reasons[i] and not self._slid(live[i], linked[i]):
                 reasons[i] = CHANGED
@@ -229,15 +168,6 @@ class Refusals:
     def _mark(reasons: list[str], which: npt.NDArray[np.bool_], reason: str) -> None:
         for i in np.flatnonzero(which).tolist():
             reasons[i] = reasons[i] or reason
-
-    def _ftrace_reason(self, site: tuple[int, int], live: bytes) -> str:
-        address, size = site
-        if size != len(NOP) or not np.any(self._ftrace_sites.start == np.uint64(address)):
-            return FTRACE_INSIDE
-        if live != NOP:
-            return FTRACE_USED
-        found = self._ftrace.record(address)
-        return FTRACE_USED if found is not None and found.in_use else ""
 
     def _bytes(self, sites: Sequence[tuple[int, int]]) -> tuple[list[bytes], list[bytes]]:
         """Live bytes and the file's bytes of each site, read in runs of neighbours."""
@@ -272,6 +202,11 @@ class Refusals:
         """
         slide = self._kernel.slide
         return bool(slide) and len(live) == len(linked) and _relocated(live, linked, slide, 2)
+
+
+def _live(start: U64, size: int) -> Spans:
+    """Spans of one size at running addresses."""
+    return spans(start, np.full(len(start), size, dtype=np.uint64))
 
 
 def _relocated(live: bytes, linked: bytes, slide: int, fields: int) -> bool:

@@ -27,7 +27,8 @@ from kinst.core.target import Access
 from kinst.image.elf import Elf, open_elf
 from kinst.targets.fetch import Prepared
 from kinst.targets.linux import Linux, attach
-from kinst.targets.linux_refusals import BUG, CHANGED, FTRACE_USED, JUMP_LABEL, STATIC_CALL
+from kinst.targets.linux_ftrace import USED as FTRACE_USED
+from kinst.targets.linux_refusals import BUG, CHANGED, JUMP_LABEL, STATIC_CALL
 
 MEGABYTES = 512
 INIT = """#!/bin/busybox sh

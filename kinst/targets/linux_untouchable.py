@@ -1,0 +1,89 @@
+"""Regions and functions of Linux that are never planted on, by name, and why.
+
+A name that a kernel does not have means nothing there, so one table serves every ISA.
+"""
+
+from __future__ import annotations
+
+REGION_REASONS = {
+    "noinstr": "the kernel marks it noinstr: it runs where no probe may",
+    "entry": "it is entry and exception code",
+    "irqentry": "it is entry and exception code",
+    "kprobes": "it is on the kernel's own do-not-probe list",
+    "static call trampolines": "it is a static call trampoline, which the kernel rewrites",
+    "thunks": "it is a branch thunk: whatever a probe calls returns through it",
+    "idmap": "a CPU runs it without the kernel's page tables",
+    "hypervisor": "it runs above the kernel, with page tables of its own",
+    "not mapped": "the kernel runs it, or a copy of it, without its own page tables",
+    "init": "it is init code: its memory is freed after boot",
+}
+
+HOOKED = "kinst's own hook is there"
+_CLAUSE = "every probe's clause runs through it"
+_FTRACE = "it is ftrace's own code, which the kernel copies and rewrites"
+_COPIED = "the kernel runs a copy of it, or runs it without its own page tables"
+_BRINGUP = "a CPU runs it before it can take a breakpoint"
+
+NAME_REASONS = {
+    "find_bug": HOOKED,
+    "search_exception_tables": HOOKED,
+    "copy_from_kernel_nofault": _CLAUSE,
+    "copy_from_kernel_nofault_allowed": _CLAUSE,
+    "ftrace_caller": _FTRACE,
+    "ftrace_regs_caller": _FTRACE,
+    "ftrace_caller_op_ptr": _FTRACE,
+    "ftrace_regs_caller_op_ptr": _FTRACE,
+    "ftrace_call": _FTRACE,
+    "ftrace_regs_call": _FTRACE,
+    "ftrace_epilogue": _FTRACE,
+    "ftrace_stub": _FTRACE,
+    "ftrace_stub_graph": _FTRACE,
+    "ftrace_graph_call": _FTRACE,
+    "return_to_handler": _FTRACE,
+    "__fentry__": _FTRACE,
+    "relocate_kernel": _COPIED,
+    "identity_mapped": _COPIED,
+    "virtual_mapped": _COPIED,
+    "swap_pages": _COPIED,
+    "core_restore_code": _COPIED,
+    "restore_image": _COPIED,
+    "hypercall_page": _COPIED,
+    "startup_64": _COPIED,
+    "__startup_64": _COPIED,
+    "startup_64_setup_env": _COPIED,
+    "pvh_start_xen": _COPIED,
+    "secondary_startup_64": _BRINGUP,
+    "secondary_startup_64_no_verify": _BRINGUP,
+    "__startup_secondary_64": _BRINGUP,
+    "verify_cpu": _BRINGUP,
+    "sev_verify_cbit": _BRINGUP,
+    "start_cpu0": _BRINGUP,
+    "vc_boot_ghcb": _BRINGUP,
+    "do_vc_no_ghcb": _BRINGUP,
+    "early_setup_idt": _BRINGUP,
+    "start_secondary": _BRINGUP,
+    "cr4_init": _BRINGUP,
+    "cpu_init_exception_handling": _BRINGUP,
+    "load_current_idt": _BRINGUP,
+    "wakeup_long64": _BRINGUP,
+    "restore_processor_state": _BRINGUP,
+    "__restore_processor_state": _BRINGUP,
+    "ftrace_common": _FTRACE,
+    "_mcount": _FTRACE,
+    "secondary_start_kernel": _BRINGUP,
+    "_cpu_resume": _BRINGUP,
+    "__cpu_suspend_exit": _BRINGUP,
+    "__sdei_asm_handler": "the firmware calls it, whatever the CPU is doing",
+    "__sdei_handler_abort": "the firmware calls it, whatever the CPU is doing",
+    "_start": _BRINGUP,
+    "relocate_enable_mmu": _BRINGUP,
+    "secondary_start_sbi": _BRINGUP,
+    "_start_kernel": _BRINGUP,
+    "smp_callin": _BRINGUP,
+    "__cpu_resume_enter": _BRINGUP,
+    "suspend_restore_csrs": _BRINGUP,
+    "__hibernate_cpu_resume": _BRINGUP,
+    "hibernate_restore_image": _COPIED,
+    "hibernate_core_restore_code": _COPIED,
+    "riscv_kexec_norelocate": _COPIED,
+}
