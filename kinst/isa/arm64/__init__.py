@@ -30,6 +30,9 @@ class Arm64:
     flags_slot = regs.PSTATE_SLOT
     breakpoint = encode.BREAKPOINT
     per_cpu = PerCpu(None, "%tpidr_el1")
+    convention = "preserve_mostcc"
+    llvm_options: tuple[str, ...] = ()
+    shared_counters = False
     # AAPCS64, 6.4.2: the ninth integer argument is at the stack pointer.
     argument_slots = tuple(range(8))
     stack_arguments = 0
