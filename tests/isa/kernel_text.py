@@ -17,14 +17,15 @@ NUMBER = re.compile(r"0x[0-9a-f]+|\b\d+\b")
 REGISTER = re.compile(r"[a-z]+\d*[a-z]*")
 
 
-def find_vmlinux() -> Path:
-    """$KINST_TEST_VMLINUX, or the newest vmlinux-* below ~/.cache/kinst."""
-    named = os.environ.get(VARIABLE)
+def find_vmlinux(isa: str = "amd64") -> Path:
+    """$KINST_TEST_VMLINUX (amd64), or the newest vmlinux-* of this ISA below ~/.cache/kinst."""
+    named = os.environ.get(VARIABLE) if isa == "amd64" else None
     if named:
         return Path(named)
-    found = list((Path.home() / ".cache/kinst").rglob("vmlinux-*"))
+    debug = "usr/lib/debug/boot"
+    found = list((Path.home() / ".cache/kinst/kernels" / isa).glob(f"*/{debug}/vmlinux-*"))
     if not found:
-        raise FileNotFoundError(f"no vmlinux-* below ~/.cache/kinst and {VARIABLE} is not set")
+        raise FileNotFoundError(f"no vmlinux-* of {isa} below ~/.cache/kinst")
     return max(found, key=lambda path: path.stat().st_mtime)
 
 

@@ -110,8 +110,9 @@ def _move_indirect(parsed: p.Parsed, after: int, to: int) -> bytes:
         return jump
     if rd != rs1:
         return e.load_address(rd, to, after) + jump
-    # The register that it jumps by becomes the return address.
-    code = _save() + e.addi(e.T0, rs1, parsed.imm) + _return_state()
+    # The register that it jumps by becomes the return address.  jalr clears bit 0 itself; that
+    # sepc has none is the specification's word, but not QEMU's.
+    code = _save() + e.addi(e.T0, rs1, parsed.imm) + e.andi(e.T0, e.T0, -2) + _return_state()
     if rd in _SAVED:
         at = to + len(code)
         code += e.load_address(e.T0, at, after) + e.c_sdsp(e.T0, 8 * _SAVED.index(rd))
