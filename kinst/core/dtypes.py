@@ -192,11 +192,12 @@ def spelled(type_: DType, name: str = "") -> str:
             return spelled(type_.of, f"{name}[{type_.count or ''}]")
         taken = [str(p) for p in type_.parameters] + (["..."] if type_.variadic else [])
         return spelled(type_.result, f"{name}({', '.join(taken) or 'void'})")
-    own = str(type_)
     if isinstance(type_, PointerType | ArrayType | FunctionType):
         own = type_.alias
     elif isinstance(type_, StructType):
         own = type_.alias or (f"{type_.kind} {type_.name}" if type_.name else type_.kind)
+    else:
+        own = str(type_)
     return f"{own} {name}" if name else own
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -113,7 +114,7 @@ class Btf:
 
     def enumerator(self, name: str) -> int | None:
         """The value of an enumeration constant, or None when there is none of this name."""
-        offsets = self._string_offsets(name)
+        offsets = self.string_offsets(name)
         if not offsets:
             return None
         kinds = self._info >> 24 & 31
@@ -130,6 +131,47 @@ class Btf:
                         return high | int(self._words[at + 1])
         return None
 
+    def record(self, type_id: int) -> tuple[int, int, int, int]:
+        """(info word, name offset, third word, word index of what follows) of a type."""
+        at = int(self._starts[type_id - 1])
+        name, info, third = (int(w) for w in self._words[at : at + 3])
+        return info, name, third, at + 3
+
+    def words_at(self, at: int, count: int) -> list[int]:
+        """Words behind a record's first three; they end with the section."""
+        found: list[int] = self._words[at : at + count].tolist()
+        return found
+
+    def text(self, offset: int) -> str:
+        """The string at an offset; "" when there is none."""
+        end = self._strings.find(b"\0", offset)
+        return self._strings[offset:end].decode("utf-8", "replace") if end > offset >= 0 else ""
+
+    def named(self, names: Sequence[int], kinds: Sequence[int]) -> list[int]:
+        """Ids of the types of these kinds whose name has one of these offsets, in order."""
+        hits = np.isin(self._names, np.array(names, dtype=np.uint32))
+        hits &= np.isin(self._info >> 24 & 31, np.array(kinds, dtype=np.uint32))
+        return [int(i) + 1 for i in np.flatnonzero(hits)]
+
+    def enumerations(self, names: Sequence[int]) -> list[int]:
+        """Ids of the enumerations that have a constant whose name has one of these offsets."""
+        offsets = np.array(names, dtype=np.uint32)
+        found: list[int] = []
+        kinds = self._info >> 24 & 31
+        for kind in (KIND_ENUM, KIND_ENUM64) if names else ():
+            step = ENTRY_WORDS[kind]
+            for index in np.flatnonzero(kinds == kind).tolist():
+                start = int(self._starts[index]) + 3
+                entries = step * int(self._info[index] & 0xFFFF)
+                if bool(np.isin(self._words[start : start + entries : step], offsets).any()):
+                    found.append(index + 1)
+        return sorted(found)
+
+    @property
+    def strings_size(self) -> int:
+        """Bytes of the string section: a module's BTF counts its own from there on."""
+        return len(self._strings)
+
     @cached_property
     def _info(self) -> U32:
         return self._words[self._starts.astype(np.int64) + 1]
@@ -138,7 +180,8 @@ class Btf:
     def _names(self) -> U32:
         return self._words[self._starts]
 
-    def _string_offsets(self, text: str) -> list[int]:
+    def string_offsets(self, text: str) -> list[int]:
+        """Where a whole string begins in this section."""
         wanted = b"\0" + text.encode() + b"\0"
         found, at = [], self._strings.find(wanted)
         while at >= 0:
@@ -149,7 +192,7 @@ class Btf:
     def _named(self, name: str) -> list[int]:
         """Ids of the structures and unions of this name (there may be several)."""
         kinds = self._info >> 24 & 31
-        hits = np.isin(self._names, np.array(self._string_offsets(name), dtype=np.uint32))
+        hits = np.isin(self._names, np.array(self.string_offsets(name), dtype=np.uint32))
         hits &= (kinds == KIND_STRUCT) | (kinds == KIND_UNION)
         return [int(i) + 1 for i in np.flatnonzero(hits)]
 

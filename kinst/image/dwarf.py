@@ -138,6 +138,12 @@ class Index:
             for row in self._rows("variable_name", name)
         ]
 
+    @property
+    def units(self) -> Sequence[int]:
+        """The offsets of all units in .debug_info, ascending."""
+        found: Sequence[int] = self._a["unit_offset"]
+        return found
+
     def lines_of(self, unit: int) -> UnitLines:
         """Where the line table of the unit at this offset is.  Raises KinstError for no unit."""
         offsets = self._a["unit_offset"]

@@ -1,0 +1,218 @@
+"""D types out of BTF, of the kernel and, on top of it, of its modules (split BTF).
+
+Format: the kernel's Documentation/bpf/btf.rst.  A module's type ids and string offsets go on
+where the kernel's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kinst.core.dtypes import (
+    VOID,
+    ArrayType,
+    DType,
+    EnumType,
+    FloatType,
+    FunctionType,
+    IntType,
+    Member,
+    PointerType,
+    StructType,
+)
+from kinst.core.errors import KinstError
+from kinst.image.btf import (
+    HEADER_SIZE,
+    KIND_ARRAY,
+    KIND_CONST,
+    KIND_DATASEC,
+    KIND_ENUM,
+    KIND_ENUM64,
+    KIND_FLOAT,
+    KIND_FUNC,
+    KIND_FUNC_PROTO,
+    KIND_FWD,
+    KIND_INT,
+    KIND_PTR,
+    KIND_RESTRICT,
+    KIND_STRUCT,
+    KIND_TYPE_TAG,
+    KIND_TYPEDEF,
+    KIND_UNION,
+    KIND_VAR,
+    KIND_VOLATILE,
+    Btf,
+    open_btf,
+    parse_btf,
+)
+from kinst.image.elf import Elf
+from kinst.image.names import base_name, named, qualified
+
+SIGNED = 1
+MAX_DEPTH = 64
+_QUALIFIERS = {KIND_CONST: "const", KIND_VOLATILE: "volatile", KIND_RESTRICT: "restrict"}
+_TAGGED = {"struct": (KIND_STRUCT,), "union": (KIND_UNION,), "enum": (KIND_ENUM, KIND_ENUM64)}
+
+
+class BtfTypes:
+    """Types of one image by name and by id.  Implements core.dtypes.MemberSource."""
+
+    def __init__(self, btf: Btf, module: str, base: BtfTypes | None = None) -> None:
+        """base: of the kernel, for a module's."""
+        self.module = module
+        self._btf = btf
+        self._base = base
+        self._first = base.count if base else 0
+        self._first_text = base.text_size if base else 0
+        self._known: dict[int, DType] = {}
+
+    @property
+    def count(self) -> int:
+        """The highest type id."""
+        return self._first + len(self._btf)
+
+    @property
+    def text_size(self) -> int:
+        return self._first_text + self._btf.strings_size
+
+    def tagged(self, kind: str, name: str) -> DType | None:
+        """The struct, union or enum with this tag; a whole one rather than a declaration."""
+        return self._one(name, _TAGGED[kind])
+
+    def typedef(self, name: str) -> DType | None:
+        """The type that a typedef or base type names."""
+        return self._one(name, (KIND_TYPEDEF, KIND_INT, KIND_FLOAT))
+
+    def function(self, name: str) -> FunctionType | None:
+        """The prototype of the function of this name."""
+        found = self._one(name, (KIND_FUNC,))
+        return found if isinstance(found, FunctionType) else None
+
+    def variable(self, name: str) -> DType | None:
+        """The type of a variable; BTF has those of per-CPU ones only."""
+        return self._one(name, (KIND_VAR,))
+
+    def enumerator(self, name: str) -> tuple[EnumType, int] | None:
+        """The enumeration that has a constant of this name, and its value."""
+        for own in self._btf.enumerations(self._names(name)):
+            type_ = self.type(self._first + own)
+            if isinstance(type_, EnumType):
+                value = dict(type_.values).get(name)
+                if value is not None:
+                    return type_, value
+        return None
+
+    def _one(self, name: str, kinds: Sequence[int]) -> DType | None:
+        found = self._btf.named(self._names(name), kinds) if name else []
+        return self.type(self._first + found[0]) if found else None
+
+    def _names(self, name: str) -> list[int]:
+        """Offsets of a string as this image's records have them."""
+        found = self._base._names(name) if self._base else []
+        return found + [self._first_text + at for at in self._btf.string_offsets(name)]
+
+    def type(self, type_id: int, depth: int = 0) -> DType:
+        """The type with this id.  Raises KinstError for damaged BTF."""
+        if type_id == 0:
+            return VOID
+        if self._base is not None and type_id <= self._first:
+            return self._base.type(type_id, depth)
+        if not self._first < type_id <= self.count or depth > MAX_DEPTH:
+            raise KinstError(f"damaged .BTF of {self.module}: type {type_id} is not one")
+        if type_id not in self._known:
+            self._known[type_id] = self._made(type_id, depth + 1)
+        return self._known[type_id]
+
+    def _text(self, offset: int) -> str:
+        if self._base is not None:
+            if offset < self._first_text:
+                return self._base._text(offset)
+            offset -= self._first_text
+        return self._btf.text(offset)
+
+    def _made(self, type_id: int, depth: int) -> DType:
+        info, name_at, third, at = self._btf.record(type_id - self._first)
+        name = self._text(name_at)
+        kind = info >> 24 & 31
+        if kind == KIND_INT:
+            word = self._btf.words_at(at, 1)[0]
+            signed = bool(word >> 24 & SIGNED)
+            if third not in (1, 2, 4, 8):
+                return FloatType(third, name)
+            return IntType(third, signed, base_name(name))
+        if kind == KIND_PTR:
+            return PointerType(self.type(third, depth))
+        if kind == KIND_ARRAY:
+            of, _, count = self._btf.words_at(at, 3)
+            return ArrayType(self.type(of, depth), count)
+        if kind in (KIND_STRUCT, KIND_UNION):
+            what = "struct" if kind == KIND_STRUCT else "union"
+            return StructType(what, name, third, f"{self.module} {type_id}", self)
+        if kind == KIND_FWD:
+            what = "union" if info >> 31 else "struct"
+            return StructType(what, name, 0, f"{self.module} {type_id}", self)
+        if kind in (KIND_ENUM, KIND_ENUM64):
+            return self._enumeration(info, name, third, at)
+        if kind == KIND_FUNC_PROTO:
+            return self._prototype(info, third, at, depth)
+        if kind == KIND_TYPEDEF:
+            return named(self.type(third, depth), name)
+        if kind in _QUALIFIERS:
+            return qualified(self.type(third, depth), _QUALIFIERS[kind])
+        if kind in (KIND_FUNC, KIND_VAR, KIND_TYPE_TAG):
+            return self.type(third, depth)
+        if kind == KIND_FLOAT:
+            return FloatType(third, name)
+        assert kind >= KIND_DATASEC
+        return VOID
+
+    def _enumeration(self, info: int, name: str, size: int, at: int) -> EnumType:
+        wide = (info >> 24 & 31) == KIND_ENUM64
+        step, signed = (3, bool(info >> 31)) if wide else (2, True)
+        words = self._btf.words_at(at, step * (info & 0xFFFF))
+        values = []
+        for i in range(0, len(words) - step + 1, step):
+            value = words[i + 1] | (words[i + 2] << 32 if wide else 0)
+            if signed and value >> (63 if wide else 31):
+                value -= 1 << (64 if wide else 32)
+            values.append((self._text(words[i]), value))
+        return EnumType(size, signed, f"enum {name}".rstrip(), tuple(values))
+
+    def _prototype(self, info: int, result: int, at: int, depth: int) -> FunctionType:
+        words = self._btf.words_at(at, 2 * (info & 0xFFFF))
+        ids = words[1::2]
+        variadic = bool(ids) and ids[-1] == 0
+        taken = tuple(self.type(i, depth) for i in (ids[:-1] if variadic else ids))
+        return FunctionType(self.type(result, depth), taken, variadic)
+
+    def members(self, struct: StructType) -> Sequence[Member]:
+        """See core.dtypes.MemberSource."""
+        type_id = int(struct.key.rpartition(" ")[2])
+        info, _, _, at = self._btf.record(type_id - self._first)
+        if info >> 24 & 31 not in (KIND_STRUCT, KIND_UNION):
+            return ()
+        words = self._btf.words_at(at, 3 * (info & 0xFFFF))
+        found = []
+        for i in range(0, len(words) - 2, 3):
+            where = words[i + 2]
+            bit, bits = (where & 0xFFFFFF, where >> 24) if info >> 31 else (where, 0)
+            found.append(Member(self._text(words[i]), self.type(words[i + 1]), bit, bits))
+        return tuple(found)
+
+
+def open_types(
+    elf: Elf, module: str, base: BtfTypes | None = None, cache: Path | None = None
+) -> BtfTypes | None:
+    """The types in the .BTF of an ELF file, or None when it has none.
+
+    base: of the kernel that a module is for.  cache: folder of saved indexes.  Raises
+    KinstError when the section is damaged.
+    """
+    if base is None:
+        btf = open_btf(elf, cache)
+        return BtfTypes(btf, module) if btf else None
+    section = elf.section(".BTF")
+    if section is None or section.size <= HEADER_SIZE:
+        return None
+    return BtfTypes(parse_btf(elf.data(section), str(elf.path)), module, base)

@@ -1,0 +1,49 @@
+"""Names of types as D spells them: of base types, typedefs and qualified types."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kinst.core.dtypes import (
+    ArrayType,
+    DType,
+    FunctionType,
+    IntType,
+    PointerType,
+    StructType,
+    spelled,
+)
+
+_LONG = {("long", "int"): "long", ("short", "int"): "short", ("long", "long", "int"): "long long"}
+
+
+def base_name(name: str) -> str:
+    """gcc says "long unsigned int" where clang and D say "unsigned long"."""
+    words = name.split()
+    signs = [w for w in words if w in ("unsigned", "signed")]
+    rest = [w for w in words if w not in signs]
+    if not rest or not set(words) <= {"unsigned", "signed", "char", "short", "int", "long"}:
+        return name
+    plain = _LONG.get(tuple(rest), " ".join(rest))
+    # "signed char" is a type of its own; any other integer is signed anyway.
+    return " ".join([*(s for s in signs if s == "unsigned" or plain == "char"), plain])
+
+
+def named(type_: DType, name: str) -> DType:
+    """The type under a typedef's name."""
+    if isinstance(type_, IntType):
+        return replace(type_, name=name)
+    if isinstance(type_, PointerType | ArrayType | FunctionType | StructType):
+        return replace(type_, alias=name)
+    return type_
+
+
+def qualified(type_: DType, qualifier: str) -> DType:
+    """The type with const, volatile or restrict before (behind: of a pointer) its name."""
+    if isinstance(type_, PointerType):
+        if type_.alias:
+            return replace(type_, alias=f"{qualifier} {type_.alias}")
+        return replace(type_, alias=spelled(type_, qualifier))
+    if isinstance(type_, IntType | StructType):
+        return named(type_, f"{qualifier} {type_}")
+    return type_
