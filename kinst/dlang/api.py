@@ -3,10 +3,11 @@ compile_programs for all of them together; compile_text is both for one text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kinst.dlang import tree, typed
 from kinst.dlang.checker import Environment, check
+from kinst.dlang.ctypes import type_names
 from kinst.dlang.macros import Macros
 from kinst.dlang.parser import Level, parse
 from kinst.dlang.probespec import parse_option
@@ -20,17 +21,23 @@ __all__ = [
     "compile_text",
     "parse_option",
     "parse_text",
+    "type_names",
 ]
 
 
 def parse_text(
-    text: str, file: str, macros: Macros | None = None, *, script: bool = False
+    text: str,
+    file: str,
+    macros: Macros | None = None,
+    *,
+    script: bool = False,
+    knows_type: Callable[[str], bool] | None = None,
 ) -> tree.Program:
     """The syntax tree of a script (script=True: bodies are required) or of -n's text.
 
     Raises DError, and nothing else, whatever the text is.
     """
-    return parse(text, file, macros, script=script)
+    return parse(text, file, macros, script=script, knows_type=knows_type)
 
 
 def combine(programs: Sequence[tree.Program]) -> tree.Program:
@@ -52,5 +59,7 @@ def compile_text(
     script: bool = False,
 ) -> tuple[tree.Program, typed.Program]:
     """One text, parsed and checked.  Raises DError, and nothing else, whatever the text is."""
-    program = parse_text(text, file, macros, script=script)
-    return program, check(program, environment or Environment())
+    environment = environment or Environment()
+    knows = type_names(environment.types)
+    program = parse_text(text, file, macros, script=script, knows_type=knows)
+    return program, check(program, environment)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from kinst.core.errors import DError
 from kinst.dlang import tree, typed
 from kinst.dlang.actions import statement
@@ -42,9 +44,12 @@ def _clauses(
     program: tree.Program, aggregations: Aggregations, scope: Scope
 ) -> tuple[tuple[typed.Clause, ...], Scope]:
     clauses: list[typed.Clause] = []
+    scope.types.check = partial(check_expression, scope=scope)
     for item in program.items:
         if isinstance(item, tree.Declaration):
             declare(item, scope, check_expression)
+        elif isinstance(item, tree.TypeDeclaration):
+            scope.types.declare(item)
         elif isinstance(item, tree.Inline):
             define(item, scope, check_expression)
         elif isinstance(item, tree.Clause):

@@ -10,7 +10,6 @@ from kinst.core.errors import DError
 from kinst.dlang import builtins, tree, typed
 from kinst.dlang.convert import is_scalar, is_string, same
 from kinst.dlang.scope import Scope
-from kinst.dlang.typenames import resolve
 from kinst.dlang.variables import no_clause_local_array
 
 MOST_ELEMENTS = 1 << 20
@@ -21,7 +20,7 @@ def declare(
 ) -> None:
     """Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_DECL_LOCASC, D_DECL_ARRSUB, D_DECL_ARRBIG,
     D_DECL_PROTO_TYPE and those of type names."""
-    type_ = resolve(node.type)
+    type_ = scope.resolve(node.type)
     name = f"{node.scope}->{node.name}" if node.scope else node.name
     taken = builtins.kind_of(name) is not None or name in scope.environment.registers
     if taken or name in scope.inlines:
@@ -29,7 +28,7 @@ def declare(
         raise DError(f"{kind} redeclared: {name}", node.span, "D_DECL_IDRED")
     if isinstance(type_, VoidType):
         raise DError(f"cannot have void object: {name}", node.span, "D_DECL_VOIDOBJ")
-    keys = _keys(node, name)
+    keys = _keys(node, name, scope)
     length = _length(node, scope, check)
     old = scope.variables.get(name)
     if old is None:
@@ -52,14 +51,14 @@ def _shown(variable: typed.Variable) -> str:
     return f"scalar {variable.type}"
 
 
-def _keys(node: tree.Declaration, name: str) -> tuple[DType, ...]:
+def _keys(node: tree.Declaration, name: str, scope: Scope) -> tuple[DType, ...]:
     if node.keys is None:
         return ()
     if node.scope == "this":
         raise no_clause_local_array(name, node.span)
     keys = []
     for number, key in enumerate(node.keys, 1):
-        type_ = resolve(key)
+        type_ = scope.resolve(key)
         if not is_scalar(type_) and not is_string(type_):
             message = f"associative array parameter may not be of type {type_}: #{number}"
             raise DError(message, key.span, "D_DECL_PROTO_TYPE")

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kinst.core.dtypes import INT, UINT64, DType, IntType, PointerType, StringType, VoidType
+from kinst.core.dtypes import INT, UINT64, IntType, PointerType, StringType, StructType, VoidType
 from kinst.core.errors import DError, Span
-from kinst.dlang import builtins, inlines, tree, typed, variables
+from kinst.dlang import builtins, inlines, members, tree, typed, variables
 from kinst.dlang.convert import (
     cast,
     constant,
@@ -27,7 +27,7 @@ from kinst.dlang.literals import literal_type
 from kinst.dlang.operators import choose, load, move, operate
 from kinst.dlang.scope import Scope
 from kinst.dlang.subroutines import ABSENT, PROTOTYPES, absent, subroutine
-from kinst.dlang.typenames import resolve, typedef
+from kinst.dlang.typenames import typedef
 
 _SIZE_T = typedef("size_t")
 
@@ -51,12 +51,20 @@ def _name(node: tree.Name, scope: Scope) -> typed.Expr:
     if node.name in scope.variables:
         return variables.read(variables.Place(node.name, "global", None, node.span), scope, check)
     if node.name in builtins.VARIABLES:
-        return typed.Builtin(builtins.VARIABLES[node.name].type, node.span, node.name)
+        type_ = builtins.VARIABLES[node.name].type
+        if node.name == "curthread":
+            type_ = members.current_thread(scope)
+        return typed.Builtin(type_, node.span, node.name)
     if node.name in scope.environment.registers:
         return constant(scope.environment.registers[node.name], INT, node.span)
     if node.name == "NULL":
         return constant(0, PointerType(VoidType()), node.span)
     scope.refuse_builtin(node.name, node.span, "scalar")
+    if "`" in node.name:
+        return members.value(members.symbol(node.name, node.span, scope))
+    known = members.enumerator(node, scope)
+    if known is not None:
+        return known
     raise scope.unknown(node.name, node.span)
 
 
@@ -76,7 +84,7 @@ def _index(node: tree.Index, scope: Scope) -> typed.Expr:
     pointer, index = _base_and_index(node, scope)
     if isinstance(pointer, typed.RegisterRead):
         return pointer
-    return load(move("+", pointer, index, node.span), node.span)
+    return members.value(load(move("+", pointer, index, node.span), node.span))
 
 
 def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.Expr]:
@@ -88,7 +96,7 @@ def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.E
             return read, read
         if builtins.is_not_yet(base.name):
             raise DError(f"{base.name}[ ] is not supported yet", base.span, "D_UNKNOWN")
-    pointer = check(base, scope)
+    pointer = members.decayed(members.string_place(check(base, scope)))
     if len(node.arguments) != 1:
         name = base.name if isinstance(base, tree.Name) else "this expression"
         message = f"cannot access {name} as an associative array"
@@ -157,8 +165,7 @@ def _member(node: tree.Member, scope: Scope) -> typed.Expr:
     place = variables.place_of(node, scope)
     if place is not None:
         return variables.read(place, scope, check)
-    check(node.base, scope)
-    raise DError("structures and unions are not supported yet", node.span, "D_UNKNOWN")
+    return members.value(members.place_of_member(node, check(node.base, scope), scope))
 
 
 def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
@@ -169,9 +176,9 @@ def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
     operand = check(node.operand, scope)
     span, type_ = node.span, operand.type
     if node.op == "*":
-        return load(operand, span)
+        return members.value(load(members.decayed(members.string_place(operand)), span))
     if node.op == "sizeof":
-        return _sizeof(type_, scope, span)
+        return _sizeof(members.size_of_place(operand, scope, span), span)
     if node.op == "stringof":
         if not is_scalar(type_) and not is_string(type_):
             message = f"cannot apply stringof to a value of type {type_}"
@@ -206,16 +213,16 @@ def _address_of(node: tree.Prefix, scope: Scope) -> typed.Expr:
             message = "cannot take address of dynamic variable"
             raise DError(message, node.span, "D_ADDROF_VAR")
         return move("+", pointer, index, node.span)
+    if isinstance(inner, tree.Name) and "`" in inner.name:
+        return members.address_of(members.symbol(inner.name, inner.span, scope), node.span)
     if isinstance(inner, tree.Name | tree.Aggregation):
         if isinstance(inner, tree.Name):
             check(inner, scope)
         raise DError("cannot take address of dynamic variable", node.span, "D_ADDROF_VAR")
-    check(inner, scope)
-    raise DError("unacceptable operand for unary & operator", node.span, "D_ADDROF_LVAL")
+    return members.address_of(check(inner, scope), node.span)
 
 
-def _sizeof(type_: DType, scope: Scope, span: Span) -> typed.Expr:
-    size = size_of(type_, scope.environment.strsize)
+def _sizeof(size: int, span: Span) -> typed.Expr:
     if not size:
         message = "cannot apply sizeof to an operand of unknown size"
         raise DError(message, span, "D_SIZEOF_TYPE")
@@ -223,7 +230,10 @@ def _sizeof(type_: DType, scope: Scope, span: Span) -> typed.Expr:
 
 
 def _sizeof_type(node: tree.SizeofType, scope: Scope) -> typed.Expr:
-    return _sizeof(resolve(node.type), scope, node.span)
+    type_ = scope.resolve(node.type)
+    if isinstance(type_, StructType):
+        type_ = scope.types.lookup(type_)
+    return _sizeof(size_of(type_, scope.environment.strsize), node.span)
 
 
 def _postfix(node: tree.Postfix, scope: Scope) -> typed.Expr:
@@ -292,7 +302,7 @@ def _ternary(node: tree.Ternary, scope: Scope) -> typed.Expr:
 
 
 def _cast_to(node: tree.CastTo, scope: Scope) -> typed.Expr:
-    type_ = resolve(node.type)
+    type_ = scope.resolve(node.type)
     operand = check(node.operand, scope)
     source = operand.type
     if isinstance(type_, VoidType):
@@ -320,4 +330,5 @@ _HANDLERS: dict[type, Callable[[Any, Scope], typed.Expr]] = {
     tree.Ternary: _ternary,
     tree.CastTo: _cast_to,
     tree.SizeofType: _sizeof_type,
+    tree.OffsetOf: members.offset_of,
 }

@@ -6,13 +6,14 @@ so that later stages may simply recurse.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kinst.core.errors import DError, Span
-from kinst.dlang import tree
+from kinst.dlang import builtins, tree
 from kinst.dlang.lexer import Lexer, Token
 from kinst.dlang.source import words
-from kinst.dlang.typenames import BASE_WORDS, QUALIFIERS, STARTS_TYPE, TYPEDEFS
-
-MAX_DEPTH = 100
+from kinst.dlang.typenames import STARTS_TYPE, TYPEDEFS
+from kinst.dlang.typeparser import KEYWORDS, MAX_DEPTH, TypeParser
 
 # Binding strength, weakest first (K&R A7; ^^ lies between || and &&, as in libdtrace).
 COMMA, ASSIGN, TERNARY = 1, 2, 3
@@ -26,52 +27,21 @@ POSTFIX_STRENGTH = 16
 ASSIGNMENTS = words("= += -= *= /= %= &= ^= |= <<= >>=")
 _PREFIXES = words("* & - + ~ ! ++ --")
 
-KEYWORDS = (
-    words(
-        "auto break case continue counter default do else enum extern for goto if import inline"
-        " offsetof probe provider register return sizeof static stringof struct switch"
-        " translator typedef union while xlate float double"
-    )
-    | BASE_WORDS
-    | QUALIFIERS
-)
-
 _Sized = tuple[tree.Expr, int]  # an expression and its height
 
 
-class ExpressionParser:
+class ExpressionParser(TypeParser):
     """Parses from `token` on; the current token is always the first one not used yet."""
 
-    def __init__(self, lexer: Lexer) -> None:
-        self.lexer = lexer
-        self.source = lexer.source
-        self.token = Token("end", "", self.source.span(0, 0), 0, 0)
+    def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
+        super().__init__(lexer, knows_type)
         self.in_predicate = False
         self._open: list[str] = []
         self._variables: set[str] = set()  # names that look like types but are assigned to
 
-    def advance(self) -> Token:
-        """Use the current token; the next one becomes current."""
-        used = self.token
-        self.token = self.lexer.expression(used.end)
-        return used
-
-    def at(self, *operators: str) -> bool:
-        return self.token.kind == "op" and self.token.text in operators
-
-    def expect(self, operator: str) -> Token:
-        if not self.at(operator):
-            raise self.unexpected(f"{operator} expected")
-        return self.advance()
-
-    def unexpected(self, hint: str = "") -> DError:
-        """A D_SYNTAX error at the current token."""
-        shown = str(self.token)[:40]
-        where = shown if self.token.kind == "end" else f'"{shown}"'
-        return DError(f"syntax error near {where}", self.token.span, "D_SYNTAX", hint)
-
-    def from_to(self, start: int, end: int) -> Span:
-        return self.source.span(start, end)
+    def constant(self) -> tree.Expr:
+        """See TypeParser."""
+        return self._level(TERNARY)[0]
 
     def expression(self) -> tree.Expr:
         """A whole expression, commas included."""
@@ -232,12 +202,16 @@ class ExpressionParser:
 
     def _name(self, token: Token) -> tree.Expr:
         """A name.  Keywords cannot be names; a type name is one where it is assigned to."""
-        if token.text in ("offsetof", "xlate"):
+        if token.text == "offsetof":
+            return self._offsetof()
+        if token.text == "xlate":
             raise DError(f"{token.text} is not supported yet", token.span, "D_UNKNOWN")
         if token.text in KEYWORDS:
             raise self.unexpected(f"{token.text} is a reserved word")
         self.advance()
-        if token.text in TYPEDEFS and token.text not in self._variables:
+        if (token.text in TYPEDEFS or token.text in self.typedefs) and (
+            token.text not in self._variables
+        ):
             if not self.at("=", "++", "--", "["):
                 self.token = token
                 raise self.unexpected(f"{token.text} is a type")
@@ -248,16 +222,18 @@ class ExpressionParser:
         if not self.at("("):
             return False
         after = self.lexer.expression(self.token.end)
-        return (
-            after.kind == "name"
-            and after.text in STARTS_TYPE
-            and after.text not in self._variables
-            and not (
-                after.text in TYPEDEFS
-                and (then := self.lexer.expression(after.end)).kind == "op"
-                and then.text in ("=", "++", "--", "[")
-            )
-        )
+        if after.kind != "name" or after.text in self._variables:
+            return False
+        if after.text in KEYWORDS:
+            return after.text in STARTS_TYPE
+        then = self.lexer.expression(after.end)
+        if then.kind == "op" and then.text in ("=", "++", "--", "["):
+            return False
+        if after.text in TYPEDEFS or after.text in self.typedefs:
+            return True
+        # Only where a type may stand is it worth looking whether the kernel has it.
+        fits = then.kind == "name" or (then.kind == "op" and then.text in (")", "*", "("))
+        return fits and not builtins.kind_of(after.text) and self.names_type(after.text)
 
     def _parenthesized_type(self) -> tuple[tree.TypeName, int]:
         """(type), and the offset behind it."""
@@ -265,37 +241,19 @@ class ExpressionParser:
         type_ = self.type_name()
         return type_, self.expect(")").end
 
-    def type_words(self) -> tuple[tuple[str, ...], Span]:
-        """The words of a type, without its stars: const unsigned long, struct file, ..."""
-        words: list[str] = []
-        start, end = self.token.start, self.token.end
-        named = False
-        while self.token.kind == "name":
-            text = self.token.text
-            tag = bool(words) and words[-1] in ("struct", "union", "enum")
-            if not tag and text not in QUALIFIERS:
-                if (text in TYPEDEFS and named) or text not in STARTS_TYPE:
-                    break
-                named = True
-            words.append(text)
-            end = self.advance().end
-        if not words:
-            raise self.unexpected("a type expected")
-        return tuple(words), self.source.span(start, end)
-
-    def type_name(self) -> tree.TypeName:
-        """A type and its stars, as in a cast or in sizeof."""
-        words, span = self.type_words()
-        return tree.TypeName(words, self.stars(), span)
-
-    def stars(self) -> int:
-        """Count the * that follow (qualifiers between them are dropped)."""
-        count = 0
+    def _offsetof(self) -> tree.Expr:
+        """offsetof(type, member)."""
+        start = self.advance().start
+        self.expect("(")
+        type_ = self.type_name()
+        self.expect(",")
+        path: list[str] = []
         while True:
-            if self.at("*"):
-                count += 1
-                if count > MAX_DEPTH:
-                    self._higher(self.token.span, MAX_DEPTH)
-            elif not (self.token.kind == "name" and self.token.text in QUALIFIERS):
-                return count
+            if self.token.kind != "name":
+                raise self.unexpected("a member expected")
+            path.append(self.advance().text)
+            if not self.at("."):
+                break
             self.advance()
+        end = self.expect(")").end
+        return tree.OffsetOf(self.from_to(start, end), type_, ".".join(path))

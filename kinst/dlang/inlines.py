@@ -10,7 +10,6 @@ from kinst.core.errors import DError, Span
 from kinst.dlang import builtins, tree, typed
 from kinst.dlang.convert import cast, is_scalar, is_string, is_string_like, is_zero, to_string
 from kinst.dlang.scope import Scope
-from kinst.dlang.typenames import resolve
 
 Check = Callable[[tree.Expr, Scope], typed.Expr]
 
@@ -30,11 +29,11 @@ def define(node: tree.Inline, scope: Scope, check: Check) -> None:
         kind = "scalar" if name in scope.variables else "inline"
         message = f"identifier redefined: {name}: current: inline, previous: {kind}"
         raise DError(message, node.span, "D_DECL_IDRED")
-    if isinstance(resolve(node.type), VoidType):
+    if isinstance(scope.resolve(node.type), VoidType):
         raise DError(f"cannot have void object: {name}", node.span, "D_DECL_VOIDOBJ")
     sample: dict[str, typed.Expr] = {}
     for parameter in node.parameters or ():
-        type_ = resolve(parameter.type)
+        type_ = scope.resolve(parameter.type)
         if isinstance(type_, VoidType):
             message = f"inline parameter may not be of type void: {parameter.name}"
             raise DError(message, parameter.span, "D_DECL_PROTO_TYPE")
@@ -79,7 +78,7 @@ def value(node: tree.Expr, use: tree.Index | None, scope: Scope, check: Check) -
         raise DError(message, use.span, "D_PROTO_LEN")
     bound = {}
     for number, (parameter, argument) in enumerate(zip(parameters, given, strict=True), 1):
-        wanted, got = resolve(parameter.type), check(argument, scope)
+        wanted, got = scope.resolve(parameter.type), check(argument, scope)
         made = _as(got, wanted)
         if made is None:
             message = (
@@ -116,7 +115,7 @@ def _expand(
         found = check(inline.value, scope)
     finally:
         scope.bound = outer
-    wanted = resolve(inline.type)
+    wanted = scope.resolve(inline.type)
     made = _as(found, wanted)
     if made is None:
         message = (

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from enum import IntEnum
 from typing import TypeVar
 
-from kinst.core.errors import DError, Span
+from kinst.core.errors import DError
 from kinst.core.probe import ProbePattern
 from kinst.dlang import tree
 from kinst.dlang.branches import split
 from kinst.dlang.control import read_control_line
-from kinst.dlang.exprparser import KEYWORDS, MAX_DEPTH, ExpressionParser
+from kinst.dlang.exprparser import ExpressionParser
 from kinst.dlang.lexer import Lexer, Token
 from kinst.dlang.macros import Macros, MacroUse
 from kinst.dlang.source import Source, words
-from kinst.dlang.typenames import STARTS_TYPE, UNSUPPORTED_TYPES
+from kinst.dlang.typenames import STARTS_TYPE, TAGS
+from kinst.dlang.typeparser import KEYWORDS, MAX_DEPTH
 
 __all__ = ["MAX_DEPTH", "Level", "parse"]
 
@@ -38,8 +41,10 @@ _FORMS = {
     Level.FUNCTION: "[[provider:]module:]function",
     Level.NAME: "[[[provider:]module:]function:]name",
 }
-_NOT_YET = words("translator provider typedef extern import counter auto register static")
-_STORAGE = words("inline self this")
+_NOT_YET = words("translator provider import counter")
+_CLASSES = words("auto register static")  # C's, which D does not have
+_STORAGE = words("inline self this typedef extern") | _CLASSES
+_TYPEDEF_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_]*\*?\Z")
 # The first words of everything at the outer level that is not a clause.
 _NOT_CLAUSES = STARTS_TYPE | _NOT_YET | _STORAGE
 
@@ -51,22 +56,31 @@ def parse(
     *,
     level: Level = Level.NAME,
     script: bool = False,
+    knows_type: Callable[[str], bool] | None = None,
 ) -> tree.Program:
     """The syntax tree of one program text.
 
     file: what errors call it.  level: how probe descriptions fill up.  script: text of a
-    file, where, as in dtrace(1), a probe description must have a body.
+    file, where, as in dtrace(1), a probe description must have a body.  knows_type: whether the
+    traced kernel has a typedef of this name.
     Raises DError (any input gives a program or a DError): D_SYNTAX, D_EMPTY, D_PDESC_INVAL,
     D_MACRO_*, D_INT_*, D_STR_NL, D_CHR_*, D_PRAG*, D_DECL_*, D_UNKNOWN.
     """
     use = MacroUse(macros or Macros())
     lexer = Lexer(Source(text, file), use)
-    return _ProgramParser(lexer, use, level, script).program()
+    return _ProgramParser(lexer, use, level, script, knows_type).program()
 
 
 class _ProgramParser(ExpressionParser):
-    def __init__(self, lexer: Lexer, use: MacroUse, level: Level, script: bool) -> None:
-        super().__init__(lexer)
+    def __init__(
+        self,
+        lexer: Lexer,
+        use: MacroUse,
+        level: Level,
+        script: bool,
+        knows_type: Callable[[str], bool] | None,
+    ) -> None:
+        super().__init__(lexer, knows_type)
         self._use = use
         self._level_of_text = level
         self._script = script
@@ -109,7 +123,14 @@ class _ProgramParser(ExpressionParser):
         decides it."""
         if self._level_of_text is not Level.NAME or ":" in head.text:
             return False
-        return head.text.split("*", 1)[0] in _NOT_CLAUSES
+        word = head.text.split("*", 1)[0]
+        if word in _NOT_CLAUSES or word in self.typedefs:
+            return True
+        # foo_t x; and foo_t *x; are no clauses: nothing stands between a description and , / {
+        if not _TYPEDEF_NAME.match(head.text):
+            return False
+        name = self.lexer.head(head.end)
+        return name.kind == "description" and self.lexer.head(name.end).text in (";", ",")
 
     def _declaration(self, head: Token) -> int:
         self.token = self.lexer.expression(head.start)
@@ -117,19 +138,28 @@ class _ProgramParser(ExpressionParser):
         if word in _NOT_YET:
             raise DError(f"{word} is not supported yet", self.token.span, "D_UNKNOWN")
         storage = self.advance().text if word in _STORAGE else ""
-        word = self.token.text
-        if word in UNSUPPORTED_TYPES:
-            kind = "floating-point" if word in ("float", "double") else word
-            message = f"{kind} types are not supported yet"
-            raise DError(message, self.token.span, "D_UNKNOWN")
-        words, span = self.type_words()
+        if storage in _CLASSES:
+            message = "specified storage class not appropriate in D"
+            raise DError(message, self.token.span, "D_DECL_BADCLASS")
+        base = self.specifiers()
         if self.at(";"):
-            raise DError("useless declaration", span, "D_DECL_USELESS", "a name is missing")
-        if storage == "inline":
-            self._items.append(self._inline(words, span))
+            if base.body is None and base.words[0] not in TAGS:
+                message = "useless declaration"
+                raise DError(message, base.span, "D_DECL_USELESS", "a name is missing")
+            self._items.append(tree.TypeDeclaration(base.span, base))
             return self.token.end
+        if base.body is not None:
+            self._items.append(tree.TypeDeclaration(base.span, base))
+            if base.body.tag:
+                base = replace(base, body=None)
+        if storage == "inline":
+            self._items.append(self._inline(base))
+            return self.token.end
+        if storage == "typedef":
+            return self._typedef(base)
+        storage = "" if storage == "extern" else storage
         while True:
-            self._items.append(self._declarator(words, span, storage))
+            self._items.append(self._variable(base, storage))
             if not self.at(","):
                 break
             self.advance()
@@ -146,9 +176,27 @@ class _ProgramParser(ExpressionParser):
             raise DError(message, name.span, "D_DECL_SCOPE")
         return self.advance()
 
-    def _declarator(self, words: tuple[str, ...], span: Span, scope: str) -> tree.Declaration:
+    def _typedef(self, base: tree.TypeName) -> int:
+        while True:
+            type_, name = self.declarator(base)
+            if name is None or "`" in name.text:
+                raise self.unexpected("a name for the type expected")
+            self._items.append(tree.TypeDeclaration(name.span, type_, name.text))
+            self.typedefs.add(name.text)
+            if not self.at(","):
+                break
+            self.advance()
+        if not self.at(";"):
+            raise self.unexpected("; expected")
+        return self.token.end
+
+    def _variable(self, base: tree.TypeName, scope: str) -> tree.Declaration:
         """Stars, name and what is in [ ]: types of keys, or a number of elements."""
-        type_ = tree.TypeName(words, self.stars(), span)
+        if self.at("("):
+            return self._complicated(base, scope)
+        type_ = replace(base, stars=self.stars())
+        if self.at("("):
+            return self._complicated(type_, scope)
         name = self._declared_name()
         keys: tuple[tree.TypeName, ...] | None = None
         length: tree.Expr | None = None
@@ -157,7 +205,7 @@ class _ProgramParser(ExpressionParser):
             if self.at("]"):
                 message = "array declaration requires array dimension or tuple signature"
                 raise DError(message, bracket.span, "D_DECL_ARRNULL", f"{name.text}[int, string]")
-            if self.token.kind == "name" and self.token.text in STARTS_TYPE:
+            if self.token.kind == "name" and self._starts_type(self.token.text):
                 keys = tuple(self._listed(self.type_name))
             else:
                 length = self.expression()
@@ -170,6 +218,16 @@ class _ProgramParser(ExpressionParser):
             raise self.unexpected(f"a declaration has no initial value; write {hint}")
         return tree.Declaration(name.span, type_, name.text, scope, keys, length)
 
+    def _complicated(self, base: tree.TypeName, scope: str) -> tree.Declaration:
+        """A variable whose declarator has parentheses: int (*f)(void)."""
+        type_, name = self.declarator(base)
+        if name is None:
+            raise self.unexpected("a variable name expected")
+        return tree.Declaration(name.span, type_, name.text, scope)
+
+    def _starts_type(self, word: str) -> bool:
+        return word in STARTS_TYPE or (word not in KEYWORDS and self.names_type(word))
+
     def _listed(self, one: Callable[[], _Listed]) -> list[_Listed]:
         """one, and more of it behind commas."""
         found = [one()]
@@ -179,13 +237,14 @@ class _ProgramParser(ExpressionParser):
         return found
 
     def _parameter(self) -> tree.Parameter:
-        type_ = self.type_name()
+        base = self.specifiers()
+        type_ = replace(base, stars=self.stars())
         name = self._declared_name()
         return tree.Parameter(type_, name.text, name.span)
 
-    def _inline(self, words: tuple[str, ...], span: Span) -> tree.Inline:
+    def _inline(self, base: tree.TypeName) -> tree.Inline:
         """name = expression; or name[type key, ...] = expression;"""
-        type_ = tree.TypeName(words, self.stars(), span)
+        type_ = replace(base, stars=self.stars())
         name = self._declared_name()
         parameters: tuple[tree.Parameter, ...] | None = None
         if self.at("["):

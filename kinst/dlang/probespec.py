@@ -3,6 +3,8 @@ actions behind the description."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kinst.core.errors import KinstError
 from kinst.dlang import tree
 from kinst.dlang.macros import Macros
@@ -18,7 +20,12 @@ LEVELS = {
 
 
 def parse_option(
-    option: str, value: str, macros: Macros | None = None, *, ordinal: int = 1
+    option: str,
+    value: str,
+    macros: Macros | None = None,
+    *,
+    ordinal: int = 1,
+    knows_type: Callable[[str], bool] | None = None,
 ) -> tree.Program:
     """The program of one option, such as ("f", "vfs_read /pid == 1/ { trace(arg0); }").
 
@@ -28,7 +35,7 @@ def parse_option(
     """
     level = LEVELS[option]
     name = f"-{option} argument" + (f" {ordinal}" if ordinal > 1 else "")
-    program = parse(value, name, macros, level=level)
+    program = parse(value, name, macros, level=level, knows_type=knows_type)
     if option == "i":
         for clause in program.clauses:
             for description in clause.descriptions:

@@ -10,6 +10,7 @@ from kinst.core.dtypes import DType
 from kinst.core.errors import DError, Span
 from kinst.core.types import TypeSource
 from kinst.dlang import builtins, tree, typed
+from kinst.dlang.ctypes import Types
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,17 @@ class Scope:
         self, environment: Environment, keys: dict[str, tuple[DType, ...]] | None = None
     ) -> None:
         self.environment = environment
+        self.types = Types(environment.types)
         self.variables: dict[str, typed.Variable] = {}
         self.inlines: dict[str, tree.Inline] = {}
         self.bound: dict[str, typed.Expr] = {}
         self.expansions = 0
         self.keys: dict[str, tuple[DType, ...]] = keys or {}
         self._being_assigned: list[str] = []
+
+    def resolve(self, name: tree.TypeName) -> DType:
+        """The type that a TypeName means.  Raises DError D_DECL_*, D_UNKNOWN."""
+        return self.types.resolve(name)
 
     def snapshot(self) -> dict[str, typed.Variable]:
         return dict(self.variables)
@@ -88,9 +94,6 @@ class Scope:
             )  # fmt: skip
         if builtins.is_not_yet(name):
             return DError(f"{name} is not supported yet", span, "D_UNKNOWN")
-        if "`" in name:
-            message = f"failed to resolve {name}: kernel symbols are not supported yet"
-            return DError(message, span, "D_UNKNOWN")
         known = [
             *self.variables, *self.inlines, *builtins.VARIABLES, *self.environment.registers,
         ]  # fmt: skip

@@ -108,12 +108,74 @@ class Ternary(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class PointerTo:
+    """A * of a declarator, outside of the innermost ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOf:
+    """[count]; None: []."""
+
+    count: Expr | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionOf:
+    """(parameters)."""
+
+    parameters: tuple[TypeName, ...]
+    variadic: bool
+
+
+Derivation = PointerTo | ArrayOf | FunctionOf
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A member as declared; name "" for an anonymous structure or padding bits."""
+
+    type: TypeName
+    name: str
+    width: Expr | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class StructBody:
+    """kind: struct or union."""
+
+    kind: str
+    tag: str
+    fields: tuple[Field, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Enumerator:
+    name: str
+    value: Expr | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class EnumBody:
+    tag: str
+    enumerators: tuple[Enumerator, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class TypeName:
-    """words: unsigned long, uint64_t, ...; stars: levels of pointer."""
+    """words: unsigned long, uint64_t, struct file...; stars: levels of pointer to that; derived:
+    what is made of it then, in this order: of int (*)[4] an array, then a pointer.  body: of a
+    structure or enumeration that is defined here."""
 
     words: tuple[str, ...]
     stars: int
     span: Span
+    derived: tuple[Derivation, ...] = ()
+    body: StructBody | EnumBody | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +187,14 @@ class CastTo(Expr):
 @dataclass(frozen=True, slots=True)
 class SizeofType(Expr):
     type: TypeName
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetOf(Expr):
+    """offsetof(type, member); member may be a path: a.b."""
+
+    type: TypeName
+    member: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +221,14 @@ class Declaration(Item):
     scope: str = ""
     keys: tuple[TypeName, ...] | None = None
     length: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeDeclaration(Item):
+    """struct tag { ... };  or, with a name, typedef type name;"""
+
+    type: TypeName
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

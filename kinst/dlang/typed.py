@@ -178,9 +178,12 @@ class Load(Expr):
     dtrace:::ERROR).  An integer or pointer is loaded as such; a StringType copies a string.
 
     Of a structure or array nothing is loaded: its value in codegen is its address (in lowering a
-    Value of 64 bits), and only what records it (trace, print) copies its bytes."""
+    Value of 64 bits), and only what records it (trace, print) copies its bytes.
+
+    most: of a string in a char array: its bytes there, where no NUL need be; 0 for others."""
 
     address: Expr
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True)

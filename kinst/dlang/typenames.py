@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinst.core.dtypes import STRING, VOID, DType, IntType, PointerType
+from kinst.core.dtypes import STRING, VOID, DType, FloatType, IntType
 from kinst.core.errors import DError
 from kinst.dlang.tree import TypeName
 
@@ -43,10 +43,9 @@ _PLAIN = {1: "char", 2: "short", 4: "int", 8: "long"}
 BASE_WORDS = frozenset({"char", "short", "int", "long", "signed", "unsigned", "void", "string"})
 QUALIFIERS = frozenset({"const", "volatile", "restrict"})
 TYPEDEFS = frozenset(_TYPEDEFS) - BASE_WORDS
-# Words that begin a type which kinst does not know yet.
-UNSUPPORTED_TYPES = frozenset({"struct", "union", "enum", "float", "double"})
-
-STARTS_TYPE = BASE_WORDS | QUALIFIERS | TYPEDEFS | UNSUPPORTED_TYPES
+TAGS = frozenset({"struct", "union", "enum"})
+FLOATS = frozenset({"float", "double"})
+STARTS_TYPE = BASE_WORDS | QUALIFIERS | TYPEDEFS | TAGS | FLOATS
 
 
 def typedef(name: str) -> IntType:
@@ -60,23 +59,10 @@ def is_bool(type_: DType) -> bool:
     return isinstance(type_, IntType) and type_.name.split()[-1] in ("_Bool", "bool")
 
 
-def resolve(name: TypeName) -> DType:
-    """The type that a TypeName means.  Raises DError D_DECL_COMBO, D_DECL_SIGNINT, D_UNKNOWN."""
-    for word in name.words:
-        if word in UNSUPPORTED_TYPES:
-            kind = "floating-point" if word in ("float", "double") else word
-            message = f"{kind} types are not supported yet"
-            raise DError(message, name.span, "D_UNKNOWN", "use an integer or pointer type")
-    type_ = _base(name)
-    if name.stars and type_ == STRING:
-        message = "pointers to string are not supported"
-        raise DError(message, name.span, "D_UNKNOWN", "use char *, and stringof() to read it")
-    for _ in range(name.stars):
-        type_ = PointerType(type_)
-    return type_
+def base_type(name: TypeName) -> DType | None:
+    """The type that the words mean, stars aside; None for a name that is not one of these.
 
-
-def _base(name: TypeName) -> DType:
+    Raises DError D_DECL_COMBO, D_DECL_SIGNINT."""
     words = [w for w in name.words if w not in QUALIFIERS]
     if words == ["void"]:
         return VOID
@@ -87,6 +73,13 @@ def _base(name: TypeName) -> DType:
     if signs and any(w in _TYPEDEFS or w == "void" for w in rest):
         message = f"{signs[0]} may not be used with type {rest[-1]}"
         raise DError(message, name.span, "D_DECL_SIGNINT")
+    if FLOATS & set(rest):
+        if signs or rest not in (["float"], ["double"], ["double", "long"]):
+            message = f"invalid type: {' '.join(name.words)}"
+            raise DError(message, name.span, "D_DECL_COMBO")
+        return FloatType({"float": 4}.get(rest[0], 8 * len(rest)), " ".join(reversed(rest)))
+    if len(rest) == 1 and not signs and rest[0] not in BASE_WORDS:
+        return None
     size = _BASES.get(tuple(rest))
     if size is None or len(signs) > 1 or not words:
         message = f"invalid type: {' '.join(name.words)}"

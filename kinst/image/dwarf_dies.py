@@ -126,8 +126,8 @@ class Dies:
     def __init__(self, sections: DebugSections, units: Sequence[int]) -> None:
         """units: the offsets of all units' headers, ascending (Index.units)."""
         self._sections = sections
-        self._info = memoryview(sections.arrays["info"])
-        self._abbrev = memoryview(sections.arrays["abbrev"])
+        self._info = sections.arrays["info"].data
+        self._abbrev = sections.arrays["abbrev"].data
         self._offsets = units
         self._units: dict[int, Unit] = {}
         self._tables: dict[int, Mapping[int, Abbreviation]] = {}

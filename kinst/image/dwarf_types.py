@@ -198,5 +198,3 @@ def _place(member: Die) -> tuple[int, int]:
         storage = 8 * (member.number(AT_BYTE_SIZE) or 4)
         return at + storage - member.number(AT_BIT_OFFSET) - bits, bits
     return at, bits
-
-
