@@ -35,6 +35,7 @@ from kinst.session_report import Report
 from kinst.session_request import Request
 from kinst.session_run import Trace
 from kinst.session_target import CPUS, attach, find_files, isa_of, open_target
+from kinst.session_types import open_types, running_addresses, symbols_in
 
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
 
@@ -44,7 +45,8 @@ def run(request: Request, report: Report) -> int:
     if of_file(request):
         return show_in_file(request, report)
     isa = isa_of(request)
-    compiled = compile_request(request, isa, target_pid=0)
+    types = open_types(request, report)
+    compiled = compile_request(request, isa, 0, types)
     report.stage("compile D")
     if request.show_program and not wants_expansion(compiled):
         report.write(unparse(compiled.tree))
@@ -59,7 +61,8 @@ def run(request: Request, report: Report) -> int:
     if not compiled.patterns:
         raise KinstError("no probes specified", "-n or -s names some; -h is help")
     commanded = bool(request.command) and not request.list_probes
-    if not (commanded or wants_kernel(compiled.patterns, providers)):
+    wanted = commanded or bool(symbols_in(compiled.program))
+    if not (wanted or wants_kernel(compiled.patterns, providers)):
         return _with_machine(request, compiled, Traced(isa), report)
     files = find_files(request, report.progress)
     room = scratch_needed(
@@ -73,7 +76,7 @@ def run(request: Request, report: Report) -> int:
         kernel = RunningKernel(target, personality, isa)
         if commanded and not request.compile_only:
             pid = target.prepare_command(request.command)
-            compiled = compile_request(request, isa, target_pid=pid)
+            compiled = compile_request(request, isa, pid, types)
         traced = Traced(isa, target, personality, kernel, personality.text, elf.path)
         if wants_expansion(compiled):
             compiled = expanded(request, compiled, traced, elf, files, report)
@@ -113,7 +116,8 @@ def _with_machine(request: Request, compiled: Compiled, traced: Traced, report: 
         )
     layout = _layout(compiled, parts)
     placed = place_all(traced, memory, compiled, layout, parts.running)
-    built = build(compiled.program, parts, placed, traced)
+    symbols = running_addresses(compiled.program, compiled.types, traced)
+    built = build(compiled.program, parts, placed, traced, symbols)
     for site, reason in built.sites.refused:
         report.say(f"kinst: {site.function.name}+{site.offset} is left out: {reason}")
     report.stage("code and plan")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kinst.codegen.compile import Code, HostCode, compile_host, compile_target, host_triple
 from kinst.codegen.machine import host_machine, target_machine
@@ -120,8 +120,16 @@ def _entries(enabled: Sequence[Enabled]) -> tuple[tuple[int, ...], ...]:
 _NOTHING = Plan((), (), (), (), (), 0)
 
 
-def build(program: typed.Program, parts: Parts, placed: Placed, traced: Traced) -> Built:
-    """Compile for host and target, and plan the patches.  Raises KinstError."""
+def build(
+    program: typed.Program,
+    parts: Parts,
+    placed: Placed,
+    traced: Traced,
+    symbols: Mapping[tuple[str, str], int] | None = None,
+) -> Built:
+    """Compile for host and target, and plan the patches.
+
+    symbols: running addresses by (module, name).  Raises KinstError."""
     isa, scratch, base = traced.isa, placed.scratch, placed.memory.native
     in_target = frozenset(e.key for e, _ in parts.planted)
     rules = frame_rules(isa, traced.personality, parts.running) if traced.personality else {}
@@ -129,8 +137,9 @@ def build(program: typed.Program, parts: Parts, placed: Placed, traced: Traced) 
         scratch, base, program, placed.layout, parts.running, parts.error, in_target, rules
     )
     read = read_for_host(traced.target)
+    here = host_machine(isa, scratch, base, read.address, host_triple())
     host = compile_host(
-        program, placed.layout, host_machine(isa, scratch, base, read.address, host_triple()),
+        program, placed.layout, replace(here, symbols=symbols or {}),
         _entries((*parts.host, *parts.stopped)), parts.error.clauses,
         base + descriptors.error_host,
     )  # fmt: skip
@@ -138,8 +147,9 @@ def build(program: typed.Program, parts: Parts, placed: Placed, traced: Traced) 
         return Built(descriptors, host, None, _NOTHING, _NOTHING, b"", rules, read)
     if traced.facts is None:
         raise KinstError("probes can be planted only in a kernel")
+    there = target_machine(isa, traced.facts, scratch)
     code = compile_target(
-        program, placed.layout, target_machine(isa, traced.facts, scratch),
+        program, placed.layout, replace(there, symbols=symbols or {}),
         _entries([e for e, _ in parts.planted]), parts.error.clauses,
         scratch.address + descriptors.error_target, scratch.address + scratch.text,
     )  # fmt: skip

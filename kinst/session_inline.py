@@ -92,7 +92,7 @@ def expanded(
     lined = [expand_lines(program, lines.find) for program in compiled.programs]
     if not any(has_sugar(program) for program in lined):
         report.stage("source lines")
-        return with_programs(request, tuple(lined), traced.isa)
+        return with_programs(request, tuple(lined), traced.isa, compiled.types)
     sources = Sources(traced.kernel, _index(elf, files, traced, report), traced.facts.slide)
     programs, notes = [], list[str]()
     zero = request.zero or compiled.options.zdefs
@@ -103,4 +103,4 @@ def expanded(
     for note in dict.fromkeys(notes):
         report.detail(f"kinst: {note}")
     report.stage("inline functions")
-    return with_programs(request, tuple(programs), traced.isa)
+    return with_programs(request, tuple(programs), traced.isa, compiled.types)

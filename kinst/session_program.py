@@ -9,6 +9,7 @@ from kinst.codegen.walk import expressions
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.probe import ProbePattern
+from kinst.core.types import TypeSource
 from kinst.dlang import tree, typed
 from kinst.dlang.api import (
     Environment,
@@ -17,6 +18,7 @@ from kinst.dlang.api import (
     compile_programs,
     parse_option,
     parse_text,
+    type_names,
 )
 from kinst.dlang.options import Options, parse_size
 from kinst.dlang.subroutines import destructive_calls
@@ -32,6 +34,7 @@ class Compiled:
     """texts: as given, with the clauses of each: (text, indexes of its clauses).  programs:
     their trees.
 
+    types: of the kernel, as the program was compiled with them.
     plant: the way that -x plant= forces, "" for none.  trampolines: bytes for code.
     """
 
@@ -41,6 +44,7 @@ class Compiled:
     options: Options
     plant: str
     trampolines: int
+    types: TypeSource | None = None
 
     @property
     def tree(self) -> tree.Program:
@@ -68,25 +72,37 @@ def _with_settings(options: Options, settings: tuple[tuple[str, str], ...]) -> O
     return options
 
 
-def compile_request(request: Request, isa: Isa, target_pid: int) -> Compiled:
+def compile_request(
+    request: Request, isa: Isa, target_pid: int, types: TypeSource | None = None
+) -> Compiled:
     """Parse and check everything that -n, -P, -m, -f, -i and -s gave.
 
-    target_pid: $target.  Raises DError with its place, KinstError for options.
+    target_pid: $target.  types: of the kernel to be traced.  Raises DError with its place,
+    KinstError for options.
     """
     options = _with_settings(Options(), request.settings)
     programs = []
+    knows = type_names(types)
     for ordinal, text in enumerate(request.programs, 1):
         macros = _macros(request, text.file, target_pid, options)
         if text.letter == "s":
-            programs.append(parse_text(text.text, text.file, macros, script=True))
+            programs.append(parse_text(text.text, text.file, macros, script=True, knows_type=knows))
         else:
-            programs.append(parse_option(text.letter, text.text, macros, ordinal=ordinal))
-    return _checked(request, tuple(programs), options, isa)
+            programs.append(
+                parse_option(text.letter, text.text, macros, ordinal=ordinal, knows_type=knows)
+            )
+    return _checked(request, tuple(programs), options, isa, types)
 
 
-def with_programs(request: Request, programs: tuple[tree.Program, ...], isa: Isa) -> Compiled:
+def with_programs(
+    request: Request,
+    programs: tuple[tree.Program, ...],
+    isa: Isa,
+    types: TypeSource | None = None,
+) -> Compiled:
     """The request with other trees for its programs, in their order.  Raises DError."""
-    return _checked(request, programs, _with_settings(Options(), request.settings), isa)
+    options = _with_settings(Options(), request.settings)
+    return _checked(request, programs, options, isa, types)
 
 
 def _check_destructive(program: typed.Program, options: Options) -> None:
@@ -101,13 +117,18 @@ def _check_destructive(program: typed.Program, options: Options) -> None:
 
 
 def _checked(
-    request: Request, programs: tuple[tree.Program, ...], options: Options, isa: Isa
+    request: Request,
+    programs: tuple[tree.Program, ...],
+    options: Options,
+    isa: Isa,
+    types: TypeSource | None,
 ) -> Compiled:
     written = tuple((o.name, o.value) for o in combine(programs).options)
     options = _with_settings(_with_settings(options, written), request.settings)
     environment = Environment(
         {r.d_name: r.index for r in isa.registers},
         options.strsize,
+        types,
         stackframes=options.stackframes,
         ustackframes=options.ustackframes,
     )
@@ -120,5 +141,5 @@ def _checked(
     own = dict((*program.options, *request.settings))
     room = parse_size("scratch", own["scratch"]) if "scratch" in own else TRAMPOLINES
     return Compiled(
-        tuple(texts), programs, program, options, checked_way(own.get("plant", "")), room
+        tuple(texts), programs, program, options, checked_way(own.get("plant", "")), room, types
     )

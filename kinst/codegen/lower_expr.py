@@ -7,6 +7,7 @@ from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.lower_builtins import bits_of, builtin
 from kinst.codegen.lower_memory import compare_texts, copy_text, load_string, load_word
 from kinst.codegen.lower_subr import present, subroutine
+from kinst.codegen.lower_types import bit_field, by_address, symbol
 from kinst.codegen.lower_unwind import stack_depth
 from kinst.codegen.records import size_of
 from kinst.codegen.ssa import Value, const
@@ -86,10 +87,18 @@ def lower(firing: Firing, expr: typed.Expr) -> Lowered:
             return _cast(firing, expr)
         case typed.Subroutine():
             return present(firing, _raw(firing, expr))
+        case typed.BitField():
+            address = firing.code.convert(scalar(firing, expr.address), 64, signed=False)
+            return bit_field(firing, expr, address)
+        case typed.SymbolAddress():
+            return symbol(firing, expr)
         case typed.Load():
             address = firing.code.convert(scalar(firing, expr.address), 64, signed=False)
             if isinstance(expr.type, StringType):
-                return load_string(firing, address, size_of(expr.type, firing.unit.layout.strsize))
+                size = size_of(expr.type, firing.unit.layout.strsize)
+                return load_string(firing, address, size, expr.most)
+            if by_address(expr.type):
+                return address
             return load_word(firing, address, bits_of(expr.type))
     raise KinstError(f"{expr.span}: kinst cannot compile {type(expr).__name__} yet")
 

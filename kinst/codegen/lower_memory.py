@@ -107,14 +107,26 @@ def load_word(firing: Firing, address: Value, bits: int) -> Value:
     return code.load(bits, room)
 
 
+def read_bytes(firing: Firing, source: Value, to: Value, size: int) -> None:
+    """Copy bytes from any address of the traced kernel to scratch; a bad one faults."""
+    code = firing.code
+    failed = code.call(firing.unit.helper("read", _read), (to, source, const(size)))
+    firing.faults.add(code, code.icmp("ne", failed, 0), FAULT_BADADDR, source)
+
+
+def _read_chars(unit: Unit, name: str) -> Function:
+    """read_chars(dst, src, size) -> 0 or error: at most size bytes up to a NUL at dst."""
+    return _string_reader(unit, name, unit.helper("read", _read), cut=False)
+
+
 def _read_string(unit: Unit, name: str) -> Function:
     """read_string(dst, src, size) -> 0 or error: at most size bytes with the NUL at dst."""
-    return _string_reader(unit, name, unit.helper("read", _read))
+    return _string_reader(unit, name, unit.helper("read", _read), cut=True)
 
 
 def _read_user_string(unit: Unit, name: str) -> Function:
     """read_user_string(dst, src, size), from the memory of the current process."""
-    return _string_reader(unit, name, unit.helper("read_user", _read_user))
+    return _string_reader(unit, name, unit.helper("read_user", _read_user), cut=True)
 
 
 def read_user_string(firing: Firing, to: Value, source: Value, size: Value) -> Value:
@@ -123,7 +135,7 @@ def read_user_string(firing: Firing, to: Value, source: Value, size: Value) -> V
     return firing.code.call(helper, (to, source, size))
 
 
-def _string_reader(unit: Unit, name: str, reader: Function) -> Function:
+def _string_reader(unit: Unit, name: str, reader: Function, cut: bool) -> Function:
     code = unit.function(name, 3)
     dst, src, size = code.params
     done = code.local(64)
@@ -150,7 +162,8 @@ def _string_reader(unit: Unit, name: str, reader: Function) -> Function:
     code.block("full")
     code.branch(code.icmp("ult", following, size), "piece", "cut")
     code.block("cut")
-    code.store(const(0, 8), code.op("sub", code.op("add", dst, size), const(1)))
+    if cut:
+        code.store(const(0, 8), code.op("sub", code.op("add", dst, size), const(1)))
     code.jump("good")
     code.block("good")
     code.ret(const(0))
@@ -159,12 +172,19 @@ def _string_reader(unit: Unit, name: str, reader: Function) -> Function:
     return code
 
 
-def load_string(firing: Firing, address: Value, size: int) -> Text:
-    """The string at any address of the traced kernel, cut to size - 1 bytes."""
+def load_string(firing: Firing, address: Value, size: int, most: int = 0) -> Text:
+    """The string at any address of the traced kernel, cut to size - 1 bytes.
+
+    most: bytes that may be read of it (of a char array, without a NUL perhaps); 0: size."""
     room = firing.text_room(size)
     code = firing.code
-    helper = firing.unit.helper("read_string", _read_string)
-    failed = code.call(helper, (room, address, const(size)))
+    if 0 < most < size:
+        code.store(const(0, 8), code.add(room, most))
+        helper = firing.unit.helper("read_chars", _read_chars)
+        failed = code.call(helper, (room, address, const(most)))
+    else:
+        helper = firing.unit.helper("read_string", _read_string)
+        failed = code.call(helper, (room, address, const(size)))
     firing.faults.add(code, code.icmp("ne", failed, 0), FAULT_BADADDR, address)
     return Text(room, size)
 

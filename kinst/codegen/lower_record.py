@@ -7,6 +7,7 @@ from kinst.codegen.lower_builtins import timestamp
 from kinst.codegen.lower_expr import lower
 from kinst.codegen.lower_memory import copy_text
 from kinst.codegen.lower_stack import store_data
+from kinst.codegen.lower_types import by_address, copy_value
 from kinst.codegen.ssa import Value, const
 from kinst.core.layout import (
     RECORD_CLAUSE,
@@ -72,6 +73,8 @@ def fill(
         value = lower(firing, expr)
         if isinstance(value, Text):
             copy_text(firing, value, to, field.size)
+        elif by_address(field.type):
+            copy_value(firing, value, to, field.size)
         else:
             code.store(code.convert(value, 8 * field.size, typed.is_signed(field.type)), to)
 

@@ -26,6 +26,7 @@ class Machine:
     trap_pc_offset, trap_pc_delta, user: as in Facts; on the host, user's functions are native.
     llvm_options: as in Isa.
     parents: offsets in a task of its parent's address and of its process id; (0, 0): not known.
+    symbols: (module, name) to the running address, of those that the program uses.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Machine:
     llvm_options: tuple[str, ...] = ()
     user: UserMemory | None = None
     parents: tuple[int, int] = (0, 0)
+    symbols: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def address(self, offset: int) -> int:
         """Of this offset of scratch."""

@@ -6,7 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kinst.codegen.buckets import data_words
-from kinst.core.dtypes import DType, IntType, PointerType, StackType, StringType, SymbolType
+from kinst.core.dtypes import (
+    ArrayType,
+    DType,
+    FloatType,
+    IntType,
+    PointerType,
+    StackType,
+    StringType,
+    StructType,
+    SymbolType,
+)
 from kinst.core.errors import KinstError
 from kinst.core.layout import RECORD_HEADER
 from kinst.core.probe import ProbeName
@@ -18,6 +28,7 @@ from kinst.core.records import (
     ProgramLayout,
 )
 from kinst.dlang import typed
+from kinst.dlang.convert import size_of as plain_size
 
 # A probe with its id and the clauses that it runs (indexes, in program order).
 Probed = tuple[ProbeName, int, tuple[int, ...]]
@@ -36,11 +47,15 @@ def size_of(type_: DType, strsize: int) -> int:
         return type_.size
     if isinstance(type_, StringType):
         return min(type_.size, strsize) if type_.size else strsize
+    if isinstance(type_, (StructType, ArrayType, FloatType)):
+        return plain_size(type_, strsize)
     raise KinstError(f"a value of type {type_} cannot be recorded")
 
 
 def _align(type_: DType) -> int:
     if isinstance(type_, (StackType, SymbolType)):
+        return 8
+    if isinstance(type_, (StructType, ArrayType, FloatType)):
         return 8
     return type_.size if isinstance(type_, (IntType, PointerType)) else 1
 
@@ -68,7 +83,7 @@ def _place(
 
 def recorded(action: typed.Action) -> tuple[typed.Expr, ...] | None:
     """The expressions whose values the action puts in the record; None: records nothing."""
-    if isinstance(action, typed.Trace):
+    if isinstance(action, typed.Trace | typed.Print):
         return (action.expr,)
     if isinstance(action, typed.Printf):
         return action.args

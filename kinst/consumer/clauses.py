@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kinst.consumer.convert import Spec, Symbolise, Value, fixed, stack, text
+from kinst.consumer.printtype import print_value
 from kinst.consumer.rings import Bytes
 from kinst.consumer.stacks import NO_NAMES, Names, is_address_data
-from kinst.core.dtypes import StringType
+from kinst.core.dtypes import ArrayType, DType, FloatType, StringType, StructType
 from kinst.core.layout import RECORD_PROBE
 from kinst.core.records import ClauseLayout, Field
 from kinst.dlang.typed import (
@@ -25,6 +26,7 @@ from kinst.dlang.typed import (
     Clause,
     Evaluate,
     FormatPart,
+    Print,
     Printf,
     Trace,
     is_signed,
@@ -228,7 +230,29 @@ def _printf(out: _Template, action: Printf, fields: Sequence[Field], style: Trac
             out.column(directive, _mapped(raw, prepare) if prepare else raw)  # type: ignore[arg-type]
 
 
+def _print(out: _Template, type_: DType, field: Field, style: TraceStyle) -> None:
+    out.column(
+        "%s", lambda rows: [print_value(type_, v, style.symbolise) for v in bytes_of(rows, field)]
+    )
+
+
+def traced_bytes(value: bytes, quiet: bool, raw: bool) -> str:
+    """A structure or array as trace() shows it: as text when it is nothing else up to NULs."""
+    text, _, rest = value.partition(b"\0")
+    if text and not rest.strip(b"\0"):
+        return traced_string(text, STRING_WIDTH, quiet, raw)
+    return dump(value)
+
+
 def _trace(out: _Template, field: Field, style: TraceStyle) -> None:
+    if isinstance(field.type, StructType | ArrayType | FloatType) and (
+        field.size not in INTEGER_WIDTH
+    ):
+        out.column(
+            "%s",
+            lambda rows: [traced_bytes(v, style.quiet, style.raw) for v in bytes_of(rows, field)],
+        )
+        return
     if is_address_data(field):
         out.column(
             "%s", lambda rows: [style.names.data(v, field.type) for v in bytes_of(rows, field)]
@@ -271,6 +295,8 @@ def compile_clause(
             continue
         if isinstance(action, Printf):
             _printf(out, action, fields, style)
+        elif isinstance(action, Print):
+            _print(out, action.expr.type, fields[0], style)
         elif isinstance(action, Trace):
             _trace(out, fields[0], style)
         else:

@@ -13,6 +13,7 @@ from kinst.dlang.aggregates import Aggregations, aggregate, parts_of
 from kinst.dlang.convert import cast, is_integer, is_scalar, is_zero, same
 from kinst.dlang.expressions import check, is_aggregation, without_void
 from kinst.dlang.formats import Value, bind_format, parse_format
+from kinst.dlang.members import string_place
 from kinst.dlang.scope import Scope
 
 _Handler = Callable[[tree.Call, Scope, Aggregations], typed.Action | None]
@@ -65,6 +66,19 @@ def _trace(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.A
         message = "trace( ) may not be applied to a void expression"
         raise DError(message, argument.span, "D_TRACE_VOID")
     return typed.Trace(node.span, expr)
+
+
+def _print(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+    _expect_arguments(node, 1)
+    argument = node.arguments[0]
+    if is_aggregation(argument):
+        message = "print( ) may not be applied to a dynamic expression"
+        raise DError(message, argument.span, "D_PRINT_DYN", "use printa()")
+    expr = string_place(check(argument, scope))
+    if isinstance(expr.type, VoidType):
+        message = "print( ) may not be applied to a void expression"
+        raise DError(message, argument.span, "D_PRINT_VOID")
+    return typed.Print(node.span, expr)
 
 
 def _printf(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
@@ -245,6 +259,7 @@ _HANDLERS: dict[str, _Handler] = {
     "denormalize": _normalize,
     "exit": _exit,
     "normalize": _normalize,
+    "print": _print,
     "printa": _printa,
     "printf": _printf,
     "trace": _trace,

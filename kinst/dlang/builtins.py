@@ -98,11 +98,11 @@ AGGREGATING = {
     )
 }
 ACTIONS = words(
-    "clear denormalize exit func mod normalize printa printf stack sym trace trunc uaddr ufunc umod"
-    " ustack usym"
+    "clear denormalize exit func mod normalize print printa printf stack sym trace trunc uaddr"
+    " ufunc umod ustack usym"
 )
 ACTIONS_NOT_YET = words(
-    "breakpoint chill commit discard freopen ftruncate jstack panic print printm printt raise"
+    "breakpoint chill commit discard freopen ftruncate jstack panic printm printt raise"
     " setopt speculate stop system tracemem"
 )
 SUBROUTINES = words(

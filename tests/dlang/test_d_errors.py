@@ -66,7 +66,7 @@ BODIES = [
     ("trace(this->x);", "D_VAR_UNDEF", 7, "this->x has not yet been declared or assigned"),
     ("trace(curthread->pid);", "D_OP_SOU", 7, "operator -> cannot be applied to pointer to type"),
     ("trace(nope->pid);", "D_IDENT_UNDEF", 7, "nope"),
-    ("x = (struct no *)arg0; x->f;", "D_OP_INCOMPLETE", 25, "no struct no definition is"),
+    ("x = (struct no *)arg0; x->f;", "D_OP_INCOMPLETE", 24, "no struct no definition is"),
     ("x = (float)arg0;", "D_CAST_INVAL", 5, "invalid cast expression"),
     ("x = (unsigned void)1;", "D_DECL_SIGNINT", 6, "unsigned may not be used with"),
     ("x = (short long)1;", "D_DECL_COMBO", 6, "invalid type: short long"),

@@ -1,0 +1,185 @@
+"""The types of a kernel and its modules out of their files: core.types.TypeSource.
+
+BTF first, which is small and fast; DWARF for what BTF lacks (the types of variables) and where
+there is none.  Nothing is opened before it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from kinst.core.dtypes import DType, EnumType, FunctionType
+from kinst.core.errors import KinstError
+from kinst.core.types import KERNEL, Symbol
+from kinst.image.btf_types import BtfTypes, open_types
+from kinst.image.dwarf import open_index
+from kinst.image.dwarf_dies import Dies
+from kinst.image.dwarf_file import open_file
+from kinst.image.dwarf_sections import debug_sections
+from kinst.image.dwarf_types import DwarfTypes
+from kinst.image.elf import SHN_ABS, STB_LOCAL, STT_FUNC, STT_OBJECT, Elf, open_elf
+
+PER_CPU_SECTION = ".data..percpu"
+ALSO_KERNEL = ("kernel", "unix", "genunix")  # what other systems call the kernel proper
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where files are.  kernel: gives its debug file.  modules: name to a module's file, with
+    debug information where there is any.  cache: folder of indexes.  progress: of making one."""
+
+    kernel: Callable[[], Path]
+    modules: Callable[[], Mapping[str, Path]]
+    cache: Path | None
+    progress: Callable[[float], None]
+
+
+class ImageTypes:
+    """Types and symbols of one image."""
+
+    def __init__(self, path: Path, module: str, base: ImageTypes | None, places: Places) -> None:
+        self.module = module
+        self._path = path
+        self._base = base
+        self._places = places
+
+    @cached_property
+    def elf(self) -> Elf:
+        return open_elf(self._path)
+
+    @cached_property
+    def btf(self) -> BtfTypes | None:
+        base = self._base.btf if self._base is not None else None
+        if self._base is not None and base is None:
+            return None
+        return open_types(self.elf, self.module, base, self._places.cache)
+
+    @cached_property
+    def dwarf(self) -> DwarfTypes | None:
+        file = open_file(self._path)
+        if not file.has_debug:
+            return None
+        index = open_index(file, self._places.cache, self._places.progress)
+        return DwarfTypes(Dies(debug_sections(file, self.elf), index.units), index, self.module)
+
+    @property
+    def _first(self) -> BtfTypes | DwarfTypes | None:
+        return self.btf or self.dwarf
+
+    def tagged(self, kind: str, name: str) -> DType | None:
+        return self._first.tagged(kind, name) if self._first else None
+
+    def typedef(self, name: str) -> DType | None:
+        return self._first.typedef(name) if self._first else None
+
+    def function(self, name: str) -> FunctionType | None:
+        return self._first.function(name) if self._first else None
+
+    def enumerator(self, name: str) -> tuple[EnumType, int] | None:
+        return self.btf.enumerator(name) if self.btf else None
+
+    def symbol(self, name: str) -> Symbol | None:
+        """The symbol of this name; of several a global one, else the first."""
+        symbols = self.elf.symbols
+        found = symbols.indexes(name)
+        if not found:
+            return None
+        found.sort(key=lambda i: int(symbols.binding[i]) == STB_LOCAL)
+        at = found[0]
+        kind, number = int(symbols.kind[at]), int(symbols.section[at])
+        section = self.elf.sections[number] if number < len(self.elf.sections) else None
+        name_of = section.name if section is not None and number != SHN_ABS else ""
+        address, size = int(symbols.address[at]), int(symbols.size[at])
+        per_cpu = name_of == PER_CPU_SECTION
+        function = kind == STT_FUNC
+        type_: DType | None = self.function(name) if function else self._variable(name, at)
+        return Symbol(self.module, name, address, size, type_, name_of, per_cpu)
+
+    def _variable(self, name: str, at: int) -> DType | None:
+        """The type of a variable, or of the one that a linker script gave another name."""
+        if self.dwarf is None:
+            return self.btf.variable(name) if self.btf else None
+        found = self.dwarf.variable(name)
+        if found is not None:
+            return found
+        symbols = self.elf.symbols
+        same = (symbols.address == symbols.address[at]) & (symbols.kind == STT_OBJECT)
+        for other in same.nonzero()[0].tolist():
+            found = self.dwarf.variable(symbols.name_of(other))
+            if found is not None:
+                return found
+        return None
+
+
+class FileTypes:
+    """See core.types.TypeSource."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._known: dict[str, ImageTypes] = {}
+
+    def _image(self, module: str) -> ImageTypes:
+        """Raises KinstError for a module without a file."""
+        module = KERNEL if module in ALSO_KERNEL else module
+        if module not in self._known:
+            if module == KERNEL:
+                made = ImageTypes(self._places.kernel(), KERNEL, None, self._places)
+            else:
+                path = self._modules.get(module)
+                if path is None:
+                    raise KinstError(
+                        f"no file of a module {module} is known",
+                        "--module NAME loads one, --debug DIR says where its debug file is",
+                    )
+                made = ImageTypes(path, module, self._image(KERNEL), self._places)
+            self._known[module] = made
+        return self._known[module]
+
+    @cached_property
+    def _modules(self) -> Mapping[str, Path]:
+        return self._places.modules()
+
+    def modules(self) -> Sequence[str]:
+        """See TypeSource."""
+        return [KERNEL, *self._modules]
+
+    def _images(self, module: str) -> Sequence[ImageTypes]:
+        return [self._image(m) for m in ([module] if module else self.modules())]
+
+    def tagged(self, kind: str, name: str, module: str = "") -> DType | None:
+        """See TypeSource."""
+        for image in self._images(module):
+            if (found := image.tagged(kind, name)) is not None:
+                return found
+        return None
+
+    def typedef(self, name: str, module: str = "") -> DType | None:
+        """See TypeSource."""
+        for image in self._images(module):
+            if (found := image.typedef(name)) is not None:
+                return found
+        return None
+
+    def enumerator(self, name: str, module: str = "") -> tuple[EnumType, int] | None:
+        """See TypeSource."""
+        for image in self._images(module):
+            if (found := image.enumerator(name)) is not None:
+                return found
+        return None
+
+    def symbol(self, name: str, module: str = "") -> Symbol | None:
+        """See TypeSource."""
+        for image in self._images(module):
+            if (found := image.symbol(name)) is not None:
+                return found
+        return None
+
+    def function(self, name: str, module: str = "") -> FunctionType | None:
+        """See TypeSource."""
+        for image in self._images(module):
+            if (found := image.function(name)) is not None:
+                return found
+        return None
