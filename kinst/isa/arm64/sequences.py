@@ -22,16 +22,17 @@ _DATA = "it is data that the function loads"
 _LONGEST = 32  # instructions from a load-exclusive to its end: Linux's longest have 10
 _WFE = 0xD503205F
 _CLREX = 0xD503305F
-_PLAIN, _LOAD, _END = 0, 1, 2
+_SEVL = 0xD50320BF  # the wfe after it does not wait
+_PLAIN, _LOAD, _END, _SETS_EVENT = 0, 1, 2, 3
 
 
 def _exclusive(word: int) -> int:
-    """_LOAD, _END (store-exclusive, clrex, wfe) or _PLAIN."""
+    """_LOAD, _END (store-exclusive, clrex, wfe), _SETS_EVENT or _PLAIN."""
     if word & 0x3F800000 == 0x08000000 and (not word & 1 << 21 or word >> 31):
         return _LOAD if word & 1 << 22 else _END
     if word == _WFE or word & 0xFFFFF0FF == _CLREX:
         return _END
-    return _PLAIN
+    return _SETS_EVENT if word == _SEVL else _PLAIN
 
 
 def _is_prefix(word: int) -> bool:
@@ -64,9 +65,10 @@ def _held(words: Mapping[int, int], load: int) -> set[int]:
         for at in frontier:
             ways[at] = [to for to in _next(words, at) if to in words]
             for to in ways[at]:
-                if to not in reached and _exclusive(words[to]) != _LOAD:
+                kind = _exclusive(words[to])
+                if to not in reached and kind in (_PLAIN, _END):
                     reached.add(to)
-                    if _exclusive(words[to]) == _PLAIN:
+                    if kind == _PLAIN:
                         following.append(to)
         frontier = following
     held = {at for at in reached if _exclusive(words[at]) == _END}
