@@ -14,7 +14,7 @@ class Arm64:
     """The Isa protocol (kinst/core/isa.py) for arm64.
 
     For kernels that run at EL1, as in kinst's own machine (machine.py): at EL2 (VHE) the
-    per-CPU base is in tpidr_el2, and what clauses and counters find by tpidr_el1 is not there.
+    per-CPU base is in tpidr_el2, and what clauses find by tpidr_el1 is not there.
     """
 
     name = "arm64"
@@ -29,10 +29,10 @@ class Arm64:
     sp_slot = regs.SP_SLOT
     flags_slot = regs.PSTATE_SLOT
     breakpoint = encode.BREAKPOINT
-    per_cpu = PerCpu(None, "%tpidr_el1")
+    per_cpu = PerCpu(None, "%tpidr_el1", "%sp_el0")  # Linux: asm/percpu.h, asm/current.h
     convention = "preserve_mostcc"
     llvm_options: tuple[str, ...] = ()
-    shared_counters = False
+    shared_counters = True
     # AAPCS64, 6.4.2: the ninth integer argument is at the stack pointer.
     argument_slots = tuple(range(8))
     stack_arguments = 0

@@ -15,7 +15,6 @@ MASK = (1 << 64) - 1
 # System registers as op0:op1:CRn:CRm:op2, which is what mrs and msr hold.
 NZCV, DAIF = 0xDA10, 0xDA11
 CURRENT_EL, SP_SEL = 0xC212, 0xC210
-TPIDR_EL1 = 0xC684
 
 DAIF_IRQ = 3  # I and F, as Linux masks interrupts
 
@@ -87,10 +86,6 @@ def sub(to: int, from_: int, value: int) -> bytes:
     return word(0xD1000000 | value << 10 | from_ << 5 | to)
 
 
-def add_registers(to: int, left: int, right: int) -> bytes:
-    return word(0x8B000000 | right << 16 | left << 5 | to)
-
-
 def or_registers(to: int, left: int, right: int) -> bytes:
     return word(0xAA000000 | right << 16 | left << 5 | to)
 
@@ -156,8 +151,3 @@ def write_system(number: int, register: int) -> bytes:
 def mask_interrupts() -> bytes:
     """msr daifset, #3"""
     return word(0xD50340DF | DAIF_IRQ << 8)
-
-
-def register_branch(register: int) -> bytes:
-    """br."""
-    return word(0xD61F0000 | register << 5)

@@ -46,6 +46,7 @@ _ADDRESS = 0x0000_FFFF_FFFF_F000
 _ENTRIES = 512
 _GRANULE_4K = 2  # of TCR_EL1.TG1
 _TRAMPOLINE_TABLES = 2 * 4096  # Linux, arch/arm64/kernel/vmlinux.lds.S: from it to swapper_pg_dir
+_USER_SPACE = 1 << 48  # of TTBR1_EL1: USER_ASID_FLAG
 _USER_MODE = 0  # of PSTATE.M[3:2]: EL0
 _INIT_TEXT_WITHIN = 64 << 20  # after the text, where the code that only boots lies
 
@@ -90,8 +91,10 @@ def root_of(registers: Mapping[str, int]) -> Root:
         raise TargetError("this kernel's pages are not 4 KB: kinst reads no other page tables")
     bits = 64 - (control >> 16 & 0x3F)
     low, high = KERNEL_RANGE
-    if in_user_mode(registers) and not low <= registers.get("VBAR_EL1", low) < high:
-        # The vectors are in the fixmap: this is the unmapped kernel's table.
+    vectors = registers.get("VBAR", registers.get("VBAR_EL1", low))
+    # With its vectors in the fixmap the kernel is unmapped from user mode, and then this bit of
+    # its table's address-space number is only set while it is (Linux, asm/mmu.h).
+    if not low <= vectors < high and registers["TTBR1_EL1"] & _USER_SPACE:
         root += _TRAMPOLINE_TABLES
     return Root(root, (bits - 4) // 9)
 
@@ -271,7 +274,7 @@ def _executable_runs(read: Read, root: Root) -> list[tuple[int, int]]:
 def text_is_final(read: Read, registers: Mapping[str, int]) -> bool:
     """Whether Linux has given up the code that only boots, which it does just before it starts
     init (init/main.c, free_initmem), as a CPU with these registers sees it."""
-    if not registers.get("SCTLR_EL1", 0) & 1:
+    if not registers.get("SCTLR", registers.get("SCTLR_EL1", 0)) & 1:
         return False
     root = root_of(registers)
     try:

@@ -1,9 +1,8 @@
 """The whole trampoline: the probe's work, then the displaced instruction, then the way back.
 
-Counting alone adds to memory of this CPU by load- and store-exclusive, in a loop: the thread
-may be moved to another CPU between finding the address and adding, and then two CPUs add to
-one counter.  (Without exclusives interrupts would have to be masked, which costs more, and the
-atomic instructions of Armv8.1 may not be there.)  Flags are left alone throughout.
+Counting alone adds to memory by load- and store-exclusive, in a loop: the same counter is every
+CPU's.  (The atomic instructions of Armv8.1 may not be there; a counter for each CPU would need
+its interrupts masked, which costs more.)  Flags are left alone throughout.
 
 A call saves what the code called may change (LLVM's preserve_mostcc on AArch64: x0 to x8, x16,
 x17 and, by the call, x30; x18 is never touched), and what the clauses read.  The stack pointer
@@ -24,7 +23,8 @@ from kinst.isa.arm64 import relocate
 _SAVED = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9), (16, 17), (29, 30))
 _CLOBBERED = frozenset(n for pair in _SAVED for n in pair)
 _GENERAL = 31  # x0 to x30
-_COUNTING = ((0, 1), (2, 3))  # what counting works with
+_COUNTING = (0, 1)  # the registers that counting works with: address and value ...
+_STATUS = 2  # ... and whether the value was stored
 _COUNTING_SIZE = 32
 
 
@@ -49,22 +49,22 @@ def trampoline(
 def _work(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
     if any(isinstance(body, CallBody) for body in bodies):
         return _calls(site, to, bodies)
-    offsets = [at for body in bodies if isinstance(body, CountBody) for at in body.offsets]
-    if not offsets:
+    counters = [at for body in bodies if isinstance(body, CountBody) for at in body.offsets]
+    if not counters:
         return b""
-    first, second = _COUNTING
-    code = e.push_pair(*first, _COUNTING_SIZE) + e.store_pair(*second, e.SP, 16)
-    code += _count(offsets)
-    return code + e.load_pair(*second, e.SP, 16) + e.pop_pair(*first, _COUNTING_SIZE)
+    code = e.push_pair(*_COUNTING, _COUNTING_SIZE) + e.store(_STATUS, e.SP, 16)
+    code += _count(counters)
+    return code + e.load(_STATUS, e.SP, 16) + e.pop_pair(*_COUNTING, _COUNTING_SIZE)
 
 
-def _count(offsets: Sequence[int]) -> bytes:
-    """Add one to each counter; x0 to x3 are free."""
-    code = e.read_system(0, e.TPIDR_EL1)
-    for offset in offsets:
-        code += e.load_value(1, offset) + e.add_registers(1, 0, 1)
-        again = e.load_exclusive(2, 1) + e.add(2, 2, 1) + e.store_exclusive(3, 2, 1)
-        code += again + e.branch_not_zero(3, -len(again))
+def _count(counters: Sequence[int]) -> bytes:
+    """Add one to the counters at these addresses; x0 to x2 are free."""
+    address, value = _COUNTING
+    code = b""
+    for counter in counters:
+        again = e.load_exclusive(value, address) + e.add(value, value, 1)
+        again += e.store_exclusive(_STATUS, value, address)
+        code += e.load_value(address, counter) + again + e.branch_not_zero(_STATUS, -len(again))
     return code
 
 
