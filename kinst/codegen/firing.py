@@ -99,6 +99,8 @@ class Firing:
     in_error: bool = False
     text_at: int = 0
     locals: dict[str, Local] = field(default_factory=dict)
+    record_size: int = 0  # of the clause
+    kept: Local | None = None  # after speculate(): 0 when the record is to be forgotten
 
     def scaled(self, area: int, size: int) -> Value:
         """Address of this CPU's part of an area with `size` bytes for each slot."""

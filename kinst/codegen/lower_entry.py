@@ -8,6 +8,7 @@ from kinst.codegen.access import read_access
 from kinst.codegen.firing import Faults, Firing, Lowered, Text, Unit
 from kinst.codegen.lower_agg import aggregate
 from kinst.codegen.lower_builtins import epid
+from kinst.codegen.lower_chill import chill
 from kinst.codegen.lower_expr import lower, truth
 from kinst.codegen.lower_record import commit, fill, reserve
 from kinst.codegen.records import recorded
@@ -96,6 +97,7 @@ def _write_clause(firing: Firing, clause: typed.Clause, ended: str, error: Funct
     layout = firing.unit.layout.clauses[clause.index]
     following = code.fresh("next")
     firing.faults = Faults(code.fresh("fault"))
+    firing.record_size, firing.kept = layout.size, None
     firing.start_action(0)
     code.set(firing.arena(), const(0))
     if clause.predicate is not None:
@@ -114,10 +116,19 @@ def _write_clause(firing: Firing, clause: typed.Clause, ended: str, error: Funct
             aggregate(firing, action)
         elif isinstance(action, typed.Evaluate):
             lower(firing, action.expr)
+        elif isinstance(action, typed.Chill):
+            chill(firing, action)
         else:
             raise KinstError(f"{action.span}: kinst cannot compile {type(action).__name__} yet")
-    if layout.size:
+    if layout.size and firing.kept is None:
         commit(firing, layout, record, end)
+    elif firing.kept is not None:
+        keep, forget = code.fresh("keep"), code.fresh("forget")
+        code.branch(code.icmp("ne", code.get(firing.kept), 0), keep, forget)
+        code.block(keep)
+        commit(firing, layout, record, end)
+        code.jump(forget)
+        code.block(forget)
     if any(isinstance(action, typed.Exit) for action in clause.actions):
         active = const(firing.unit.machine.address(HEADER_ACTIVE))
         code.store_atomic(const(0), active, "release")

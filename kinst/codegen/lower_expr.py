@@ -8,6 +8,7 @@ from kinst.codegen.lower_builtins import bits_of, builtin
 from kinst.codegen.lower_memory import compare_texts, copy_text, load_string, load_word
 from kinst.codegen.lower_subr import present, subroutine
 from kinst.codegen.lower_types import bit_field, by_address, symbol
+from kinst.codegen.lower_speculation import new_speculation
 from kinst.codegen.lower_unwind import stack_depth
 from kinst.codegen.records import size_of
 from kinst.codegen.ssa import Value, const
@@ -15,7 +16,7 @@ from kinst.codegen.walk import register_slot
 from kinst.core.dtypes import StringType
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_DIVZERO, FAULT_ILLOP
-from kinst.dlang import typed
+from kinst.dlang import speculation, typed
 
 _PLAIN = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
 _DIVIDE = {"/": "div", "%": "rem"}
@@ -60,6 +61,8 @@ def lower(firing: Firing, expr: typed.Expr) -> Lowered:
             machine = firing.unit.machine
             offset = machine.scratch.strings + firing.unit.strings[expr.value]
             return Text(const(machine.address(offset)), len(expr.value) + 1)
+        case typed.Builtin(name=speculation.NEW):
+            return firing.code.convert(new_speculation(firing), bits_of(expr.type), signed=False)
         case typed.Builtin(name="stackdepth"):
             return firing.code.convert(stack_depth(firing), bits_of(expr.type), signed=False)
         case typed.Builtin():

@@ -97,6 +97,13 @@ def write_user(firing: Firing, to: Value, source: Value, size: Value) -> Value:
     return firing.code.call(firing.unit.helper("write_user", _write_user), (to, source, size))
 
 
+def load_bytes(firing: Firing, address: Value, to: Value, size: int) -> None:
+    """Copy bytes from any address of the traced kernel; a bad one faults."""
+    code = firing.code
+    failed = code.call(firing.unit.helper("read", _read), (to, address, const(size)))
+    firing.faults.add(code, code.icmp("ne", failed, 0), FAULT_BADADDR, address)
+
+
 def load_word(firing: Firing, address: Value, bits: int) -> Value:
     """The integer at any address of the traced kernel; a bad one faults."""
     code = firing.code

@@ -1,19 +1,21 @@
-"""stack(), ustack(), sym() and the like: what they record, straight into a record or a key."""
+"""stack(), sym(), tracemem(), speculate() and the like: what they record, straight into a record or a key."""
 
 from __future__ import annotations
 
 from kinst.codegen.firing import Firing
 from kinst.codegen.lower_builtins import builtin
 from kinst.codegen.lower_expr import scalar
+from kinst.codegen.lower_memory import load_bytes
+from kinst.codegen.lower_speculation import about
 from kinst.codegen.lower_unwind import WORD, kernel_stack
 from kinst.codegen.ssa import Value
-from kinst.core.dtypes import UINT64, StackType, SymbolType
+from kinst.core.dtypes import UINT64, DumpType, StackType, SymbolType
 from kinst.core.errors import KinstError
 from kinst.dlang import typed
 
 
 def store_data(firing: Firing, expr: typed.Expr, to: Value) -> bool:
-    """Store a Stack or a Symbol at an address; False for any other expression."""
+    """Store such an expression at an address; False for any other expression."""
     if isinstance(expr, typed.Symbol):
         assert isinstance(expr.type, SymbolType)
         at = to
@@ -21,6 +23,15 @@ def store_data(firing: Firing, expr: typed.Expr, to: Value) -> bool:
             firing.code.store(_pid(firing), at)
             at = firing.code.add(to, WORD)
         firing.code.store(firing.code.convert(scalar(firing, expr.address), 64, False), at)
+        return True
+    if isinstance(expr, typed.Speculation):
+        identifier = firing.code.convert(scalar(firing, expr.id), 64, signed=False)
+        firing.code.store(about(firing, expr.name, identifier), to)
+        return True
+    if isinstance(expr, typed.Memory):
+        assert isinstance(expr.type, DumpType)
+        address = firing.code.convert(scalar(firing, expr.address), 64, signed=False)
+        load_bytes(firing, address, to, expr.type.size)
         return True
     if isinstance(expr, typed.Stack):
         assert isinstance(expr.type, StackType)

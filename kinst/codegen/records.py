@@ -9,6 +9,7 @@ from kinst.codegen.buckets import data_words
 from kinst.core.dtypes import (
     ArrayType,
     DType,
+    DumpType,
     FloatType,
     IntType,
     PointerType,
@@ -44,6 +45,8 @@ _PARTS = {
 def size_of(type_: DType, strsize: int) -> int:
     """Bytes of a stored value of this type."""
     if isinstance(type_, (IntType, PointerType, StackType, SymbolType)):
+        return type_.size
+    if isinstance(type_, DumpType):
         return type_.size
     if isinstance(type_, StringType):
         return min(type_.size, strsize) if type_.size else strsize
@@ -89,6 +92,8 @@ def recorded(action: typed.Action) -> tuple[typed.Expr, ...] | None:
         return action.args
     if isinstance(action, typed.Exit):
         return (action.status,)
+    if isinstance(action, typed.Perform):
+        return action.args
     if isinstance(action, (typed.Printa, typed.Clear)):
         return ()
     if isinstance(action, typed.Trunc):

@@ -117,6 +117,13 @@ class Function:
         """*address += by, by this CPU alone."""
         self.store(self.op("add", self.load(64, address), by), address)
 
+    def replace(self, address: Value, old: Value, new: Value) -> Value:
+        """Store new where old is, atomically: an i1, whether it was."""
+        pair = "%" + self.fresh("c")
+        pointer = self._pointer(address)
+        self._line(f"{pair} = cmpxchg {pointer}, {old}, {new} seq_cst seq_cst, align 8")
+        return self._value(1, f"extractvalue {{ i64, i1 }} {pair}, 1")
+
     def barrier(self) -> None:
         """Keeps the compiler from moving memory accesses across; no instruction."""
         self._line('fence syncscope("singlethread") seq_cst')

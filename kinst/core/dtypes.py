@@ -237,6 +237,16 @@ class SymbolType(DType):
         return "_usymaddr" if self.user else "_symaddr"
 
 
+@dataclass(frozen=True, slots=True)
+class DumpType(DType):
+    """`size` bytes of memory that tracemem() records."""
+
+    size: int
+
+    def __str__(self) -> str:
+        return "<bytes>"
+
+
 CHAR = IntType(1, True, "char")
 INT8 = IntType(1, True, "int8_t")
 UINT8 = IntType(1, False, "uint8_t")

@@ -20,6 +20,13 @@ PAGE = 4096
 HEADER_ACTIVE = 0  # u64: 0 not started or ended: probes return at once; 1 running
 HEADER_HALF = 8  # u64: 0 or 1: which aggregation half producers write
 
+# Speculations.  A slot's word is even while it is free, and odd while it is in use: every use
+# makes two steps.  What records carry is word << 8 | slot number from 1: no two uses share it.
+HEADER_NSPEC = 1008  # u64: slots in use (option nspec), at most MOST_SPECULATIONS
+HEADER_SPECSIZE = 1016  # u64: bytes that one speculation may record on one CPU (specsize)
+HEADER_SPECULATIONS = 1024  # u64 for each slot
+MOST_SPECULATIONS = 255
+
 # Per-CPU state page.
 STATE_SEQUENCE = 0  # u64: odd while this CPU is in a clause; +1 on entry, +1 on exit
 STATE_NESTED = 8  # u64: probes that fired while this CPU was in a clause, and were dropped
@@ -30,6 +37,10 @@ STATE_AGG_DROPS = 40  # u64: aggregation updates lost for want of table space
 STATE_ERRORS = 48  # u64: faults (each also fires dtrace:::ERROR)
 STATE_RANDOM = 512  # u64: of this CPU's rand(); 0 before its first call
 STATE_FAULT = 56  # u64 x 4: last fault, for dtrace:::ERROR: epid, action, kind, value
+
+STATE_SPEC_DROPS = 528  # u64: records lost for want of room in a speculation
+STATE_SPEC_FAILED = 536  # u64: speculation() without a free slot
+STATE_SPECULATIONS = 2048  # u64 for each slot: word << 32 | bytes recorded for that use of it
 
 # Of the working memory of clauses, its end: what alloca() and copyin() hand out, then the string
 # that strtok() keeps (strsize bytes).

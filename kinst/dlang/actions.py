@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from kinst.core.dtypes import INT, INT64, UINT64, StringType, VoidType
 from kinst.core.errors import DError, Span
-from kinst.dlang import builtins, tree, typed
+from kinst.dlang import actions_effects, builtins, speculations, tree, typed
 from kinst.dlang.actions_data import STACKS, SYMBOLS, data_expression
 from kinst.dlang.aggregates import Aggregations, aggregate, parts_of
 from kinst.dlang.convert import cast, is_integer, is_scalar, is_zero, same
@@ -82,12 +82,17 @@ def _print(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.A
 
 
 def _printf(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+    return _formatted("printf", node, scope)
+
+
+def _formatted(name: str, node: tree.Call, scope: Scope) -> typed.Printf:
+    """A call with a format and its arguments.  Raises DError D_PROTO_LEN, D_PRINTF_*."""
     _expect_arguments(node, 1, at_least=True)
     first = node.arguments[0]
     if not isinstance(first, tree.String):
         given = "aggregation" if is_aggregation(first) else str(check(first, scope).type)
         raise DError(
-            "printf( ) argument #1 is incompatible with prototype: "
+            f"{name}( ) argument #1 is incompatible with prototype: "
             f"prototype: string constant, argument: {given}",
             first.span,
             "D_PRINTF_ARG_FMT",
@@ -96,11 +101,11 @@ def _printf(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.
     args: list[typed.Expr] = []
     for number, argument in enumerate(node.arguments[1:], 2):
         if is_aggregation(argument):
-            message = f"printf( ) argument #{number} is an aggregation"
+            message = f"{name}( ) argument #{number} is an aggregation"
             raise DError(message, argument.span, "D_PRINTF_ARG_TYPE", "use printa()")
         args.append(check(argument, scope))
     values = [Value(a.type, a.span) for a in args]
-    format_, stars = bind_format("printf", parsed, values, first.span)
+    format_, stars = bind_format(name, parsed, values, first.span)
     for at in stars:
         args[at] = cast(args[at], INT)
     return typed.Printf(node.span, format_, tuple(args))
@@ -111,6 +116,27 @@ def _data(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Ac
     expr = data_expression(node, scope)
     assert expr is not None
     return typed.Trace(node.span, expr)
+
+
+def _effect(
+    make: Callable[[tree.Call, Scope], typed.Action],
+) -> _Handler:
+    """The handler of an action that has nothing to do with aggregations."""
+    return lambda node, scope, aggregations: make(node, scope)
+
+
+def _with_format(
+    node: tree.Call, scope: Scope, aggregations: Aggregations
+) -> typed.Action | None:
+    """system() and freopen(): printf()'s arguments."""
+    assert isinstance(node.function, tree.Name)
+    name = node.function.name
+    if name == "freopen" and [a.value for a in node.arguments if isinstance(a, tree.String)] == [
+        b""
+    ]:
+        return typed.Perform(node.span, name, (), typed.Format("", ()))
+    made = _formatted(name, node, scope)
+    return typed.Perform(node.span, name, made.args, made.format)
 
 
 def _exit(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
@@ -163,7 +189,7 @@ def _clear(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.A
     target = _aggregation_argument(node, 0, "D_CLEAR_AGGARG", scope)
     if not aggregations.complete:
         return None
-    return typed.Clear(node.span, aggregations.get(target))
+    return typed.Clear(node.span, aggregations.get(target, "D_CLEAR_AGGBAD"))
 
 
 def _scalar_second(node: tree.Call, tag: str, scope: Scope) -> typed.Expr:
@@ -186,7 +212,7 @@ def _trunc(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.A
         count = cast(_scalar_second(node, "D_TRUNC_SCALAR", scope), INT64)
     if not aggregations.complete:
         return None
-    return typed.Trunc(node.span, aggregations.get(target), count)
+    return typed.Trunc(node.span, aggregations.get(target, "D_TRUNC_AGGBAD"), count)
 
 
 def _normalize(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
@@ -202,7 +228,7 @@ def _normalize(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typ
             raise DError(message, node.arguments[1].span, "D_DIV_ZERO")
     if not aggregations.complete:
         return None
-    return typed.Normalize(node.span, aggregations.get(target), divisor)
+    return typed.Normalize(node.span, aggregations.get(target, "D_NORMALIZE_AGGBAD"), divisor)
 
 
 def _printa(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
@@ -219,7 +245,7 @@ def _printa(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.
     parsed = parse_format(first.value, first.span) if isinstance(first, tree.String) else None
     if not aggregations.complete:
         return None
-    made = tuple(aggregations.get(t) for t in targets)
+    made = tuple(aggregations.get(t, "D_PRINTA_AGGBAD") for t in targets)
     for target, other in zip(targets[1:], made[1:], strict=True):
         _check_same_keys(made[0], other, target.span)
     format_: typed.Format | None = None
@@ -264,6 +290,14 @@ _HANDLERS: dict[str, _Handler] = {
     "printf": _printf,
     "trace": _trace,
     "trunc": _trunc,
+    "chill": _effect(actions_effects.chill),
+    "freopen": _with_format,
+    "ftruncate": _effect(actions_effects.ftruncate),
+    "setopt": _effect(actions_effects.setopt),
+    "system": _with_format,
+    "tracemem": _effect(actions_effects.tracemem),
+    **dict.fromkeys(("speculate", "commit", "discard"), _effect(speculations.about)),
+    **dict.fromkeys(actions_effects.REFUSED, _effect(actions_effects.refused)),
     **dict.fromkeys(STACKS | SYMBOLS, _data),
 }
 assert frozenset(_HANDLERS) == builtins.ACTIONS

@@ -99,13 +99,13 @@ class Aggregations:
             merged.append(type_)
         return tuple(merged)
 
-    def get(self, node: tree.Aggregation) -> typed.Aggregation:
-        """The finished aggregation.  Raises DError D_IDENT_UNDEF when no clause assigns it."""
+    def get(self, node: tree.Aggregation, tag: str = "D_IDENT_UNDEF") -> typed.Aggregation:
+        """The finished aggregation.  Raises DError with this tag when no clause assigns it."""
         found = self._found.get(node.name)
         if found is None:
             message = f"failed to resolve @{node.name[:80]}: Unknown variable name"
             hint = f"no clause has @{node.name[:80]} = ..."
-            raise DError(message, node.span, "D_IDENT_UNDEF", hint)
+            raise DError(message, node.span, tag, hint)
         return self._typed(node.name, found)
 
     def _typed(self, name: str, found: _Found) -> typed.Aggregation:

@@ -98,13 +98,11 @@ AGGREGATING = {
     )
 }
 ACTIONS = words(
-    "clear denormalize exit func mod normalize print printa printf stack sym trace trunc uaddr"
+    "breakpoint chill clear commit denormalize discard exit freopen ftruncate func mod normalize"
+    " panic print printa printf raise setopt speculate stack stop sym system trace tracemem trunc uaddr"
     " ufunc umod ustack usym"
 )
-ACTIONS_NOT_YET = words(
-    "breakpoint chill commit discard freopen ftruncate jstack panic printm printt raise"
-    " setopt speculate stop system tracemem"
-)
+ACTIONS_NOT_YET = words("jstack printm printt")
 SUBROUTINES = words(
     "alloca basename bcopy cleanpath copyin copyinstr copyinto copyout copyoutstr dirname getmajor"
     " getminor htonl htonll htons index inet_ntoa inet_ntoa6 inet_ntop lltostr memref ntohl ntohll"
@@ -114,7 +112,7 @@ SUBROUTINES = words(
 # Subroutines of other kernels (subroutines.ABSENT says why) and those not there yet.
 FUNCTIONS_NOT_YET = words(
     "d_path ddi_pathname getf json msgdsize msgsize mutex_owned mutex_owner mutex_type_adaptive"
-    " mutex_type_spin rw_iswriter rw_read_held rw_write_held speculation sx_exclusive_held"
+    " mutex_type_spin rw_iswriter rw_read_held rw_write_held sx_exclusive_held"
     " sx_isexclusive sx_shared_held typeref"
 )
 CALLABLE = frozenset(AGGREGATING) | ACTIONS
@@ -130,7 +128,7 @@ def kind_of(name: str) -> str | None:
         return "aggregating function"
     if name in ACTIONS or name in ACTIONS_NOT_YET:
         return "tracing function"
-    if name in SUBROUTINES or name in FUNCTIONS_NOT_YET:
+    if name in SUBROUTINES or name in FUNCTIONS_NOT_YET or name == "speculation":
         return "function"
     return None
 

@@ -14,6 +14,7 @@ from kinst.dlang.expressions import check as check_expression
 from kinst.dlang.height import check_height
 from kinst.dlang.inlines import define
 from kinst.dlang.scope import Environment, Scope
+from kinst.dlang.speculations import check_order
 
 __all__ = ["Environment", "check"]
 
@@ -87,7 +88,9 @@ def _actions(
     node: tree.Clause, scope: Scope, aggregations: Aggregations
 ) -> tuple[typed.Action, ...]:
     made = [statement(s, scope, aggregations) for s in node.statements]
-    return tuple(a for a in made if a is not None)
+    actions = tuple(a for a in made if a is not None)
+    check_order(actions)
+    return actions
 
 
 def _predicate(node: tree.Clause, scope: Scope) -> typed.Expr | None:

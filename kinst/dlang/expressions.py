@@ -12,7 +12,7 @@ from typing import Any
 
 from kinst.core.dtypes import INT, UINT64, IntType, PointerType, StringType, StructType, VoidType
 from kinst.core.errors import DError, Span
-from kinst.dlang import builtins, inlines, members, tree, typed, variables
+from kinst.dlang import builtins, inlines, members, speculation, tree, typed, variables
 from kinst.dlang.convert import (
     cast,
     constant,
@@ -134,6 +134,8 @@ def _call(node: tree.Call, scope: Scope) -> typed.Expr:
         message = "function designator is not of function type"
         raise DError(message, node.span, "D_FUNC_IDENT")
     name = node.function.name
+    if name == "speculation":
+        return speculation.new(node)
     if name in PROTOTYPES:
         return subroutine(node, name, scope, check)
     if name in builtins.CALLABLE:

@@ -234,6 +234,25 @@ class Subroutine(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Memory(Expr):
+    """The bytes at an address, whose type is a DumpType: recorded only; fault-safe."""
+
+    address: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation(Expr):
+    """speculate(id), commit(id) or discard(id), by its name, as the number that the record
+    carries: which speculation it is about, 0 for none.
+
+    speculate: what the clause records from here on belongs to it; commit, discard: it is over
+    from here on."""
+
+    name: str
+    id: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class FormatPart:
     """One piece of a printf format.
 
@@ -346,6 +365,31 @@ class Trunc(Action):
 class Normalize(Action):
     aggregation: Aggregation
     divisor: Expr | None  # None: denormalize()
+
+
+@dataclass(frozen=True, slots=True)
+class Perform(Action):
+    """An action by its name that is done where the record arrives: speculate, commit, discard,
+    tracemem, system, freopen, setopt, ftruncate.  args: what is recorded for it."""
+
+    name: str
+    args: tuple[Expr, ...]
+    format: Format | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chill(Action):
+    """chill(ns): the CPU spins."""
+
+    duration: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Action):
+    """A destructive action that kinst does not do, and why."""
+
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
