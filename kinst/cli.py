@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import sys
 import time
 import traceback
@@ -78,6 +79,21 @@ def progress(what: str, part: float | None) -> None:
         say(shown)
 
 
+def _emptying(out: TextIO) -> Callable[[], None] | None:
+    """What empties the file that data goes to; None for a terminal or a pipe."""
+    try:
+        regular = stat.S_ISREG(os.fstat(out.fileno()).st_mode)
+    except OSError:
+        return None
+
+    def empty() -> None:
+        out.flush()
+        out.seek(0)
+        out.truncate(0)
+
+    return empty if regular else None
+
+
 def _report(request: Request, out: TextIO, interrupts: Interrupts) -> Report:
     def write(text: str) -> None:
         out.write(text)
@@ -95,6 +111,7 @@ def _report(request: Request, out: TextIO, interrupts: Interrupts) -> Report:
         stop_requested=interrupts.requested,
         started=started_at(),
         verbose=request.verbose,
+        truncate=_emptying(out),
     )
 
 

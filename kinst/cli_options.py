@@ -10,7 +10,7 @@ from pathlib import Path
 from kinst.core.errors import KinstError
 from kinst.session_request import DUMP_STAGES, ProgramText, Request
 
-SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:X:d"
+SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:X:dF"
 LONG = [
     "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "qemu-arg=", "copy=", "module=",
     "dump=", "help", "version",
@@ -18,7 +18,7 @@ LONG = [
 STRICTNESS = ("a", "c", "s", "t")
 
 USAGE = """\
-usage: kinst [-delqSvVwZh] [-c command] [-D name[=value]] [-o file] [-x opt[=val]]
+usage: kinst [-deFlqSvVwZh] [-c command] [-D name[=value]] [-o file] [-x opt[=val]]
              [-X a|c|s|t] [--vm[=amd64] | --gdb ADDRESS] [--kernel FILE] [--debug FILE]
              [--initrd FILE] [--append TEXT] [--qemu-arg ARG] [--copy FILE] [--module NAME]
              [--dump STAGE]
@@ -44,6 +44,7 @@ HELP = (
   -S         show the code that the program compiles to
   -d         show the D program after syntactic transformation
   -Z         let descriptions match nothing
+  -F         show entries and returns as a tree (option flowindent)
   -w         permit destructive actions
   -x OPT[=VAL]  set an option (bufsize=16m, plant=trap, ...)
   -X a|c|s|t    accepted for dtrace(1)'s sake
@@ -141,6 +142,8 @@ def _apply(request: Request, option: str, value: str, stdin: str) -> Request:
         return replace(request, programs=(*request.programs, _script(value, stdin)))
     if option == "-q":
         return replace(request, settings=(*request.settings, ("quiet", "")))
+    if option == "-F":
+        return replace(request, settings=(*request.settings, ("flowindent", "")))
     if option == "-w":
         return replace(request, settings=(*request.settings, ("destructive", "")))
     if option == "-x":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
-from kinst.core.layout import HEADER_ACTIVE, Scratch
+from kinst.core.layout import HEADER_ACTIVE, HEADER_NSPEC, HEADER_SPECSIZE, Scratch
 from kinst.core.records import ProgramLayout
 from kinst.core.target import Facts, Target
 from kinst.patch.ways import Means
@@ -134,6 +134,12 @@ def read_for_host(target: Target | None) -> native.NativeRead:
             return None
 
     return native.native_read(read)
+
+
+def set_speculations(view: memoryview, count: int, size: int) -> None:
+    """How many speculations there are, and the bytes of each on one CPU."""
+    view[HEADER_NSPEC : HEADER_NSPEC + 8] = count.to_bytes(8, "little")
+    view[HEADER_SPECSIZE : HEADER_SPECSIZE + 8] = size.to_bytes(8, "little")
 
 
 def set_active(view: memoryview, active: bool) -> None:

@@ -11,6 +11,7 @@ from kinst.core.isa import Isa
 from kinst.core.probe import ProbePattern
 from kinst.core.types import TypeSource
 from kinst.dlang import tree, typed
+from kinst.dlang.actions_effects import is_destructive, name_of
 from kinst.dlang.api import (
     Environment,
     Macros,
@@ -106,14 +107,17 @@ def with_programs(
 
 
 def _check_destructive(program: typed.Program, options: Options) -> None:
-    """Raises KinstError unless the program is harmless or may do harm."""
-    if options.destructive:
-        return
+    """Raises KinstError unless the program is harmless or may do harm, and for destructive
+    actions that kinst does not do."""
     for clause in program.clauses:
-        names = destructive_calls(tuple(expressions(clause)))
-        if names:
+        names = list(destructive_calls(tuple(expressions(clause))))
+        names += [name_of(action) for action in clause.actions if is_destructive(action)]
+        if names and not options.destructive:
             message = f"could not enable tracing: destructive actions not allowed: {names[0]}( )"
             raise KinstError(message, "-w permits them")
+        for action in clause.actions:
+            if isinstance(action, typed.Refused):
+                raise KinstError(f"{action.span}: there is no {action.name}(): {action.reason}")
 
 
 def _checked(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 class Report:
     """write: data (stdout or -o).  say: one message for stderr.  progress: long work.
 
+    truncate: empty the file that data goes to; None where it is not a file.
     stop_requested: Ctrl-C or SIGTERM came.  started: monotonic seconds when the command began.
     """
 
@@ -21,6 +22,7 @@ class Report:
     stop_requested: Callable[[], bool]
     started: float
     verbose: bool = False
+    truncate: Callable[[], None] | None = None
     stages: list[tuple[str, float]] = field(default_factory=list)
 
     def stage(self, name: str) -> None:

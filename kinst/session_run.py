@@ -6,14 +6,15 @@ import heapq
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from kinst.codegen.walk import expressions, most_frames
-from kinst.consumer.aggprint import AggOptions
 from kinst.consumer.aggregations import AggregationStore
 from kinst.consumer.messages import fault_message, lost_messages
-from kinst.consumer.printer import Display, Printer
+from kinst.consumer.policies import Kept
+from kinst.consumer.printer import Printer
 from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.core.errors import TargetError
 from kinst.core.layout import STATE_FAULT
@@ -21,8 +22,9 @@ from kinst.core.target import CommandEnded, Gone, Stopped
 from kinst.dlang import typed
 from kinst.dlang.options import Options
 from kinst.session_build import Built, Parts
+from kinst.session_effects import Outlet
 from kinst.session_host import MASK, Context, HostClock, own_context, pack, stopped_context
-from kinst.session_machine import Placed, Traced, is_active, set_active
+from kinst.session_machine import Placed, Traced, is_active, set_active, set_speculations
 from kinst.session_plant import Planted
 from kinst.session_probes import Enabled
 from kinst.session_program import Compiled
@@ -164,7 +166,13 @@ class Trace:
         self._runner = HostRunner(traced, built, placed.memory.native, clock, compiled.program)
         self._rings = Rings(self._view, placed.scratch)
         self._drainer = Drainer(self._rings)
+        options = compiled.options
+        self._outlet = Outlet(report, options, partial(names_of, traced))
         self._printer = self._make_printer(compiled, traced)
+        self._kept = (
+            None if options.bufpolicy == "switch" else Kept(options.bufpolicy, options.bufsize)
+        )
+        set_speculations(self._view, options.nspec, options.specsize)
         self._planted = Planted(traced, traced.target) if traced.target else None
         self._timers = Timers()
         rate = compiled.options.switchrate
@@ -174,7 +182,7 @@ class Trace:
         self._gone: Gone | None = None
 
     def _make_printer(self, compiled: Compiled, traced: Traced) -> Printer:
-        placed, options = self._placed, compiled.options
+        placed = self._placed
         words = np.frombuffer(self._view, np.uint64, len(self._view) // 8)
         counters = []
         if placed.counters is not None:
@@ -183,18 +191,10 @@ class Trace:
         store = self._store = AggregationStore(
             self._view, placed.scratch, compiled.program, placed.layout, counters
         )
-        shown = AggOptions(
-            aggsortkey=options.aggsortkey,
-            aggsortrev=options.aggsortrev,
-            aggsortkeypos=options.aggsortkeypos,
-            aggsortpos=options.aggsortpos,
-            rawbytes=options.rawbytes,
-            names=names_of(traced, options.stackindent),
-        )
         return Printer(
-            compiled.program, placed.layout, self._probes, self._report.write, store=store,
-            display=Display(quiet=options.quiet, aggregations=shown),
-            symbolise=symboliser(traced.personality),
+            compiled.program, placed.layout, self._probes, self._outlet.write, store=store,
+            display=self._outlet.display(), symbolise=symboliser(traced.personality),
+            effects=self._outlet.effects(),
         )  # fmt: skip
 
     def run(self, command: str) -> int:
@@ -241,7 +241,9 @@ class Trace:
                 break
             while is_active(self._view) and (timer := self._timers.due()) is not None:
                 self._fire_timer(timer)
-            self._print(self._drainer.batch())
+            self._take(self._drainer.batch())
+            if self._kept is not None and self._kept.full:
+                break
             if time.monotonic() >= merge_at:
                 # Tables of many keys are emptied before they are full.
                 self._store.snapshot()
@@ -299,6 +301,14 @@ class Trace:
             self._target.step_over(event.cpu, event.pc)
         self._resume()
 
+    def _take(self, chunks: list[Chunk]) -> None:
+        """Records that arrived: printed, or kept until the end (bufpolicy)."""
+        if self._kept is None:
+            self._print(chunks)
+        else:
+            self._kept.add(chunks)
+            self._print([])
+
     def _print(self, chunks: list[Chunk]) -> None:
         if self._printer.print(chunks) and self._first:
             self._first = False
@@ -329,11 +339,15 @@ class Trace:
             set_active(self._view, True)
             self._runner.fire(self._parts.end)
         set_active(self._view, False)
-        self._print(self._drainer.stop())
+        self._take(self._drainer.stop())
+        if self._kept is not None:
+            kept, self._kept = self._kept, None
+            self._print(kept.all())
         if self._first:
             self._report.tell_stages()
         self._report.write("\n")
         self._printer.finish()
+        self._outlet.close()
         if trouble is not None:
             raise trouble
         return self._printer.exit_status or 0

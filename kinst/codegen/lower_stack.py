@@ -1,4 +1,5 @@
-"""stack(), sym(), tracemem(), speculate() and the like: what they record, straight into a record or a key."""
+"""stack(), sym(), tracemem(), speculate() and the like: what they record, stored
+straight into a record or a key."""
 
 from __future__ import annotations
 

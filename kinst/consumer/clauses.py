@@ -23,10 +23,12 @@ from kinst.core.records import ClauseLayout, Field
 from kinst.dlang.typed import (
     Action,
     Aggregate,
+    Chill,
     Clause,
     Evaluate,
     FormatPart,
     Print,
+    Perform,
     Printf,
     Trace,
     is_signed,
@@ -46,6 +48,7 @@ class TraceStyle:
     raw: bool
     symbolise: Symbolise
     names: Names = NO_NAMES
+    flow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class Act:
 
     action: Action
     fields: tuple[Field, ...]
+    text: Text | None = None  # of system() and freopen()
 
 
 Step = Text | Act
@@ -275,6 +279,42 @@ def _trace(out: _Template, field: Field, style: TraceStyle) -> None:
     )
 
 
+def _perform(out: _Template, action: Perform, fields: tuple[Field, ...], style: TraceStyle) -> None:
+    """Actions of the consumer's side."""
+    if action.name == "tracemem":
+        out.column("%s", _dumped(fields))
+        return
+    text: Text | None = None
+    if action.format is not None:
+        command = _Template()
+        _printf(command, Printf(action.span, action.format, action.args), fields, style)
+        command.flush()
+        text = command.steps[0] if command.steps else Text("", ())  # type: ignore[assignment]
+    out.act(Act(action, fields, text))
+
+
+def _dumped(fields: tuple[Field, ...]) -> Column:
+    """tracemem(): the dump of the first field, or of as much of it as the second says."""
+    memory = fields[0]
+
+    def column(rows: Bytes) -> list[object]:
+        sizes = values_of(rows, fields[1], True) if len(fields) > 1 else [memory.size] * len(rows)
+        return [
+            dump(value[:size] if size >= 0 else value)
+            for value, size in zip(bytes_of(rows, memory), sizes, strict=True)
+        ]
+
+    return column
+
+
+def is_silent(clause: Clause) -> bool:
+    """Whether its records are only about speculations, and show no row of their own."""
+    performed = [a for a in clause.actions if not isinstance(a, Evaluate | Aggregate | Chill)]
+    return bool(performed) and all(
+        isinstance(a, Perform) and a.name in ("commit", "discard") for a in performed
+    )
+
+
 def compile_clause(
     clause: Clause,
     layout: ClauseLayout,
@@ -287,21 +327,24 @@ def compile_clause(
     RECORD_CPU); not asked in quiet mode.
     """
     out = _Template()
-    if not style.quiet:
+    silent = is_silent(clause)
+    if not silent and (style.flow or not style.quiet):
         probe_and_cpu = Field(RECORD_PROBE, 8, StringType())
         out.column("%s", lambda rows: [prefix(v) for v in values_of(rows, probe_and_cpu, False)])
     for action, fields in zip(clause.actions, layout.fields, strict=True):
-        if isinstance(action, Evaluate | Aggregate):
+        if isinstance(action, Evaluate | Aggregate | Chill):
             continue
         if isinstance(action, Printf):
             _printf(out, action, fields, style)
         elif isinstance(action, Print):
             _print(out, action.expr.type, fields[0], style)
+        elif isinstance(action, Perform):
+            _perform(out, action, fields, style)
         elif isinstance(action, Trace):
             _trace(out, fields[0], style)
         else:
             out.act(Act(action, fields))
-    if not style.quiet:
+    if not silent and not style.quiet:
         out.literal("\n")
     out.flush()
     return tuple(out.steps)

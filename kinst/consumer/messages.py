@@ -59,6 +59,11 @@ def lost_messages(lost: Sequence[Lost], cpus: int) -> list[str]:
             messages.append(f"dtrace: {_plural(one.records, 'drop')} on {cpu}")
         if one.aggregations:
             messages.append(f"dtrace: {_plural(one.aggregations, 'aggregation drop')} on {cpu}")
+        if one.speculative:
+            messages.append(f"dtrace: {_plural(one.speculative, 'speculative drop')} on {cpu}")
+        if one.unavailable:
+            failed = _plural(one.unavailable, "failed speculation")
+            messages.append(f"dtrace: {failed} (no speculative buffer available)")
         if one.nested:
             probes = _plural(one.nested, "probe")
             messages.append(f"kinst: {probes} dropped on {cpu}: it was already in a probe")

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from kinst.consumer import flow
 from kinst.consumer.aggprint import AggOptions, AggPrinter
 from kinst.consumer.aggregations import AggregationStore
 from kinst.consumer.clauses import Act, Step, Text, TraceStyle, compile_clause, value_of
-from kinst.consumer.convert import Symbolise
+from kinst.consumer.convert import Symbolise, Value, text
 from kinst.consumer.decode import Records, merge
+from kinst.consumer.flow import Flow
 from kinst.consumer.rings import Bytes, Chunk
+from kinst.consumer.speculations import Speculations
 from kinst.core.errors import TargetError
 from kinst.core.probe import Probe
 from kinst.core.records import ProgramLayout
-from kinst.dlang.typed import Clear, Exit, Normalize, Printa, Program, Trunc
+from kinst.dlang.typed import Clear, Exit, Normalize, Perform, Printa, Program, Trunc
 
 HEADER = f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}\n"
 BLOCK = 8192  # records formatted at once: bounds memory, and lets the drainer have its turn
@@ -25,15 +29,28 @@ BLOCK = 8192  # records formatted at once: bounds memory, and lets the drainer h
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """How things are shown: quiet (-q), and dtrace's options."""
+    """How things are shown: quiet (-q), flow (-F), and dtrace's options."""
 
     quiet: bool = False
+    flow: bool = False
     aggregations: AggOptions = field(default_factory=AggOptions)
 
 
 def hexadecimal(address: int) -> str:
     """The symboliser of who has no symbols."""
     return f"{address:#x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What is done for actions of the program.  system: run a command.  reopen: write to another
+    file, "" for the first.  truncate: empty it.  set: an option's name and value ("" for none);
+    how things are shown from now on."""
+
+    system: Callable[[str], None]
+    reopen: Callable[[str], None]
+    truncate: Callable[[], None]
+    set: Callable[[str, str], Display]
 
 
 class Printer:
@@ -52,6 +69,7 @@ class Printer:
         store: AggregationStore,
         display: Display | None = None,
         symbolise: Symbolise = hexadecimal,
+        effects: Effects | None = None,
     ) -> None:
         """probes: by id.  write: takes text.  symbolise: address to module`function+0x13."""
         self.exit_status: int | None = None
@@ -60,25 +78,45 @@ class Printer:
         self._probes = probes
         self._store = store
         self._aggs = AggPrinter(store, self._display.aggregations, symbolise, write)
-        self._headed = self._display.quiet
+        self._headed = False
         self._prefixes: dict[int, str] = {}
         self._sizes = {one.clause: one.size for one in layout.clauses}
+        self._symbolise = symbolise
+        self._effects = effects
+        self._clauses = {one.index: one for one in program.clauses}
+        self._layouts = layout.clauses
+        self._speculations = Speculations()
+        self._flow = Flow()
+        self._following: tuple[int, int] | None = None
+        self._clause = 0
+        self._compile()
+
+    def _compile(self) -> None:
+        """Make the steps of every clause, for the display of now."""
+        display = self._display
         style = TraceStyle(
-            self._display.quiet, self._display.aggregations.rawbytes,
-            symbolise, self._display.aggregations.names,
+            display.quiet, display.aggregations.rawbytes, self._symbolise,
+            display.aggregations.names, display.flow,
         )  # fmt: skip
-        by_index = {one.index: one for one in program.clauses}
         self._steps: dict[int, tuple[Step, ...]] = {
-            one.clause: compile_clause(by_index[one.clause], one, style, self._prefix)
-            for one in layout.clauses
+            one.clause: compile_clause(self._clauses[one.clause], one, style, self._prefix)
+            for one in self._layouts
             if one.size
         }
         self._acting = np.array(
-            [c for c, steps in self._steps.items() if any(isinstance(s, Act) for s in steps)],
+            [
+                c
+                for c, steps in self._steps.items()
+                if display.flow or any(isinstance(s, Act) for s in steps)
+            ],
             dtype=np.uint32,
         )
+        self._aggs.options = display.aggregations
 
     def _prefix(self, probe_and_cpu: int) -> str:
+        if self._display.flow:
+            identifier, cpu = probe_and_cpu & 0xFFFFFFFF, probe_and_cpu >> 32
+            return self._flow.prefix(cpu, self._probes[identifier], self._clause, self._following)
         made = self._prefixes.get(probe_and_cpu)
         if made is None:
             identifier, cpu = probe_and_cpu & 0xFFFFFFFF, probe_and_cpu >> 32
@@ -96,15 +134,17 @@ class Printer:
         if not len(records):
             return 0
         self._check(records)
-        if not self._headed:
-            self._write(HEADER)
+        if not self._headed and (self._display.flow or not self._display.quiet):
+            self._write(flow.HEADER if self._display.flow else HEADER)
             self._headed = True
         acting = np.flatnonzero(np.isin(records.clauses, self._acting))
         if len(acting):
             self._store.snapshot()
         at = 0
+        following = self._next_of_cpu(records) if self._display.flow else {}
         for stop in acting.tolist():
             self._print_texts(records, at, stop)
+            self._following = following.get(stop)
             self._print_acting(records, stop)
             at = stop + 1
         self._print_texts(records, at, len(records))
@@ -151,11 +191,35 @@ class Printer:
         assert isinstance(step, Text)
         return step.render(rows)
 
+    def _next_of_cpu(self, records: Records) -> dict[int, tuple[int, int]]:
+        """For each record, by its index: (probe id, clause) of the next one of its CPU."""
+        found: dict[int, tuple[int, int]] = {}
+        latest: dict[int, int] = {}
+        words = records.data.view("<u4")
+        for index, offset in enumerate(records.offsets.tolist()):
+            clause, probe, cpu = words[(offset >> 2) + 1 : (offset >> 2) + 4].tolist()
+            if cpu in latest:
+                found[latest[cpu]] = probe, clause
+            latest[cpu] = index
+        return found
+
     def _print_acting(self, records: Records, index: int) -> None:
         """One record of a clause that also acts."""
         clause = int(records.clauses[index])
         row = records.rows(records.offsets[index : index + 1], self._sizes[clause])
-        for step in self._steps[clause]:
+        self._print_row(clause, row)
+
+    def _print_row(self, clause: int, row: Bytes, *, kept: bool = False) -> None:
+        """A record, step by step.  kept: it was speculated, and is now committed."""
+        self._clause = clause
+        steps = self._steps[clause]
+        for step in steps:
+            if isinstance(step, Act) and _is(step, "speculate") and not kept:
+                use = self._number(step, row) or 0
+                show = partial(self._print_row, clause, row.copy(), kept=True)
+                self._speculations.keep(use, show)
+                return
+        for step in steps:
             if isinstance(step, Text):
                 self._write(step.render(row)[0])
             else:
@@ -184,3 +248,32 @@ class Printer:
         elif isinstance(action, Normalize):
             divisor = None if action.divisor is None else self._number(step, row)
             self._store.normalize(action.aggregation.index, divisor)
+        elif isinstance(action, Perform):
+            self._perform(action.name, step, row)
+
+    def _perform(self, name: str, step: Act, row: Bytes) -> None:
+        if name in ("commit", "discard"):
+            use = self._number(step, row) or 0
+            (self._speculations.commit if name == "commit" else self._speculations.discard)(use)
+        if self._effects is None:
+            return
+        text = step.text.render(row)[0] if step.text is not None else ""
+        if name == "system":
+            self._effects.system(text)
+        elif name == "freopen":
+            self._effects.reopen(text)
+        elif name == "ftruncate":
+            self._effects.truncate()
+        elif name == "setopt":
+            name, value = (*(decoded(value_of(row, f)) for f in step.fields), "")[:2]
+            self._display = self._effects.set(name, value)
+            self._compile()
+
+
+def _is(step: Act, name: str) -> bool:
+    return isinstance(step.action, Perform) and step.action.name == name
+
+
+def decoded(value: Value) -> str:
+    """A recorded string."""
+    return text(value) if isinstance(value, bytes) else str(value)

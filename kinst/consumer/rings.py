@@ -25,6 +25,8 @@ from kinst.core.layout import (
     STATE_ERRORS,
     STATE_HEAD,
     STATE_NESTED,
+    STATE_SPEC_DROPS,
+    STATE_SPEC_FAILED,
     STATE_TAIL,
     Scratch,
 )
@@ -49,6 +51,8 @@ class Lost:
 
     records: no room in the ring.  aggregations: updates without room in a table.
     nested: probes that fired while the CPU was in a probe.  errors: faults (not lost records).
+    speculative: records without room in their speculation.  unavailable: speculation() calls that
+    found none free.
     """
 
     slot: int
@@ -56,6 +60,8 @@ class Lost:
     aggregations: int
     nested: int
     errors: int
+    speculative: int = 0
+    unavailable: int = 0
 
 
 def words(view: memoryview | Bytes, size: int) -> npt.NDArray[np.uint64]:
@@ -103,7 +109,10 @@ class Rings:
     def lost(self) -> list[Lost]:
         """What each CPU slot lost since the last call; slots that lost nothing are left out."""
         result = []
-        fields = (STATE_DROPS, STATE_AGG_DROPS, STATE_NESTED, STATE_ERRORS)
+        fields = (
+            STATE_DROPS, STATE_AGG_DROPS, STATE_NESTED, STATE_ERRORS,
+            STATE_SPEC_DROPS, STATE_SPEC_FAILED,
+        )  # fmt: skip
         for slot in range(self.slots):
             deltas = []
             for field in fields:

@@ -125,9 +125,7 @@ def _effect(
     return lambda node, scope, aggregations: make(node, scope)
 
 
-def _with_format(
-    node: tree.Call, scope: Scope, aggregations: Aggregations
-) -> typed.Action | None:
+def _with_format(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
     """system() and freopen(): printf()'s arguments."""
     assert isinstance(node.function, tree.Name)
     name = node.function.name

@@ -28,6 +28,11 @@ def is_destructive(action: typed.Action) -> bool:
     return isinstance(action, typed.Chill | typed.Refused)
 
 
+def name_of(action: typed.Action) -> str:
+    """What a destructive action is called in D."""
+    return action.name if isinstance(action, typed.Perform | typed.Refused) else "chill"
+
+
 def _count(node: tree.Call, least: int, most: int) -> None:
     passed = len(node.arguments)
     if not least <= passed <= most:

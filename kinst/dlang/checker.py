@@ -89,7 +89,8 @@ def _actions(
 ) -> tuple[typed.Action, ...]:
     made = [statement(s, scope, aggregations) for s in node.statements]
     actions = tuple(a for a in made if a is not None)
-    check_order(actions)
+    if aggregations.complete:
+        check_order(actions)
     return actions
 
 

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from kinst.core.errors import KinstError
+from kinst.core.layout import MOST_SPECULATIONS
 
 _SECOND = 10**9
 
@@ -69,15 +70,8 @@ class Options:
 # Options that kinst reads but does not act upon: only these values of them are taken, because
 # they ask for what happens anyhow.  Whoever makes one work removes its line.
 PENDING: dict[str, tuple[object, ...]] = {
-    "bufpolicy": ("switch",),
-    "bufresize": ("auto",),
-    "cleanrate": (),
     "cpp": (False,),
     "dynvarsize": (),
-    "flowindent": (False,),
-    "nspec": (),
-    "rawbytes": (False,),
-    "specsize": (),
 }
 
 _Value = bool | int | str
@@ -144,6 +138,13 @@ def parse_number(name: str, value: str | None) -> int:
     return int(value)
 
 
+def parse_speculations(name: str, value: str | None) -> int:
+    count = parse_number(name, value)
+    if count > MOST_SPECULATIONS:
+        raise _bad(name, value, f"at most {MOST_SPECULATIONS}")
+    return count
+
+
 def parse_frames(name: str, value: str | None) -> int:
     frames = parse_number(name, value)
     if not frames:
@@ -186,7 +187,7 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "evaltime": _one_of("exec", "main", "postinit", "preinit"),
     "flowindent": parse_boolean,
     "jstackframes": parse_number,
-    "nspec": parse_number,
+    "nspec": parse_speculations,
     "quiet": parse_boolean,
     "rawbytes": parse_boolean,
     "specsize": parse_size,

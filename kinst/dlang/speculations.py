@@ -13,6 +13,7 @@ from kinst.dlang.convert import cast, is_integer
 from kinst.dlang.expressions import check
 from kinst.dlang.scope import Scope
 
+
 def about(node: tree.Call, scope: Scope) -> typed.Action:
     """speculate(id), commit(id), discard(id)."""
     assert isinstance(node.function, tree.Name)

@@ -1,0 +1,56 @@
+"""bufpolicy fill and ring: records are kept while tracing, and printed when it is over (Dynamic
+Tracing Guide, "Buffers and Buffering")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kinst.consumer.decode import find_records
+from kinst.consumer.rings import Bytes, Chunk
+
+SLACK = 4  # how many times `size` is kept before what is too old is thrown away
+
+
+class Kept:
+    """The records of each CPU slot: the first `size` bytes of them (fill), or the last (ring)."""
+
+    def __init__(self, policy: str, size: int) -> None:
+        self._ring = policy == "ring"
+        self._size = size
+        self._parts: dict[int, list[Bytes]] = {}
+        self._bytes: dict[int, int] = {}
+        self.full = False  # fill: a CPU has all that it may have, and tracing is over
+
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            slot = chunk.slot
+            self._parts.setdefault(slot, []).append(chunk.data)
+            self._bytes[slot] = self._bytes.get(slot, 0) + len(chunk.data)
+            if self._ring:
+                if self._bytes[slot] > SLACK * self._size:
+                    self._trim(slot)
+            elif self._bytes[slot] > self._size:
+                self.full = True
+
+    def _trim(self, slot: int) -> None:
+        """Cut a slot's records to whole ones within the size."""
+        data = np.concatenate(self._parts[slot])
+        starts = find_records(data)
+        if self._ring:
+            left = starts[starts >= len(data) - self._size]
+            data = data[int(left[0]) :] if len(left) else data[:0]
+        elif len(data) > self._size:
+            # The last record that starts within the size may end beyond it.
+            ends = np.append(starts[1:], len(data))
+            fitting = ends[ends <= self._size]
+            data = data[: int(fitting[-1])] if len(fitting) else data[:0]
+        self._parts[slot] = [data]
+        self._bytes[slot] = len(data)
+
+    def all(self) -> list[Chunk]:
+        """What is to be printed."""
+        for slot in self._parts:
+            self._trim(slot)
+        return [Chunk(slot, parts[0]) for slot, parts in sorted(self._parts.items())]
