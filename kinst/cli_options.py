@@ -10,7 +10,7 @@ from pathlib import Path
 from kinst.core.errors import KinstError
 from kinst.session_request import DUMP_STAGES, ProgramText, Request
 
-SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:X:dF"
+SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dF"
 LONG = [
     "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "qemu-arg=", "copy=", "module=",
     "dump=", "help", "version",
@@ -18,9 +18,9 @@ LONG = [
 STRICTNESS = ("a", "c", "s", "t")
 
 USAGE = """\
-usage: kinst [-deFlqSvVwZh] [-c command] [-D name[=value]] [-o file] [-x opt[=val]]
-             [-X a|c|s|t] [--vm[=amd64] | --gdb ADDRESS] [--kernel FILE] [--debug FILE]
-             [--initrd FILE] [--append TEXT] [--qemu-arg ARG] [--copy FILE] [--module NAME]
+usage: kinst [-CdeFHlqSvVwZh] [-c command] [-D name[=value]] [-U name] [-I path]
+             [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=amd64] | --gdb ADDRESS]
+             [--kernel FILE] [--debug FILE] [--initrd FILE] [--append TEXT] [--qemu-arg ARG] [--copy FILE] [--module NAME]
              [--dump STAGE]
              [-P provider [[predicate] action]]
              [-m [provider:]module [[predicate] action]]
@@ -48,7 +48,8 @@ HELP = (
   -w         permit destructive actions
   -x OPT[=VAL]  set an option (bufsize=16m, plant=trap, ...)
   -X a|c|s|t    accepted for dtrace(1)'s sake
-  -D NAME[=VALUE]  accepted for dtrace(1)'s sake: it acts with -C, which is not there yet
+  -C         run scripts through the C preprocessor (option cpp), with
+  -D NAME[=VALUE], -U NAME, -I FOLDER   its options, and -H: show the files included
   -V, --version    version
   --vm[=ISA]       trace a kernel that kinst boots in QEMU (the default); ISA: amd64
   --gdb ADDRESS    trace the kernel behind a GDB stub: host:port or a unix socket's path
@@ -125,7 +126,7 @@ _VALUES = {
     "-c": "command", "-o": "output", "--vm": "vm", "--gdb": "gdb", "--kernel": "kernel",
     "--debug": "debug", "--initrd": "initrd", "--append": "append",
 }  # fmt: skip
-_MANY = {"--qemu-arg": "qemu_args", "--copy": "copies", "--module": "modules", "-D": "defines"}
+_MANY = {"--qemu-arg": "qemu_args", "--copy": "copies", "--module": "modules"}
 
 
 def _apply(request: Request, option: str, value: str, stdin: str) -> Request:
@@ -142,6 +143,10 @@ def _apply(request: Request, option: str, value: str, stdin: str) -> Request:
         return replace(request, programs=(*request.programs, _script(value, stdin)))
     if option == "-q":
         return replace(request, settings=(*request.settings, ("quiet", "")))
+    if option == "-C":
+        return replace(request, settings=(*request.settings, ("cpp", "")))
+    if option in ("-D", "-U", "-I", "-H"):
+        return replace(request, preprocessor=(*request.preprocessor, option + value))
     if option == "-F":
         return replace(request, settings=(*request.settings, ("flowindent", "")))
     if option == "-w":

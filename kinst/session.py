@@ -46,7 +46,7 @@ def run(request: Request, report: Report) -> int:
         return show_in_file(request, report)
     isa = isa_of(request)
     types = open_types(request, report)
-    compiled = compile_request(request, isa, 0, types)
+    compiled = compile_request(request, isa, 0, types, report.say)
     report.stage("compile D")
     if request.show_program and not wants_expansion(compiled):
         report.write(unparse(compiled.tree))

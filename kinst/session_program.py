@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kinst.codegen.walk import expressions
@@ -24,6 +25,7 @@ from kinst.dlang.api import (
 from kinst.dlang.options import Options, parse_size
 from kinst.dlang.subroutines import destructive_calls
 from kinst.patch.ways import checked_way
+from kinst.session_cpp import preprocess
 from kinst.session_request import ProgramText, Request
 
 TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
@@ -74,12 +76,16 @@ def _with_settings(options: Options, settings: tuple[tuple[str, str], ...]) -> O
 
 
 def compile_request(
-    request: Request, isa: Isa, target_pid: int, types: TypeSource | None = None
+    request: Request,
+    isa: Isa,
+    target_pid: int,
+    types: TypeSource | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Compiled:
     """Parse and check everything that -n, -P, -m, -f, -i and -s gave.
 
-    target_pid: $target.  types: of the kernel to be traced.  Raises DError with its place,
-    KinstError for options.
+    target_pid: $target.  types: of the kernel to be traced.  say: gets what the C preprocessor
+    tells.  Raises DError with its place, KinstError for options.
     """
     options = _with_settings(Options(), request.settings)
     programs = []
@@ -87,7 +93,10 @@ def compile_request(
     for ordinal, text in enumerate(request.programs, 1):
         macros = _macros(request, text.file, target_pid, options)
         if text.letter == "s":
-            programs.append(parse_text(text.text, text.file, macros, script=True, knows_type=knows))
+            source = text.text
+            if options.cpp:
+                source = preprocess(source, text.file, request.preprocessor, say)
+            programs.append(parse_text(source, text.file, macros, script=True, knows_type=knows))
         else:
             programs.append(
                 parse_option(text.letter, text.text, macros, ordinal=ordinal, knows_type=knows)

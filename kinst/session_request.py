@@ -45,4 +45,4 @@ class Request:
     copies: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     debug_folders: tuple[str, ...] = ()
-    defines: tuple[str, ...] = ()
+    preprocessor: tuple[str, ...] = ()

@@ -32,8 +32,8 @@ class Display:
     """How things are shown: quiet (-q), flow (-F), and dtrace's options."""
 
     quiet: bool = False
-    flow: bool = False
     aggregations: AggOptions = field(default_factory=AggOptions)
+    flow: bool = False
 
 
 def hexadecimal(address: int) -> str:

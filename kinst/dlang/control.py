@@ -7,6 +7,7 @@ import re
 
 from kinst.core.errors import DError, KinstError, Span
 from kinst.dlang.options import OWN_NAMES, Options
+from kinst.dlang.source import LINE_MARKER
 from kinst.dlang.tree import Option
 
 _WORD = re.compile(r'"[^"]*"|[^\s"]+')
@@ -33,7 +34,9 @@ def read_control_line(text: str, span: Span) -> Option | None:
     if words[0] == "error":
         raise DError(f"#error: {' '.join(words[1:])}", span, "D_PRAGERR")
     if words[0] == "line" or words[0].isdigit():
-        raise DError("#line is not supported yet", span, "D_UNKNOWN")
+        if LINE_MARKER.match(text):
+            return None  # Source has seen it
+        raise DError("malformed #line directive", span, "D_PRAGCTL_INVAL", '#line 5 "file"')
     raise DError(f"invalid control directive: #{words[0]}", span, "D_PRAGCTL_INVAL")
 
 

@@ -70,7 +70,6 @@ class Options:
 # Options that kinst reads but does not act upon: only these values of them are taken, because
 # they ask for what happens anyhow.  Whoever makes one work removes its line.
 PENDING: dict[str, tuple[object, ...]] = {
-    "cpp": (False,),
     "dynvarsize": (),
 }
 

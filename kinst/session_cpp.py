@@ -1,0 +1,46 @@
+"""-C: D scripts go through the host's C preprocessor first (dtrace(1), "-C")."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kinst.core.errors import KinstError
+
+CPP = "cpp"
+# What libdtrace defines (dt_preproc() in dt_cc.c): a D compiler, and its version 1.13.
+PREDEFINED = ("-D__SUNW_D=1", "-D__SUNW_D_VERSION=0x010d0000")
+SECONDS = 60
+
+
+def preprocess(
+    text: str, file: str, arguments: Sequence[str], say: Callable[[str], None] | None = None
+) -> str:
+    """The script after the preprocessor, with its line markers.
+
+    arguments: -D, -U, -I and -H as given.  say: gets what the preprocessor tells (-H).
+    Raises KinstError where there is no preprocessor, or it finds errors.
+    """
+    if text.startswith("#!"):
+        text = "//" + text  # keeps the line's number; the preprocessor takes the comment out
+    folder = Path(file).parent if Path(file).is_file() else Path.cwd()
+    command = [CPP, "-x", "c", *PREDEFINED, "-iquote", str(folder), *arguments, "-"]
+    source = f'# 1 "{file}"\n{text}'.encode("utf-8", "surrogateescape")
+    try:
+        done = subprocess.run(
+            command, input=source, capture_output=True, check=False, timeout=SECONDS
+        )
+    except FileNotFoundError:
+        raise KinstError(
+            "-C needs a C preprocessor", f"there is no {CPP} on this machine"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise KinstError(f"{file}: the C preprocessor did not end in {SECONDS} s") from None
+    told = done.stderr.decode("utf-8", "replace").strip()
+    if done.returncode:
+        first = next((line for line in told.splitlines() if "error" in line), "it failed")
+        raise KinstError(f"{file}: the C preprocessor found errors: {first}")
+    if told and say is not None:
+        say(told)
+    return done.stdout.decode("utf-8", "surrogateescape")
