@@ -20,8 +20,8 @@ STRICTNESS = ("a", "c", "s", "t")
 USAGE = """\
 usage: kinst [-CdeFHlqSvVwZh] [-c command] [-D name[=value]] [-U name] [-I path]
              [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=amd64] | --gdb ADDRESS]
-             [--kernel FILE] [--debug FILE] [--initrd FILE] [--append TEXT] [--qemu-arg ARG] [--copy FILE] [--module NAME]
-             [--dump STAGE]
+             [--kernel FILE] [--debug FILE] [--initrd FILE] [--append TEXT]
+             [--qemu-arg ARG] [--copy FILE] [--module NAME] [--dump STAGE]
              [-P provider [[predicate] action]]
              [-m [provider:]module [[predicate] action]]
              [-f [[provider:]module:]function [[predicate] action]]

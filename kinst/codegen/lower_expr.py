@@ -6,9 +6,9 @@ from __future__ import annotations
 from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.lower_builtins import bits_of, builtin
 from kinst.codegen.lower_memory import compare_texts, copy_text, load_string, load_word
+from kinst.codegen.lower_speculation import new_speculation
 from kinst.codegen.lower_subr import present, subroutine
 from kinst.codegen.lower_types import bit_field, by_address, symbol
-from kinst.codegen.lower_speculation import new_speculation
 from kinst.codegen.lower_unwind import stack_depth
 from kinst.codegen.records import size_of
 from kinst.codegen.ssa import Value, const

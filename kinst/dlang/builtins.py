@@ -99,8 +99,8 @@ AGGREGATING = {
 }
 ACTIONS = words(
     "breakpoint chill clear commit denormalize discard exit freopen ftruncate func mod normalize"
-    " panic print printa printf raise setopt speculate stack stop sym system trace tracemem trunc uaddr"
-    " ufunc umod ustack usym"
+    " panic print printa printf raise setopt speculate stack stop sym system trace tracemem trunc"
+    " uaddr ufunc umod ustack usym"
 )
 ACTIONS_NOT_YET = words("jstack printm printt")
 SUBROUTINES = words(
