@@ -185,6 +185,23 @@ def test_half_written_index(part: float, tmp_path: Path) -> None:
     assert copies(open_index(path, cache)) == whole
 
 
+def test_every_byte_of_an_index_counts(tmp_path: Path) -> None:
+    """Whichever byte of a saved index is changed, it is noticed, and the index made again."""
+    path = compiled(tmp_path, "gcc", "-O2", "-g")
+    cache = tmp_path / "cache"
+    whole = copies(open_index(path, cache))
+    file = saved(cache)
+    content = file.read_bytes()
+    key = re.search(rb'"key": "([^"]+)"', content)
+    assert key is not None
+    assert dwarf_store.load(file, key[1].decode()) is not None
+    for at in range(len(content)):
+        file.write_bytes(content[:at] + bytes((content[at] ^ 0x10,)) + content[at + 1 :])
+        assert dwarf_store.load(file, key[1].decode()) is None, at
+    assert copies(open_index(path, cache)) == whole
+    assert file.read_bytes() == content
+
+
 def test_index_of_another_file(tmp_path: Path) -> None:
     """Files of the same build-id but other debug sections do not share an index."""
     one = compiled(tmp_path, "gcc", "-O2", "-g", "-Wl,--build-id=0x1234", name="one")
