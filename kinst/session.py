@@ -34,7 +34,7 @@ from kinst.session_program import Compiled, compile_request
 from kinst.session_report import Report
 from kinst.session_request import Request
 from kinst.session_run import Trace
-from kinst.session_target import CPUS, attach, find_files, isa_of, open_target
+from kinst.session_target import CPUS, Files, attach, find_files, isa_of, open_target
 from kinst.session_types import open_types, running_addresses, symbols_in
 
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
@@ -82,14 +82,20 @@ def run(request: Request, report: Report) -> int:
             compiled = expanded(request, compiled, traced, elf, files, report)
             if request.show_program:
                 report.write(unparse(compiled.tree) + "\n")
-        return _with_machine(request, compiled, traced, report)
+        return _with_machine(request, compiled, traced, report, files)
 
 
 def _no_source(function: Function, address: int) -> str:
     return ""
 
 
-def _with_machine(request: Request, compiled: Compiled, traced: Traced, report: Report) -> int:
+def _with_machine(
+    request: Request,
+    compiled: Compiled,
+    traced: Traced,
+    report: Report,
+    files: Files | None = None,
+) -> int:
     zero = request.zero or request.list_probes or compiled.options.zdefs
     enabled, _ = enable(compiled.program, load_all(), traced.kernel, zero=zero)
     check_arguments(compiled.program, enabled)
@@ -104,7 +110,7 @@ def _with_machine(request: Request, compiled: Compiled, traced: Traced, report: 
             raise KinstError(
                 f"failed to match {compiled.patterns[0]}: No probe matches description"
             )
-        source = source_of(traced, report) if len(enabled) <= MOST_LINES else _no_source
+        source = source_of(traced, files, report) if len(enabled) <= MOST_LINES else _no_source
         rows = list_enabled(enabled, parts, traced.kernel, source, verbose=request.verbose)
         report.write("\n".join(rows) + "\n")
         return 0

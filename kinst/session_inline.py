@@ -9,7 +9,7 @@ from kinst.core.inline import DebugIndex, FunctionDie, InlineCopy
 from kinst.core.paths import cache_folder
 from kinst.image.dwarf import open_index
 from kinst.image.elf import Elf
-from kinst.session_lines import SourceLines
+from kinst.session_lines import SourceLines, module_files
 from kinst.session_machine import Traced
 from kinst.session_modules import JoinedIndex, module_indexes
 from kinst.session_program import Compiled, with_programs
@@ -88,7 +88,8 @@ def expanded(
         return compiled
     if traced.kernel is None or traced.facts is None:
         raise KinstError("a function's entry and return can be traced only in a kernel")
-    lines = SourceLines(elf.path, traced.facts.slide, traced.kernel, report)
+    modules = module_files(traced, files, report)
+    lines = SourceLines(elf.path, traced.facts.slide, traced.kernel, report, modules)
     lined = [expand_lines(program, lines.find) for program in compiled.programs]
     if not any(has_sugar(program) for program in lined):
         report.stage("source lines")

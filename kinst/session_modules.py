@@ -123,6 +123,32 @@ def mover(file: DebugFile, module: Module, slide: int) -> tuple[Move, Move]:
     return move, back
 
 
+def own_file(
+    target: Target, module: Module, folders: Sequence[Path], say: Callable[[str], None]
+) -> Elf | None:
+    """The debug file of a loaded module, if one is found and is its own; what is wrong is said."""
+    file = find_file(module.name, folders)
+    if file is None:
+        say(
+            f"kinst: module {module.name} has no debug file: its inline functions and source"
+            " lines are skipped"
+        )
+        return None
+    try:
+        elf = open_elf(file)
+        running = loaded_build_id(target, module)
+    except KinstError as error:
+        say(f"kinst: module {module.name} is skipped: {error}")
+        return None
+    if running != elf.build_id:
+        say(
+            f"kinst: {file} (build-id {elf.build_id or 'none'}) is not that of the loaded"
+            f" module {module.name} (build-id {running or 'not found'}): skipped"
+        )
+        return None
+    return elf
+
+
 def module_indexes(
     target: Target,
     modules: Sequence[Module],
@@ -138,20 +164,11 @@ def module_indexes(
     """
     found: list[DebugIndex] = []
     for module in modules:
-        file = find_file(module.name, folders)
-        if file is None:
-            say(f"kinst: module {module.name} has no debug file: its inline functions are skipped")
+        elf = own_file(target, module, folders, say)
+        if elf is None:
             continue
         try:
-            elf = open_elf(file)
-            running = loaded_build_id(target, module)
-            if running != elf.build_id:
-                say(
-                    f"kinst: {file} (build-id {elf.build_id or 'none'}) is not that of the loaded"
-                    f" module {module.name} (build-id {running or 'not found'}): skipped"
-                )
-                continue
-            move, back = mover(open_file(file), module, slide)
+            move, back = mover(open_file(elf.path), module, slide)
             found.append(MovedIndex(open_one(elf), move, back))
         except KinstError as error:
             say(f"kinst: module {module.name} is skipped: {error}")

@@ -234,3 +234,36 @@ def test_the_command_is_installed(tmp_path: Path) -> None:
     )
     assert done.stdout.startswith(f"{COPIES}:")
     assert done.stderr == ""
+
+
+TYPES = """struct s { int a, b; };
+static inline __attribute__((always_inline)) int sum(struct s *p) { return p->a + p->b; }
+int g(struct s *p) { return sum(p); }
+"""
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("linked", [True, False])
+def test_types_in_sections_of_their_own(
+    compiler: str, version: int, linked: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """.debug_types and type units hold no functions: the copies are all there without them."""
+    source, path = tmp_path / "types.c", tmp_path / "types"
+    source.write_text(TYPES)
+    how = ["-shared", "-fPIC"] if linked else ["-c"]
+    flags = ["-O2", f"-gdwarf-{version}", "-fdebug-types-section", *how]
+    subprocess.run([compiler, *flags, "-o", path, source], check=True)
+    (found,) = asked(capsys, "sum", path)
+    (copy,) = found["copies"]
+    assert (copy["caller"], copy["caller_offset"], copy["call_line"]) == ("g", 0, 3)
+
+
+def test_split_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is in a .dwo file is not read, and not silently left out."""
+    source, path = tmp_path / "types.c", tmp_path / "types.o"
+    source.write_text(TYPES)
+    subprocess.run(["gcc", "-O2", "-g", "-gsplit-dwarf", "-c", "-o", path, source], check=True)
+    status, out, err = inlinecall(capsys, "sum", str(path))
+    assert (status, out) == (1, "")
+    assert ".dwo file" in err and "-gno-split-dwarf" in err

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import KinstError
-from kinst.image.dwarf_file import SHT_NOBITS, DebugFile, FileSection, layout
+from kinst.image.dwarf_file import SHT_NOBITS, SHT_RELA, DebugFile, FileSection, layout
 from kinst.image.elf import Elf
 
 U8: TypeAlias = npt.NDArray[Any]
@@ -26,6 +26,7 @@ NAMES = (
     "info", "abbrev", "str", "line_str", "str_offsets", "addr", "ranges", "rnglists", "line",
 )  # fmt: skip
 SHF_COMPRESSED = 0x800
+SHF_GROUP = 0x200
 COMPRESSION_HEADER = 24
 ZLIB, ZSTD = 1, 2
 # deflate codes at most 258 bytes in 2 bits or so; whoever says more is wrong.
@@ -74,7 +75,7 @@ def debug_sections(file: DebugFile, elf: Elf) -> DebugSections:
     bases = layout(file)
     arrays = {}
     for name in NAMES:
-        section = file.section(f".debug_{name}") or file.section(f".zdebug_{name}")
+        section = section_of(file, name)
         array = np.zeros(0, dtype=np.uint8)
         if section is not None and section.kind != SHT_NOBITS:
             array = _bytes_of(file, section)
@@ -83,6 +84,16 @@ def debug_sections(file: DebugFile, elf: Elf) -> DebugSections:
         array.flags.writeable = False
         arrays[name] = array
     return DebugSections(str(file.path), arrays)
+
+
+def section_of(file: DebugFile, name: str) -> FileSection | None:
+    """The section .debug_NAME of a file; None when there is none.
+
+    In a relocatable file made with -fdebug-types-section every type unit has a .debug_info of its
+    own, in a section group; the functions are in the one that is in no group.
+    """
+    found = [s for s in file.sections if s.name in (f".debug_{name}", f".zdebug_{name}")]
+    return min(found, key=lambda s: (s.flags & SHF_GROUP, s.index), default=None)
 
 
 def _bytes_of(file: DebugFile, section: FileSection) -> U8:
@@ -141,7 +152,7 @@ def _relocated(
     file: DebugFile, elf: Elf, section: FileSection, array: U8, bases: dict[int, int]
 ) -> U8:
     """A copy of a section's bytes with the file's relocations of it applied."""
-    table = file.section(f".rela{section.name}")
+    table = next((s for s in file.sections if s.kind == SHT_RELA and s.info == section.index), None)
     if table is None or not table.size:
         return array
     known = KINDS.get(elf.machine)

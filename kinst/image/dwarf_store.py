@@ -2,9 +2,9 @@
 
 Layout: magic, length of the header, checksum of the header, the header (JSON: the key that the
 arrays were made for, the arrays' checksum, and each one's type, offset and length), the arrays
-(8-byte aligned), the magic again.  All of it is summed up when a file is opened: CRC-32 of a whole
-kernel's 40 MB takes 13 ms.  A file is written under another name and renamed when all of it is on disk,
-so that readers see a whole file and of two writers the later one wins.
+(8-byte aligned), the magic again.  All of it is summed up when a file is opened: CRC-32 of a
+whole kernel's 40 MB takes 13 ms.  A file is written under another name and renamed when all of it
+is on disk, so that readers see a whole file and of two writers the later one wins.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from kinst.core.errors import KinstError
-from kinst.image.dwarf_file import ET_REL, DebugFile, layout, open_file
+from kinst.image.dwarf_file import ET_REL, SHT_RELA, DebugFile, layout, open_file
 from kinst.image.dwarf_sections import AARCH64, RELOCATION, X86_64
 from kinst.image.elf import SHF_EXECINSTR, SHN_UNDEF, Elf, Section, Symbols, open_elf
 
@@ -74,7 +74,8 @@ class PlacedElf(Elf):
             return self._code[section.index]
         known = BRANCHES.get(self.machine)
         code = bytearray(self.data(section))
-        table = self._file.section(f".rela{section.name}")
+        tables = [s for s in self._file.sections if s.kind == SHT_RELA and s.info == section.index]
+        table = tables[0] if tables else None
         raw = self._file.bytes_of(table) if table else b""
         if raw and known is None:
             raise KinstError(

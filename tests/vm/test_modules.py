@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,33 @@ def test_a_debug_file_of_another_build(prepared: Prepared, tmp_path: Path) -> No
     ).good()  # fmt: skip
     assert f"{tmp_path / 'dummy.ko'} (build-id" in done.err and "skipped" in done.err
     assert re.search(r"calls +[1-9]", done.out)
+
+
+def test_source_lines_of_a_module(prepared: Prepared) -> None:
+    """file:line of every instruction, as addr2line(1) has it; and a line as a probe."""
+    done = kinst(
+        "-l", "-v", "--module", "dummy",
+        "-n", "kinst:dummy:dummy_xmit:", "-n", "kinst:dummy:dummy_setup:",
+    ).good()  # fmt: skip
+    rows = re.findall(r"^ *\d+ +kinst +dummy +(\w+) (\d+)\n\t.*?(?: (\S+):(\d+))?$", done.out, re.M)
+    assert {name for name, *_ in rows} == {"dummy_xmit", "dummy_setup"} and len(rows) > 40
+    (debug,) = prepared.debug.parents[1].rglob("dummy.ko")
+    nm = subprocess.run(["nm", str(debug)], capture_output=True, text=True, check=True).stdout
+    start = {w[2]: int(w[0], 16) for w in map(str.split, nm.splitlines()) if len(w) == 3}
+    addresses = [f"{start[name] + int(at):#x}" for name, at, *_ in rows]
+    shown = subprocess.run(
+        ["addr2line", "-e", str(debug), "-j", ".text", *addresses],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    expected = [line.split(" (")[0].rpartition("/")[2] for line in shown.splitlines()]
+    found = [f"{file.rpartition('/')[2]}:{line}" for _, _, file, line in rows]
+    assert found == expected
+    file, line = next((f, n) for name, _, f, n in rows if name == "dummy_xmit" and "dummy.c" in f)
+    wanted = [at for name, at, f, n in rows if (name, f, n) == ("dummy_xmit", file, line)]
+    hit = kinst(
+        "-q", "--module", "dummy", "-c", TRAFFIC,
+        "-n", f'kinst:dummy:dummy_xmit:@{line} {{ @[probename] = count(); }}',
+        "-n", 'END { printa("%s %@d\\n", @); }',
+    ).good()  # fmt: skip
+    counted = dict(re.findall(r"^(\d+) (\d+)$", hit.out, re.M))
+    assert set(counted) <= set(wanted) and all(int(n) > 0 for n in counted.values()) and counted
