@@ -55,6 +55,18 @@ def no_modules(name: str) -> None:
     return None
 
 
+def stem_of(function: Function) -> str:
+    """The name in the debug information: name@2 and name.isra.0 are name there."""
+    return function.name.partition("@")[0].partition(".")[0]
+
+
+def _holding(dies: Sequence[FunctionDie], address: int) -> FunctionDie | None:
+    """The first of them whose code holds an address of the index."""
+    return next(
+        (die for die in dies if any(low <= address < high for low, high in die.ranges)), None
+    )
+
+
 class SourceLines:
     """Lines of functions of the kernel proper, and of its modules by their debug files."""
 
@@ -85,15 +97,10 @@ class SourceLines:
         if function.address not in self._dies:
             file = self._file(function)
             linked = file.back(function.address)
-            # name@2 and name.isra.0 are name in the debug information.
-            stem = function.name.partition("@")[0].partition(".")[0]
-            self._dies[function.address] = next(
-                (
-                    die
-                    for die in (file.index.functions(stem) if linked is not None else ())
-                    if any(low <= linked < high for low, high in die.ranges)
-                ),
-                None,
+            self._dies[function.address] = (
+                None
+                if linked is None
+                else _holding(file.index.functions(stem_of(function)), linked)
             )
         return self._dies[function.address]
 
