@@ -10,7 +10,7 @@ from fnmatch import translate
 from functools import cached_property
 from typing import Protocol
 
-from kinst.core.errors import KinstError
+from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Flow, Instruction, Isa
 from kinst.core.probe import Function
 
@@ -88,12 +88,19 @@ class RunningKernel:
         """See core.kernel.Kernel.instructions."""
         known = self._instructions.get(function.address)
         if known is None:
-            code = self._target.read(function.address, function.size)
+            code = self._read(function)
             known = tuple(self.isa.decode(code, function.address))
             self._instructions[function.address] = known
             self._unsafe.update(self.isa.unsafe(known))
             self._code[function.address] = code
         return known
+
+    def _read(self, function: Function) -> bytes:
+        """Its live bytes; none where the kernel has unmapped them (code that only boots)."""
+        try:
+            return self._target.read(function.address, function.size)
+        except TargetError:
+            return b""
 
     def flows(self, function: Function) -> Sequence[Flow]:
         """See core.kernel.Kernel.flows."""

@@ -207,7 +207,10 @@ def _leaves(within: _Walk, table: int, level: int, base: int, rights: _Rights) -
 
 def free_slots(read: Read, root: Root, low: int, high: int) -> list[int]:
     """Virtual addresses in [low, high) of 2 MB slots that are free in tables that exist."""
-    return [at for base, table in _tables(read, root, low, high) for at in _free(read, base, table)]
+    slots = (
+        at for base, table in _tables(read, root, low, high) for at in _free(read, base, table)
+    )
+    return [at for at in slots if low <= at and at + LEAF_SIZE <= high]
 
 
 def _free(read: Read, base: int, table: int) -> Iterator[int]:
@@ -216,7 +219,7 @@ def _free(read: Read, base: int, table: int) -> Iterator[int]:
 
 
 def _tables(read: Read, root: Root, low: int, high: int) -> list[tuple[int, int]]:
-    """(first address, physical address) of the tables of 2 MB entries in [low, high)."""
+    """(first address, physical address) of the tables of 2 MB entries that touch [low, high)."""
     found = [(_base(root.levels), root.physical)]
     for level in range(root.levels, 2, -1):
         size = 1 << _shift(level)
@@ -228,7 +231,7 @@ def _tables(read: Read, root: Root, low: int, high: int) -> list[tuple[int, int]
                 if at < high and at + size > low and entry & VALID and entry & TABLE:
                     below.append((at, entry & _ADDRESS))
         found = below
-    return [(at, table) for at, table in found if low <= at and at + (1 << _shift(3)) <= high]
+    return found
 
 
 def slot_free(read: Read, root: Root, address: int) -> bool:

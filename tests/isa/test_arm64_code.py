@@ -1,0 +1,135 @@
+"""arm64: D conditions of branches, LLVM's preserve-most convention, and the kernel's page-table
+root, each against something else than kinst."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import llvmlite.binding as llvm
+import pytest
+from emulated_arm64 import NAMES, SCRATCH, Machine, random_state
+
+from kinst.codegen.objectfile import read_object
+from kinst.isa import load
+from kinst.isa.arm64 import paging
+
+ISA = load("arm64")
+TEXT = 0xFFFF_8000_0801_0000
+INDEX = {r.d_name: r.index for r in ISA.registers}
+WORDS = [0x54000100 | condition for condition in range(14)]  # b.cond
+WORDS += [0x34000105, 0xB4000105, 0x35000105, 0xB5000105, 0xB400011F]  # cbz, cbnz; cbz xzr
+WORDS += [0x36180105, 0xB6F80105, 0x37F80105, 0xB7000105]  # tbz, tbnz
+
+
+def value(condition: str, regs: dict[int, int]) -> bool:
+    """The D expression's value, in Python's words."""
+    text = re.sub(r"regs\[(R_\w+)\]", lambda m: str(regs[INDEX[m.group(1)]]), condition)
+    return bool(eval(text.replace("&&", " and ").replace("||", " or ")))
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_conditions_say_what_the_processor_does(word: int) -> None:
+    code = word.to_bytes(4, "little")
+    machine = Machine(TEXT, code + bytes(60))
+    flow = ISA.flow(code, TEXT)
+    assert flow.kind == "branch" and flow.target == TEXT + 32
+    rng = random.Random(word)
+    for _ in range(32):
+        state = random_state(rng)
+        regs = {n: state.registers[name] for n, name in enumerate(NAMES)}
+        regs[INDEX["R_PSTATE"]] = state.registers["pstate"]
+        taken = machine.run(state, TEXT, (TEXT, TEXT + 4)).registers["pc"] == flow.target
+        assert value(flow.condition, regs) == taken
+        assert value(flow.otherwise, regs) == (not taken)
+
+
+IR = """
+target triple = "aarch64-unknown-none"
+define preserve_mostcc void @entry(i64 %a, i64 %b) {
+  %x = mul i64 %a, %b
+  %r = call i64 inttoptr (i64 CALLEE to ptr)(i64 %a, i64 %b, i64 %x)
+  %p = inttoptr i64 %b to ptr
+  %s = add i64 %r, %x
+  store i64 %s, ptr %p
+  ret void
+}
+"""
+
+
+def test_what_llvms_convention_keeps() -> None:
+    """The trampoline saves x0 to x8, x16, x17 and x30: code in this convention keeps all else,
+    even where it calls C functions, which may change x0 to x17."""
+    callee = SCRATCH + 0x1000
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    module = llvm.parse_assembly(IR.replace("CALLEE", str(callee)))
+    target = llvm.Target.from_triple(ISA.triple).create_target_machine(
+        features=ISA.cpu_features, opt=2, reloc="static", codemodel="small"
+    )
+    module.get_function("entry").add_function_attribute("nounwind")
+    found = read_object(target.emit_object(module))
+    machine = Machine(TEXT, bytes(64))
+    machine.write_code(SCRATCH, found.code)
+    spoil = [0x92800000 | n for n in range(18)] + [0xD65F03C0]  # movn xN, #0; ret
+    machine.write_code(callee, b"".join(word.to_bytes(4, "little") for word in spoil))
+    state = random_state(random.Random(5), tame=True)
+    state.registers["x1"] = 0xFFFF_0000_0010_0000  # type: ignore[index]
+    state.registers["x30"] = TEXT + 0x1000  # type: ignore[index]
+    ranges = (SCRATCH, SCRATCH + len(found.code)), (callee, callee + 4096)
+    after = machine.run(state, SCRATCH, *ranges).registers
+    assert after["pc"] == TEXT + 0x1000 and after["sp"] == state.registers["sp"]
+    for number in (*range(9, 16), *range(18, 30)):
+        assert after[f"x{number}"] == state.registers[f"x{number}"], number
+
+
+SWAPPER = 0x4158_F000
+CONTROL = 16 << 16 | 16 | 2 << 30  # TCR_EL1: 48-bit addresses, 4 KB granule
+
+
+@pytest.mark.parametrize(
+    ("root", "vectors", "state"),
+    [
+        (SWAPPER | 0x2 << 48, 0xFFFF_A45D_2D81_0800, 5),  # in the kernel
+        (SWAPPER | 0x3 << 48, 0xFFFF_A45D_2D81_0800, 0),  # in user mode, the kernel mapped
+        (SWAPPER - 0x2000 | 0x3 << 48, 0xFFFF_FBFF_FDBF_7800, 0),  # unmapped
+        (SWAPPER - 0x2000 | 0x3B << 48, 0xFFFF_FBFF_FDBF_7800, 5),  # just about to return there
+        (SWAPPER | 0x3A << 48, 0xFFFF_FBFF_FDBF_7800, 5),  # a little earlier
+    ],
+)
+def test_the_kernels_root(root: int, vectors: int, state: int) -> None:
+    """Values as QEMU's stub gave them of a running guest."""
+    registers = {"TTBR1_EL1": root, "TCR_EL1": CONTROL, "VBAR": vectors, "cpsr": state}
+    assert paging.root_of(registers) == paging.Root(SWAPPER, 4)
+    assert paging.in_user_mode(registers) == (state == 0)
+
+
+def test_a_leaf_is_mapped_and_found() -> None:
+    """Tables by hand: bits 47:39, 38:30, 29:21 of the address; D8.3 of the manual."""
+    memory = bytearray(1 << 16)
+    near = 0xFFFF_8000_0800_0000
+    new = near - (2 << 20)
+
+    def put(at: int, word: int) -> None:
+        memory[at : at + 8] = word.to_bytes(8, "little")
+
+    put(0x1000 + 8 * 256, 0x2003)
+    put(0x2000, 0x3003)
+    put(0x3000 + 8 * 64, 0x4020_0000 | 0x40000000000781 | 1 << 50)  # guarded, read-only text
+
+    def read(at: int, size: int) -> bytes:
+        return bytes(memory[at : at + size])
+
+    root = paging.Root(0x1000, 4)
+    text = paging.walk(read, root, near + 0x1234)
+    assert text is not None and text.executable and not text.writable and not text.user
+    assert paging.find_text(read, root) == near
+    assert paging.slot_free(read, root, new) and not paging.slot_free(read, root, near)
+    assert new in paging.free_slots(read, root, near - (64 << 20), near + (64 << 20))
+    entry = paging.leaf_entry(0x8000_0000, text)
+    for at, data in paging.make_leaf(read, root, new, entry, lambda: 0) or []:
+        memory[at : at + len(data)] = data
+    leaf = paging.walk(read, root, new + 0x4567)
+    assert leaf is not None and leaf.writable and leaf.executable and not leaf.user
+    assert leaf.physical == 0x8000_0000 and leaf.size == 2 << 20
+    assert not leaf.entry & 1 << 50  # trampolines are entered by no bti
