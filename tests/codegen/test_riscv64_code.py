@@ -1,0 +1,49 @@
+"""Clauses compile to plain riscv64 code: nothing but instructions, nothing left to relocate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from codegen_rig import BASE, BUILTINS, CLOCK, NOFAULT, builtin, integer, program, scratch, string
+from codegen_rig import trace as trace_of
+
+from kinst.codegen.compile import compile_target
+from kinst.codegen.machine import target_machine
+from kinst.codegen.records import lay_out_program
+from kinst.core.dtypes import STRING, UINT64
+from kinst.core.target import Access, Facts
+from kinst.dlang import typed as t
+from kinst.isa import load
+
+THREAD = {
+    name: Access(None, (0x10,), access.size, access.signed, access.string, thread=True)
+    for name, access in BUILTINS.items()
+} | {"curthread": Access(None, (), 8, thread=True)}
+FACTS = Facts("Linux", "test", 0, 2, THREAD, NOFAULT, 0, 0, 0, 0, (), CLOCK)
+# 64-bit constants that LLVM would rather load from a section of their own.
+VALUES = (0x123456789ABCDEF0, 0x8080808080808080, 11400714819323198485)
+
+
+def words(code: bytes) -> Iterable[tuple[int, bytes]]:
+    isa = load("riscv64")
+    return ((i.address, i.code) for i in isa.decode(code, BASE))
+
+
+def test_nothing_but_code() -> None:
+    actions: list[t.Action] = [trace_of(integer(value, UINT64)) for value in VALUES]
+    actions += [trace_of(builtin(name)) for name in ("timestamp", "pid", "curthread", "cpu")]
+    actions += [trace_of(builtin("execname", STRING)), trace_of(string(b"text"))]
+    made = program(actions)
+    isa, places = load("riscv64"), scratch()
+    layout = lay_out_program(made, [], 64, places.agg_size)
+    code = compile_target(
+        made, layout, target_machine(isa, FACTS, places), [(0,)], (), BASE + places.sites,
+        BASE + places.text,
+    )  # fmt: skip
+    found = list(words(code.code))
+    assert sum(len(c) for _, c in found) == len(code.code)
+    everything = [int.from_bytes(c, "little") for _, c in found]
+    assert 0xC0102573 & ~0xF80 in {w & ~0xF80 for w in everything}  # rdtime, into any register
+    moved = [w for w in everything if w & 0xF003 == 0x8002 and w >> 2 & 31 == 4]
+    through_tp = [w for w in everything if w & 0x7F == 0x03 and w >> 15 & 31 == 4]
+    assert moved or through_tp
