@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from kinst.codegen.walk import expressions, most_frames
+from kinst.codegen.walk import expressions, most_frames, reads_stack
 from kinst.consumer.aggregations import AggregationStore
 from kinst.consumer.messages import fault_message, lost_messages
 from kinst.consumer.policies import Kept
@@ -30,6 +30,7 @@ from kinst.session_probes import Enabled
 from kinst.session_program import Compiled
 from kinst.session_report import Report
 from kinst.session_symbols import names_of, symboliser
+from kinst.session_unwind import unwind
 from kinst.wire import native
 
 PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
@@ -52,6 +53,7 @@ class HostRunner:
         self._isa = traced.isa
         self._target = traced.target
         self._facts = traced.facts
+        self._personality = traced.personality
         self._built = built
         self._base = scratch
         self._program = program
@@ -99,7 +101,10 @@ class HostRunner:
             self._caller(enabled, registers),
             lambda name: uses(self._program, enabled, name),
         )
-        self._call(enabled, registers, replace(context, arguments=arguments))
+        stack: tuple[int, ...] = ()
+        if self._personality is not None and reads_stack(self._program, enabled.clauses):
+            stack = unwind(self._isa, self._personality, self._target, registers)
+        self._call(enabled, registers, replace(context, arguments=arguments, stack=stack))
 
 
 @dataclass(slots=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kinst.consumer.stacks import Names, Symbol
+from kinst.core.paths import cache_folder
 from kinst.core.target import Personality
+from kinst.image.dwarf import Index, open_saved
 from kinst.session_machine import Traced
 
 
@@ -32,4 +34,16 @@ def names_of(traced: Traced, indent: int) -> Names:
         function = personality.function_at(address)
         return Symbol(function.module, function.name, function.address) if function else None
 
-    return Names(kernel, indent=indent)
+    slide = personality.facts.slide
+    opened: list[Index | None] = []
+
+    def copies(address: int) -> list[str]:
+        """Of the kernel proper, when its index was made before: it is never made for this."""
+        if not opened:
+            opened.append(open_saved(traced.debug, cache_folder()) if traced.debug else None)
+        index = opened[0]
+        if index is None:
+            return []
+        return [c.function for c in index.copies_at(address - slide & (1 << 64) - 1)]
+
+    return Names(kernel, copies=copies, indent=indent)

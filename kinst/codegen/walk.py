@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from kinst.codegen.machine import Machine
@@ -64,6 +64,16 @@ def unwinding_slots(machine: Machine) -> frozenset[int]:
         return frozenset()
     names = {name for _, name in machine.unwinder.registers}
     return frozenset(r.slot for r in machine.registers if r.d_name in names)
+
+
+def reads_stack(program: typed.Program, clauses: Sequence[int]) -> bool:
+    """Whether one of these clauses has stack() or stackdepth."""
+    return any(
+        (isinstance(e, typed.Stack) and isinstance(e.type, StackType) and not e.type.user)
+        or (isinstance(e, typed.Builtin) and e.name == "stackdepth")
+        for c in clauses
+        for e in expressions(program.clauses[c])
+    )
 
 
 def most_frames(program: typed.Program) -> int:

@@ -251,6 +251,17 @@ def _key(file: DebugFile) -> str:
     return f"{file.build_id or 'none'}-{digest.hexdigest()[:32]}"
 
 
+def open_saved(path: str | Path, cache: Path) -> Index | None:
+    """The index of a file where one was made before; None otherwise, and for damaged files."""
+    try:
+        file = open_file(path)
+        key = _key(file) if file.has_debug else ""
+    except KinstError:
+        return None
+    arrays = dwarf_store.load(cache / f"dwarf-{key}.index", key) if key else None
+    return None if arrays is None else Index(str(file.path), arrays)
+
+
 def open_index(
     file: DebugFile | str | Path,
     cache: Path | None = None,

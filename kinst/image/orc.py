@@ -24,6 +24,8 @@ ENTRY = np.dtype([("sp_offset", "<i2"), ("bp_offset", "<i2"), ("word", "<u2")])
 # ORC_REG_*: what sp_offset is added to.  The indirect ones load from memory first.
 REGISTERS = {2: "R_RDX", 3: "R_RDI", 4: "R_RBP", 5: "R_RSP", 6: "R_R10", 7: "R_R13"}
 
+PREVIOUS_SP = 1  # ORC_REG_PREV_SP: the frame pointer is saved at CFA + bp_offset
+
 
 @dataclass(frozen=True, slots=True)
 class FrameRule:
@@ -42,6 +44,7 @@ class Orc:
     ) -> None:
         self._starts = starts
         self._sp_offset = entries["sp_offset"]
+        self._bp_offset = entries["bp_offset"]
         self._word = entries["word"]
         self._new = new_layout  # of kernel 6.4 and later
 
@@ -64,6 +67,14 @@ class Orc:
         if word >> 8 & 7 != (2 if self._new else 0) or register is None:
             return None
         return FrameRule(register, int(self._sp_offset[index]), -8)
+
+    def saved_frame_pointer(self, address: int) -> int | None:
+        """Where the caller's frame pointer is saved, as an offset from the CFA; None where it is
+        still in its register (or was never there)."""
+        index = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
+        if index < 0 or int(self._word[index]) >> 4 & 15 != PREVIOUS_SP:
+            return None
+        return int(self._bp_offset[index])
 
 
 def open_orc(elf: Elf) -> Orc | None:

@@ -146,6 +146,14 @@ class Linux:
         rule = orc.rule(address if module else address - self._kernel.slide & MASK)
         return None if rule is None else (rule.register, rule.offset, rule.return_address)
 
+    def saved_frame_pointer(self, address: int) -> int | None:
+        """Where the caller's frame pointer is saved, from the CFA, or None."""
+        module = self.modules.at(address)
+        orc = self._orc if module is None else module.orc
+        if orc is None:
+            return None
+        return orc.saved_frame_pointer(address if module else address - self._kernel.slide & MASK)
+
     def page_tables(self) -> int:
         """Address of the top level of the page tables that map the kernel in every context.
         Raises KinstError where the kernel has no symbol for it."""
