@@ -140,7 +140,8 @@ def _layout(compiled: Compiled, parts: Parts) -> ProgramLayout:
         (e.probe.name, e.probe.id, e.clauses) for e in parts.running
     ]
     room = sizes(compiled.options, compiled.program).aggs
-    return lay_out_program(compiled.program, probed, compiled.options.strsize, room)
+    options = compiled.options
+    return lay_out_program(compiled.program, probed, options.strsize, room, options.dynvarsize)
 
 
 def _tell_refused(parts: Parts, report: Report) -> None:

@@ -20,7 +20,9 @@ EXECNAME_SIZE = 32
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Built-in variables of one host-run firing; times in ns."""
+    """Built-in variables of one host-run firing; times in ns.
+
+    interrupt: the kernel's preemption count, see codegen/lower_variables.py."""
 
     cpu: int = 0
     pid: int = 0
@@ -35,6 +37,7 @@ class Context:
     caller: int = 0
     arguments: tuple[int, ...] = ()
     execname: bytes = b""
+    interrupt: int = 0
     stack: tuple[int, ...] = ()
 
 
@@ -60,6 +63,7 @@ def pack(
         (layout.CONTEXT_VTIMESTAMP, context.vtimestamp),
         (layout.CONTEXT_WALLTIMESTAMP, context.walltimestamp),
         (layout.CONTEXT_CALLER, context.caller),
+        (layout.CONTEXT_INTERRUPT, context.interrupt),
     ):
         frame[at + slot] = value & MASK
     for k, value in enumerate(context.arguments):
@@ -196,4 +200,5 @@ def stopped_context(
         walltimestamp=time.time_ns(),
         caller=caller,
         execname=execname,
+        interrupt=value("interrupt"),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kinst.codegen.place_variables import place_variables
 from kinst.codegen.records import literal_keys
 from kinst.codegen.walk import string_table
 from kinst.core.layout import ARENA, PAGE, Scratch, lay_out
@@ -27,15 +28,18 @@ class Sizes:
     ring: int
     aggs: int
     temp: int
+    dynamic: int
 
 
 def sizes(options: Options, program: typed.Program) -> Sizes:
     """ring: bufsize up to a power of two, so that positions wrap by a mask."""
     ring = 1 << max(12, (options.bufsize - 1).bit_length())
     aggs = (options.aggsize + PAGE - 1) & -PAGE if program.aggregations else PAGE
-    strings = max(TEMP, 16 * options.strsize)
+    clause_local = place_variables(program, options.strsize).clause_size
+    strings = max(TEMP, 16 * options.strsize) + clause_local
     temp = (strings + ARENA + options.strsize + PAGE - 1) & -PAGE
-    return Sizes(ring, aggs, temp)
+    dynamic = options.dynvarsize if any(v.is_dynamic for v in program.variables) else 0
+    return Sizes(ring, aggs, temp, dynamic)
 
 
 def scratch_needed(options: Options, program: typed.Program, cpus: int, trampolines: int) -> int:
@@ -44,6 +48,7 @@ def scratch_needed(options: Options, program: typed.Program, cpus: int, trampoli
     trampolines: bytes for code, descriptors and tables."""
     need = sizes(options, program)
     fixed = (cpus + 1) * (need.ring + 2 * need.aggs + need.temp + PAGE)
+    fixed += need.dynamic + place_variables(program, options.strsize).globals_size
     return (fixed + trampolines + LEAF - 1) & -LEAF
 
 
@@ -72,6 +77,7 @@ def place(
         sites_size=descriptors,
         traps_size=PAGE + TABLE_ROOM * len(enabled),
         temp_size=need.temp,
+        dynamic_size=need.dynamic,
     )
 
 

@@ -10,8 +10,10 @@ from functools import partial
 
 import numpy as np
 
+from kinst.codegen.lower_variables import THREAD_PARTS, is_thread_local
 from kinst.codegen.walk import expressions, most_frames, reads_stack
 from kinst.consumer.aggregations import AggregationStore
+from kinst.consumer.dynvars import Cleaner
 from kinst.consumer.messages import fault_message, lost_messages
 from kinst.consumer.policies import Kept
 from kinst.consumer.printer import Printer
@@ -138,9 +140,10 @@ class Timers:
 
 
 def uses(program: typed.Program, enabled: Enabled, name: str) -> bool:
-    """Whether a clause of this probe reads a built-in."""
+    """Whether a clause of this probe reads a built-in, or something made of it."""
     return any(
-        isinstance(e, typed.Builtin) and e.name == name
+        (isinstance(e, typed.Builtin) and e.name == name)
+        or (name in THREAD_PARTS and is_thread_local(e))
         for c in enabled.clauses
         for e in expressions(program.clauses[c])
     )
@@ -170,7 +173,10 @@ class Trace:
         clock = HostClock(traced.personality.clock() if traced.personality else None)
         self._runner = HostRunner(traced, built, placed.memory.native, clock, compiled.program)
         self._rings = Rings(self._view, placed.scratch)
-        self._drainer = Drainer(self._rings)
+        cleaner = Cleaner(
+            self._view, placed.scratch, placed.layout.dynamic, compiled.options.cleanrate
+        )
+        self._drainer = Drainer(self._rings, besides=cleaner.clean)
         options = compiled.options
         self._outlet = Outlet(report, options, partial(names_of, traced))
         self._printer = self._make_printer(compiled, traced)

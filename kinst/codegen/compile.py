@@ -100,6 +100,7 @@ def _check_sizes(program: typed.Program, machine: Machine, layout: ProgramLayout
         ("globals", layout.globals_size, scratch.globals_size),
         ("strings", strings, scratch.strings_size),
         ("aggregations", layout.agg_size, scratch.agg_size),
+        ("dynamic variables", layout.dynamic_size, scratch.dynamic_size),
     ):
         if need > room:
             raise KinstError(f"the program's {what} need {need} bytes, scratch has {room}")
@@ -120,7 +121,13 @@ def lower_program(
     """
     _check_sizes(program, machine, layout)
     offsets, strings = string_table(program)
-    keys = max((a.data_offset - 8 for a in layout.aggregations if a.keys), default=0)
+    keys = max(
+        (
+            *(a.data_offset - 8 for a in layout.aggregations if a.keys),
+            *(8 * d.key_words for d in layout.dynamic),
+        ),
+        default=0,
+    )
     unit = Unit(machine, layout, offsets, keys, makes_pointers(program))
     error = write_error(unit, error_site, [program.clauses[i] for i in error_clauses])
     functions: list[Function] = [error]

@@ -11,8 +11,9 @@ from kinst.core.errors import KinstError
 from kinst.core.layout import ARENA, FAULT_NOSCRATCH, STATE_HEAD
 from kinst.core.records import ProgramLayout
 
-# Working memory of a clause (Scratch.temp): a word for loads, the key of an aggregation, then
-# the strings of one action, one after another.
+# Working memory of a clause (Scratch.temp): a word for loads, the key of an aggregation or of a
+# dynamic variable, clause-local variables that are not in registers, then the strings of one
+# action, one after another.
 TEMP_WORD = 0
 TEMP_KEYS = 64
 
@@ -84,6 +85,8 @@ class Firing:
     in_error: the clause is dtrace:::ERROR's, whose arguments are in the state page.
     text_at: bytes of working memory in use by the strings of this action.
     locals: variables of the firing, by name; each is 0 when the firing begins.
+    this: the clause-local variables that are not in memory, by index.  old: what OldValue is,
+    innermost last.
     """
 
     unit: Unit
@@ -101,6 +104,8 @@ class Firing:
     locals: dict[str, Local] = field(default_factory=dict)
     record_size: int = 0  # of the clause
     kept: Local | None = None  # after speculate(): 0 when the record is to be forgotten
+    this: dict[int, Local] = field(default_factory=dict)
+    old: list[Lowered] = field(default_factory=list)
 
     def scaled(self, area: int, size: int) -> Value:
         """Address of this CPU's part of an area with `size` bytes for each slot."""
@@ -116,6 +121,10 @@ class Firing:
         scratch = self.unit.machine.scratch
         return self.scaled(scratch.temp, scratch.temp_size)
 
+    def clause_memory(self) -> int:
+        """Where clause-local variables begin in working memory."""
+        return TEMP_KEYS + self.unit.key_bytes
+
     def start_action(self, number: int) -> None:
         self.faults.action = number
         self.text_at = 0
@@ -124,7 +133,7 @@ class Firing:
         """Address of room for a string of `size` bytes, until the action ends.
 
         Raises KinstError when the action has used it all up."""
-        at = TEMP_KEYS + self.unit.key_bytes + self.text_at
+        at = self.clause_memory() + self.unit.layout.clause_size + self.text_at
         limit = self._arena_at()
         if at + size > limit:
             raise KinstError(

@@ -11,6 +11,7 @@ from kinst.codegen.lower_builtins import epid
 from kinst.codegen.lower_chill import chill
 from kinst.codegen.lower_expr import lower, truth
 from kinst.codegen.lower_record import commit, fill, reserve
+from kinst.codegen.lower_variables import clear_clause_memory
 from kinst.codegen.records import recorded
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.errors import KinstError
@@ -74,6 +75,7 @@ def write_entry(
     code.store_atomic(code.op("add", before, 1), sequence)
     code.barrier()
     firing = Firing(unit, code, *params, cpu, slot, state, code.local(64), Faults("unused"))
+    clear_clause_memory(firing, clauses)
     for ordinal, clause in enumerate(clauses):
         firing.ordinal = ordinal
         _write_clause(firing, clause, "leave", error)
@@ -177,6 +179,7 @@ def write_error(unit: Unit, site: int, clauses: Sequence[typed.Clause]) -> Funct
     firing = Firing(
         unit, code, const(site), frame, cpu, slot, state, now, Faults("unused"), in_error=True
     )
+    clear_clause_memory(firing, clauses)
     for ordinal, clause in enumerate(clauses):
         firing.ordinal = ordinal
         _write_clause(firing, clause, "leave", code)

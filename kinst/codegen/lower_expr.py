@@ -3,14 +3,15 @@ everything wraps, and shifts are DTrace's, of 64 bits with the count modulo 64."
 
 from __future__ import annotations
 
+from kinst.codegen.fields import size_of
 from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.lower_builtins import bits_of, builtin
-from kinst.codegen.lower_memory import compare_texts, copy_text, load_string, load_word
+from kinst.codegen.lower_memory import compare_texts, load_string, load_word
 from kinst.codegen.lower_speculation import new_speculation
 from kinst.codegen.lower_subr import present, subroutine
 from kinst.codegen.lower_types import bit_field, by_address, symbol
 from kinst.codegen.lower_unwind import stack_depth
-from kinst.codegen.records import size_of
+from kinst.codegen.lower_variables import VARIABLE_NODES, lower_variable
 from kinst.codegen.ssa import Value, const
 from kinst.codegen.walk import register_slot
 from kinst.core.dtypes import StringType
@@ -54,6 +55,8 @@ def truth(firing: Firing, expr: typed.Expr) -> Value:
 
 def lower(firing: Firing, expr: typed.Expr) -> Lowered:
     """The value of any expression; its effects happen in D's order, left to right."""
+    if isinstance(expr, VARIABLE_NODES):
+        return lower_variable(firing, expr, lower)
     match expr:
         case typed.IntConst():
             return const(expr.value, bits_of(expr.type))
@@ -69,12 +72,6 @@ def lower(firing: Firing, expr: typed.Expr) -> Lowered:
             return builtin(firing, expr.name, expr.type)
         case typed.RegisterRead():
             return _register(firing, expr)
-        case typed.GlobalRead():
-            return _read_global(firing, expr.variable)
-        case typed.Assign():
-            return _assign(firing, expr)
-        case typed.Step():
-            return _step(firing, expr)
         case typed.Unary():
             return _unary(firing, expr)
         case typed.Binary():
@@ -125,39 +122,6 @@ def _register(firing: Firing, expr: typed.RegisterRead) -> Value:
         firing.faults.add(code, bad, FAULT_ILLOP, wide)
         address = code.op("add", firing.frame, offset)
     return code.convert(code.load(64, address), bits_of(expr.type), signed=False)
-
-
-def _global(firing: Firing, variable: typed.Variable) -> Value:
-    machine = firing.unit.machine
-    offset = firing.unit.layout.variables[variable.index]
-    return const(machine.address(machine.scratch.globals + offset))
-
-
-def _read_global(firing: Firing, variable: typed.Variable) -> Lowered:
-    address = _global(firing, variable)
-    if isinstance(variable.type, StringType):
-        return Text(address, size_of(variable.type, firing.unit.layout.strsize))
-    return firing.code.load(bits_of(variable.type), address)
-
-
-def _assign(firing: Firing, expr: typed.Assign) -> Lowered:
-    address = _global(firing, expr.variable)
-    if isinstance(expr.variable.type, StringType):
-        size = size_of(expr.variable.type, firing.unit.layout.strsize)
-        copy_text(firing, text(firing, expr.value), address, size)
-        return Text(address, size)
-    value = scalar(firing, expr.value)
-    firing.code.store(value, address)
-    return value
-
-
-def _step(firing: Firing, expr: typed.Step) -> Value:
-    address = _global(firing, expr.variable)
-    bits = bits_of(expr.variable.type)
-    old = firing.code.load(bits, address)
-    new = firing.code.op("add", old, expr.by)
-    firing.code.store(new, address)
-    return firing.code.convert(old if expr.post else new, bits_of(expr.type), signed=True)
 
 
 def _unary(firing: Firing, expr: typed.Unary) -> Value:

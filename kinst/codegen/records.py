@@ -6,18 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kinst.codegen.buckets import data_words
-from kinst.core.dtypes import (
-    ArrayType,
-    DType,
-    DumpType,
-    FloatType,
-    IntType,
-    PointerType,
-    StackType,
-    StringType,
-    StructType,
-    SymbolType,
-)
+from kinst.codegen.fields import place, up
+from kinst.codegen.place_variables import lay_out_dynamic, place_variables
+from kinst.core.dtypes import DType, IntType, PointerType
 from kinst.core.errors import KinstError
 from kinst.core.layout import RECORD_HEADER
 from kinst.core.probe import ProbeName
@@ -29,7 +20,6 @@ from kinst.core.records import (
     ProgramLayout,
 )
 from kinst.dlang import typed
-from kinst.dlang.convert import size_of as plain_size
 
 # A probe with its id and the clauses that it runs (indexes, in program order).
 Probed = tuple[ProbeName, int, tuple[int, ...]]
@@ -40,48 +30,6 @@ _PARTS = {
     "probefunc": "function",
     "probename": "name",
 }
-
-
-def size_of(type_: DType, strsize: int) -> int:
-    """Bytes of a stored value of this type."""
-    if isinstance(type_, (IntType, PointerType, StackType, SymbolType)):
-        return type_.size
-    if isinstance(type_, DumpType):
-        return type_.size
-    if isinstance(type_, StringType):
-        return min(type_.size, strsize) if type_.size else strsize
-    if isinstance(type_, (StructType, ArrayType, FloatType)):
-        return plain_size(type_, strsize)
-    raise KinstError(f"a value of type {type_} cannot be recorded")
-
-
-def _align(type_: DType) -> int:
-    if isinstance(type_, (StackType, SymbolType)):
-        return 8
-    if isinstance(type_, (StructType, ArrayType, FloatType)):
-        return 8
-    return type_.size if isinstance(type_, (IntType, PointerType)) else 1
-
-
-def _up(offset: int, align: int) -> int:
-    return (offset + align - 1) & -align
-
-
-def _place(
-    types: Sequence[DType], at: int, strsize: int, bounds: Sequence[int] = ()
-) -> tuple[tuple[Field, ...], int]:
-    """Fields one after another from `at`, and the end.
-
-    bounds: bytes that are enough for each one if it is a string."""
-    found = []
-    for i, type_ in enumerate(types):
-        at = _up(at, _align(type_))
-        size = size_of(type_, strsize)
-        if bounds and isinstance(type_, StringType):
-            size = min(size, bounds[i])
-        found.append(Field(at, size, type_))
-        at += size
-    return tuple(found), at
 
 
 def recorded(action: typed.Action) -> tuple[typed.Expr, ...] | None:
@@ -110,9 +58,9 @@ def _lay_out_clause(clause: typed.Clause, strsize: int) -> ClauseLayout:
     for action in clause.actions:
         values = recorded(action)
         records = records or values is not None
-        placed, at = _place([v.type for v in values or ()], at, strsize)
+        placed, at = place([v.type for v in values or ()], at, strsize)
         fields.append(placed)
-    return ClauseLayout(clause.index, _up(at, 8) if records else 0, tuple(fields))
+    return ClauseLayout(clause.index, up(at, 8) if records else 0, tuple(fields))
 
 
 def _literal(expr: typed.Expr) -> KeyValue | None:
@@ -203,17 +151,6 @@ def _constant_at_all(program: typed.Program, index: int) -> bool:
     )
 
 
-def _variables(program: typed.Program, strsize: int) -> tuple[tuple[int, ...], int]:
-    offsets = [0] * (1 + max((v.index for v in program.variables), default=-1))
-    at = 0
-    for variable in program.variables:
-        # Strings on 8 too: they are copied a word at a time where they can be.
-        at = _up(at, max(_align(variable.type), 8 if isinstance(variable.type, StringType) else 1))
-        offsets[variable.index] = at
-        at += size_of(variable.type, strsize)
-    return tuple(offsets), _up(at, 8)
-
-
 def _key_bounds(
     program: typed.Program, probes: Sequence[Probed], index: int, keys: int
 ) -> list[int]:
@@ -259,8 +196,8 @@ def _hashed(
     program: typed.Program, probes: Sequence[Probed], aggregation: typed.Aggregation, strsize: int
 ) -> _Shape:
     bounds = _key_bounds(program, probes, aggregation.index, len(aggregation.keys))
-    keys, end = _place(aggregation.keys, 8, strsize, bounds)
-    return _Shape(aggregation, keys, _up(end, 8), 8 * data_words(aggregation.function), None)
+    keys, end = place(aggregation.keys, 8, strsize, bounds)
+    return _Shape(aggregation, keys, up(end, 8), 8 * data_words(aggregation.function), None)
 
 
 def _shapes(
@@ -296,7 +233,7 @@ def _capacities(shapes: Sequence[_Shape], agg_size: int) -> list[int]:
     if used > agg_size:
         raise KinstError(
             f"the aggregations need {used} bytes for each CPU, aggsize is {agg_size}",
-            f"-x aggsize={_up(used, 4096)}",
+            f"-x aggsize={up(used, 4096)}",
         )
     found = []
     for shape in shapes:
@@ -306,19 +243,24 @@ def _capacities(shapes: Sequence[_Shape], agg_size: int) -> list[int]:
             raise KinstError(
                 f"@{shape.aggregation.name} needs entries of {shape.entry_size} bytes, aggsize"
                 f" {agg_size} leaves {max(share, 0)}",
-                f"-x aggsize={_up(64 * need, 4096)} or a smaller strsize",
+                f"-x aggsize={up(64 * need, 4096)} or a smaller strsize",
             )
         found.append(shape.entries or 1 << (entries.bit_length() - 1))
     return found
 
 
 def lay_out_program(
-    program: typed.Program, probes: Sequence[Probed], strsize: int, agg_size: int
+    program: typed.Program,
+    probes: Sequence[Probed],
+    strsize: int,
+    agg_size: int,
+    dynvarsize: int = 1 << 20,
 ) -> ProgramLayout:
     """Where clauses put what they write.
 
     probes: every probe that will run a clause, with its id and clause indexes.  strsize: bytes
     of a string with its NUL.  agg_size: bytes of one half of one CPU's aggregation area.
+    dynvarsize: bytes for the dynamic variables.
     Raises KinstError when the aggregations do not fit.
     """
     shapes = _shapes(program, probes, strsize, agg_size)
@@ -340,10 +282,11 @@ def lay_out_program(
         counters += 8 * capacity if counted else 0
         if shape.constant:
             site_keys.update(shape.constant.entries)
-    variables, globals_size = _variables(program, strsize)
+    variables = place_variables(program, strsize)
     constants = tuple(s.aggregation.index for s in shapes if s.constant)
     return ProgramLayout(
         tuple(_lay_out_clause(clause, strsize) for clause in program.clauses),
-        tuple(aggregations), variables, globals_size, agg_size, strsize, constants, site_keys,
-        counters,
+        tuple(aggregations), variables.offsets, variables.globals_size, agg_size, strsize,
+        constants, site_keys, counters, variables.clause_size,
+        lay_out_dynamic(program, strsize, dynvarsize),
     )  # fmt: skip

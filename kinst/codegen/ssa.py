@@ -113,6 +113,25 @@ class Function:
     def store_atomic(self, value: Value, address: Value, ordering: str = "monotonic") -> None:
         self._line(f"store atomic {value}, {self._pointer(address)} {ordering}, align 8")
 
+    def fence(self, ordering: str) -> None:
+        """acquire or release, as C11's atomic_thread_fence."""
+        self._line(f"fence {ordering}")
+
+    def exchange_if(self, address: Value, expected: Value, new: Value) -> Value:
+        """Whether the u64 at address was `expected` and now is `new` (i1), as one access."""
+        pointer = self._pointer(address)
+        pair = f"cmpxchg {pointer}, {expected}, {new} acq_rel monotonic, align 8"
+        name = "%" + self.fresh()
+        self._line(f"{name} = {pair}")
+        return self._value(1, f"extractvalue {{ i64, i1 }} {name}, 1")
+
+    def change_atomic(self, operation: str, address: Value, by: Value) -> Value:
+        """add, or, and: what was at address (aligned), which becomes `was operation by`."""
+        pointer = self._pointer(address)
+        return self._value(
+            by.bits, f"atomicrmw {operation} {pointer}, {by} acq_rel, align {by.bits // 8}"
+        )
+
     def increment(self, address: Value, by: Value | int = 1) -> None:
         """*address += by, by this CPU alone."""
         self.store(self.op("add", self.load(64, address), by), address)

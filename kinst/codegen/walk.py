@@ -32,6 +32,11 @@ def expressions(clause: typed.Clause) -> Iterator[typed.Expr]:
     yield from _nodes(clause.actions)
 
 
+def within(expr: typed.Expr) -> Iterator[typed.Expr]:
+    """An expression and all in it."""
+    yield from _nodes(expr)
+
+
 def string_table(program: typed.Program) -> tuple[dict[bytes, int], bytes]:
     """(offset of each literal in the strings area, the bytes of that area)."""
     offsets: dict[bytes, int] = {}

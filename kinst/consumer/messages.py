@@ -67,6 +67,13 @@ def lost_messages(lost: Sequence[Lost], cpus: int) -> list[str]:
         if one.nested:
             probes = _plural(one.nested, "probe")
             messages.append(f"kinst: {probes} dropped on {cpu}: it was already in a probe")
+    for count, where in (
+        (sum(one.dynamic for one in lost), ""),
+        (sum(one.dirty for one in lost), " with non-empty dirty list"),
+        (sum(one.rinsing for one in lost), " with non-empty rinsing list"),
+    ):
+        if count:
+            messages.append(f"dtrace: {_plural(count, 'dynamic variable drop')}{where}")
     return messages
 
 

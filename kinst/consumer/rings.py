@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,9 @@ from kinst.core.layout import (
     PAGE,
     STATE_AGG_DROPS,
     STATE_DROPS,
+    STATE_DYNAMIC_DIRTY,
+    STATE_DYNAMIC_DROPS,
+    STATE_DYNAMIC_RINSING,
     STATE_ERRORS,
     STATE_HEAD,
     STATE_NESTED,
@@ -53,6 +57,8 @@ class Lost:
     nested: probes that fired while the CPU was in a probe.  errors: faults (not lost records).
     speculative: records without room in their speculation.  unavailable: speculation() calls that
     found none free.
+    dynamic, dirty, rinsing: assignments without room for a dynamic variable; dirty and rinsing
+    ones where freed room was not clean yet.
     """
 
     slot: int
@@ -62,6 +68,9 @@ class Lost:
     errors: int
     speculative: int = 0
     unavailable: int = 0
+    dynamic: int = 0
+    dirty: int = 0
+    rinsing: int = 0
 
 
 def words(view: memoryview | Bytes, size: int) -> npt.NDArray[np.uint64]:
@@ -112,6 +121,7 @@ class Rings:
         fields = (
             STATE_DROPS, STATE_AGG_DROPS, STATE_NESTED, STATE_ERRORS,
             STATE_SPEC_DROPS, STATE_SPEC_FAILED,
+            STATE_DYNAMIC_DROPS, STATE_DYNAMIC_DIRTY, STATE_DYNAMIC_RINSING,
         )  # fmt: skip
         for slot in range(self.slots):
             deltas = []
@@ -132,11 +142,18 @@ class Drainer:
     """
 
     def __init__(
-        self, rings: Rings, *, every: float = DRAIN_SECONDS, limit: int = PENDING_LIMIT
+        self,
+        rings: Rings,
+        *,
+        every: float = DRAIN_SECONDS,
+        limit: int = PENDING_LIMIT,
+        besides: Callable[[], None] | None = None,
     ) -> None:
+        """every: seconds.  besides: what the thread also calls, each time."""
         self._rings = rings
         self._every = every
         self._limit = limit
+        self._besides = besides
         self._queue: deque[Chunk] = deque()
         self._pending = 0
         self._lock = threading.Lock()
@@ -165,6 +182,8 @@ class Drainer:
         try:
             while not self._stop.wait(self._every):
                 self._sweep()
+                if self._besides is not None:
+                    self._besides()
         except Exception as error:  # handed to the caller of batch(), in its own thread
             self._error = error
             self._ready.set()

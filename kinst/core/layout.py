@@ -5,7 +5,7 @@ here are from its start.  All integers are little-endian.
 
     0              header page: activity, active aggregation half (HEADER_*)
     per CPU        one state page each (STATE_*), then ring, then aggregation halves, temp
-    globals, strings, site descriptors, trap table, text
+    globals, strings, site descriptors, trap table, dynamic variables, text
 
 CPU slot n_cpus (one past the target's last) belongs to code that kinst runs on the host.
 """
@@ -37,6 +37,9 @@ STATE_AGG_DROPS = 40  # u64: aggregation updates lost for want of table space
 STATE_ERRORS = 48  # u64: faults (each also fires dtrace:::ERROR)
 STATE_RANDOM = 512  # u64: of this CPU's rand(); 0 before its first call
 STATE_FAULT = 56  # u64 x 4: last fault, for dtrace:::ERROR: epid, action, kind, value
+STATE_DYNAMIC_DROPS = 128  # u64: assignments lost for want of dynamic variable space
+STATE_DYNAMIC_DIRTY = 136  # u64: of those, the ones where freed space was not clean yet
+STATE_DYNAMIC_RINSING = 144  # u64: and those where it was being cleaned
 
 STATE_SPEC_DROPS = 528  # u64: records lost for want of room in a speculation
 STATE_SPEC_FAILED = 536  # u64: speculation() without a free slot
@@ -100,7 +103,8 @@ CONTEXT_WALLTIMESTAMP = 9
 CONTEXT_CALLER = 10
 CONTEXT_ARGS = 11  # ten u64
 CONTEXT_EXECNAME = 21  # 32 bytes, NUL-terminated
-CONTEXT_SLOTS = 25
+CONTEXT_INTERRUPT = 25  # the kernel's preemption count, see codegen/lower_variables.py
+CONTEXT_SLOTS = 26
 # Behind them: how many frames the host found on the stack, and as many words as the program's
 # longest stack() asks for: those frames, zeros behind.
 CONTEXT_STACK = CONTEXT_SLOTS
@@ -132,6 +136,8 @@ class Scratch:
     traps: int
     traps_size: int
     text: int  # code: clauses, hooks, trampolines, up to size
+    dynamic: int = 0  # dynamic variables
+    dynamic_size: int = 0
 
     def state_of(self, slot: int) -> int:
         return self.state + slot * PAGE
@@ -158,6 +164,7 @@ def lay_out(
     sites_size: int,
     traps_size: int,
     temp_size: int = 16384 + ARENA,
+    dynamic_size: int = 0,
 ) -> Scratch:
     """Place the areas one after another, each on a page; text takes what is left.
 
@@ -179,6 +186,7 @@ def lay_out(
         strings_size,
         sites_size,
         traps_size,
+        dynamic_size,
     ):
         places.append(at)
         at += pages(need)
@@ -188,5 +196,5 @@ def lay_out(
         address, size, cpus,
         places[0], places[1], ring_size, places[2], agg_size, places[3], temp_size,
         places[4], globals_size, places[5], strings_size, places[6], sites_size,
-        places[7], traps_size, at,
+        places[7], traps_size, at, places[8], dynamic_size,
     )  # fmt: skip

@@ -74,9 +74,58 @@ class AggregationLayout:
     counters: int = -1
 
 
+# A bucket of a dynamic variable's table begins with a line of eight words: control and the tags
+# of its entries; the entries follow, one after another.
+DYNAMIC_LINE = 64
+DYNAMIC_ENTRIES = 7
+DYNAMIC_PROBES = 8  # buckets that a key may be in, from its own on
+# Of a control word.
+DYNAMIC_LOCKED = 1  # by the one that inserts into an associative array
+DYNAMIC_PASSED = 2  # an insertion found no room and went on
+# The low bits of a tag; the others are the key's hash.  A free entry's tag is 0.
+DYNAMIC_STATE = 7
+DYNAMIC_BUSY = 1  # taken, its key is being written
+DYNAMIC_LIVE = 2
+DYNAMIC_DIRTY = 3  # freed; a clause that found it before may still use it
+DYNAMIC_RINSING = 4  # free once no clause runs that ran when it became so
+
+
+def bucket_size(entry_size: int) -> int:
+    """Bytes of a bucket; each begins on a line of the cache."""
+    return (DYNAMIC_LINE + DYNAMIC_ENTRIES * entry_size + DYNAMIC_LINE - 1) & -DYNAMIC_LINE
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicLayout:
+    """The table of one dynamic variable (self->x, a[key]), at `area` of the dynamic area.
+
+    keys, value: places in an entry.  A thread-local variable's first key is the thread; its
+    entries are free as soon as they are freed, since no other thread looks for them.
+    """
+
+    index: int
+    area: int
+    buckets: int
+    entry_size: int
+    keys: tuple[Field, ...]
+    value: Field
+    shared: bool
+
+    @property
+    def stride(self) -> int:
+        return bucket_size(self.entry_size)
+
+    @property
+    def key_words(self) -> int:
+        """8-byte words of the keys, gaps included."""
+        return self.value.offset // 8
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramLayout:
-    """variables: offset in the globals area of each Variable, by Variable.index.
+    """variables: offset of each Variable, by Variable.index: in the globals area, or, of a
+    clause-local one that lies in memory, in a clause's working memory behind the keys; -1 where
+    it is in neither.  clause_size: bytes of those.  dynamic: of the dynamic variables.
 
     site_keys: (probe id, aggregation index) -> entry, for constant-key aggregations; in a
     site descriptor the entries follow SITE_HEADER in the order of constant_aggregations.
@@ -91,3 +140,10 @@ class ProgramLayout:
     constant_aggregations: tuple[int, ...]
     site_keys: dict[tuple[int, int], int]
     counters_size: int
+    clause_size: int = 0
+    dynamic: tuple[DynamicLayout, ...] = ()
+
+    @property
+    def dynamic_size(self) -> int:
+        """Bytes of the dynamic area that are used."""
+        return max((d.area + d.buckets * d.stride for d in self.dynamic), default=0)

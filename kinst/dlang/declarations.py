@@ -55,7 +55,7 @@ def _keys(node: tree.Declaration, name: str, scope: Scope) -> tuple[DType, ...]:
     if node.keys is None:
         return ()
     if node.scope == "this":
-        raise no_clause_local_array(name, node.span)
+        raise no_clause_local_array(name, node.span, "D_DECL_LOCASC")
     keys = []
     for number, key in enumerate(node.keys, 1):
         type_ = scope.resolve(key)

@@ -52,8 +52,7 @@ class Options:
     def with_option(self, name: str, value: str | None) -> Options:
         """These options with one changed; value None: the name alone was given.
 
-        Raises KinstError for an unknown option, a bad value, or an option that kinst does
-        not act upon yet.
+        Raises KinstError for an unknown option or a bad value.
         """
         parse = _PARSERS.get(name)
         if parse is None:
@@ -61,17 +60,9 @@ class Options:
             known = f"did you mean {near[0]}?" if near else "known: " + " ".join(sorted(_PARSERS))
             raise KinstError(f"unknown option {name[:40]!r}", known)
         made = parse(name, value)
-        if name in PENDING and made not in PENDING[name]:
-            raise KinstError(f"option {name!r} is not supported yet")
         changed: dict[str, Any] = {name: made}
         return replace(self, **changed)
 
-
-# Options that kinst reads but does not act upon: only these values of them are taken, because
-# they ask for what happens anyhow.  Whoever makes one work removes its line.
-PENDING: dict[str, tuple[object, ...]] = {
-    "dynvarsize": (),
-}
 
 _Value = bool | int | str
 _SIZE = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]{1,25})([kKmMgGtT]?)\Z")

@@ -141,6 +141,10 @@ class _ProgramParser(ExpressionParser):
         if storage in _CLASSES:
             message = "specified storage class not appropriate in D"
             raise DError(message, self.token.span, "D_DECL_BADCLASS")
+        word = self.token.text
+        if storage and word in _STORAGE:
+            message = f"only one storage class allowed in declaration: {storage} {word}"
+            raise DError(message, self.token.span, "D_DECL_CLASS")
         base = self.specifiers()
         if self.at(";"):
             if base.body is None and base.words[0] not in TAGS:

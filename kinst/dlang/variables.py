@@ -183,7 +183,7 @@ def _merged(before: DType, key: typed.Expr) -> DType | None:
     if isinstance(before, IntType) and isinstance(now, IntType):
         return before if same(before, now) else common(before, now)
     if is_string(before) and is_string_like(now):
-        return wider_string(before, now) if is_string(now) else before
+        return wider_string(before, now if is_string(now) else StringType())
     if isinstance(before, PointerType):
         if isinstance(now, PointerType):
             void = is_void_pointer(before) or is_void_pointer(now)
@@ -194,11 +194,6 @@ def _merged(before: DType, key: typed.Expr) -> DType | None:
 
 def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
     return to_string(key) if is_string(type_) else cast(key, type_)
-
-
-def _key_type(type_: DType) -> DType:
-    """Of a key that is not declared: a literal's bound says nothing of other keys."""
-    return StringType() if is_string(type_) else type_
 
 
 def place_to_change(node: tree.Expr, op: str, scope: Scope, check: Check) -> Place:
@@ -223,18 +218,18 @@ def place_to_change(node: tree.Expr, op: str, scope: Scope, check: Check) -> Pla
 
 
 def _create(place: Place, type_: DType, keys: Sequence[typed.Expr], scope: Scope) -> typed.Variable:
-    """Raises DError D_DECL_LOCASC."""
+    """Raises DError D_ARR_LOCAL."""
     if place.keys is None:
         return scope.create(place.name, type_, place.scope)
     if place.scope == "this":
-        raise no_clause_local_array(place.name, place.span)
-    types = scope.keys.setdefault(place.name, tuple(_key_type(k.type) for k in keys))
+        raise no_clause_local_array(place.name, place.span, "D_ARR_LOCAL")
+    types = scope.keys.setdefault(place.name, tuple(k.type for k in keys))
     return scope.create(place.name, type_, place.scope, types)
 
 
-def no_clause_local_array(name: str, span: Span) -> DError:
+def no_clause_local_array(name: str, span: Span, tag: str) -> DError:
     message = f"clause-local variables may not be associative arrays: {name}"
-    return DError(message, span, "D_DECL_LOCASC", "self-> variables may, and int x[5] is an array")
+    return DError(message, span, tag, "self-> variables may, and int x[5] is an array")
 
 
 def step(node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: bool) -> typed.Expr:

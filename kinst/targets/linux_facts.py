@@ -49,7 +49,9 @@ def builtins(kernel: Kernel, btf: Btf) -> dict[str, Access]:
         return replace(thread, offsets=offsets, size=size, signed=signed)
 
     comm = btf.member("task_struct", "comm")
+    counts = preemption_count(kernel, btf, thread)
     return {
+        **({} if counts is None else {"interrupt": counts}),
         "curthread": thread,
         "cpu": number,
         "pid": in_task("tgid"),
@@ -59,6 +61,22 @@ def builtins(kernel: Kernel, btf: Btf) -> dict[str, Access]:
         "gid": in_task("cred", "gid.val", signed=False),
         "execname": replace(thread, offsets=(comm.offset,), size=comm.size, string=True),
     }
+
+
+def preemption_count(kernel: Kernel, btf: Btf, thread: Access) -> Access | None:
+    """Where the kernel notes that it handles an interrupt (include/linux/preempt.h), which
+    thread-local variables ask for; None when it is not found.
+
+    thread: where the current thread's address is."""
+    if kernel.has("pcpu_hot") and btf.has("pcpu_hot", "preempt_count"):
+        return Access(kernel.per_cpu("pcpu_hot") + btf.offset("pcpu_hot", "preempt_count"), (), 4)
+    if kernel.has("__preempt_count"):
+        return Access(kernel.per_cpu("__preempt_count"), (), 4)
+    if btf.has("task_struct", "thread_info") and btf.has("thread_info", "preempt_count"):
+        inside = btf.offset("task_struct", "thread_info")
+        offset = inside + btf.offset("thread_info", "preempt_count")
+        return replace(thread, offsets=(offset,), size=4)
+    return None
 
 
 def online_cpus(kernel: Kernel) -> int:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from kinst.core.errors import KinstError
-from kinst.dlang.options import NAMES, PENDING, Options
+from kinst.dlang.options import NAMES, Options
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,9 @@ def test_unknown_options_are_refused() -> None:
         Options().with_option("bufsiz", "1m")
 
 
-def test_what_is_not_acted_upon_is_refused() -> None:
-    for name in PENDING:
-        with pytest.raises(KinstError, match="not supported yet"):
-            Options().with_option(name, "1000000")
+def test_the_options_of_dynamic_variables() -> None:
+    options = Options().with_option("dynvarsize", "4m").with_option("cleanrate", "50hz")
+    assert (options.dynvarsize, options.cleanrate) == (4 << 20, 20_000_000)
 
 
 def test_the_options_of_buffers_and_speculations() -> None:

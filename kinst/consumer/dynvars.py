@@ -1,0 +1,90 @@
+"""Cleaning of dynamic variables: freed entries of associative arrays become free to be used again.
+
+A clause that found an entry just before another CPU freed it may still read or write it, so an
+entry goes through two lists, as in DTrace: dirty (freed), then rinsing.  A rinsing entry is free
+as soon as every CPU has been seen outside of a clause, or in a later one, after it began to
+rinse; nobody can have found it since it was dirty.
+
+Only this code changes the tag of a dirty or rinsing entry.  On x86 a CPU's stores become visible
+in their order and within far less time than passes between two calls of clean().
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.consumer.rings import words
+from kinst.core.layout import STATE_SEQUENCE, Scratch
+from kinst.core.records import (
+    DYNAMIC_DIRTY,
+    DYNAMIC_LINE,
+    DYNAMIC_RINSING,
+    DYNAMIC_STATE,
+    DynamicLayout,
+)
+
+Tags = npt.NDArray[np.uint64]
+
+
+class Cleaner:
+    """Of the shared tables of one program.  One thread at a time may call clean()."""
+
+    def __init__(
+        self,
+        view: memoryview | npt.NDArray[np.uint8],
+        scratch: Scratch,
+        layouts: tuple[DynamicLayout, ...],
+        rate: int,
+    ) -> None:
+        """rate: ns from one cleaning to the next (option cleanrate)."""
+        self._state = words(view, scratch.size)
+        self._sequences = [
+            (scratch.state_of(slot) + STATE_SEQUENCE) >> 3 for slot in range(scratch.cpus + 1)
+        ]
+        self._tables: list[Tags] = []
+        for layout in layouts:
+            if layout.shared:
+                start = (scratch.dynamic + layout.area) >> 3
+                size = layout.buckets * layout.stride >> 3
+                table = self._state[start : start + size].reshape(layout.buckets, -1)
+                self._tables.append(table[:, 1 : DYNAMIC_LINE // 8])
+        self._rate = rate
+        self._due = 0
+        self._running: list[tuple[int, int]] | None = None
+
+    def clean(self, now: int | None = None) -> None:
+        """One step, when it is due: rinse what is dirty, or free what is rinsed.
+
+        now: monotonic ns."""
+        if not self._tables:
+            return
+        now = time.monotonic_ns() if now is None else now
+        if now < self._due:
+            return
+        self._due = now + self._rate
+        if self._running is None:
+            if self._change(DYNAMIC_DIRTY, DYNAMIC_RINSING):
+                self._running = []
+            return
+        if not self._running:
+            # Whoever is in a clause now may use what began to rinse before.
+            seen = [(at, int(self._state[at])) for at in self._sequences]
+            self._running = [(at, value) for at, value in seen if value & 1]
+        self._running = [(at, v) for at, v in self._running if int(self._state[at]) == v]
+        if not self._running:
+            self._change(DYNAMIC_RINSING, 0)
+            self._running = None
+
+    def _change(self, before: int, after: int) -> int:
+        """Give every tag with this state the other one (0: the whole tag); how many."""
+        count = 0
+        for table in self._tables:
+            rows, columns = np.nonzero((table & np.uint64(DYNAMIC_STATE)) == before)
+            tags = table[rows, columns]
+            keep = np.uint64(0 if not after else ~DYNAMIC_STATE & (1 << 64) - 1)
+            table[rows, columns] = (tags & keep) | np.uint64(after)
+            count += len(rows)
+        return count
