@@ -99,6 +99,5 @@ def test_the_options_of_buffers_and_speculations() -> None:
 
 def test_the_table_is_the_dataclass() -> None:
     assert {f.name for f in dataclasses.fields(Options)} == NAMES
-    assert set(PENDING) <= NAMES
     assert (Options().bufsize, Options().aggsize, Options().strsize) == (4 << 20, 4 << 20, 256)
     assert (Options().switchrate, Options().aggrate) == (10**9, 10**9)
