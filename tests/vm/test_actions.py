@@ -122,12 +122,13 @@ def test_probes_inside_the_unwinder(reads: Path) -> None:
     assert "it was already in a probe" in done.err
 
 
-def test_stop_planted_stacks_are_the_same(reads: Path) -> None:
+def test_stop_planted_stacks_are_the_same(read_path: dict[str, list[Row]], reads: Path) -> None:
     """What kinst unwinds with the kernel's tables is what the kernel's unwinder finds; and
     speculation, tracemem and the dynamic number of its bytes are the same in all ways."""
     program = """
         kinst::vfs_read:19, kinst::read_zero:8 /execname == "reads"/
-        { stack(); trace(stackdepth); tracemem(regs[R_RIP], 8, 4); }
+        { stack(); trace(stackdepth); }
+        kinst::read_zero:8 /execname == "reads"/ { tracemem(regs[R_RIP] + 8, 8, 4); }
         kinst::vfs_read:19 /execname == "reads"/ { self->s = speculation(); }
         kinst::vfs_read:19 /execname == "reads"/ { speculate(self->s); printf("kept %d\\n", pid); }
         kinst::read_zero:8 /self->s/ { commit(self->s); self->s = 0; }"""
@@ -141,6 +142,7 @@ def test_stop_planted_stacks_are_the_same(reads: Path) -> None:
     plain = {way: re.sub(r"kept \d+", "kept", out) for way, out in seen.items()}
     assert plain["jump"].count("vmlinux`ksys_read+") == 6
     assert plain["jump"].count("kept") == 3
-    # read_zero+8 is je rel32: 0f 84 and the distance.
-    assert plain["jump"].count("0: 0f 84 ") == 3
+    rows = {row.offset: row.code for row in read_path["read_zero"]}
+    code = b"".join(rows[at] for at in sorted(rows))[16:20]
+    assert plain["jump"].count(f"0: {code.hex(' ')}  ") == 3
     assert plain["trap"] == plain["jump"] == plain["stop"]
