@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from kinst.codegen.walk import expressions
 from kinst.core.errors import KinstError
@@ -25,6 +26,7 @@ from kinst.dlang.api import (
 from kinst.dlang.options import Options, parse_size
 from kinst.dlang.subroutines import destructive_calls
 from kinst.patch.ways import checked_way
+from kinst.providers.fbt import argument_types
 from kinst.session_cpp import preprocess
 from kinst.session_request import ProgramText, Request
 
@@ -142,6 +144,7 @@ def _checked(
         {r.d_name: r.index for r in isa.registers},
         options.strsize,
         types,
+        arguments=partial(argument_types, types=types) if types is not None else None,
         stackframes=options.stackframes,
         ustackframes=options.ustackframes,
     )

@@ -65,9 +65,9 @@ def _table() -> dict[str, BuiltinVariable]:
 
 VARIABLES = _table()
 
-# Arrays: regs[] is the checker's business; the others are not there yet.
-ARRAYS = frozenset({"regs"})
-ARRAYS_NOT_YET = frozenset({"args", "uregs"})
+# Arrays are the checker's business.
+ARRAYS = frozenset({"args", "regs"})
+ARRAYS_NOT_YET = frozenset({"uregs"})
 VARIABLES_NOT_YET = words(
     "curcpu curlwpsinfo curpsinfo cwd errno execargs inet ipl jid jailname locals root"
     " ucaller ustackdepth zonename usermode"

@@ -64,6 +64,7 @@ def _clause(
     """Statements are checked before the predicate, because they more often create variables;
     if a name is missing there, the predicate goes first (libdtrace's dt_cook_clause)."""
     before = scope.snapshot()
+    scope.patterns = tuple(d.pattern for d in node.descriptions)
     try:
         actions = _actions(node, scope, aggregations)
         predicate = _predicate(node, scope)

@@ -12,7 +12,16 @@ from typing import Any
 
 from kinst.core.dtypes import INT, UINT64, IntType, PointerType, StringType, StructType, VoidType
 from kinst.core.errors import DError, Span
-from kinst.dlang import builtins, inlines, members, speculation, tree, typed, variables
+from kinst.dlang import (
+    arguments,
+    builtins,
+    inlines,
+    members,
+    speculation,
+    tree,
+    typed,
+    variables,
+)
 from kinst.dlang.convert import (
     cast,
     constant,
@@ -78,6 +87,8 @@ def _index(node: tree.Index, scope: Scope) -> typed.Expr:
         return _aggregation(node.base, scope)
     if inlines.is_array(node.base, scope):
         return inlines.value(node.base, node, scope, check)
+    if isinstance(node.base, tree.Name) and node.base.name == "args":
+        return arguments.read(node, scope, check)
     place = variables.place_of(node, scope)
     if place is not None:
         return variables.read(place, scope, check)

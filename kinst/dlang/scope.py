@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from kinst.core.dtypes import DType
 from kinst.core.errors import DError, Span
+from kinst.core.probe import ProbePattern
 from kinst.core.types import TypeSource
 from kinst.dlang import builtins, tree, typed
 from kinst.dlang.ctypes import Types
@@ -17,14 +18,16 @@ from kinst.dlang.ctypes import Types
 class Environment:
     """registers: names such as R_RAX -> the index that regs[] takes; they are constants in D.
     strsize: bytes of a string without a bound of its own (the strsize option).
-    types: the types of the traced kernel, None where there is none.  stackframes, ustackframes:
-    of stack() and ustack() without a number."""
+    types: the types of the traced kernel, None where there is none.
+    stackframes, ustackframes: of stack() and ustack() without a number.
+    arguments: the types of args[] by probe description; None for one that is not one probe's."""
 
     registers: Mapping[str, int] = field(default_factory=dict)
     strsize: int = 256
     types: TypeSource | None = None
     stackframes: int = 20
     ustackframes: int = 100
+    arguments: Callable[[ProbePattern], Sequence[DType] | None] | None = None
 
 
 class Scope:
@@ -40,6 +43,7 @@ class Scope:
     ) -> None:
         self.environment = environment
         self.types = Types(environment.types)
+        self.patterns: tuple[ProbePattern, ...] = ()  # of the clause being checked
         self.variables: dict[str, typed.Variable] = {}
         self.inlines: dict[str, tree.Inline] = {}
         self.bound: dict[str, typed.Expr] = {}

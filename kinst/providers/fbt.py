@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
+from kinst.core.dtypes import INT, DType, VoidType
 from kinst.core.errors import KinstError
 from kinst.core.isa import Flow, Instruction
 from kinst.core.kernel import Argument, Found, Kernel
@@ -26,6 +27,7 @@ from kinst.core.layout import (
     ARGUMENTS,
 )
 from kinst.core.probe import Function, ProbeName, ProbePattern, Site
+from kinst.core.types import TypeSource
 
 NAMES = ("entry", "return")
 MOST = 4000  # functions of one description: beyond it the decoding alone takes a long time
@@ -94,6 +96,23 @@ def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) ->
     if flow.kind != "branch" or (taken and on):
         return ""
     return flow.condition if taken else flow.otherwise
+
+
+def argument_types(pattern: ProbePattern, types: TypeSource) -> Sequence[DType] | None:
+    """The types of args[]: a function's parameters, or the offset and its result.
+
+    None when the description is not that of one function's entry or return.  Raises KinstError
+    where the kernel's types have no such function."""
+    name = pattern.function.split("@")[0]
+    plain = name and not any(c in pattern.function + pattern.module for c in "*?[")
+    if pattern.provider != "fbt" or not plain or pattern.name not in NAMES:
+        return None
+    found = types.function(name, pattern.module)
+    if found is None:
+        raise KinstError(f"the kernel's types have no function {name}")
+    if pattern.name == "entry":
+        return found.parameters
+    return (INT,) if isinstance(found.result, VoidType) else (INT, found.result)
 
 
 class FbtProvider:

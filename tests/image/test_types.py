@@ -1,0 +1,96 @@
+"""D types out of BTF and DWARF, against each other and against what gcc computes."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kinst.core.dtypes import EnumType, StructType
+from kinst.core.paths import cache_folder
+from kinst.image.btf_types import BtfTypes, open_types
+from kinst.image.dwarf import open_index
+from kinst.image.dwarf_dies import Dies
+from kinst.image.dwarf_file import open_file
+from kinst.image.dwarf_sections import debug_sections
+from kinst.image.dwarf_types import DwarfTypes
+from kinst.image.elf import open_elf
+from kinst.targets.fetch import Prepared
+
+SOURCE = """
+#include <stddef.h>
+#include <stdio.h>
+struct inner { char c; short s; };
+enum color { RED = -1, GREEN = 5 };
+struct s {
+    char a; int b; char name[5]; struct inner in[3]; void *p; int (*f)(int, const char *);
+    unsigned x : 3, y : 7; long long w : 33; union { long l; char bytes[4]; }; enum color hue;
+    int (*grid)[4][2]; char tail[];
+} value;
+int main(void)
+{
+    printf("a %d\\nb %d\\nname %d\\nin %d\\np %d\\nf %d\\nl %d\\nbytes %d\\n",
+        (int)offsetof(struct s, a), (int)offsetof(struct s, b), (int)offsetof(struct s, name),
+        (int)offsetof(struct s, in), (int)offsetof(struct s, p), (int)offsetof(struct s, f),
+        (int)offsetof(struct s, l), (int)offsetof(struct s, bytes));
+    printf("hue %d\\ngrid %d\\ntail %d\\nsize %d\\n", (int)offsetof(struct s, hue),
+        (int)offsetof(struct s, grid), (int)offsetof(struct s, tail), (int)sizeof(struct s));
+    return 0;
+}
+"""
+
+
+def dwarf_of(path: Path, module: str, cache: Path | None = None) -> DwarfTypes:
+    file = open_file(path)
+    index = open_index(file, cache)
+    return DwarfTypes(Dies(debug_sections(file, open_elf(path)), index.units), index, module)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_members_are_where_gcc_puts_them(tmp_path: Path, version: int) -> None:
+    source, program = tmp_path / "s.c", tmp_path / "s"
+    source.write_text(SOURCE)
+    command = ["gcc", f"-gdwarf-{version}", "-o", str(program), str(source)]
+    subprocess.run(command, check=True)
+    shown = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
+    wanted = {name: int(at) for name, at in (line.split() for line in shown.splitlines())}
+    types = dwarf_of(program, "s")
+    struct = types.variable("value")
+    assert isinstance(struct, StructType) and struct.size == wanted.pop("size")
+    for name, at in wanted.items():
+        member = struct.member(name)
+        assert member is not None and (member.offset, member.bits) == (at, 0), name
+    spelled = {m.name: str(m.type) for m in struct.members}
+    assert spelled["f"] == "int (*)(int, const char *)" and spelled["grid"] == "int (*)[4][2]"
+    assert spelled["tail"] == "char []" and spelled["in"] == "struct inner [3]"
+    x, y, w = struct.member("x"), struct.member("y"), struct.member("w")
+    assert x and y and w and (x.bits, y.bits, w.bits) == (3, 7, 33)
+    # Behind each other where they fit; w in the 8 bytes that x and y are in.
+    assert y.bit == x.bit + 3 and w.bit == y.bit + 7
+    hue = struct.member("hue")
+    assert hue is not None and isinstance(hue.type, EnumType)
+    assert hue.type.values == (("RED", -1), ("GREEN", 5))
+
+
+STRUCTS = ["task_struct", "file", "sk_buff", "cred", "inode", "tcphdr", "rq", "page", "dentry"]
+
+
+def test_btf_and_dwarf_of_the_kernel_agree(prepared: Prepared) -> None:
+    btf = open_types(open_elf(prepared.debug), "vmlinux", None, cache_folder())
+    assert isinstance(btf, BtfTypes)
+    dwarf = dwarf_of(prepared.debug, "vmlinux", cache_folder())
+    for name in STRUCTS:
+        both = btf.tagged("struct", name), dwarf.tagged("struct", name)
+        assert all(isinstance(s, StructType) and len(s.members) > 4 for s in both)
+        shown = [
+            [(m.name, str(m.type), m.bit, m.bits) for m in s.members]
+            for s in both
+            if isinstance(s, StructType)
+        ]
+        assert shown[0] == shown[1], name
+    prototype = "ssize_t (struct file *, char *, size_t, loff_t *)"
+    assert str(btf.function("vfs_read")) == str(dwarf.function("vfs_read")) == prototype
+    found = btf.enumerator("PIDTYPE_SID")
+    assert found is not None and found[1] == 3 and found[0].name_of(1) == "PIDTYPE_TGID"
+    assert str(dwarf.variable("init_task")) == "struct task_struct"
