@@ -19,7 +19,7 @@ from kinst.consumer.policies import Kept
 from kinst.consumer.printer import Printer
 from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.core.errors import TargetError
-from kinst.core.layout import STATE_FAULT
+from kinst.core.layout import RA_IN_SLOT, STATE_FAULT
 from kinst.core.target import CommandEnded, Gone, Stopped
 from kinst.dlang import typed
 from kinst.dlang.options import Options
@@ -77,7 +77,10 @@ class HostRunner:
         if rule is None or not uses(self._program, enabled, "caller"):
             return 0
         assert self._target is not None
-        at = registers.get(rule.slot, 0) + rule.offset + rule.return_offset
+        base = registers.get(rule.slot, 0)
+        if rule.return_offset == RA_IN_SLOT:
+            return base
+        at = base + rule.offset + rule.return_offset
         return int.from_bytes(self._target.read(at & MASK, 8), "little")
 
     def sample(self, enabled: Enabled, cpu: int) -> None:

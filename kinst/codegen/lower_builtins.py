@@ -28,6 +28,7 @@ from kinst.core.layout import (
     CONTEXT_VTIMESTAMP,
     CONTEXT_WALLTIMESTAMP,
     FAULT_ILLOP,
+    RA_IN_SLOT,
     SITE_ARGUMENTS,
     SITE_CFA_OFFSET,
     SITE_CFA_SLOT,
@@ -136,7 +137,8 @@ def _caller(firing: Firing) -> Value:
     code = firing.code
     slot = code.load(32, code.add(firing.site, SITE_CFA_SLOT))
     begin = code.at
-    known, stack, other, end = (code.fresh(n) for n in ("cfa", "stack", "other", "caller"))
+    names = ("cfa", "saved", "stack", "other", "caller")
+    known, saved, stack, other, end = (code.fresh(n) for n in names)
     code.branch(code.icmp("eq", slot, _NO_SLOT), end, known)
     code.block(known)
     index = code.op("shl", code.convert(slot, 64, signed=False), 3)
@@ -145,6 +147,8 @@ def _caller(firing: Firing) -> Value:
         code.convert(code.load(32, code.add(firing.site, at)), 64, signed=True)
         for at in (SITE_CFA_OFFSET, SITE_RA_OFFSET)
     ]
+    code.branch(code.icmp("eq", offsets[1], RA_IN_SLOT), end, saved)
+    code.block(saved)
     address = code.op("add", code.op("add", base, offsets[0]), offsets[1])
     code.branch(code.icmp("eq", slot, firing.unit.machine.sp_slot), stack, other)
     code.block(stack)
@@ -155,7 +159,7 @@ def _caller(firing: Firing) -> Value:
     far_at = code.at
     code.jump(end)
     code.block(end)
-    return code.phi(64, [(const(0), begin), (near, stack), (far, far_at)])
+    return code.phi(64, [(const(0), begin), (base, known), (near, stack), (far, far_at)])
 
 
 def _argument(firing: Firing, number: int) -> Value:

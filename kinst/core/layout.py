@@ -75,11 +75,13 @@ SITE_FUNCTION = 32
 SITE_NAME = 40
 SITE_CFA_SLOT = 48  # u32 frame slot of the CFA's base register; 0xffffffff: caller unknown
 SITE_CFA_OFFSET = 52  # i32 CFA = frame[slot] + offset
-SITE_RA_OFFSET = 56  # i32 return address is at CFA + this
+SITE_RA_OFFSET = 56  # i32 return address is at CFA + this, or, with RA_IN_SLOT, frame[slot]
 SITE_PAD = 60
 SITE_ARGUMENTS = 64  # arg0 to arg9: u32 ARGUMENT_*, i32 value each
 SITE_KEYS = 144  # u64[]: index of this site's own entry in each constant-key aggregation
 SITE_HEADER = 144
+
+RA_IN_SLOT = -(1 << 31)
 
 # What argN is at a site.
 ARGUMENTS = 10

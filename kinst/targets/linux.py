@@ -15,10 +15,12 @@ from functools import cached_property
 from pathlib import Path
 
 from kinst.core.errors import KinstError
+from kinst.core.layout import RA_IN_SLOT
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
 from kinst.core.target import Clock, Facts
 from kinst.image.btf import Btf, open_btf
+from kinst.image.cfi import Cfi, open_cfi
 from kinst.image.elf import SHF_EXECINSTR, Elf, build_id_in
 from kinst.image.orc import Orc, open_orc
 from kinst.image.tables import KernelTables
@@ -137,9 +139,19 @@ class Linux:
     def _orc(self) -> Orc | None:
         return open_orc(self._kernel.elf)
 
+    @cached_property
+    def _cfi(self) -> Cfi | None:
+        return open_cfi(self._kernel.elf)
+
     def frame_rule(self, address: int) -> tuple[str, int, int] | None:
-        """(base register's D name, offset, return address offset from CFA), or None."""
+        """(base register's D name, offset, return address offset from CFA), or None.
+
+        From ORC where the kernel has it, else from the file's call frame information, in which
+        the return address may still be in its register: then (that register, 0, RA_IN_SLOT).
+        """
         module = self.modules.at(address)
+        if module is None and self._orc is None:
+            return self._cfi_rule(address)
         orc = self._orc if module is None else module.orc
         if orc is None:
             return None
@@ -153,6 +165,18 @@ class Linux:
         if orc is None:
             return None
         return orc.saved_frame_pointer(address if module else address - self._kernel.slide & MASK)
+
+    def _cfi_rule(self, address: int) -> tuple[str, int, int] | None:
+        linked = address - self._kernel.slide & MASK
+        rule = self._cfi.rule(linked) if self._cfi is not None else None
+        if rule is None:
+            return None
+        names = names_of(self._isa).frame_registers
+        if rule.return_at is None:
+            name = names.get(rule.return_register)
+            return None if name is None else (name, 0, RA_IN_SLOT)
+        base = names.get(rule.register)
+        return None if base is None else (base, rule.offset, rule.return_at)
 
     def page_tables(self) -> int:
         """Address of the top level of the page tables that map the kernel in every context.

@@ -6,7 +6,8 @@ include/asm/ftrace.h; checked on the running kernels of Debian 12 (6.1) and 13 (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kinst.core.errors import KinstError
 
@@ -24,6 +25,7 @@ class IsaNames:
     label_size: bytes of a jump label; 0: 2 or 5, as its first byte tells.
     thread_registers: as in Facts; riscv64 has the thread in tp, and in sscratch, which is else 0,
     while user mode has tp for itself.
+    frame_registers: D names, by DWARF number, of the registers from which a caller is found.
     """
 
     trap_hook: str
@@ -35,6 +37,7 @@ class IsaNames:
     before_call_site: int = 0
     label_size: int = 4
     thread_registers: tuple[str, ...] = ()
+    frame_registers: Mapping[int, str] = field(default_factory=dict)
 
 
 ISA_NAMES = {
@@ -47,10 +50,12 @@ ISA_NAMES = {
         # table of planted addresses knows.
         "el1h_64_sync_handler", "pc", 0, ("arch_sys_counter",), "swapper_pg_dir",
         bytes.fromhex("1f2003d5"), before_call_site=4,
+        frame_registers={29: "R_FP", 30: "R_LR", 31: "R_SP"},
     ),
     "riscv64": IsaNames(
         "do_trap_break", "epc", 0, ("riscv_clocksource",), "swapper_pg_dir",
         bytes.fromhex("13000000") * 2, thread_registers=("sscratch", "tp"),
+        frame_registers={1: "R_RA", 2: "R_SP", 8: "R_S0"},
     ),
 }  # fmt: skip
 
