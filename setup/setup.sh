@@ -121,5 +121,10 @@ environment
 # Asked of the cache folder itself, offline; prints only when there was something to fetch.
 $venv/bin/python setup/fetch_kernel.py $isa
 debug_index
+# The other kernels that kinst can boot are fetched when they are first used, and for tests.
+if [ "${1:-}" = test ]; then
+    $venv/bin/python setup/fetch_kernel.py arm64
+    $venv/bin/python setup/fetch_kernel.py riscv64
+fi
 took=$((SECONDS - started))
 [ $took -lt 2 ] || say "done ($took s)"

@@ -16,7 +16,12 @@ from kinst.targets.fetch import Prepared
 from kinst.targets.fetch import prepared as prepared_kernel
 
 _PROGRAMS = Path(__file__).with_name("programs")
-_COMPILE = ("gcc", "-O2", "-static", "-Wall", "-Wextra", "-Werror")
+_FLAGS = ("-O2", "-static", "-Wall", "-Wextra", "-Werror")
+_COMPILERS = {
+    "amd64": "gcc",
+    "arm64": "aarch64-linux-gnu-gcc",
+    "riscv64": "riscv64-linux-gnu-gcc",
+}
 
 _found = prepared_kernel("amd64")
 if _found:
@@ -42,16 +47,23 @@ def guest_program() -> Callable[[str], Path]:
     return _compiled
 
 
-def _compiled(name: str) -> Path:
+@pytest.fixture(scope="session")
+def program_for() -> Callable[[str, str], Path]:
+    """The same for a guest of any ISA: (name, isa) -> program."""
+    return _compiled
+
+
+def _compiled(name: str, isa: str = "amd64") -> Path:
+    compile_ = (_COMPILERS[isa], *_FLAGS)
     source = _PROGRAMS / f"{name}.c"
-    key = hashlib.sha256(" ".join(_COMPILE).encode() + source.read_bytes()).hexdigest()[:16]
+    key = hashlib.sha256(" ".join(compile_).encode() + source.read_bytes()).hexdigest()[:16]
     # The name stays the program's own: the guest shows it as execname.
     program = cache_folder() / "programs" / key / name
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=program.parent) as work:
             made = Path(work) / name
-            command = [*_COMPILE, "-o", str(made), str(source)]
+            command = [*compile_, "-o", str(made), str(source)]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 pytest.fail(f"{source} does not compile:\n{done.stderr}")

@@ -1,0 +1,118 @@
+"""The contract of an instruction set, the same for each of them: kinst's own machine for it
+boots, and what is counted, read and put back there is right.
+
+Programs for the guest are cross-compiled."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from command import Result, counts, guest_script, kinst, warnings
+
+from kinst.targets.fetch import Prepared
+from kinst.targets.fetch import prepared as prepared_kernel
+
+pytestmark = pytest.mark.vm
+
+ISAS = ("amd64", "arm64", "riscv64")
+READS = 100_000
+NAMES = Path(__file__).with_name("functions.txt")
+
+
+@dataclass(frozen=True)
+class Guest:
+    """What one instruction set is tested with."""
+
+    isa: str
+    kernel: Prepared
+    program: Callable[[str, str], Path]
+
+    def trace(self, *arguments: str, copy: list[Path]) -> Result:
+        return kinst(f"--vm={self.isa}", *arguments, copy=copy).good()
+
+    def reads(self) -> Path:
+        return self.program("reads", self.isa)
+
+
+@pytest.fixture(scope="module", params=ISAS)
+def guest(request: pytest.FixtureRequest, program_for: Callable[[str, str], Path]) -> Guest:
+    kernel = prepared_kernel(request.param)
+    if kernel is None:
+        pytest.fail(f"no {request.param} kernel is there: run `make setup-test`")
+    return Guest(request.param, kernel, program_for)
+
+
+@pytest.mark.parametrize("way, count", [("auto", READS), ("trap", READS), ("stop", 50)])
+def test_reads_are_counted_exactly(guest: Guest, way: str, count: int) -> None:
+    """At the entry of two functions that each read(2) goes through once, by its own process; the
+    clause also adds up the third argument, which is 1."""
+    done = guest.trace(
+        "-v", "-x", f"plant={way}", "-n",
+        "fbt::vfs_read:entry, kinst::ksys_read:0 { @[execname, probefunc] = count(); }"
+        'fbt::vfs_read:entry /execname == "reads"/ { @n[arg2] = count(); }',
+        "-c", f"reads {count}", copy=[guest.reads()],
+    )  # fmt: skip
+    found = counts(done.out)
+    assert found["reads", "vfs_read"] == found["reads", "ksys_read"] == count
+    assert found["1",] == count
+    assert "drop" not in done.err, done.err
+    if way != "stop":
+        assert "kernel text is as before" in done.err
+
+
+def test_the_caller_of_every_instruction(guest: Guest) -> None:
+    """vfs_read is called by ksys_read for read(2), whichever instruction of it runs."""
+    done = guest.trace(
+        "-q", "-n",
+        'kinst::vfs_read: /execname == "reads"/ { @[probename, func(caller)] = count(); }',
+        "-c", "reads 100", copy=[guest.reads()],
+    )  # fmt: skip
+    found = counts(done.out)
+    assert len(found) > 30
+    assert {name for _, name in found} == {"vmlinux`ksys_read"}
+    assert set(found.values()) == {100}
+
+
+def test_every_instruction_of_many_functions(guest: Guest, tmp_path: Path) -> None:
+    """Planted at once under a workload that checks its results: nothing breaks, the kernel's log
+    has no new warning, and all text is put back."""
+    shown = subprocess.run(["nm", str(guest.kernel.debug)], capture_output=True, text=True).stdout
+    seen = Counter(w[2] for w in map(str.split, shown.splitlines()) if w[1:2] in (["t"], ["T"]))
+    functions = [name for name in NAMES.read_text().split() if seen[name] == 1]
+    assert len(functions) > 150
+    script = guest_script(
+        tmp_path,
+        "all.sh",
+        "echo ==before; dmesg -r; echo ==work; workload 3; echo ==after; dmesg -r",
+    )
+    program = ", ".join(f"kinst::{name}:" for name in functions)
+    done = guest.trace(
+        "-v", "-n", f"{program} {{ @[probefunc] = count(); }}", "-c", "all.sh",
+        copy=[guest.program("workload", guest.isa), script],
+    )  # fmt: skip
+    (matched,) = re.findall(r"matched (\d+) probes$", done.err, re.M)
+    assert int(matched) > 20_000
+    before, _, rest = done.guest.partition("==work\n")
+    work, _, after = rest.partition("==after\n")
+    assert work.rstrip().endswith("workload done"), work
+    assert warnings(after) == warnings(before), after
+    assert "kernel text is as before" in done.err
+    assert counts(done.out)["vfs_read",] > 0
+
+
+def test_entries_and_returns_balance(guest: Guest) -> None:
+    done = guest.trace(
+        "-q", "-n",
+        'fbt::ksys_read:entry, fbt::ksys_read:return, fbt::vfs_read:entry, fbt::vfs_read:return '
+        '/execname == "reads"/ { @[probefunc, probename] = count(); }',
+        "-c", "reads 1000", copy=[guest.reads()],
+    )  # fmt: skip
+    found = counts(done.out)
+    for function in ("ksys_read", "vfs_read"):
+        assert found[function, "entry"] == found[function, "return"] == 1000
