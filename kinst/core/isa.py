@@ -139,6 +139,7 @@ class Isa(Protocol):
     llvm_options: tuple[str, ...]  # of LLVM's command line, for this ISA's code generator
     shared_counters: bool  # CountBody's counters are one block for all CPUs, added to atomically
     argument_slots: tuple[int, ...]  # frame slots of the C argument registers
+    dwarf_registers: tuple[str, ...]  # D names by the ABI's DWARF register numbers, "" for none
     stack_arguments: int  # from the stack pointer to the first argument on the stack, at entry
     result_slot: int  # of the register that returns a C function's value
     thunks: tuple[str, ...]  # globs of the names that thunk() may know

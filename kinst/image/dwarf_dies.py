@@ -82,7 +82,7 @@ class Die:
         return value if isinstance(value, str) else ""
 
 
-class _Cursor:
+class Cursor:
     """Reads numbers; IndexError at the end."""
 
     __slots__ = ("at", "data")
@@ -143,6 +143,12 @@ class Dies:
                 f"{where}: damaged debug information: no entry at {offset:#x}"
             ) from None
 
+    def first_of(self, unit: int) -> int:
+        """The offset of the first entry of the unit whose header is at an offset."""
+        if unit not in self._units:
+            self._units[unit] = self._header(unit)
+        return self._units[unit].first
+
     def children(self, die: Die) -> Iterator[Die]:
         """The entries directly below one."""
         at = die.next
@@ -181,7 +187,7 @@ class Dies:
         return unit
 
     def _header(self, start: int) -> Unit:
-        r = _Cursor(self._info, start)
+        r = Cursor(self._info, start)
         length = r.number(4)
         size = 4
         if length == 0xFFFFFFFF:
@@ -204,7 +210,7 @@ class Dies:
     def _table(self, offset: int) -> Mapping[int, Abbreviation]:
         if offset not in self._tables:
             found: dict[int, Abbreviation] = {}
-            r = _Cursor(self._abbrev, offset)
+            r = Cursor(self._abbrev, offset)
             while code := r.uleb():
                 tag, children = r.uleb(), bool(r.number(1))
                 rows = []
@@ -219,7 +225,7 @@ class Dies:
         return self._tables[offset]
 
     def _die(self, offset: int, unit: Unit) -> Die:
-        r = _Cursor(self._info, offset)
+        r = Cursor(self._info, offset)
         tag, children, rows = unit.abbreviations[r.uleb()]
         attributes: dict[int, Value] = {}
         forms: dict[int, int] = {}
@@ -230,7 +236,7 @@ class Dies:
             forms[attribute] = form
         return Die(offset, unit, tag, children, attributes, forms, r.at)
 
-    def _value(self, r: _Cursor, unit: Unit, form: int, constant: int) -> Value:
+    def _value(self, r: Cursor, unit: Unit, form: int, constant: int) -> Value:
         size, what = FORMS[form]
         if form in (FORM_FLAG_PRESENT, FORM_IMPLICIT_CONST):
             return 1 if form == FORM_FLAG_PRESENT else constant

@@ -24,6 +24,7 @@ U8: TypeAlias = npt.NDArray[Any]
 
 NAMES = (
     "info", "abbrev", "str", "line_str", "str_offsets", "addr", "ranges", "rnglists", "line",
+    "loc", "loclists",
 )  # fmt: skip
 SHF_COMPRESSED = 0x800
 SHF_GROUP = 0x200

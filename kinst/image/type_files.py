@@ -15,10 +15,12 @@ from kinst.core.dtypes import DType, EnumType, FunctionType
 from kinst.core.errors import KinstError
 from kinst.core.types import KERNEL, Symbol
 from kinst.image.btf_types import BtfTypes, open_types
-from kinst.image.dwarf import open_index
+from kinst.image.dwarf import Index, open_index
 from kinst.image.dwarf_dies import Dies
 from kinst.image.dwarf_file import open_file
-from kinst.image.dwarf_sections import debug_sections
+from kinst.image.dwarf_lists import Lists
+from kinst.image.dwarf_locals import DwarfLocals
+from kinst.image.dwarf_sections import DebugSections, debug_sections
 from kinst.image.dwarf_types import DwarfTypes
 from kinst.image.elf import SHN_ABS, STB_LOCAL, STT_FUNC, STT_OBJECT, Elf, open_elf
 
@@ -58,12 +60,27 @@ class ImageTypes:
         return open_types(self.elf, self.module, base, self._places.cache)
 
     @cached_property
-    def dwarf(self) -> DwarfTypes | None:
+    def _debug(self) -> tuple[DebugSections, Dies, Index] | None:
         file = open_file(self._path)
         if not file.has_debug:
             return None
         index = open_index(file, self._places.cache, self._places.progress)
-        return DwarfTypes(Dies(debug_sections(file, self.elf), index.units), index, self.module)
+        sections = debug_sections(file, self.elf)
+        return sections, Dies(sections, index.units), index
+
+    @cached_property
+    def dwarf(self) -> DwarfTypes | None:
+        if self._debug is None:
+            return None
+        _, dies, index = self._debug
+        return DwarfTypes(dies, index, self.module)
+
+    def locals(self, registers: Sequence[str]) -> DwarfLocals | None:
+        """The local variables of its functions.  registers: D names by DWARF number."""
+        if self._debug is None or self.dwarf is None:
+            return None
+        sections, dies, index = self._debug
+        return DwarfLocals(dies, Lists(sections, dies), index, self.dwarf, registers)
 
     @property
     def _first(self) -> BtfTypes | DwarfTypes | None:
@@ -137,6 +154,10 @@ class FileTypes:
                 made = ImageTypes(path, module, self._image(KERNEL), self._places)
             self._known[module] = made
         return self._known[module]
+
+    def locals(self, module: str, registers: Sequence[str]) -> DwarfLocals | None:
+        """The local variables of an image's functions, None where it has no DWARF."""
+        return self._image(module).locals(registers)
 
     @cached_property
     def _modules(self) -> Mapping[str, Path]:

@@ -38,6 +38,7 @@ class Amd64:
     # address at a function's first instruction.
     argument_slots = tuple(regs.SLOT[name] for name in ("rdi", "rsi", "rdx", "rcx", "r8", "r9"))
     stack_arguments = 8
+    dwarf_registers = regs.DWARF
     result_slot = regs.SLOT["rax"]
     thunks = control.THUNKS
     timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"

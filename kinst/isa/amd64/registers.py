@@ -72,6 +72,12 @@ REGISTERS = tuple(
     + [Register(d_name, n, SLOT[name], name) for d_name, n, name in _I386_NAMES]
 )
 
+# System V ABI, figure 3.36: DWARF's numbers; 16 is the return address.
+DWARF = (
+    "R_RAX", "R_RDX", "R_RCX", "R_RBX", "R_RSI", "R_RDI", "R_RBP", "R_RSP",
+    *(f"R_R{n}" for n in range(8, 16)), "R_RIP",
+)  # fmt: skip
+
 # Names that DTrace has and a probe of kinst cannot answer: D name to the reason.
 UNAVAILABLE = MappingProxyType(
     {

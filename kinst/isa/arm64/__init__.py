@@ -36,6 +36,7 @@ class Arm64:
     # AAPCS64, 6.4.2: the ninth integer argument is at the stack pointer.
     argument_slots = tuple(range(8))
     stack_arguments = 0
+    dwarf_registers = regs.DWARF
     result_slot = 0
     thunks: tuple[str, ...] = ()
     timestamp_asm = "%cntvct_el0"

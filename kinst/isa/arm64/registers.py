@@ -30,4 +30,6 @@ _NAMES = (
 )
 
 REGISTERS = tuple(Register(d_name, n, n, stub) for d_name, n, stub in _NAMES)
+# DWARF for the Arm 64-bit Architecture, 4.1: 31 is sp.
+DWARF = (*(f"R_X{n}" for n in range(31)), "R_SP")
 UNAVAILABLE = MappingProxyType[str, str]({})

@@ -33,6 +33,7 @@ class Riscv64:
     # RISC-V psABI: a0 to a7; the ninth argument is where the stack pointer points.
     argument_slots = tuple(range(encode.A0, encode.A0 + 8))
     stack_arguments = 0
+    dwarf_registers = regs.DWARF
     result_slot = encode.A0
     thunks: tuple[str, ...] = ()
     timestamp_asm = "llvm.readsteadycounter"  # rdtime, which Linux keeps time by

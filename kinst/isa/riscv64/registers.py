@@ -44,4 +44,6 @@ REGISTERS = (
     Register("R_PS", _STATUS, STATUS_SLOT, "sstatus"),
 )
 
+# RISC-V psABI, "DWARF Register Numbers": those of the integer registers are their own.
+DWARF = ("", *(f"R_{name.upper()}" for name in NAMES[1:]))
 UNAVAILABLE = MappingProxyType({"R_ZERO": "it is always 0"})
