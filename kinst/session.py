@@ -28,6 +28,7 @@ from kinst.session_kernel import RunningKernel
 from kinst.session_layout import scratch_needed, sizes
 from kinst.session_lines import source_of
 from kinst.session_list import list_all, list_enabled
+from kinst.session_locals import with_locals
 from kinst.session_machine import Placed, Traced, make_memory, means_of, place_all
 from kinst.session_probes import Enabled, check_arguments, enable, wants_kernel
 from kinst.session_program import Compiled, compile_request
@@ -80,6 +81,7 @@ def run(request: Request, report: Report) -> int:
         traced = Traced(isa, target, personality, kernel, personality.text, elf.path)
         if wants_expansion(compiled):
             compiled = expanded(request, compiled, traced, elf, files, report)
+            compiled = with_locals(request, compiled, traced, report)
             if request.show_program:
                 report.write(unparse(compiled.tree) + "\n")
         return _with_machine(request, compiled, traced, report, files)

@@ -18,11 +18,13 @@ from kinst.session_request import Request
 from kinst.session_target import Files, module_folders
 from kinst.sugar.expand import Sources, expand, has_sugar
 from kinst.sugar.lines import expand_lines, has_lines
+from kinst.sugar.locals import has_locals
 
 
 def wants_expansion(compiled: Compiled) -> bool:
     """Whether the program has descriptions that mean inline functions or source lines."""
-    return has_sugar(compiled.tree) or has_lines(compiled.tree)
+    tree = compiled.tree
+    return has_sugar(tree) or has_lines(tree) or has_locals(tree)
 
 
 class NoIndex:
@@ -84,7 +86,7 @@ def expanded(
     files: where debug files of modules are.
     Raises DError at a description that means nothing.
     """
-    if not wants_expansion(compiled):
+    if not (has_sugar(compiled.tree) or has_lines(compiled.tree)):
         return compiled
     if traced.kernel is None or traced.facts is None:
         raise KinstError("a function's entry and return can be traced only in a kernel")

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from kinst.codegen.walk import expressions
+from kinst.core.dtypes import DType
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.probe import ProbePattern
-from kinst.core.types import TypeSource
+from kinst.core.types import TypeSource, as_named
 from kinst.dlang import tree, typed
 from kinst.dlang.actions_effects import is_destructive, name_of
 from kinst.dlang.api import (
@@ -29,6 +30,7 @@ from kinst.patch.ways import checked_way
 from kinst.providers.fbt import argument_types
 from kinst.session_cpp import preprocess
 from kinst.session_request import ProgramText, Request
+from kinst.sugar.locals import provisional
 
 TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
 OWN_OPTIONS = ("plant", "scratch")  # -x options that dtrace(1) does not have
@@ -131,6 +133,15 @@ def _check_destructive(program: typed.Program, options: Options) -> None:
                 raise KinstError(f"{action.span}: there is no {action.name}(): {action.reason}")
 
 
+def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType | None]:
+    def type_of(pattern: ProbePattern, name: str) -> DType | None:
+        """The type of a variable in the function that a description names."""
+        found = None if types is None else types.local(pattern.function, name)
+        return None if types is None or found is None else as_named(found, types)
+
+    return type_of
+
+
 def _checked(
     request: Request,
     programs: tuple[tree.Program, ...],
@@ -148,7 +159,7 @@ def _checked(
         stackframes=options.stackframes,
         ustackframes=options.ustackframes,
     )
-    program = compile_programs(programs, environment)
+    program = compile_programs([provisional(p, _local_type(types)) for p in programs], environment)
     _check_destructive(program, options)
     texts, first = [], 0
     for text, one in zip(request.programs, programs, strict=True):

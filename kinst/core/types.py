@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kinst.core.dtypes import DType, EnumType, FunctionType
+from kinst.core.dtypes import (
+    ArrayType,
+    DType,
+    EnumType,
+    FunctionType,
+    PointerType,
+    StructType,
+)
 
 KERNEL = "vmlinux"  # the module name of the kernel proper
 
@@ -57,6 +64,26 @@ class TypeSource(Protocol):
         """The prototype of a function."""
         ...
 
+    def local(self, function: str, variable: str, module: str = "") -> DType | None:
+        """The type of a local variable or parameter somewhere in a function."""
+        ...
+
     def modules(self) -> Sequence[str]:
         """The names of the modules whose types can be asked for, KERNEL first."""
         ...
+
+
+def as_named(type_: DType, types: TypeSource) -> DType:
+    """The type of the same name that the program's own names mean: a structure of DWARF is
+    then the one that `struct NAME` is."""
+    if isinstance(type_, StructType) and type_.name:
+        found = types.tagged(type_.kind, type_.name)
+        same = isinstance(found, StructType) and found.size == type_.size
+        return found if found is not None and same else type_
+    if isinstance(type_, PointerType):
+        inner = as_named(type_.to, types)
+        return type_ if inner is type_.to else PointerType(inner)
+    if isinstance(type_, ArrayType):
+        inner = as_named(type_.of, types)
+        return type_ if inner is type_.of else ArrayType(inner, type_.count)
+    return type_

@@ -328,6 +328,12 @@ def _cast_to(node: tree.CastTo, scope: Scope) -> typed.Expr:
     raise DError(message, node.span, "D_CAST_INVAL")
 
 
+def _typed(node: tree.Typed, scope: Scope) -> typed.Expr:
+    """What kinst itself has made for a local variable."""
+    type_ = PointerType(node.type) if node.pointer else node.type
+    return cast(check(node.operand, scope), type_)
+
+
 _HANDLERS: dict[type, Callable[[Any, Scope], typed.Expr]] = {
     tree.Integer: _integer,
     tree.String: _string,
@@ -342,6 +348,7 @@ _HANDLERS: dict[type, Callable[[Any, Scope], typed.Expr]] = {
     tree.Assignment: _assignment,
     tree.Ternary: _ternary,
     tree.CastTo: _cast_to,
+    tree.Typed: _typed,
     tree.SizeofType: _sizeof_type,
     tree.OffsetOf: members.offset_of,
 }

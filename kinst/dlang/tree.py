@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kinst.core.dtypes import DType
 from kinst.core.errors import Span
 from kinst.core.probe import ProbePattern
 from kinst.dlang.literals import IntLiteral
@@ -185,6 +186,16 @@ class CastTo(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Typed(Expr):
+    """operand as a value of a type, or (pointer) as a pointer to one; only as kinst makes it
+    for local variables, whose types need not have names."""
+
+    type: DType
+    operand: Expr
+    pointer: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SizeofType(Expr):
     type: TypeName
 
@@ -252,10 +263,13 @@ class Inline(Item):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """pattern: the parts, macros replaced, filled from the right; or its id."""
+    """pattern: the parts, macros replaced, filled from the right; or its id.
+
+    inlined: the inline function of one of whose copies this is an instruction (kinst.sugar)."""
 
     pattern: ProbePattern
     span: Span
+    inlined: str = ""
 
 
 @dataclass(frozen=True, slots=True)

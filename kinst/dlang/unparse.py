@@ -3,6 +3,7 @@ indented by a tab (shared/seeds/status-report-2023q1.txt)."""
 
 from __future__ import annotations
 
+from kinst.core.dtypes import PointerType, spelled
 from kinst.dlang import tree
 from kinst.dlang.exprparser import ASSIGN, COMMA, INFIX, POSTFIX_STRENGTH, PREFIX_STRENGTH, TERNARY
 from kinst.dlang.literals import escape
@@ -98,6 +99,9 @@ def _with_strength(expr: tree.Expr) -> tuple[str, int]:
             return _prefix(expr), PREFIX_STRENGTH
         case tree.CastTo():
             return f"({_type(expr.type)}){_expr(expr.operand, PREFIX_STRENGTH)}", PREFIX_STRENGTH
+        case tree.Typed():
+            shown = spelled(PointerType(expr.type) if expr.pointer else expr.type)
+            return f"({shown}){_expr(expr.operand, PREFIX_STRENGTH)}", PREFIX_STRENGTH
         case tree.SizeofType():
             return f"sizeof ({_type(expr.type)})", PREFIX_STRENGTH
         case tree.Infix():

@@ -198,6 +198,15 @@ class FileTypes:
                 return found
         return None
 
+    def local(self, function: str, variable: str, module: str = "") -> DType | None:
+        """See TypeSource."""
+        for image in self._images(module):
+            known = image.locals(())
+            found = known.type_in(function, variable) if known is not None else None
+            if found is not None:
+                return found
+        return None
+
     def function(self, name: str, module: str = "") -> FunctionType | None:
         """See TypeSource."""
         for image in self._images(module):

@@ -109,7 +109,9 @@ class _Expander:
                 rows = layers.setdefault(one[0], [])
                 while len(rows) < layer:
                     rows.append([])
-                rows[layer - 1].append(tree.Description(one[1], description.span))
+                name = description.pattern.function if one[1].provider == PROVIDER else ""
+                inlined = name if is_sugar(description.pattern) else ""
+                rows[layer - 1].append(tree.Description(one[1], description.span, inlined))
         return [
             replace(
                 clause, descriptions=tuple(row), predicate=_with_condition(condition, clause)

@@ -1,0 +1,122 @@
+"""locals->NAME in a session: which instructions are meant, and where their variables live."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinst.core.errors import KinstError
+from kinst.core.kernel import Kernel
+from kinst.core.locals import Local
+from kinst.core.probe import ProbePattern
+from kinst.core.target import Personality
+from kinst.core.types import KERNEL, TypeSource, as_named
+from kinst.image.dwarf_locals import DwarfLocals, Frame
+from kinst.image.type_files import FileTypes
+from kinst.providers import load_all
+from kinst.session_machine import Traced
+from kinst.session_program import Compiled, with_programs
+from kinst.session_report import Report
+from kinst.session_request import Request
+from kinst.sugar.locals import Place, expand_locals, has_locals
+
+MOST_NAMES = 8  # variables that a message lists
+FAR = 400  # instructions that are looked at for one where a variable lives
+
+
+class _Locals:
+    """The variables of one running kernel."""
+
+    def __init__(self, kernel: Kernel, personality: Personality, types: FileTypes) -> None:
+        self._kernel = kernel
+        self._personality = personality
+        self._types = types
+        self._registers = kernel.isa.dwarf_registers
+        self._providers = load_all()
+
+    def places(self, pattern: ProbePattern) -> Sequence[Place]:
+        """The instructions that a description means."""
+        found = [f for p in self._providers for f in p.match(pattern, self._kernel) if f.site]
+        if not found:
+            raise KinstError(f"{pattern}: local variables are read at instructions of functions")
+        # Each instruction is a probe of its own with kinst, and not with fbt.
+        fixed = len({f.name for f in found}) < len(found)
+        made = []
+        for one in found:
+            assert one.site is not None
+            name = one.name
+            exact = ProbePattern(name.provider, name.module, name.function, name.name)
+            text = f"{one.site.function.name}+{one.site.offset}"
+            made.append(Place(exact, one.site.address, text, fixed))
+        return made
+
+    def find(self, place: Place, name: str, inlined: str) -> Local:
+        """Raises KinstError where the functions there have no such variable."""
+        locals_, frame, function = self._at(place.address)
+        found = locals_.find(function, frame, name, inlined)
+        if found is not None:
+            return _with_types(found, self._types)
+        names = locals_.names(function, frame.address - frame.slide)
+        shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+        raise KinstError(
+            f"no local variable {name} at {place.text}", f"there are {shown}" if shown else ""
+        )
+
+    def _at(self, address: int) -> tuple[DwarfLocals, Frame, str]:
+        function = self._kernel.at(address)
+        if function is None:
+            raise KinstError(f"{address:#x} is in no function")
+        if function.module != KERNEL:
+            raise KinstError(f"local variables of modules ({function.module}) are not read yet")
+        found = self._types.locals(function.module, self._registers)
+        if found is None:
+            raise KinstError(f"{function.module} has no debug information: no local variables")
+        rule = self._personality.frame_rule(address)
+        cfa = None if rule is None else f"(regs[{rule[0]}] + {rule[1]})"
+        first = self._kernel.parts(function)[0].address == address
+        slide = self._personality.facts.slide
+        return found, Frame(address, slide, first, cfa), function.name
+
+    def nearest(self, place: Place, name: str, inlined: str) -> str:
+        """Where near a place a variable can be read."""
+        function = self._kernel.at(place.address)
+        if function is None:
+            return ""
+        rows = self._kernel.instructions(function)
+        order = sorted(rows, key=lambda i: abs(i.address - place.address))[:FAR]
+        for one in order:
+            locals_, frame, symbol = self._at(one.address)
+            found = locals_.find(symbol, frame, name, inlined)
+            if found is not None and not found.reason:
+                return (
+                    f"the nearest instruction where it lives is +{one.address - function.address}"
+                )
+        return "it lives nowhere in this function"
+
+
+def _with_types(local: Local, types: TypeSource) -> Local:
+    """The variable with the types that the rest of the program has."""
+    return Local(
+        local.name, as_named(local.type, types), local.function, local.pieces, local.reason
+    )
+
+
+def with_locals(request: Request, compiled: Compiled, traced: Traced, report: Report) -> Compiled:
+    """The request compiled anew with every locals->NAME replaced (kinst.sugar.locals).
+
+    Raises DError at a variable that cannot be read.
+    """
+    if not has_locals(compiled.tree):
+        return compiled
+    if traced.kernel is None or traced.personality is None:
+        raise KinstError("local variables can be read only in a kernel")
+    if not isinstance(compiled.types, FileTypes):
+        raise KinstError("local variables need debug information")
+    known = _Locals(traced.kernel, traced.personality, compiled.types)
+    programs = []
+    for program in compiled.programs:
+        one = expand_locals(program, known.places, known.find, known.nearest)
+        programs.append(one.program)
+        for note in one.notes:
+            report.say(f"kinst: {note}")
+    report.stage("local variables")
+    return with_programs(request, tuple(programs), traced.isa, compiled.types)

@@ -1,0 +1,329 @@
+"""locals->NAME, in the syntax tree, becomes an expression over regs[] for each probe's place.
+
+Where a variable lives differs from instruction to instruction, so a clause that reads one is
+split: one clause for all instructions where the same expressions read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from kinst.core.dtypes import INT64, ArrayType, DType, FloatType, StructType, VoidType
+from kinst.core.errors import DError, KinstError, Span
+from kinst.core.locals import Local, Piece
+from kinst.core.probe import ProbePattern
+from kinst.dlang import tree
+from kinst.dlang.api import parse_text
+from kinst.dlang.convert import size_of
+from kinst.dlang.unparse import unparse_expression
+
+NAME = "locals"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An instruction that a description means.  pattern: it alone, as a description.
+    fixed: the description cannot be taken apart (a probe with several places)."""
+
+    pattern: ProbePattern
+    address: int
+    text: str
+    fixed: bool = False
+
+
+# The variable of this name at a place: raises KinstError where there is none.
+Find = Callable[[Place, str, str], Local]
+# The places that a description means.
+Places = Callable[[ProbePattern], Sequence[Place]]
+# Where near a place a variable can be read, for a hint.
+Nearest = Callable[[Place, str, str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """A program without locals, and what is to be said of it."""
+
+    program: tree.Program
+    notes: tuple[str, ...]
+
+
+def _is_local(node: object) -> bool:
+    return (
+        isinstance(node, tree.Member)
+        and node.op == "->"
+        and isinstance(node.base, tree.Name)
+        and node.base.name == NAME
+    )
+
+
+def _nodes(value: object) -> list[tree.Member]:
+    """Every locals->NAME in a piece of the tree."""
+    if isinstance(value, tuple):
+        return [found for item in value for found in _nodes(item)]
+    if not isinstance(value, tree.Expr):
+        return []
+    if _is_local(value):
+        assert isinstance(value, tree.Member)
+        return [value]
+    return [found for field in fields(value) for found in _nodes(getattr(value, field.name))]
+
+
+def has_locals(program: tree.Program) -> bool:
+    """Whether any clause reads a local variable."""
+    return any(_nodes(c.statements) or _nodes(c.predicate) for c in program.clauses)
+
+
+def _replaced(value: Any, one: Callable[[tree.Expr], tree.Expr | None]) -> Any:
+    """value with every expression for which one() gives another replaced, outer ones first."""
+    if isinstance(value, tuple):
+        return tuple(_replaced(item, one) for item in value)
+    if not isinstance(value, tree.Expr):
+        return value
+    found = one(value)
+    if found is not None:
+        return found
+    changed = {}
+    for field in fields(value):
+        old = getattr(value, field.name)
+        new = _replaced(old, one)
+        if new is not old:
+            changed[field.name] = new
+    return replace(value, **changed) if changed else value
+
+
+def provisional(
+    program: tree.Program, type_of: Callable[[ProbePattern, str], DType | None]
+) -> tree.Program:
+    """The program with every locals->NAME a value of its type, to be checked before the places
+    are known.  type_of: a variable's type in the function that a description names.
+
+    Raises DError where a function has no such variable.
+    """
+    items: list[tree.Item] = []
+    for item in program.items:
+        if isinstance(item, tree.Clause) and (_nodes(item.statements) or _nodes(item.predicate)):
+            item = _typed_clause(item, type_of)
+        items.append(item)
+    return tree.Program(tuple(items))
+
+
+def _typed_clause(
+    clause: tree.Clause, type_of: Callable[[ProbePattern, str], DType | None]
+) -> tree.Clause:
+    def one(node: tree.Expr) -> tree.Expr | None:
+        if not _is_local(node):
+            return None
+        assert isinstance(node, tree.Member)
+        for description in clause.descriptions:
+            try:
+                type_ = type_of(description.pattern, node.name)
+            except KinstError as error:
+                raise DError(error.message, node.span, "D_UNKNOWN", error.hint) from error
+            if type_ is not None:
+                zero = _parsed("0", node.span)
+                pointer = tree.Typed(node.span, type_, zero, True)
+                return tree.Prefix(node.span, "*", pointer)
+        where = clause.descriptions[0].pattern
+        message = f"{where} has no local variable {node.name}"
+        raise DError(message, node.span, "D_IDENT_UNDEF")
+
+    return replace(
+        clause,
+        predicate=_replaced(clause.predicate, one),
+        statements=_replaced(clause.statements, one),
+    )
+
+
+def expand_locals(program: tree.Program, places: Places, find: Find, nearest: Nearest) -> Expansion:
+    """The program without locals.
+
+    Raises DError at a variable that is not known at the one instruction that a description
+    names; where a description names many, those without it are left out and this is noted.
+    """
+    notes: list[str] = []
+    items: list[tree.Item] = []
+    for item in program.items:
+        if isinstance(item, tree.Clause) and (_nodes(item.statements) or _nodes(item.predicate)):
+            items += _split(item, places, find, nearest, notes)
+        else:
+            items.append(item)
+    return Expansion(tree.Program(tuple(items)), tuple(notes))
+
+
+class _MissingError(Exception):
+    def __init__(self, local: Local | None, node: tree.Member, error: KinstError) -> None:
+        super().__init__(str(error))
+        self.local = local
+        self.node = node
+        self.error = error
+
+
+def _split(
+    clause: tree.Clause, places: Places, find: Find, nearest: Nearest, notes: list[str]
+) -> list[tree.Clause]:
+    groups: dict[str, tuple[tree.Clause, list[tree.Description]]] = {}
+    for description in clause.descriptions:
+        found = places(description.pattern)
+        left_out: list[_MissingError] = []
+        bodies: set[str] = set()
+        for place in found:
+            try:
+                body = _at(clause, place, description.inlined, find)
+            except _MissingError as missing:
+                if len(found) == 1 or place.fixed:
+                    raise _refusal(place, description.inlined, missing, nearest) from missing
+                left_out.append(missing)
+                continue
+            key = "\n".join(map(unparse_expression, (
+                *(() if body.predicate is None else (body.predicate,)), *body.statements)))  # fmt: skip
+            bodies.add(key)
+            if place.fixed and len(bodies) > 1:
+                message = f"{place.pattern}: the variables are in another place at each of its ends"
+                raise DError(message, description.span, "D_UNKNOWN", "name the instructions")
+            rows = groups.setdefault(key, (body, []))[1]
+            one = tree.Description(place.pattern, description.span, description.inlined)
+            if not place.fixed or one not in rows:
+                rows.append(one)
+        if left_out:
+            if len(left_out) == len(found):
+                raise _refusal(found[0], description.inlined, left_out[0], nearest)
+            notes.append(
+                f"{description.pattern}: {len(left_out)} of {len(found)} instructions are left"
+                f" out: {left_out[0].node.name} is not known there ({left_out[0]})"
+            )
+    return [
+        replace(body, descriptions=tuple(descriptions)) for body, descriptions in groups.values()
+    ]
+
+
+def _refusal(place: Place, inlined: str, missing: _MissingError, nearest: Nearest) -> DError:
+    name, error = missing.node.name, missing.error
+    if missing.local is None:
+        return DError(error.message, missing.node.span, "D_IDENT_UNDEF", error.hint)
+    hint = error.hint or nearest(place, name, inlined)
+    message = f"locals->{name} cannot be read at {place.text}: {error.message}"
+    return DError(message, missing.node.span, "D_UNKNOWN", hint)
+
+
+def _at(clause: tree.Clause, place: Place, inlined: str, find: Find) -> tree.Clause:
+    """The clause with its variables as they are at one place.  Raises _MissingError."""
+
+    def local_of(node: tree.Member) -> Local:
+        try:
+            found = find(place, node.name, inlined)
+        except KinstError as error:
+            raise _MissingError(None, node, error) from error
+        if found.reason:
+            raise _MissingError(found, node, KinstError(found.reason))
+        return found
+
+    def one(node: tree.Expr) -> tree.Expr | None:
+        chain: list[tree.Member] = []
+        base = node
+        while isinstance(base, tree.Member) and base.op == "." and not _is_local(base):
+            chain.insert(0, base)
+            base = base.base
+        if not _is_local(base):
+            return None
+        assert isinstance(base, tree.Member)
+        local = local_of(base)
+        try:
+            if _in_memory(local):
+                # Members are then found by the compiler.
+                return None if chain else _whole(local, node.span)
+            for member in chain:
+                local = _member(local, member.name)
+            return _whole(local, node.span)
+        except KinstError as error:
+            raise _MissingError(local, base, error) from error
+
+    return replace(
+        clause,
+        predicate=_replaced(clause.predicate, one),
+        statements=_replaced(clause.statements, one),
+    )
+
+
+def _in_memory(local: Local) -> bool:
+    return len(local.pieces) == 1 and local.pieces[0].kind == "memory"
+
+
+def _parsed(text: str, span: Span) -> tree.Expr:
+    found = parse_text(f"BEGIN/({text})/{{}}", span.file).clauses[0].predicate
+    assert found is not None
+    return found
+
+
+def _whole(local: Local, span: Span) -> tree.Expr:
+    """A variable's value.  Raises KinstError where D has no expression for it."""
+    if _in_memory(local):
+        address = _parsed(local.pieces[0].text, span)
+        return tree.Prefix(span, "*", tree.Typed(span, local.type, address, True))
+    if isinstance(local.type, StructType):
+        raise KinstError(
+            f"{local.name} is not in memory, but in registers",
+            f"its members can be read: locals->{local.name}.MEMBER",
+        )
+    if isinstance(local.type, ArrayType | FloatType | VoidType):
+        raise KinstError(f"{local.name} ({local.type}) is not in memory")
+    return tree.Typed(span, local.type, _parsed(_value(local), span), False)
+
+
+def _value(local: Local) -> str:
+    """The bytes of a variable in pieces as one u64."""
+    if len(local.pieces) == 1:
+        return local.pieces[0].text
+    parts, at = [], 0
+    for piece in local.pieces:
+        if not piece.kind:
+            raise KinstError(f"a part of {local.name} is optimised out")
+        text = piece.text
+        if piece.kind == "memory":
+            if piece.size not in (1, 2, 4, 8):
+                raise KinstError(f"{local.name} is in pieces of {piece.size} bytes")
+            text = f"(uint64_t)*(uint{8 * piece.size}_t *)({text})"
+        mask = (1 << 8 * piece.size) - 1
+        parts.append(f"((({text}) & {mask:#x}ull) << {8 * at})")
+        at += piece.size
+    return " | ".join(parts)
+
+
+def _member(local: Local, name: str) -> Local:
+    """A member of a structure that is not in memory.  Raises KinstError."""
+    if not isinstance(local.type, StructType):
+        raise KinstError(f"{local.name} is no structure")
+    found = local.type.member(name)
+    if found is None:
+        raise KinstError(f"{name} is not a member of {local.type}")
+    label = f"{local.name}.{name}"
+    if found.bits:
+        whole = _value(_slice(local, 0, local.type.size, INT64, label))
+        up = 64 - found.bits - found.bit
+        if up < 0:
+            raise KinstError(f"{label} is in more than one register")
+        signed = "int64_t" if getattr(found.type, "signed", False) else "uint64_t"
+        text = f"(({signed})(({whole}) << {up}) >> {64 - found.bits})"
+        return Local(label, found.type, local.function, (Piece("value", text),))
+    size = size_of(found.type, 0)
+    return _slice(local, found.offset, size, found.type, label)
+
+
+def _slice(local: Local, start: int, size: int, type_: DType, name: str) -> Local:
+    """`size` bytes of a variable from `start` on, as a variable."""
+    found, at = [], 0
+    for piece in local.pieces:
+        length = piece.size or size_of(local.type, 0)
+        low, high = max(start, at), min(start + size, at + length)
+        if low < high:
+            delta, text = low - at, piece.text
+            if delta and piece.kind == "memory":
+                text = f"({text} + {delta})"
+            elif delta and piece.kind:
+                text = f"({text} >> {8 * delta})"
+            found.append(Piece(piece.kind, text, high - low))
+        at += length
+    if not found or sum(p.size for p in found) < size or not all(p.kind for p in found):
+        raise KinstError(f"{name} is optimised out")
+    return Local(name, type_, local.function, tuple(found))
