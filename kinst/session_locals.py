@@ -35,7 +35,9 @@ class _Locals:
 
     def places(self, pattern: ProbePattern) -> Sequence[Place]:
         """The instructions that a description means."""
-        found = [f for p in self._providers for f in p.match(pattern, self._kernel) if f.site]
+        found = [
+            f for p in self._providers.values() for f in p.match(pattern, self._kernel) if f.site
+        ]
         if not found:
             raise KinstError(f"{pattern}: local variables are read at instructions of functions")
         # Each instruction is a probe of its own with kinst, and not with fbt.

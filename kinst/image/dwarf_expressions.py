@@ -14,6 +14,7 @@ from kinst.core.locals import Piece
 OP_ADDR, OP_DEREF, OP_CONST1U, OP_CONSTU, OP_CONSTS = 0x03, 0x06, 0x08, 0x10, 0x11
 OP_DUP, OP_DROP, OP_OVER, OP_PICK, OP_SWAP, OP_ROT = 0x12, 0x13, 0x14, 0x15, 0x16, 0x17
 OP_ABS, OP_NEG, OP_NOT, OP_PLUS_UCONST = 0x19, 0x1F, 0x20, 0x23
+OP_BRA, OP_SKIP = 0x28, 0x2F
 OP_LIT0, OP_REG0, OP_BREG0, OP_REGX, OP_FBREG, OP_BREGX = 0x30, 0x50, 0x70, 0x90, 0x91, 0x92
 OP_PIECE, OP_DEREF_SIZE, OP_NOP, OP_CALL_FRAME_CFA = 0x93, 0x94, 0x96, 0x9C
 OP_BIT_PIECE, OP_IMPLICIT_VALUE, OP_STACK_VALUE = 0x9D, 0x9E, 0x9F
@@ -26,6 +27,7 @@ _UNSIGNED = {0x1A: "&", 0x1D: "%", 0x1E: "*", 0x21: "|", 0x22: "+", 0x1C: "-", 0
              0x25: ">>", 0x27: "^"}  # fmt: skip
 _SIGNED = {0x1B: "/", 0x26: ">>"}
 _COMPARE = {0x29: "==", 0x2A: ">=", 0x2B: ">", 0x2C: "<=", 0x2D: "<", 0x2E: "!="}
+MOST_FORKS = 6
 MOST_TEXT = 4000  # characters: an expression that doubles itself ends somewhere
 
 
@@ -81,6 +83,7 @@ class _Machine:
         self.stack: list[_Value] = []
         self.place: Piece | None = None  # a register or a value, where it is no address
         self.pieces: list[Piece] = []
+        self.forks = 0
 
     def number(self, size: int, signed: bool = False) -> int:
         piece = self.code[self.at : self.at + size]
@@ -127,6 +130,26 @@ class _Machine:
         if self.pieces:
             return tuple(self.pieces)
         return (self.taken(0),)
+
+    def branch(self) -> None:
+        """DW_OP_bra: both ways are run to their ends, and the value is chosen between them."""
+        offset = self.number(2, signed=True)
+        condition = self.pop().text
+        if offset < 0 or self.forks >= MOST_FORKS or self.pieces:
+            raise NotHereError("its location is too long an expression")
+        ends = []
+        for start in (self.at + offset, self.at):
+            way = _Machine(self.code, self.context)
+            way.at, way.forks, way.stack = start, self.forks + 1, list(self.stack)
+            ends.append(way.run())
+        yes, no = ends[0][0], ends[1][0]
+        if any(len(end) != 1 for end in ends) or yes.kind != no.kind:
+            raise NotHereError("its location is too long an expression")
+        text = f"({condition} ? {yes.text} : {no.text})"
+        if len(text) > MOST_TEXT:
+            raise NotHereError("its location is too long an expression")
+        self.at, self.stack = len(self.code), []
+        self.place = Piece(yes.kind, text)
 
     def taken(self, size: int) -> Piece:
         """What has been computed so far, as a piece; the machine is empty again."""
@@ -191,6 +214,8 @@ def constant(value: int) -> str:
 def added(text: str, offset: int) -> str:
     if not offset:
         return text
+    if abs(offset) >> 31:
+        return f"({text} + {constant(offset)})"
     return f"({text} {'+' if offset > 0 else '-'} {abs(offset)})"
 
 
@@ -279,6 +304,13 @@ def _drop(m: _Machine) -> None:
     m.pop()
 
 
+def _skip(m: _Machine) -> None:
+    offset = m.number(2, signed=True)
+    if offset < 0:
+        raise NotHereError("its location is too long an expression")
+    m.at += offset
+
+
 def _plus(m: _Machine) -> None:
     offset = m.uleb()
     m.push(added(m.pop().text, offset))
@@ -316,6 +348,8 @@ _PLAIN: dict[int, Callable[[_Machine], None]] = {
     OP_BREGX: _breg_x,
     OP_PIECE: _piece,
     OP_NOP: lambda m: None,
+    OP_BRA: _Machine.branch,
+    OP_SKIP: _skip,
     OP_CALL_FRAME_CFA: lambda m: m.push(m.context.frame_address()),
     OP_IMPLICIT_VALUE: _implicit,
     OP_STACK_VALUE: _stack_value,

@@ -160,42 +160,73 @@ class _MissingError(Exception):
         self.error = error
 
 
-def _split(
-    clause: tree.Clause, places: Places, find: Find, nearest: Nearest, notes: list[str]
-) -> list[tree.Clause]:
-    groups: dict[str, tuple[tree.Clause, list[tree.Description]]] = {}
-    for description in clause.descriptions:
-        found = places(description.pattern)
-        left_out: list[_MissingError] = []
-        bodies: set[str] = set()
+class _Splitter:
+    """One clause, taken apart by where its variables live."""
+
+    def __init__(self, clause: tree.Clause, find: Find) -> None:
+        self._clause = clause
+        self._find = find
+        self._groups: dict[str, tuple[tree.Clause, list[tree.Description]]] = {}
+
+    def add(self, description: tree.Description, found: Sequence[Place]) -> list[_Missing]:
+        """The places of a description into their groups; those without a variable are given
+        back."""
+        missing: list[_Missing] = []
+        keys: set[str] = set()
         for place in found:
             try:
-                body = _at(clause, place, description.inlined, find)
-            except _MissingError as missing:
-                if len(found) == 1 or place.fixed:
-                    raise _refusal(place, description.inlined, missing, nearest) from missing
-                left_out.append(missing)
+                body = _at(self._clause, place, description.inlined, self._find)
+            except _MissingError as error:
+                missing.append(_Missing(place, description, error))
                 continue
-            key = "\n".join(map(unparse_expression, (
-                *(() if body.predicate is None else (body.predicate,)), *body.statements)))  # fmt: skip
-            bodies.add(key)
-            if place.fixed and len(bodies) > 1:
-                message = f"{place.pattern}: the variables are in another place at each of its ends"
-                raise DError(message, description.span, "D_UNKNOWN", "name the instructions")
-            rows = groups.setdefault(key, (body, []))[1]
+            predicate = () if body.predicate is None else (body.predicate,)
+            key = "\n".join(map(unparse_expression, (*predicate, *body.statements)))
+            keys.add(key)
+            rows = self._groups.setdefault(key, (body, []))[1]
             one = tree.Description(place.pattern, description.span, description.inlined)
             if not place.fixed or one not in rows:
                 rows.append(one)
-        if left_out:
-            if len(left_out) == len(found):
-                raise _refusal(found[0], description.inlined, left_out[0], nearest)
-            notes.append(
-                f"{description.pattern}: {len(left_out)} of {len(found)} instructions are left"
-                f" out: {left_out[0].node.name} is not known there ({left_out[0]})"
-            )
-    return [
-        replace(body, descriptions=tuple(descriptions)) for body, descriptions in groups.values()
-    ]
+        if len(keys) > 1 and any(place.fixed for place in found):
+            message = f"{description.pattern}: the variables are elsewhere at each of its ends"
+            raise DError(message, description.span, "D_UNKNOWN", "name the instructions")
+        return missing
+
+    def clauses(self) -> list[tree.Clause]:
+        return [replace(body, descriptions=tuple(rows)) for body, rows in self._groups.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    place: Place
+    description: tree.Description
+    error: _MissingError
+
+
+def _split(
+    clause: tree.Clause, places: Places, find: Find, nearest: Nearest, notes: list[str]
+) -> list[tree.Clause]:
+    splitter = _Splitter(clause, find)
+    # What was written as one description may be many by now.
+    written: dict[Span, list[tree.Description]] = {}
+    for description in clause.descriptions:
+        written.setdefault(description.span, []).append(description)
+    for descriptions in written.values():
+        count, missing = 0, list[_Missing]()
+        for description in descriptions:
+            found = places(description.pattern)
+            count += len(found)
+            missing += splitter.add(description, found)
+        if not missing:
+            continue
+        first = missing[0]
+        if len(missing) == count or first.place.fixed:
+            raise _refusal(first.place, first.description.inlined, first.error, nearest)
+        what = f"{first.description.inlined}, " if first.description.inlined else ""
+        notes.append(
+            f"{len(missing)} of {count} instructions are left out: {what}{first.error.node.name}"
+            f" is not known there ({first.place.text}: {first.error})"
+        )
+    return splitter.clauses()
 
 
 def _refusal(place: Place, inlined: str, missing: _MissingError, nearest: Nearest) -> DError:
