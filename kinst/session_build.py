@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kinst.codegen.compile import Code, HostCode, compile_host, compile_target, host_triple
-from kinst.codegen.machine import host_machine, target_machine
+from kinst.codegen.machine import host_machine, parents_of, target_machine
 from kinst.codegen.runtime import build_trap_table
 from kinst.core.errors import KinstError
 from kinst.core.isa import Body, CallBody, CountBody, Isa
@@ -19,7 +19,7 @@ from kinst.patch.plan import Hook, Plan, Wanted, plan_hooks, plan_sites
 from kinst.patch.ways import Choice, Means, choose
 from kinst.providers.dtrace import BEGIN, END, ERROR
 from kinst.session_layout import Descriptors, counted_entries, describe, exits_in
-from kinst.session_machine import Placed, Traced, read_for_host
+from kinst.session_machine import Placed, StoppedUser, Traced, read_for_host
 from kinst.session_probes import Enabled
 from kinst.wire import native
 
@@ -100,7 +100,7 @@ class Built:
     the trap table and the patch plans (hooks first).
 
     rules: how the caller is found, by Enabled.key.  read: what host code reads memory with, kept
-    alive here.
+    alive here.  user, read_user: the same for the memory of the traced program.
     """
 
     descriptors: Descriptors
@@ -111,6 +111,8 @@ class Built:
     traps: bytes
     rules: Mapping[tuple[int, int], FrameRule]
     read: native.NativeRead
+    user: StoppedUser
+    read_user: native.NativeRead
 
 
 def _entries(enabled: Sequence[Enabled]) -> tuple[tuple[int, ...], ...]:
@@ -137,14 +139,19 @@ def build(
         scratch, base, program, placed.layout, parts.running, parts.error, in_target, rules
     )
     read = read_for_host(traced.target)
-    here = host_machine(isa, scratch, base, read.address, host_triple())
+    user = StoppedUser(traced.target, traced.facts)
+    read_user = native.native_read(user.read)
+    here = host_machine(
+        isa, scratch, base, read.address, host_triple(), user.functions(read_user),
+        parents_of(traced.facts),
+    )  # fmt: skip
     host = compile_host(
         program, placed.layout, replace(here, symbols=symbols or {}),
         _entries((*parts.host, *parts.stopped)), parts.error.clauses,
         base + descriptors.error_host,
     )  # fmt: skip
     if not parts.planted:
-        return Built(descriptors, host, None, _NOTHING, _NOTHING, b"", rules, read)
+        return Built(descriptors, host, None, _NOTHING, _NOTHING, b"", rules, read, user, read_user)
     if traced.facts is None:
         raise KinstError("probes can be planted only in a kernel")
     there = target_machine(isa, traced.facts, scratch)
@@ -157,7 +164,7 @@ def build(
     wanted = _wanted(program, parts, placed, traced, code, descriptors, rules)
     sites = plan_sites(wanted, isa, hooks.end, scratch.address + scratch.size)
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
-    return Built(descriptors, host, code, hooks, sites, traps, rules, read)
+    return Built(descriptors, host, code, hooks, sites, traps, rules, read, user, read_user)
 
 
 def _hooks(parts: Parts, code: Code, traced: Traced) -> list[Hook]:

@@ -10,9 +10,10 @@ from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
 from kinst.core.layout import HEADER_ACTIVE, HEADER_NSPEC, HEADER_SPECSIZE, Scratch
 from kinst.core.records import ProgramLayout
-from kinst.core.target import Facts, Target
+from kinst.core.target import Facts, Target, UserMemory
 from kinst.patch.ways import Means
 from kinst.session_counters import Counters, counters_room, map_counters, share_counters
+from kinst.session_host import read_access
 from kinst.session_kernel import RunningKernel
 from kinst.session_layout import place, scratch_needed
 from kinst.session_probes import Enabled
@@ -140,6 +141,39 @@ def set_speculations(view: memoryview, count: int, size: int) -> None:
     """How many speculations there are, and the bytes of each on one CPU."""
     view[HEADER_NSPEC : HEADER_NSPEC + 8] = count.to_bytes(8, "little")
     view[HEADER_SPECSIZE : HEADER_SPECSIZE + 8] = size.to_bytes(8, "little")
+
+
+@dataclass(slots=True)
+class StoppedUser:
+    """The memory of the process that a stopped CPU runs, for host-run clauses.
+
+    cpu: the one that stands at a probe, -1 outside of stop-planted probes."""
+
+    target: Target | None
+    facts: Facts | None
+    cpu: int = -1
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """None where nothing can be read: no such address, or a kernel thread."""
+        if self.target is None or self.cpu < 0:
+            return None
+        known = self.facts.user if self.facts else None
+        try:
+            mm = known.mm if known else None
+            if self.facts and mm and not read_access(self.target, self.facts, self.cpu, mm):
+                return None
+            return self.target.read_user(self.cpu, address, size)
+        except TargetError:
+            return None
+
+    def functions(self, read: native.NativeRead) -> UserMemory | None:
+        """What host code is told; read: self.read for native code."""
+        if self.target is None:
+            return None
+        known = self.facts.user if self.facts else None
+        if known is None:
+            return UserMemory(read.address, 0)
+        return UserMemory(read.address, 0, known.mm, known.arg_start, known.arg_end)
 
 
 def set_active(view: memoryview, active: bool) -> None:

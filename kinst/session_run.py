@@ -109,7 +109,9 @@ class HostRunner:
         stack: tuple[int, ...] = ()
         if self._personality is not None and reads_stack(self._program, enabled.clauses):
             stack = unwind(self._isa, self._personality, self._target, registers)
+        self._built.user.cpu = cpu
         self._call(enabled, registers, replace(context, arguments=arguments, stack=stack))
+        self._built.user.cpu = -1
 
 
 @dataclass(slots=True)
@@ -143,9 +145,10 @@ class Timers:
 
 
 def uses(program: typed.Program, enabled: Enabled, name: str) -> bool:
-    """Whether a clause of this probe reads a built-in, or something made of it."""
+    """Whether a clause of this probe reads a built-in, or what is made of it or found by it."""
+    by_thread = ("execargs", "progenyof") if name == "curthread" else ()
     return any(
-        (isinstance(e, typed.Builtin) and e.name == name)
+        (isinstance(e, typed.Builtin | typed.Subroutine) and e.name in (name, *by_thread))
         or (name in THREAD_PARTS and is_thread_local(e))
         for c in enabled.clauses
         for e in expressions(program.clauses[c])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kinst.codegen.access import read_access
 from kinst.codegen.firing import Firing, Lowered, Text
+from kinst.codegen.lower_execargs import execargs
 from kinst.codegen.lower_memory import load_word
 from kinst.codegen.ssa import Value, const
 from kinst.core.dtypes import DType, IntType, PointerType
@@ -219,6 +220,8 @@ def _scalar(firing: Firing, name: str) -> Lowered:
         return _error_argument(firing, number)
     if 0 <= number < ARGUMENTS:
         return _argument(firing, number)
+    if name == "execargs":
+        return execargs(firing)
     if machine.host:
         if name == "execname":
             return Text(context_word(firing, CONTEXT_EXECNAME), _CONTEXT_NAME_SIZE)

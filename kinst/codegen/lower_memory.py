@@ -49,7 +49,8 @@ def read(firing: Firing, to: Value, source: Value, size: Value) -> Value:
     return firing.code.call(firing.unit.helper("read", _read), (to, source, size))
 
 
-def _user(unit: Unit) -> UserMemory:
+def user_of(unit: Unit) -> UserMemory:
+    """How the current process is read.  Raises KinstError where it cannot be."""
     if unit.machine.user is None:
         raise KinstError(
             "the traced program's memory cannot be read: this kernel offers no function for it"
@@ -59,8 +60,8 @@ def _user(unit: Unit) -> UserMemory:
 
 def _leave_without_user(unit: Unit, code: Function) -> None:
     """A kernel thread has no memory of its own: return an error."""
-    access = _user(unit).mm
-    if access is not None:
+    access = user_of(unit).mm
+    if access is not None and not unit.machine.host:
         mm = read_access(code, unit.machine, access)
         if isinstance(mm, Value):
             leave(code, code.icmp("eq", mm, 0), const(1))
@@ -70,19 +71,24 @@ def _read_user(unit: Unit, name: str) -> Function:
     """read_user(dst, src, size) -> 0 or error."""
     code = unit.function(name, 3)
     _leave_without_user(unit, code)
-    code.ret(code.call_c(_user(unit).read, code.params))
+    code.ret(code.call_c(user_of(unit).read, code.params))
     return code
+
+
+def user_helper(unit: Unit) -> Function:
+    """read_user(dst, src, size) -> 0 or error."""
+    return unit.helper("read_user", _read_user)
 
 
 def read_user(firing: Firing, to: Value, source: Value, size: Value) -> Value:
     """Copy `size` bytes from the memory of the current process; 0 or an error."""
-    return firing.code.call(firing.unit.helper("read_user", _read_user), (to, source, size))
+    return firing.code.call(user_helper(firing.unit), (to, source, size))
 
 
 def _write_user(unit: Unit, name: str) -> Function:
     """write_user(dst, src, size) -> 0 or error."""
     code = unit.function(name, 3)
-    write = _user(unit).write
+    write = user_of(unit).write
     if not write:
         raise KinstError(
             "the traced program's memory cannot be written: there is no function for it here"
@@ -133,7 +139,7 @@ def _read_string(unit: Unit, name: str) -> Function:
 
 def _read_user_string(unit: Unit, name: str) -> Function:
     """read_user_string(dst, src, size), from the memory of the current process."""
-    return _string_reader(unit, name, unit.helper("read_user", _read_user), cut=True)
+    return _string_reader(unit, name, user_helper(unit), cut=True)
 
 
 def read_user_string(firing: Firing, to: Value, source: Value, size: Value) -> Value:

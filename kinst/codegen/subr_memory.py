@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from kinst.codegen import subr_more, subr_text
 from kinst.codegen.access import read_access
 from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Text, Unit
-from kinst.codegen.flow import leave, loop, step
+from kinst.codegen.flow import leave, loop, put, step, when
 from kinst.codegen.lower_builtins import context_word
 from kinst.codegen.lower_memory import copy_text, read, read_user, read_user_string, write_user
 from kinst.codegen.ssa import Function, Value, const
@@ -53,7 +53,20 @@ def _bad_address(firing: Firing, failed: Value, address: Value) -> None:
 
 
 def _alloca(firing: Firing, args: _Args) -> Lowered:
-    return firing.allocate(_number(firing, args[0]))
+    code, size = firing.code, _number(firing, args[0])
+    room = firing.allocate(size)
+    code.call(firing.unit.helper("clear", _clear), (room, size))
+    return room
+
+
+def _clear(unit: Unit, name: str) -> Function:
+    """clear(dst, size): zeros."""
+    code = unit.function(name, 2, 0)
+    dst, size = code.params
+    at = code.local(64)
+    loop(code, lambda: code.icmp("ult", code.get(at), size), lambda: put(code, at, const(0), dst))
+    code.ret()
+    return code
 
 
 def _bcopy(firing: Firing, args: _Args) -> Lowered:
@@ -154,8 +167,13 @@ def _strtok(firing: Firing, args: _Args) -> Lowered:
     )  # fmt: skip
     used = code.call(unit.helper("strtok", subr_text.strtok), words)
     ended = code.icmp("slt", used, 0)
-    following = code.op("add", code.op("add", at, used), 1)
-    code.set(position, code.select(ended, const(0), following))
+    code.set(position, code.op("add", code.op("add", at, used), 1))
+
+    def nothing_left() -> None:
+        code.store(const(0, 8), keep)
+        code.set(position, const(1))
+
+    when(code, ended, nothing_left)
     empty = code.icmp("eq", code.load(8, room), 0)
     address = code.select(empty, const(0), room)
     return Text(address, unit.layout.strsize, nullable=True)

@@ -233,6 +233,11 @@ class Target(Protocol):
         """Kernel memory; raises TargetError where nothing is mapped."""
         ...
 
+    def read_user(self, cpu: int, address: int, size: int) -> bytes:
+        """Memory of the process that this CPU runs; raises TargetError where nothing is mapped.
+        Stopped."""
+        ...
+
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         """Write code that may already have run (translated code is invalidated); stopped."""
         ...

@@ -40,6 +40,7 @@ def _table() -> dict[str, BuiltinVariable]:
         ("cpu", INT, everywhere, "number of the CPU that the probe fires on"),
         ("curthread", PointerType(VOID), kernel, "address of the current thread's structure"),
         ("epid", uint, everywhere, "id of this enabling of the probe"),
+        ("execargs", StringType(), everywhere, "arguments of the current process"),
         ("execname", execname, everywhere, "name of the current process"),
         ("gid", typedef("gid_t"), everywhere, "real group id of the current process"),
         ("id", uint, everywhere, "id of the probe"),
@@ -68,8 +69,17 @@ VARIABLES = _table()
 # Arrays are the checker's business.
 ARRAYS = frozenset({"args", "regs"})
 ARRAYS_NOT_YET = frozenset({"uregs"})
+_NO_ZONES = "it names a part of another kernel's system; Linux has namespaces"
+# Variables that mean nothing in Linux, with the reason.
+VARIABLES_ABSENT = {
+    "errno": "Linux keeps no error number; look at the value that the system call returns",
+    "ipl": "Linux has no interrupt priority levels",
+    "jailname": _NO_ZONES,
+    "jid": _NO_ZONES,
+    "zonename": _NO_ZONES,
+}
 VARIABLES_NOT_YET = words(
-    "curcpu curlwpsinfo curpsinfo cwd errno execargs inet ipl jid jailname locals root"
+    "curcpu curlwpsinfo curpsinfo cwd errno inet ipl jid jailname locals root"
     " ucaller ustackdepth zonename usermode"
 )
 

@@ -96,6 +96,9 @@ class Scope:
                 f"{name} has not yet been declared or assigned", span, "D_VAR_UNDEF",
                 f"int64_t {name}; before the clauses declares it",
             )  # fmt: skip
+        if name in builtins.VARIABLES_ABSENT:
+            reason = builtins.VARIABLES_ABSENT[name]
+            return DError(f"{name} is not available: {reason}", span, "D_IDENT_UNDEF")
         if builtins.is_not_yet(name):
             return DError(f"{name} is not supported yet", span, "D_UNKNOWN")
         known = [

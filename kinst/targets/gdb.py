@@ -99,6 +99,18 @@ class GdbStub:
         self._stub.select(self._cpu)
         return self._rsp.read_memory(address, size)
 
+    def read_user(self, cpu: int, address: int, size: int) -> bytes:
+        """See core/target.py: by the page tables that the CPU has now."""
+        if (address | address + size) >> 63:
+            raise TargetError(f"{address:#x} is not an address of a process")
+        if self._memory is not None:
+            memory = GuestMemory(self._paging, self._physical, (0, 0))
+            memory.set_root(self._paging.root_of(self.registers(cpu)))
+            return memory.read(address, size)
+        self._stub.select(cpu)
+        self._cpu = cpu
+        return self._rsp.read_memory(address, size)
+
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         raise TargetError("code is not written through a GDB stub", "use --vm")
 

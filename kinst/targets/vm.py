@@ -151,6 +151,14 @@ class Vm:
         self._need_root()
         return self.memory.read(address, size)
 
+    def read_user(self, cpu: int, address: int, size: int) -> bytes:
+        """See core/target.py: by the page tables that the CPU has now."""
+        if (address | address + size) >> 63:
+            raise TargetError(f"{address:#x} is not an address of a process")
+        memory = GuestMemory(self._paging, self.qemu, (0, 0))
+        memory.set_root(self._paging.root_of(self.registers(cpu)))
+        return memory.read(address, size)
+
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         """Write code that may have run: through QEMU, which translates it anew.  Stopped."""
         if self._stub.running:

@@ -100,6 +100,13 @@ def test_other_kernels_subroutines_say_so(name: str) -> None:
     assert found.message.startswith(f"{name}( ) is not available: ")
 
 
+@pytest.mark.parametrize("name", ["errno", "ipl", "jid", "jailname", "zonename"])
+def test_other_kernels_variables_say_so(name: str) -> None:
+    found = error(f"BEGIN {{ trace({name}); }}")
+    assert found.tag == "D_IDENT_UNDEF"
+    assert found.message.startswith(f"{name} is not available: ")
+
+
 def test_null() -> None:
     assert isinstance(value("strchr(execname, 97) == NULL"), typed.Binary)
     assert isinstance(value('0 != strtok(NULL, ",")'), typed.Binary)
