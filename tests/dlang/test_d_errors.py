@@ -58,7 +58,7 @@ BODIES = [
     ("trace(trace);", "D_IDENT_BADREF", 7, "tracing function 'trace' may not be referenced"),
     ("trace(regs);", "D_IDENT_BADREF", 7, "associative array 'regs' may not be"),
     ("count = 1;", "D_IDENT_BADREF", 1, "aggregating function 'count'"),
-    ("trace(errno);", "D_UNKNOWN", 7, "errno is not supported yet"),
+    ("trace(errno);", "D_IDENT_UNDEF", 7, "errno is not available: Linux keeps"),
     ("trace(args[0]);", "D_ARGS_MULTI", 7, "matches an unstable set of probes"),
     ("trace(uregs[0]);", "D_UNKNOWN", 7, "uregs[ ] is not supported yet"),
     ("trace(`jiffies);", "D_IDENT_UNDEF", 7, "failed to resolve `jiffies: Unknown symbol name"),
