@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from kinst.core.errors import DError
-from kinst.dlang import tree, typed
+from kinst.dlang import translators, tree, typed
 from kinst.dlang.actions import statement
 from kinst.dlang.aggregates import Aggregations
 from kinst.dlang.convert import is_scalar
@@ -32,6 +32,7 @@ def check(program: tree.Program, environment: Environment) -> typed.Program:
     aggregations.complete = True
     clauses, scope = _clauses(program, aggregations, Scope(environment, first.keys))
     for clause in clauses:
+        translators.refuse_whole(clause)
         check_height(clause)
     return typed.Program(
         clauses,
@@ -53,6 +54,8 @@ def _clauses(
             scope.types.declare(item)
         elif isinstance(item, tree.Inline):
             define(item, scope, check_expression)
+        elif isinstance(item, tree.Translator):
+            translators.define(item, scope, check_expression)
         elif isinstance(item, tree.Clause):
             clauses.append(_clause(item, len(clauses), scope, aggregations))
     return tuple(clauses), scope

@@ -69,8 +69,10 @@ def alignment(type_: DType) -> int:
 class Types:
     """Type names of one program.  Implements core.dtypes.MemberSource for those it declares."""
 
-    def __init__(self, source: TypeSource | None) -> None:
+    def __init__(self, source: TypeSource | None, strsize: int = 256) -> None:
+        """strsize: bytes of a member of type string."""
         self.source = source
+        self._strsize = strsize
         self.check: Check | None = None  # of constant expressions
         self._tags: dict[tuple[str, str], DType] = {}
         self._typedefs: dict[str, DType] = {}
@@ -189,7 +191,7 @@ class Types:
         if key in self._members and body.tag:
             message = f"{body.kind} {body.tag} redeclared"
             raise DError(message, body.span, "D_DECL_TYPERED")
-        layout = _Layout(body.kind == "union")
+        layout = _Layout(body.kind == "union", self._strsize)
         for field in body.fields:
             self._add(layout, field)
         made = StructType(body.kind, body.tag, layout.size(), key, self)
@@ -206,9 +208,6 @@ class Types:
             raise DError(message, field.span, "D_DECL_INCOMPLETE")
         if isinstance(type_, VoidType | FunctionType):
             raise DError(f"cannot have void member: {shown}", field.span, "D_DECL_VOIDOBJ")
-        if type_ == STRING:
-            message = "members of type string are not supported"
-            raise DError(message, field.span, "D_UNKNOWN", "use an array of char")
         if field.width is None:
             if not field.name and not isinstance(type_, StructType):
                 message = "member declaration requires a name"
@@ -275,7 +274,8 @@ class Types:
 class _Layout:
     """Members one after another (or, in a union, one over another)."""
 
-    def __init__(self, union: bool) -> None:
+    def __init__(self, union: bool, strsize: int) -> None:
+        self._strsize = strsize
         self.members: list[Member] = []
         self._union = union
         self._bit = 0
@@ -287,7 +287,7 @@ class _Layout:
         self._align = max(self._align, align)
         at = 0 if self._union else -(-self._bit // (8 * align)) * 8 * align
         self.members.append(Member(name, type_, at))
-        self._take(at, 8 * size_of(type_, 1))
+        self._take(at, 8 * size_of(type_, self._strsize))
 
     def add_bits(self, name: str, type_: IntType, width: int) -> None:
         """A bit-field lies within one storage unit of its type; width 0 ends a unit."""

@@ -18,6 +18,7 @@ from kinst.dlang import (
     inlines,
     members,
     speculation,
+    translators,
     tree,
     typed,
     variables,
@@ -36,6 +37,7 @@ from kinst.dlang.literals import literal_type
 from kinst.dlang.operators import choose, load, move, operate
 from kinst.dlang.scope import Scope
 from kinst.dlang.subroutines import ABSENT, PROTOTYPES, absent, subroutine
+from kinst.dlang.translation import Translation
 from kinst.dlang.typenames import typedef
 
 _SIZE_T = typedef("size_t")
@@ -178,7 +180,10 @@ def _member(node: tree.Member, scope: Scope) -> typed.Expr:
     place = variables.place_of(node, scope)
     if place is not None:
         return variables.read(place, scope, check)
-    return members.value(members.place_of_member(node, check(node.base, scope), scope))
+    base = check(node.base, scope)
+    if isinstance(base, Translation):
+        return translators.member(node, base, scope, check)
+    return members.value(members.place_of_member(node, base, scope))
 
 
 def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
@@ -351,4 +356,5 @@ _HANDLERS: dict[type, Callable[[Any, Scope], typed.Expr]] = {
     tree.Typed: _typed,
     tree.SizeofType: _sizeof_type,
     tree.OffsetOf: members.offset_of,
+    tree.Xlate: lambda node, scope: translators.xlate(node, scope, check),
 }

@@ -189,6 +189,8 @@ class ExpressionParser(TypeParser):
             self.advance()
             name = token.text[1:]
             return tree.Aggregation(token.span, "" if name == "_" else name), 1
+        if token.kind == "name" and token.text == "xlate":
+            return self._xlate(depth)
         if token.kind == "name":
             return self._name(token), 1
         if self.at("("):
@@ -204,8 +206,6 @@ class ExpressionParser(TypeParser):
         """A name.  Keywords cannot be names; a type name is one where it is assigned to."""
         if token.text == "offsetof":
             return self._offsetof()
-        if token.text == "xlate":
-            raise DError(f"{token.text} is not supported yet", token.span, "D_UNKNOWN")
         if token.text in KEYWORDS:
             raise self.unexpected(f"{token.text} is a reserved word")
         self.advance()
@@ -217,6 +217,20 @@ class ExpressionParser(TypeParser):
                 raise self.unexpected(f"{token.text} is a type")
             self._variables.add(token.text)
         return tree.Name(token.span, token.text)
+
+    def _xlate(self, depth: int) -> _Sized:
+        """xlate < type > (expression)."""
+        start = self.advance().start
+        self.expect("<")
+        type_ = self.type_name()
+        self.expect(">")
+        self.expect("(")
+        self._open.append(")")
+        operand, height = self._level(COMMA, depth + 1)
+        end = self.expect(")").end
+        self._open.pop()
+        span = self.from_to(start, end)
+        return tree.Xlate(span, type_, operand), self._higher(span, height)
 
     def _type_in_parentheses(self) -> bool:
         if not self.at("("):

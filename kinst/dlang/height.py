@@ -15,12 +15,12 @@ from kinst.dlang import typed
 MAX_HEIGHT = 200  # at three Python frames a level, still within Python's 1,000
 
 
-def _children(node: object) -> Iterator[typed.Expr]:
+def children(node: object) -> Iterator[typed.Expr]:
     """The expressions directly below a clause, an action or an expression."""
     if isinstance(node, tuple):
         for item in node:
             if isinstance(item, typed.Action):
-                yield from _children(item)
+                yield from children(item)
             elif isinstance(item, typed.Expr):
                 yield item
     elif isinstance(node, typed.Clause | typed.Action | typed.Expr):
@@ -29,15 +29,15 @@ def _children(node: object) -> Iterator[typed.Expr]:
             if isinstance(value, typed.Expr):
                 yield value
             elif isinstance(value, tuple):
-                yield from _children(value)
+                yield from children(value)
 
 
 def check_height(clause: typed.Clause) -> None:
     """Raise DError D_SYNTAX when an expression of the clause is higher than MAX_HEIGHT."""
-    waiting = [(child, 1) for child in _children(clause)]
+    waiting = [(child, 1) for child in children(clause)]
     while waiting:
         node, height = waiting.pop()
         if height > MAX_HEIGHT:
             message = "expression is nested too deeply"
             raise DError(message, node.span, "D_SYNTAX", "use a variable for a part of it")
-        waiting += [(child, height + 1) for child in _children(node)]
+        waiting += [(child, height + 1) for child in children(node)]

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from kinst.core.dtypes import DType, VoidType
 from kinst.core.errors import DError, Span
 from kinst.dlang import builtins, tree, typed
-from kinst.dlang.convert import cast, is_scalar, is_string, is_string_like, is_zero, to_string
+from kinst.dlang.convert import cast, is_scalar, is_string, is_string_like, is_zero, same, to_string
 from kinst.dlang.scope import Scope
+from kinst.dlang.translation import Translation
 
 Check = Callable[[tree.Expr, Scope], typed.Expr]
 
@@ -77,21 +78,23 @@ def value(node: tree.Expr, use: tree.Index | None, scope: Scope, check: Check) -
         )
         raise DError(message, use.span, "D_PROTO_LEN")
     bound = {}
-    for number, (parameter, argument) in enumerate(zip(parameters, given, strict=True), 1):
-        wanted, got = scope.resolve(parameter.type), check(argument, scope)
-        made = _as(got, wanted)
+    for number, (parameter, one) in enumerate(zip(parameters, given, strict=True), 1):
+        wanted, got = scope.resolve(parameter.type), check(one, scope)
+        made = argument(got, wanted)
         if made is None:
             message = (
                 f"{node.name}[ ] argument #{number} is incompatible with prototype: "
                 f"prototype: {wanted}, argument: {got.type}"
             )
-            raise DError(message, argument.span, "D_PROTO_ARG")
+            raise DError(message, one.span, "D_PROTO_ARG")
         bound[parameter.name] = made
     return _expand(inline, bound, use.span, scope, check)
 
 
-def _as(expr: typed.Expr, type_: DType) -> typed.Expr | None:
+def argument(expr: typed.Expr, type_: DType) -> typed.Expr | None:
     """expr as a value of type_, or None where that is not its kind."""
+    if isinstance(expr, Translation):
+        return expr if same(expr.type, type_) else None
     if is_string(type_):
         return to_string(expr) if is_string_like(expr.type) else None
     if not is_scalar(type_):
@@ -102,21 +105,26 @@ def _as(expr: typed.Expr, type_: DType) -> typed.Expr | None:
     return None if mixed and not is_zero(expr) else cast(expr, type_)
 
 
-def _expand(
-    inline: tree.Inline, bound: dict[str, typed.Expr], span: Span, scope: Scope, check: Check
-) -> typed.Expr:
-    """The inline's expression with its own parameters alone, as a value of its type."""
+def count(span: Span, scope: Scope) -> None:
+    """Count an expansion.  Raises DError D_UNKNOWN when there were too many."""
     scope.expansions += 1
     if scope.expansions > MOST_EXPANSIONS:
         message = f"inlines are used more than {MOST_EXPANSIONS} times, inlines in inlines counted"
         raise DError(message, span, "D_UNKNOWN")
+
+
+def _expand(
+    inline: tree.Inline, bound: dict[str, typed.Expr], span: Span, scope: Scope, check: Check
+) -> typed.Expr:
+    """The inline's expression with its own parameters alone, as a value of its type."""
+    count(span, scope)
     outer, scope.bound = scope.bound, bound
     try:
         found = check(inline.value, scope)
     finally:
         scope.bound = outer
     wanted = scope.resolve(inline.type)
-    made = _as(found, wanted)
+    made = argument(found, wanted)
     if made is None:
         message = (
             f'inline {inline.name} definition uses incompatible types: "{wanted}" = "{found.type}"'

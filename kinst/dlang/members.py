@@ -97,7 +97,7 @@ def place_of_member(node: tree.Member, base: typed.Expr, scope: Scope) -> typed.
             raise DError(message, span, "D_OP_PTR", hint)
         type_ = base.type.to
     struct = _complete(type_, op, span, scope)
-    found = _find(struct, node.name, span)
+    found = find(struct, node.name, span)
     address = base if op == "->" else _address(base, span)
     if found.bits:
         byte, bit = divmod(found.bit, 8)
@@ -129,7 +129,8 @@ def _complete(type_: DType, op: str, span: Span, scope: Scope) -> StructType:
     return found
 
 
-def _find(struct: StructType, name: str, span: Span) -> Member:
+def find(struct: StructType, name: str, span: Span) -> Member:
+    """The member of this name.  Raises DError D_TYPE_MEMBER."""
     try:
         found = struct.member(name)
     except KinstError as error:
@@ -176,7 +177,7 @@ def offset_of(node: tree.OffsetOf, scope: Scope) -> typed.Expr:
         if not isinstance(whole, StructType) or not (whole.size or whole.members):
             message = "offsetof operand must be a struct or union type"
             raise DError(message, node.span, "D_OFFSETOF_TYPE")
-        found = _find(whole, name, node.span)
+        found = find(whole, name, node.span)
         if found.bits:
             message = f"cannot take offset of a bit-field: {name}"
             raise DError(message, node.span, "D_OFFSETOF_BITFIELD")

@@ -41,12 +41,12 @@ _FORMS = {
     Level.FUNCTION: "[[provider:]module:]function",
     Level.NAME: "[[[provider:]module:]function:]name",
 }
-_NOT_YET = words("translator provider import counter")
+_NOT_YET = words("provider import counter")
 _CLASSES = words("auto register static")  # C's, which D does not have
 _STORAGE = words("inline self this typedef extern") | _CLASSES
 _TYPEDEF_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_]*\*?\Z")
 # The first words of everything at the outer level that is not a clause.
-_NOT_CLAUSES = STARTS_TYPE | _NOT_YET | _STORAGE
+_NOT_CLAUSES = STARTS_TYPE | _NOT_YET | _STORAGE | {"translator"}
 
 
 def parse(
@@ -137,6 +137,8 @@ class _ProgramParser(ExpressionParser):
         word = self.token.text
         if word in _NOT_YET:
             raise DError(f"{word} is not supported yet", self.token.span, "D_UNKNOWN")
+        if word == "translator":
+            return self._translator()
         storage = self.advance().text if word in _STORAGE else ""
         if storage in _CLASSES:
             message = "specified storage class not appropriate in D"
@@ -262,6 +264,30 @@ class _ProgramParser(ExpressionParser):
         if not self.at(";"):
             raise self.unexpected("; expected")
         return tree.Inline(name.span, type_, name.text, parameters, value)
+
+    def _translator(self) -> int:
+        """translator type < source parameter > { member = expression; ... };"""
+        span = self.advance().span
+        type_ = self.type_name()
+        self.expect("<")
+        source, name = self.declarator(self.specifiers())
+        if name is None:
+            raise self.unexpected("a name for what is translated expected")
+        self.expect(">")
+        self.expect("{")
+        members: list[tree.MemberValue] = []
+        while not self.at("}"):
+            if self.token.kind != "name" or self.token.text in KEYWORDS:
+                raise self.unexpected("a member expected")
+            member = self.advance()
+            self.expect("=")
+            members.append(tree.MemberValue(member.text, self.constant(), member.span))
+            self.expect(";")
+        self.advance()
+        if not self.at(";"):
+            raise self.unexpected("; expected")
+        self._items.append(tree.Translator(span, type_, source, name.text, tuple(members)))
+        return self.token.end
 
     def _clause(self, head: Token) -> int:
         """One clause; returns the offset behind it."""

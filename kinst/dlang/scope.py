@@ -12,6 +12,7 @@ from kinst.core.probe import ProbePattern
 from kinst.core.types import TypeSource
 from kinst.dlang import builtins, tree, typed
 from kinst.dlang.ctypes import Types
+from kinst.dlang.translation import Translator
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class Scope:
     """The variables so far, by typed.Variable.name.  One Scope lives as long as one check of one
     program.
 
-    inlines: by name.  bound: the arguments of the inline array being expanded.  keys: the types
+    inlines: by name.  bound: the arguments of the inline array, or the parameter of the
+    translator, being expanded.  keys: the types
     found for the keys of each associative array, in the whole program where it is known.
     """
 
@@ -42,10 +44,11 @@ class Scope:
         self, environment: Environment, keys: dict[str, tuple[DType, ...]] | None = None
     ) -> None:
         self.environment = environment
-        self.types = Types(environment.types)
+        self.types = Types(environment.types, environment.strsize)
         self.patterns: tuple[ProbePattern, ...] = ()  # of the clause being checked
         self.variables: dict[str, typed.Variable] = {}
         self.inlines: dict[str, tree.Inline] = {}
+        self.translators: list[Translator] = []
         self.bound: dict[str, typed.Expr] = {}
         self.expansions = 0
         self.keys: dict[str, tuple[DType, ...]] = keys or {}

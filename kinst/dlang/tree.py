@@ -209,6 +209,14 @@ class OffsetOf(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Xlate(Expr):
+    """xlate < type > (operand)."""
+
+    type: TypeName
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     span: Span
 
@@ -259,6 +267,25 @@ class Inline(Item):
     name: str
     parameters: tuple[Parameter, ...] | None
     value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class MemberValue:
+    """name = value; in a translator."""
+
+    name: str
+    value: Expr
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Translator(Item):
+    """translator type < source parameter > { members };"""
+
+    type: TypeName
+    source: TypeName
+    parameter: str
+    members: tuple[MemberValue, ...]
 
 
 @dataclass(frozen=True, slots=True)

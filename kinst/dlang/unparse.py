@@ -25,6 +25,8 @@ def unparse(program: tree.Program) -> str:
             plain.append(_declaration(item))
         elif isinstance(item, tree.Inline):
             plain.append(_inline(item))
+        elif isinstance(item, tree.Translator):
+            plain.append(_translator(item))
         elif isinstance(item, tree.Option):
             value = f"={item.value}" if item.value else ""
             plain.append(f"#pragma D option {item.name}{value}\n")
@@ -49,6 +51,12 @@ def _inline(item: tree.Inline) -> str:
     if item.parameters is not None:
         text += f"[{', '.join(_named(p.type, p.name) for p in item.parameters)}]"
     return f"{text} = {unparse_expression(item.value)};\n"
+
+
+def _translator(item: tree.Translator) -> str:
+    lines = [f"\t{one.name} = {_expr(one.value, ASSIGN)};\n" for one in item.members]
+    source = _named(item.source, item.parameter)
+    return f"translator {_type(item.type)} < {source} > {{\n{''.join(lines)}}};\n"
 
 
 def unparse_clause(clause: tree.Clause) -> str:
@@ -104,6 +112,11 @@ def _with_strength(expr: tree.Expr) -> tuple[str, int]:
             return f"({shown}){_expr(expr.operand, PREFIX_STRENGTH)}", PREFIX_STRENGTH
         case tree.SizeofType():
             return f"sizeof ({_type(expr.type)})", PREFIX_STRENGTH
+        case tree.OffsetOf():
+            return f"offsetof({_type(expr.type)}, {expr.member})", _PRIMARY
+        case tree.Xlate():
+            operand = unparse_expression(expr.operand)
+            return f"xlate < {_type(expr.type)} > ({operand})", _PRIMARY
         case tree.Infix():
             return _infix(expr), INFIX[expr.op]
         case tree.Assignment():

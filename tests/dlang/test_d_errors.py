@@ -302,7 +302,7 @@ PROGRAMS = [
     ("int x; long x; BEGIN { }", "D_DECL_IDRED", 1, 13, "identifier redeclared: x"),
     ("int a`b; BEGIN { }", "D_DECL_SCOPE", 1, 5, "scoping operator may not be used"),
     ("struct s { int x; };", "D_EMPTY", 1, 1, "empty D program"),
-    ("translator t < s *p > { };", "D_UNKNOWN", 1, 1, "translator is not supported yet"),
+    ("provider p { };", "D_UNKNOWN", 1, 1, "provider is not supported yet"),
     ("typedef int t;", "D_EMPTY", 1, 1, "empty D program"),
     ("#pragma D option nope\nBEGIN { }", "D_PRAGMA_OPTSET", 1, 1, "failed to set option 'nope'"),
     ("#pragma D option bufsize=x\nBEGIN{}", "D_PRAGMA_OPTSET", 1, 1, "'bufsize' to 'x': invalid"),

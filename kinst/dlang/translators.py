@@ -1,0 +1,163 @@
+"""Translators: a structure's members, each as an expression over a value of another type (Dynamic
+Tracing Guide, "Translators"; errors as in libdtrace's dt_parser.c).
+
+They are expanded when the program is compiled, as inlines are: a member of a translation is the
+translator's expression for it with the parameter bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from kinst.core.dtypes import ArrayType, DType, PointerType, StructType, VoidType
+from kinst.core.errors import DError, Span
+from kinst.dlang import inlines, members, tree, typed
+from kinst.dlang.convert import is_string_like, same, to_string
+from kinst.dlang.height import children
+from kinst.dlang.scope import Scope
+from kinst.dlang.translation import Translation, Translator
+
+Check = Callable[[tree.Expr, Scope], typed.Expr]
+
+
+def define(node: tree.Translator, scope: Scope, check: Check, *, lazily: bool = False) -> None:
+    """Note a translator.  Its expressions are checked here, too, where it stands; lazily: only
+    where a member is used (kinst's own translators, for kernels that differ).
+
+    Raises DError D_XLATE_SOU, D_XLATE_REDECL, D_XLATE_MEMB, D_XLATE_INCOMPAT and all those of
+    expressions.
+    """
+    made, source = scope.resolve(node.type), scope.resolve(node.source)
+    if isinstance(made, StructType):
+        made = scope.types.lookup(made)
+        if not made.size and not made.members:
+            message = f"incomplete struct/union/enum {made}"
+            raise DError(message, node.span, "D_XLATE_SOU")
+    else:
+        message = "translator output type must be a struct or union"
+        raise DError(message, node.span, "D_XLATE_SOU")
+    if isinstance(source, VoidType):
+        message = f"cannot have void object: {node.parameter}"
+        raise DError(message, node.span, "D_DECL_VOIDOBJ")
+    if any(same(t.source, source) and same(t.made, made) for t in scope.translators):
+        message = f"translator from {source} to {made} has already been declared"
+        raise DError(message, node.span, "D_XLATE_REDECL")
+    translator = Translator(node, source, made)
+    if not lazily:
+        sample = _sample(node, source)
+        for one in node.members:
+            _value(translator, one, sample, one.span, scope, check)
+    scope.translators.append(translator)
+
+
+def _sample(node: tree.Translator, type_: DType) -> typed.Expr:
+    """Something of the parameter's type; a structure is a place in memory."""
+    if isinstance(type_, StructType):
+        pointer = PointerType(type_)
+        variable = typed.Variable(node.parameter, pointer, -1)
+        return typed.Load(type_, node.span, typed.GlobalRead(pointer, node.span, variable))
+    return typed.GlobalRead(type_, node.span, typed.Variable(node.parameter, type_, -1))
+
+
+def xlate(node: tree.Xlate, scope: Scope, check: Check) -> typed.Expr:
+    """xlate < type > (expression), to a structure or to a pointer to one.
+
+    Raises DError D_XLATE_NONE and those of the expression."""
+    wanted, operand = scope.resolve(node.type), check(node.operand, scope)
+    made = wanted.to if isinstance(wanted, PointerType) else wanted
+    of_type = [t for t in scope.translators if same(t.made, made)]
+    exact = [t for t in of_type if same(t.source, operand.type)]
+    for translator in (*exact, *of_type):
+        source = _given(operand, translator.source)
+        if source is not None:
+            return Translation(wanted, node.span, translator, source)
+    message = f'cannot translate from "{operand.type}" to "{wanted}"'
+    known = ", ".join(dict.fromkeys(str(t.source) for t in of_type))
+    hint = f"there are translators from {known}" if known else ""
+    raise DError(message, node.span, "D_XLATE_NONE", hint)
+
+
+def _given(operand: typed.Expr, type_: DType) -> typed.Expr | None:
+    """The operand as a translator's parameter, or None where it is none."""
+    if isinstance(type_, StructType):
+        return operand if same(operand.type, type_) else None
+    return inlines.argument(operand, type_)
+
+
+def member(
+    node: tree.Member, base: Translation, scope: Scope, check: Check
+) -> typed.Expr:  # fmt: skip
+    """A member of a translation.  Raises DError D_XLATE_NOCONV, D_OP_PTR, D_OP_SOU,
+    D_TYPE_MEMBER and those of its expression."""
+    pointer = isinstance(base.type, PointerType)
+    if pointer != (node.op == "->"):
+        message = f"operator {node.op} must be applied to a {'struct' if pointer else 'pointer'}"
+        hint = f"write {'->' if pointer else '.'}{node.name}"
+        raise DError(message, node.span, "D_OP_SOU" if pointer else "D_OP_PTR", hint)
+    translator = base.translator
+    members.find(translator.made, node.name, node.span)
+    for one in translator.node.members:
+        if one.name == node.name:
+            return _value(translator, one, base.source, node.span, scope, check)
+    message = f"translator does not define conversion for member: {node.name}"
+    raise DError(message, node.span, "D_XLATE_NOCONV")
+
+
+def _value(
+    translator: Translator,
+    one: tree.MemberValue,
+    source: typed.Expr,
+    span: Span,
+    scope: Scope,
+    check: Check,
+) -> typed.Expr:
+    """The expression of one member, as a value of the member's type."""
+    wanted = translator.made.member(one.name)
+    if wanted is None:
+        message = f"translator member {one.name} is not a member of {translator.made}"
+        raise DError(message, one.span, "D_XLATE_MEMB")
+    inlines.count(span, scope)
+    outer, scope.bound = scope.bound, {translator.node.parameter: source}
+    try:
+        found = check(one.value, scope)
+    finally:
+        scope.bound = outer
+    made = _as_member(found, wanted.type)
+    if made is None:
+        message = (
+            f'translator member {one.name} definition uses incompatible types: "{wanted.type}" ='
+            f' "{found.type}"'
+        )
+        raise DError(message, one.span, "D_XLATE_INCOMPAT")
+    return made
+
+
+def _as_member(value: typed.Expr, type_: DType) -> typed.Expr | None:
+    """value as a member of type_, or None where it cannot be one."""
+    if isinstance(type_, ArrayType) and members.is_char(type_.of):
+        return to_string(value) if is_string_like(value.type) else None
+    if isinstance(type_, ArrayType):
+        alike = isinstance(value.type, PointerType) and same(value.type.to, type_.of)
+        return value if alike else None
+    if isinstance(type_, StructType):
+        return value if same(value.type, type_) else None
+    return inlines.argument(value, type_)
+
+
+def refuse_whole(clause: typed.Clause) -> None:
+    """Raise DError D_OP_DYN where a translation itself is used as a value."""
+    waiting = list(children(clause))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Translation):
+            _refuse(node)
+        waiting += children(node)
+
+
+def _refuse(node: Translation) -> NoReturn:
+    op = "->" if isinstance(node.type, PointerType) else "."
+    raise DError(
+        f"a translation to {node.type} may not be used as a value: it is of dynamic type",
+        node.span, "D_OP_DYN", f"its members may: (...){op}member",
+    )  # fmt: skip
