@@ -21,7 +21,7 @@ from kinst.core.target import CommandEnded, Gone, Target
 from kinst.image.elf import open_elf
 from kinst.providers import load_all
 from kinst.session_build import Built, Parts, build, fill, split
-from kinst.session_counters import Counters, counters_room, map_counters
+from kinst.session_counters import Counters, counters_room, map_counters, share_counters
 from kinst.session_kernel import RunningKernel
 from kinst.session_layout import LEAF, place, sizes
 from kinst.session_machine import Memory, Placed, Traced, means_of
@@ -38,18 +38,28 @@ PART = 6 * LEAF  # bytes of scratch for one D program, without its counters
 COMMAND_SECONDS = 120.0
 
 
-def compile_programs(names: Sequence[str], folder: Path) -> list[str]:
-    """Compile tests/programs/NAME.c statically into folder; their paths.
+# Compilers and the packages that they are in.
+_COMPILERS = {
+    "amd64": ("gcc", "gcc libc6-dev"),
+    "arm64": ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+    "riscv64": ("riscv64-linux-gnu-gcc", "gcc-riscv64-linux-gnu"),
+}
 
-    Raises KinstError when gcc cannot."""
+
+def compile_programs(names: Sequence[str], folder: Path, isa: str = "amd64") -> list[str]:
+    """Compile tests/programs/NAME.c statically into folder, for a guest of an ISA; their paths.
+
+    Raises KinstError when the compiler cannot."""
     paths = []
+    compiler, packages = _COMPILERS[isa]
     for name in names:
         made = folder / name
-        command = ["gcc", "-O2", "-static", "-o", str(made), str(PROGRAMS / f"{name}.c")]
+        command = [compiler, "-O2", "-static", "-o", str(made), str(PROGRAMS / f"{name}.c")]
         try:
             done = subprocess.run(command, capture_output=True, text=True)
         except FileNotFoundError as error:
-            raise KinstError("gcc is not installed", "apt-get install gcc libc6-dev") from error
+            hint = f"apt-get install {packages}"
+            raise KinstError(f"{compiler} is not installed", hint) from error
         if done.returncode:
             raise KinstError(f"{name}.c does not compile: {done.stderr.strip()}")
         paths.append(str(made))
@@ -94,21 +104,24 @@ class Ran:
 class Guest:
     """A booted kernel.  Raises KinstError when it cannot be."""
 
-    def __init__(self, copies: Sequence[str], programs: int, append: str = "") -> None:
-        """copies: files for the guest's /bin.  programs: how many D programs there will be."""
-        self._isa = isa_of(Request())
+    def __init__(
+        self, copies: Sequence[str], programs: int, append: str = "", vm: str = ""
+    ) -> None:
+        """copies: files for the guest's /bin.  programs: how many D programs there will be.
+        vm: its ISA, as --vm has it."""
         self._output = bytearray()
-        request = Request(copies=tuple(copies), append=append)
+        request = Request(copies=tuple(copies), append=append, vm=vm)
+        self.isa = isa_of(request)
         files = find_files(request, lambda *_: None)
         room = programs * (PART + counters_room(CPUS))
-        self.target: Target = open_target(request, self._isa, files, room, self._output.extend)
+        self.target: Target = open_target(request, self.isa, files, room, self._output.extend)
         try:
             elf = open_elf(files.debug)
-            personality = attach(self.target, self._isa, elf)
-            self.kernel = RunningKernel(self.target, personality, self._isa)
+            personality = attach(self.target, self.isa, elf)
+            self.kernel = RunningKernel(self.target, personality, self.isa)
             slide = personality.facts.slide
             text = ((elf.address("_text") or 0) + slide, (elf.address("_etext") or 0) + slide)
-            self._traced = Traced(self._isa, self.target, personality, self.kernel, text)
+            self._traced = Traced(self.isa, self.target, personality, self.kernel, text)
             address = self.target.map_scratch(room, text)
             if address is None:
                 raise KinstError("this guest has no scratch memory")
@@ -147,7 +160,7 @@ class Guest:
     def compile(self, *argv: str) -> Program:
         """Compile what a kinst command line says (-n, -x, ...).  Raises KinstError."""
         # Small areas, so that many programs fit in reach of the kernel's text.
-        compiled = compile_request(parse(["-q", *argv]).request, self._isa, target_pid=0)
+        compiled = compile_request(parse(["-q", *argv]).request, self.isa, target_pid=0)
         compiled = replace(
             compiled, options=replace(compiled.options, aggsize=1 << 18, bufsize=1 << 21)
         )
@@ -182,11 +195,14 @@ class Guest:
 
     def _map_counters(self, size: int) -> Counters | None:
         """Counters at the end of the part that was given out last."""
+        start = self._used - PART - counters_room(CPUS)
+        if self.isa.shared_counters:
+            part = self._used - start
+            return share_counters(self._address + start, part, self._traced.cpus, size)
         bases = self._traced.facts.per_cpu_bases if self._traced.facts else ()
         made = map_counters(self.target, bases, self._used, size)
         if made is None:
             return None
-        start = self._used - PART - counters_room(CPUS)
         return replace(made, offsets=tuple(at - start for at in made.offsets))
 
     def trace(self, program: Program, command: str) -> Ran:

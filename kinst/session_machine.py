@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,12 +78,24 @@ def make_memory(traced: Traced, compiled: Compiled) -> Memory:
     size = scratch_needed(compiled.options, compiled.program, traced.cpus, compiled.trampolines)
     if traced.target is not None:
         room = counters_room(traced.cpus)
-        address = traced.target.map_scratch(size + room, traced.text)
+        address = _map(traced, traced.target, size + room)
         if address is not None:
             view = traced.target.scratch_view()
             return Memory(view, address, native.address_of(view), size)
     own = memoryview(mmap.mmap(-1, size))
     return Memory(own, 0, native.address_of(own), size)
+
+
+def _map(traced: Traced, target: Target, size: int) -> int | None:
+    """Where scratch is mapped: in reach of the loaded modules too, where that can be."""
+    low, high = traced.text
+    modules = traced.personality.modules.all if traced.personality else ()
+    low = min((low, *(m.text[0] for m in modules)))
+    high = max((high, *(m.text[1] for m in modules)))
+    if (low, high) != traced.text:
+        with suppress(TargetError):
+            return target.map_scratch(size, traced.text, (low, high))
+    return target.map_scratch(size, traced.text)
 
 
 def means_of(traced: Traced, memory: Memory, forced: str) -> Means:

@@ -119,15 +119,16 @@ def open_target(
     if request.gdb:
         return gdb.GdbStub(isa, request.gdb)
     assert files.kernel is not None
+    machine = load_machine(isa)
     config = VmConfig(
         kernel=files.kernel,
         initrd=_initrd(request, files),
         control=not request.initrd,
-        append=request.append,
+        append=f"{machine.MODULES_APPEND if files.modules else ''} {request.append}".strip(),
         qemu_args=request.qemu_args,
         cpus=CPUS,
         scratch=scratch,
-        accel=accelerator(cache_folder(), load_machine(isa)),
+        accel=accelerator(cache_folder(), machine),
     )
     return vm.Vm(isa, config, on_output)
 

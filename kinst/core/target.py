@@ -242,7 +242,9 @@ class Target(Protocol):
         """Write code that may already have run (translated code is invalidated); stopped."""
         ...
 
-    def map_scratch(self, size: int, near: tuple[int, int]) -> int | None:
+    def map_scratch(
+        self, size: int, near: tuple[int, int], reach: tuple[int, int] | None = None
+    ) -> int | None:
         """Make `size` bytes of scratch executable within branch reach of [near) and return its
         address, or None: this target has no scratch.  Stopped."""
         ...

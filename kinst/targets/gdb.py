@@ -114,7 +114,9 @@ class GdbStub:
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         raise TargetError("code is not written through a GDB stub", "use --vm")
 
-    def map_scratch(self, size: int, near: tuple[int, int]) -> int | None:
+    def map_scratch(
+        self, size: int, near: tuple[int, int], reach: tuple[int, int] | None = None
+    ) -> int | None:
         return None
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:

@@ -1,11 +1,14 @@
 """Kernel module files of one release: a name to its file and, before it, what it depends on.
 
 modinfo(8): the .modinfo section holds key=value strings; depends lists module names.  Names of
-modules have "_" where their files may have "-".
+modules have "_" where their files may have "-".  Since Debian 13 they are compressed by xz(1).
 """
 
 from __future__ import annotations
 
+import lzma
+import os
+import tempfile
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,7 +19,29 @@ from kinst.image.elf import open_elf
 
 def module_name(file: Path) -> str:
     """The module's name as lsmod(8) shows it."""
-    return file.name.removesuffix(".ko").replace("-", "_")
+    return file.name.removesuffix(".xz").removesuffix(".ko").replace("-", "_")
+
+
+def unpacked(file: Path) -> Path:
+    """The file itself, or for NAME.ko.xz the unpacked NAME.ko beside it, made on first use.
+
+    Raises KinstError when it is damaged or the folder cannot be written."""
+    if file.suffix != ".xz":
+        return file
+    plain = file.with_suffix("")
+    if plain.exists():
+        return plain
+    try:
+        data = lzma.decompress(file.read_bytes())
+        # Another kinst may do the same now: whole files only, and the last one is as good.
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as made:
+            made.write(data)
+        os.replace(made.name, plain)
+    except lzma.LZMAError as error:
+        raise KinstError(f"{file}: cannot be unpacked: {error}") from error
+    except OSError as error:
+        raise KinstError(f"cannot unpack {file}: {error.strerror}") from error
+    return plain
 
 
 def depends(file: Path) -> tuple[str, ...]:
@@ -34,9 +59,11 @@ def depends(file: Path) -> tuple[str, ...]:
 def resolve(folder: Path, names: Sequence[str]) -> list[Path]:
     """The files of these modules in the order to load them, each after what it depends on.
 
-    folder: lib/modules/RELEASE.  Raises KinstError for a name without a file.
+    folder: lib/modules/RELEASE.  Compressed ones are unpacked beside themselves.  Raises
+    KinstError for a name without a file.
     """
-    files = {module_name(file): file for file in folder.rglob("*.ko")}
+    found = [*folder.rglob("*.ko.xz"), *folder.rglob("*.ko")]
+    files = {module_name(file): file for file in found}
     ordered: list[Path] = []
 
     def add(name: str, trail: tuple[str, ...]) -> None:
@@ -45,6 +72,7 @@ def resolve(folder: Path, names: Sequence[str]) -> list[Path]:
             close = get_close_matches(name, files, 1)
             hint = f"did you mean {close[0]}?" if close else f"modules are in {folder}"
             raise KinstError(f"no module is called {name}", hint)
+        file = unpacked(file)
         if file in ordered or name in trail:
             return
         for needed in depends(file):

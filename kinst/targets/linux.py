@@ -154,7 +154,11 @@ class Linux:
             return self._cfi_rule(address)
         orc = self._orc if module is None else module.orc
         if orc is None:
-            return None
+            link = names_of(self._isa).link
+            entered = self.function_at(address)
+            # Of a module without unwind tables only where the ABI has the return address is known.
+            at_entry = entered is not None and entered.address == address
+            return (link, 0, RA_IN_SLOT) if link and at_entry else None
         rule = orc.rule(address if module else address - self._kernel.slide & MASK)
         return None if rule is None else (rule.register, rule.offset, rule.return_address)
 

@@ -25,6 +25,7 @@ class IsaNames:
     label_size: bytes of a jump label; 0: 2 or 5, as its first byte tells.
     thread_registers: as in Facts; riscv64 has the thread in tp, and in sscratch, which is else 0,
     while user mode has tp for itself.
+    link: D name of the register that holds the return address when a function is entered.
     frame_registers: D names, by DWARF number, of the registers from which a caller is found.
     """
 
@@ -37,6 +38,7 @@ class IsaNames:
     before_call_site: int = 0
     label_size: int = 4
     thread_registers: tuple[str, ...] = ()
+    link: str = ""
     frame_registers: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -49,12 +51,12 @@ ISA_NAMES = {
         # Everything that EL1 brings upon itself comes here first; what a breakpoint is, the
         # table of planted addresses knows.
         "el1h_64_sync_handler", "pc", 0, ("arch_sys_counter",), "swapper_pg_dir",
-        bytes.fromhex("1f2003d5"), before_call_site=4,
+        bytes.fromhex("1f2003d5"), before_call_site=4, link="R_LR",
         frame_registers={29: "R_FP", 30: "R_LR", 31: "R_SP"},
     ),
     "riscv64": IsaNames(
         "do_trap_break", "epc", 0, ("riscv_clocksource",), "swapper_pg_dir",
-        bytes.fromhex("13000000") * 2, thread_registers=("sscratch", "tp"),
+        bytes.fromhex("13000000") * 2, thread_registers=("sscratch", "tp"), link="R_RA",
         frame_registers={1: "R_RA", 2: "R_SP", 8: "R_S0"},
     ),
 }  # fmt: skip

@@ -132,9 +132,15 @@ class GuestMemory:
         return [(at, bytes(data)) for at, data in out]
 
     def map_near(
-        self, physical: int, size: int, near: tuple[int, int], within: tuple[int, int]
+        self,
+        physical: int,
+        size: int,
+        near: tuple[int, int],
+        within: tuple[int, int],
+        reach: tuple[int, int],
     ) -> int:
-        """Map physical memory (2 MB aligned) where branches to and from [near) reach all of it.
+        """Map physical memory (2 MB aligned) near the code [near), where branches to and from
+        [reach) reach all of it.
 
         within: the virtual range to look for free slots in.  Returns the virtual address.
         Raises TargetError when there is no such place.
@@ -149,7 +155,7 @@ class GuestMemory:
             at
             for at in sorted(free)
             if all(at + i in free for i in range(0, size, slot))
-            and max(near[1] - at, at + size - near[0]) < self._paging.REACH
+            and max(reach[1] - at, at + size - reach[0]) < self._paging.REACH
         ]
         if not fits:
             raise TargetError("no free page-table slots in reach of the kernel's text")

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from kinst.core.errors import TargetError
 from kinst.core.target import Stopped
-from kinst.wire.registers import RegisterFile, describe
+from kinst.wire.registers import RegisterFile, Registers, describe
 from kinst.wire.rsp import Rsp, StopReply
 
 _STOP_TIMEOUT = 10.0
@@ -31,7 +31,7 @@ class Debugger:
         self._file = RegisterFile(rsp, describe(rsp, machine.GDB_REGISTERS))
         self._wanted: set[int] = set()
         self._inserted: set[int] = set()
-        self._registers: dict[int, Mapping[str, int]] = {}
+        self._registers: dict[int, Registers] = {}
         self.running = False
 
     @property
@@ -56,7 +56,7 @@ class Debugger:
             return
         missing = sorted(self._wanted - self._inserted)
         requests = [self._rsp.breakpoint_request(at, self._size, True) for at in missing]
-        self._registers.clear()
+        self._forget()
         self._rsp.resume(requests)
         self._inserted |= self._wanted
         self.running = True
@@ -111,7 +111,7 @@ class Debugger:
             before.append(self._rsp.breakpoint_request(address, self._size, False))
         deadline = time.monotonic() + _STEP_TIMEOUT
         while True:
-            self._registers.clear()
+            self._forget()
             self._rsp.step(self._threads[cpu], before)
             if (reply := self._rsp.wait_stop(_STOP_TIMEOUT)) is None:
                 self._rsp.interrupt()
@@ -140,6 +140,11 @@ class Debugger:
             self.resume()
             return None
         return Stopped(cpu, pc)
+
+    def _forget(self) -> None:
+        for one in self._registers.values():
+            one.expire()
+        self._registers.clear()
 
     def _need_stopped(self, what: str) -> None:
         if self.running:

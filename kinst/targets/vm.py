@@ -168,7 +168,9 @@ class Vm:
             assert self._rsp is not None
             self._rsp.write_memory(self.memory.physical_writes(writes))
 
-    def map_scratch(self, size: int, near: tuple[int, int]) -> int | None:
+    def map_scratch(
+        self, size: int, near: tuple[int, int], reach: tuple[int, int] | None = None
+    ) -> int | None:
         """See core/target.py.  size: at most the scratch of the VmConfig."""
         self._need_root()
         layout = self.qemu.layout
@@ -176,7 +178,9 @@ class Vm:
             raise TargetError(
                 f"scratch of {size} bytes was asked for and the guest has {layout.scratch_size}"
             )
-        return self.memory.map_near(layout.scratch, size, near, self._paging.KERNEL_RANGE)
+        return self.memory.map_near(
+            layout.scratch, size, near, self._paging.SCRATCH_RANGE, reach or near
+        )
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
         """Map a part of scratch a second time, at a virtual address of the caller's choice.

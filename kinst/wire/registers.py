@@ -8,7 +8,7 @@ number, each of bitsize/8 bytes.
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kinst.core.errors import TargetError
@@ -97,6 +97,53 @@ def _without_prologue(text: str) -> str:
     return text
 
 
+class Registers(Mapping[str, int]):
+    """The registers of one CPU at one stop.  Those that the g packet leaves out (some 190 system
+    registers on arm64 and riscv64) are asked for when they are looked up.
+
+    Those that the stub does not have now are left out.  Looking up one that was not read before
+    raises TargetError once expire() was called: the machine runs on.
+    """
+
+    def __init__(self, rsp: Rsp, thread: str, values: dict[str, int],
+                 asked: Mapping[str, RegisterInfo]) -> None:  # fmt: skip
+        """values: by name.  asked: the others that there may be."""
+        self._rsp = rsp
+        self._thread = thread
+        self._values = values
+        self._asked = dict(asked)
+        self._expired = False
+
+    def expire(self) -> None:
+        """To be called before the machine runs on."""
+        self._expired = True
+
+    def __getitem__(self, name: str) -> int:
+        if name in self._asked:
+            self._ask([name])
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self._ask(list(self._asked))
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        self._ask(list(self._asked))
+        return len(self._values)
+
+    def _ask(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        if self._expired:
+            raise TargetError(f"the machine has run on since its {names[0]} could be read")
+        asked = [self._asked.pop(name) for name in names]
+        select = self._rsp.select_request(self._thread)
+        replies = self._rsp.pipeline([*select, *(b"p%x" % r.number for r in asked)])
+        for register, text in zip(asked, replies[len(select) :], strict=True):
+            if len(text) == 2 * register.size and b"x" not in text:
+                self._values[register.name] = _number(text)
+
+
 class RegisterFile:
     """Reads a stub's integer registers (up to 8 bytes each; little-endian) by name."""
 
@@ -104,24 +151,20 @@ class RegisterFile:
         self._rsp = rsp
         self._integers = tuple(r for r in registers if r.size <= 8 and r.name)
 
-    def read(self, thread: str) -> Mapping[str, int]:
-        """All of them; those that the stub does not have now are left out."""
+    def read(self, thread: str) -> Registers:
+        """All that the g packet has; the others when they are looked up."""
         *_, reply = self._rsp.pipeline([*self._rsp.select_request(thread), b"g"])
         if (reply[:1] == b"E" and len(reply) == 3) or not reply:
             raise TargetError(f"the GDB stub cannot read the registers of CPU thread {thread}")
         values = {}
-        missing = []
+        missing = {}
         for register in self._integers:
             text = reply[2 * register.offset : 2 * (register.offset + register.size)]
             if len(text) < 2 * register.size:
-                missing.append(register)
+                missing[register.name] = register
             elif b"x" not in text:
                 values[register.name] = _number(text)
-        replies = self._rsp.pipeline([b"p%x" % r.number for r in missing])
-        for register, text in zip(missing, replies, strict=True):
-            if len(text) == 2 * register.size and b"x" not in text:
-                values[register.name] = _number(text)
-        return values
+        return Registers(self._rsp, thread, values, missing)
 
 
 def _number(text: bytes) -> int:

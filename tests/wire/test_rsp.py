@@ -209,8 +209,15 @@ def test_registers_are_placed_by_number() -> None:
     g = (0x1122334455667788).to_bytes(8, "little") + b"\x01\0\0\0" + b"\x05\x80" + b"v" * 16
     stub.answers |= {b"g": g.hex().encode(), b"p6": b"0200000000000000"}
     values = RegisterFile(client, describe(client)).read("2")
+    assert values["r1"] == 1 and "none" not in values
+    assert b"p6" not in stub.requests  # it is asked for when it is looked up
     assert values == {"r0": 0x1122334455667788, "r1": 1, "mid": 0x8005, "late": 2}
     assert b"Hg2" in stub.requests
+    later = RegisterFile(client, describe(client)).read("2")
+    later.expire()
+    assert later["mid"] == 0x8005
+    with pytest.raises(TargetError, match="the machine has run on since its late"):
+        _ = later["late"]
     client.close()
 
 

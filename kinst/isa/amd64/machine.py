@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+# What is said to the kernel when modules are loaded into it.
+MODULES_APPEND = ""
 QEMU = "qemu-system-x86_64"
 PACKAGE = "qemu-system-x86"
 MACHINE = "q35"

@@ -29,6 +29,8 @@ REACH = (1 << 31) - (1 << 20)  # of a direct branch, with a margin
 # Where the kernel's text can be: __START_KERNEL_map up to the modules (Linux,
 # Documentation/arch/x86/x86_64/mm.rst).
 KERNEL_RANGE = (0xFFFF_FFFF_8000_0000, 0xFFFF_FFFF_C000_0000)
+# Where scratch may be mapped.
+SCRATCH_RANGE = KERNEL_RANGE
 
 _ADDRESS = 0x000F_FFFF_FFFF_F000
 _ENTRIES = 512

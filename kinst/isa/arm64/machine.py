@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+# What is said to the kernel when modules are loaded into it: with KASLR they lie anywhere within
+# 2 GB of its image, and no branch from one place reaches both.
+MODULES_APPEND = "nokaslr"
 QEMU = "qemu-system-aarch64"
 PACKAGE = "qemu-system-arm"
 MACHINE = "virt"

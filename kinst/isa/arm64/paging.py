@@ -41,6 +41,8 @@ REACH = (128 << 20) - (1 << 20)  # of a direct branch, with a margin
 # Where modules, the kernel's image and vmalloc's areas are, with 48-bit addresses; the
 # fixmap is above.
 KERNEL_RANGE = (0xFFFF_8000_0000_0000, 0xFFFF_FBFF_F000_0000)
+# Where scratch may be mapped.
+SCRATCH_RANGE = KERNEL_RANGE
 
 _ADDRESS = 0x0000_FFFF_FFFF_F000
 _ENTRIES = 512

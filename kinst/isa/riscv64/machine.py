@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+# What is said to the kernel when modules are loaded into it.
+MODULES_APPEND = ""
 QEMU = "qemu-system-riscv64"
 PACKAGE = "qemu-system-misc"
 MACHINE = "virt"

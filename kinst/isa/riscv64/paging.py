@@ -30,6 +30,11 @@ REACH = (1 << 31) - (1 << 20)  # of auipc and jalr, with a margin
 # Where the kernel's image can be (Linux, Documentation/arch/riscv/vm-layout.rst): the last
 # 2 GB, of which the image's own gigabyte is the first, KASLR or not.
 KERNEL_RANGE = (0xFFFF_FFFF_8000_0000, 0xFFFF_FFFF_C000_0000)
+# Where scratch may be mapped: modules lie up to 2 GB below the image's end and are filled in from
+# there; what reaches them and the text both is the gigabyte between, less the last 128 MB, which
+# are for compiled BPF programs.
+SCRATCH_RANGE = (0xFFFF_FFFF_0000_0000, 0xFFFF_FFFF_C000_0000)
+_BPF = (0xFFFF_FFFF_7800_0000, 0xFFFF_FFFF_8000_0000)
 
 _PPN = (1 << 54) - (1 << 10)
 _ENTRIES = 512
@@ -162,7 +167,11 @@ def free_slots(read: Read, root: Root, low: int, high: int) -> list[int]:
             continue
         entries = struct.unpack(f"<{_ENTRIES}Q", read(table, 8 * _ENTRIES))
         slots = (base + i * LEAF_SIZE for i, entry in enumerate(entries) if entry == 0)
-        free += [at for at in slots if low <= at and at + LEAF_SIZE <= high]
+        free += [
+            at
+            for at in slots
+            if low <= at and at + LEAF_SIZE <= high and not _BPF[0] <= at < _BPF[1]
+        ]
     return free
 
 
