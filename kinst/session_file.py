@@ -21,12 +21,12 @@ from kinst.image.dwarf_file import DebugFile, open_file
 from kinst.image.elf import Elf
 from kinst.image.placed import open_placed
 from kinst.image.tables import KernelTables
-from kinst.isa import of_machine
 from kinst.session_kernel import RunningKernel
 from kinst.session_lines import SourceLines
 from kinst.session_program import Compiled, compile_request, with_programs
 from kinst.session_report import Report
 from kinst.session_request import Request
+from kinst.session_target import isa_of_file
 from kinst.sugar.expand import Sources, expand, has_sugar
 from kinst.sugar.lines import expand_lines, has_lines
 from kinst.targets.linux_functions import FunctionTable
@@ -100,15 +100,6 @@ def _debug_of(request: Request, file: DebugFile, report: Report) -> DebugFile:
             f"{file.path}: no debug information", "install its debug package, or build with -g"
         )
     return found.file
-
-
-def isa_of_file(path: str) -> Isa:
-    """The instruction set of an ELF file.  Raises KinstError for one that kinst does not know."""
-    machine = open_file(path).machine
-    isa = of_machine(machine)
-    if isa is None:
-        raise KinstError(f"{path}: made for ELF machine {machine}, which kinst does not know")
-    return isa
 
 
 def show_in_file(request: Request, report: Report) -> int:

@@ -12,8 +12,10 @@ from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.paths import cache_folder
 from kinst.core.target import Target
+from kinst.image.dwarf_file import open_file
 from kinst.image.elf import Elf
 from kinst.isa import load as load_isa
+from kinst.isa import of_machine
 from kinst.session_request import Request
 from kinst.targets import fetch, gdb, initramfs, linux, vm
 from kinst.targets.fetch import Prepared, Progress
@@ -51,8 +53,23 @@ def module_folders(files: Files, isa: Isa, progress: Progress) -> list[Path]:
 
 
 def isa_of(request: Request) -> Isa:
-    """The ISA of the target: --vm's, else amd64."""
+    """The ISA of the target: --vm's; behind a stub, that of the kernel's file; else amd64.
+
+    Raises KinstError for one that kinst does not know, and for a file that is not there.
+    """
+    vmlinux = request.debug or request.kernel
+    if request.gdb and vmlinux:
+        return isa_of_file(vmlinux)
     return load_isa(request.vm or DEFAULT_ISA)
+
+
+def isa_of_file(path: str) -> Isa:
+    """The instruction set of an ELF file.  Raises KinstError for one that kinst does not know."""
+    machine = open_file(path).machine
+    isa = of_machine(machine)
+    if isa is None:
+        raise KinstError(f"{path}: made for ELF machine {machine}, which kinst does not know")
+    return isa
 
 
 def find_files(request: Request, progress: Callable[[str, float | None], None]) -> Files:

@@ -158,7 +158,13 @@ class GuestMemory:
             and max(reach[1] - at, at + size - reach[0]) < self._paging.REACH
         ]
         if not fits:
-            raise TargetError("no free page-table slots in reach of the kernel's text")
+            reach = self._paging.REACH
+            around = [at for at in free if near[1] - reach < at < near[0] + reach]
+            raise TargetError(
+                f"there is no room for {size >> 20} MB in reach of the kernel's text"
+                f" ({len(around) * slot >> 20} MB are free there, in pieces)",
+                "ask for less with -x bufsize, aggsize or dynvarsize",
+            )
         address: int = min(fits, key=lambda at: abs(at - near[1]))
         if not self._map(physical, size, address, like):
             raise TargetError(f"the page tables changed while {address:#x} was being mapped")

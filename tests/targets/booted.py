@@ -47,12 +47,14 @@ class Guest:
         return int(line.split()[0], 16)
 
 
-def boot(prepared: Prepared, programs: dict[str, Path] | None = None, **config: Any) -> Guest:
+def boot(
+    prepared: Prepared, programs: dict[str, Path] | None = None, *, isa: Any = ISA, **config: Any
+) -> Guest:
     """Start a guest and wait until it is ready."""
     files = {f"/bin/{name}": path for name, path in (programs or {}).items()}
     initrd = build(prepared.busybox, files)
     output = bytearray()
-    vm = Vm(ISA, VmConfig(prepared.kernel, initrd, **config), output.extend)
+    vm = Vm(isa, VmConfig(prepared.kernel, initrd, **config), output.extend)
     try:
         vm.wait_ready(60.0)
     except BaseException:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from command import Row, counts, kinst, list_functions
+from isa_guest import ISAS, Guest
 
 from kinst.targets.fetch import Prepared
+from kinst.targets.fetch import prepared as prepared_kernel
 
 READ_PATH = ("ksys_read", "vfs_read", "rw_verify_area", "__fdget_pos", "__fget_light")
 
@@ -36,3 +38,12 @@ def read_function(reads: Path) -> str:
 def read_path(read_function: str) -> dict[str, list[Row]]:
     """The instructions of the functions that a read(2) of /dev/zero goes through."""
     return list_functions(read_function, *READ_PATH)
+
+
+@pytest.fixture(scope="module", params=ISAS)
+def guest(request: pytest.FixtureRequest, program_for: Callable[[str, str], Path]) -> Guest:
+    """A guest of each instruction set."""
+    kernel = prepared_kernel(request.param)
+    if kernel is None:
+        pytest.fail(f"no {request.param} kernel is there: run `make setup-test`")
+    return Guest(request.param, kernel, program_for)

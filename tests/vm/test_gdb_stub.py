@@ -4,93 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from command import Running, counts, kinst
+from stub_guest import Stub, stub_guest
 
 from kinst.targets.fetch import Prepared
-from kinst.targets.initramfs import build
 
 pytestmark = pytest.mark.vm
-
-# A guest of its own: after each sleep it makes 10 reads and says so on the console.
-INIT = """#!/bin/busybox sh
-/bin/busybox mount -t devtmpfs dev /dev
-/bin/busybox --install -s /bin
-mount -t proc proc /proc
-n=0
-while true; do
-    reads 10 >/dev/null
-    n=$((n + 1))
-    echo "round $n" >/dev/ttyS0
-    sleep 0.2
-done
-"""
-
-
-@dataclass
-class Stub:
-    """address: as kinst's --gdb takes it."""
-
-    address: str
-    console: Path
-
-    def rounds(self) -> int:
-        found = re.findall(r"^round (\d+)", self.console.read_text(errors="replace"), re.M)
-        return int(found[-1]) if found else 0
-
-    def goes_on(self, seconds: float = 60.0) -> bool:
-        """Whether the guest does some more rounds from now on."""
-        until, end = self.rounds() + 3, time.monotonic() + seconds
-        while self.rounds() < until and time.monotonic() < end:
-            time.sleep(0.1)
-        return self.rounds() >= until
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-@contextmanager
-def guest(prepared: Prepared, reads: Path, folder: Path, listen: str) -> Iterator[Stub]:
-    init = folder / "init"
-    init.write_text(INIT)
-    init.chmod(0o755)
-    # kinst's own /init is there too, but rdinit= names ours.
-    initrd = folder / "initrd"
-    initrd.write_bytes(build(prepared.busybox, {"/e2e-init": init, "/bin/reads": reads}))
-    console = folder / "console"
-    port = free_port()
-    unix = f"{folder}/gdb"
-    chosen, address = {
-        "unix": (f"unix:{unix},server,nowait", unix),
-        "tcp": (f"tcp:127.0.0.1:{port}", f"127.0.0.1:{port}"),
-    }[listen]
-    argv = f"""qemu-system-x86_64 -nodefaults -display none -no-reboot -machine q35 -m 512 -smp 2
-        -serial file:{console} -gdb {chosen} -kernel {prepared.kernel} -initrd {initrd}""".split()
-    append = "console=ttyS0 nokaslr panic=-1 rdinit=/e2e-init"
-    child = subprocess.Popen([*argv, "-append", append])
-    try:
-        stub = Stub(address, console)
-        end = time.monotonic() + 90
-        while not (console.exists() and stub.rounds() > 0):
-            assert child.poll() is None and time.monotonic() < end, "the guest does not come up"
-            time.sleep(0.1)
-        yield stub
-        assert child.poll() is None
-    finally:
-        child.kill()
-        child.wait()
-
 
 @pytest.fixture(scope="module", params=["unix", "tcp"])
 def stub(
@@ -99,7 +22,8 @@ def stub(
     reads: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stub]:
-    with guest(prepared, reads, tmp_path_factory.mktemp("stub"), request.param) as found:
+    folder = tmp_path_factory.mktemp("stub")
+    with stub_guest("amd64", prepared, reads, folder, request.param) as found:
         yield found
 
 

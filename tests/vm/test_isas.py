@@ -1,51 +1,22 @@
 """The contract of an instruction set, the same for each of them: kinst's own machine for it
-boots, and what is counted, read and put back there is right.
+boots, and what is counted, read and put back there is right.  More of it is in
+test_isas_kprobes.py, test_isas_inline.py, test_isas_endings.py and test_isas_stub.py.
 
 Programs for the guest are cross-compiled."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command import Result, counts, guest_script, kinst, warnings
-
-from kinst.targets.fetch import Prepared
-from kinst.targets.fetch import prepared as prepared_kernel
+from command import counts, guest_script, warnings
+from isa_guest import Guest
 
 pytestmark = pytest.mark.vm
 
-ISAS = ("amd64", "arm64", "riscv64")
 READS = 100_000
 NAMES = Path(__file__).with_name("functions.txt")
-
-
-@dataclass(frozen=True)
-class Guest:
-    """What one instruction set is tested with."""
-
-    isa: str
-    kernel: Prepared
-    program: Callable[[str, str], Path]
-
-    def trace(self, *arguments: str, copy: list[Path]) -> Result:
-        return kinst(f"--vm={self.isa}", *arguments, copy=copy).good()
-
-    def reads(self) -> Path:
-        return self.program("reads", self.isa)
-
-
-@pytest.fixture(scope="module", params=ISAS)
-def guest(request: pytest.FixtureRequest, program_for: Callable[[str, str], Path]) -> Guest:
-    kernel = prepared_kernel(request.param)
-    if kernel is None:
-        pytest.fail(f"no {request.param} kernel is there: run `make setup-test`")
-    return Guest(request.param, kernel, program_for)
 
 
 @pytest.mark.parametrize("way, count", [("auto", READS), ("trap", READS), ("stop", 50)])
@@ -82,9 +53,7 @@ def test_the_caller_of_every_instruction(guest: Guest) -> None:
 def test_every_instruction_of_many_functions(guest: Guest, tmp_path: Path) -> None:
     """Planted at once under a workload that checks its results: nothing breaks, the kernel's log
     has no new warning, and all text is put back."""
-    shown = subprocess.run(["nm", str(guest.kernel.debug)], capture_output=True, text=True).stdout
-    seen = Counter(w[2] for w in map(str.split, shown.splitlines()) if w[1:2] in (["t"], ["T"]))
-    functions = [name for name in NAMES.read_text().split() if seen[name] == 1]
+    functions = guest.functions(NAMES.read_text().split())
     assert len(functions) > 150
     script = guest_script(
         tmp_path,

@@ -7,11 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from isa_guest import Guest
 
 from kinst.core.isa import Refused
 from kinst.image.elf import open_elf
 from kinst.isa import load
-from kinst.targets.fetch import Prepared
 from kinst.targets.linux import attach
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "targets"))
@@ -20,20 +20,24 @@ from booted import boot
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
 
-SCRATCH = 0xFFFFFFFF9FE00000  # near the text, as scratch is
-WANTED = 0.995
+# arm64: what is between a load-exclusive and its store-exclusive is more than half a percent.
+WANTED = {"amd64": 0.995, "arm64": 0.988, "riscv64": 0.99}
 
 
 def test_share_of_instructions_that_can_be_planted(
-    prepared: Prepared, record_property: pytest.RecordProperty
+    guest: Guest, record_property: pytest.RecordProperty
 ) -> None:
-    """Of the functions that the kernel lets be probed at all: 99.5% or more."""
-    isa = load("amd64")
-    guest = boot(prepared)
+    """Of the functions that the kernel lets be probed at all."""
+    isa = load(guest.isa)
+    booted = boot(guest.kernel, isa=isa)
     try:
-        vm = guest.vm
-        linux = attach(vm, open_elf(prepared.debug), vm.find_text(), hook_bugs=True)
+        vm = booted.vm
+        linux = attach(
+            vm, open_elf(guest.kernel.debug), vm.find_text(), isa=guest.isa, hook_bugs=True
+        )
         vm.set_tables(linux.page_tables())
+        scratch = vm.map_scratch(2 << 20, linux.text)
+        assert scratch is not None
         why: Counter[str] = Counter()
         total = 0
         for function in linux.functions():
@@ -43,15 +47,18 @@ def test_share_of_instructions_that_can_be_planted(
             found = list(isa.decode(code, function.address))
             total += len(found)
             reasons = linux.site_refusals([(i.address, i.size) for i in found])
+            unsafe = isa.unsafe(found)
             for instruction, reason in zip(found, reasons, strict=True):
-                moved = isa.displace(instruction.code, instruction.address, SCRATCH)
-                if reason or isinstance(moved, Refused):
-                    why[reason or moved.reason] += 1  # type: ignore[union-attr]
+                forbidden = reason or unsafe.get(instruction.address, "")
+                moved = isa.displace(instruction.code, instruction.address, scratch)
+                if forbidden or isinstance(moved, Refused):
+                    why[forbidden or moved.reason] += 1  # type: ignore[union-attr]
     finally:
-        guest.vm.close()
-    assert total > 2_000_000
+        booted.vm.close()
+    assert total > 1_500_000
     share = 1 - why.total() / total
     for reason, count in why.most_common():
         record_property(reason, count)
-    print(f"\n{share:.4%} of {total} instructions can be planted; not: {dict(why.most_common(8))}")
-    assert share >= WANTED
+    shown = "".join(f"\n  {count:7} {reason}" for reason, count in why.most_common())
+    print(f"\n{guest.isa}: {share:.4%} of {total} instructions can be planted; not:{shown}")
+    assert share >= WANTED[guest.isa]

@@ -1,0 +1,51 @@
+"""Guests of every instruction set: what the contract tests run kinst on."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from command import Result, Row, kinst, listed
+
+from kinst.targets.fetch import Prepared
+
+ISAS = ("amd64", "arm64", "riscv64")
+
+
+@dataclass(frozen=True)
+class Guest:
+    """What one instruction set is tested with."""
+
+    isa: str
+    kernel: Prepared
+    program: Callable[[str, str], Path]
+
+    def trace(self, *arguments: str, copy: list[Path]) -> Result:
+        return kinst(f"--vm={self.isa}", *arguments, copy=copy).good()
+
+    def reads(self) -> Path:
+        """The program that calls read(2) on /dev/zero exactly N times."""
+        return self.program("reads", self.isa)
+
+    def functions(self, names: Iterable[str]) -> list[str]:
+        """Those of the names that exactly one function of this kernel has (by nm)."""
+        times = _functions(self.kernel.debug)
+        return [name for name in names if times[name] == 1]
+
+    def rows(self, functions: Iterable[str], *options: str) -> dict[str, list[Row]]:
+        """Every instruction of some functions as -l -v lists it, in order of address."""
+        words = [word for f in functions for word in ("-n", f"kinst::{f}:")]
+        found: dict[str, list[Row]] = {}
+        for row in listed(self.trace("-l", "-v", *options, *words, copy=[]).out):
+            found.setdefault(row.function, []).append(row)
+        return found
+
+
+@cache
+def _functions(vmlinux: Path) -> Counter[str]:
+    shown = subprocess.run(["nm", str(vmlinux)], capture_output=True, text=True, check=True).stdout
+    return Counter(w[2] for w in map(str.split, shown.splitlines()) if w[1:2] in (["t"], ["T"]))

@@ -1,0 +1,105 @@
+"""A guest that kinst did not start, behind QEMU's GDB stub."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kinst.targets.fetch import Prepared
+from kinst.targets.initramfs import build
+
+# A guest of its own: after each sleep it makes 10 reads and says so on the console.
+INIT = """#!/bin/busybox sh
+/bin/busybox mount -t devtmpfs dev /dev
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+n=0
+while true; do
+    reads 10 >/dev/null
+    n=$((n + 1))
+    echo "round $n" >/dev/CONSOLE
+    sleep 0.2
+done
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """QEMU and its machine, and what the guest calls the first serial port."""
+
+    command: str
+    console: str
+
+
+MACHINES = {
+    "amd64": Machine("qemu-system-x86_64 -machine q35", "ttyS0"),
+    "arm64": Machine("qemu-system-aarch64 -machine virt -cpu cortex-a57", "ttyAMA0"),
+    "riscv64": Machine("qemu-system-riscv64 -machine virt", "ttyS0"),
+}
+
+
+@dataclass
+class Stub:
+    """address: as kinst's --gdb takes it."""
+
+    address: str
+    console: Path
+
+    def rounds(self) -> int:
+        found = re.findall(r"^round (\d+)", self.console.read_text(errors="replace"), re.M)
+        return int(found[-1]) if found else 0
+
+    def goes_on(self, seconds: float = 60.0) -> bool:
+        """Whether the guest does some more rounds from now on."""
+        until, end = self.rounds() + 3, time.monotonic() + seconds
+        while self.rounds() < until and time.monotonic() < end:
+            time.sleep(0.1)
+        return self.rounds() >= until
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@contextmanager
+def stub_guest(
+    isa: str, prepared: Prepared, reads: Path, folder: Path, listen: str
+) -> Iterator[Stub]:
+    """A guest of the ISA that runs for as long as the context; listen: unix or tcp."""
+    machine = MACHINES[isa]
+    init = folder / "init"
+    init.write_text(INIT.replace("CONSOLE", machine.console))
+    init.chmod(0o755)
+    # kinst's own /init is there too, but rdinit= names ours.
+    initrd = folder / "initrd"
+    initrd.write_bytes(build(prepared.busybox, {"/e2e-init": init, "/bin/reads": reads}))
+    console = folder / "console"
+    port = free_port()
+    unix = f"{folder}/gdb"
+    chosen, address = {
+        "unix": (f"unix:{unix},server,nowait", unix),
+        "tcp": (f"tcp:127.0.0.1:{port}", f"127.0.0.1:{port}"),
+    }[listen]
+    argv = f"""{machine.command} -nodefaults -display none -no-reboot -m 512 -smp 2
+        -serial file:{console} -gdb {chosen} -kernel {prepared.kernel} -initrd {initrd}""".split()
+    append = f"console={machine.console} nokaslr panic=-1 rdinit=/e2e-init"
+    child = subprocess.Popen([*argv, "-append", append])
+    try:
+        stub = Stub(address, console)
+        end = time.monotonic() + 90
+        while not (console.exists() and stub.rounds() > 0):
+            assert child.poll() is None and time.monotonic() < end, "the guest does not come up"
+            time.sleep(0.1)
+        yield stub
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()

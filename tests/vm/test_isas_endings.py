@@ -1,0 +1,71 @@
+"""The contract of an instruction set, continued: records, drops, and how a trace ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+
+import pytest
+from command import Running, marked
+from isa_guest import Guest
+
+pytestmark = pytest.mark.vm
+
+RECORDS = 100_000
+DROPS = re.compile(r"^dtrace: (\d+) drops? on (?:CPU \d+|the host)$", re.M)
+
+
+@pytest.mark.parametrize("buffers", [(), ("-x", "bufsize=16k", "-x", "switchrate=1s")])
+def test_a_line_for_each_hit_or_a_drop_that_is_told(
+    guest: Guest, buffers: tuple[str, ...]
+) -> None:
+    """With buffers that cannot hold what comes between two looks at them, there must be drops."""
+    done = guest.trace(
+        "-q", *buffers, "-n",
+        'fbt::vfs_read:entry /execname == "reads" && arg2 == 1/'
+        '{ printf("%d %d %x %x\\n", cpu, timestamp, arg0, arg1); }',
+        "-c", f"reads {RECORDS}", copy=[guest.reads()],
+    )  # fmt: skip
+    rows = [line.split() for line in done.out.splitlines() if line]
+    dropped = sum(map(int, DROPS.findall(done.err)))
+    assert len(rows) + dropped == RECORDS, done.err
+    assert dropped or not buffers
+    assert {len(row) for row in rows} == {4}
+    # One process reads one file, a kernel address, into one buffer of its own.
+    assert len({(row[2], row[3]) for row in rows}) == 1
+    assert int(rows[0][2], 16) >> 63 == 1 and 0 < int(rows[0][3], 16) < 1 << 47
+    for cpu in {row[0] for row in rows}:
+        times = [int(row[1]) for row in rows if row[0] == cpu]
+        assert times == sorted(times)
+
+
+def forever(guest: Guest) -> Running:
+    """A trace of a command that would run for hours, once it has begun to count."""
+    run = Running(
+        f"--vm={guest.isa}", "-v", "-n", "kinst::vfs_read:, kinst::ksys_read: { @ = count(); }",
+        "-n", 'tick-100ms { printf("ticks"); } END { printf("the end"); }',
+        "-c", "reads 100000000000", copy=[guest.reads()],
+    )  # fmt: skip
+    run.until(lambda r: r.out.count("ticks") > 5)
+    return run
+
+
+def test_ctrl_c_puts_everything_back(guest: Guest) -> None:
+    run = forever(guest)
+    run.stop(signal.SIGINT)
+    done = run.result(60).good()
+    assert int(done.out.split()[-1]) > 10_000
+    assert done.out.count("the end") == 1
+    assert "kinst: kernel text is as before (" in done.err
+
+
+def test_kill_9_leaves_no_process(guest: Guest) -> None:
+    run = forever(guest)
+    assert len(marked(run.mark)) == 1
+    run.stop(signal.SIGKILL)
+    run.process.wait(10)
+    end = time.monotonic() + 10
+    while marked(run.mark) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert run.result().status == -signal.SIGKILL

@@ -1,0 +1,181 @@
+"""The contract of an instruction set, continued: kinst beside the kernel's own kprobe events, in
+one run, at the same instructions; how often they run, and with what in the registers.
+
+A kprobe can be set on kinst's jump: to the kernel it is a branch that was there before.  It cannot
+on kinst's breakpoint; there it goes to the instruction before, which only falls through to the
+site, is its only way in, and changes no register.  (test_kprobes.py looks closer at amd64.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import capstone
+import pytest
+from command import Row, counts, guest_script
+from isa_guest import Guest
+
+pytestmark = pytest.mark.vm
+
+READS = 1000
+SITES = 20
+# What read(2) runs through in one kernel or another.
+PATH = """ksys_read vfs_read rw_verify_area __fdget_pos __fget_light fdget_pos read_zero read_iter_zero
+    security_file_permission new_sync_read apparmor_file_permission common_file_perm""".split()
+_C = capstone
+DECODERS = {
+    "amd64": _C.Cs(_C.CS_ARCH_X86, _C.CS_MODE_64),
+    "arm64": _C.Cs(_C.CS_ARCH_ARM64, _C.CS_MODE_ARM),
+    "riscv64": _C.Cs(_C.CS_ARCH_RISCV, _C.CS_MODE_RISCV64 | _C.CS_MODE_RISCVC),
+}
+for _decoder in DECODERS.values():
+    _decoder.detail = True
+# Mnemonics of stores and comparisons, which change no register but flags.
+QUIET = {
+    "amd64": r"cmp|test",
+    "arm64": r"cmp|cmn|tst|stp|str|strb|strh|nop",
+    "riscv64": r"(c\.)?(sd|sw|sdsp|swsp|sb|sh|nop)",
+}
+LEAVING = {
+    "amd64": r"j.*|call|ret.*|int3|ud2|loop.*",
+    "arm64": r"b|b\..*|bl|blr|br|cbn?z|tbn?z|ret.*|brk",
+    "riscv64": r"(c\.)?(j|jal|jr|jalr|ret|b[engl].*|ebreak|ecall)",
+}
+# regs[]' names and kprobe events' names.
+REGISTERS = {
+    "amd64": {f"R_R{n}": f"r{n}" for n in range(8, 16)}
+    | {f"R_R{n.upper()}": n for n in "ax bx cx dx si di bp sp".split()},
+    "arm64": {f"R_X{n}": f"x{n}" for n in range(30)} | {"R_LR": "lr", "R_SP": "sp"},
+    "riscv64": {f"R_{n.upper()}": n for n in "ra sp gp tp t0 t1 t2 s1 t3 t4 t5 t6".split()}
+    | {f"R_A{n}": f"a{n}" for n in range(8)}
+    | {f"R_S{n}": f"s{n}" for n in range(2, 12)},
+}
+
+
+def decoded(isa: str, row: Row) -> capstone.CsInsn:
+    """One instruction, its address being its offset in the function."""
+    (found,) = DECODERS[isa].disasm(row.code, row.offset, 1)
+    return found
+
+
+def leaves(isa: str, row: Row) -> bool:
+    return re.fullmatch(LEAVING[isa], decoded(isa, row).mnemonic) is not None
+
+
+def targets(isa: str, rows: list[Row]) -> set[int]:
+    """Offsets that direct branches go to.  capstone gives RISC-V's as distances."""
+    found = set()
+    for row in rows:
+        one = decoded(isa, row)
+        if leaves(isa, row) and (number := re.search(r"(-?\b(?:0x[0-9a-f]+|\d+))$", one.op_str)):
+            found.add(int(number[1], 0) + (row.offset if isa == "riscv64" else 0))
+    return found
+
+
+def quiet(isa: str, row: Row) -> bool:
+    """It changes no register."""
+    one = decoded(isa, row)
+    if re.search(r"!|\], ", one.op_str):  # the base moves
+        return False
+    return re.fullmatch(QUIET[isa], one.mnemonic) is not None
+
+
+def pairs(isa: str, rows: list[Row], way: str) -> list[tuple[Row, Row]]:
+    """(site for kinst, instruction for the kprobe), none of them in another pair.
+
+    Not at the start, where the kernel's ftrace lets no kprobe be."""
+    rows = [row for row in rows if row.offset >= 16]
+    if way == "jump":
+        return [(row, row) for row in rows if row.way == "jump"]
+    goals, used, found = targets(isa, rows), set[int](), []
+    for before, site in itertools.pairwise(rows):
+        if (
+            before.after == site.offset
+            and quiet(isa, before)
+            and site.way == way
+            and site.offset not in goals
+            and not used & {before.offset, site.offset}
+        ):
+            used |= {before.offset, site.offset}
+            found.append((site, before))
+    return found
+
+
+def chosen_sites(guest: Guest, way: str) -> list[tuple[Row, Row]]:
+    """Some of each function that is there."""
+    path = guest.functions(PATH)
+    options = ("-x", "plant=trap") if way == "trap" else ()
+    each = {f: pairs(guest.isa, rows, way) for f, rows in guest.rows(path, *options).items()}
+    turns = itertools.zip_longest(*each.values())
+    chosen = [pair for turn in turns for pair in turn if pair is not None][:SITES]
+    assert len(chosen) == SITES and len({site.function for site, _ in chosen}) >= 5
+    return chosen
+
+
+def script_of(guest: Guest, chosen: list[tuple[Row, Row]], fetched: Row) -> str:
+    """Sets a kprobe for each pair, and one more that also prints the registers."""
+    arguments = " ".join(f"{name}=%{name}:x64" for name in REGISTERS[guest.isa].values())
+    lines = [
+        "echo 0 > /proc/sys/debug/kprobes-optimization 2>/dev/null",
+        "cd /sys/kernel/tracing || exit 1", "echo 8192 > buffer_size_kb",
+    ]  # fmt: skip
+    for k, (_, probe) in enumerate(chosen):
+        lines.append(f"echo 'p:k{k} {probe.function}+{probe.offset}' >> kprobe_events || echo no")
+        lines.append(f"echo 'hist:keys=common_pid' > events/kprobes/k{k}/trigger")
+        lines.append(f"echo 1 > events/kprobes/k{k}/enable")
+    where = f"{fetched.function}+{fetched.offset}"
+    lines += [
+        f"echo 'p:regs {where} {arguments}' >> kprobe_events || echo no",
+        "echo 1 > events/kprobes/regs/enable", f"reads {READS} &", 'echo "pid $!"', "wait",
+        "echo 0 > events/kprobes/enable", "grep -v k[0-9]*: kprobe_profile | cat",
+        "for k in events/kprobes/k*; do echo event ${k##*/}; cat $k/hist; done",
+        "grep regs: trace",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("guest", "way"),
+    [("amd64", "jump"), ("arm64", "jump"), ("arm64", "trap"), ("riscv64", "trap")],
+    indirect=["guest"],
+)
+def test_counts_and_registers(guest: Guest, way: str, tmp_path: Path) -> None:
+    """20 instructions of five functions or more; every register at 1,000 hits, in order."""
+    chosen = chosen_sites(guest, way)
+    site, probe = next(p for p in chosen if p[0].function == "vfs_read")
+    script = guest_script(tmp_path, "kprobes.sh", script_of(guest, chosen, probe))
+    names = REGISTERS[guest.isa]
+    form = " ".join(["%x"] * len(names))
+    values = ", ".join(f"regs[{name}]" for name in names)
+    program = ", ".join(site.name for site, _ in chosen)
+    options = ("-x", "plant=trap") if way == "trap" else ()
+    done = guest.trace(
+        "-q", *options,
+        "-n", f"{program} {{ @[pid, probefunc, probename] = count(); }}",
+        "-n", f'{site.name} /execname == "reads"/'
+        f'{{ printf("R %d %d {form}\\n", timestamp, pid, {values}); }}',
+        "-c", "kprobes.sh", copy=[guest.reads(), script],
+    )  # fmt: skip
+    assert "no" not in done.guest.split(), done.guest[-2000:]
+    (pid,) = re.findall(r"^pid (\d+)$", done.guest, re.M)
+    found = counts("\n".join(x for x in done.out.splitlines() if not x.startswith("R ")))
+    events = re.split(r"^event (k\d+)$", done.guest, flags=re.M)[1:]
+    assert len(events) == 2 * SITES
+    ran = 0
+    for name, text in zip(events[::2], events[1::2], strict=True):
+        pair = chosen[int(name[1:])]
+        theirs = int(dict(re.findall(r"common_pid: +(\d+) } hitcount: +(\d+)", text)).get(pid, 0))
+        assert found.get((pid, pair[0].function, str(pair[0].offset)), 0) == theirs, pair
+        ran += theirs > 0
+    assert ran >= SITES // 2
+    ours = sorted(
+        (x.split()[1:] for x in done.out.splitlines() if x.startswith("R ")),
+        key=lambda words: int(words[0]),
+    )
+    got = [[int(word, 16) for word in words[2:]] for words in ours if words[1] == pid]
+    shown = re.findall(rf"-{pid} +\[\d+\].*? regs: \(\S+\) (.*)$", done.guest, re.M)
+    theirs_all = [[int(w.partition("=")[2], 16) for w in text.split()] for text in shown]
+    assert len(theirs_all) >= READS
+    assert got == theirs_all
