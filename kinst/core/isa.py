@@ -163,6 +163,10 @@ class Isa(Protocol):
         the others (within a load-exclusive and store-exclusive pair): address to reason."""
         ...
 
+    def unsteppable(self, code: bytes) -> str:
+        """Why a debugger cannot step over the one instruction `code` without harm, or ""."""
+        ...
+
     def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
         """Code at `to` with the effect of the one instruction `code` at `address`."""
         ...

@@ -46,7 +46,7 @@ def choose(
     if forbidden:
         return Choice("", forbidden)
     if not means.scratch_address or means.forced == "stop":
-        return Choice("stop")
+        return _stop(site, isa)
     displaced = isa.trampoline(site, following, means.scratch_address, ())
     if isinstance(displaced, Refused):
         return Choice("", displaced.reason)
@@ -62,7 +62,12 @@ def choose(
         return Choice("trap")
     if means.forced == "trap":
         return Choice("", "this kernel has no trap handler that kinst can hook")
-    return Choice("stop")
+    return _stop(site, isa)
+
+
+def _stop(site: Site, isa: Isa) -> Choice:
+    reason = isa.unsteppable(site.code)
+    return Choice("", reason) if reason else Choice("stop")
 
 
 def checked_way(value: str) -> str:

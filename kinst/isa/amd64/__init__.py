@@ -61,6 +61,10 @@ class Amd64:
         sti's shadow, which trampoline() looks at."""
         return {}
 
+    def unsteppable(self, code: bytes) -> str:
+        """None is."""
+        return ""
+
     def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
         """Code at `to` with the effect of the one instruction `code` at `address`."""
         return relocate.displace(code, address, to)

@@ -57,6 +57,10 @@ class Arm64:
         """Exclusive sequences, movprfx, and data between instructions (sequences.py)."""
         return sequences.unsafe(instructions)
 
+    def unsteppable(self, code: bytes) -> str:
+        """A load-exclusive (sequences.py)."""
+        return sequences.unsteppable(code)
+
     def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
         """Code at `to` with the effect of the one instruction `code` at `address`."""
         return relocate.displace(code, address, to)

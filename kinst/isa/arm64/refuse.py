@@ -22,7 +22,8 @@ probe's work needs or changes (the exception registers, the per-CPU base) is not
 | msr to TPIDR_EL1, TPIDR_EL2 | refused: around it per-CPU data is not there, and the probe's own code needs it |
 | other system registers; dc, ic, at, tlbi; barriers; sb, csdb, esb | copied: they know no address, and only the time between two instructions changes |
 | wfi, wfe, sev, sevl, yield | copied: wfi wakes up by an interrupt that is pending, masked or not; wfe may always wake up early |
-| ldxr, stxr, their pairs and halves, and what is between | refused by the function's view of them (sequences.py) |
+| ldxr, its pairs and halves | copied; not to be stepped over by a debugger (sequences.py) |
+| stxr, its pairs and halves, and what is between | refused by the function's view of them (sequences.py) |
 | casp, ldadd, swp and the like (LSE) | copied: each is atomic by itself |
 | SIMD, floating point, SVE | copied: clauses use none of these registers.  movprfx, and what it is glued to: refused (sequences.py) |
 | transactions (tstart, tcommit, tcancel) | refused: they cannot run through a trampoline |

@@ -4,6 +4,10 @@ A load-exclusive marks memory that a store-exclusive then writes only if nothing
 between: another exclusive access, an exception.  A probe's work between the two is such a
 thing, and a loop around them would never end (DDI 0487, B2.9 "Synchronization and
 semaphores").  wfe also waits for the mark of a load-exclusive to be lost.
+
+The load-exclusive itself can be planted: the probe's work comes before its displaced copy, and
+between the copy and what follows there is one direct branch, which the manual allows.  A debugger
+that steps over it goes through an exception, though, which loses the mark.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from kinst.isa.arm64.encode import SIZE
 from kinst.isa.arm64.relocate import literal_size
 
 _EXCLUSIVE = "it is between a load-exclusive and its store-exclusive"
+_STEPPED = "a debugger's stop behind a load-exclusive makes its store-exclusive fail"
 _PREFIX = "movprfx and the instruction after it must stay together"
 _DATA = "it is data that the function loads"
 
@@ -56,8 +61,13 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
     return found
 
 
+def unsteppable(code: bytes) -> str:
+    """Why a debugger cannot step over the one instruction `code`, or ""."""
+    return _STEPPED if _exclusive(int.from_bytes(code, "little")) == _LOAD else ""
+
+
 def _held(words: Mapping[int, int], load: int) -> set[int]:
-    """The load-exclusive at `load`, and what is on a way from it to an end, with the end."""
+    """What is on a way from the load-exclusive at `load` to an end, with the end."""
     ways: dict[int, list[int]] = {}  # address to those that follow
     reached, frontier = {load}, [load]
     for _ in range(_LONGEST):
@@ -77,7 +87,7 @@ def _held(words: Mapping[int, int], load: int) -> set[int]:
             at for at, after in ways.items() if at not in held and at != load and held & {*after}
         }
         if not before:
-            return held | {load}
+            return held
         held |= before
 
 

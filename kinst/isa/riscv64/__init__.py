@@ -54,6 +54,10 @@ class Riscv64:
         """lr to sc, and functions that work on the state of traps (refuse.py)."""
         return refuse.unsafe(instructions)
 
+    def unsteppable(self, code: bytes) -> str:
+        """None is."""
+        return ""
+
     def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
         """Code at `to` with the effect of the one instruction `code` at `address`."""
         return relocate.displace(code, address, to)
