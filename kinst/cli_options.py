@@ -19,7 +19,7 @@ STRICTNESS = ("a", "c", "s", "t")
 
 USAGE = """\
 usage: kinst [-CdeFHlqSvVwZh] [-c command] [-D name[=value]] [-U name] [-I path]
-             [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=amd64] | --gdb ADDRESS]
+             [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --gdb ADDRESS]
              [--kernel FILE] [--debug FILE] [--initrd FILE] [--append TEXT]
              [--qemu-arg ARG] [--copy FILE] [--module NAME] [--dump STAGE]
              [-P provider [[predicate] action]]
@@ -51,7 +51,8 @@ HELP = (
   -C         run scripts through the C preprocessor (option cpp), with
   -D NAME[=VALUE], -U NAME, -I FOLDER   its options, and -H: show the files included
   -V, --version    version
-  --vm[=ISA]       trace a kernel that kinst boots in QEMU (the default); ISA: amd64
+  --vm[=ISA]       trace a kernel that kinst boots in QEMU (the default); ISA: amd64 (as
+                   without it), arm64, riscv64
   --gdb ADDRESS    trace the kernel behind a GDB stub: host:port or a unix socket's path
   --kernel FILE    kernel to boot (--vm), or its vmlinux with symbols (--gdb)
   --debug FILE     the vmlinux with symbols that belongs to --kernel

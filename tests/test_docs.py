@@ -10,8 +10,7 @@ import pytest
 
 from kinst.cli_options import LONG, SHORT, parse
 from kinst.dlang.options import NAMES
-from kinst.isa import load
-from kinst.isa.amd64.registers import UNAVAILABLE
+from kinst.isa import load, names
 from kinst.session_program import OWN_OPTIONS, compile_request
 from kinst.session_request import DUMP_STAGES
 
@@ -20,7 +19,6 @@ README = (ROOT / "README.md").read_text()
 COMMAND = (ROOT / "docs/kinst.1").read_text()
 PROVIDER = (ROOT / "docs/kinst.4").read_text()
 OPTIONS_OF_D = (ROOT / "docs/d.md").read_text().split("## Options")[1].split("## ")[0]
-ISA = load("amd64")
 TARGET_PID = 100
 
 
@@ -85,11 +83,17 @@ def test_stages_of_dump() -> None:
     assert set(re.findall(r"[a-z]+", text)) >= set(DUMP_STAGES)
 
 
-def test_registers() -> None:
-    """kinst(4) names every register of regs[], and no other but those it says are not there."""
-    text = section(PROVIDER, "REGISTERS")
+@pytest.mark.parametrize("name", names())
+def test_registers(name: str) -> None:
+    """kinst(4) names every register of each ISA's regs[], and no other but those it says are not
+    there; "R_X0 to R_X30" names all between."""
+    parts = re.split(r"^\.Ss (\w+)$", section(PROVIDER, "REGISTERS"), flags=re.MULTILINE)
+    text = dict(zip(parts[1::2], parts[2::2], strict=True))[name].replace("\n", " ")
     named = set(re.findall(r"\bR_[A-Z0-9]+\b", text))
-    assert named == {r.d_name for r in ISA.registers} | set(UNAVAILABLE)
+    for stem, first, last in re.findall(r"(R_[A-Z]+)(\d+) to \.Li \1(\d+)", text):
+        named |= {f"{stem}{number}" for number in range(int(first), int(last))}
+    isa = load(name)
+    assert named == {r.d_name for r in isa.registers} | set(isa.unavailable_registers)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +133,10 @@ def test_every_page_has_examples() -> None:
 
 @pytest.mark.parametrize("words", EXAMPLES, ids=lambda words: " ".join(words)[:60])
 def test_examples_compile(words: list[str]) -> None:
-    """Each command shown is understood, and its D compiles."""
+    """Each command shown is understood, and its D compiles for its ISA."""
     request = parse(words).request
     assert request.programs or request.list_probes
-    compiled = compile_request(request, ISA, TARGET_PID)
+    compiled = compile_request(request, load(request.vm or "amd64"), TARGET_PID)
     assert compiled.program.clauses or request.list_probes
     assert not request.command or not request.initrd
 

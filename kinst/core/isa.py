@@ -129,6 +129,7 @@ class Isa(Protocol):
     triple: str  # LLVM triple of in-target code
     cpu_features: str  # LLVM feature string: no vector or floating-point registers
     registers: tuple[Register, ...]
+    unavailable_registers: Mapping[str, str]  # D names that are known, to why they are not there
     frame_slots: int  # u64 slots of the frame that a trampoline hands to a clause
     pc_slot: int
     sp_slot: int

@@ -15,6 +15,7 @@ from kinst.targets.fetch import Prepared
 
 pytestmark = pytest.mark.vm
 
+
 @pytest.fixture(scope="module", params=["unix", "tcp"])
 def stub(
     request: pytest.FixtureRequest,

@@ -48,7 +48,7 @@ def index(prepared: Prepared) -> Index:
 def tables(out: str) -> dict[tuple[str, ...], int]:
     """Rows of printa("%s ... %@d\\n"): keys to counts."""
     found: dict[tuple[str, ...], int] = {}
-    for line in out.splitlines():
+    for line in filter(None, out.splitlines()):
         *keys, count = line.split()
         found[tuple(keys)] = int(count)
     return found

@@ -17,9 +17,7 @@ DROPS = re.compile(r"^dtrace: (\d+) drops? on (?:CPU \d+|the host)$", re.M)
 
 
 @pytest.mark.parametrize("buffers", [(), ("-x", "bufsize=16k", "-x", "switchrate=1s")])
-def test_a_line_for_each_hit_or_a_drop_that_is_told(
-    guest: Guest, buffers: tuple[str, ...]
-) -> None:
+def test_a_line_for_each_hit_or_a_drop_that_is_told(guest: Guest, buffers: tuple[str, ...]) -> None:
     """With buffers that cannot hold what comes between two looks at them, there must be drops."""
     done = guest.trace(
         "-q", *buffers, "-n",

@@ -22,8 +22,11 @@ pytestmark = pytest.mark.vm
 READS = 1000
 SITES = 20
 # What read(2) runs through in one kernel or another.
-PATH = """ksys_read vfs_read rw_verify_area __fdget_pos __fget_light fdget_pos read_zero read_iter_zero
-    security_file_permission new_sync_read apparmor_file_permission common_file_perm""".split()
+PATH = (
+    "ksys_read", "vfs_read", "rw_verify_area", "__fdget_pos", "__fget_light", "fdget_pos",
+    "read_zero", "read_iter_zero", "security_file_permission", "new_sync_read",
+    "apparmor_file_permission", "common_file_perm",
+)  # fmt: skip
 _C = capstone
 DECODERS = {
     "amd64": _C.Cs(_C.CS_ARCH_X86, _C.CS_MODE_64),
@@ -46,11 +49,12 @@ LEAVING = {
 # regs[]' names and kprobe events' names.
 REGISTERS = {
     "amd64": {f"R_R{n}": f"r{n}" for n in range(8, 16)}
-    | {f"R_R{n.upper()}": n for n in "ax bx cx dx si di bp sp".split()},
+    | {f"R_R{n.upper()}": n for n in ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")},
     "arm64": {f"R_X{n}": f"x{n}" for n in range(30)} | {"R_LR": "lr", "R_SP": "sp"},
-    "riscv64": {f"R_{n.upper()}": n for n in "ra sp gp tp t0 t1 t2 s1 t3 t4 t5 t6".split()}
+    "riscv64": {f"R_{n.upper()}": n for n in ("ra", "sp", "gp", "tp")}
+    | {f"R_T{n}": f"t{n}" for n in range(7)}
     | {f"R_A{n}": f"a{n}" for n in range(8)}
-    | {f"R_S{n}": f"s{n}" for n in range(2, 12)},
+    | {f"R_S{n}": f"s{n}" for n in range(1, 12)},
 }
 
 

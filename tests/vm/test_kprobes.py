@@ -150,7 +150,7 @@ def test_registers_of_a_thousand_hits(
     ).good()  # fmt: skip
     (pid,) = re.findall(r"^pid (\d+)$", done.guest, re.M)
     ways = {str(site.offset): way for way, (site, _) in sites.items()}
-    ours = sorted((line.split() for line in done.out.splitlines()), key=lambda w: int(w[0]))
+    ours = sorted((line.split() for line in done.out.splitlines() if line), key=lambda w: int(w[0]))
     got = [(ways[w[1]], *(int(v, 16) for v in w[3:])) for w in ours if w[2] == pid]
     lines = re.findall(rf"-{pid} +\[\d+\] .*? (jump|trap): \(\S+\) (.*)$", done.guest, re.M)
     theirs = [

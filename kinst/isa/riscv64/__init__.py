@@ -20,6 +20,7 @@ class Riscv64:
     # addresses are single instructions: where the processor cannot do them its firmware does.
     cpu_features = "+m,+a,+c,-relax,+unaligned-scalar-mem"
     registers: tuple[Register, ...] = regs.REGISTERS
+    unavailable_registers: Mapping[str, str] = regs.UNAVAILABLE
     frame_slots = regs.FRAME_SLOTS
     pc_slot = regs.PC_SLOT
     sp_slot = regs.SP_SLOT

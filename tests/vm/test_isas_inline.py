@@ -1,0 +1,140 @@
+"""The contract of an instruction set, continued: inline functions and fbt.
+
+Where copies are is taken from the debug information alone, and how often their entries run from
+the kernel's own kprobe events; test_inline.py does more of it on amd64."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from pathlib import Path
+
+import pytest
+from command import Row, guest_script, kinst, listed
+from isa_guest import Guest
+from test_inline import LOOKUP, expansions, in_flight, tables
+from test_isas_kprobes import leaves, targets
+
+from kinst.core.paths import cache_folder
+from kinst.image.dwarf import open_index
+
+pytestmark = pytest.mark.vm
+
+SEED = 20261121
+NAMES = 110  # inline functions, drawn from those of find(1)'s path
+Site = tuple[str, int]
+
+
+def drawn(guest: Guest) -> list[str]:
+    index = open_index(guest.kernel.debug, cache_folder())
+    callers = set(LOOKUP.split())
+    names = sorted(
+        name
+        for name in index.inline_names()
+        if 1 <= len(index.copies(name)) <= 12
+        and any(c.caller in callers and any(a < b for a, b in c.ranges) for c in index.copies(name))
+    )
+    return sorted(random.Random(SEED).sample(names, min(NAMES, len(names))))
+
+
+def stand_ins(isa: str, rows: list[Row]) -> dict[Site, Row]:
+    """For each planted site the instruction where a kprobe counts the same: a jump's own, else
+    the one before, which only falls through, where nothing else comes in."""
+    found, goals = {}, targets(isa, rows)
+    for before, row in itertools.pairwise(rows):
+        if row.offset < 16:
+            continue
+        if row.way == "jump":
+            found[row.function, row.offset] = row
+        elif (
+            row.way == "trap"
+            and row.offset not in goals
+            and before.after == row.offset
+            and not leaves(isa, before)
+        ):
+            found[row.function, row.offset] = before
+    return found
+
+
+def comparable(
+    first_sites: dict[str, list[Site]], guest: Guest, shown: list[Row]
+) -> tuple[dict[str, list[Site]], dict[Site, Row]]:
+    """Inline functions all of whose entries a kprobe can stand in for, and those kprobes.
+
+    shown: the rows of the entries; where there are jumps among them, they are enough."""
+    instead = {(r.function, r.offset): r for r in shown if r.way == "jump" and r.offset >= 16}
+    if not instead:
+        callers = sorted({f for sites in first_sites.values() for f, _ in sites})
+        for rows in guest.rows(guest.functions(callers), "-Z").values():
+            instead |= stand_ins(guest.isa, rows)
+    planted = {site for sites in first_sites.values() for site in sites}
+    fitting = {
+        name: sites
+        for name, sites in first_sites.items()
+        if all(
+            s in instead and (instead[s].way == "jump" or (s[0], instead[s].offset) not in planted)
+            for s in sites
+        )
+    }
+    return fitting, instead
+
+
+def test_entries_equal_kprobes_and_returns(guest: Guest, tmp_path: Path) -> None:
+    names = drawn(guest)
+    words = [w for n in names for w in ("-n", f"kinst::{n}:entry {{}}")]
+    first = kinst(f"--vm={guest.isa}", "-d", "-l", "-v", "-Z", *words).good()
+    found = {name: sites for name, sites in expansions(first, names) if sites}
+    fitting, instead = comparable(found, guest, listed(first.out))
+    assert len(fitting) >= 15, len(fitting)
+    sites = sorted({site for places in fitting.values() for site in places})
+    lines = [
+        "echo 0 > /proc/sys/debug/kprobes-optimization 2>/dev/null",
+        "cd /sys/kernel/tracing || exit 1",
+    ]
+    for k, site in enumerate(sites):
+        probe = instead[site]
+        lines.append(f"if echo 'p:k{k} {probe.function}+{probe.offset}' >> kprobe_events; then")
+        lines.append(f"echo 'hist:keys=common_pid' > events/kprobes/k{k}/trigger")
+        lines.append(f"echo 1 > events/kprobes/k{k}/enable || echo no k{k}")
+        lines.append(f"else echo no k{k}; fi")
+    lines += [
+        "find /sys/kernel/mm /sys/class /proc/self -name nothing &", 'echo "pid $!"', "wait",
+        "echo 0 > events/kprobes/enable",
+        "for k in events/kprobes/k*; do echo event ${k##*/}; cat $k/hist; done",
+    ]  # fmt: skip
+    script = guest_script(tmp_path, "entries.sh", "\n".join(lines))
+    text = "".join(
+        f'kinst::{n}:entry {{ @E["{n}"] = count(); @p["{n}", pid] = count(); }}\n'
+        f'kinst::{n}:return {{ @R["{n}"] = count(); }}\n'
+        for n in names
+    )
+    program = tmp_path / "entries.d"
+    program.write_text(
+        text + 'END { printa("E %s %@d\\n", @E); printa("R %s %@d\\n", @R);'
+        ' printa("P %s %d %@d\\n", @p); }\n'
+    )
+    done = guest.trace(
+        "-q", "-Z", "-x", "aggsize=8m", "-s", str(program), "-c", "entries.sh", copy=[script]
+    )
+    ours = tables(done.out)
+    (pid,) = re.findall(r"^pid (\d+)$", done.guest, re.M)
+    without = {sites[int(k)] for k in re.findall(r"^no k(\d+)$", done.guest, re.M)}
+    fitting = {n: places for n, places in fitting.items() if without.isdisjoint(places)}
+    counted = {}
+    events = re.split(r"^event (k\d+)$", done.guest, flags=re.M)[1:]
+    for name, hist in zip(events[::2], events[1::2], strict=True):
+        per_pid = dict(re.findall(r"common_pid: +(\d+) } hitcount: +(\d+)", hist))
+        counted[sites[int(name[1:])]] = int(per_pid.get(pid, 0))
+    ran = 0
+    for name, places in fitting.items():
+        theirs = sum(counted[site] for site in places)
+        assert ours.get(("P", name, pid), 0) == theirs, (name, places)
+        ran += theirs > 0
+    assert ran >= 10, (len(fitting), len(without))
+    # Returns, of all that ran; what was between entry and return at the start or the end is few.
+    entered = [n for n in names if ("E", n) in ours]
+    assert len(entered) >= 30, len(entered)
+    apart = {n: ours["E", n] for n in entered if in_flight(n, ours)}
+    assert not {n for n in apart if abs(in_flight(n, ours)) > 2}, apart
+    assert len(apart) <= len(entered) // 10, apart
