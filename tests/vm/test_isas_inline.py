@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 from pathlib import Path
 
 import pytest
 from command import Row, guest_script, kinst, listed
 from isa_guest import Guest
 from test_inline import LOOKUP, expansions, in_flight, tables
-from test_isas_kprobes import leaves, targets
+from test_isas_kprobes import COUNT_EVENTS, counted_events, leaves, set_kprobe, targets
 
 from kinst.core.paths import cache_folder
 from kinst.image.dwarf import open_index
@@ -91,17 +90,14 @@ def test_entries_equal_kprobes_and_returns(guest: Guest, tmp_path: Path) -> None
     lines = [
         "echo 0 > /proc/sys/debug/kprobes-optimization 2>/dev/null",
         "cd /sys/kernel/tracing || exit 1",
+        "echo 32768 > buffer_size_kb",
     ]
     for k, site in enumerate(sites):
         probe = instead[site]
-        lines.append(f"if echo 'p:k{k} {probe.function}+{probe.offset}' >> kprobe_events; then")
-        lines.append(f"echo 'hist:keys=common_pid' > events/kprobes/k{k}/trigger")
-        lines.append(f"echo 1 > events/kprobes/k{k}/enable || echo no k{k}")
-        lines.append(f"else echo no k{k}; fi")
+        lines += set_kprobe(f"k{k}", f"{probe.function}+{probe.offset}")
     lines += [
-        "find /sys/kernel/mm /sys/class /proc/self -name nothing &", 'echo "pid $!"', "wait",
-        "echo 0 > events/kprobes/enable",
-        "for k in events/kprobes/k*; do echo event ${k##*/}; cat $k/hist; done",
+        "find /sys/kernel/mm /proc/self -name nothing &", "pid=$!", "wait",
+        "echo 0 > events/kprobes/enable", COUNT_EVENTS,
     ]  # fmt: skip
     script = guest_script(tmp_path, "entries.sh", "\n".join(lines))
     text = "".join(
@@ -118,14 +114,10 @@ def test_entries_equal_kprobes_and_returns(guest: Guest, tmp_path: Path) -> None
         "-q", "-Z", "-x", "aggsize=8m", "-s", str(program), "-c", "entries.sh", copy=[script]
     )
     ours = tables(done.out)
-    (pid,) = re.findall(r"^pid (\d+)$", done.guest, re.M)
-    without = {sites[int(k)] for k in re.findall(r"^no k(\d+)$", done.guest, re.M)}
+    pid, events, refused = counted_events(done.guest)
+    without = {sites[int(k[1:])] for k in refused}
     fitting = {n: places for n, places in fitting.items() if without.isdisjoint(places)}
-    counted = {}
-    events = re.split(r"^event (k\d+)$", done.guest, flags=re.M)[1:]
-    for name, hist in zip(events[::2], events[1::2], strict=True):
-        per_pid = dict(re.findall(r"common_pid: +(\d+) } hitcount: +(\d+)", hist))
-        counted[sites[int(name[1:])]] = int(per_pid.get(pid, 0))
+    counted = {site: events.get(f"k{k}", 0) for k, site in enumerate(sites)}
     ran = 0
     for name, places in fitting.items():
         theirs = sum(counted[site] for site in places)
