@@ -158,8 +158,8 @@ class GuestMemory:
             and max(reach[1] - at, at + size - reach[0]) < self._paging.REACH
         ]
         if not fits:
-            reach = self._paging.REACH
-            around = [at for at in free if near[1] - reach < at < near[0] + reach]
+            far = self._paging.REACH
+            around = [at for at in free if reach[1] - far < at < reach[0] + far]
             raise TargetError(
                 f"there is no room for {size >> 20} MB in reach of the kernel's text"
                 f" ({len(around) * slot >> 20} MB are free there, in pieces)",

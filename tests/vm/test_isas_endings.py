@@ -32,7 +32,7 @@ def test_a_line_for_each_hit_or_a_drop_that_is_told(guest: Guest, buffers: tuple
     assert {len(row) for row in rows} == {4}
     # One process reads one file, a kernel address, into one buffer of its own.
     assert len({(row[2], row[3]) for row in rows}) == 1
-    assert int(rows[0][2], 16) >> 63 == 1 and 0 < int(rows[0][3], 16) < 1 << 47
+    assert int(rows[0][2], 16) >> 63 == 1 and 0 < int(rows[0][3], 16) < 1 << 48
     for cpu in {row[0] for row in rows}:
         times = [int(row[1]) for row in rows if row[0] == cpu]
         assert times == sorted(times)
