@@ -145,8 +145,9 @@ def build(
         isa, scratch, base, read.address, host_triple(), user.functions(read_user),
         parents_of(traced.facts),
     )  # fmt: skip
+    paths = traced.facts.paths if traced.facts else None
     host = compile_host(
-        program, placed.layout, replace(here, symbols=symbols or {}),
+        program, placed.layout, replace(here, symbols=symbols or {}, paths=paths),
         _entries((*parts.host, *parts.stopped)), parts.error.clauses,
         base + descriptors.error_host,
     )  # fmt: skip

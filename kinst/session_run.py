@@ -146,7 +146,7 @@ class Timers:
 
 def uses(program: typed.Program, enabled: Enabled, name: str) -> bool:
     """Whether a clause of this probe reads a built-in, or what is made of it or found by it."""
-    by_thread = ("execargs", "progenyof") if name == "curthread" else ()
+    by_thread = ("cwd", "d_path", "execargs", "progenyof", "root") if name == "curthread" else ()
     return any(
         (isinstance(e, typed.Builtin | typed.Subroutine) and e.name in (name, *by_thread))
         or (name in THREAD_PARTS and is_thread_local(e))

@@ -22,7 +22,8 @@ TEMP_KEYS = 64
 class Text:
     """A D string at an address: ends at a NUL, or after `bound` bytes if there is none.
 
-    nullable: the address may be 0, for NULL, and has not been tested yet."""
+    nullable: the address may be 0, for NULL, and has not been tested yet.  Compared as text, NULL
+    is as "" (dtrace_strncmp() of illumos and FreeBSD)."""
 
     address: Value
     bound: int

@@ -6,6 +6,7 @@ from kinst.codegen.access import read_access
 from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.lower_execargs import execargs
 from kinst.codegen.lower_memory import load_word
+from kinst.codegen.lower_paths import current_directory, root_directory
 from kinst.codegen.ssa import Value, const
 from kinst.core.dtypes import DType, IntType, PointerType
 from kinst.core.errors import KinstError
@@ -63,6 +64,7 @@ _CONTEXT = {
     "walltimestamp": CONTEXT_WALLTIMESTAMP,
     "caller": CONTEXT_CALLER,
 }
+_TEXTS = {"cwd": current_directory, "execargs": execargs, "root": root_directory}
 _CONTEXT_NAME_SIZE = 32
 _NO_SLOT = 0xFFFFFFFF
 
@@ -208,6 +210,16 @@ def _error_argument(firing: Firing, number: int) -> Value:
     return firing.code.load(64, firing.field(STATE_FAULT + 8 * place))
 
 
+def _usermode(firing: Firing) -> Value:
+    """Only profile's samples are ever of user mode: their arg0 is 0 and their arg1 is not."""
+    if not firing.unit.machine.host:
+        return const(0, 32)
+    code = firing.code
+    kernel, user = (code.load(64, context_word(firing, CONTEXT_ARGS + n)) for n in (0, 1))
+    outside = code.op("and", code.icmp("eq", kernel, 0), code.icmp("ne", user, 0))
+    return code.convert(outside, 32, signed=False)
+
+
 def _scalar(firing: Firing, name: str) -> Lowered:
     code = firing.code
     machine = firing.unit.machine
@@ -220,8 +232,10 @@ def _scalar(firing: Firing, name: str) -> Lowered:
         return _error_argument(firing, number)
     if 0 <= number < ARGUMENTS:
         return _argument(firing, number)
-    if name == "execargs":
-        return execargs(firing)
+    if name in _TEXTS:
+        return _TEXTS[name](firing)
+    if name == "usermode":
+        return _usermode(firing)
     if machine.host:
         if name == "execname":
             return Text(context_word(firing, CONTEXT_EXECNAME), _CONTEXT_NAME_SIZE)

@@ -9,7 +9,7 @@ from kinst.codegen.firing import Faults, Firing, Lowered, Text, Unit
 from kinst.codegen.lower_agg import aggregate
 from kinst.codegen.lower_builtins import epid
 from kinst.codegen.lower_chill import chill
-from kinst.codegen.lower_expr import lower, truth
+from kinst.codegen.lower_expr import nullable, truth
 from kinst.codegen.lower_record import commit, fill, reserve
 from kinst.codegen.lower_variables import clear_clause_memory
 from kinst.codegen.records import recorded
@@ -117,7 +117,7 @@ def _write_clause(firing: Firing, clause: typed.Clause, ended: str, error: Funct
         elif isinstance(action, typed.Aggregate):
             aggregate(firing, action)
         elif isinstance(action, typed.Evaluate):
-            lower(firing, action.expr)
+            nullable(firing, action.expr)
         elif isinstance(action, typed.Chill):
             chill(firing, action)
         else:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from kinst.codegen.fields import size_of
 from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.lower_builtins import bits_of, builtin
-from kinst.codegen.lower_memory import compare_texts, load_string, load_word
+from kinst.codegen.lower_memory import compare_texts, load_string, load_string_or_null, load_word
 from kinst.codegen.lower_speculation import new_speculation
 from kinst.codegen.lower_subr import present, subroutine
 from kinst.codegen.lower_types import bit_field, by_address, symbol
@@ -25,19 +25,32 @@ _COMPARE = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"
 
 
 def scalar(firing: Firing, expr: typed.Expr) -> Value:
-    """The value of an integer or pointer expression."""
-    value = _raw(firing, expr) if isinstance(expr, typed.Subroutine) else lower(firing, expr)
+    """The value of an integer or pointer expression; of a string its address."""
+    value = nullable(firing, expr)
     return value.address if isinstance(value, Text) else value
 
 
-def _raw(firing: Firing, expr: typed.Subroutine) -> Lowered:
-    """What a subroutine returns; a string may be NULL."""
-    args = [
-        _raw(firing, arg) if expr.name == "strtok" and isinstance(arg, typed.Subroutine) and not i
-        else lower(firing, arg)
-        for i, arg in enumerate(expr.args)
-    ]  # fmt: skip
-    return subroutine(firing, expr, args)
+def nullable(firing: Firing, expr: typed.Expr) -> Lowered:
+    """lower() where NULL is a string like others: compared, assigned, handed on."""
+    match expr:
+        case typed.Subroutine():
+            lowers = [nullable if expr.name == "strtok" else lower, *[lower] * len(expr.args)]
+            args = [one(firing, arg) for one, arg in zip(lowers, expr.args, strict=False)]
+            return subroutine(firing, expr, args)
+        case typed.Conditional():
+            return _conditional(firing, expr)
+        case typed.Comma():
+            nullable(firing, expr.left)
+            return nullable(firing, expr.right)
+        case typed.Load(type=StringType(), most=0):
+            if isinstance(expr.address, typed.IntConst) and not expr.address.value:
+                return Text(const(0), 1, nullable=True)
+            address = firing.code.convert(scalar(firing, expr.address), 64, signed=False)
+            size = size_of(expr.type, firing.unit.layout.strsize)
+            return load_string_or_null(firing, address, size)
+        case _ if isinstance(expr, VARIABLE_NODES):
+            return lower_variable(firing, expr, lower, nullable)
+    return lower(firing, expr)
 
 
 def text(firing: Firing, expr: typed.Expr) -> Text:
@@ -56,7 +69,7 @@ def truth(firing: Firing, expr: typed.Expr) -> Value:
 def lower(firing: Firing, expr: typed.Expr) -> Lowered:
     """The value of any expression; its effects happen in D's order, left to right."""
     if isinstance(expr, VARIABLE_NODES):
-        return lower_variable(firing, expr, lower)
+        return present(firing, nullable(firing, expr))
     match expr:
         case typed.IntConst():
             return const(expr.value, bits_of(expr.type))
@@ -78,15 +91,10 @@ def lower(firing: Firing, expr: typed.Expr) -> Lowered:
             return _binary(firing, expr)
         case typed.Logical():
             return _logical(firing, expr)
-        case typed.Conditional():
-            return _conditional(firing, expr)
-        case typed.Comma():
-            lower(firing, expr.left)
-            return lower(firing, expr.right)
+        case typed.Conditional() | typed.Comma() | typed.Subroutine():
+            return present(firing, nullable(firing, expr))
         case typed.Cast():
             return _cast(firing, expr)
-        case typed.Subroutine():
-            return present(firing, _raw(firing, expr))
         case typed.BitField():
             address = firing.code.convert(scalar(firing, expr.address), 64, signed=False)
             return bit_field(firing, expr, address)
@@ -146,7 +154,9 @@ def _compare(firing: Firing, expr: typed.Binary, left: Value, right: Value, sign
 def _binary(firing: Firing, expr: typed.Binary) -> Value:
     code = firing.code
     if isinstance(expr.left.type, StringType) and isinstance(expr.right.type, StringType):
-        order = compare_texts(firing, text(firing, expr.left), text(firing, expr.right))
+        left_text, right_text = nullable(firing, expr.left), nullable(firing, expr.right)
+        assert isinstance(left_text, Text) and isinstance(right_text, Text)
+        order = compare_texts(firing, left_text, right_text)
         return _compare(firing, expr, order, const(0), True)
     left = scalar(firing, expr.left)
     right = scalar(firing, expr.right)
@@ -211,17 +221,18 @@ def _conditional(firing: Firing, expr: typed.Conditional) -> Lowered:
     found: list[tuple[Lowered, str]] = []
     for label, side in ((then, expr.then), (otherwise, expr.otherwise)):
         code.block(label)
-        found.append((lower(firing, side), code.at))
+        found.append((nullable(firing, side), code.at))
         code.jump(end)
     code.block(end)
     words = [(v.address if isinstance(v, Text) else v, at) for v, at in found]
     bounds = [v.bound for v, _ in found if isinstance(v, Text)]
     result = code.phi(words[0][0].bits, words)
-    return Text(result, max(bounds)) if bounds else result
+    null = any(isinstance(v, Text) and v.nullable for v, _ in found)
+    return Text(result, max(bounds), null) if bounds else result
 
 
 def _cast(firing: Firing, expr: typed.Cast) -> Lowered:
-    value = lower(firing, expr.operand)
+    value = nullable(firing, expr.operand)
     if isinstance(value, Text):
-        return value if isinstance(expr.type, StringType) else value.address
+        return present(firing, value) if isinstance(expr.type, StringType) else value.address
     return firing.code.convert(value, bits_of(expr.type), typed.is_signed(expr.operand.type))

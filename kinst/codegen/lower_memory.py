@@ -185,6 +185,20 @@ def _string_reader(unit: Unit, name: str, reader: Function, cut: bool) -> Functi
     return code
 
 
+def load_string_or_null(firing: Firing, address: Value, size: int) -> Text:
+    """load_string() where the address is not 0, else NULL."""
+    code = firing.code
+    before = code.at
+    there, end = code.fresh("there"), code.fresh("string")
+    code.branch(code.icmp("eq", address, 0), end, there)
+    code.block(there)
+    text = load_string(firing, address, size)
+    after = code.at
+    code.jump(end)
+    code.block(end)
+    return Text(code.phi(64, [(const(0), before), (text.address, after)]), size, nullable=True)
+
+
 def load_string(firing: Firing, address: Value, size: int, most: int = 0) -> Text:
     """The string at any address of the traced kernel, cut to size - 1 bytes.
 
@@ -294,7 +308,15 @@ def _compare_strings(unit: Unit, name: str) -> Function:
 
 
 def compare_texts(firing: Firing, left: Text, right: Text) -> Value:
-    """i64 below, at or above zero, as strcmp(3)."""
+    """i64 below, at or above zero, as strcmp(3); NULL is as ""."""
     helper = firing.unit.helper("compare_strings", _compare_strings)
-    args = (left.address, right.address, const(left.bound), const(right.bound))
-    return firing.code.call(helper, args)
+    bounds = (_bound(firing, left), _bound(firing, right))
+    return firing.code.call(helper, (left.address, right.address, *bounds))
+
+
+def _bound(firing: Firing, text: Text) -> Value:
+    """How far it may be read: NULL not at all."""
+    if not text.nullable:
+        return const(text.bound)
+    null = firing.code.icmp("eq", text.address, 0)
+    return firing.code.select(null, const(0), const(text.bound))

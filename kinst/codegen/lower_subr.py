@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kinst.codegen import subr_memory, subr_more, subr_text
+from kinst.codegen import subr_json, subr_memory, subr_more, subr_text
 from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.lower_builtins import bits_of
 from kinst.codegen.ssa import Value, const
@@ -193,6 +193,15 @@ def _device(shift: int, mask: int) -> Callable[[Firing, _Args], Lowered]:
     return lower
 
 
+def _json(firing: Firing, args: _Args) -> Lowered:
+    code = firing.code
+    dst, size, text = _room(firing)
+    words = (dst, size, *_string(firing, args[0]), *_string(firing, args[1]))
+    found = code.call(firing.unit.helper("json", subr_json.json), words)
+    missing = code.icmp("eq", found, 0)
+    return Text(code.select(missing, const(0), dst), text.bound, nullable=True)
+
+
 _LOWER: dict[str, Callable[[Firing, _Args], Lowered]] = {
     "basename": _path("basename"),
     "cleanpath": _path("cleanpath"),
@@ -203,6 +212,7 @@ _LOWER: dict[str, Callable[[Firing, _Args], Lowered]] = {
     "htonll": _swapped(8),
     "htons": _swapped(2),
     "index": _index,
+    "json": _json,
     "lltostr": _lltostr,
     "ntohl": _swapped(4),
     "ntohll": _swapped(8),

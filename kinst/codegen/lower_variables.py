@@ -45,8 +45,10 @@ VARIABLE_NODES = (
 )  # fmt: skip
 
 
-def lower_variable(firing: Firing, expr: typed.Expr, lower: Lower) -> Lowered:
-    """GlobalRead, Assign, Step, KeyedRead, KeyedAssign, KeyedStep and OldValue."""
+def lower_variable(firing: Firing, expr: typed.Expr, lower: Lower, nullable: Lower) -> Lowered:
+    """GlobalRead, Assign, Step, KeyedRead, KeyedAssign, KeyedStep and OldValue.
+
+    nullable: lowers what is assigned, which may be NULL, as the value may be."""
     match expr:
         case typed.GlobalRead():
             return _read(firing, expr.variable, [])
@@ -55,15 +57,15 @@ def lower_variable(firing: Firing, expr: typed.Expr, lower: Lower) -> Lowered:
         case typed.OldValue():
             return firing.old[-1]
         case typed.Assign():
-            return _assign(firing, expr.variable, [], expr.value, lower)
+            return _assign(firing, expr.variable, [], expr.value, nullable)
         case typed.KeyedAssign():
             keys = [lower(firing, key) for key in expr.keys]
             if uses_old(expr.value):
                 firing.old.append(_read(firing, expr.variable, keys))
-                value = _assign(firing, expr.variable, keys, expr.value, lower)
+                value = _assign(firing, expr.variable, keys, expr.value, nullable)
                 firing.old.pop()
                 return value
-            return _assign(firing, expr.variable, keys, expr.value, lower)
+            return _assign(firing, expr.variable, keys, expr.value, nullable)
         case typed.Step():
             return _step(firing, expr, [])
         case typed.KeyedStep():
@@ -96,6 +98,7 @@ def clear_clause_memory(firing: Firing, clauses: Sequence[typed.Clause]) -> None
         start = _base(firing, variable)
         if not variable.length:
             code.store(const(0, 8), start)
+            _mark(firing, variable, start, const(0, 8))
             continue
         size = const(up(memory_size(variable, strsize), 8))
         code.call(firing.unit.helper("clear_array", _clear_array), (start, size))
@@ -159,15 +162,37 @@ def _register(firing: Firing, variable: typed.Variable) -> Local:
     return firing.this[variable.index]
 
 
-def _text(firing: Firing, variable: typed.Variable, address: Value) -> Text:
-    return Text(address, size_of(variable.type, firing.unit.layout.strsize))
+def _mark(firing: Firing, variable: typed.Variable, address: Value, null: Value) -> None:
+    """Note whether the string there is NULL; null: i8, not 0 if so."""
+    size = size_of(variable.type, firing.unit.layout.strsize)
+    firing.code.store(null, firing.code.add(address, size))
 
 
-def _nothing(firing: Firing) -> Text:
-    """The string that an unassigned variable is."""
-    room = firing.text_room(8)
-    firing.code.store(const(0), room)
-    return Text(room, 1)
+def _read_text(firing: Firing, variable: typed.Variable, address: Value) -> Text:
+    """The string of a variable that is not dynamic: NULL where it was assigned that."""
+    code = firing.code
+    size = size_of(variable.type, firing.unit.layout.strsize)
+    null = code.icmp("ne", code.load(8, code.add(address, size)), 0)
+    return Text(code.select(null, const(0), address), size, nullable=True)
+
+
+def _store_text(firing: Firing, variable: typed.Variable, text: Text, address: Value) -> Text:
+    """Assign to a variable that is not dynamic; the value that it has then."""
+    code = firing.code
+    size = size_of(variable.type, firing.unit.layout.strsize)
+    if not text.nullable:
+        copy_text(firing, text, address, size)
+        _mark(firing, variable, address, const(0, 8))
+        return Text(address, size)
+    null = code.icmp("eq", text.address, 0)
+    _mark(firing, variable, address, code.convert(null, 8, signed=False))
+    there, end = code.fresh("there"), code.fresh("stored")
+    code.branch(null, end, there)
+    code.block(there)
+    copy_text(firing, text, address, size)
+    code.jump(end)
+    code.block(end)
+    return Text(code.select(null, const(0), address), size, nullable=True)
 
 
 # Dynamic variables.
@@ -233,8 +258,9 @@ def _read_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lower
     place = code.add(entry, layout.value.offset)
     missing = code.icmp("eq", entry, 0)
     if isinstance(variable.type, StringType):
-        empty = _nothing(firing)
-        return _text(firing, variable, code.select(missing, empty.address, place))
+        address = code.select(missing, const(0), place)
+        size = size_of(variable.type, firing.unit.layout.strsize)
+        return Text(address, size, nullable=True)
     before = code.at
     there, end = code.fresh("there"), code.fresh("read")
     code.branch(missing, end, there)
@@ -249,14 +275,15 @@ def _read_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lower
 def _store_dynamic(
     firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], value: Lowered
 ) -> None:
-    """A scalar 0 frees; what finds no room is lost and counted."""
+    """A scalar 0 and a string that is NULL free; what finds no room is lost and counted."""
     code = firing.code
     layout = _layout(firing, variable)
     key = _key(firing, variable, layout, keys)
     end = code.fresh("stored")
-    if isinstance(value, Value):
+    decides = value.address if isinstance(value, Text) else value
+    if isinstance(value, Value) or value.nullable:
         store, free = code.fresh("store"), code.fresh("free")
-        code.branch(code.icmp("eq", value, 0), free, store)
+        code.branch(code.icmp("eq", decides, 0), free, store)
         code.block(free)
         call_remove(firing, layout, key)
         code.jump(end)
@@ -311,18 +338,18 @@ def _read(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> 
         return firing.code.get(_register(firing, variable))
     address = _address(firing, variable, keys)
     if isinstance(variable.type, StringType):
-        return _text(firing, variable, address)
+        return _read_text(firing, variable, address)
     return firing.code.load(bits_of(variable.type), address)
 
 
 def _free(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Text:
-    """0 assigned to a string."""
+    """0 or NULL assigned to a string."""
     if variable.is_dynamic:
         layout = _layout(firing, variable)
         call_remove(firing, layout, _key(firing, variable, layout, keys))
     else:
-        firing.code.store(const(0, 8), _address(firing, variable, keys))
-    return _nothing(firing)
+        _mark(firing, variable, _address(firing, variable, keys), const(1, 8))
+    return Text(const(0), 1, nullable=True)
 
 
 def _assign(
@@ -330,19 +357,17 @@ def _assign(
     variable: typed.Variable,
     keys: Sequence[Lowered],
     expr: typed.Expr,
-    lower: Lower,
+    nullable: Lower,
 ) -> Lowered:
     string = isinstance(variable.type, StringType)
     if string and not isinstance(expr.type, StringType):
         return _free(firing, variable, keys)
-    value = lower(firing, expr)
+    value = nullable(firing, expr)
     if variable.is_dynamic:
         _store_dynamic(firing, variable, keys, value)
         return value
     if isinstance(value, Text) and string:
-        address = _address(firing, variable, keys)
-        copy_text(firing, value, address, size_of(variable.type, firing.unit.layout.strsize))
-        return _text(firing, variable, address)
+        return _store_text(firing, variable, value, _address(firing, variable, keys))
     assert isinstance(value, Value)
     if in_registers(variable):
         firing.code.set(_register(firing, variable), value)

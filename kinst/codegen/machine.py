@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa, PerCpu, Register
 from kinst.core.layout import Scratch
-from kinst.core.target import Access, Clock, Facts, ThreadTime, Unwinder, UserMemory
+from kinst.core.target import Access, Clock, Facts, Paths, ThreadTime, Unwinder, UserMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Machine:
     llvm_options: as in Isa.
     parents: offsets in a task of its parent's address and of its process id; (0, 0): not known.
     symbols: (module, name) to the running address, of those that the program uses.
+    paths: as in Facts.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Machine:
     user: UserMemory | None = None
     parents: tuple[int, int] = (0, 0)
     symbols: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    paths: Paths | None = None
 
     def address(self, offset: int) -> int:
         """Of this offset of scratch."""
@@ -89,7 +91,7 @@ def target_machine(isa: Isa, facts: Facts, scratch: Scratch) -> Machine:
         isa.per_cpu, facts.builtins, isa.timestamp_asm,
         getattr(isa, "timestamp_constraints", "=r"), facts.clock,
         facts.trap_pc_offset, facts.trap_pc_delta, facts.thread_time,
-        facts.unwinder, isa.llvm_options, facts.user, parents_of(facts),
+        facts.unwinder, isa.llvm_options, facts.user, parents_of(facts), paths=facts.paths,
     )  # fmt: skip
 
 

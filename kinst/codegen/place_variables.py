@@ -35,9 +35,9 @@ def element_size(variable: typed.Variable, strsize: int) -> int:
     """Bytes from one element of a scalar array to the next.
 
     Strings begin on a multiple of 8, and so do the elements: they are copied a word at a time
-    where they can be."""
+    where they can be.  The byte behind a string is not 0 when the variable is NULL."""
     size = size_of(variable.type, strsize)
-    return up(size, 8) if isinstance(variable.type, StringType) else size
+    return up(size + 1, 8) if isinstance(variable.type, StringType) else size
 
 
 def place_variables(program: typed.Program, strsize: int) -> Places:

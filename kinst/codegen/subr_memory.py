@@ -11,6 +11,7 @@ from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Text, Unit
 from kinst.codegen.flow import leave, loop, put, step, when
 from kinst.codegen.lower_builtins import context_word
 from kinst.codegen.lower_memory import copy_text, read, read_user, read_user_string, write_user
+from kinst.codegen.lower_paths import d_path
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import (
@@ -288,6 +289,10 @@ def _inet_ntop(firing: Firing, args: _Args) -> Lowered:
     return Text(code.phi(64, found), subr_more.INET_ROOM)
 
 
+def _d_path(firing: Firing, args: _Args) -> Lowered:
+    return d_path(firing, _pointer(firing, args[0]))
+
+
 LOWER: dict[str, Callable[[Firing, _Args], Lowered]] = {
     "alloca": _alloca,
     "bcopy": _bcopy,
@@ -296,6 +301,7 @@ LOWER: dict[str, Callable[[Firing, _Args], Lowered]] = {
     "copyinto": _copyinto,
     "copyout": _copyout,
     "copyoutstr": _copyoutstr,
+    "d_path": _d_path,
     "inet_ntoa": _inet_ntoa,
     "inet_ntoa6": _inet_ntoa6,
     "inet_ntop": _inet_ntop,

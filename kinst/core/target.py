@@ -115,6 +115,35 @@ class UserMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class Paths:
+    """Where the kernel keeps what makes up the path of a file: offsets in its structures.
+
+    fs: in the thread, of the address of what has its current directory (pwd) and root, which are
+    pairs of addresses: of a mount's public part (mount) and of a directory entry (dentry).
+    parent, name, length, hashed, operations: in a directory entry (hashed is 0 when the file was
+    deleted); own_name: in its operations, of a function that makes the name up.
+    top: in the public part of a mount, of its topmost entry; public: of that part in the mount;
+    above, at: in the mount, of the mount that it is in, and of the entry where.
+    """
+
+    fs: int
+    pwd: int
+    root: int
+    mount: int
+    dentry: int
+    parent: int
+    name: int
+    length: int
+    hashed: int
+    operations: int
+    own_name: int
+    top: int
+    public: int
+    above: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What a personality knows of the running kernel, once its place in memory is known.
 
@@ -130,6 +159,7 @@ class Facts:
     thread_registers: for accesses that start from the current thread: registers by the stub's
     names, of which the first that is there and not 0 has its address.
     unwinder: None where the kernel has none that clauses can call.
+    paths: None where they are not known.
     """
 
     os: str
@@ -149,6 +179,7 @@ class Facts:
     unwinder: Unwinder | None = None
     thread_registers: tuple[str, ...] = ()
     user: UserMemory | None = None
+    paths: Paths | None = None
 
 
 class Personality(Protocol):

@@ -38,6 +38,7 @@ def _table() -> dict[str, BuiltinVariable]:
     rows: list[tuple[str, DType, Where, str]] = [
         ("caller", typedef("uintptr_t"), kernel, "return address of the traced function"),
         ("cpu", INT, everywhere, "number of the CPU that the probe fires on"),
+        ("cwd", StringType(), everywhere, "current directory of the current process"),
         ("curthread", PointerType(VOID), kernel, "address of the current thread's structure"),
         ("epid", uint, everywhere, "id of this enabling of the probe"),
         ("execargs", StringType(), everywhere, "arguments of the current process"),
@@ -51,9 +52,11 @@ def _table() -> dict[str, BuiltinVariable]:
         ("probename", part, everywhere, "last part of the probe's name"),
         ("stackdepth", typedef("uint32_t"), kernel, "frames of the kernel's stack"),
         ("probeprov", part, everywhere, "first part of the probe's name"),
+        ("root", StringType(), everywhere, "root directory of the current process"),
         ("tid", typedef("id_t"), everywhere, "id of the current thread"),
         ("timestamp", UINT64, everywhere, "nanoseconds since a fixed moment"),
         ("uid", typedef("uid_t"), everywhere, "real user id of the current process"),
+        ("usermode", INT, everywhere, "1 where the probe fired in user mode, else 0"),
         ("vtimestamp", UINT64, everywhere, "nanoseconds that the thread has run"),
         ("walltimestamp", UINT64, everywhere, "nanoseconds since 1970-01-01 00:00 UTC"),
     ]
@@ -72,6 +75,7 @@ ARRAYS_NOT_YET = frozenset({"uregs"})
 _NO_ZONES = "it names a part of another kernel's system; Linux has namespaces"
 # Variables that mean nothing in Linux, with the reason.
 VARIABLES_ABSENT = {
+    "curcpu": "it is a structure of illumos; cpu is the number of the CPU",
     "errno": "Linux keeps no error number; look at the value that the system call returns",
     "ipl": "Linux has no interrupt priority levels",
     "jailname": _NO_ZONES,
@@ -79,8 +83,7 @@ VARIABLES_ABSENT = {
     "zonename": _NO_ZONES,
 }
 VARIABLES_NOT_YET = words(
-    "curcpu curlwpsinfo curpsinfo cwd errno inet ipl jid jailname locals root"
-    " ucaller ustackdepth zonename usermode"
+    "curcpu curlwpsinfo curpsinfo errno inet ipl jid jailname locals ucaller ustackdepth zonename"
 )
 
 
@@ -114,14 +117,14 @@ ACTIONS = words(
 )
 ACTIONS_NOT_YET = words("jstack printm printt")
 SUBROUTINES = words(
-    "alloca basename bcopy cleanpath copyin copyinstr copyinto copyout copyoutstr dirname getmajor"
-    " getminor htonl htonll htons index inet_ntoa inet_ntoa6 inet_ntop lltostr memref ntohl ntohll"
-    " ntohs progenyof rand rindex strchr strjoin strlen strrchr strstr strtok strtoll substr"
-    " tolower toupper"
+    "alloca basename bcopy cleanpath copyin copyinstr copyinto copyout copyoutstr d_path dirname"
+    " getmajor getminor htonl htonll htons index inet_ntoa inet_ntoa6 inet_ntop json lltostr memref"
+    " ntohl ntohll ntohs progenyof rand rindex strchr strjoin strlen strrchr strstr strtok"
+    " strtoll substr tolower toupper"
 )
 # Subroutines of other kernels (subroutines.ABSENT says why) and those not there yet.
 FUNCTIONS_NOT_YET = words(
-    "d_path ddi_pathname getf json msgdsize msgsize mutex_owned mutex_owner mutex_type_adaptive"
+    "ddi_pathname getf msgdsize msgsize mutex_owned mutex_owner mutex_type_adaptive"
     " mutex_type_spin rw_iswriter rw_read_held rw_write_held sx_exclusive_held"
     " sx_isexclusive sx_shared_held typeref"
 )

@@ -23,9 +23,9 @@ from kinst.core.dtypes import (
 )
 from kinst.core.errors import DError, KinstError, Span
 from kinst.core.types import Symbol, TypeSource
-from kinst.dlang import tree, typed
+from kinst.dlang import guide_names, tree, typed
 from kinst.dlang.convert import size_of
-from kinst.dlang.typenames import QUALIFIERS, TAGS, base_type
+from kinst.dlang.typenames import QUALIFIERS, STRUCTURES, TAGS, base_type
 
 INT_MAX, INT_MIN = (1 << 31) - 1, -(1 << 31)
 MOST_ELEMENTS = 1 << 31
@@ -157,6 +157,8 @@ class Types:
         found = None
         if self.source is not None and module != OWN:
             found = self.source.typedef(plain, module)
+        if found is None and not module and plain in STRUCTURES:
+            return self._tagged("struct", STRUCTURES[plain], span)
         if found is None:
             message = f"failed to resolve type {word[:80]}: Unknown type name"
             raise DError(message, span, "D_UNKNOWN")
@@ -172,6 +174,9 @@ class Types:
             found = self.source.tagged(kind, plain, module)
             if found is not None:
                 return found
+        known = None if module else guide_names.structure(kind, plain)
+        if known is not None:
+            return known
         if module or kind == "enum":
             message = f"failed to resolve type {kind} {word[:80]}: Unknown type name"
             raise DError(message, span, "D_UNKNOWN")

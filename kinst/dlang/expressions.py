@@ -15,6 +15,7 @@ from kinst.core.errors import DError, Span
 from kinst.dlang import (
     arguments,
     builtins,
+    guide_names,
     inlines,
     members,
     speculation,
@@ -76,6 +77,8 @@ def _name(node: tree.Name, scope: Scope) -> typed.Expr:
     known = members.enumerator(node, scope)
     if known is not None:
         return known
+    if node.name in guide_names.CONSTANTS:
+        return constant(guide_names.CONSTANTS[node.name], INT, node.span)
     raise scope.unknown(node.name, node.span)
 
 

@@ -120,11 +120,10 @@ def _compare(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.
     likes = is_string_like(left.type) and is_string_like(right.type)
     if likes and (is_string(left.type) or is_string(right.type)):
         return typed.Binary(INT, span, op, to_string(left), to_string(right))
-    null = PointerType(VoidType())
-    if op in ("==", "!=") and is_string(left.type) and is_zero(right):
-        return typed.Binary(INT, span, op, left, cast(right, null))
-    if op in ("==", "!=") and is_string(right.type) and is_zero(left):
-        return typed.Binary(INT, span, op, cast(left, null), right)
+    if op in ("==", "!=") and (
+        (is_string(left.type) and is_zero(right)) or (is_string(right.type) and is_zero(left))
+    ):
+        return typed.Binary(INT, span, op, to_string(left), to_string(right))
     pointer = common_pointer(left, right)
     if pointer is None:
         raise incompatible(left.type, op, right.type, span)
@@ -167,6 +166,10 @@ def choose(condition: typed.Expr, left: typed.Expr, right: typed.Expr, span: Spa
     ):
         left, right = to_string(left), to_string(right)
         type_ = wider_string(left.type, right.type)
+    elif is_string(left.type) and is_zero(right):
+        right, type_ = to_string(right), left.type
+    elif is_string(right.type) and is_zero(left):
+        left, type_ = to_string(left), right.type
     else:
         type_ = common_pointer(left, right)
     if type_ is None:

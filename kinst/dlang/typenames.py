@@ -10,14 +10,18 @@ from kinst.dlang.tree import TypeName
 _ALIASES: dict[tuple[int, bool], str] = {
     (1, True): "int8_t s8",
     (1, False): "uint8_t uchar_t u_char u8 _Bool bool",
-    (2, True): "int16_t s16",
-    (2, False): "uint16_t ushort_t u_short u16",
-    (4, True): "int32_t pid_t id_t processorid_t s32",
-    (4, False): "uint32_t uint_t u_int u32 uid_t gid_t mode_t",
-    (8, True): (
-        "int64_t intptr_t ssize_t ptrdiff_t longlong_t hrtime_t off_t loff_t time_t s64"
+    (2, True): "int16_t s16 pri_t",
+    (2, False): "uint16_t ushort_t u_short u16 in_port_t",
+    (4, True): (
+        "int32_t pid_t id_t processorid_t s32 boolean_t chipid_t lgrp_id_t poolid_t projid_t"
+        " psetid_t taskid_t zoneid_t"
     ),
-    (8, False): "uint64_t uintptr_t size_t ulong_t u_long u_longlong_t u64",
+    (4, False): "uint32_t uint_t u_int u32 uid_t gid_t mode_t ipaddr_t in_addr_t dev_t nlink_t",
+    (8, True): (
+        "int64_t intptr_t ssize_t ptrdiff_t longlong_t hrtime_t off_t loff_t time_t s64 clock_t"
+        " suseconds_t"
+    ),
+    (8, False): "uint64_t uintptr_t size_t ulong_t u_long u_longlong_t u64 ino_t",
 }  # fmt: skip
 _TYPEDEFS: dict[str, DType] = {
     name: IntType(size, signed, name)
@@ -42,7 +46,14 @@ _PLAIN = {1: "char", 2: "short", 4: "int", 8: "long"}
 
 BASE_WORDS = frozenset({"char", "short", "int", "long", "signed", "unsigned", "void", "string"})
 QUALIFIERS = frozenset({"const", "volatile", "restrict"})
-TYPEDEFS = frozenset(_TYPEDEFS) - BASE_WORDS
+# Structures of the Guide's programs: what Types resolves, by the kernel's where it has them.
+STRUCTURES = {
+    "in6_addr_t": "in6_addr",
+    "timespec_t": "timespec",
+    "timestruc_t": "timespec",
+    "timeval_t": "timeval",
+}
+TYPEDEFS = (frozenset(_TYPEDEFS) | STRUCTURES.keys()) - BASE_WORDS
 TAGS = frozenset({"struct", "union", "enum"})
 FLOATS = frozenset({"float", "double"})
 STARTS_TYPE = BASE_WORDS | QUALIFIERS | TYPEDEFS | TAGS | FLOATS

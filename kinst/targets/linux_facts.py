@@ -14,6 +14,7 @@ from kinst.core.target import Access, Clock, Facts, UserMemory
 from kinst.image.btf import Btf
 from kinst.targets.linux_memory import MASK, Kernel
 from kinst.targets.linux_names import IsaNames, names_of
+from kinst.targets.linux_paths import paths
 from kinst.targets.linux_time import thread_time
 from kinst.targets.linux_unwind import unwinder
 
@@ -214,4 +215,5 @@ def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
         unwinder=unwinder(kernel, btf, isa),
         thread_registers=names.thread_registers,
         user=user_memory(kernel, btf, found["curthread"]),
+        paths=paths(btf),
     )

@@ -9,6 +9,7 @@ import mmap
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import unicorn
 from unicorn import x86_const as x86
@@ -23,7 +24,7 @@ from kinst.core.isa import PerCpu, Register
 from kinst.core.layout import Scratch, lay_out
 from kinst.core.probe import ProbeName
 from kinst.core.records import ProgramLayout
-from kinst.core.target import Access, Clock
+from kinst.core.target import Access, Clock, Paths
 from kinst.dlang import typed as t
 from kinst.wire import native
 
@@ -58,7 +59,7 @@ SITE_BYTES = 256
 def scratch(**sizes: int) -> Scratch:
     wanted = {
         "ring_size": 4096, "agg_size": 32768, "globals_size": 8192, "strings_size": 4096,
-        "sites_size": 8192, "traps_size": 4096,
+        "sites_size": 8192, "traps_size": 4096, "dynamic_size": 65536,
     } | sizes  # fmt: skip
     return lay_out(BASE, SIZE, 2, **wanted)
 
@@ -122,7 +123,9 @@ class Rig:
         probed = [(name_of(p), p, clauses) for p, clauses in self.probes.items()]
         if self.error:
             probed.append((ProbeName("dtrace", "", "", "ERROR"), 3, self.error))
-        self.layout = lay_out_program(self.program, probed, self.strsize, self.scratch.agg_size)
+        self.layout = lay_out_program(
+            self.program, probed, self.strsize, self.scratch.agg_size, self.scratch.dynamic_size
+        )
         self.entries = list(dict.fromkeys(self.probes.values()))
         self.start()
         self.write(lay.HEADER_ACTIVE, struct.pack("<Q", 1))
@@ -130,6 +133,7 @@ class Rig:
 
     # What the two machines do differently.
 
+    paths: ClassVar[Paths | None] = None
     base = 0
 
     def start(self) -> None:
@@ -246,7 +250,7 @@ class HostRig(Rig):
         self.callback = native.native_read(self._read_target)
         self.machine = Machine(
             "host", host_triple(), "", True, self.base, self.scratch, self.callback.address,
-            REGISTERS, SLOTS, SP_SLOT, "ccc",
+            REGISTERS, SLOTS, SP_SLOT, "ccc", paths=self.paths,
         )  # fmt: skip
         self.code: HostCode = compile_host(
             self.program, self.layout, self.machine, self.entries, self.error,
@@ -303,7 +307,7 @@ class TargetRig(Rig):
             "target", "x86_64-unknown-none", "-sse,-sse2,-mmx,-avx,-x87,+soft-float", False,
             BASE, self.scratch, NOFAULT, REGISTERS, SLOTS, SP_SLOT, "preserve_mostcc",
             PerCpu(256), BUILTINS, self.timestamp_asm, "={rax},~{rdx},~{flags}", CLOCK,
-            0x80, 1,
+            0x80, 1, paths=self.paths,
         )  # fmt: skip
 
     def start(self) -> None:
