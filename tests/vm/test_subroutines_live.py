@@ -34,6 +34,21 @@ PROGRAM = f"""
     printf("kin %d %d\\n", progenyof(1), progenyof(pid + 1));
 }}
 {HERE} {{ printf("args %s|\\n", execargs); }}
+kinst::vfs_write:0 /(execname == "usertext" || execname == "jailed") && regs[R_RDX] == 61/
+{{
+    printf("at %s %s %s\\n", cwd, root, d_path(&((struct file *)regs[R_RDI])->f_path));
+}}
+{HERE}
+{{
+    self->word = strtok(copyinstr(regs[R_RSI]), " ");
+    self->word = strtok(NULL, "!");
+    self->last = self->word;
+    self->word = strtok(NULL, "!");
+    printf("words %s %d\\n", self->last, self->word == NULL);
+    this->text = json("{{\\"a\\": [1, {{\\"b\\": true}}]}}", "a[1].b");
+    printf("json %s %d\\n", this->text, json("[]", "a") == NULL);
+}}
+{HERE} {{ trace(self->word); }}
 {HERE} {{ trace(copyinstr(0x10)); }}
 {HERE} {{ trace(copyin(0xffffffff81000000, 8)); }}
 {HERE} {{ trace(copyin(regs[R_RSI], 1 << 20)); }}
@@ -46,7 +61,13 @@ def test_memory_of_the_program(
     guest_program: Callable[[str], Path], tmp_path: Path, way: str
 ) -> None:
     writes = f'{HERE} {{ copyoutstr("KINST", regs[R_RSI] + 2, 5); }}' if way != "stop" else ""
-    script = guest_script(tmp_path, "work.sh", "usertext 1 two 'a b'")
+    lines = [
+        "mkdir -p /jail/work /jail/dev && mount -o bind /dev /jail/dev",
+        "cp $(which usertext) /jail/jailed && cd /jail/work",
+        "usertext 1 two 'a b'",
+        "chroot /jail /jailed 1 >/dev/null",
+    ]
+    script = guest_script(tmp_path, "work.sh", "\n".join(lines))
     done = kinst(
         "-q", "-w", "-x", f"plant={way}", "-n", PROGRAM + writes, "-c", "work.sh",
         copy=[guest_program("usertext"), script],
@@ -60,9 +81,14 @@ def test_memory_of_the_program(
         f"ids {pid} {ppid} 1 1",
         "kin 1 0",
         "args usertext 1 two a b|",
+        "at /jail/work / /dev/null",
+        f"words {TEXT[2:]} 1",
+        "json true 1",
+        "error 1 0",
         "error 1 10",
         "error 1 ffffffff81000000",
         "error 5 0",
+        "at / /jail /dev/null",
     ]
     expected = TEXT[:2] + "KINST" + TEXT[7:] if writes else TEXT
     assert f"after {expected}" in done.guest
