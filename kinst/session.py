@@ -81,7 +81,7 @@ def run(request: Request, report: Report) -> int:
         traced = Traced(isa, target, personality, kernel, personality.text, elf.path)
         if wants_expansion(compiled):
             compiled = expanded(request, compiled, traced, elf, files, report)
-            compiled = with_locals(request, compiled, traced, report)
+            compiled = with_locals(request, compiled, traced, files, report)
             if request.show_program:
                 report.write(unparse(compiled.tree) + "\n")
         return _with_machine(request, compiled, traced, report, files)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 from kinst.core.errors import KinstError
 from kinst.core.kernel import Kernel
@@ -10,26 +11,33 @@ from kinst.core.locals import Local
 from kinst.core.probe import ProbePattern
 from kinst.core.target import Personality
 from kinst.core.types import KERNEL, TypeSource, as_named
+from kinst.image.dwarf_expressions import NotHereError
 from kinst.image.dwarf_locals import DwarfLocals, Frame
-from kinst.image.type_files import FileTypes
+from kinst.image.type_files import FileTypes, ImageTypes
 from kinst.providers import load_all
+from kinst.session_lines import ModuleFiles, module_files
 from kinst.session_machine import Traced
 from kinst.session_program import Compiled, with_programs
 from kinst.session_report import Report
 from kinst.session_request import Request
+from kinst.session_target import Files
 from kinst.sugar.locals import Place, expand_locals, has_locals
 
 MOST_NAMES = 8  # variables that a message lists
+MASK = (1 << 64) - 1
 FAR = 400  # instructions that are looked at for one where a variable lives
 
 
 class _Locals:
     """The variables of one running kernel."""
 
-    def __init__(self, kernel: Kernel, personality: Personality, types: FileTypes) -> None:
+    def __init__(
+        self, kernel: Kernel, personality: Personality, types: FileTypes, modules: ModuleFiles
+    ) -> None:
         self._kernel = kernel
         self._personality = personality
         self._types = types
+        self._modules = cache(modules)
         self._registers = kernel.isa.dwarf_registers
         self._providers = load_all()
 
@@ -57,7 +65,7 @@ class _Locals:
         found = locals_.find(function, frame, name, inlined)
         if found is not None:
             return _with_types(found, self._types)
-        names = locals_.names(function, frame.address - frame.slide)
+        names = locals_.names(function, frame.address)
         shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
         raise KinstError(
             f"no local variable {name} at {place.text}", f"there are {shown}" if shown else ""
@@ -67,16 +75,32 @@ class _Locals:
         function = self._kernel.at(address)
         if function is None:
             raise KinstError(f"{address:#x} is in no function")
-        if function.module != KERNEL:
-            raise KinstError(f"local variables of modules ({function.module}) are not read yet")
+        linked, place = self._linked(function.module, address)
         found = self._types.locals(function.module, self._registers)
         if found is None:
             raise KinstError(f"{function.module} has no debug information: no local variables")
         rule = self._personality.frame_rule(address)
         cfa = None if rule is None else f"(regs[{rule[0]}] + {rule[1]})"
         first = self._kernel.parts(function)[0].address == address
-        slide = self._personality.facts.slide
-        return found, Frame(address, slide, first, cfa), function.name
+        return found, Frame(linked, first, cfa, place), function.name
+
+    def _linked(self, module: str, address: int) -> tuple[int, Callable[[int], int]]:
+        """An address as a file's index has it, and where the file's addresses are as running."""
+        image = self._types.with_dwarf(module)
+        if module == KERNEL:
+            slide = self._personality.facts.slide
+            return address - slide & MASK, partial(_placed, image, lambda at: at + slide & MASK)
+        files = self._modules(module)
+        if files is None:
+            raise KinstError(
+                f"module {module} has no debug file that fits: its local variables are not known",
+                "--debug DIR says where it is",
+            )
+        _, move, back = files
+        linked = back(address)
+        if linked is None:
+            raise KinstError(f"{address:#x} is in no section of module {module}'s file")
+        return linked, partial(_placed, image, move)
 
     def nearest(self, place: Place, name: str, inlined: str) -> str:
         """Where near a place a variable can be read."""
@@ -102,7 +126,19 @@ def _with_types(local: Local, types: TypeSource) -> Local:
     )
 
 
-def with_locals(request: Request, compiled: Compiled, traced: Traced, report: Report) -> Compiled:
+def _placed(image: ImageTypes, move: Callable[[int], int | None], address: int) -> int:
+    """Where a variable is as running.  Raises NotHereError."""
+    if image.is_per_cpu(address):
+        raise NotHereError("it is per-CPU: each CPU has its own")
+    found = move(address)
+    if found is None:
+        raise NotHereError("it is in a part of the module that is not loaded")
+    return found
+
+
+def with_locals(
+    request: Request, compiled: Compiled, traced: Traced, files: Files, report: Report
+) -> Compiled:
     """The request compiled anew with every locals->NAME replaced (kinst.sugar.locals).
 
     Raises DError at a variable that cannot be read.
@@ -113,7 +149,9 @@ def with_locals(request: Request, compiled: Compiled, traced: Traced, report: Re
         raise KinstError("local variables can be read only in a kernel")
     if not isinstance(compiled.types, FileTypes):
         raise KinstError("local variables need debug information")
-    known = _Locals(traced.kernel, traced.personality, compiled.types)
+    known = _Locals(
+        traced.kernel, traced.personality, compiled.types, module_files(traced, files, report)
+    )
     programs = []
     for program in compiled.programs:
         one = expand_locals(program, known.places, known.find, known.nearest)

@@ -33,6 +33,7 @@ from kinst.session_request import ProgramText, Request
 from kinst.sugar.locals import provisional
 
 TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
+GLOB = frozenset("*?[")
 OWN_OPTIONS = ("plant", "scratch")  # -x options that dtrace(1) does not have
 
 
@@ -136,7 +137,9 @@ def _check_destructive(program: typed.Program, options: Options) -> None:
 def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType | None]:
     def type_of(pattern: ProbePattern, name: str) -> DType | None:
         """The type of a variable in the function that a description names."""
-        found = None if types is None else types.local(pattern.function, name)
+        module = "" if GLOB & set(pattern.module) else pattern.module
+        plain = pattern.function.partition("@")[0]
+        found = None if types is None else types.local(plain, name, module)
         return None if types is None or found is None else as_named(found, types)
 
     return type_of

@@ -16,7 +16,7 @@ from kinst.session_machine import Traced
 from kinst.session_modules import find_file
 from kinst.session_report import Report
 from kinst.session_request import Request
-from kinst.session_target import Files, find_files
+from kinst.session_target import Files, find_files, isa_of, module_folders
 from kinst.targets.kmod import module_name
 
 MASK = (1 << 64) - 1
@@ -40,7 +40,10 @@ def open_types(request: Request, report: Report) -> TypeSource:
     def progress(part: float) -> None:
         report.progress("indexing debug information", part)
 
-    return FileTypes(Places(lambda: files().debug, modules, cache_folder(), progress))
+    def module_debug(name: str) -> Path | None:
+        return find_file(name, module_folders(files(), isa_of(request), report.progress))
+
+    return FileTypes(Places(lambda: files().debug, modules, cache_folder(), progress, module_debug))
 
 
 def symbols_in(program: typed.Program) -> set[tuple[str, str]]:

@@ -57,8 +57,8 @@ class Context:
     registers: D names by DWARF number.  frame_base, frame_address: texts of the function's
     frame base and of the CFA; they raise NotHereError.  at_entry: the instruction is the first
     of its function, so that values at entry are those of now.  base: the base type at an offset
-    of the unit (0: generic).  indexed: an address of .debug_addr.  slide: to be added to
-    addresses."""
+    of the unit (0: generic).  indexed: an address of .debug_addr.  place: where a linked address
+    is as running; it raises NotHereError."""
 
     registers: Sequence[str]
     frame_base: Callable[[], str]
@@ -66,7 +66,7 @@ class Context:
     at_entry: bool
     base: Callable[[int], Base]
     indexed: Callable[[int], int]
-    slide: int
+    place: Callable[[int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,8 +326,8 @@ def _breg_x(m: _Machine) -> None:
 
 
 _PLAIN: dict[int, Callable[[_Machine], None]] = {
-    OP_ADDR: lambda m: m.push(constant(m.number(8) + m.context.slide)),
-    OP_ADDRX: lambda m: m.push(constant(m.context.indexed(m.uleb()) + m.context.slide)),
+    OP_ADDR: lambda m: m.push(constant(m.context.place(m.number(8)))),
+    OP_ADDRX: lambda m: m.push(constant(m.context.place(m.context.indexed(m.uleb())))),
     OP_CONSTX: lambda m: m.push(constant(m.context.indexed(m.uleb()))),
     OP_DEREF: _deref,
     OP_DEREF_SIZE: _deref_size,

@@ -43,14 +43,15 @@ _SCOPES = (TAG_LEXICAL_BLOCK, TAG_INLINED_SUBROUTINE)
 class Frame:
     """What the caller knows of an instruction.
 
-    address: as running.  slide: running minus linked.  at_entry: it is the first one of its
-    function.  cfa: the canonical frame address as a D expression, None where no unwinder knows.
+    address: as the index has it (linked).  at_entry: it is the first one of its function.  cfa:
+    the canonical frame address as a D expression, None where no unwinder knows.  place: where
+    what is linked at an address lies as running; it raises NotHereError where nothing does.
     """
 
     address: int
-    slide: int
     at_entry: bool
     cfa: str | None
+    place: Callable[[int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +92,9 @@ class DwarfLocals:
         name: of the function's symbol.  inlined: the inlined function whose variable is meant;
         "" for the innermost.  Raises KinstError for damaged debug information.
         """
-        scopes = self._scopes(name, frame.address - frame.slide)
-        if inlined and any(s.function == inlined for s in scopes):
-            while scopes[0].function != inlined:
-                scopes = scopes[1:]
+        scopes = self._scopes(name, frame.address)
+        if inlined:
+            scopes = self._copy_scopes(name, frame.address, inlined) or scopes
         for at, scope in enumerate(scopes):
             # The last of a name is the one that hides the others.
             for die in reversed(self._variables(scope.die)):
@@ -140,6 +140,28 @@ class DwarfLocals:
                 None,
             )
         return found
+
+    def _copy_scopes(self, name: str, address: int, inlined: str) -> list[_Scope]:
+        """The scopes of a copy of an inlined function, itself first, at an instruction of it or
+        at its entry, which may belong to other code (an empty range begins there)."""
+        top = self._function_at(name, address)
+        ways = [[_Scope(top, self._name(top))]] if top is not None else []
+        while ways:
+            way = ways.pop()
+            for child in self._below(way[0].die):
+                if child.tag not in _SCOPES or not self._reaches(child, address):
+                    continue
+                block = child.tag == TAG_LEXICAL_BLOCK
+                scope = _Scope(child, way[0].function if block else self._name(child))
+                if not block and scope.function == inlined:
+                    return [scope, *way]
+                ways.append([scope, *way])
+        return []
+
+    def _reaches(self, die: Die, address: int) -> bool:
+        return self._holds(die, address) or any(
+            low == address for low, _ in self._lists.ranges(die)
+        )
 
     def _holds(self, die: Die, address: int) -> bool:
         ranges = self._lists.ranges(die)
@@ -207,10 +229,9 @@ class DwarfLocals:
         return Local(name, type_, scope.function, pieces)
 
     def _pieces(self, die: Die, scopes: Sequence[_Scope], frame: Frame) -> tuple[Piece, ...]:
-        linked = frame.address - frame.slide
         for one in self._origins(die):
             if AT_LOCATION in one.attributes:
-                code = self._lists.location(one, AT_LOCATION, linked)
+                code = self._lists.location(one, AT_LOCATION, frame.address)
                 return pieces_of(code or b"", self._context(one, scopes, frame))
             if AT_CONST_VALUE in one.attributes:
                 value = one.attributes[AT_CONST_VALUE]
@@ -231,14 +252,13 @@ class DwarfLocals:
             at_entry=frame.at_entry,
             base=self._base_of(die),
             indexed=lambda index: self._lists.indexed(die, index),
-            slide=frame.slide,
+            place=frame.place,
         )
 
     def _frame_base(self, scopes: Sequence[_Scope], frame: Frame) -> str:
         """The frame base of the function itself, also for what is inlined in it."""
         function = scopes[-1].die
-        linked = frame.address - frame.slide
-        code = self._lists.location(function, AT_FRAME_BASE, linked)
+        code = self._lists.location(function, AT_FRAME_BASE, frame.address)
         (piece, *more) = pieces_of(code or b"", self._context(function, scopes, frame))
         if more:
             raise NotHereError("its frame base is in pieces")

@@ -23,6 +23,7 @@ from kinst.image.dwarf_locals import DwarfLocals
 from kinst.image.dwarf_sections import DebugSections, debug_sections
 from kinst.image.dwarf_types import DwarfTypes
 from kinst.image.elf import SHN_ABS, STB_LOCAL, STT_FUNC, STT_OBJECT, Elf, open_elf
+from kinst.image.placed import open_placed
 
 PER_CPU_SECTION = ".data..percpu"
 ALSO_KERNEL = ("kernel", "unix", "genunix")  # what other systems call the kernel proper
@@ -31,12 +32,14 @@ ALSO_KERNEL = ("kernel", "unix", "genunix")  # what other systems call the kerne
 @dataclass(frozen=True)
 class Places:
     """Where files are.  kernel: gives its debug file.  modules: name to a module's file, with
-    debug information where there is any.  cache: folder of indexes.  progress: of making one."""
+    debug information where there is any.  cache: folder of indexes.  progress: of making one.
+    module_debug: a module's file with DWARF, for when the other one has none."""
 
     kernel: Callable[[], Path]
     modules: Callable[[], Mapping[str, Path]]
     cache: Path | None
     progress: Callable[[float], None]
+    module_debug: Callable[[str], Path | None] = lambda name: None
 
 
 class ImageTypes:
@@ -81,6 +84,15 @@ class ImageTypes:
             return None
         sections, dies, index = self._debug
         return DwarfLocals(dies, Lists(sections, dies), index, self.dwarf, registers)
+
+    def is_per_cpu(self, address: int) -> bool:
+        """Whether a linked address is that of a per-CPU variable."""
+        return any(low <= address < high for low, high in self._per_cpu)
+
+    @cached_property
+    def _per_cpu(self) -> list[tuple[int, int]]:
+        sections = open_placed(str(self._path)).sections
+        return [(s.address, s.end) for s in sections if s.name == PER_CPU_SECTION]
 
     @property
     def _first(self) -> BtfTypes | DwarfTypes | None:
@@ -137,6 +149,7 @@ class FileTypes:
     def __init__(self, places: Places) -> None:
         self._places = places
         self._known: dict[str, ImageTypes] = {}
+        self._with_debug: dict[str, ImageTypes] = {}
 
     def _image(self, module: str) -> ImageTypes:
         """Raises KinstError for a module without a file."""
@@ -157,7 +170,20 @@ class FileTypes:
 
     def locals(self, module: str, registers: Sequence[str]) -> DwarfLocals | None:
         """The local variables of an image's functions, None where it has no DWARF."""
-        return self._image(module).locals(registers)
+        return self.with_dwarf(module).locals(registers)
+
+    def with_dwarf(self, module: str) -> ImageTypes:
+        """An image by the file with its DWARF, where there is one.  Raises KinstError."""
+        image = self._image(module)
+        if image.module == KERNEL or image.dwarf is not None:
+            return image
+        if image.module not in self._with_debug:
+            path = self._places.module_debug(image.module)
+            made = (
+                ImageTypes(path, image.module, self._image(KERNEL), self._places) if path else image
+            )
+            self._with_debug[image.module] = made
+        return self._with_debug[image.module]
 
     @cached_property
     def _modules(self) -> Mapping[str, Path]:
@@ -201,7 +227,7 @@ class FileTypes:
     def local(self, function: str, variable: str, module: str = "") -> DType | None:
         """See TypeSource."""
         for image in self._images(module):
-            known = image.locals(())
+            known = self.with_dwarf(image.module).locals(())
             found = known.type_in(function, variable) if known is not None else None
             if found is not None:
                 return found

@@ -218,7 +218,8 @@ def _split(
             missing += splitter.add(description, found)
         if not missing:
             continue
-        first = missing[0]
+        # Where there is a variable of this name, what became of it says more.
+        first = next((m for m in missing if m.error.local is not None), missing[0])
         if len(missing) == count or first.place.fixed:
             raise _refusal(first.place, first.description.inlined, first.error, nearest)
         what = f"{first.description.inlined}, " if first.description.inlined else ""

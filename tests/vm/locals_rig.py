@@ -110,7 +110,7 @@ class KinstLocals:
     def find(self, function: str, address: int, first: bool, name: str) -> Local | None:
         rule = self._orc.rule(address) if self._orc else None
         cfa = None if rule is None else f"(regs[{rule.register}] + {rule.offset})"
-        return self.locals.find(function, Frame(address, 0, first, cfa), name)
+        return self.locals.find(function, Frame(address, first, cfa, int), name)
 
 
 @dataclass
