@@ -8,7 +8,7 @@ in.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kinst.core.dtypes import DType
 from kinst.core.locals import Local, Piece
@@ -35,6 +35,7 @@ from kinst.image.dwarf_types import (
     DwarfTypes,
 )
 
+ROOM = 16  # bytes for ftrace at a function's start
 AT_LOCATION, AT_FRAME_BASE = 0x02, 0x40
 _SCOPES = (TAG_LEXICAL_BLOCK, TAG_INLINED_SUBROUTINE)
 
@@ -75,12 +76,14 @@ class DwarfLocals:
         self._types = types
         self._registers = registers
         self._functions: dict[int, list[tuple[int, int, int]]] = {}
+        self._own: dict[int, list[Die]] = {}
         self._children: dict[int, tuple[Die, ...]] = {}
 
     def names(self, name: str, address: int) -> list[str]:
         """The variables that an instruction's functions have, innermost first.  name: of the
         function's symbol; address: as linked."""
         found: dict[str, None] = {}
+        address = self._described(name, address)
         for scope in self._scopes(name, address):
             for die in self._variables(scope.die):
                 found.setdefault(self._name(die), None)
@@ -92,6 +95,7 @@ class DwarfLocals:
         name: of the function's symbol.  inlined: the inlined function whose variable is meant;
         "" for the innermost.  Raises KinstError for damaged debug information.
         """
+        frame = replace(frame, address=self._described(name, frame.address))
         scopes = self._scopes(name, frame.address)
         if inlined:
             scopes = self._copy_scopes(name, frame.address, inlined) or scopes
@@ -170,6 +174,17 @@ class DwarfLocals:
             return any(c.tag in _SCOPES and self._holds(c, address) for c in self._below(die))
         return any(low <= address < high for low, high in ranges)
 
+    def _described(self, name: str, address: int) -> int:
+        """The address, or the first one that the debug information has of its function: the room
+        for ftrace at a function's start is in front of that, and changes no variable."""
+        symbol = self._index.symbol_at(address)
+        if symbol is None or self._function_at(name, address) is not None:
+            return address
+        for at in range(address + 1, address + ROOM + 1):
+            if self._index.symbol_at(at) == symbol and self._function_at(name, at) is not None:
+                return at
+        return address
+
     def _function_at(self, name: str, address: int) -> Die | None:
         """The entry of the function whose own code holds an address."""
         plain = name.partition("@")[0].partition(".")[0]
@@ -206,7 +221,32 @@ class DwarfLocals:
     # Variables
 
     def _variables(self, die: Die) -> list[Die]:
-        return [c for c in self._below(die) if c.tag in (TAG_PARAMETER, TAG_VARIABLE)]
+        if die.offset not in self._own:
+            own = [c for c in self._below(die) if c.tag in (TAG_PARAMETER, TAG_VARIABLE)]
+            named = {self._name(c) for c in own}
+            # Static ones of the abstract instance come first: those after them hide them.
+            left = [c for c in self._inherited(die) if self._name(c) not in named]
+            self._own[die.offset] = [*left, *own]
+        return self._own[die.offset]
+
+    def _inherited(self, die: Die) -> list[Die]:
+        """Static variables that only the abstract instance of a function or block has; of
+        several with one name none, because the debug information does not say which is meant."""
+        origin = die.number(AT_ABSTRACT_ORIGIN)
+        if not origin:
+            return []
+        known = {c.number(AT_ABSTRACT_ORIGIN) for c in self._below(die)}
+        queue, found = [self._dies.die(origin)], list[Die]()
+        while queue:
+            for child in self._below(queue.pop()):
+                if child.offset in known:
+                    continue
+                if child.tag == TAG_LEXICAL_BLOCK:
+                    queue.append(child)
+                elif child.tag == TAG_VARIABLE and AT_LOCATION in child.attributes:
+                    found.append(child)
+        names = [self._name(c) for c in found]
+        return [c for c, name in zip(found, names, strict=True) if names.count(name) == 1]
 
     def _origins(self, die: Die) -> Iterator[Die]:
         """An entry, and those that it leaves its attributes to."""

@@ -1,0 +1,131 @@
+"""locals->NAME in a running kernel: against values that a guest's program makes, and against gdb
+at the same stops."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command import counts, kinst
+from locals_rig import compare, report
+
+from kinst.image.elf import open_elf
+from kinst.targets.fetch import Prepared
+from kinst.targets.fetch import prepared as prepared_kernel
+
+pytestmark = pytest.mark.vm
+
+NAMES = Path(__file__).with_name("functions.txt")
+# dd reads 7 bytes at 14, 21 and 28 of a file that was opened for reading only.
+COMMAND = "dd if=/bin/data of=/dev/null bs=7 skip=2 count=3"
+ENTRY = """
+fbt::vfs_read:entry /execname == "dd" && locals->count == 7/
+{
+    printf("[%d %d %s]\\n", locals->count, *locals->pos,
+        stringof(locals->file->f_path.dentry->d_name.name));
+}
+kinst::file_ppos:entry /execname == "dd" && probefunc == "ksys_read"/
+{
+    @inline[stringof(locals->file->f_path.dentry->d_name.name), locals->file->f_flags & 3] =
+        count();
+}
+"""
+MORE = """
+fbt::vfs_read:entry /execname == "dd" && locals->count == 7 && !shown++/ { print(*locals->file); }
+kinst::vfs_read: /execname == "dd" && locals->count == 7/
+{ @pos["pos", locals->file->f_pos] = count(); }
+kinst::vfs_read: /execname == "dd"/
+{ @ran["ran", probename] = count(); }
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    path.write_bytes(bytes(100))
+    return path
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "locals.d"
+    path.write_text(text)
+    return str(path)
+
+
+def check_entry(out: str) -> None:
+    seen = re.findall(r"\[(\d+) (\d+) (\w+)\]", out)
+    assert seen == [("7", "14", "data"), ("7", "21", "data"), ("7", "28", "data")]
+    assert counts(out)["data", "0"] == 3
+
+
+def test_known_values(prepared: Prepared, tmp_path: Path, data: Path) -> None:
+    """Jump-planted: parameters, members and pointers following, an inline copy's own variable,
+    a whole function."""
+    done = kinst("-q", "-s", script(tmp_path, ENTRY + MORE), "-c", COMMAND, copy=[data]).good()
+    check_entry(done.out)
+    assert re.search(r"^struct file \{$", done.out, re.M)
+    assert "    loff_t f_pos = 0xe\n" in done.out
+    # At every instruction of the path where both variables live, f_pos is as before the read.
+    found = counts(done.out)
+    values = {key[1]: n for key, n in found.items() if key[0] == "pos"}
+    assert set(values) == {"14", "21", "28"} and len(set(values.values())) == 1
+    assert 30 < values["14"] <= sum(key[0] == "ran" for key in found)
+    note = re.search(r"kinst: (\d+) of (\d+) instructions are left out: count", done.err)
+    assert note is not None and 0 < int(note[1]) < int(note[2])
+
+
+def test_what_cannot_be_read(prepared: Prepared) -> None:
+    for program, message in (
+        ("kinst::vfs_read:5 { trace(locals->nothing); }", "has no local variable nothing"),
+        ("kinst::vfs_read:5 { trace(locals->ret); }", "cannot be read at vfs_read+5"),
+    ):
+        done = kinst("-e", "-n", program)
+        assert done.status == 1 and message in done.err, done
+        assert "Traceback" not in done.err
+        assert re.search(r"^ +\^+$", done.err, re.M), done.err
+    assert re.search(r"the nearest instruction where it lives is \+\d+", done.err), done.err
+
+
+def test_a_module(prepared: Prepared) -> None:
+    """Its functions' variables, and those of what is inlined in them: the packets of ping are
+    98 bytes long."""
+    done = kinst(
+        "-q", "--module", "dummy",
+        "-n", "kinst:dummy:dummy_xmit:0 { @skb[locals->skb->len, locals->dev->mtu] = count(); }",
+        "-n", "kinst:dummy:dev_lstats_add:entry { @len[locals->len] = count(); }",
+        "-c", "ifconfig dummy0 10.7.0.1 up; ping -c 3 -i 1 -W 1 10.7.0.9 >/dev/null",
+    ).good()  # fmt: skip
+    found = counts(done.out)
+    assert found["98", "1500"] == found["98",] == 3
+
+
+@pytest.mark.parametrize("isa", ["arm64", "riscv64"])
+@pytest.mark.slow
+def test_other_instruction_sets(isa: str, tmp_path: Path, data: Path) -> None:
+    if prepared_kernel(isa) is None:
+        pytest.fail(f"no {isa} kernel is there: run `make setup-test`")
+    done = kinst(
+        f"--vm={isa}", "-q", "-s", script(tmp_path, ENTRY), "-c", COMMAND, copy=[data]
+    ).good()  # fmt: skip
+    check_entry(done.out)
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.slow)])
+def test_as_gdb_says(count: int, prepared: Prepared, guest_program: Callable[[str], Path]) -> None:
+    """Pairs of an instruction and a variable, drawn at random in functions that run: where gdb
+    has a value kinst's is the same, and where kinst refuses that is told."""
+    symbols = open_elf(prepared.debug).symbols
+    names = [n for n in NAMES.read_text().split() if len(symbols.indexes(n)) == 1]
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    pairs = compare(prepared, guest_program("workload"), names, count, seed, print)
+    print(report(pairs))
+    outcomes = [pair.outcome for pair in pairs]
+    assert len(outcomes) == count
+    assert "different" not in outcomes
+    assert outcomes.count("equal") > count // 4
+    # Few pairs scatter more than many.
+    assert outcomes.count("refused") < (0.05 if count >= 1000 else 0.1) * count
