@@ -31,6 +31,7 @@ from kinst.targets.linux_memory import MASK, Kernel, Memory
 from kinst.targets.linux_modules import ModuleRules, Modules
 from kinst.targets.linux_names import names_of
 from kinst.targets.linux_refusals import Refusals
+from kinst.targets.linux_unwind import CHAINS, FrameChain
 
 # How far after the text's start the banner of an unknown kernel is searched.
 SEARCH = 48 << 20
@@ -169,6 +170,10 @@ class Linux:
         if orc is None:
             return None
         return orc.saved_frame_pointer(address if module else address - self._kernel.slide & MASK)
+
+    def frame_chain(self) -> FrameChain | None:
+        """How this kernel unwinds by frame pointers, or None where it has tables for that."""
+        return CHAINS.get(self._isa)
 
     def _cfi_rule(self, address: int) -> tuple[str, int, int] | None:
         linked = address - self._kernel.slide & MASK
