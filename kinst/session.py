@@ -37,6 +37,7 @@ from kinst.session_request import Request
 from kinst.session_run import Trace
 from kinst.session_target import CPUS, Files, attach, find_files, isa_of, open_target
 from kinst.session_types import open_types, running_addresses, symbols_in
+from kinst.session_user import programs_of
 
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
 
@@ -78,7 +79,8 @@ def run(request: Request, report: Report) -> int:
         if commanded and not request.compile_only:
             pid = target.prepare_command(request.command)
             compiled = compile_request(request, isa, pid, types)
-        traced = Traced(isa, target, personality, kernel, personality.text, elf.path)
+        programs = programs_of(request, files)
+        traced = Traced(isa, target, personality, kernel, personality.text, elf.path, programs)
         if wants_expansion(compiled):
             compiled = expanded(request, compiled, traced, elf, files, report)
             compiled = with_locals(request, compiled, traced, files, report)

@@ -143,7 +143,7 @@ def build(
     read_user = native.native_read(user.read)
     here = host_machine(
         isa, scratch, base, read.address, host_triple(), user.functions(read_user),
-        parents_of(traced.facts),
+        parents_of(traced.facts), traced.facts.user_state if traced.facts else None,
     )  # fmt: skip
     paths = traced.facts.paths if traced.facts else None
     host = compile_host(

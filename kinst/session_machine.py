@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kinst.core.errors import KinstError, TargetError
@@ -27,7 +28,8 @@ from kinst.wire import native
 class Traced:
     """The traced machine; all but isa are there when a target is.
 
-    text: lowest and highest address of the kernel's text.  debug: its debug file.
+    text: lowest and highest address of the kernel's text.  debug: its debug file.  programs: files
+    of programs in the guest, by the names that they have there.
     """
 
     isa: Isa
@@ -36,6 +38,7 @@ class Traced:
     kernel: RunningKernel | None = None
     text: tuple[int, int] = (0, 0)
     debug: Path | None = None
+    programs: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def facts(self) -> Facts | None:

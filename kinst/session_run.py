@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from kinst.codegen.lower_variables import THREAD_PARTS, is_thread_local
-from kinst.codegen.walk import expressions, most_frames, reads_stack
+from kinst.codegen.walk import expressions, looks_at_user, most_frames, reads_stack
 from kinst.consumer.aggregations import AggregationStore
 from kinst.consumer.dynvars import Cleaner
 from kinst.consumer.messages import fault_message, lost_messages
@@ -150,6 +150,7 @@ def uses(program: typed.Program, enabled: Enabled, name: str) -> bool:
     return any(
         (isinstance(e, typed.Builtin | typed.Subroutine) and e.name in (name, *by_thread))
         or (name in THREAD_PARTS and is_thread_local(e))
+        or (name in ("pid", "curthread") and looks_at_user(e))
         for c in enabled.clauses
         for e in expressions(program.clauses[c])
     )
@@ -206,7 +207,12 @@ class Trace:
             size = placed.layout.counters_size // 8
             counters = [words[at // 8 : at // 8 + size] for at in placed.counters.offsets]
         store = self._store = AggregationStore(
-            self._view, placed.scratch, compiled.program, placed.layout, counters
+            self._view,
+            placed.scratch,
+            compiled.program,
+            placed.layout,
+            counters,
+            names_of(traced, compiled.options.stackindent),
         )
         return Printer(
             compiled.program, placed.layout, self._probes, self._outlet.write, store=store,

@@ -9,6 +9,7 @@ from kinst.core.paths import cache_folder
 from kinst.core.target import Personality
 from kinst.image.dwarf import Index, open_saved
 from kinst.session_machine import Traced
+from kinst.session_user import user_names
 
 
 def symboliser(personality: Personality | None) -> Callable[[int], str]:
@@ -30,9 +31,14 @@ def names_of(traced: Traced, indent: int) -> Names:
     if personality is None:
         return Names(indent=indent)
 
+    modules: dict[str, int] = {}
+
     def kernel(address: int) -> Symbol | None:
         function = personality.function_at(address)
-        return Symbol(function.module, function.name, function.address) if function else None
+        if function is None:
+            return None
+        base = modules.setdefault(function.module, function.address)
+        return Symbol(function.module, function.name, function.address, base)
 
     slide = personality.facts.slide
     opened: list[Index | None] = []
@@ -46,4 +52,4 @@ def names_of(traced: Traced, indent: int) -> Names:
             return []
         return [c.function for c in index.copies_at(address - slide & (1 << 64) - 1)]
 
-    return Names(kernel, copies=copies, indent=indent)
+    return Names(kernel, user_names(traced.programs), copies, indent)

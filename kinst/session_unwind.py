@@ -83,7 +83,7 @@ def _by_frames(
         if chain.lone_link and len(frames) == 1 and valid(back):
             caller, back = back, names[chain.lone_link]
         back |= chain.high if back >> 55 & 1 else 0
-        if personality.function_at(back) is None:
+        if personality.function_at(back - 1) is None:
             break
         frames.append(back)
         frame = caller

@@ -11,6 +11,7 @@ from kinst.codegen.lower_speculation import new_speculation
 from kinst.codegen.lower_subr import present, subroutine
 from kinst.codegen.lower_types import bit_field, by_address, symbol
 from kinst.codegen.lower_unwind import stack_depth
+from kinst.codegen.lower_user import user_caller, user_depth, user_register
 from kinst.codegen.lower_variables import VARIABLE_NODES, lower_variable
 from kinst.codegen.ssa import Value, const
 from kinst.codegen.walk import register_slot
@@ -81,8 +82,14 @@ def lower(firing: Firing, expr: typed.Expr) -> Lowered:
             return firing.code.convert(new_speculation(firing), bits_of(expr.type), signed=False)
         case typed.Builtin(name="stackdepth"):
             return firing.code.convert(stack_depth(firing), bits_of(expr.type), signed=False)
+        case typed.Builtin(name="ustackdepth"):
+            return firing.code.convert(user_depth(firing), bits_of(expr.type), signed=False)
+        case typed.Builtin(name="ucaller"):
+            return user_caller(firing)
         case typed.Builtin():
             return builtin(firing, expr.name, expr.type)
+        case typed.RegisterRead(user=True, index=typed.IntConst(value=number)):
+            return user_register(firing, number)
         case typed.RegisterRead():
             return _register(firing, expr)
         case typed.Unary():

@@ -274,6 +274,12 @@ def _copy_string(unit: Unit, name: str) -> Function:
     return code
 
 
+def copy_string_helper(unit: Unit) -> Function:
+    """copy_string(dst, src, most, fill): at most `most` bytes up to a NUL, then NULs: one, and
+    as many as it takes to reach `fill` bytes in all."""
+    return unit.helper("copy_string", _copy_string)
+
+
 def copy_text(firing: Firing, text: Text, to: Value, size: int, pad: bool = False) -> None:
     """Store the string in `size` bytes, cut if need be; pad: zeros to the end."""
     most = const(min(text.bound, size - 1))

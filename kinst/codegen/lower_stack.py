@@ -4,14 +4,13 @@ straight into a record or a key."""
 from __future__ import annotations
 
 from kinst.codegen.firing import Firing
-from kinst.codegen.lower_builtins import builtin
 from kinst.codegen.lower_expr import scalar
 from kinst.codegen.lower_memory import load_bytes
 from kinst.codegen.lower_speculation import about
 from kinst.codegen.lower_unwind import WORD, kernel_stack
+from kinst.codegen.lower_user import store_process, user_stack
 from kinst.codegen.ssa import Value
-from kinst.core.dtypes import UINT64, DumpType, StackType, SymbolType
-from kinst.core.errors import KinstError
+from kinst.core.dtypes import USER_WORDS, DumpType, StackType, SymbolType
 from kinst.dlang import typed
 
 
@@ -21,8 +20,8 @@ def store_data(firing: Firing, expr: typed.Expr, to: Value) -> bool:
         assert isinstance(expr.type, SymbolType)
         at = to
         if expr.type.user:
-            firing.code.store(_pid(firing), at)
-            at = firing.code.add(to, WORD)
+            store_process(firing, to)
+            at = firing.code.add(to, USER_WORDS * WORD)
         firing.code.store(firing.code.convert(scalar(firing, expr.address), 64, False), at)
         return True
     if isinstance(expr, typed.Speculation):
@@ -37,13 +36,8 @@ def store_data(firing: Firing, expr: typed.Expr, to: Value) -> bool:
     if isinstance(expr, typed.Stack):
         assert isinstance(expr.type, StackType)
         if expr.type.user:
-            raise KinstError(f"{expr.span}: ustack() is not supported yet")
-        kernel_stack(firing, to, expr.type.frames)
+            user_stack(firing, to, expr.type.frames)
+        else:
+            kernel_stack(firing, to, expr.type.frames)
         return True
     return False
-
-
-def _pid(firing: Firing) -> Value:
-    value = builtin(firing, "pid", UINT64)
-    assert isinstance(value, Value)
-    return value

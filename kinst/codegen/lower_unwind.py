@@ -30,7 +30,7 @@ def kernel_stack(firing: Firing, to: Value, frames: int) -> None:
         copy = firing.unit.helper("copy_words", _copy_words)
         code.call(copy, (to, context_word(firing, CONTEXT_STACK + 1), size))
         return
-    code.call(firing.unit.helper("clear_words", _clear_words), (to, size))
+    code.call(clear_words_helper(firing.unit), (to, size))
     _unwind(firing, to, frames)
 
 
@@ -50,7 +50,7 @@ def _unwind(firing: Firing, to: Value, frames: int) -> Value:
     slots = {r.d_name: r.slot for r in firing.unit.machine.registers}
     saved = firing.text_room(unwinder.size)
     room = const((unwinder.size + WORD - 1) & -WORD)
-    code.call(firing.unit.helper("clear_words", _clear_words), (saved, room))
+    code.call(clear_words_helper(firing.unit), (saved, room))
     for offset, value in unwinder.constants:
         code.store(const(value), code.add(saved, offset))
     for offset, name in unwinder.registers:
@@ -70,6 +70,11 @@ def _call_unwinder(unit: Unit, name: str) -> Function:
     found = code.call_c(unit.machine.unwinder.address, (*code.params, const(0)))
     code.ret(code.op("and", found, 0xFFFFFFFF))
     return code
+
+
+def clear_words_helper(unit: Unit) -> Function:
+    """clear_words(dst, size): zeros, size being a multiple of 8 and not 0."""
+    return unit.helper("clear_words", _clear_words)
 
 
 def _clear_words(unit: Unit, name: str) -> Function:

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa, PerCpu, Register
 from kinst.core.layout import Scratch
-from kinst.core.target import Access, Clock, Facts, Paths, ThreadTime, Unwinder, UserMemory
+from kinst.core.target import (
+    Access,
+    Clock,
+    Facts,
+    Paths,
+    ThreadTime,
+    Unwinder,
+    UserMemory,
+    UserState,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,7 @@ class Machine:
     parents: tuple[int, int] = (0, 0)
     symbols: Mapping[tuple[str, str], int] = field(default_factory=dict)
     paths: Paths | None = None
+    user_state: UserState | None = None
 
     def address(self, offset: int) -> int:
         """Of this offset of scratch."""
@@ -92,6 +102,7 @@ def target_machine(isa: Isa, facts: Facts, scratch: Scratch) -> Machine:
         getattr(isa, "timestamp_constraints", "=r"), facts.clock,
         facts.trap_pc_offset, facts.trap_pc_delta, facts.thread_time,
         facts.unwinder, isa.llvm_options, facts.user, parents_of(facts), paths=facts.paths,
+        user_state=facts.user_state,
     )  # fmt: skip
 
 
@@ -103,6 +114,7 @@ def host_machine(
     triple: str,
     user: UserMemory | None = None,
     parents: tuple[int, int] = (0, 0),
+    user_state: UserState | None = None,
 ) -> Machine:
     """kinst's own process, for frames of `isa`.
 
@@ -111,5 +123,5 @@ def host_machine(
     """
     return Machine(
         "host", triple, "", True, base, scratch, nofault_read, isa.registers, isa.frame_slots,
-        isa.sp_slot, "ccc", user=user, parents=parents,
+        isa.sp_slot, "ccc", user=user, parents=parents, user_state=user_state,
     )  # fmt: skip

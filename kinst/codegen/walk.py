@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from kinst.codegen.machine import Machine
-from kinst.core.dtypes import StackType
+from kinst.core.dtypes import StackType, SymbolType
 from kinst.dlang import typed
 
 # Subroutines that return an address of scratch, or take one that a string's is made into.
@@ -81,6 +81,15 @@ def reads_stack(program: typed.Program, clauses: Sequence[int]) -> bool:
     )
 
 
+def looks_at_user(expr: typed.Expr) -> bool:
+    """Whether its value is of the current process's user mode."""
+    if isinstance(expr, typed.Builtin):
+        return expr.name in ("ucaller", "ustackdepth")
+    if isinstance(expr, typed.RegisterRead):
+        return expr.user
+    return isinstance(expr.type, StackType | SymbolType) and expr.type.user
+
+
 def most_frames(program: typed.Program) -> int:
     """The number of frames of the program's longest stack(); 0 without one."""
     stacks = (e.type for c in program.clauses for e in expressions(c) if isinstance(e, typed.Stack))
@@ -104,6 +113,8 @@ def slots_read(clause: typed.Clause, machine: Machine) -> Reads:
     arguments: set[int] = set()
     for expr in expressions(clause):
         if isinstance(expr, typed.RegisterRead):
+            if expr.user:
+                continue
             if isinstance(expr.index, typed.IntConst):
                 slot = register_slot(machine, expr.index.value)
                 slots |= set() if slot is None else {slot}

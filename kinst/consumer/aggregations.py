@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.consumer.rings import Bytes
-from kinst.consumer.stacks import is_address_data
+from kinst.consumer.stacks import NO_NAMES, Names, is_address_data
 from kinst.core.dtypes import IntType, PointerType, StringType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE, Scratch
 from kinst.core.records import AggregationLayout, Field, KeyValue, ProgramLayout
@@ -145,9 +145,12 @@ class AggregationStore:
         program: Program,
         layout: ProgramLayout,
         counters: Sequence[npt.NDArray[np.uint64]] = (),
+        names: Names = NO_NAMES,
     ) -> None:
         """view: scratch, writable.  counters: the counter block of each target CPU (monotonic
-        u64 elements), where constant-key counts are also kept."""
+        u64 elements), where constant-key counts are also kept.  names: what decides which
+        recorded addresses are one key."""
+        self._names = names
         self._bytes: Bytes = np.frombuffer(view, dtype=np.uint8)
         self._words = np.frombuffer(view, dtype="<u8", count=len(self._bytes) // 8)
         self._scratch = scratch
@@ -238,7 +241,8 @@ class AggregationStore:
             part = np.ascontiguousarray(taken[:, key.offset : key.offset + key.size])
             if is_address_data(key):
                 blob = part.tobytes()
-                columns.append([blob[i : i + key.size] for i in range(0, len(blob), key.size)])
+                values = (blob[i : i + key.size] for i in range(0, len(blob), key.size))
+                columns.append([self._names.merged(value, key.type) for value in values])
             elif isinstance(key.type, StringType):
                 blob = part.tobytes()
                 columns.append(

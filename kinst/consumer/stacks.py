@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kinst.consumer.convert import Spec
-from kinst.core.dtypes import DType, StackType, SymbolType
+from kinst.core.dtypes import USER_WORDS, DType, StackType, SymbolType
 from kinst.core.records import Field
 
 INDENT = 14  # of a frame's line, by default
@@ -17,15 +17,27 @@ INLINED = " (inlined)"
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A function, where it starts, and whose it is; name "" where only the module is known."""
+    """A function, where it starts, and whose it is; name "" where only the module is known.
+    base: an address that stands for the module."""
 
     module: str
     name: str
     start: int
+    base: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What was recorded of a process: its id, where its program's code was loaded, and the file
+    name of its program, at most 31 bytes of it."""
+
+    pid: int
+    code_start: int
+    program: str
 
 
 Lookup = Callable[[int], Symbol | None]
-UserLookup = Callable[[int, int], Symbol | None]
+UserLookup = Callable[[Process, int], Symbol | None]
 
 
 def is_address_data(field: Field) -> bool:
@@ -37,7 +49,7 @@ def _nobody(address: int) -> Symbol | None:
     return None
 
 
-def _no_user(pid: int, address: int) -> Symbol | None:
+def _no_user(process: Process, address: int) -> Symbol | None:
     return None
 
 
@@ -85,33 +97,65 @@ class Names:
 
     def symbol(self, value: bytes, type_: SymbolType) -> str:
         """The name of what sym() and the like recorded."""
-        words = _words(value)
-        address = words[-1]
-        symbol = self.user(words[0], address) if type_.user else self.kernel(address)
+        address = _words(value)[-1]
+        symbol = self._symbol(value, type_)
         if type_.kind in ("mod", "umod"):
             return symbol.module if symbol is not None else f"{address:#x}"
         return shown(address, symbol, offset=type_.kind == "uaddr")
+
+    def _symbol(self, value: bytes, type_: SymbolType) -> Symbol | None:
+        address = _words(value)[-1]
+        return self.user(_process(value), address) if type_.user else self.kernel(address)
+
+    def merged(self, value: bytes, type_: DType) -> bytes:
+        """What an address counts as in the key of an aggregation: sym(), func() and the like as
+        the function's start, mod() and umod() as the module's base, so that what is
+        shown as one is one (libdtrace's dt_aggregate_sym() and dt_aggregate_mod())."""
+        if not isinstance(type_, SymbolType) or type_.kind == "uaddr":
+            return value
+        symbol = self._symbol(value, type_)
+        if symbol is None:
+            return value
+        start = symbol.start if symbol.name else _words(value)[-1]
+        if type_.kind in ("mod", "umod"):
+            start = symbol.base
+        return value[:-8] + (start & (1 << 64) - 1).to_bytes(8, "little")
 
     def stack(self, value: bytes, type_: StackType, indent: int) -> str:
         """One frame a line, up to the first zero; inlined functions, innermost first, above the
         frame whose code they are part of."""
         words = _words(value)
-        pid = words[0] if type_.user else 0
+        process = _process(value) if type_.user else None
         lines = ["\n"]
         pad = " " * indent
-        for number, pc in enumerate(words[1:] if type_.user else words):
+        for number, pc in enumerate(words[USER_WORDS:] if type_.user else words):
             if not pc:
                 break
-            if type_.user:
-                lines.append(f"{pad}{shown(pc, self.user(pid, pc))}\n")
+            if process is not None:
+                lines.append(f"{pad}{shown(pc, self.user(process, pc))}\n")
                 continue
-            symbol = self.kernel(pc)
+            symbol = self._caller(pc) if number else self.kernel(pc)
             module = symbol.module if symbol is not None else ""
             # A return address is behind the call, perhaps behind the copy that calls.
             for name in self.copies(pc - (number > 0)):
                 lines.append(f"{pad}{module}`{name}{INLINED}\n")
             lines.append(f"{pad}{shown(pc, symbol)}\n")
         return "".join(lines)
+
+    def _caller(self, back: int) -> Symbol | None:
+        """The function that a return address is of.  Behind a call that does not return, it
+        may lie behind the function's end."""
+        symbol = self.kernel(back)
+        if symbol is None or symbol.start == back:
+            return self.kernel(back - 1) or symbol
+        return symbol
+
+
+def _process(value: bytes) -> Process:
+    """From the USER_WORDS words in front."""
+    name = value[16 : 8 * USER_WORDS].partition(b"\0")[0]
+    pid, code_start = _words(value[:16])
+    return Process(pid, code_start, name.decode(errors="replace"))
 
 
 def _words(value: bytes) -> list[int]:

@@ -201,18 +201,23 @@ def spelled(type_: DType, name: str = "") -> str:
     return f"{own} {name}" if name else own
 
 
+# Of a record about the current process, first: its id, where its program's code was loaded, and
+# the file name of its program, cut to 32 bytes; all 0 where it is not known.
+USER_WORDS = 6
+
+
 @dataclass(frozen=True, slots=True)
 class StackType(DType):
     """A recorded stack: `frames` u64 return addresses, the first the probed pc, zeros behind.
 
-    user: of the current process; then its pid comes first, as one more u64."""
+    user: of the current process, about which USER_WORDS words come first."""
 
     frames: int
     user: bool = False
 
     @property
     def size(self) -> int:
-        return 8 * (self.frames + self.user)
+        return 8 * (self.frames + (USER_WORDS if self.user else 0))
 
     def __str__(self) -> str:
         return "stack"
@@ -221,7 +226,7 @@ class StackType(DType):
 @dataclass(frozen=True, slots=True)
 class SymbolType(DType):
     """A recorded address that is shown as a name: kind sym, func, mod, or, of the current
-    process and with its pid as one more u64 in front, uaddr, usym, ufunc, umod."""
+    process and with USER_WORDS words about it in front, uaddr, usym, ufunc, umod."""
 
     kind: str
 
@@ -231,7 +236,7 @@ class SymbolType(DType):
 
     @property
     def size(self) -> int:
-        return 16 if self.user else 8
+        return 8 * (1 + (USER_WORDS if self.user else 0))
 
     def __str__(self) -> str:
         return "_usymaddr" if self.user else "_symaddr"

@@ -144,6 +144,31 @@ class Paths:
 
 
 @dataclass(frozen=True, slots=True)
+class UserState:
+    """The user mode of the current thread, and what its process runs.
+
+    stack: offset in a task of where its kernel stack begins; saved: from there to the registers
+    that were saved on the way in from user mode.  registers: by D name, their offsets there; pc,
+    frame: the offsets of the program counter and the frame pointer.  next_at, return_at: of the
+    caller's frame pointer and of the return address, from a frame pointer.  address_mask: the
+    bits of a return address that are one.
+    code_start: offset in mm of where the program's code was loaded; program: offsets that lead
+    from mm to the text of its file name.
+    """
+
+    stack: int
+    saved: int
+    registers: Mapping[str, int]
+    pc: int
+    frame: int
+    next_at: int
+    return_at: int
+    address_mask: int
+    code_start: int
+    program: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What a personality knows of the running kernel, once its place in memory is known.
 
@@ -180,6 +205,7 @@ class Facts:
     thread_registers: tuple[str, ...] = ()
     user: UserMemory | None = None
     paths: Paths | None = None
+    user_state: UserState | None = None
 
 
 class Personality(Protocol):

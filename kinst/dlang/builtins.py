@@ -55,8 +55,10 @@ def _table() -> dict[str, BuiltinVariable]:
         ("root", StringType(), everywhere, "root directory of the current process"),
         ("tid", typedef("id_t"), everywhere, "id of the current thread"),
         ("timestamp", UINT64, everywhere, "nanoseconds since a fixed moment"),
+        ("ucaller", UINT64, kernel, "return address of the traced program's function"),
         ("uid", typedef("uid_t"), everywhere, "real user id of the current process"),
         ("usermode", INT, everywhere, "1 where the probe fired in user mode, else 0"),
+        ("ustackdepth", typedef("uint32_t"), kernel, "frames of the traced program's stack"),
         ("vtimestamp", UINT64, everywhere, "nanoseconds that the thread has run"),
         ("walltimestamp", UINT64, everywhere, "nanoseconds since 1970-01-01 00:00 UTC"),
     ]
@@ -70,8 +72,8 @@ def _table() -> dict[str, BuiltinVariable]:
 VARIABLES = _table()
 
 # Arrays are the checker's business.
-ARRAYS = frozenset({"args", "regs"})
-ARRAYS_NOT_YET = frozenset({"uregs"})
+ARRAYS = frozenset({"args", "regs", "uregs"})
+ARRAYS_NOT_YET: frozenset[str] = frozenset()
 _NO_ZONES = "it names a part of another kernel's system; Linux has namespaces"
 # Variables that mean nothing in Linux, with the reason.
 VARIABLES_ABSENT = {
@@ -83,7 +85,7 @@ VARIABLES_ABSENT = {
     "zonename": _NO_ZONES,
 }
 VARIABLES_NOT_YET = words(
-    "curcpu curlwpsinfo curpsinfo errno inet ipl jid jailname locals ucaller ustackdepth zonename"
+    "curcpu curlwpsinfo curpsinfo errno inet ipl jid jailname locals zonename"
 )
 
 

@@ -104,11 +104,11 @@ def _index(node: tree.Index, scope: Scope) -> typed.Expr:
 
 
 def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.Expr]:
-    """The parts of base[index]; for regs[] the finished read twice."""
+    """The parts of base[index]; for regs[] and uregs[] the finished read twice."""
     base = node.base
     if isinstance(base, tree.Name) and base.name not in scope.variables:
-        if base.name == "regs":
-            read = _register(node, scope)
+        if base.name in ("regs", "uregs"):
+            read = _register(base.name, node, scope)
             return read, read
         if builtins.is_not_yet(base.name):
             raise DError(f"{base.name}[ ] is not supported yet", base.span, "D_UNKNOWN")
@@ -123,25 +123,26 @@ def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.E
     return pointer, index
 
 
-def _register(node: tree.Index, scope: Scope) -> typed.Expr:
-    """regs[constant] (Dynamic Tracing Guide, "regs"; dt_idcook_regs for the errors)."""
+def _register(name: str, node: tree.Index, scope: Scope) -> typed.Expr:
+    """regs[constant], uregs[constant] (Dynamic Tracing Guide, "regs"; dt_idcook_regs for the
+    errors)."""
     count = len(node.arguments)
     if count != 1:
-        message = f"regs[ ] prototype mismatch: {count} args passed, 1 expected"
+        message = f"{name}[ ] prototype mismatch: {count} args passed, 1 expected"
         raise DError(message, node.span, "D_PROTO_LEN")
     index = check(node.arguments[0], scope)
     if not isinstance(index, typed.IntConst):
         raise DError(
-            "regs[ ] argument #1 is incompatible with prototype: prototype: integer constant, "
+            f"{name}[ ] argument #1 is incompatible with prototype: prototype: integer constant, "
             f"argument: {index.type}",
             index.span,
             "D_PROTO_ARG",
         )
     known = scope.environment.registers
     if index.value < 0 or (known and index.value not in known.values()):
-        message = f"index {index.value} is out of range for array regs"
+        message = f"index {index.value} is out of range for array {name}"
         raise DError(message, index.span, "D_REGS_IDX", "use a register's name, such as R_PC")
-    return typed.RegisterRead(UINT64, node.span, index)
+    return typed.RegisterRead(UINT64, node.span, index, name == "uregs")
 
 
 def _call(node: tree.Call, scope: Scope) -> typed.Expr:

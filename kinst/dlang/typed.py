@@ -42,9 +42,12 @@ class Builtin(Expr):
 
 @dataclass(frozen=True, slots=True)
 class RegisterRead(Expr):
-    """regs[index]; index is an expression, usually an IntConst (Register.index)."""
+    """regs[index]; index is an expression, usually an IntConst (Register.index).
+
+    user: uregs[index], a register of the thread's user mode; always a constant one."""
 
     index: Expr
+    user: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ a few of them.  Formats: System V ABI, chapters 4 (ELF header, sections, symbol 
 from __future__ import annotations
 
 import mmap
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,6 +39,8 @@ NT_GNU_BUILD_ID = 3
 
 # Elf64_Ehdr: e_machine at 18, e_shoff at 40, e_shentsize, e_shnum at 58, 60.
 HEADER_SIZE = 64
+PROGRAM_HEADER_SIZE = 56
+PT_LOAD, PF_X = 1, 1
 SECTION_HEADER_SIZE = 64
 
 # Elf64_Sym.
@@ -205,6 +208,21 @@ class Elf:
                 return None
             known[name] = int(self.symbols.address[found[0]])
         return known[name]
+
+    @cached_property
+    def code_segments(self) -> tuple[tuple[int, int], ...]:
+        """Start and end of what is loaded to be executed, as linked, the lowest first (System V
+        ABI, "Program Header").  Raises KinstError when the file ends before its headers."""
+        (table,) = struct.unpack_from("<Q", self._data, 32)
+        size, count = struct.unpack_from("<HH", self._data, 54)
+        if count and (size < PROGRAM_HEADER_SIZE or table + size * count > len(self._data)):
+            raise KinstError(f"{self.path}: damaged program headers")
+        found = []
+        for at in range(table, table + size * count, size or 1):
+            kind, flags, _, start, _, _, length = struct.unpack_from("<IIQQQQQ", self._data, at)
+            if kind == PT_LOAD and flags & PF_X:
+                found.append((start, start + length))
+        return tuple(sorted(found))
 
     @cached_property
     def build_id(self) -> str:

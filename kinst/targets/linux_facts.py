@@ -17,6 +17,7 @@ from kinst.targets.linux_names import IsaNames, names_of
 from kinst.targets.linux_paths import paths
 from kinst.targets.linux_time import thread_time
 from kinst.targets.linux_unwind import unwinder
+from kinst.targets.linux_user import user_state
 
 NANOSECONDS = 1_000_000_000
 
@@ -216,4 +217,5 @@ def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
         thread_registers=names.thread_registers,
         user=user_memory(kernel, btf, found["curthread"]),
         paths=paths(btf),
+        user_state=user_state(kernel, btf, isa),
     )

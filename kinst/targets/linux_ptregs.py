@@ -17,7 +17,8 @@ _AMD64 = (
     ("R_R15", "r15"), ("R_R14", "r14"), ("R_R13", "r13"), ("R_R12", "r12"), ("R_RBP", "bp"),
     ("R_RBX", "bx"), ("R_R11", "r11"), ("R_R10", "r10"), ("R_R9", "r9"), ("R_R8", "r8"),
     ("R_RAX", "ax"), ("R_RCX", "cx"), ("R_RDX", "dx"), ("R_RSI", "si"), ("R_RDI", "di"),
-    ("R_RIP", "ip"), ("R_RFL", "flags"), ("R_RSP", "sp"),
+    ("R_RIP", "ip"), ("R_RFL", "flags"), ("R_RSP", "sp"), ("R_CS", "cs"),
+    ("R_SS", "ss"),
 )  # fmt: skip
 _RISCV64 = (
     "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1", *(f"a{i}" for i in range(8)),
@@ -32,7 +33,7 @@ class SavedRegisters:
     "" where calls push it.  next_at, return_at: where, from the frame pointer, the caller's
     frame pointer and the return address are (each ABI's frame record).  padding: symbol of a
     kernel that leaves so many bytes above the registers on a thread's stack.  kernel: constants
-    by member that say that the registers are the kernel's.
+    by member that say that the registers are the kernel's.  user_bits: of a user address.
     """
 
     places: Places
@@ -44,6 +45,7 @@ class SavedRegisters:
     return_at: int
     kernel: tuple[tuple[str, int], ...] = ()
     padding: tuple[str, int] = ("", 0)
+    user_bits: int = 64
 
     def offset(self, btf: Btf, name: str) -> int:
         """Of a register, by its D name, in the structure.  Raises KinstError for a kernel
@@ -67,7 +69,8 @@ SAVED = {
             "R_FP": ("regs", 8 * 29), "R_LR": ("regs", 8 * 30),
             "R_SP": ("sp", 0), "R_PC": ("pc", 0), "R_PSTATE": ("pstate", 0),
         },
-        "R_PC", "R_SP", "R_FP", "R_LR", 0, 8,
+        # A return address may be signed, above the bits of the address.
+        "R_PC", "R_SP", "R_FP", "R_LR", 0, 8, user_bits=48,
     ),
     "riscv64": SavedRegisters(
         {

@@ -4,9 +4,10 @@ as the Dynamic Tracing Guide shows them ("stack()", "sym()")."""
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 from kinst.consumer.convert import Spec
-from kinst.consumer.stacks import Names, Symbol
+from kinst.consumer.stacks import Names, Process, Symbol
 from kinst.core.dtypes import StackType, SymbolType
 
 FUNCTIONS = {0x1000: ("vmlinux", "inner"), 0x2000: ("vmlinux", "outer"), 0x3000: ("ext4", "far")}
@@ -17,8 +18,10 @@ def kernel(address: int) -> Symbol | None:
     return Symbol(*FUNCTIONS[start], start) if start in FUNCTIONS else None
 
 
-def user(pid: int, address: int) -> Symbol | None:
-    return Symbol(f"program{pid}", "", 0) if address == 0x400000 else None
+def user(process: Process, address: int) -> Symbol | None:
+    if address == 0x400000:
+        return Symbol(f"{process.program}{process.pid}", "", 0)
+    return Symbol(process.program, "main", 0x600000) if address >> 12 == 0x600 else None
 
 
 NAMES = Names(kernel, user)
@@ -26,6 +29,11 @@ NAMES = Names(kernel, user)
 
 def words(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}Q", *values)
+
+
+def process(pid: int) -> bytes:
+    """The words in front of what is about a process."""
+    return words(pid, 0x400000) + b"program\0".ljust(32, b"x")
 
 
 def test_a_stack_ends_at_the_first_zero() -> None:
@@ -60,7 +68,7 @@ def test_inlined_functions_stand_above_their_frame() -> None:
 
 
 def test_a_user_stack_begins_with_the_process() -> None:
-    text = NAMES.data(words(7, 0x400000, 0x500000, 0), StackType(3, True))
+    text = NAMES.data(process(7) + words(0x400000, 0x500000, 0), StackType(3, True))
     assert text == "\n              program7`0x400000\n              0x500000\n"
 
 
@@ -68,8 +76,40 @@ def test_symbols_take_fifty_columns() -> None:
     for kind, shown in (("sym", "vmlinux`outer"), ("func", "vmlinux`outer"), ("mod", "vmlinux")):
         assert NAMES.data(words(0x2013), SymbolType(kind)) == "  " + shown.ljust(50)
     assert NAMES.data(words(5), SymbolType("mod")).rstrip() == "  0x5"
-    assert NAMES.data(words(7, 0x400000), SymbolType("umod")).rstrip() == "  program7"
-    assert NAMES.data(words(7, 5), SymbolType("uaddr")).rstrip() == "  0x5"
+    assert NAMES.data(process(7) + words(0x400000), SymbolType("umod")).rstrip() == "  program7"
+    assert NAMES.data(process(7) + words(5), SymbolType("uaddr")).rstrip() == "  0x5"
+
+
+def test_a_call_that_does_not_return_is_its_callers() -> None:
+    """Behind it another function begins, or none."""
+    assert NAMES.data(words(0x1800, 0x2000, 0x4000), StackType(3)).split() == [
+        "vmlinux`inner+0x800",
+        "vmlinux`inner+0x1000",
+        "ext4`far+0x1000",
+    ]
+
+
+def test_keys_that_are_shown_alike_are_one() -> None:
+    """dt_aggregate_sym(), dt_aggregate_usym() and dt_aggregate_mod(); uaddr() tells addresses."""
+    names = replace(NAMES, kernel=lambda a: replace(s, base=0x1000) if (s := kernel(a)) else None)
+    for kind in ("sym", "func", "mod"):
+        one, other = (names.merged(words(a), SymbolType(kind)) for a in (0x2004, 0x2FFF))
+        assert one == other and names.data(one, SymbolType(kind)).split()[0].startswith("vmlinux")
+    assert names.merged(words(0x1001), SymbolType("mod")) == names.merged(
+        words(0x2002), SymbolType("mod")
+    )
+    assert names.merged(words(0x1001), SymbolType("sym")) != names.merged(
+        words(0x2002), SymbolType("sym")
+    )
+    assert names.merged(words(0x9001), SymbolType("sym")) == words(0x9001)
+    for kind, same in (("usym", True), ("ufunc", True), ("uaddr", False)):
+        one, other = (
+            names.merged(process(7) + words(a), SymbolType(kind)) for a in (0x600004, 0x600008)
+        )
+        assert (one == other) is same
+        assert names.data(one, SymbolType(kind)).split() == [
+            "program`main" if same else "program`main+0x4"
+        ]
 
 
 def test_conversions() -> None:

@@ -13,7 +13,7 @@ def test_stacks_have_the_options_size_or_their_own() -> None:
     assert isinstance(one, typed.Trace) and one.expr.type == StackType(20)
     assert isinstance(two, typed.Trace) and two.expr.type == StackType(3)
     assert isinstance(three, typed.Trace) and three.expr.type == StackType(5, True)
-    assert three.expr.type.size == 48  # the process, then five frames
+    assert three.expr.type.size == 8 * (6 + 5)  # six words about the process, then five frames
 
 
 def test_symbols() -> None:

@@ -60,7 +60,6 @@ BODIES = [
     ("count = 1;", "D_IDENT_BADREF", 1, "aggregating function 'count'"),
     ("trace(errno);", "D_IDENT_UNDEF", 7, "errno is not available: Linux keeps"),
     ("trace(args[0]);", "D_ARGS_MULTI", 7, "matches an unstable set of probes"),
-    ("trace(uregs[0]);", "D_UNKNOWN", 7, "uregs[ ] is not supported yet"),
     ("trace(`jiffies);", "D_IDENT_UNDEF", 7, "failed to resolve `jiffies: Unknown symbol name"),
     ("trace(x[1]);", "D_IDENT_UNDEF", 7, "failed to resolve x"),
     ("trace(this->x);", "D_VAR_UNDEF", 7, "this->x has not yet been declared or assigned"),
