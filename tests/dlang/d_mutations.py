@@ -1,0 +1,227 @@
+"""Random byte strings and mutated programs, through the whole compiler: what it may answer is a
+program or a DError, within 5 seconds.
+
+Run it for long, on all processors, and see what it finds:
+    python tests/dlang/d_mutations.py COUNT [SEED]
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import re
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kinst.core.errors import DError, KinstError
+from kinst.dlang.api import Environment, Macros, compile_text
+from kinst.dlang.source import to_text
+from kinst.dlang.unparse import unparse
+from kinst.session import run
+from kinst.session_report import Report
+from kinst.session_request import ProgramText, Request
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 5.0  # seconds that one text may take
+ENVIRONMENT = Environment({"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RSP": 20}, 256)
+MACROS = Macros(("k", "12", "name", "a b"), {"pid": 5, "target": 6}, defaultargs=True)
+_TOKEN = re.compile(r'[A-Za-z_]\w*|\d\w*|"[^"\n]*"|\s+|.', re.S)
+_KINDS = (
+    (r"[A-Za-z_]", "name"),
+    (r"\d", "number"),
+    (r'"', "string"),
+    (r"[-+*/%&|^<>=!]", "operator"),
+)
+_LETTERS = "(){}[]/*,;:@$\"'\\%#0x1a \n-+&|=<>!?.\x00\x7fé"
+# Programs of these probes need no kernel, so they can be compiled to the end.
+_KERNEL = re.compile(r"kinst|fbt|profile|`|curthread|\*|\?")
+
+
+def _kind(token: str) -> str:
+    return next((kind for first, kind in _KINDS if re.match(first, token)), "")
+
+
+def seeds() -> list[str]:
+    """The programs to start from: of the conformance suite, the examples and the manual."""
+    texts = []
+    for path in sorted((ROOT / "tests" / "d").glob("*.cases")):
+        for part in re.split(r"^== .*$", path.read_text(), flags=re.M)[1:]:
+            texts.append(re.split(r"^-- ", part, maxsplit=1, flags=re.M)[0].strip())
+    texts += [path.read_text() for path in sorted((ROOT / "examples").glob("*.d"))]
+    texts += re.findall(r"^```d.*?\n(.*?)^```", (ROOT / "docs" / "d.md").read_text(), re.M | re.S)
+    return [text[:1500] for text in texts if text]
+
+
+@dataclass
+class Mutator:
+    """seed: of everything random in it."""
+
+    seed: int
+    texts: list[str] = field(default_factory=seeds)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self.tokens = [_TOKEN.findall(text) for text in self.texts]
+        self.kinds: dict[str, list[str]] = {}
+        for word in (word for words in self.tokens for word in words):
+            self.kinds.setdefault(_kind(word), []).append(word)
+        self.words = [word for words in self.tokens for word in words if word.strip()]
+
+    def __iter__(self) -> Iterator[str]:
+        while True:
+            kind = self.chance.random()
+            if kind < 0.1:
+                yield to_text(self.chance.randbytes(self.chance.randrange(1, 80)))
+            elif kind < 0.2:
+                words = self.chance.choices(self.words, k=self.chance.randrange(1, 30))
+                yield "BEGIN { " + " ".join(words) + " }"
+            elif kind < 0.3:
+                yield self.by_letters(self.chance.choice(self.texts))
+            elif kind < 0.8:
+                yield self.by_kind(self.chance.choice(self.tokens))
+            else:
+                yield self.by_tokens(self.chance.choice(self.tokens))
+
+    def by_kind(self, tokens: list[str]) -> str:
+        """Tokens exchanged for others of their kind, so that most programs parse."""
+        words = list(tokens)
+        places = [n for n, word in enumerate(words) if _kind(word)]
+        for at in self.chance.choices(places, k=self.chance.randint(1, 3)) if places else ():
+            words[at] = self.chance.choice(self.kinds[_kind(words[at])])
+        return "".join(words)
+
+    def by_letters(self, text: str) -> str:
+        letters = list(text)
+        for _ in range(self.chance.randint(1, 4)):
+            at = self.chance.randrange(len(letters) + 1)
+            change = self.chance.randrange(4)
+            if change == 0:
+                del letters[at : at + self.chance.randint(1, 8)]
+            elif change == 1:
+                letters.insert(at, self.chance.choice(_LETTERS))
+            elif change == 2 and at < len(letters):
+                letters[at] = self.chance.choice(_LETTERS)
+            else:
+                other = self.chance.choice(self.texts)
+                start = self.chance.randrange(len(other) + 1)
+                letters[at:at] = other[start : start + self.chance.randint(1, 30)]
+        return "".join(letters)
+
+    def by_tokens(self, tokens: list[str]) -> str:
+        words = list(tokens)
+        for _ in range(self.chance.randint(1, 4)):
+            at = self.chance.randrange(len(words) + 1)
+            change = self.chance.randrange(5)
+            if change == 0:
+                del words[at : at + self.chance.randint(1, 3)]
+            elif change == 1 and at < len(words):
+                words[at] = self.chance.choice(self.words)
+            elif change == 2:
+                words.insert(at, self.chance.choice(self.words))
+            elif change == 3:
+                other = self.chance.choice(self.tokens)
+                start = self.chance.randrange(len(other) + 1)
+                words[at:at] = other[start : start + self.chance.randint(1, 12)]
+            elif len(words) > 1:
+                other_at = self.chance.randrange(len(words))
+                at = min(at, len(words) - 1)
+                words[at], words[other_at] = words[other_at], words[at]
+        return "".join(words)
+
+
+class TooLong(Exception):
+    """A text that took longer than LIMIT."""
+
+
+def compiles(text: str) -> bool:
+    """Whether it compiles; every other answer than a DError is an exception that gets out."""
+    try:
+        program, _ = compile_text(text, "t.d", MACROS, ENVIRONMENT)
+    except DError as error:
+        assert error.span.line >= 1 and error.span.column >= 1
+        assert error.tag.startswith("D_")
+        assert "\n" not in error.message
+        error.caret()
+        return False
+    unparse(program)
+    return True
+
+
+def compiles_to_the_end(text: str) -> bool:
+    """The same down to machine code (kinst -e), for programs that need no kernel.  False for
+    those that do need one."""
+    if _KERNEL.search(text) or "profile" in text:
+        return False
+    quiet = Report(
+        write=lambda _: None, say=lambda _: None, progress=lambda *_: None,
+        guest_output=lambda _: None, stop_requested=lambda: True, started=time.monotonic(),
+    )  # fmt: skip
+    request = Request(programs=(ProgramText("s", text, "t.d"),), arguments=MACROS.arguments[1:],
+                      compile_only=True, settings=(("errtags", ""), ("defaultargs", "")))  # fmt: skip
+    try:
+        run(request, quiet)
+    except KinstError as error:
+        assert "\n" not in error.message
+    return True
+
+
+def _alarm(number: int, frame: object) -> None:
+    raise TooLong
+
+
+def try_one(text: str, whole: bool) -> str:
+    """ "" or what is wrong: a traceback.  whole: down to machine code."""
+    signal.signal(signal.SIGALRM, _alarm)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    try:
+        if compiles(text) and whole:
+            compiles_to_the_end(text)
+    except Exception:
+        return traceback.format_exc()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return ""
+
+
+def search(seed: int, count: int, every: int = 40) -> list[tuple[str, str]]:
+    """(text, traceback) of what goes wrong in `count` texts; one in `every` that compiles goes
+    down to machine code."""
+    wrong = []
+    for number, text in zip(range(count), Mutator(seed), strict=False):
+        found = try_one(text, number % every == 0)
+        if found:
+            wrong.append((text, found))
+    return wrong
+
+
+def _job(work: tuple[int, int]) -> list[tuple[str, str]]:
+    return search(*work)
+
+
+def main() -> None:
+    count = int(sys.argv[1])
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 30)
+    processes = len(os.sched_getaffinity(0))
+    step = min(2000, max(1, count // processes))
+    print(f"{count} texts, seed {seed}", flush=True)
+    jobs = [(seed + k, step) for k in range(count // step)]
+    done, seen = 0, set()
+    with multiprocessing.Pool(processes) as pool:
+        for wrong in pool.imap_unordered(_job, jobs):
+            done += step
+            for text, found in wrong:
+                last = "".join(found.strip().splitlines()[-4:])
+                if last not in seen:
+                    seen.add(last)
+                    print(f"--- {text!r}\n{found}", flush=True)
+            print(f"{done} texts, {len(seen)} kinds of failure", flush=True)
+
+
+if __name__ == "__main__":
+    main()
