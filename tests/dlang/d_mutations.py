@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kinst.core.errors import DError, KinstError
+from kinst.dlang import tree
 from kinst.dlang.api import Environment, Macros, compile_text
 from kinst.dlang.source import to_text
 from kinst.dlang.unparse import unparse
@@ -40,7 +41,7 @@ _KINDS = (
 )
 _LETTERS = "(){}[]/*,;:@$\"'\\%#0x1a \n-+&|=<>!?.\x00\x7fé"
 # Programs of these probes need no kernel, so they can be compiled to the end.
-_KERNEL = re.compile(r"kinst|fbt|profile|`|curthread|\*|\?")
+_HERE = re.compile(r"(dtrace)?:{0,3}(BEGIN|END|ERROR)|(profile)?:{0,3}tick-\d+m?s")
 
 
 def _kind(token: str) -> str:
@@ -135,12 +136,12 @@ class Mutator:
         return "".join(words)
 
 
-class TooLong(Exception):
+class TooLongError(Exception):
     """A text that took longer than LIMIT."""
 
 
-def compiles(text: str) -> bool:
-    """Whether it compiles; every other answer than a DError is an exception that gets out."""
+def compiles(text: str) -> tree.Program | None:
+    """Its tree if it compiles; every other answer than a DError is an exception that gets out."""
     try:
         program, _ = compile_text(text, "t.d", MACROS, ENVIRONMENT)
     except DError as error:
@@ -148,31 +149,38 @@ def compiles(text: str) -> bool:
         assert error.tag.startswith("D_")
         assert "\n" not in error.message
         error.caret()
-        return False
+        return None
     unparse(program)
-    return True
+    return program
 
 
-def compiles_to_the_end(text: str) -> bool:
-    """The same down to machine code (kinst -e), for programs that need no kernel.  False for
-    those that do need one."""
-    if _KERNEL.search(text) or "profile" in text:
-        return False
+def needs_no_kernel(program: tree.Program) -> bool:
+    clauses = [item for item in program.items if isinstance(item, tree.Clause)]
+    return all(_HERE.fullmatch(str(d.pattern)) for c in clauses for d in c.descriptions)
+
+
+def compile_to_the_end(text: str) -> None:
+    """The same down to machine code, as `kinst -e` does it, for a program that needs no kernel."""
+    if "`" in text or "curthread" in text:
+        return
     quiet = Report(
         write=lambda _: None, say=lambda _: None, progress=lambda *_: None,
         guest_output=lambda _: None, stop_requested=lambda: True, started=time.monotonic(),
     )  # fmt: skip
-    request = Request(programs=(ProgramText("s", text, "t.d"),), arguments=MACROS.arguments[1:],
-                      compile_only=True, settings=(("errtags", ""), ("defaultargs", "")))  # fmt: skip
+    request = Request(
+        programs=(ProgramText("s", text, "t.d"),),
+        arguments=MACROS.arguments[1:],
+        compile_only=True,
+        settings=(("errtags", ""), ("defaultargs", "")),
+    )
     try:
         run(request, quiet)
     except KinstError as error:
         assert "\n" not in error.message
-    return True
 
 
 def _alarm(number: int, frame: object) -> None:
-    raise TooLong
+    raise TooLongError
 
 
 def try_one(text: str, whole: bool) -> str:
@@ -180,8 +188,9 @@ def try_one(text: str, whole: bool) -> str:
     signal.signal(signal.SIGALRM, _alarm)
     signal.setitimer(signal.ITIMER_REAL, LIMIT)
     try:
-        if compiles(text) and whole:
-            compiles_to_the_end(text)
+        program = compiles(text)
+        if program and whole and needs_no_kernel(program):
+            compile_to_the_end(text)
     except Exception:
         return traceback.format_exc()
     finally:
