@@ -85,7 +85,7 @@ def unescape(text: str) -> bytes:
         if code[0] in "01234567":
             out.append(int(code, 8) & 0xFF)
         elif code[0] == "x" and len(code) > 1:
-            out.append(int(code[-2:], 16))
+            out.append(int(code[1:][-2:], 16))
         elif code in _ESCAPES:
             out.append(_ESCAPES[code])
         else:

@@ -1,0 +1,9 @@
+/*
+ * Who binds sockets to which ports?  (the address is still the kernel's copy here)
+ * Run: kinst -s examples/binds.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::inet_bind:entry
+{
+	printf("%s binds port %d\n", execname, ntohs(((struct sockaddr_in *)arg1)->sin_port));
+}

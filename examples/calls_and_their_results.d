@@ -1,0 +1,16 @@
+/*
+ * A small truss(1): calls with argument and result, joined to one string.
+ * Run: kinst -s examples/calls_and_their_results.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::do_sys_openat2:entry
+/execname == "deeds"/
+{
+	self->call = strjoin("open(", strjoin(copyinstr(arg1), ")"));
+}
+fbt::do_sys_openat2:return
+/self->call != NULL && execname == "deeds"/
+{
+	printf("%s = %d\n", self->call, (int)arg1);
+	self->call = 0;
+}

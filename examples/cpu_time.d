@@ -1,0 +1,11 @@
+/*
+ * How long do threads run between two of their switches?  (vtimestamp, ns, longest)
+ * Run: kinst -s examples/cpu_time.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::schedule:entry
+/self->v/
+{
+	@[execname] = max(vtimestamp - self->v);
+}
+fbt::schedule:entry { self->v = vtimestamp; }

@@ -1,0 +1,9 @@
+/*
+ * What does the current task say of itself?
+ * Run: kinst -s examples/current_task.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::__x64_sys_getppid:entry
+{
+	printf("%s pid %d prio %d\n", stringof(curthread->comm), curthread->tgid, curthread->prio);
+}

@@ -1,0 +1,5 @@
+/*
+ * What dtrace(1) prints when a clause is empty.
+ * Run: kinst -s examples/default_output.d -c COMMAND
+ */
+fbt::__x64_sys_getppid:entry { }

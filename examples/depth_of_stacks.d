@@ -1,0 +1,6 @@
+/*
+ * How deep are stacks when memory is allocated?
+ * Run: kinst -s examples/depth_of_stacks.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::kmem_cache_alloc:entry { @["frames"] = lquantize(stackdepth, 0, 60, 5); }

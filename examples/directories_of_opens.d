@@ -1,0 +1,16 @@
+/*
+ * In which directories does the command open files?  (dirname)
+ * Run: kinst -s examples/directories_of_opens.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::do_sys_openat2:entry
+/execname == "deeds"/
+{
+	self->path = arg1;
+}
+fbt::do_sys_openat2:return
+/self->path/
+{
+	@[dirname(copyinstr(self->path))] = count();
+	self->path = 0;
+}

@@ -1,0 +1,10 @@
+/*
+ * What do the first bytes of the current task look like?  (tracemem)
+ * Run: kinst -s examples/dump_of_a_task.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::__x64_sys_getppid:entry
+/!shown++/
+{
+	tracemem(curthread, 32);
+}

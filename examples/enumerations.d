@@ -1,0 +1,10 @@
+/*
+ * Names of the kernel's enumerations are constants.
+ * Run: kinst -s examples/enumerations.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::__x64_sys_getppid:entry
+/!shown++/
+{
+	printf("PIDTYPE_PID is %d, PIDTYPE_TGID is %d\n", PIDTYPE_PID, PIDTYPE_TGID);
+}

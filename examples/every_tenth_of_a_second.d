@@ -1,0 +1,11 @@
+/*
+ * How do the counts grow?  A report each 100 ms and one at the end.
+ * Run: kinst -s examples/every_tenth_of_a_second.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::vfs_read:entry { @reads[execname] = count(); }
+tick-100ms, END
+{
+	printf("reads so far:\n");
+	printa("  %-16s %@8d\n", @reads);
+}

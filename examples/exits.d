@@ -1,0 +1,9 @@
+/*
+ * How do processes end?
+ * Run: kinst -s examples/exits.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::do_exit:entry
+{
+	printf("%s %d ends with %d\n", execname, pid, (args[0] >> 8) & 0xff);
+}

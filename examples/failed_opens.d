@@ -1,0 +1,12 @@
+/*
+ * Which opens fail, of whom, with which error?
+ * Run: kinst -s examples/failed_opens.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::do_sys_openat2:entry { self->path = arg1; }
+fbt::do_sys_openat2:return
+/self->path && (int)arg1 < 0/
+{
+	@[execname, copyinstr(self->path), -(int)arg1] = count();
+}
+fbt::do_sys_openat2:return { self->path = 0; }

@@ -1,0 +1,31 @@
+/*
+ * What happened on the way of the opens that fail, and only of those?  (speculation)
+ * Run: kinst -s examples/failing_opens_in_detail.d -c COMMAND
+ */
+#pragma D option quiet
+#pragma D option nspec=16
+fbt::do_sys_openat2:entry
+/execname == "deeds"/
+{
+	self->spec = speculation();
+	speculate(self->spec);
+	printf("opening %s, flags %o\n", copyinstr(arg1), args[2]->flags);
+}
+fbt::do_sys_openat2:return
+/self->spec && (int)arg1 < 0/
+{
+	speculate(self->spec);
+	printf("failed with %d\n", (int)arg1);
+}
+fbt::do_sys_openat2:return
+/self->spec && (int)arg1 < 0/
+{
+	commit(self->spec);
+	self->spec = 0;
+}
+fbt::do_sys_openat2:return
+/self->spec/
+{
+	discard(self->spec);
+	self->spec = 0;
+}

@@ -1,0 +1,16 @@
+/*
+ * The first ten reads, then an end of tracing.
+ * Run: kinst -s examples/first_ten.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::vfs_read:entry
+/execname == "deeds" && n < 10/
+{
+	n++;
+	printf("%s reads %d\n", execname, arg2);
+}
+fbt::vfs_read:entry
+/n == 10/
+{
+	exit(0);
+}

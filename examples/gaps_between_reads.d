@@ -1,0 +1,15 @@
+/*
+ * How long is it from one read to the next of the same thread?
+ * Run: kinst -s examples/gaps_between_reads.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::vfs_read:entry
+/execname == "deeds" && self->last/
+{
+	@["ns between reads"] = quantize(timestamp - self->last);
+}
+fbt::vfs_read:entry
+/execname == "deeds"/
+{
+	self->last = timestamp;
+}

@@ -1,0 +1,6 @@
+/*
+ * How does a D script begin and end?  It prints a line and ends at once; no kernel is needed.
+ * Run: kinst -s examples/hello.d
+ */
+#pragma D option quiet
+BEGIN { printf("hello from %d\n", $pid); exit(0); }

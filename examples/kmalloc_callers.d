@@ -1,0 +1,7 @@
+/*
+ * Who in the kernel calls kmalloc(), for how many bytes?
+ * Run: kinst -s examples/kmalloc_callers.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::__kmalloc:entry { @[func(caller)] = sum(arg0); }
+END { trunc(@, 10); printa("%40a %@10d\n", @); }

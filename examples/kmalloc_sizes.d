@@ -1,0 +1,6 @@
+/*
+ * Which sizes does the kernel allocate with kmalloc()?
+ * Run: kinst -s examples/kmalloc_sizes.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::__kmalloc:entry { @["bytes"] = quantize(arg0); }

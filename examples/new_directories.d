@@ -1,0 +1,9 @@
+/*
+ * Which directories are made?
+ * Run: kinst -s examples/new_directories.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::vfs_mkdir:entry
+{
+	printf("%s makes %s\n", execname, stringof(args[2]->d_name.name));
+}

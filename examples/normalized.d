@@ -1,0 +1,15 @@
+/*
+ * How many KiB does each process read?  (normalize)
+ * Run: kinst -s examples/normalized.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::vfs_read:return
+/(long)arg1 > 0/
+{
+	@[execname] = sum(arg1);
+}
+END
+{
+	normalize(@, 1024);
+	printa("%s %@d KiB\n", @);
+}

@@ -1,0 +1,11 @@
+/*
+ * How often does the program that is named as argument read?  (macro $$1)
+ * Run: kinst -s examples/one_program.d -c deeds deeds
+ */
+#pragma D option quiet
+fbt::vfs_read:entry
+/execname == $$1/
+{
+	@ = count();
+}
+END { printf("reads of %s:", $$1); printa(" %@d\n", @); }

@@ -1,0 +1,16 @@
+/*
+ * Are pages touched in order?  How many faults come one page after the one before?
+ * Run: kinst -s examples/page_fault_order.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::handle_mm_fault:entry
+/execname == "deeds" && self->last && arg1 >> 12 == self->last + 1/
+{
+	in_order++;
+}
+fbt::handle_mm_fault:entry
+/execname == "deeds"/
+{
+	self->last = arg1 >> 12;
+}
+END { printf("%s\n", in_order >= 63 ? "64 neighbours or more" : "few"); }

@@ -1,0 +1,9 @@
+/*
+ * Do page faults read or write?  (FAULT_FLAG_WRITE is 1)
+ * Run: kinst -s examples/page_faults_writing.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::handle_mm_fault:entry
+{
+	@[execname, arg2 & 1 ? "writing" : "reading"] = count();
+}

@@ -1,0 +1,13 @@
+/*
+ * How many reads in each interval of 50 ms?
+ * Run: kinst -s examples/per_interval.d -c COMMAND
+ */
+#pragma D option quiet
+BEGIN { start = timestamp; }
+fbt::vfs_read:entry { @n = count(); }
+tick-50ms
+{
+	printf("%5d ms ", (timestamp - start) / 1000000);
+	printa("%@8d reads\n", @n);
+	clear(@n);
+}

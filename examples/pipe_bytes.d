@@ -1,0 +1,8 @@
+/*
+ * Do as many bytes leave a pipe as enter it?
+ * Run: kinst -s examples/pipe_bytes.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::pipe_write:return / execname == "deeds" && (long)arg1 > 0 / { in += arg1; }
+fbt::pipe_read:return / execname == "deeds" && (long)arg1 > 0 / { out += arg1; }
+END { printf("writers: %d, readers: %d\n", in, out); }

@@ -1,0 +1,13 @@
+/*
+ * How long does vfs_read() take, by process?
+ * Run: kinst -s examples/read_latency.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::vfs_read:entry { self->start = timestamp; }
+fbt::vfs_read:return
+/self->start/
+{
+	@[execname] = quantize(timestamp - self->start);
+	self->start = 0;
+}
+END { printa("  %s\n%@d\n", @); }

@@ -1,0 +1,10 @@
+/*
+ * What is renamed to what?
+ * Run: kinst -s examples/renames.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::vfs_rename:entry
+{
+	printf("%s renames %s to %s\n", execname, stringof(args[0]->old_dentry->d_name.name),
+	    stringof(args[0]->new_dentry->d_name.name));
+}

@@ -1,0 +1,10 @@
+/*
+ * What is in the name of a directory entry?  (print of a structure)
+ * Run: kinst -s examples/shown_structure.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::vfs_unlink:entry
+/!shown++/
+{
+	print(args[2]->d_name);
+}

@@ -1,0 +1,6 @@
+/*
+ * Which signals are sent, by whom, to whom?
+ * Run: kinst -s examples/signals.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::do_send_sig_info:entry { @[arg0, execname, stringof(args[2]->comm)] = count(); }

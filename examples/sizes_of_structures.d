@@ -1,0 +1,11 @@
+/*
+ * How big is a task, and where is its name?
+ * Run: kinst -s examples/sizes_of_structures.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::__x64_sys_getppid:entry
+/!shown++/
+{
+	printf("task_struct %d bytes, comm at %d\n", sizeof (struct task_struct),
+	    offsetof(struct task_struct, comm));
+}

@@ -1,0 +1,18 @@
+/*
+ * Do sleeps take as long as was asked for?
+ * Run: kinst -s examples/sleepers.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::hrtimer_nanosleep:entry
+/pid == $target && execname == "deeds"/
+{
+	self->start = timestamp;
+	self->asked = arg0;
+}
+fbt::hrtimer_nanosleep:return
+/self->start/
+{
+	printf("%s %d us (asked for %d)\n", execname, (timestamp - self->start) / 1000, self->asked / 1000);
+	self->start = 0;
+	self->asked = 0;
+}

@@ -1,0 +1,17 @@
+/*
+ * How big are reads: least, most, mean, standard deviation?
+ * Run: kinst -s examples/statistics.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::vfs_read:return
+/execname == "deeds" && (long)arg1 > 0/
+{
+	@least = min(arg1);
+	@most = max(arg1);
+	@mean = avg(arg1);
+	@dev = stddev(arg1);
+}
+END
+{
+	printa("reads: least %@d, most %@d, mean %@d, deviation %@d\n", @least, @most, @mean, @dev);
+}

@@ -1,0 +1,13 @@
+/*
+ * Reads and bytes side by side, under a header.
+ * Run: kinst -s examples/table_with_header.d -c COMMAND
+ */
+#pragma D option quiet
+BEGIN { printf("%-16s %8s %12s\n", "PROGRAM", "READS", "BYTES"); }
+fbt::vfs_read:return
+/(long)arg1 > 0/
+{
+	@reads[execname] = count();
+	@bytes[execname] = sum(arg1);
+}
+END { printa("%-16s %@8d %@12d\n", @reads, @bytes); }

@@ -1,0 +1,15 @@
+/*
+ * Who are the five that read most?
+ * Run: kinst -s examples/top_readers.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::vfs_read:return
+/(long)arg1 > 0/
+{
+	@top[execname] = sum(arg1);
+}
+END
+{
+	trunc(@top, 5);
+	printa("%-20s %@12d\n", @top);
+}

@@ -1,0 +1,6 @@
+/*
+ * To which lengths are files cut?
+ * Run: kinst -s examples/truncations.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::do_truncate:entry { @[execname, arg2] = count(); }

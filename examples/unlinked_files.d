@@ -1,0 +1,9 @@
+/*
+ * Which files are unlinked?
+ * Run: kinst -s examples/unlinked_files.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::vfs_unlink:entry
+{
+	printf("%s unlinks %s\n", execname, stringof(args[2]->d_name.name));
+}

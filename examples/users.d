@@ -1,0 +1,6 @@
+/*
+ * Which users make system calls?
+ * Run: kinst -s examples/users.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::__x64_sys_*:entry { @[uid] = count(); }

@@ -1,0 +1,7 @@
+/*
+ * How far does the kernel's clock go on?
+ * Run: kinst -s examples/variable_of_the_kernel.d -c COMMAND
+ */
+#pragma D option quiet
+BEGIN { from = `jiffies; }
+END { printf("jiffies grew by %d\n", `jiffies - from); }

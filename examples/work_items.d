@@ -1,0 +1,6 @@
+/*
+ * Which functions does the kernel run from its work queues?
+ * Run: kinst -s examples/work_items.d -c COMMAND
+ */
+#pragma D option quiet
+fbt::process_one_work:entry { @[func((uintptr_t)args[1]->func)] = count(); }

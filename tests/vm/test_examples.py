@@ -1,0 +1,92 @@
+"""The scripts in examples/, unchanged, each through the command on a kernel with a workload whose
+calls are counted (tests/programs/deeds.c): no errors, no drops, and what examples.cases beside
+expects, which was worked out from the workload's text.
+
+`make test` runs those in COVERING; all of them are slow (about 8 seconds each).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from command import kinst
+
+pytestmark = pytest.mark.vm
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+COVERING = {
+    "read_sizes", "failing_opens_in_detail", "path_of_an_unlink", "system_calls", "heat_map",
+    "stacks_of_writes", "table_with_header", "files_read", "syscall_arguments", "open_to_close",
+    "preprocessed", "task_translator",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Example:
+    """options: before -s.  arguments: $1, $2, ...  found, not_found: expressions."""
+
+    name: str
+    options: tuple[str, ...]
+    arguments: tuple[str, ...]
+    found: tuple[str, ...]
+    not_found: tuple[str, ...]
+
+
+def examples() -> list[Example]:
+    text = Path(__file__).with_name("examples.cases").read_text()
+    found = []
+    for part in re.split(r"^== ", text, flags=re.M)[1:]:
+        head, *lines = part.strip().split("\n")
+        name, _, words = head.partition(" | ")
+        given = shlex.split(words)
+        options = tuple(word for word in given if word.startswith("-"))
+        arguments = tuple(word for word in given if not word.startswith("-"))
+        yes = tuple(line[3:] for line in lines if line.startswith("=~ "))
+        no = tuple(line[3:] for line in lines if line.startswith("!~ "))
+        assert yes and len(yes) + len(no) == len(lines), head
+        found.append(Example(name, options, arguments, yes, no))
+    return found
+
+
+def complaints(example: Example, deeds: Path) -> list[str]:
+    """What is wrong with a run of it."""
+    script = EXAMPLES / f"{example.name}.d"
+    done = kinst(
+        *example.options, "-s", str(script), "-c", "deeds", *example.arguments, copy=[deeds]
+    )
+    wrong = [] if done.status == 0 else [f"status {done.status}"]
+    wrong += [
+        f"on stderr: {line}"
+        for line in done.err.splitlines()
+        if not re.match(r"(dtrace|kinst): (script|description) .* matched \d+ probe", line)
+    ]
+    wrong += [f"not there: {e}" for e in example.found if not re.search(e, done.out, re.M)]
+    wrong += [f"is there: {e}" for e in example.not_found if re.search(e, done.out, re.M)]
+    return [*wrong, done.out[:3000]] if wrong else []
+
+
+def _parameters() -> list[object]:
+    return [
+        pytest.param(e, id=e.name, marks=() if e.name in COVERING else pytest.mark.slow)
+        for e in examples()
+    ]
+
+
+@pytest.mark.parametrize("example", _parameters())
+def test_example(example: Example, guest_program: Callable[[str], Path]) -> None:
+    wrong = complaints(example, guest_program("deeds"))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_each_script_is_expected_of() -> None:
+    """Every script has its expectations, and says in a comment how it is run."""
+    cases = examples()
+    assert {path.stem for path in EXAMPLES.glob("*.d")} == {e.name for e in cases}
+    assert len(cases) >= 100 and {e.name for e in cases} > COVERING
+    for path in EXAMPLES.glob("*.d"):
+        assert re.match(rf"/\*\n \* .*\n \* Run: kinst .*-s examples/{path.name}", path.read_text())
