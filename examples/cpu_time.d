@@ -3,6 +3,7 @@
  * Run: kinst -s examples/cpu_time.d -c COMMAND
  */
 #pragma D option quiet
+self uint64_t v;
 fbt::schedule:entry
 /self->v/
 {

@@ -3,6 +3,7 @@
  * Run: kinst -s examples/gaps_between_reads.d -c COMMAND
  */
 #pragma D option quiet
+self uint64_t last;
 fbt::vfs_read:entry
 /execname == "deeds" && self->last/
 {

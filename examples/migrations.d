@@ -3,6 +3,8 @@
  * Run: kinst -s examples/migrations.d -c COMMAND
  */
 #pragma D option quiet
+self int cpu;
+int changes;
 fbt::__x64_sys_*:entry
 /execname == "deeds" && self->cpu && self->cpu != cpu + 1/
 {

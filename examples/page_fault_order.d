@@ -3,6 +3,8 @@
  * Run: kinst -s examples/page_fault_order.d -c COMMAND
  */
 #pragma D option quiet
+self uint64_t last;
+int in_order;
 fbt::handle_mm_fault:entry
 /execname == "deeds" && self->last && arg1 >> 12 == self->last + 1/
 {

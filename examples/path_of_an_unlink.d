@@ -9,11 +9,11 @@ fbt::do_unlinkat:entry
 	self->in = 1;
 	done = 1;
 }
-fbt::do_unlinkat:entry, fbt::vfs_*:entry, fbt::d_*:entry, fbt::may_*:entry
+fbt::do_unlinkat:entry, fbt::vfs_unlink:entry, fbt::may_delete:entry, fbt::d_delete:entry
 /self->in/
 {
 }
-fbt::do_unlinkat:return, fbt::vfs_*:return, fbt::d_*:return, fbt::may_*:return
+fbt::do_unlinkat:return, fbt::vfs_unlink:return, fbt::may_delete:return, fbt::d_delete:return
 /self->in/
 {
 }

@@ -3,6 +3,7 @@
  * Run: kinst -s examples/pipe_bytes.d -c COMMAND
  */
 #pragma D option quiet
+int64_t in, out;
 fbt::pipe_write:return / execname == "deeds" && (long)arg1 > 0 / { in += arg1; }
 fbt::pipe_read:return / execname == "deeds" && (long)arg1 > 0 / { out += arg1; }
 END { printf("writers: %d, readers: %d\n", in, out); }

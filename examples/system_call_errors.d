@@ -3,7 +3,7 @@
  * Run: kinst -s examples/system_call_errors.d -c COMMAND
  */
 #pragma D option quiet
-fbt::__x64_sys_*:return
+fbt::ksys_*:return, fbt::do_sys_*:return
 /(long)arg1 < 0 && (long)arg1 > -4096/
 {
 	@[execname, probefunc, -(int)arg1] = count();

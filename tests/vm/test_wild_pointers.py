@@ -1,0 +1,98 @@
+"""Random addresses dereferenced in a jump-planted clause: the right value where the kernel can
+read them, dtrace:::ERROR where it cannot, and nothing in the guest's log.
+
+What is right is said by the kernel itself, for the same address in the same system call: a kprobe
+event on the function above fetches the memory (Documentation/trace/kprobetrace.rst): as a number,
+and as a string, which is "(fault)" where it cannot be read.  User memory the kernel's event reads
+too; to D it is another address space, reached by copyin() only.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command import guest_script, kinst, warnings
+
+pytestmark = pytest.mark.vm
+
+# struct pt_regs of x86-64 has di at 0x70 and si at 0x68: a system call's first two arguments.
+SETUP = """
+cd /sys/kernel/tracing || exit 1
+echo 16384 > buffer_size_kb
+want='__x64_sys_read f=+0x70(%di):s32 a=+0x68(%di):x64'
+echo "p:number $want v=+0(+0x68(%di)):x64" > kprobe_events || exit 1
+echo "p:string $want s=+0(+0x68(%di)):string" >> kprobe_events || exit 1
+for event in number string; do
+    echo 'f == -1 && comm == "wild"' > events/kprobes/$event/filter || exit 1
+    echo 1 > events/kprobes/$event/enable
+done
+"""
+# One line for each event: address, and the value or whether it could be read.
+SHOW = r"""
+echo 0 > events/kprobes/enable
+sed -n 's/.* number: .* a=\(0x[0-9a-f]*\) v=\(0x[0-9a-f]*\)$/number \1 \2/p
+s/.* string: .* a=\(0x[0-9a-f]*\) s=(fault)$/string \1 fault/p;t
+s/.* string: .* a=\(0x[0-9a-f]*\) s=".*/string \1 read/p' trace
+dmesg -r > /tmp/log; echo log; cat /tmp/log
+"""
+PROGRAM = """
+fbt::ksys_read:entry
+/execname == "wild" && (int)arg0 == -1/
+{
+    printf("at 0x%x\\n", arg1);
+    printf("value 0x%x 0x%x\\n", arg1, *(uint64_t *)arg1);
+}
+dtrace:::ERROR
+{
+    printf("error 0x%x %d\\n", arg5, arg4);
+}
+"""
+BADADDR = 1  # DTRACEFLT_BADADDR, the Guide's "ERROR Probe"
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_wild_pointers(count: int, guest_program: Callable[[str], Path], tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1 << 31)
+    print(f"\nseed {seed}")
+    script = guest_script(tmp_path, "wild.sh", f"{SETUP}\nwild {count} {seed}\n{SHOW}")
+    done = kinst(
+        "-q", "-x", "plant=jump", "-n", PROGRAM, "-c", "wild.sh",
+        copy=[guest_program("wild"), script],
+    ).good()  # fmt: skip
+    truth = {
+        int(address, 16): int(value, 16)
+        for address, value in re.findall(r"^number (\w+) (\w+)$", done.guest, re.M)
+    }
+    strings = {
+        int(address, 16): how
+        for address, how in re.findall(r"^string (\w+) (\w+)$", done.guest, re.M)
+    }
+    values = {
+        int(address, 16): int(value, 16)
+        for address, value in re.findall(r"^value (\w+) (\w+)$", done.out, re.M)
+    }
+    errors = re.findall(r"^error (\w+) (\d+)$", done.out, re.M)
+    faults = {int(address, 16) for address, _ in errors}
+    assert set(truth) == set(values) | faults and not set(values) & faults
+    assert count - 20 <= len(truth) <= count  # the same one may come twice
+    assert len(values) + len(errors) >= len(truth) and {kind for _, kind in errors} == {
+        str(BADADDR)
+    }
+    message = r"^dtrace: error on enabled probe .*?(?: \(and (\d+) more like it\))?$"
+    said = re.findall(message, done.err, re.M)
+    assert sum(1 + int(more or 0) for more in said) == len(errors)
+    for address, value in truth.items():
+        # A string that is too long for the kernel's buffer leaves no event: it was read, then.
+        how = strings.get(address, "read")
+        if address in values:
+            assert (values[address], how) == (value, "read"), (hex(address), seed)
+        else:
+            assert how == "fault" or address >> 47 == 0, (hex(address), value, seed)
+    assert len(strings) > 0.9 * len(truth)
+    assert min(len(values), len(faults)) > count // 5
+    assert "drops" not in done.err
+    assert warnings(done.guest.split("\nlog\n", 1)[1]) == []
