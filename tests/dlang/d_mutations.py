@@ -209,27 +209,32 @@ def search(seed: int, count: int, every: int = 40) -> list[tuple[str, str]]:
     return wrong
 
 
-def _job(work: tuple[int, int]) -> list[tuple[str, str]]:
-    return search(*work)
+def _job(work: tuple[int, int]) -> tuple[int, list[tuple[str, str]]]:
+    return work[1], search(*work)
+
+
+def in_parallel(seed: int, count: int) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+    """On all processors: (number of texts, what goes wrong in them), part by part."""
+    processes = len(os.sched_getaffinity(0))
+    step = min(2000, max(1, count // processes))
+    jobs = [(seed + k, step) for k in range(count // step)]
+    with multiprocessing.Pool(processes) as pool:
+        yield from pool.imap_unordered(_job, jobs)
 
 
 def main() -> None:
     count = int(sys.argv[1])
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 30)
-    processes = len(os.sched_getaffinity(0))
-    step = min(2000, max(1, count // processes))
     print(f"{count} texts, seed {seed}", flush=True)
-    jobs = [(seed + k, step) for k in range(count // step)]
     done, seen = 0, set()
-    with multiprocessing.Pool(processes) as pool:
-        for wrong in pool.imap_unordered(_job, jobs):
-            done += step
-            for text, found in wrong:
-                last = "".join(found.strip().splitlines()[-4:])
-                if last not in seen:
-                    seen.add(last)
-                    print(f"--- {text!r}\n{found}", flush=True)
-            print(f"{done} texts, {len(seen)} kinds of failure", flush=True)
+    for texts, wrong in in_parallel(seed, count):
+        done += texts
+        for text, found in wrong:
+            last = "".join(found.strip().splitlines()[-4:])
+            if last not in seen:
+                seen.add(last)
+                print(f"--- {text!r}\n{found}", flush=True)
+        print(f"{done} texts, {len(seen)} kinds of failure", flush=True)
 
 
 if __name__ == "__main__":

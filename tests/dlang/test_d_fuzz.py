@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 
 import pytest
+from d_mutations import in_parallel, search
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_d_errors import BODIES, PROGRAMS
@@ -19,7 +21,8 @@ from kinst.dlang.source import to_text
 from kinst.dlang.unparse import unparse
 
 ENVIRONMENT = Environment({"R_RAX": 14}, 256)
-MACROS = Macros(("k", "12", "name", "a b"), {"pid": 5})
+# Without defaultargs a text that leaves $3 unused is refused before anything else is looked at.
+MACROS = Macros(("k", "12", "name", "a b"), {"pid": 5}, defaultargs=True)
 _WORDS = (
     "BEGIN END kinst::f:1 tick-1s { } ( ) [ ] / , ; : = == + ++ - -- * & && | || ^ ^^ ! ~ ? << >>"
     ' <= += /= -> . @ @a @a[1] x y s p 0 1 017 0x1f 1u \'a\' "s" "%d" int char string uint64_t'
@@ -173,3 +176,18 @@ def test_any_macro_argument(text: str) -> None:
     for program in ("BEGIN { trace($1); }", "BEGIN { trace($$1); }", "kinst::$1:1 { }"):
         with contextlib.suppress(DError):
             compile_text(program, "t.d", Macros(("k", text)), ENVIRONMENT)
+
+
+def test_mutations_of_the_conformance_suite() -> None:
+    """The conformance suite, the manual and the examples, mutated; some down to machine code."""
+    seed = random.SystemRandom().randrange(1 << 30)
+    assert search(seed, 600) == [], f"seed {seed}"
+
+
+@pytest.mark.slow
+def test_a_million_texts() -> None:
+    """KINST_FUZZ_COUNT texts (100,000 unless it is set; 1,000,000 take 20 minutes of 2 CPUs)."""
+    count = int(os.environ.get("KINST_FUZZ_COUNT", "100000"))
+    seed = random.SystemRandom().randrange(1 << 30)
+    wrong = [found for _, many in in_parallel(seed, count) for found in many]
+    assert wrong == [], f"seed {seed}"

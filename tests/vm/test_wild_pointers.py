@@ -21,6 +21,7 @@ pytestmark = pytest.mark.vm
 
 # struct pt_regs of x86-64 has di at 0x70 and si at 0x68: a system call's first two arguments.
 SETUP = """
+dmesg -c > /dev/null
 cd /sys/kernel/tracing || exit 1
 echo 16384 > buffer_size_kb
 want='__x64_sys_read f=+0x70(%di):s32 a=+0x68(%di):x64'
