@@ -157,7 +157,7 @@ def compare(
         "-q", "-x", "bufsize=16m", "-x", "dynvarsize=4m", "-n",
         f'{program} /execname == "{comm}" && seen[id]++ < {2 * HITS}/'
         f'{{ printf("at %s+%s %d %d", probefunc, probename, tid, timestamp); stack({FRAMES}); }}',
-        "-c", "stacks.sh", copy=[*copy, script],
+        "-c", "stacks.sh", copy=[*copy, script], seconds=900,
     ).good()  # fmt: skip
     trace, _, text = done.guest.partition("==symbols")
     symbols = kallsyms(text)
