@@ -193,17 +193,15 @@ class _Machine:
             self.push(f"(({base.text})({a.text} {_UNSIGNED[op]} {b.text}))", base)
 
     def entry_value(self) -> None:
-        inner = self.code[self.at :][: (size := self.uleb_ahead())]
+        size = self.uleb()
+        inner = self.code[self.at : self.at + size]
+        self.at += size
         if not self.context.at_entry:
             raise NotHereError("only its value at the function's entry is known")
-        self.at += size
         found = _Machine(inner, self.context).run()
         if len(found) != 1 or found[0].kind != "value":
             raise NotHereError("its location is an entry value of more than a register")
         self.push(found[0].text)
-
-    def uleb_ahead(self) -> int:
-        return self.uleb()
 
 
 def constant(value: int) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from command import counts, kinst
-from locals_rig import compare, report
+from gdb_rig import report
+from locals_rig import compare
 
 from kinst.image.elf import open_elf
 from kinst.targets.fetch import Prepared

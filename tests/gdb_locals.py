@@ -1,4 +1,4 @@
-"""Run by gdb itself: answers locals_rig.py's questions about a stopped kernel, a line of JSON each.
+"""Run by gdb itself: answers gdb_rig.py's questions about a stopped program, a line of JSON each.
 
 What gdb says of variables is what kinst's answers are compared with, so nothing of kinst is used
 here.
@@ -119,7 +119,9 @@ def kinst_says(pieces, size):
                 bits |= (word & mask) << 8 * at
                 known |= mask << 8 * at
             at += length
-        return {"address": address, "bits": f"{bits:x}", "known": f"{known:x}"}
+        told = {"address": address, "bits": f"{bits:x}", "known": f"{known:x}"}
+        # Behind the last piece there is nothing; gdb shows zeros there.
+        return told | {"covered": f"{(1 << 8 * at) - 1:x}"}
     except (gdb.error, gdb.MemoryError) as error:
         return {"none": str(error)}
 

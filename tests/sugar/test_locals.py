@@ -1,0 +1,165 @@
+"""locals->NAME in the syntax tree: clauses split by where variables live, what is refused, and
+how it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from kinst.core.dtypes import INT, UINT64, ArrayType, DType, Member, PointerType, StructType
+from kinst.core.errors import DError, KinstError
+from kinst.core.locals import Local, Piece
+from kinst.core.probe import ProbePattern
+from kinst.dlang.api import parse_text
+from kinst.dlang.unparse import unparse
+from kinst.sugar.locals import Expansion, Place, expand_locals, has_locals, provisional
+
+
+class Members:
+    def members(self, struct: StructType) -> Sequence[Member]:
+        return (Member("a", INT, 0), Member("b", INT, 32))
+
+
+PAIR = StructType("struct", "pair", 8, "test 1", Members())
+RBX = "regs[R_RBX]"
+# Where n is at each offset of f; p is a pair in two registers, m one in memory.
+N = {0: "regs[R_RDI]", 4: RBX, 8: RBX, 12: ""}
+
+
+def find(place: Place, name: str, inlined: str) -> Local:
+    if inlined == "copy":
+        return Local(name, INT, "copy", (Piece("value", "regs[R_RCX]"),))
+    if name == "n":
+        text = N[place.address]
+        pieces = (Piece("value", text),) if text else ()
+        return Local("n", INT, "f", pieces, "" if text else "it is optimised out")
+    made: Mapping[str, tuple[DType, tuple[Piece, ...]]] = {
+        "p": (PAIR, (Piece("value", RBX, 4), Piece("", "", 4))),
+        "q": (PAIR, (Piece("value", RBX),)),
+        "m": (PAIR, (Piece("memory", "(regs[R_RSP] + 8)"),)),
+        "to": (PointerType(PAIR), (Piece("value", RBX),)),
+        "row": (ArrayType(INT, 4), (Piece("value", RBX),)),
+        "two": (UINT64, (Piece("value", RBX, 4), Piece("memory", "(regs[R_RSP] + 4)", 4))),
+    }
+    if name not in made:
+        raise KinstError(f"no local variable {name} at {place.text}", "there are n, p")
+    type_, pieces = made[name]
+    return Local(name, type_, "f", pieces)
+
+
+def places(pattern: ProbePattern) -> Sequence[Place]:
+    if pattern.provider == "fbt":
+        return [Place(pattern, at, f"f+{at}", True) for at in (4, 8)]
+    offsets = [int(pattern.name)] if pattern.name else sorted(N)
+    return [Place(ProbePattern("kinst", "", "f", str(at)), at, f"f+{at}", False) for at in offsets]
+
+
+def nearest(place: Place, name: str, inlined: str) -> str:
+    return "the nearest instruction where it lives is +8"
+
+
+def expanded(text: str) -> Expansion:
+    return expand_locals(parse_text(text, "t.d"), places, find, nearest)
+
+
+def shown(text: str) -> str:
+    return unparse(expanded(text).program)
+
+
+def test_a_value_in_a_register() -> None:
+    text = "kinst::f:0 /locals->n > 1/ { trace(locals->n); }"
+    assert has_locals(parse_text(text, "t.d"))
+    assert "/(int)regs[R_RDI] > 1/\n{\n\ttrace((int)regs[R_RDI]);\n}" in shown(text)
+
+
+def test_a_clause_is_split_by_place() -> None:
+    """One clause for each way to read it, all instructions of that way in it; the rest is told."""
+    found = expanded("kinst::f: { @[locals->n] = count(); }")
+    clauses = found.program.clauses
+    assert [[d.pattern.name for d in c.descriptions] for c in clauses] == [["0"], ["4", "8"]]
+    (note,) = found.notes
+    assert note.startswith("1 of 4 instructions are left out: n is not known there (f+12: ")
+
+
+def test_clauses_without_locals_stay() -> None:
+    text = "kinst::f: { trace(arg0); }"
+    assert not has_locals(parse_text(text, "t.d"))
+    assert shown(text) == unparse(parse_text(text, "t.d"))
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("locals->m.b", "(*(struct pair *)(regs[R_RSP] + 8)).b"),
+        ("locals->to->b", "((struct pair *)regs[R_RBX])->b"),
+        ("locals->p.a", "(int)regs[R_RBX]"),
+        ("locals->q.b", "(int)(regs[R_RBX] >> 32)"),
+        ("&locals->m", "&*(struct pair *)(regs[R_RSP] + 8)"),
+    ],
+)
+def test_members(expression: str, text: str) -> None:
+    assert f"x = {text};" in shown(f"kinst::f:4 {{ x = {expression}; }}")
+
+
+def test_two_pieces_make_one_value() -> None:
+    value = shown("kinst::f:4 { x = locals->two; }")
+    assert "regs[R_RBX] & 0xffffffffull" in value and "<< 32" in value
+
+
+def test_an_inline_copys_own() -> None:
+    program = parse_text("kinst::f:4 { trace(locals->n); }", "t.d")
+    (clause,) = program.clauses
+    described = type(clause.descriptions[0])(
+        clause.descriptions[0].pattern, clause.descriptions[0].span, "copy"
+    )
+    item = type(clause)(clause.span, (described,), clause.predicate, clause.statements)
+    found = expand_locals(type(program)((item,)), places, find, nearest)
+    assert "trace((int)regs[R_RCX]);" in unparse(found.program)
+
+
+@pytest.mark.parametrize(
+    ("text", "tag", "message", "hint"),
+    [
+        ("kinst::f:12 { x = locals->n; }", "D_UNKNOWN", "cannot be read at f+12: it is opt",
+         "the nearest instruction where it lives is +8"),
+        ("kinst::f:4 { x = locals->z; }", "D_IDENT_UNDEF", "no local variable z at f+4",
+         "there are n, p"),
+        ("kinst::f:4 { x = locals->p.b; }", "D_UNKNOWN", "p.b is optimised out", "nearest"),
+        ("kinst::f:4 { x = locals->p.c; }", "D_UNKNOWN", "c is not a member of", "nearest"),
+        ("kinst::f:4 { x = locals->n.c; }", "D_UNKNOWN", "n is no structure", "nearest"),
+        ("kinst::f:4 { x = locals->p; }", "D_UNKNOWN", "not in memory, but in registers",
+         "its members can be read"),
+        ("kinst::f:4 { x = locals->row; }", "D_UNKNOWN", "is not in memory", "nearest"),
+    ],
+)  # fmt: skip
+def test_refusals(text: str, tag: str, message: str, hint: str) -> None:
+    with pytest.raises(DError) as caught:
+        expanded(text)
+    error = caught.value
+    assert (error.tag, message in error.message, hint in error.hint) == (tag, True, True), error
+    # The caret is under locals->NAME.
+    assert error.caret().splitlines()[1].index("^") == text.index("locals->")
+
+
+def test_probes_of_several_places() -> None:
+    """An fbt probe cannot be taken apart: its places must agree."""
+    same = shown("fbt::f:return { trace(locals->n); }")
+    assert same.count("fbt::f:return") == 1 and "trace((int)regs[R_RBX]);" in same
+    N[8] = "regs[R_R12]"
+    try:
+        with pytest.raises(DError, match="the variables are elsewhere at each of its ends"):
+            expanded("fbt::f:return { trace(locals->n); }")
+    finally:
+        N[8] = RBX
+
+
+def test_types_before_places_are_known() -> None:
+    def type_of(pattern: ProbePattern, name: str) -> DType | None:
+        return INT if name == "n" else None
+
+    text = "kinst::f: { x = locals->n; }"
+    assert "x = *(int *)0;" in unparse(provisional(parse_text(text, "t.d"), type_of))
+    with pytest.raises(DError) as caught:
+        provisional(parse_text("kinst::f: { x = locals->z; }", "t.d"), type_of)
+    assert caught.value.tag == "D_IDENT_UNDEF"
