@@ -127,7 +127,9 @@ def _typed_clause(
                 return tree.Prefix(node.span, "*", pointer)
         where = clause.descriptions[0].pattern
         message = f"{where} has no local variable {node.name}"
-        raise DError(message, node.span, "D_IDENT_UNDEF")
+        plain = where.function and not set("*?[") & set(where.function)
+        hint = "" if plain else "local variables need a description that names one function"
+        raise DError(message, node.span, "D_IDENT_UNDEF", hint)
 
     return replace(
         clause,

@@ -162,4 +162,7 @@ def test_types_before_places_are_known() -> None:
     assert "x = *(int *)0;" in unparse(provisional(parse_text(text, "t.d"), type_of))
     with pytest.raises(DError) as caught:
         provisional(parse_text("kinst::f: { x = locals->z; }", "t.d"), type_of)
-    assert caught.value.tag == "D_IDENT_UNDEF"
+    assert (caught.value.tag, caught.value.hint) == ("D_IDENT_UNDEF", "")
+    with pytest.raises(DError) as caught:
+        provisional(parse_text("kinst::f*:0 { x = locals->z; }", "t.d"), type_of)
+    assert "names one function" in caught.value.hint
