@@ -88,8 +88,8 @@ def _emptying(out: TextIO) -> Callable[[], None] | None:
 
     def empty() -> None:
         out.flush()
-        out.seek(0)
-        out.truncate(0)
+        os.ftruncate(out.fileno(), 0)
+        os.lseek(out.fileno(), 0, os.SEEK_SET)
 
     return empty if regular else None
 

@@ -10,15 +10,31 @@ from pathlib import Path
 from kinst.core.errors import KinstError
 from kinst.session_request import DUMP_STAGES, ProgramText, Request
 
-SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dF"
+SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"
 LONG = [
     "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "qemu-arg=", "copy=", "module=",
     "dump=", "help", "version",
 ]  # fmt: skip
 STRICTNESS = ("a", "c", "s", "t")
 
+# Options of dtrace(1) that mean nothing here.
+_64_BITS = "the data model is that of the traced kernel, which has 64 bits"
+_ANONYMOUS = "there is no anonymous tracing: no driver of kinst's is in the kernel"
+REFUSED = {
+    "-a": _ANONYMOUS,
+    "-A": _ANONYMOUS,
+    "-G": "it makes object files of a program's own probes, which kinst does not trace",
+    "-k": "kernels do not load D of their own",
+    "-L": "D libraries are not searched for: what they define is built in; -s takes a file",
+    "-p": "the processes of the traced kernel cannot be grabbed; use a predicate: /pid == N/",
+    "-3": _64_BITS,
+    "-2": _64_BITS,
+    "-6": _64_BITS,
+    "-4": _64_BITS,
+}
+
 USAGE = """\
-usage: kinst [-CdeFHlqSvVwZh] [-c command] [-D name[=value]] [-U name] [-I path]
+usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name] [-I path]
              [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --gdb ADDRESS]
              [--kernel FILE] [--debug FILE] [--initrd FILE] [--append TEXT]
              [--qemu-arg ARG] [--copy FILE] [--module NAME] [--dump STAGE]
@@ -45,6 +61,7 @@ HELP = (
   -d         show the D program after syntactic transformation
   -Z         let descriptions match nothing
   -F         show entries and returns as a tree (option flowindent)
+  -b SIZE    size of each CPU's buffer (option bufsize)
   -w         permit destructive actions
   -x OPT[=VAL]  set an option (bufsize=16m, plant=trap, ...)
   -X a|c|s|t    accepted for dtrace(1)'s sake
@@ -131,8 +148,12 @@ _MANY = {"--qemu-arg": "qemu_args", "--copy": "copies", "--module": "modules"}
 
 
 def _apply(request: Request, option: str, value: str, stdin: str) -> Request:
+    if option in REFUSED:
+        raise UsageError(f"option {option} is not available: {REFUSED[option]}")
     if option in _FLAGS:
         return replace(request, **{_FLAGS[option]: True})  # type: ignore[arg-type]
+    if option == "-b":
+        return replace(request, settings=(*request.settings, ("bufsize", value)))
     if option == "--debug" and Path(value).is_dir():
         return replace(request, debug_folders=(*request.debug_folders, value))
     if option in _VALUES:

@@ -68,8 +68,11 @@ def _leave_without_user(unit: Unit, code: Function) -> None:
 
 
 def _read_user(unit: Unit, name: str) -> Function:
-    """read_user(dst, src, size) -> 0 or error."""
+    """read_user(dst, src, size) -> 0 or error; on a host without a target always an error."""
     code = unit.function(name, 3)
+    if unit.machine.host and unit.machine.user is None:
+        code.ret(const(1))
+        return code
     _leave_without_user(unit, code)
     code.ret(code.call_c(user_of(unit).read, code.params))
     return code

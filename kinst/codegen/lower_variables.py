@@ -10,11 +10,11 @@ from kinst.codegen.dynvars import call_find, call_obtain, call_remove
 from kinst.codegen.fields import size_of, up
 from kinst.codegen.firing import TEMP_KEYS, Firing, Lowered, Text, Unit
 from kinst.codegen.lower_builtins import bits_of, context_word
-from kinst.codegen.lower_memory import copy_text
+from kinst.codegen.lower_memory import copy_text, read_bytes
 from kinst.codegen.place_variables import element_size, in_registers, memory_size
 from kinst.codegen.ssa import Function, Local, Value, const
 from kinst.codegen.walk import expressions, within
-from kinst.core.dtypes import StringType
+from kinst.core.dtypes import StringType, StructType
 from kinst.core.errors import KinstError
 from kinst.core.layout import (
     CONTEXT_CURTHREAD,
@@ -95,8 +95,8 @@ def clear_clause_memory(firing: Firing, clauses: Sequence[typed.Clause]) -> None
     for variable in used.values():
         if in_registers(variable):
             continue
-        start = _base(firing, variable)
-        if not variable.length:
+        start = base_address(firing, variable)
+        if not variable.length and isinstance(variable.type, StringType):
             code.store(const(0, 8), start)
             _mark(firing, variable, start, const(0, 8))
             continue
@@ -124,7 +124,7 @@ def _clear_array(unit: Unit, name: str) -> Function:
 # Places.
 
 
-def _base(firing: Firing, variable: typed.Variable) -> Value:
+def base_address(firing: Firing, variable: typed.Variable) -> Value:
     """Address of a variable that is in memory and not dynamic."""
     machine = firing.unit.machine
     offset = firing.unit.layout.variables[variable.index]
@@ -135,7 +135,7 @@ def _base(firing: Firing, variable: typed.Variable) -> Value:
 
 def _address(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Value:
     """Of a variable that is not dynamic, or of an element; outside the array it faults."""
-    base = _base(firing, variable)
+    base = base_address(firing, variable)
     if not keys:
         return base
     index = _checked_index(firing, variable, keys, base)
@@ -193,6 +193,13 @@ def _store_text(firing: Firing, variable: typed.Variable, text: Text, address: V
     code.jump(end)
     code.block(end)
     return Text(code.select(null, const(0), address), size, nullable=True)
+
+
+def _zeros(firing: Firing, size: int) -> Value:
+    """The address of a structure that was not assigned."""
+    room = firing.text_room(up(size, 8))
+    firing.code.call(firing.unit.helper("clear_array", _clear_array), (room, const(up(size, 8))))
+    return room
 
 
 # Dynamic variables.
@@ -261,6 +268,8 @@ def _read_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lower
         address = code.select(missing, const(0), place)
         size = size_of(variable.type, firing.unit.layout.strsize)
         return Text(address, size, nullable=True)
+    if isinstance(variable.type, StructType):
+        return code.select(missing, _zeros(firing, layout.value.size), place)
     before = code.at
     there, end = code.fresh("there"), code.fresh("read")
     code.branch(missing, end, there)
@@ -281,7 +290,8 @@ def _store_dynamic(
     key = _key(firing, variable, layout, keys)
     end = code.fresh("stored")
     decides = value.address if isinstance(value, Text) else value
-    if isinstance(value, Value) or value.nullable:
+    struct = isinstance(variable.type, StructType)
+    if (isinstance(value, Value) and not struct) or (isinstance(value, Text) and value.nullable):
         store, free = code.fresh("store"), code.fresh("free")
         code.branch(code.icmp("eq", decides, 0), free, store)
         code.block(free)
@@ -295,6 +305,8 @@ def _store_dynamic(
     place = code.add(entry, layout.value.offset)
     if isinstance(value, Text):
         copy_text(firing, value, place, layout.value.size)
+    elif struct:
+        read_bytes(firing, value, place, layout.value.size)
     else:
         code.store(value, place)
     code.jump(end)
@@ -339,6 +351,8 @@ def _read(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> 
     address = _address(firing, variable, keys)
     if isinstance(variable.type, StringType):
         return _read_text(firing, variable, address)
+    if isinstance(variable.type, StructType):
+        return address
     return firing.code.load(bits_of(variable.type), address)
 
 
@@ -369,6 +383,10 @@ def _assign(
     if isinstance(value, Text) and string:
         return _store_text(firing, variable, value, _address(firing, variable, keys))
     assert isinstance(value, Value)
+    if isinstance(variable.type, StructType):
+        address = _address(firing, variable, keys)
+        read_bytes(firing, value, address, element_size(variable, firing.unit.layout.strsize))
+        return address
     if in_registers(variable):
         firing.code.set(_register(firing, variable), value)
     else:

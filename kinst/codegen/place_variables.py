@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kinst.codegen.fields import align_of, place, size_of, up
-from kinst.core.dtypes import UINT64, StringType
+from kinst.core.dtypes import UINT64, IntType, PointerType, StringType
 from kinst.core.errors import KinstError
 from kinst.core.records import DynamicLayout, Field, bucket_size
 from kinst.dlang import typed
@@ -22,7 +22,7 @@ class Places:
 
 def in_registers(variable: typed.Variable) -> bool:
     """Whether it is a value of the function that runs a firing, without memory of its own."""
-    scalar = not variable.length and not isinstance(variable.type, StringType)
+    scalar = not variable.length and isinstance(variable.type, IntType | PointerType)
     return variable.scope == "this" and scalar
 
 

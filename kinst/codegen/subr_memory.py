@@ -72,12 +72,12 @@ def _clear(unit: Unit, name: str) -> Function:
 
 def _bcopy(firing: Firing, args: _Args) -> Lowered:
     source, to, size = _pointer(firing, args[0]), _number(firing, args[1]), _number(firing, args[2])
-    _check_allocated(firing, to, size)
+    check_allocated(firing, to, size)
     _bad_address(firing, read(firing, to, source, size), source)
     return const(0)
 
 
-def _check_allocated(firing: Firing, address: Value, size: Value) -> None:
+def check_allocated(firing: Firing, address: Value, size: Value) -> None:
     """Fault unless these bytes are the clause's own: nothing else may be written."""
     code = firing.code
     offset = code.op("sub", address, firing.arena_start())
@@ -96,7 +96,7 @@ def _copyin(firing: Firing, args: _Args) -> Lowered:
 
 def _copyinto(firing: Firing, args: _Args) -> Lowered:
     source, size, to = (_number(firing, arg) for arg in args)
-    _check_allocated(firing, to, size)
+    check_allocated(firing, to, size)
     _bad_address(firing, read_user(firing, to, source, size), source)
     return const(0)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from kinst.codegen.machine import Machine
-from kinst.core.dtypes import StackType, SymbolType
+from kinst.core.dtypes import StackType, StructType, SymbolType
 from kinst.dlang import typed
 
 # Subroutines that return an address of scratch, or take one that a string's is made into.
@@ -51,6 +51,8 @@ def string_table(program: typed.Program) -> tuple[dict[bytes, int], bytes]:
 
 def makes_pointers(program: typed.Program) -> bool:
     """Whether the program can have the address of something in scratch."""
+    if any(isinstance(variable.type, StructType) for variable in program.variables):
+        return True
     return any(
         isinstance(expr, typed.Subroutine) and expr.name in _POINTERS
         for clause in program.clauses

@@ -230,12 +230,11 @@ def _normalize(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typ
 
 
 def _printa(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
-    _expect_arguments(node, 1, at_least=True)
-    first = node.arguments[0]
-    start = 1 if isinstance(first, tree.String) else 0
+    start = 1 if node.arguments and isinstance(node.arguments[0], tree.String) else 0
     if len(node.arguments) <= start:
         message = f"printa( ) prototype mismatch: {len(node.arguments)} args passed, 2 expected"
         raise DError(message, node.span, "D_PRINTA_PROTO", "the aggregation is missing")
+    first = node.arguments[0]
     targets = [
         _aggregation_argument(node, at, "D_PRINTA_AGGARG", scope)
         for at in range(start, len(node.arguments))

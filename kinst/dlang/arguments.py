@@ -3,13 +3,13 @@ libdtrace's dt_idcook_args)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kinst.core.dtypes import INT64, UINT8, DType, IntType, PointerType
 from kinst.core.errors import DError, KinstError
 from kinst.core.probe import ProbePattern
 from kinst.dlang import tree, typed
-from kinst.dlang.convert import cast, same
+from kinst.dlang.convert import cast
 from kinst.dlang.scope import Scope
 from kinst.dlang.typenames import is_bool
 
@@ -35,26 +35,27 @@ def read(node: tree.Index, scope: Scope, check: Check) -> typed.Expr:
     if not scope.patterns:
         message = "args[ ] may not be referenced outside of a probe clause"
         raise DError(message, span, "D_ARGS_NONE")
-    found: DType | None = None
-    for pattern in scope.patterns:
-        type_ = _type_of(pattern, index.value, node, scope)
-        if found is not None and not same(found, type_):
-            message = (
-                f"args[{index.value}] is {found} in one probe of the clause and {type_} in"
-                f" {pattern}"
-            )
-            raise DError(message, span, "D_ARGS_MULTI", "write a clause for each")
-        found = type_
-    assert found is not None
+    # The parser makes a clause of each description; several stand for places of one probe.
+    found = _type_of(scope.patterns[0], index.value, node, scope)
     value: typed.Expr = typed.Builtin(INT64, span, f"arg{index.value}")
     # Of a bool only the low byte is passed (System V psABI).
     value = cast(value, UINT8) if is_bool(found) else value
     return cast(value, found)
 
 
+def _nothing(pattern: ProbePattern) -> Sequence[DType] | None:
+    return ()
+
+
+def _has_none(pattern: ProbePattern) -> bool:
+    """Whether a description means probes without arguments, whatever the kernel is."""
+    own = pattern.name in ("BEGIN", "END", "ERROR") and not pattern.function
+    return pattern.provider == "kinst" or (own and pattern.provider in ("", "dtrace"))
+
+
 def _type_of(pattern: ProbePattern, index: int, node: tree.Index, scope: Scope) -> DType:
     """The type of one argument of the probes that a description means."""
-    known = scope.environment.arguments
+    known = _nothing if _has_none(pattern) else scope.environment.arguments
     try:
         types = known(pattern) if known is not None else None
     except KinstError as error:

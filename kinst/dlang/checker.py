@@ -48,6 +48,7 @@ def _clauses(
     clauses: list[typed.Clause] = []
     scope.types.check = partial(check_expression, scope=scope)
     for item in program.items:
+        scope.patterns = ()
         if isinstance(item, tree.Declaration):
             declare(item, scope, check_expression)
         elif isinstance(item, tree.TypeDeclaration):

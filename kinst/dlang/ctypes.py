@@ -217,6 +217,9 @@ class Types:
             if not field.name and not isinstance(type_, StructType):
                 message = "member declaration requires a name"
                 raise DError(message, field.span, "D_DECL_MNAME")
+            if field.name and layout.has(field.name):
+                message = f"member name redeclared: {field.name}"
+                raise DError(message, field.span, "D_DECL_MNAME")
             layout.add(field.name, type_)
             return
         width = self._constant(field.width)
@@ -286,6 +289,9 @@ class _Layout:
         self._bit = 0
         self._end = 0
         self._align = 1
+
+    def has(self, name: str) -> bool:
+        return any(member.name == name for member in self.members)
 
     def add(self, name: str, type_: DType) -> None:
         align = alignment(type_)

@@ -19,11 +19,13 @@ from kinst.dlang import (
     inlines,
     members,
     speculation,
+    stores,
     translators,
     tree,
     typed,
     variables,
 )
+from kinst.dlang.constants import CONSTANTS
 from kinst.dlang.convert import (
     cast,
     constant,
@@ -69,6 +71,8 @@ def _name(node: tree.Name, scope: Scope) -> typed.Expr:
         return typed.Builtin(type_, node.span, node.name)
     if node.name in scope.environment.registers:
         return constant(scope.environment.registers[node.name], INT, node.span)
+    if node.name in CONSTANTS:
+        return constant(CONSTANTS[node.name], INT, node.span)
     if node.name == "NULL":
         return constant(0, PointerType(VoidType()), node.span)
     scope.refuse_builtin(node.name, node.span, "scalar")
@@ -192,9 +196,13 @@ def _member(node: tree.Member, scope: Scope) -> typed.Expr:
 
 def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
     if node.op in ("++", "--"):
-        return variables.step(node, scope, check, post=False)
+        return _step(node, scope, post=False)
     if node.op == "&":
         return _address_of(node, scope)
+    array = variables.array_named(node.operand, scope) if node.op == "sizeof" else None
+    if array is not None:
+        size = size_of(array.type, scope.environment.strsize) * array.length
+        return _sizeof(size, node.span)
     operand = check(node.operand, scope)
     span, type_ = node.span, operand.type
     if node.op == "*":
@@ -259,13 +267,19 @@ def _sizeof_type(node: tree.SizeofType, scope: Scope) -> typed.Expr:
 
 
 def _postfix(node: tree.Postfix, scope: Scope) -> typed.Expr:
-    return variables.step(node, scope, check, post=True)
+    return _step(node, scope, post=True)
+
+
+def _step(node: tree.Prefix | tree.Postfix, scope: Scope, *, post: bool) -> typed.Expr:
+    change = stores.step if stores.is_memory(node.operand, scope) else variables.step
+    return change(node, scope, check, post=post)
 
 
 def _assignment(node: tree.Assignment, scope: Scope) -> typed.Expr:
     if isinstance(node.left, tree.Aggregation):
         return _aggregation(node.left, scope)
-    return variables.assignment(node, scope, check)
+    change = stores.assignment if stores.is_memory(node.left, scope) else variables.assignment
+    return change(node, scope, check)
 
 
 def _infix(node: tree.Infix, scope: Scope) -> typed.Expr:

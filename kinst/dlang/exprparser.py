@@ -36,6 +36,7 @@ class ExpressionParser(TypeParser):
     def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
         super().__init__(lexer, knows_type)
         self.in_predicate = False
+        self.args_used = False  # in the clause so far
         self._open: list[str] = []
         self._variables: set[str] = set()  # names that look like types but are assigned to
 
@@ -208,6 +209,7 @@ class ExpressionParser(TypeParser):
             return self._offsetof()
         if token.text in KEYWORDS:
             raise self.unexpected(f"{token.text} is a reserved word")
+        self.args_used = self.args_used or token.text == "args"
         self.advance()
         if (token.text in TYPEDEFS or token.text in self.typedefs) and (
             token.text not in self._variables

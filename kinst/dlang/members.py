@@ -153,6 +153,8 @@ def _address(place: typed.Expr, span: Span) -> typed.Expr:
         return typed.Conditional(pointer, place.span, place.condition, *sides)
     if isinstance(place, typed.Comma):
         return typed.Comma(pointer, place.span, place.left, _address(place.right, span))
+    if isinstance(place, typed.GlobalRead | typed.KeyedRead):
+        return typed.Cast(pointer, place.span, place)  # a structure's value is its address
     message = f"members of a value of type {place.type} cannot be read"
     raise DError(message, span, "D_UNKNOWN", "use a pointer to it")
 

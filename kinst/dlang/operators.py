@@ -5,7 +5,16 @@ Every DError has libdtrace's tag and, up to line breaks, its words.
 
 from __future__ import annotations
 
-from kinst.core.dtypes import INT, LONG, DType, IntType, PointerType, StringType, VoidType
+from kinst.core.dtypes import (
+    INT,
+    LONG,
+    DType,
+    IntType,
+    PointerType,
+    StringType,
+    StructType,
+    VoidType,
+)
 from kinst.core.errors import DError, Span
 from kinst.dlang import typed
 from kinst.dlang.convert import (
@@ -71,6 +80,8 @@ def converted(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Exp
             compatible = is_zero(value)
         if compatible:
             return cast(value, type_)
+    if isinstance(type_, StructType) and op == "=" and same(type_, value.type):
+        return value
     raise incompatible(type_, op, value.type, span)
 
 

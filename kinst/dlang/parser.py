@@ -291,6 +291,7 @@ class _ProgramParser(ExpressionParser):
 
     def _clause(self, head: Token) -> int:
         """One clause; returns the offset behind it."""
+        self.args_used = False
         descriptions = [self._description(head)]
         last = head
         following = self.lexer.head(head.end)
@@ -318,11 +319,14 @@ class _ProgramParser(ExpressionParser):
         self._take_controls()
         span = descriptions[0].span
         plain = tuple(s for s in statements if not isinstance(s, tree.If))
-        if len(plain) == len(statements):
-            self._items.append(tree.Clause(span, tuple(descriptions), predicate, plain))
-        else:
-            clause = tree.Clause(span, tuple(descriptions), predicate, ())
-            self._items += split(clause, statements)
+        # The types of args[] are those of one description, as libdtrace compiles each for itself.
+        each = [(d,) for d in descriptions] if self.args_used else [tuple(descriptions)]
+        for some in each:
+            clause = tree.Clause(span, some, predicate, plain)
+            if len(plain) == len(statements):
+                self._items.append(clause)
+            else:
+                self._items += split(replace(clause, statements=()), statements)
         return end
 
     def _predicate(self, slash: Token) -> tuple[tree.Expr, Token]:

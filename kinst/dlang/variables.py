@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kinst.core.dtypes import INT64, DType, IntType, PointerType, StringType, VoidType
 from kinst.core.errors import DError, Span
 from kinst.dlang import builtins, tree, typed
+from kinst.dlang.constants import CONSTANTS
 from kinst.dlang.convert import (
     cast,
     common,
@@ -65,6 +66,7 @@ def _is_taken(name: str, scope: Scope) -> bool:
         or name in scope.environment.registers
         or name in scope.inlines
         or name in scope.bound
+        or (name in CONSTANTS and name not in scope.variables)
         or "`" in name
     )
 
@@ -85,6 +87,13 @@ def place_of(node: tree.Expr, scope: Scope) -> Place | None:
     if keys is not None and variable is not None and not (variable.keys or variable.length):
         return None
     return Place(name, where, keys, node.span)
+
+
+def array_named(node: tree.Expr, scope: Scope) -> typed.Variable | None:
+    """The scalar array that a node names as a whole."""
+    place = place_of(node, scope)
+    found = scope.variables.get(place.name) if place is not None and place.keys is None else None
+    return found if found is not None and found.length else None
 
 
 def read(place: Place, scope: Scope, check: Check) -> typed.Expr:
@@ -209,8 +218,7 @@ def place_to_change(node: tree.Expr, op: str, scope: Scope, check: Check) -> Pla
         scope.refuse_builtin(node.name, node.span, "scalar")
     else:
         check(node, scope)
-        element = isinstance(node, tree.Index)
-        if not element and not (isinstance(node, tree.Prefix) and node.op == "*"):
+        if not isinstance(node, tree.Index):
             message = f"operator {op} requires modifiable lvalue as an operand"
             raise DError(message, node.span, "D_OP_LVAL")
     message = f"operator {op} can only be applied to a writable variable"
@@ -266,7 +274,7 @@ def assignment(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
         value = check(node.right, scope)
         if node.op != "=":
             old = _old(place, variable, keys)
-            value = _operation(node.op, old, value, span)
+            value = compound(node.op, old, value, span)
         return _stored(place, variable, keys, assigned(value, variable.type, node.op, span), span)
     scope.begin_assignment(place.name)
     if node.op != "=":
@@ -308,7 +316,7 @@ def _stored(
     return typed.KeyedAssign(variable.type, span, variable, keys, value)
 
 
-def _operation(op: str, old: typed.Expr, value: typed.Expr, span: Span) -> typed.Expr:
+def compound(op: str, old: typed.Expr, value: typed.Expr, span: Span) -> typed.Expr:
     """The new value of `old op value`, op being a compound assignment."""
     if op in ("+=", "-="):
         if is_string(old.type) or is_string(value.type):

@@ -73,7 +73,7 @@ ERRORS = [
     ("sizeof(struct no)", "D_SIZEOF_TYPE", "unknown size"),
     ("*(void *)0", "D_DEREF_VOID", "cannot dereference pointer to void"),
     ("`nothing", "D_IDENT_UNDEF", "Unknown symbol name"),
-    ("args[0]", "D_ARGS_MULTI", "unstable set of probes"),
+    ("args[0]", "D_ARGS_IDX", "index 0 is out of range for"),
     ("args[0, 1]", "D_PROTO_LEN", "2 args passed, 1 expected"),
     ("args[pid]", "D_PROTO_ARG", "integer constant"),
 ]

@@ -1,0 +1,98 @@
+"""Assignments to memory: *p = x, p->m = x, p[i] = x, v.m = x, and ++ and -- of the same.
+
+Every DError has libdtrace's tag and, up to line breaks, its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kinst.core.dtypes import ArrayType, FunctionType, PointerType, StructType
+from kinst.core.errors import DError
+from kinst.dlang import inlines, members, tree, typed
+from kinst.dlang.convert import constant, is_scalar, is_void_pointer, size_of
+from kinst.dlang.operators import converted
+from kinst.dlang.scope import Scope
+from kinst.dlang.typed_store import Before, Store
+from kinst.dlang.variables import compound, place_of
+
+Check = Callable[[tree.Expr, Scope], typed.Expr]
+_ARRAYS = ("regs", "args", "uregs")  # whose elements are no memory
+
+
+def is_memory(node: tree.Expr, scope: Scope) -> bool:
+    """Whether an operand that is to be changed names memory, and not a variable as a whole."""
+    if place_of(node, scope) is not None:
+        return False
+    if isinstance(node, tree.Prefix):
+        return node.op == "*"
+    if isinstance(node, tree.Index):
+        base = node.base
+        named = isinstance(base, tree.Name) and base.name in _ARRAYS
+        return not named and not isinstance(base, tree.Aggregation) and not inlines.is_array(
+            base, scope
+        )  # fmt: skip
+    return isinstance(node, tree.Member)
+
+
+def _place(node: tree.Expr, op: str, scope: Scope, check: Check) -> typed.Load | typed.BitField:
+    """What is stored to.  Raises DError D_OP_LVAL and those of expressions."""
+    found = members.string_place(check(node, scope))
+    fixed = isinstance(found.type, ArrayType | FunctionType)
+    if fixed or not isinstance(found, typed.Load | typed.BitField):
+        message = f"operator {op} requires modifiable lvalue as an operand"
+        raise DError(message, node.span, "D_OP_LVAL")
+    return found
+
+
+def _variable(address: typed.Expr) -> typed.Expr | None:
+    """The read of a structure variable that an address is made of; None for all others."""
+    while True:
+        if isinstance(address.type, StructType):
+            return address
+        if isinstance(address, typed.Cast):
+            address = address.operand
+        elif isinstance(address, typed.Binary):
+            address = address.left
+        else:
+            return None
+
+
+def _store(
+    node: tree.Expr,
+    found: typed.Load | typed.BitField,
+    value: typed.Expr,
+    post: bool,
+) -> typed.Expr:
+    bit, bits = (found.bit, found.bits) if isinstance(found, typed.BitField) else (0, 0)
+    root = _variable(found.address)
+    variable = root.variable if isinstance(root, typed.GlobalRead | typed.KeyedRead) else None
+    if variable is not None and variable.is_dynamic:
+        message = f"members of {variable.name} cannot be assigned one by one"
+        raise DError(message, node.span, "D_UNKNOWN", "assign a whole structure")
+    return Store(found.type, node.span, found.address, value, bit, bits, post, variable)
+
+
+def assignment(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
+    """place = value and place op= value; of the latter the place's address is computed once."""
+    found = _place(node.left, node.op, scope, check)
+    value = check(node.right, scope)
+    if node.op != "=":
+        value = compound(node.op, Before(found.type, node.left.span), value, node.span)
+    return _store(node, found, converted(value, found.type, node.op, node.span), False)
+
+
+def step(node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: bool) -> typed.Expr:
+    """++ and --.  Raises DError D_OP_SCALAR, D_OP_VFPTR."""
+    found = _place(node.operand, node.op, scope, check)
+    type_, span = found.type, node.span
+    if not is_scalar(type_):
+        message = f"operator {node.op} requires operand of scalar type"
+        raise DError(message, span, "D_OP_SCALAR")
+    if is_void_pointer(type_):
+        message = f"operator {node.op} requires an operand of known size"
+        raise DError(message, span, "D_OP_VFPTR")
+    by = size_of(type_.to, scope.environment.strsize) if isinstance(type_, PointerType) else 1
+    old = Before(type_, node.operand.span)
+    number = constant(by if node.op == "++" else -by, type_, span)
+    return _store(node, found, typed.Binary(type_, span, "+", old, number), post)
