@@ -1,7 +1,8 @@
 # kinst: make trace shows it at work, make test checks it.  The first run of either sets up.
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
-PYTEST := $(PYTHON) -m pytest --durations=10 -o faulthandler_timeout=180
+# Two at once: while one test waits for a guest another can run.
+PYTEST := $(PYTHON) -m pytest -n 2 --dist loadfile --durations=15 -o faulthandler_timeout=300
 
 .PHONY: help setup setup-test trace test test-unit test-all lint bench lock clean
 

@@ -8,7 +8,6 @@ import random
 import re
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -287,8 +286,9 @@ def test_dwz_partial_units(tmp_path: Path, libdw: Callable[[Path], dict[str, lis
     assert {copy.caller for copy in index.copies("both")} == {"one", "two"}
 
 
-def test_a_lookup_is_fast_and_small(prepared: Prepared, kernel: Index, tmp_path: Path) -> None:
-    """A new process, index present: the best of five in 0.15 s, 150 MB, and without numba."""
+def test_a_lookup_is_small(prepared: Prepared, kernel: Index, tmp_path: Path) -> None:
+    """A new process, index present: less than 150 MB, and neither numba nor numpy is imported,
+    which would take longer than the lookup (bench/inline_lookup.py has the times)."""
     code = (
         "import sys, pathlib\n"
         "from kinst.image.dwarf import open_index\n"
@@ -301,10 +301,5 @@ def test_a_lookup_is_fast_and_small(prepared: Prepared, kernel: Index, tmp_path:
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     open_index(prepared.debug, tmp_path)
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-        times.append(time.perf_counter() - start)
-        assert int(done.stdout) < 150_000
-    assert min(times) < 0.15, times
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert int(done.stdout) < 150_000
