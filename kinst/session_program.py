@@ -27,6 +27,7 @@ from kinst.dlang.api import (
 from kinst.dlang.options import Options, parse_size
 from kinst.dlang.subroutines import destructive_calls
 from kinst.patch.ways import checked_way
+from kinst.providers import load_all
 from kinst.providers.fbt import argument_types
 from kinst.session_cpp import preprocess
 from kinst.session_request import ProgramText, Request
@@ -161,6 +162,7 @@ def _checked(
         arguments=partial(argument_types, types=types) if types is not None else None,
         stackframes=options.stackframes,
         ustackframes=options.ustackframes,
+        providers=frozenset(load_all()),
     )
     program = compile_programs([provisional(p, _local_type(types)) for p in programs], environment)
     _check_destructive(program, options)

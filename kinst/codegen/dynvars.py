@@ -61,6 +61,19 @@ def call_obtain(firing: Firing, layout: DynamicLayout, key: Value) -> Value:
     return firing.code.call(helper, (key, firing.state))
 
 
+def release(firing: Firing, layout: DynamicLayout, entry: Value) -> None:
+    """Free an entry of the thread's own variable that this firing has found."""
+    code, machine = firing.code, firing.unit.machine
+    table = machine.address(machine.scratch.dynamic + layout.area)
+    offset = code.op("sub", entry, table)
+    bucket = code.op("udiv", offset, layout.stride)
+    line = code.op("mul", bucket, layout.stride)
+    within = code.op("sub", code.op("sub", offset, line), DYNAMIC_LINE)
+    tag = code.add(code.op("mul", code.op("udiv", within, layout.entry_size), 8), 8)
+    place = code.op("add", code.add(line, table), tag)
+    code.store_atomic(const(0), place, "release")
+
+
 def call_remove(firing: Firing, layout: DynamicLayout, key: Value) -> None:
     """Free the entry with this key, if there is one."""
     helper = firing.unit.helper(f"remove_{layout.index}", partial(_write_remove, layout))
@@ -93,9 +106,11 @@ class _Table:
         base = machine.address(machine.scratch.dynamic + self.layout.area)
         return self.code.add(self.code.op("mul", bucket, self.layout.stride), base)
 
-    def entry(self, line: Value, at: Value) -> Value:
+    def entry(self, line: Value, at: Value | int) -> Value:
         """Address of the entry whose tag is `at` bytes into the line."""
         size = self.layout.entry_size
+        if isinstance(at, int):
+            return self.code.add(line, DYNAMIC_LINE + (at // 8 - 1) * size)
         offset = self.code.op("mul", self.code.op("lshr", at, 3), size)
         return self.code.add(self.code.op("add", line, offset), DYNAMIC_LINE - size)
 
@@ -154,7 +169,7 @@ class _Table:
     def walk(
         self,
         first: Value,
-        each: Callable[[Value, Value, Value, str], None],
+        each: Callable[[Value, Value | int, Value, str], None],
         behind: Callable[[Value, str], None],
         end: str,
     ) -> None:
@@ -164,25 +179,21 @@ class _Table:
         one behind a bucket's last tag.
         """
         code = self.code
-        bucket, step, line, at = (code.local(64) for _ in range(4))
-        labels = (code.fresh(n) for n in ("line", "tag", "next", "behind", "further"))
-        line_label, tag_label, next_label, behind_label, further_label = labels
+        bucket, step = code.local(64), code.local(64)
+        line_label, further_label = code.fresh("line"), code.fresh("further")
         code.set(bucket, first)
         code.set(step, const(0))
         code.jump(line_label)
         code.block(line_label)
-        code.set(line, self.line(code.get(bucket)))
-        code.set(at, const(8))
-        code.jump(tag_label)
-        code.block(tag_label)
-        here, place = code.get(line), code.get(at)
-        each(here, place, code.load_atomic(code.op("add", here, place)), next_label)
-        code.block(next_label)
-        following = code.add(code.get(at), 8)
-        code.set(at, following)
-        code.branch(code.icmp("ult", following, DYNAMIC_LINE), tag_label, behind_label)
-        code.block(behind_label)
-        behind(code.get(line), further_label)
+        line = self.line(code.get(bucket))
+        if self.layout.key_words <= _UNROLLED:
+            for at in range(8, DYNAMIC_LINE, 8):
+                following = code.fresh("next")
+                each(line, at, code.load_atomic(code.add(line, at)), following)
+                code.block(following)
+        else:
+            self._tags(line, each)
+        behind(line, further_label)
         code.block(further_label)
         done = code.add(code.get(step), 1)
         code.set(step, done)
@@ -191,19 +202,40 @@ class _Table:
         code.set(bucket, code.select(last, const(0), beyond))
         code.branch(code.icmp("ult", done, self.steps), line_label, end)
 
+    def _tags(self, line: Value, each: Callable[[Value, Value | int, Value, str], None]) -> None:
+        """Loop over the tags of a bucket: with long keys the code of each is too much to repeat."""
+        code = self.code
+        at = code.local(64)
+        tag_label, next_label, end = (code.fresh(n) for n in ("tag", "next", "behind"))
+        code.set(at, const(8))
+        code.jump(tag_label)
+        code.block(tag_label)
+        here = code.get(at)
+        each(line, here, code.load_atomic(code.op("add", line, here)), next_label)
+        code.block(next_label)
+        following = code.add(code.get(at), 8)
+        code.set(at, following)
+        code.branch(code.icmp("ult", following, DYNAMIC_LINE), tag_label, end)
+        code.block(end)
+
+    def place(self, line: Value, at: Value | int) -> Value:
+        """Address of the tag that is `at` bytes into the line."""
+        code = self.code
+        return code.add(line, at) if isinstance(at, int) else code.op("add", line, at)
+
     def search(self, tag: Value, first: Value, missing: str) -> tuple[Value, Value]:
         """(address of the tag, of the entry) with the key; else control goes to `missing`."""
         code = self.code
         found = code.fresh("found")
         places, entries = code.local(64), code.local(64)
 
-        def each(line: Value, at: Value, there: Value, following: str) -> None:
+        def each(line: Value, at: Value | int, there: Value, following: str) -> None:
             same = code.fresh("match")
             code.branch(code.icmp("eq", there, tag), same, following)
             code.block(same)
             code.fence("acquire")
             entry = self.entry(line, at)
-            code.set(places, code.op("add", line, at))
+            code.set(places, self.place(line, at))
             code.set(entries, entry)
             self.compare(entry, found, following)
 
@@ -296,11 +328,11 @@ def _claim(table: _Table, tag: Value, first: Value, seen: Local) -> tuple[Value,
     busy = code.op("xor", tag, DYNAMIC_LIVE ^ DYNAMIC_BUSY)
     places, entries = code.local(64), code.local(64)
 
-    def each(line: Value, at: Value, there: Value, following: str) -> None:
+    def each(line: Value, at: Value | int, there: Value, following: str) -> None:
         free, taken = code.fresh("free"), code.fresh("taken")
         code.branch(code.icmp("eq", there, 0), free, taken)
         code.block(free)
-        place = code.op("add", line, at)
+        place = table.place(line, at)
         code.set(places, place)
         code.set(entries, table.entry(line, at))
         code.branch(code.exchange_if(place, const(0), busy), "claimed", following)

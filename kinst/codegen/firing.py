@@ -86,8 +86,9 @@ class Firing:
     in_error: the clause is dtrace:::ERROR's, whose arguments are in the state page.
     text_at: bytes of working memory in use by the strings of this action.
     locals: variables of the firing, by name; each is 0 when the firing begins.
-    this: the clause-local variables that are not in memory, by index.  old: what OldValue is,
-    innermost last.
+    this: the clause-local variables that are not in memory, by index.
+    entries: where the thread's own variables were found in this firing, 0 for not yet, by index.
+    old: what OldValue is, innermost last.
     """
 
     unit: Unit
@@ -106,6 +107,7 @@ class Firing:
     record_size: int = 0  # of the clause
     kept: Local | None = None  # after speculate(): 0 when the record is to be forgotten
     this: dict[int, Local] = field(default_factory=dict)
+    entries: dict[int, Local] = field(default_factory=dict)
     old: list[Lowered] = field(default_factory=list)
 
     def scaled(self, area: int, size: int) -> Value:

@@ -159,6 +159,8 @@ def _write_fault(firing: Firing, following: str, error: Function | None) -> None
     else:
         args = (firing.frame, firing.cpu, number, kind, value, code.get(firing.time))
         code.set(firing.time, code.call(error, args))
+        for found in firing.entries.values():  # its clauses may have freed them
+            code.set(found, const(0))
     code.jump(following)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kinst.codegen.access import read_access
-from kinst.codegen.dynvars import call_find, call_obtain, call_remove
+from kinst.codegen.dynvars import call_find, call_obtain, call_remove, release
 from kinst.codegen.fields import size_of, up
 from kinst.codegen.firing import TEMP_KEYS, Firing, Lowered, Text, Unit
 from kinst.codegen.lower_builtins import bits_of, context_word
@@ -230,6 +230,63 @@ def thread_key(firing: Firing) -> Value:
     return code.op("xor", code.op("xor", thread, number), level)
 
 
+def _thread(firing: Firing) -> Value:
+    """thread_key(), made once in a firing."""
+    code = firing.code
+    kept = firing.local("thread")
+    make, made = code.fresh("thread"), code.fresh("known")
+    code.branch(code.icmp("eq", code.get(kept), 0), make, made)
+    code.block(make)
+    code.set(kept, thread_key(firing))
+    code.jump(made)
+    code.block(made)
+    return code.get(kept)
+
+
+def _kept(firing: Firing, variable: typed.Variable) -> Local | None:
+    """Where the firing keeps the entry that it has found, which is nobody else's: of self->x."""
+    if variable.scope != "self" or variable.keys or variable.length:
+        return None
+    if variable.index not in firing.entries:
+        firing.entries[variable.index] = firing.code.local(64)
+    return firing.entries[variable.index]
+
+
+def _find(
+    firing: Firing,
+    variable: typed.Variable,
+    keys: Sequence[Lowered],
+    call: Callable[[Firing, DynamicLayout, Value], Value],
+) -> Value:
+    """Address of the entry, or 0: by call_find or call_obtain where it is not known."""
+    code, layout, kept = firing.code, _layout(firing, variable), _kept(firing, variable)
+    if kept is None:
+        return call(firing, layout, _key(firing, variable, layout, keys))
+    search, known = code.fresh("search"), code.fresh("known")
+    code.branch(code.icmp("eq", code.get(kept), 0), search, known)
+    code.block(search)
+    code.set(kept, call(firing, layout, _key(firing, variable, layout, keys)))
+    code.jump(known)
+    code.block(known)
+    return code.get(kept)
+
+
+def _remove(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> None:
+    """Free the entry, if there is one."""
+    code, layout, kept = firing.code, _layout(firing, variable), _kept(firing, variable)
+    if kept is None:
+        call_remove(firing, layout, _key(firing, variable, layout, keys))
+        return
+    entry = _find(firing, variable, keys, call_find)
+    free, gone = code.fresh("release"), code.fresh("gone")
+    code.branch(code.icmp("eq", entry, 0), gone, free)
+    code.block(free)
+    release(firing, layout, entry)
+    code.set(kept, const(0))
+    code.jump(gone)
+    code.block(gone)
+
+
 def _layout(firing: Firing, variable: typed.Variable) -> DynamicLayout:
     return next(d for d in firing.unit.layout.dynamic if d.index == variable.index)
 
@@ -241,7 +298,7 @@ def _key(
     code = firing.code
     if variable.length:
         _checked_index(firing, variable, keys, const(0))
-    values = [thread_key(firing), *keys] if variable.scope == "self" else list(keys)
+    values = [_thread(firing), *keys] if variable.scope == "self" else list(keys)
     if layout.key_words == 1 and len(values) == 1 and isinstance(values[0], Value):
         return code.convert(values[0], 64, signed=False)
     room = code.add(firing.temp(), TEMP_KEYS)
@@ -261,7 +318,7 @@ def _key(
 def _read_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Lowered:
     code = firing.code
     layout = _layout(firing, variable)
-    entry = call_find(firing, layout, _key(firing, variable, layout, keys))
+    entry = _find(firing, variable, keys, call_find)
     place = code.add(entry, layout.value.offset)
     missing = code.icmp("eq", entry, 0)
     if isinstance(variable.type, StringType):
@@ -287,7 +344,6 @@ def _store_dynamic(
     """A scalar 0 and a string that is NULL free; what finds no room is lost and counted."""
     code = firing.code
     layout = _layout(firing, variable)
-    key = _key(firing, variable, layout, keys)
     end = code.fresh("stored")
     decides = value.address if isinstance(value, Text) else value
     struct = isinstance(variable.type, StructType)
@@ -295,10 +351,10 @@ def _store_dynamic(
         store, free = code.fresh("store"), code.fresh("free")
         code.branch(code.icmp("eq", decides, 0), free, store)
         code.block(free)
-        call_remove(firing, layout, key)
+        _remove(firing, variable, keys)
         code.jump(end)
         code.block(store)
-    entry = call_obtain(firing, layout, key)
+    entry = _find(firing, variable, keys, call_obtain)
     kept = code.fresh("kept")
     code.branch(code.icmp("eq", entry, 0), end, kept, likely=False)
     code.block(kept)
@@ -320,8 +376,7 @@ def _step_dynamic(
     code = firing.code
     bits = bits_of(variable.type)
     layout = _layout(firing, variable)
-    key = _key(firing, variable, layout, keys)
-    entry = call_obtain(firing, layout, key)
+    entry = _find(firing, variable, keys, call_obtain)
     before = code.at
     there, free, end = (code.fresh(n) for n in ("there", "free", "stepped"))
     code.branch(code.icmp("eq", entry, 0), end, there, likely=False)
@@ -334,10 +389,11 @@ def _step_dynamic(
         code.store(code.op("add", old, const(by, bits)), place)
     code.branch(code.icmp("eq", old, const(-by, bits)), free, end, likely=False)
     code.block(free)
-    call_remove(firing, layout, key)
+    _remove(firing, variable, keys)
+    freed = code.at
     code.jump(end)
     code.block(end)
-    return code.phi(bits, [(const(0, bits), before), (old, there), (old, free)])
+    return code.phi(bits, [(const(0, bits), before), (old, there), (old, freed)])
 
 
 # All of them.
@@ -359,8 +415,7 @@ def _read(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> 
 def _free(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Text:
     """0 or NULL assigned to a string."""
     if variable.is_dynamic:
-        layout = _layout(firing, variable)
-        call_remove(firing, layout, _key(firing, variable, layout, keys))
+        _remove(firing, variable, keys)
     else:
         _mark(firing, variable, _address(firing, variable, keys), const(1, 8))
     return Text(const(0), 1, nullable=True)

@@ -84,9 +84,7 @@ VARIABLES_ABSENT = {
     "jid": _NO_ZONES,
     "zonename": _NO_ZONES,
 }
-VARIABLES_NOT_YET = words(
-    "curcpu curlwpsinfo curpsinfo errno inet ipl jid jailname locals zonename"
-)
+VARIABLES_NOT_YET = words("curcpu errno inet ipl jid jailname locals zonename")
 
 
 @dataclass(frozen=True, slots=True)

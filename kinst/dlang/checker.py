@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from kinst.core.errors import DError
-from kinst.dlang import translators, tree, typed
+from kinst.dlang import library, translators, tree, typed
 from kinst.dlang.actions import statement
 from kinst.dlang.aggregates import Aggregations
 from kinst.dlang.convert import is_scalar
@@ -13,6 +13,7 @@ from kinst.dlang.declarations import declare
 from kinst.dlang.expressions import check as check_expression
 from kinst.dlang.height import check_height
 from kinst.dlang.inlines import define
+from kinst.dlang.pragmas import check_pragma
 from kinst.dlang.scope import Environment, Scope
 from kinst.dlang.speculations import check_order
 
@@ -47,6 +48,7 @@ def _clauses(
 ) -> tuple[tuple[typed.Clause, ...], Scope]:
     clauses: list[typed.Clause] = []
     scope.types.check = partial(check_expression, scope=scope)
+    library.use(program, scope, check_expression)
     for item in program.items:
         scope.patterns = ()
         if isinstance(item, tree.Declaration):
@@ -57,8 +59,13 @@ def _clauses(
             define(item, scope, check_expression)
         elif isinstance(item, tree.Translator):
             translators.define(item, scope, check_expression)
+        elif isinstance(item, tree.Pragma) and item.kind == "depends_on":
+            check_pragma(item, scope)
         elif isinstance(item, tree.Clause):
             clauses.append(_clause(item, len(clauses), scope, aggregations))
+    for item in program.items:
+        if isinstance(item, tree.Pragma) and item.kind != "depends_on":
+            check_pragma(item, scope)
     return tuple(clauses), scope
 
 

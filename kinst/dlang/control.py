@@ -7,18 +7,18 @@ import re
 
 from kinst.core.errors import DError, KinstError, Span
 from kinst.dlang.options import OWN_NAMES, Options
+from kinst.dlang.pragmas import KINDS, read_pragma
 from kinst.dlang.source import LINE_MARKER
-from kinst.dlang.tree import Option
+from kinst.dlang.tree import Option, Pragma
 
 _WORD = re.compile(r'"[^"]*"|[^\s"]+')
-_NOT_YET = ("attributes", "binding", "depends_on")
 
 
-def read_control_line(text: str, span: Span) -> Option | None:
-    """An option, or None for a line that has no effect.
+def read_control_line(text: str, span: Span) -> Option | Pragma | None:
+    """An option, a pragma, or None for a line that has no effect.
 
     text: from the # to the end of the line.  Raises DError D_PRAGCTL_INVAL, D_PRAGERR,
-    D_PRAGMA_INVAL, D_PRAGMA_MALFORM, D_PRAGMA_OPTSET, D_UNKNOWN.
+    D_PRAGMA_INVAL, D_PRAGMA_MALFORM, D_PRAGMA_OPTSET.
     """
     words = _WORD.findall(text[1:])
     if not words:
@@ -36,15 +36,15 @@ def read_control_line(text: str, span: Span) -> Option | None:
     if words[0] == "line" or words[0].isdigit():
         if LINE_MARKER.match(text):
             return None  # Source has seen it
-        raise DError("malformed #line directive", span, "D_PRAGCTL_INVAL", '#line 5 "file"')
+        raise DError("malformed #line directive", span, "D_PRAGMA_MALFORM", '#line 5 "file"')
     raise DError(f"invalid control directive: #{words[0]}", span, "D_PRAGCTL_INVAL")
 
 
-def _d_pragma(words: list[str], span: Span) -> Option | None:
+def _d_pragma(words: list[str], span: Span) -> Option | Pragma | None:
     if not words:
         return None
-    if words[0] in _NOT_YET:
-        raise DError(f"#pragma D {words[0]} is not supported yet", span, "D_UNKNOWN")
+    if words[0] in KINDS:
+        return read_pragma(words[0], words[1:], span)
     if words[0] != "option":
         raise DError(f"invalid D pragma: {words[0]}", span, "D_PRAGMA_INVAL")
     if len(words) < 2 or words[1].startswith('"'):

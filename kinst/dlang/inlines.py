@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from kinst.core.dtypes import DType, VoidType
 from kinst.core.errors import DError, Span
@@ -67,7 +68,8 @@ def value(node: tree.Expr, use: tree.Index | None, scope: Scope, check: Check) -
         if inline.parameters is not None:
             message = f"associative array '{node.name}' may not be referenced as scalar"
             raise DError(message, node.span, "D_IDENT_BADREF")
-        return _expand(inline, {}, node.span, scope, check)
+        found = _expand(inline, {}, node.span, scope, check)
+        return replace(found, span=node.span) if isinstance(found, Translation) else found
     parameters = inline.parameters or ()
     given = use.arguments
     if len(given) != len(parameters):

@@ -114,7 +114,7 @@ class _ProgramParser(ExpressionParser):
             option = read_control_line(text, self.source.span(start, start + len(text)))
             if option is not None:
                 self._items.append(option)
-                if option.name == "defaultargs":
+                if isinstance(option, tree.Option) and option.name == "defaultargs":
                     self._use.defaultargs = True
         self._controls_done += len(lines)
 

@@ -21,7 +21,8 @@ class Environment:
     strsize: bytes of a string without a bound of its own (the strsize option).
     types: the types of the traced kernel, None where there is none.
     stackframes, ustackframes: of stack() and ustack() without a number.
-    arguments: the types of args[] by probe description; None for one that is not one probe's."""
+    arguments: the types of args[] by probe description; None for one that is not one probe's.
+    providers: names of all that there are."""
 
     registers: Mapping[str, int] = field(default_factory=dict)
     strsize: int = 256
@@ -29,6 +30,7 @@ class Environment:
     stackframes: int = 20
     ustackframes: int = 100
     arguments: Callable[[ProbePattern], Sequence[DType] | None] | None = None
+    providers: frozenset[str] = frozenset({"dtrace"})
 
 
 class Scope:

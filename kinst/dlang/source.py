@@ -7,7 +7,9 @@ from bisect import bisect_right
 
 from kinst.core.errors import Span
 
-LINE_MARKER = re.compile(r'#[ \t]*(?:line[ \t]+)?([0-9]{1,9})(?:[ \t]+"([^"]*)"[ 0-9]*)?[ \t\r]*$')
+LINE_MARKER = re.compile(
+    r'#[ \t]*(?:(?:pragma[ \t]+)?line[ \t]+)?([0-9]{1,9})(?:[ \t]+"([^"]*)"[ 0-9]*)?[ \t\r]*$'
+)
 
 
 class Source:

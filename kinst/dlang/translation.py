@@ -10,11 +10,13 @@ from kinst.dlang import tree, typed
 
 @dataclass(frozen=True, slots=True)
 class Translator:
-    """source: the type of its parameter.  made: the structure whose members it defines."""
+    """source: the type of its parameter.  made: the structure whose members it defines.
+    lazily: its expressions are checked only where they are used."""
 
     node: tree.Translator
     source: DType
     made: StructType
+    lazily: bool = False
 
 
 @dataclass(frozen=True, slots=True)

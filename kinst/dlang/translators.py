@@ -13,7 +13,7 @@ from typing import NoReturn
 from kinst.core.dtypes import ArrayType, DType, PointerType, StructType, VoidType
 from kinst.core.errors import DError, Span
 from kinst.dlang import inlines, members, tree, typed
-from kinst.dlang.convert import is_string_like, same, to_string
+from kinst.dlang.convert import is_string_like, is_void_pointer, same, to_string
 from kinst.dlang.height import children
 from kinst.dlang.scope import Scope
 from kinst.dlang.translation import Translation, Translator
@@ -43,7 +43,7 @@ def define(node: tree.Translator, scope: Scope, check: Check, *, lazily: bool = 
     if any(same(t.source, source) and same(t.made, made) for t in scope.translators):
         message = f"translator from {source} to {made} has already been declared"
         raise DError(message, node.span, "D_XLATE_REDECL")
-    translator = Translator(node, source, made)
+    translator = Translator(node, source, made, lazily)
     if not lazily:
         sample = _sample(node, source)
         for one in node.members:
@@ -82,6 +82,10 @@ def _given(operand: typed.Expr, type_: DType) -> typed.Expr | None:
     """The operand as a translator's parameter, or None where it is none."""
     if isinstance(type_, StructType):
         return operand if same(operand.type, type_) else None
+    pointers = isinstance(operand.type, PointerType) and isinstance(type_, PointerType)
+    any_pointer = is_void_pointer(operand.type) or is_void_pointer(type_)
+    if pointers and not any_pointer and not same(operand.type, type_):
+        return None
     return inlines.argument(operand, type_)
 
 
@@ -121,6 +125,10 @@ def _value(
     outer, scope.bound = scope.bound, {translator.node.parameter: source}
     try:
         found = check(one.value, scope)
+    except DError as error:
+        if not translator.lazily:
+            raise
+        raise DError(error.message, span, error.tag, error.hint) from error
     finally:
         scope.bound = outer
     made = _as_member(found, wanted.type)

@@ -230,6 +230,14 @@ class Option(Item):
 
 
 @dataclass(frozen=True, slots=True)
+class Pragma(Item):
+    """#pragma D attributes, binding or depends_on (kind); words: the rest, strings in quotes."""
+
+    kind: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Declaration(Item):
     """One variable: type name; scope: "", "self" or "this".
 

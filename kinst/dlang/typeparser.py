@@ -10,7 +10,7 @@ from kinst.core.errors import DError, Span
 from kinst.dlang import tree
 from kinst.dlang.lexer import Lexer, Token
 from kinst.dlang.source import words
-from kinst.dlang.typenames import BASE_WORDS, FLOATS, QUALIFIERS, TAGS, TYPEDEFS
+from kinst.dlang.typenames import BASE_WORDS, FLOATS, LIBRARY_TYPES, QUALIFIERS, TAGS, TYPEDEFS
 
 MAX_DEPTH = 100
 MAX_BODIES = 20  # structures in structures
@@ -68,7 +68,8 @@ class TypeParser:
 
     def names_type(self, name: str) -> bool:
         """Whether a name that is no keyword is that of a type."""
-        return name in TYPEDEFS or name in self.typedefs or self._knows_type(name)
+        known = name in TYPEDEFS or name in LIBRARY_TYPES or name in self.typedefs
+        return known or self._knows_type(name)
 
     def specifiers(self) -> tree.TypeName:
         """A type without stars and declarator: const unsigned long, struct file, foo_t, ..."""

@@ -51,6 +51,8 @@ def _plain(items: list[tree.Item]) -> str:
     item, last = items[0], items[-1]
     if isinstance(item, tree.Option):
         return f"#pragma D option {item.name}{f'={item.value}' if item.value else ''}\n"
+    if isinstance(item, tree.Pragma):
+        return f"#pragma D {' '.join((item.kind, *item.words))}\n"
     if isinstance(item, tree.TypeDeclaration) and not item.name and last is item:
         return f"{_base(item.type)};\n"
     if isinstance(last, tree.Inline):

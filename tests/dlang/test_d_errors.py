@@ -307,7 +307,7 @@ PROGRAMS = [
     ("BEGIN {}\n#pragma D option\n", "D_PRAGMA_MALFORM", 2, 1, "malformed #pragma option"),
     ("#pragma D option a b\nBEGIN {}", "D_PRAGMA_MALFORM", 1, 1, "superfluous arguments"),
     ("#pragma D nope x\nBEGIN {}", "D_PRAGMA_INVAL", 1, 1, "invalid D pragma: nope"),
-    ("#pragma D attributes x\nBEGIN {}", "D_UNKNOWN", 1, 1, "#pragma D attributes is not"),
+    ("#pragma D attributes x\nBEGIN {}", "D_PRAGMA_MALFORM", 1, 1, "malformed #pragma attributes"),
     ("#nope\nBEGIN {}", "D_PRAGCTL_INVAL", 1, 1, "invalid control directive: #nope"),
     ("#error no  way\nBEGIN {}", "D_PRAGERR", 1, 1, "#error: no way"),
     ("BEGIN { @a = count(); }\nEND { @a = sum(1); }", "D_AGG_REDEF", 2, 7, "count( ) : line 1"),

@@ -107,3 +107,88 @@ def test_variables(guest_program: Callable[[str], Path], tmp_path: Path) -> None
     drops = re.findall(r"^dtrace: (\d+) dynamic variable drops?$", done.err, re.M)
     assert drops, done.err
     assert number("kept") + sum(map(int, drops)) == total
+
+
+FREED = r"""
+#pragma D option quiet
+#pragma D option dynvarsize=64k
+#pragma D option strsize=64
+#pragma D depends_on module vmlinux
+struct both { int process; id_t thread; string name; };
+translator struct both < struct task_struct *T > {
+	process = T->tgid;
+	thread = xlate < lwpsinfo_t > (T).pr_lwpid;
+	name = T->comm;
+};
+
+fbt::vfs_read:entry
+/execname == "rounds"/
+{
+	sequence[tid]++;
+	live[tid, sequence[tid]] = 7;
+	@tried = count();
+	@kept = sum(live[tid, sequence[tid]] == 7);
+}
+fbt::vfs_read:return
+/execname == "rounds" && live[tid, sequence[tid]]/
+{
+	live[tid, sequence[tid]] = 0;
+	@freed = count();
+	@after = max(live[tid, sequence[tid]]);
+}
+fbt::vfs_read:entry
+/execname == "rounds" && curpsinfo->pr_pid == pid && curlwpsinfo->pr_lwpid == tid &&
+    curpsinfo->pr_ppid == ppid && curpsinfo->pr_fname == execname && curpsinfo->pr_uid == uid &&
+    curlwpsinfo->pr_onpro == cpu && curlwpsinfo->pr_sname == 'O'/
+{
+	@process = count();
+}
+fbt::vfs_read:entry
+/execname == "rounds" && xlate < struct both > (curthread).process == pid &&
+    xlate < struct both * > (curthread)->thread == tid &&
+    xlate < struct both > (curthread).name == "rounds" &&
+    xlate < psinfo_t > (curthread->real_parent).pr_pid == ppid/
+{
+	@translated = count();
+}
+fbt::vfs_read:entry
+/execname == "rounds"/
+{
+	@files[fds[arg2 == 0 ? -1 : 99].fi_name] = count();
+}
+END
+{
+	printa("tried %@d\n", @tried); printa("kept %@d\n", @kept);
+	printa("freed %@d\n", @freed); printa("after %@d\n", @after);
+	printa("process %@d\n", @process); printa("translated %@d\n", @translated);
+	printa("files %s %@d\n", @files);
+}
+"""
+
+
+def test_freed_elements_and_translators(
+    guest_program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """An array has room for a few thousand elements, of which many more are made and freed; and
+    translated structures say what the built-ins say."""
+    script = tmp_path / "freed.d"
+    script.write_text(FREED)
+    work = guest_script(
+        tmp_path, "work.sh", "dmesg -r; echo ==\nrounds 1000 60 & rounds 1000 60; wait; dmesg -r"
+    )
+    done = kinst("-s", str(script), "-c", "work.sh", copy=[guest_program("rounds"), work]).good()
+    before, after = done.guest.split("==\n", 1)
+    assert "Traceback" not in done.err and warnings(before) == warnings(after), done
+
+    found = {name: int(n) for name, n in re.findall(r"^(\w+) (\d+)$", done.out, re.M)}
+    drops = re.findall(r"^dtrace: (\d+) dynamic variable drops?", done.err, re.M)
+    lost = sum(map(int, drops))
+    assert found["tried"] >= 120_000
+    # What an assignment to sequence[] lost makes its key shared; the first ones are made first,
+    # when there is room for all of them.
+    assert found["kept"] + lost == found["tried"], done.err
+    assert found["freed"] == found["kept"] and found["after"] == 0
+    # 64 KiB have room for fewer than 2,048 elements of 32 bytes and more.
+    assert found["kept"] > 2 * 2048, done
+    assert found["process"] == found["translated"] == found["tried"]
+    assert re.findall(r"^files (\S+) (\d+)$", done.out, re.M) == [("<none>", str(found["tried"]))]

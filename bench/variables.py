@@ -1,0 +1,188 @@
+"""What D's variables cost in a clause, beside a clause without them and the kernel's own way.
+
+    .venv/bin/python bench/variables.py [--json FILE] [--passes N]
+
+The method is bench/hit_cost.py's: one guest, one boot, modes by turns, the least of all rounds.
+Every clause also counts its hits, and a mode that misses one fails; so what a variable costs is
+the difference to the first mode, which stores a register in a global variable.
+
+The pair is the latency histogram of the Dynamic Tracing Guide, from a function's entry to one
+instruction in it that each call runs once.  Its peer is what the kernel itself has for that: two
+kprobe events (optimised to jumps) with hist triggers, a variable of the first read by the second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bench.guest import Guest, Ran, compile_programs
+from bench.hit_cost import (
+    MIDDLE,
+    OPTIMIZATION,
+    QUICK,
+    TRACING,
+    Effort,
+    Kinst,
+    Mode,
+    Place,
+    cost,
+    distribution,
+    find_place,
+    one_pass,
+    rounds_of,
+    total,
+)
+from bench.hit_table import Cost
+from kinst.core.errors import KinstError
+
+BASE = "g = register"
+PAIR, PLAIN_PAIR, KERNEL = "self->ts pair", "the same with a global", "kprobe events, hist triggers"
+# Statements of a clause by the name that the table has.
+CLAUSES = {
+    BASE: "g = regs[R_RDX];",
+    "this->a = register": "this->a = regs[R_RDX]; g = this->a;",
+    "g = timestamp": "g = timestamp;",
+    "self->a = register": "self->a = regs[R_RDX];",
+    "self->n++": "self->n++;",
+    "a[pid]++": "a[pid]++;",
+    "a[pid, tid] = register": "a[pid, tid] = regs[R_RDX];",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """The kernel's own latency histogram of two optimised kprobe events."""
+
+    guest: Guest
+    place: Place
+
+    def take(self, effort: Effort) -> tuple[list[float], int]:
+        first = "hist:keys=common_pid:ts0=common_timestamp.usecs"
+        second = "hist:keys=common_pid:d=common_timestamp.usecs-$ts0:onmatch(kprobes.k0).lat($d)"
+        function, offset = self.place.function, self.place.offset
+        text = self.guest.run(
+            f"echo 1 >{OPTIMIZATION}\ncd {TRACING}\necho 0 >tracing_on\n"
+            f"echo 'p:k0 {function}' >>kprobe_events\n"
+            f"echo 'p:k1 {function}+{offset}' >>kprobe_events\n"
+            "echo 'lat u64 d' >synthetic_events\n"
+            f"echo '{first}' >events/kprobes/k0/trigger\n"
+            f"echo '{second}' >events/kprobes/k1/trigger\n"
+            "echo 'hist:keys=d.log2' >events/synthetic/lat/trigger\n"
+            "echo 1 >tracing_on\nusleep 200000\n"
+            f"{effort.command}\ngrep Hits events/synthetic/lat/hist\n"
+            "echo '!hist:keys=d.log2' >events/synthetic/lat/trigger\n"
+            f"echo '!{second}' >events/kprobes/k1/trigger\n"
+            f"echo '!{first}' >events/kprobes/k0/trigger\n"
+            "echo >synthetic_events\necho >kprobe_events\nusleep 200000\n"
+        )
+        hits = re.search(r"^\s*Hits: (\d+)", text, re.M)
+        if hits is None:
+            raise KinstError(f"the kernel made no histogram: {text.strip()}")
+        return rounds_of(text), int(hits[1])
+
+
+def modes_of(guest: Guest, place: Place) -> list[Mode]:
+    """All modes, untraced first.  Raises KinstError."""
+    site = f"kinst::{place.function}:{place.offset}"
+    entry = f"fbt::{place.function}:entry"
+
+    def kinst(name: str, count: Callable[[Ran], int], text: str) -> Mode:
+        program = guest.compile("-n", text)
+        if program.ways != {"jump"}:
+            raise KinstError(f"{name}: planted by {program.ways}")
+        return Mode(name, QUICK, 1, Kinst(guest, program, count).take)
+
+    def untraced(effort: Effort) -> tuple[list[float], int]:
+        return rounds_of(guest.run(effort.command)), 0
+
+    pair = (
+        f"{entry} {{ self->ts = timestamp; }}"
+        f"{site} /self->ts/ {{ @ = quantize(timestamp - self->ts); self->ts = 0; }}"
+    )
+    plain = f"{entry} {{ g = timestamp; }} {site} /g/ {{ @ = quantize(timestamp - g); g = 0; }}"
+    return [
+        Mode("untraced", QUICK, 0, untraced),
+        *[
+            kinst(name, total, f"{site} {{ {text} @ = count(); }}")
+            for name, text in CLAUSES.items()
+        ],
+        kinst("@[pid] = count()", total, f"{site} {{ g = regs[R_RDX]; @[pid] = count(); }}"),
+        kinst(PLAIN_PAIR, distribution, plain),
+        kinst(PAIR, distribution, pair),
+        Mode(KERNEL, MIDDLE, 1, Histogram(guest, place).take),
+    ]
+
+
+def measure(passes: int) -> tuple[Place, list[Cost]]:
+    """Boot, measure in turns, work the costs out.  Raises KinstError."""
+    with tempfile.TemporaryDirectory() as folder:
+        copies = compile_programs(("rounds",), Path(folder))
+        guest = Guest(copies, programs=3 + len(CLAUSES) + 3)
+        try:
+            place, _ = find_place(guest)
+            modes = modes_of(guest, place)
+            for _ in range(passes):
+                one_pass(modes)
+        finally:
+            guest.close()
+    return place, [cost(mode, modes[0]) for mode in modes]
+
+
+def show(costs: Sequence[Cost], place: Place, passes: int) -> None:
+    by_name = {one.name: one.hit_ns for one in costs}
+    where = f"{place.function}+{place.offset}"
+    table = Table(title=f"ns per call of a clause at {where}; least of {passes} passes")
+    for column in ("", "ns", "passes", f"more than `{BASE}`"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for one in costs:
+        if not one.hits:
+            table.add_row(f"{one.name}, a read(2)", f"{one.call_ns:,.0f}")
+            continue
+        more = "" if one.name == BASE else f"{one.hit_ns - by_name[BASE]:+,.0f}"
+        table.add_row(
+            escape(one.name), f"{one.hit_ns:,.0f}", f"{one.low:,.0f} to {one.high:,.0f}", more
+        )
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console.print(table)
+    pair, plain, kernel = by_name[PAIR], by_name[PLAIN_PAIR], by_name[KERNEL]
+    console.print(
+        f"the pair: self-> {pair - plain:+,.0f} ns beside a global variable; the kernel's"
+        f" triggers cost {kernel / pair:,.1f} times as much",
+        highlight=False,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="What D's variables cost in a clause.")
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    parser.add_argument("--passes", type=int, default=3, help="how often all is measured (3)")
+    options = parser.parse_args(argv)
+    load = os.getloadavg()
+    try:
+        place, costs = measure(options.passes)
+    except KinstError as error:
+        print(f"variables: {error}", file=sys.stderr)
+        return 1
+    show(costs, place, options.passes)
+    print(f"load of this machine's {os.cpu_count()} CPUs: {load[0]:.1f}, {os.getloadavg()[0]:.1f}")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(one) for one in costs], indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
