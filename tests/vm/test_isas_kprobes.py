@@ -4,6 +4,9 @@ one run, at the same instructions; how often they run, and with what in the regi
 A kprobe can be set on kinst's jump: to the kernel it is a branch that was there before.  It cannot
 on kinst's breakpoint; there it goes to the instruction before, which only falls through to the
 site, is its only way in, and changes no register.  (test_kprobes.py looks closer at amd64.)
+
+Not on riscv64: Debian's 6.12 kernel for it sets kprobe events and counts their hits, but its trace
+buffer stays empty, with or without kinst.
 """
 
 from __future__ import annotations
@@ -32,7 +35,6 @@ _C = capstone
 DECODERS = {
     "amd64": _C.Cs(_C.CS_ARCH_X86, _C.CS_MODE_64),
     "arm64": _C.Cs(_C.CS_ARCH_ARM64, _C.CS_MODE_ARM),
-    "riscv64": _C.Cs(_C.CS_ARCH_RISCV, _C.CS_MODE_RISCV64 | _C.CS_MODE_RISCVC),
 }
 for _decoder in DECODERS.values():
     _decoder.detail = True
@@ -40,23 +42,16 @@ for _decoder in DECODERS.values():
 QUIET = {
     "amd64": r"cmp|test",
     "arm64": r"cmp|cmn|tst|stp|str|strb|strh|nop",
-    "riscv64": r"(c\.)?(sd|sw|sdsp|swsp|sb|sh|nop)",
 }
 LEAVING = {
     "amd64": r"j.*|call|ret.*|int3|ud2|loop.*",
     "arm64": r"b|b\..*|bl|blr|br|cbn?z|tbn?z|ret.*|brk",
-    "riscv64": r"(c\.)?(j|jal|jr|jalr|ret|b[engl].*|ebreak|ecall)",
 }
 # regs[]' names and kprobe events' names.
 REGISTERS = {
     "amd64": {f"R_R{n}": f"r{n}" for n in range(8, 16)}
     | {f"R_R{n.upper()}": n for n in ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")},
     "arm64": {f"R_X{n}": f"x{n}" for n in range(30)} | {"R_LR": "lr", "R_SP": "sp"},
-    "riscv64": {f"R_{n.upper()}": n for n in ("ra", "sp", "gp", "tp")}
-    | {f"R_T{n}": f"t{n}" for n in range(7)}
-    | {f"R_A{n}": f"a{n}" for n in range(8)}
-    | {f"R_S{n}": f"s{n}" for n in range(1, 12)},
-}
 
 
 def decoded(isa: str, row: Row) -> capstone.CsInsn:
@@ -70,12 +65,12 @@ def leaves(isa: str, row: Row) -> bool:
 
 
 def targets(isa: str, rows: list[Row]) -> set[int]:
-    """Offsets that direct branches go to.  capstone gives RISC-V's as distances."""
+    """Offsets that direct branches go to."""
     found = set()
     for row in rows:
         one = decoded(isa, row)
         if leaves(isa, row) and (number := re.search(r"(-?\b(?:0x[0-9a-f]+|\d+))$", one.op_str)):
-            found.add(int(number[1], 0) + (row.offset if isa == "riscv64" else 0))
+            found.add(int(number[1], 0))
     return found
 
 
@@ -161,7 +156,7 @@ def script_of(guest: Guest, chosen: list[tuple[Row, Row]], fetched: Row) -> str:
 
 @pytest.mark.parametrize(
     ("guest", "way"),
-    [("amd64", "jump"), ("arm64", "jump"), ("arm64", "trap"), ("riscv64", "trap")],
+    [("amd64", "jump"), ("arm64", "jump"), ("arm64", "trap")],
     indirect=["guest"],
 )
 def test_counts_and_registers(guest: Guest, way: str, tmp_path: Path) -> None:

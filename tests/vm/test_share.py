@@ -20,8 +20,8 @@ from booted import boot
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
 
-# arm64: what is between a load-exclusive and its store-exclusive is more than half a percent.
-WANTED = {"amd64": 0.995, "arm64": 0.988, "riscv64": 0.99}
+# arm64: what is between a load-exclusive and its store-exclusive is 1.1%.
+WANTED = {"amd64": 0.995, "arm64": 0.986, "riscv64": 0.99}
 
 
 def test_share_of_instructions_that_can_be_planted(
