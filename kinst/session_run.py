@@ -78,10 +78,11 @@ class HostRunner:
             return 0
         assert self._target is not None
         base = registers.get(rule.slot, 0)
-        if rule.return_offset == RA_IN_SLOT:
-            return base
-        at = base + rule.offset + rule.return_offset
-        return int.from_bytes(self._target.read(at & MASK, 8), "little")
+        found = base
+        if rule.return_offset != RA_IN_SLOT:
+            at = base + rule.offset + rule.return_offset
+            found = int.from_bytes(self._target.read(at & MASK, 8), "little")
+        return found | self._isa.signature_bits if found >> 55 & 1 else found
 
     def sample(self, enabled: Enabled, cpu: int) -> None:
         """profile-N on one CPU of the stopped machine: arg0 is its program counter in the

@@ -162,7 +162,13 @@ def _caller(firing: Firing) -> Value:
     far_at = code.at
     code.jump(end)
     code.block(end)
-    return code.phi(64, [(const(0), begin), (base, known), (near, stack), (far, far_at)])
+    found = code.phi(64, [(const(0), begin), (base, known), (near, stack), (far, far_at)])
+    signature = firing.unit.machine.signature_bits
+    if not signature:
+        return found
+    # Bit 55 of an address of the kernel is 1, and so are the bits in whose place a signature is.
+    kernel = code.op("ashr", code.op("shl", found, 8), 63)
+    return code.op("or", found, code.op("and", kernel, signature))
 
 
 def _argument(firing: Firing, number: int) -> Value:

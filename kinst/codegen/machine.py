@@ -37,6 +37,7 @@ class Machine:
     parents: offsets in a task of its parent's address and of its process id; (0, 0): not known.
     symbols: (module, name) to the running address, of those that the program uses.
     paths: as in Facts.
+    signature_bits: as in Isa.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Machine:
     symbols: Mapping[tuple[str, str], int] = field(default_factory=dict)
     paths: Paths | None = None
     user_state: UserState | None = None
+    signature_bits: int = 0
 
     def address(self, offset: int) -> int:
         """Of this offset of scratch."""
@@ -102,7 +104,7 @@ def target_machine(isa: Isa, facts: Facts, scratch: Scratch) -> Machine:
         getattr(isa, "timestamp_constraints", "=r"), facts.clock,
         facts.trap_pc_offset, facts.trap_pc_delta, facts.thread_time,
         facts.unwinder, isa.llvm_options, facts.user, parents_of(facts), paths=facts.paths,
-        user_state=facts.user_state,
+        user_state=facts.user_state, signature_bits=isa.signature_bits,
     )  # fmt: skip
 
 

@@ -142,6 +142,7 @@ class Isa(Protocol):
     argument_slots: tuple[int, ...]  # frame slots of the C argument registers
     dwarf_registers: tuple[str, ...]  # D names by the ABI's DWARF register numbers, "" for none
     stack_arguments: int  # from the stack pointer to the first argument on the stack, at entry
+    signature_bits: int  # of a return address in the kernel, that may hold a signature of it
     result_slot: int  # of the register that returns a C function's value
     thunks: tuple[str, ...]  # globs of the names that thunk() may know
     timestamp_asm: str  # inline assembly, "=r"-style: reads the cycle counter to one i64

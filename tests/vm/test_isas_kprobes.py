@@ -52,6 +52,7 @@ REGISTERS = {
     "amd64": {f"R_R{n}": f"r{n}" for n in range(8, 16)}
     | {f"R_R{n.upper()}": n for n in ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")},
     "arm64": {f"R_X{n}": f"x{n}" for n in range(30)} | {"R_LR": "lr", "R_SP": "sp"},
+}
 
 
 def decoded(isa: str, row: Row) -> capstone.CsInsn:

@@ -39,6 +39,7 @@ class Amd64:
     argument_slots = tuple(regs.SLOT[name] for name in ("rdi", "rsi", "rdx", "rcx", "r8", "r9"))
     stack_arguments = 8
     dwarf_registers = regs.DWARF
+    signature_bits = 0
     result_slot = regs.SLOT["rax"]
     thunks = control.THUNKS
     timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"

@@ -37,6 +37,7 @@ class Arm64:
     argument_slots = tuple(range(8))
     stack_arguments = 0
     dwarf_registers = regs.DWARF
+    signature_bits = regs.SIGNATURE
     result_slot = 0
     thunks: tuple[str, ...] = ()
     timestamp_asm = "%cntvct_el0"

@@ -32,4 +32,7 @@ _NAMES = (
 REGISTERS = tuple(Register(d_name, n, n, stub) for d_name, n, stub in _NAMES)
 # DWARF for the Arm 64-bit Architecture, 4.1: 31 is sp.
 DWARF = (*(f"R_X{n}" for n in range(31)), "R_SP")
+# Where paciasp signs a return address (DDI 0487, D8.9 "Pointer authentication"): above the
+# kernel's 48 bits of address, all of which are ones in its code; bit 55 is never the signature's.
+SIGNATURE = 0xFFFF << 48
 UNAVAILABLE = MappingProxyType[str, str]({})

@@ -35,6 +35,7 @@ class Riscv64:
     argument_slots = tuple(range(encode.A0, encode.A0 + 8))
     stack_arguments = 0
     dwarf_registers = regs.DWARF
+    signature_bits = 0
     result_slot = encode.A0
     thunks: tuple[str, ...] = ()
     timestamp_asm = "llvm.readsteadycounter"  # rdtime, which Linux keeps time by
