@@ -3,6 +3,7 @@ root, each against something else than kinst."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 
@@ -11,6 +12,7 @@ import pytest
 from emulated_arm64 import NAMES, SCRATCH, Machine, random_state
 
 from kinst.codegen.objectfile import read_object
+from kinst.core.errors import TargetError
 from kinst.isa import load
 from kinst.isa.arm64 import paging
 
@@ -115,7 +117,7 @@ def test_a_leaf_is_mapped_and_found() -> None:
 
     put(0x1000 + 8 * 256, 0x2003)
     put(0x2000, 0x3003)
-    put(0x3000 + 8 * 64, 0x4020_0000 | 0x40000000000781 | 1 << 50)  # guarded, read-only text
+    put(0x3000 + 8 * 64, 0x4020_0000 | 0x40000000000781)  # read-only text
 
     def read(at: int, size: int) -> bytes:
         return bytes(memory[at : at + size])
@@ -133,3 +135,21 @@ def test_a_leaf_is_mapped_and_found() -> None:
     assert leaf is not None and leaf.writable and leaf.executable and not leaf.user
     assert leaf.physical == 0x8000_0000 and leaf.size == 2 << 20
     assert not leaf.entry & 1 << 50  # trampolines are entered by no bti
+
+
+def test_a_kernel_at_el2_is_refused() -> None:
+    """HCR_EL2.E2H (bit 34): the registers called EL1's are not the kernel's."""
+    registers = {"TCR_EL1": 16 << 16 | 2 << 30, "TTBR1_EL1": SWAPPER, "HCR_EL2": 1 << 34}
+    with pytest.raises(TargetError, match="EL2"):
+        paging.root_of(registers)
+    with pytest.raises(TargetError, match="EL2"):
+        paging.text_is_final(lambda at, size: bytes(size), registers)
+    assert paging.root_of({**registers, "HCR_EL2": 1 << 31}).physical == SWAPPER
+
+
+def test_guarded_code_is_refused() -> None:
+    """Bit 50 of the entry that maps the kernel's text: GP (DDI 0487, D8.3)."""
+    text = paging.Leaf(0xFFFF_8000_0800_0000, 0x4000_0000, 2 << 20, 0x783, False, True, False)
+    assert paging.leaf_entry(0x8000_0000, text)
+    with pytest.raises(TargetError, match="nobti"):
+        paging.leaf_entry(0x8000_0000, dataclasses.replace(text, entry=text.entry | 1 << 50))

@@ -75,9 +75,7 @@ def test_entries_equal_kprobes_and_returns(guest: Guest, tmp_path: Path) -> None
         text + 'END { printa("E %s %@d\\n", @E); printa("R %s %@d\\n", @R);'
         ' printa("P %s %d %@d\\n", @p); }\n'
     )
-    done = guest.trace(
-        "-q", "-Z", "-x", "aggsize=8m", "-s", str(program), "-c", "entries.sh", copy=[script]
-    )
+    done = guest.trace("-q", "-Z", "-s", str(program), "-c", "entries.sh", copy=[script])
     ours = tables(done.out)
     pid, events, refused = counted_events(done.guest)
     without = {sites[int(k[1:])] for k in refused}

@@ -49,6 +49,7 @@ _ENTRIES = 512
 _GRANULE_4K = 2  # of TCR_EL1.TG1
 _TRAMPOLINE_TABLES = 2 * 4096  # Linux, arch/arm64/kernel/vmlinux.lds.S: from it to swapper_pg_dir
 _USER_SPACE = 1 << 48  # of TTBR1_EL1: USER_ASID_FLAG
+_EL2_HOST = 1 << 34  # HCR_EL2.E2H: the kernel runs at EL2
 _USER_MODE = 0  # of PSTATE.M[3:2]: EL0
 _INIT_TEXT_WITHIN = 64 << 20  # after the text, where the code that only boots lies
 
@@ -80,8 +81,10 @@ def root_of(registers: Mapping[str, int]) -> Root:
     """The kernel's root as this CPU has it: TTBR1_EL1, and not the table with nothing but the
     way into the kernel that user mode has where the kernel is unmapped from it (KPTI).
 
-    Raises TargetError when the stub gives no system registers, or pages are not 4 KB.
+    Raises TargetError when the stub gives no system registers, pages are not 4 KB, or the
+    kernel runs at EL2.
     """
+    _refuse_el2(registers)
     try:
         control, root = registers["TCR_EL1"], registers["TTBR1_EL1"] & _ADDRESS
     except KeyError as missing:
@@ -99,6 +102,16 @@ def root_of(registers: Mapping[str, int]) -> Root:
     if not low <= vectors < high and registers["TTBR1_EL1"] & _USER_SPACE:
         root += _TRAMPOLINE_TABLES
     return Root(root, (bits - 4) // 9)
+
+
+def _refuse_el2(registers: Mapping[str, int]) -> None:
+    """At EL2 (Virtualization Host Extensions; DDI 0487, D8.1) what is called TTBR1_EL1 and
+    TPIDR_EL1 in code is EL2's register, and the stub's registers of these names are a guest's."""
+    if registers.get("HCR_EL2", 0) & _EL2_HOST:
+        raise TargetError(
+            "this kernel runs at EL2 (VHE), and kinst knows arm64 kernels at EL1 only",
+            "start its machine without virtualization=on",
+        )
 
 
 def in_user_mode(registers: Mapping[str, int]) -> bool:
@@ -279,6 +292,7 @@ def _executable_runs(read: Read, root: Root) -> list[tuple[int, int]]:
 def text_is_final(read: Read, registers: Mapping[str, int]) -> bool:
     """Whether Linux has given up the code that only boots, which it does just before it starts
     init (init/main.c, free_initmem), as a CPU with these registers sees it."""
+    _refuse_el2(registers)
     if not registers.get("SCTLR", registers.get("SCTLR_EL1", 0)) & 1:
         return False
     root = root_of(registers)
@@ -292,7 +306,16 @@ def text_is_final(read: Read, registers: Mapping[str, int]) -> bool:
 
 def leaf_entry(physical: int, like: Leaf) -> int:
     """An entry that maps 2 MB at physical writable and executable for the kernel, cached and
-    global as the mapping `like` is."""
+    global as the mapping `like` is.
+
+    Raises TargetError when `like`, the kernel's code, guards its branch targets: the paciasp at
+    a function's start is then one, and a probe must not take its place.
+    """
+    if like.entry & GUARDED:
+        raise TargetError(
+            "this kernel guards its branch targets (BTI), which probes would remove",
+            "boot it with --append arm64.nobti",
+        )
     kept = like.entry & (ATTRIBUTES | NOT_GLOBAL)
     return physical | kept | USER_NO_EXECUTE | SHAREABLE | ACCESSED | VALID
 

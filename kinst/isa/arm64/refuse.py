@@ -10,7 +10,7 @@ probe's work needs or changes (the exception registers, the per-CPU base) is not
 | b, bl, b.cond, cbz, cbnz, tbz, tbnz, adr, adrp, ldr and ldrsw literal, SIMD literals, prfm literal, blr | rewritten (relocate.py) |
 | br, ret, retaa, retab, braa | copied.  Trampolines lie in pages without BTI guard, from where an indirect branch may land on any bti |
 | paciasp, autiasp and the like | copied: they sign with x30 and sp, which are the original's |
-| bti | refused: where branch targets are guarded, indirect branches must find it there.  (paciasp is such a target too: a kernel that guards its text must not have the paciasp at a function's start replaced) |
+| bti | refused: where branch targets are guarded, indirect branches must find it there.  (paciasp is such a target too: a kernel that guards its text is refused as a whole, paging.py) |
 | msr and mrs of NZCV, DAIF, SPSel, PAN, UAO, SSBS, DIT, TCO; daifset, daifclr | copied: PSTATE is the original's when the copy runs, and nothing is held back for one instruction as on other ISAs |
 | hvc, smc | copied: the call below the kernel knows no address, and comes back behind the copy |
 | svc, dcps | refused: they enter another exception level's vectors |
