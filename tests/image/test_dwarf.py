@@ -21,6 +21,7 @@ from kinst.image.dwarf import Index, open_index
 from kinst.image.dwarf_file import open_file, place
 from kinst.image.lines import Lines
 from kinst.targets.fetch import Prepared
+from kinst.targets.fetch import prepared as prepared_kernel
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -104,6 +105,23 @@ def test_200_inline_functions_at_random(kernel: Index, by_libdw: dict[str, list[
         entries = {copy.entry for copy in kernel.copies(name)}
         assert entries == {copy.entry for copy in by_libdw[name]}, f"{name}, seed {seed}"
         assert as_copies(kernel, name) == by_libdw[name], f"{name}, seed {seed}"
+
+
+@pytest.mark.parametrize("isa", ["arm64", "riscv64"])
+def test_200_inline_functions_of_other_kernels(
+    isa: str, libdw: Callable[[Path], dict[str, list[Copy]]], tmp_path: Path
+) -> None:
+    """The same of the kernels of other instruction sets: the names, and of some every copy."""
+    ready = prepared_kernel(isa)
+    if ready is None:
+        pytest.fail(f"no {isa} kernel is there: run `make setup-test`")
+    index, theirs = open_index(ready.debug, tmp_path), libdw(ready.debug)
+    names = index.inline_names()
+    assert set(names) == set(theirs) and len(names) > 10_000
+    seed = int(os.environ.get("KINST_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
+    print(f"KINST_TEST_SEED={seed}")
+    for name in random.Random(seed).sample(names, 200):
+        assert as_copies(index, name) == theirs[name], f"{name}, seed {seed}"
 
 
 def sampled(
