@@ -60,11 +60,18 @@ def stem_of(function: Function) -> str:
     return function.name.partition("@")[0].partition(".")[0]
 
 
+# Room for ftrace (-fpatchable-function-entry) that a function's symbol counts to it, and its
+# debug information does not.
+AHEAD = 16
+
+
 def _holding(dies: Sequence[FunctionDie], address: int) -> FunctionDie | None:
-    """The first of them whose code holds an address of the index."""
-    return next(
-        (die for die in dies if any(low <= address < high for low, high in die.ranges)), None
-    )
+    """The first of them whose code holds an address of the index, or begins just behind it."""
+    for room in (0, AHEAD):
+        for die in dies:
+            if any(low - room <= address < high for low, high in die.ranges):
+                return die
+    return None
 
 
 class SourceLines:

@@ -34,4 +34,6 @@ def test_a_stub_of_any_instruction_set(guest: Guest, tmp_path: Path) -> None:
         assert stub.goes_on()
         listing = kinst(*to, "-l", "-v", "-n", "kinst::vfs_read:", boots=False).good()
         assert len(re.findall(r" {2,}stop(?: {2,}|$)", listing.out, re.M)) > 20
+        # Source lines are found, whatever stands in front of the code for ftrace.
+        assert re.search(r" {2,}stop {2,}fs/read_write.c:\d+$", listing.out, re.M)
         assert stub.goes_on()
