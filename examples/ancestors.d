@@ -4,7 +4,7 @@
  */
 #pragma D option quiet
 fbt::__x64_sys_getppid:entry
-/!shown++/
+/execname == "deeds" && !shown++/
 {
 	printf("%s <- %s <- %s\n", execname, stringof(curthread->real_parent->comm),
 	    stringof(curthread->real_parent->real_parent->comm));

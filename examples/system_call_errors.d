@@ -1,9 +1,9 @@
 /*
- * Which system calls fail, of whom, with which error?
+ * Which reads, writes and opens fail, of whom, with which error?
  * Run: kinst -s examples/system_call_errors.d -c COMMAND
  */
 #pragma D option quiet
-fbt::ksys_*:return, fbt::do_sys_*:return
+fbt::ksys_read:return, fbt::ksys_write:return, fbt::do_sys_openat2:return
 /(long)arg1 < 0 && (long)arg1 > -4096/
 {
 	@[execname, probefunc, -(int)arg1] = count();

@@ -1,5 +1,5 @@
 """Random byte strings and mutated programs, through the whole compiler: what it may answer is a
-program or a DError, within 5 seconds.
+program or a DError, within 5 seconds of CPU time.
 
 Run it for long, on all processors, and see what it finds:
     python tests/dlang/d_mutations.py COUNT [SEED]
@@ -29,7 +29,7 @@ from kinst.session_report import Report
 from kinst.session_request import ProgramText, Request
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 5.0  # seconds that one text may take
+LIMIT = 5.0  # seconds of CPU time that one text may take
 ENVIRONMENT = Environment({"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RSP": 20}, 256)
 MACROS = Macros(("k", "12", "name", "a b"), {"pid": 5, "target": 6}, defaultargs=True)
 _TOKEN = re.compile(r'[A-Za-z_]\w*|\d\w*|"[^"\n]*"|\s+|.', re.S)
@@ -185,8 +185,8 @@ def _alarm(number: int, frame: object) -> None:
 
 def try_one(text: str, whole: bool) -> str:
     """ "" or what is wrong: a traceback.  whole: down to machine code."""
-    signal.signal(signal.SIGALRM, _alarm)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    signal.signal(signal.SIGPROF, _alarm)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT)
     try:
         program = compiles(text)
         if program and whole and needs_no_kernel(program):
@@ -194,7 +194,7 @@ def try_one(text: str, whole: bool) -> str:
     except Exception:
         return traceback.format_exc()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     return ""
 
 
