@@ -47,12 +47,6 @@ inline psinfo_t *curpsinfo = xlate < psinfo_t * > (curthread);
 # States and flags of include/linux/sched.h (__TASK_STOPPED | __TASK_TRACED, PF_KTHREAD); the
 # letters are those of SVR4's ps(1), the classes those of Linux's.
 _LWPSINFO = """
-inline int SSLEEP = 1;
-inline int SRUN = 2;
-inline int SZOMB = 3;
-inline int SSTOP = 4;
-inline int SIDL = 5;
-inline int SONPROC = 6;
 inline int PR_STOPPED = 0x1;
 inline int PR_ASLEEP = 0x10;
 inline int PR_ISSYS = 0x1000;
@@ -82,16 +76,6 @@ inline lwpsinfo_t *curlwpsinfo = xlate < lwpsinfo_t * > (curthread);
 """
 # A path would take a loop over the directories above.
 _FILEINFO = """
-inline int O_ACCMODE = 3;
-inline int O_RDONLY = 0;
-inline int O_WRONLY = 1;
-inline int O_RDWR = 2;
-inline int O_CREAT = 0x40;
-inline int O_EXCL = 0x80;
-inline int O_NOCTTY = 0x100;
-inline int O_TRUNC = 0x200;
-inline int O_APPEND = 0x400;
-inline int O_NONBLOCK = 0x800;
 typedef struct fileinfo {
     string fi_name; string fi_fs; off_t fi_offset; int fi_oflags;
     string fi_dirname; string fi_pathname; string fi_mount;
@@ -122,18 +106,14 @@ _PARTS = (
     _Part(
         _LWPSINFO,
         words("lwpsinfo_t"),
-        words(
-            "lwpsinfo_t lwpsinfo curlwpsinfo SSLEEP SRUN SZOMB SSTOP SIDL SONPROC PR_STOPPED"
-            " PR_ASLEEP PR_ISSYS"
-        ),
+        words("lwpsinfo_t lwpsinfo curlwpsinfo PR_STOPPED PR_ASLEEP PR_ISSYS"),
+    ),
     ),
     _Part(
         _FILEINFO,
         words("fileinfo_t"),
-        words(
-            "fileinfo_t fileinfo fds O_ACCMODE O_RDONLY O_WRONLY O_RDWR O_CREAT O_EXCL O_NOCTTY"
-            " O_TRUNC O_APPEND O_NONBLOCK"
-        ),
+        words("fileinfo_t fileinfo fds"),
+    ),
     ),
 )
 
