@@ -108,12 +108,10 @@ _PARTS = (
         words("lwpsinfo_t"),
         words("lwpsinfo_t lwpsinfo curlwpsinfo PR_STOPPED PR_ASLEEP PR_ISSYS"),
     ),
-    ),
     _Part(
         _FILEINFO,
         words("fileinfo_t"),
         words("fileinfo_t fileinfo fds"),
-    ),
     ),
 )
 
