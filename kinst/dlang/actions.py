@@ -230,6 +230,9 @@ def _normalize(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typ
 
 
 def _printa(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+    if not node.arguments:
+        message = "printa( ) prototype mismatch: 0 args passed, 1 expected"
+        raise DError(message, node.span, "D_PROTO_LEN", "it takes an aggregation")
     start = 1 if node.arguments and isinstance(node.arguments[0], tree.String) else 0
     if len(node.arguments) <= start:
         message = f"printa( ) prototype mismatch: {len(node.arguments)} args passed, 2 expected"

@@ -243,7 +243,7 @@ BODIES = [
     ("normalize(1, 2);", "D_NORMALIZE_AGGARG", 11, "prototype: aggregation, argument: int"),
     ("@a = count(); normalize(@a, execname);", "D_NORMALIZE_SCALAR", 29, "must be of scalar"),
     ("@a = count(); normalize(@a, 0);", "D_DIV_ZERO", 29, "division by zero"),
-    ("printa();", "D_PRINTA_PROTO", 1, "printa( ) prototype mismatch: 0 args passed, 1 expected"),
+    ("printa();", "D_PROTO_LEN", 1, "printa( ) prototype mismatch: 0 args passed, 1 expected"),
     ('printa("%@d");', "D_PRINTA_PROTO", 1, "1 args passed, 2 expected"),
     ("printa(1);", "D_PRINTA_AGGARG", 8, "prototype: aggregation, argument: int"),
     ('printa("%@d", 1);', "D_PRINTA_AGGARG", 15, "argument #2 is incompatible with prototype"),
