@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from kinst.cli_options import LONG, REFUSED, SHORT, parse
+from kinst.core.paths import cache_folder
 from kinst.dlang.options import NAMES
+from kinst.image.type_files import FileTypes, Places
 from kinst.isa import load, names
 from kinst.session_program import OWN_OPTIONS, compile_request
 from kinst.session_request import DUMP_STAGES
+from kinst.targets import fetch
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -136,7 +139,11 @@ def test_examples_compile(words: list[str]) -> None:
     """Each command shown is understood, and its D compiles for its ISA."""
     request = parse(words).request
     assert request.programs or request.list_probes
-    compiled = compile_request(request, load(request.vm or "amd64"), TARGET_PID)
+    isa = request.vm or "amd64"
+    kernel = fetch.prepared(isa)
+    assert kernel is not None, "run `make setup`"
+    places = Places(lambda: kernel.debug, dict, cache_folder(), lambda part: None)
+    compiled = compile_request(request, load(isa), TARGET_PID, FileTypes(places))
     assert compiled.program.clauses or request.list_probes
     assert not request.command or not request.initrd
 
