@@ -365,8 +365,12 @@ static void sockets(int family, int kind)
 	socklen_t known = family == AF_UNIX ? sizeof address.un : family == AF_INET ?
 			  sizeof address.four : sizeof address.six;
 
+	char path[sizeof address.un.sun_path] = "";
+
 	if (family == AF_UNIX) {
-		strcpy(address.un.sun_path, "/tmp/socket");
+		/* Two copies run at once: each must accept its own connection. */
+		snprintf(address.un.sun_path, sizeof address.un.sun_path, "/tmp/socket%d", getpid());
+		strcpy(path, address.un.sun_path);
 		if (!socketpair(AF_UNIX, kind, 0, pair)) {
 			exchange(pair[0], pair[1]);
 			any(shutdown(pair[0], SHUT_WR));
@@ -398,7 +402,8 @@ static void sockets(int family, int kind)
 	}
 	close(client);
 	close(server);
-	unlink("/tmp/socket");
+	if (family == AF_UNIX)
+		unlink(path);
 }
 
 static void loopback(void)
