@@ -10,9 +10,11 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from kinst.core import page_tables
 from kinst.core.errors import TargetError
+from kinst.core.page_tables import ENTRIES, LEAF_SIZE, Format, Leaf, Read, Root, entry_of, shift
 
-Read = Callable[[int, int], bytes]
+__all__ = ["LEAF_SIZE", "Leaf", "Read", "Root"]
 
 PRESENT = 1 << 0
 WRITABLE = 1 << 1
@@ -23,7 +25,6 @@ LARGE = 1 << 7
 GLOBAL = 1 << 8
 NO_EXECUTE = 1 << 63
 
-LEAF_SIZE = 2 << 20  # what make_leaf maps
 REACH = (1 << 31) - (1 << 20)  # of a direct branch, with a margin
 
 # Where the kernel's text can be: __START_KERNEL_map up to the modules (Linux,
@@ -33,31 +34,17 @@ KERNEL_RANGE = (0xFFFF_FFFF_8000_0000, 0xFFFF_FFFF_C000_0000)
 SCRATCH_RANGE = KERNEL_RANGE
 
 _ADDRESS = 0x000F_FFFF_FFFF_F000
-_ENTRIES = 512
 _LA57 = 1 << 12  # of cr4
 _USER_ROOT = 1 << 12  # of cr3, where Linux keeps the user's tables under PTI
 _KERNEL_TABLE = PRESENT | WRITABLE | ACCESSED | DIRTY
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
-    """A top-level table: its physical address, and 4 or 5 levels."""
-
-    physical: int
-    levels: int = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A mapping of `size` bytes (4 KB, 2 MB or 1 GB) at `address`; entry: the raw entry."""
-
-    address: int
-    physical: int
-    size: int
-    entry: int
-    writable: bool
-    executable: bool
-    user: bool
+_FORMAT = Format(
+    PRESENT,
+    lambda entry, level: level < 4 and bool(entry & LARGE),
+    lambda entry: entry & _ADDRESS,
+    lambda table: table | _KERNEL_TABLE,
+)
 
 
 def root_of(registers: Mapping[str, int]) -> Root:
@@ -74,19 +61,8 @@ def in_user_mode(registers: Mapping[str, int]) -> bool:
     return registers.get("cs", 0) & 3 == 3
 
 
-def _shift(level: int) -> int:
-    """Bits of the address below the index of a table at level (1: last, 4 or 5: top)."""
-    return 3 + 9 * level
-
-
-def _entry(read: Read, table: int, address: int, level: int) -> tuple[int, int]:
-    """(physical address of the entry, the entry) for address in a table at level."""
-    at = table + 8 * (address >> _shift(level) & (_ENTRIES - 1))
-    return at, int.from_bytes(read(at, 8), "little")
-
-
 def _leaf(address: int, entry: int, level: int, writable: bool, nx: bool, user: bool) -> Leaf:
-    size = 1 << _shift(level)
+    size = 1 << shift(level)
     physical = entry & _ADDRESS & -size
     return Leaf(address & -size, physical, size, entry, writable, not nx, user)
 
@@ -95,7 +71,7 @@ def walk(read: Read, root: Root, address: int) -> Leaf | None:
     """The mapping of one virtual address, with the rights of all levels, or None."""
     table, writable, nx, user = root.physical, True, False, True
     for level in range(root.levels, 0, -1):
-        _, entry = _entry(read, table, address, level)
+        _, entry = entry_of(read, table, address, level)
         if not entry & PRESENT:
             return None
         writable &= bool(entry & WRITABLE)
@@ -125,18 +101,18 @@ class _Walk:
 def _leaves(
     within: _Walk, table: int, level: int, base: int, rights: tuple[bool, bool, bool]
 ) -> Iterator[Leaf]:
-    shift = _shift(level)
+    bits = shift(level)
     try:
-        entries = struct.unpack(f"<{_ENTRIES}Q", within.read(table, 8 * _ENTRIES))
+        entries = struct.unpack(f"<{ENTRIES}Q", within.read(table, 8 * ENTRIES))
     except (TargetError, struct.error):
         return
     for index, entry in enumerate(entries):
         if not entry & PRESENT:
             continue
-        start = base + (index << shift)
-        if level == within.top and index >= _ENTRIES // 2:
-            start += (1 << 64) - (_ENTRIES << shift)  # canonical: the upper half is at the end
-        if start >= within.high or start + (1 << shift) <= within.low:
+        start = base + (index << bits)
+        if level == within.top and index >= ENTRIES // 2:
+            start += (1 << 64) - (ENTRIES << bits)  # canonical: the upper half is at the end
+        if start >= within.high or start + (1 << bits) <= within.low:
             continue
         now = (
             rights[0] and bool(entry & WRITABLE),
@@ -152,29 +128,20 @@ def _leaves(
 def free_slots(read: Read, root: Root, low: int, high: int) -> list[int]:
     """Virtual addresses in [low, high) of 2 MB slots that are free in tables that exist."""
     free: list[int] = []
-    gigabyte = 1 << _shift(3)
+    gigabyte = 1 << shift(3)
     for base in range(low & -gigabyte, high, gigabyte):
         table = _table_of(read, root, base, 2)
         if table is None:
             continue
-        entries = struct.unpack(f"<{_ENTRIES}Q", read(table, 8 * _ENTRIES))
+        entries = struct.unpack(f"<{ENTRIES}Q", read(table, 8 * ENTRIES))
         slots = (base + i * LEAF_SIZE for i, entry in enumerate(entries) if entry == 0)
         free += [at for at in slots if low <= at and at + LEAF_SIZE <= high]
     return free
 
 
 def slot_free(read: Read, root: Root, address: int) -> bool:
-    """Whether make_leaf could map the 2 MB at address: nothing is there, at any level, and no
-    top-level entry is needed (each process of the guest has its own top level)."""
-    table = root.physical
-    for level in range(root.levels, 1, -1):
-        _, entry = _entry(read, table, address, level)
-        if not entry & PRESENT:
-            return entry == 0 and level != root.levels
-        if level == 2 or (level < 4 and entry & LARGE):
-            return False
-        table = entry & _ADDRESS
-    return False
+    """Whether make_leaf could map the 2 MB at address."""
+    return page_tables.slot_free(read, root, address, _FORMAT)
 
 
 def find_text(read: Read, root: Root) -> int:
@@ -203,7 +170,7 @@ def _table_of(read: Read, root: Root, address: int, level: int) -> int | None:
     """Physical address of the table at `level` that covers address, or None."""
     table = root.physical
     for above in range(root.levels, level, -1):
-        _, entry = _entry(read, table, address, above)
+        _, entry = entry_of(read, table, address, above)
         if not entry & PRESENT or (above < 4 and entry & LARGE):
             return None
         table = entry & _ADDRESS
@@ -220,31 +187,5 @@ def leaf_entry(physical: int, like: Leaf) -> int:
 def make_leaf(
     read: Read, root: Root, address: int, entry: int, new_table: Callable[[], int]
 ) -> list[tuple[int, bytes]] | None:
-    """The (physical address, bytes) to write, in order, so that address maps a 2 MB leaf.
-
-    new_table gives the physical address of an empty (zeroed) page for each table that is
-    missing.  None when the slot is taken, or when a top-level entry would be needed: each
-    process of the guest has its own top level.
-    """
-    writes: list[tuple[int, bytes]] = []
-    table = root.physical
-    linked = True  # whether `table` is part of the tables yet
-    for level in range(root.levels, 2, -1):
-        at = table + 8 * (address >> _shift(level) & (_ENTRIES - 1))
-        value = int.from_bytes(read(at, 8), "little") if linked else 0
-        if value & PRESENT:
-            if level < 4 and value & LARGE:
-                return None
-            table = value & _ADDRESS
-            continue
-        if value or level == root.levels:
-            return None
-        table = new_table()
-        writes.append((at, (table | _KERNEL_TABLE).to_bytes(8, "little")))
-        linked = False
-    at = table + 8 * (address >> _shift(2) & (_ENTRIES - 1))
-    if linked and int.from_bytes(read(at, 8), "little"):
-        return None
-    writes.append((at, entry.to_bytes(8, "little")))
-    # The deepest first: a table is complete before anything points at it.
-    return writes[::-1]
+    """What to write so that address maps a 2 MB leaf; see kinst.core.page_tables."""
+    return page_tables.make_leaf(read, root, address, entry, new_table, _FORMAT)

@@ -14,9 +14,11 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from kinst.core import page_tables
 from kinst.core.errors import TargetError
+from kinst.core.page_tables import ENTRIES, LEAF_SIZE, Format, Leaf, Read, Root, entry_of, shift
 
-Read = Callable[[int, int], bytes]
+__all__ = ["LEAF_SIZE", "Leaf", "Read", "Root"]
 
 VALID = 1 << 0
 TABLE = 1 << 1  # in a last-level entry: a page
@@ -35,7 +37,6 @@ TABLE_PRIVILEGED_NO_EXECUTE = 1 << 59
 TABLE_USER = 1 << 61  # APTable[0]: *no* access for the user
 TABLE_READ_ONLY = 1 << 62
 
-LEAF_SIZE = 2 << 20  # what make_leaf maps
 REACH = (128 << 20) - (1 << 20)  # of a direct branch, with a margin
 
 # Where modules, the kernel's image and vmalloc's areas are, with 48-bit addresses; the
@@ -45,7 +46,6 @@ KERNEL_RANGE = (0xFFFF_8000_0000_0000, 0xFFFF_FBFF_F000_0000)
 SCRATCH_RANGE = KERNEL_RANGE
 
 _ADDRESS = 0x0000_FFFF_FFFF_F000
-_ENTRIES = 512
 _GRANULE_4K = 2  # of TCR_EL1.TG1
 _TRAMPOLINE_TABLES = 2 * 4096  # Linux, arch/arm64/kernel/vmlinux.lds.S: from it to swapper_pg_dir
 _USER_SPACE = 1 << 48  # of TTBR1_EL1: USER_ASID_FLAG
@@ -54,27 +54,12 @@ _USER_MODE = 0  # of PSTATE.M[3:2]: EL0
 _INIT_TEXT_WITHIN = 64 << 20  # after the text, where the code that only boots lies
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
-    """The kernel's top-level table: its physical address, and 3 or 4 levels."""
-
-    physical: int
-    levels: int = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A mapping of `size` bytes (4 KB, 2 MB or 1 GB) at `address`; entry: the raw entry.
-
-    executable: by the kernel."""
-
-    address: int
-    physical: int
-    size: int
-    entry: int
-    writable: bool
-    executable: bool
-    user: bool
+_FORMAT = Format(
+    VALID,
+    lambda entry, level: level == 1 or not entry & TABLE,
+    lambda entry: entry & _ADDRESS,
+    lambda table: table | TABLE | VALID,
+)
 
 
 def root_of(registers: Mapping[str, int]) -> Root:
@@ -119,24 +104,9 @@ def in_user_mode(registers: Mapping[str, int]) -> bool:
     return registers.get("cpsr", 0) >> 2 & 3 == _USER_MODE
 
 
-def _shift(level: int) -> int:
-    """Bits of the address below the index of a table at level (1: last)."""
-    return 3 + 9 * level
-
-
 def _base(levels: int) -> int:
     """The first address that TTBR1's tables map."""
-    return (1 << 64) - (1 << _shift(levels + 1))
-
-
-def _entry(read: Read, table: int, address: int, level: int) -> tuple[int, int]:
-    """(physical address of the entry, the entry) for address in a table at level."""
-    at = table + 8 * (address >> _shift(level) & (_ENTRIES - 1))
-    return at, int.from_bytes(read(at, 8), "little")
-
-
-def _is_leaf(entry: int, level: int) -> bool:
-    return level == 1 or not entry & TABLE
+    return (1 << 64) - (1 << shift(levels + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +126,7 @@ class _Rights:
 
 
 def _leaf(address: int, entry: int, level: int, rights: _Rights) -> Leaf:
-    size = 1 << _shift(level)
+    size = 1 << shift(level)
     return Leaf(
         address & -size,
         entry & _ADDRESS & -size,
@@ -180,10 +150,10 @@ def walk(read: Read, root: Root, address: int) -> Leaf | None:
         return None
     table, rights = root.physical, _Rights()
     for level in range(root.levels, 0, -1):
-        _, entry = _entry(read, table, address, level)
+        _, entry = entry_of(read, table, address, level)
         if not _valid(entry, level):
             return None
-        if _is_leaf(entry, level):
+        if _FORMAT.is_leaf(entry, level):
             return _leaf(address, entry, level, rights)
         rights = rights.below(entry)
         table = entry & _ADDRESS
@@ -205,16 +175,16 @@ class _Walk:
 
 
 def _leaves(within: _Walk, table: int, level: int, base: int, rights: _Rights) -> Iterator[Leaf]:
-    shift = _shift(level)
+    bits = shift(level)
     try:
-        entries = struct.unpack(f"<{_ENTRIES}Q", within.read(table, 8 * _ENTRIES))
+        entries = struct.unpack(f"<{ENTRIES}Q", within.read(table, 8 * ENTRIES))
     except (TargetError, struct.error):
         return
     for index, entry in enumerate(entries):
-        start = base + (index << shift)
-        if not _valid(entry, level) or start >= within.high or start + (1 << shift) <= within.low:
+        start = base + (index << bits)
+        if not _valid(entry, level) or start >= within.high or start + (1 << bits) <= within.low:
             continue
-        if _is_leaf(entry, level):
+        if _FORMAT.is_leaf(entry, level):
             yield _leaf(start, entry, level, rights)
         else:
             yield from _leaves(within, entry & _ADDRESS, level - 1, start, rights.below(entry))
@@ -229,7 +199,7 @@ def free_slots(read: Read, root: Root, low: int, high: int) -> list[int]:
 
 
 def _free(read: Read, base: int, table: int) -> Iterator[int]:
-    entries = struct.unpack(f"<{_ENTRIES}Q", read(table, 8 * _ENTRIES))
+    entries = struct.unpack(f"<{ENTRIES}Q", read(table, 8 * ENTRIES))
     return (base + i * LEAF_SIZE for i, entry in enumerate(entries) if entry == 0)
 
 
@@ -237,10 +207,10 @@ def _tables(read: Read, root: Root, low: int, high: int) -> list[tuple[int, int]
     """(first address, physical address) of the tables of 2 MB entries that touch [low, high)."""
     found = [(_base(root.levels), root.physical)]
     for level in range(root.levels, 2, -1):
-        size = 1 << _shift(level)
+        size = 1 << shift(level)
         below = []
         for base, table in found:
-            entries = struct.unpack(f"<{_ENTRIES}Q", read(table, 8 * _ENTRIES))
+            entries = struct.unpack(f"<{ENTRIES}Q", read(table, 8 * ENTRIES))
             for index, entry in enumerate(entries):
                 at = base + index * size
                 if at < high and at + size > low and entry & VALID and entry & TABLE:
@@ -250,19 +220,10 @@ def _tables(read: Read, root: Root, low: int, high: int) -> list[tuple[int, int]
 
 
 def slot_free(read: Read, root: Root, address: int) -> bool:
-    """Whether make_leaf could map the 2 MB at address: nothing is there, at any level, and no
-    top-level entry is needed."""
+    """Whether make_leaf could map the 2 MB at address."""
     if not _base(root.levels) <= address < 1 << 64:
         return False
-    table = root.physical
-    for level in range(root.levels, 1, -1):
-        _, entry = _entry(read, table, address, level)
-        if not entry & VALID:
-            return entry == 0 and level != root.levels
-        if _is_leaf(entry, level) or level == 2:
-            return False
-        table = entry & _ADDRESS
-    return False
+    return page_tables.slot_free(read, root, address, _FORMAT)
 
 
 def find_text(read: Read, root: Root) -> int:
@@ -323,31 +284,5 @@ def leaf_entry(physical: int, like: Leaf) -> int:
 def make_leaf(
     read: Read, root: Root, address: int, entry: int, new_table: Callable[[], int]
 ) -> list[tuple[int, bytes]] | None:
-    """The (physical address, bytes) to write, in order, so that address maps a 2 MB leaf.
-
-    new_table gives the physical address of an empty (zeroed) page for each table that is
-    missing.  None when the slot is taken, or when a top-level entry would be needed: kinst
-    reads a copy of the top level.
-    """
-    writes: list[tuple[int, bytes]] = []
-    table = root.physical
-    linked = True  # whether `table` is part of the tables yet
-    for level in range(root.levels, 2, -1):
-        at = table + 8 * (address >> _shift(level) & (_ENTRIES - 1))
-        value = int.from_bytes(read(at, 8), "little") if linked else 0
-        if value & VALID:
-            if _is_leaf(value, level):
-                return None
-            table = value & _ADDRESS
-            continue
-        if value or level == root.levels:
-            return None
-        table = new_table()
-        writes.append((at, (table | TABLE | VALID).to_bytes(8, "little")))
-        linked = False
-    at = table + 8 * (address >> _shift(2) & (_ENTRIES - 1))
-    if linked and int.from_bytes(read(at, 8), "little"):
-        return None
-    writes.append((at, entry.to_bytes(8, "little")))
-    # The deepest first: a table is complete before anything points at it.
-    return writes[::-1]
+    """What to write so that address maps a 2 MB leaf; see kinst.core.page_tables."""
+    return page_tables.make_leaf(read, root, address, entry, new_table, _FORMAT)
