@@ -23,7 +23,7 @@ import capstone
 import pytest
 
 from kinst.core.errors import KinstError
-from kinst.core.target import Access
+from kinst.core.target import Access, Facts
 from kinst.image.elf import Elf, open_elf
 from kinst.targets.fetch import Prepared
 from kinst.targets.linux import Linux, attach
@@ -309,6 +309,30 @@ def value(guest: Guest, access: Access, base: int) -> int | bytes:
     return int.from_bytes(raw, "little", signed=access.signed)
 
 
+def read_while_current(
+    guest: Guest, facts: Facts, name: bytes, wanted: dict[str, int]
+) -> tuple[int, dict[str, int | bytes]]:
+    """The per-CPU base where the thread called `name` is current, and its built-ins there.
+
+    The guest runs on while it is read: the thread may be off its CPU for a moment, or leave it
+    between two reads, so what was read counts only if it held the CPU before and after.
+    """
+    deadline = time.monotonic() + 30
+    seen: set[int | bytes] = set()
+    mine: dict[str, int | bytes] = {}
+    while time.monotonic() < deadline:
+        for base in facts.per_cpu_bases:
+            before = value(guest, facts.builtins["curthread"], base)
+            current = value(guest, facts.builtins["execname"], base)
+            mine = {n: value(guest, facts.builtins[n], base) for n in wanted}
+            after = value(guest, facts.builtins["curthread"], base)
+            seen.add(current)
+            if before == after and current == name:
+                return base, mine
+        time.sleep(0.01)
+    raise AssertionError(f"{name!r} was never current in 30 s; seen: {seen}, last {mine}")
+
+
 def test_builtins_of_a_running_thread(running: Attached) -> None:
     guest, facts = running.guest, running.linux.facts
     shown = guest.sh("(helper spin 1234 567 &); sleep 1")
@@ -316,15 +340,10 @@ def test_builtins_of_a_running_thread(running: Attached) -> None:
     assert found, shown
     pid, tid, ppid, uid, gid = map(int, found.groups())
     assert pid != tid and (uid, gid) == (1234, 567)
+    expected = {"pid": pid, "tid": tid, "ppid": ppid, "uid": uid, "gid": gid}
     try:
-        seen = {
-            value(guest, facts.builtins["execname"], base): base for base in facts.per_cpu_bases
-        }
-        base = seen[b"kinst-spinner"]
-        mine = {
-            n: value(guest, facts.builtins[n], base) for n in ("pid", "tid", "ppid", "uid", "gid")
-        }
-        assert mine == {"pid": pid, "tid": tid, "ppid": ppid, "uid": uid, "gid": gid}
+        base, mine = read_while_current(guest, facts, b"kinst-spinner", expected)
+        assert mine == expected
         cpu = facts.builtins["cpu"]
         assert [value(guest, cpu, b) for b in facts.per_cpu_bases] == [0, 1]
         current = value(guest, facts.builtins["curthread"], base)
