@@ -22,7 +22,7 @@ EXECNAME_SIZE = 32
 class Context:
     """Built-in variables of one host-run firing; times in ns.
 
-    interrupt: the kernel's preemption count, see codegen/lower_variables.py."""
+    interrupt: the kernel's preemption count, see codegen/lower_dynamic.py."""
 
     cpu: int = 0
     pid: int = 0

@@ -10,7 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from kinst.codegen.lower_variables import THREAD_PARTS, is_thread_local
+from kinst.codegen.lower_dynamic import THREAD_PARTS
+from kinst.codegen.lower_variables import is_thread_local
 from kinst.codegen.walk import expressions, looks_at_user, most_frames, reads_stack
 from kinst.consumer.aggregations import AggregationStore
 from kinst.consumer.dynvars import Cleaner

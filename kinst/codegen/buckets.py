@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kinst.core.errors import KinstError
 from kinst.core.records import QUANTIZE_BUCKETS
-from kinst.dlang.typed import AggFunction
+from kinst.dlang.typed_output import AggFunction
 
 INT64_MAX = (1 << 63) - 1
 _WORDS = {"count": 1, "sum": 1, "min": 1, "max": 1, "avg": 2, "stddev": 4}

@@ -11,7 +11,7 @@ from kinst.codegen.records import literal_keys
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.layout import HEADER_HALF, SITE_HEADER, STATE_AGG_DROPS
 from kinst.core.records import PROBE_LIMIT, QUANTIZE_ZERO, AggregationLayout
-from kinst.dlang import typed
+from kinst.dlang import typed, typed_output
 
 # Multiplier of the key hash: 2**64 over the golden ratio, as in Fibonacci hashing (Knuth, The
 # Art of Computer Programming, 6.4).
@@ -191,7 +191,7 @@ def _find_entry(unit: Unit, name: str) -> Function:
 
 def _update(
     firing: Firing,
-    function: typed.AggFunction,
+    function: typed_output.AggFunction,
     data: Value,
     value: Value,
     weight: Value,
@@ -226,7 +226,7 @@ def _update(
             code.increment(code.op("add", data, code.op("shl", bucket, 3)), weight)
 
 
-def _bucket(code: Function, function: typed.AggFunction, value: Value) -> Value:
+def _bucket(code: Function, function: typed_output.AggFunction, value: Value) -> Value:
     if function.name == "quantize":
         return _quantize(code, value)
     if function.name == "lquantize":

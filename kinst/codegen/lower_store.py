@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kinst.codegen.firing import Firing, Lowered
 from kinst.codegen.lower_builtins import bits_of
 from kinst.codegen.lower_memory import read_bytes
-from kinst.codegen.lower_variables import base_address
+from kinst.codegen.lower_static import base_address
 from kinst.codegen.place_variables import memory_size
 from kinst.codegen.ssa import Value, const
 from kinst.codegen.subr_memory import check_allocated

@@ -19,7 +19,7 @@ from kinst.core.records import (
     KeyValue,
     ProgramLayout,
 )
-from kinst.dlang import typed
+from kinst.dlang import typed, typed_output
 
 # A probe with its id and the clauses that it runs (indexes, in program order).
 Probed = tuple[ProbeName, int, tuple[int, ...]]
@@ -172,7 +172,7 @@ def _key_bounds(
 class _Shape:
     """An aggregation's entry."""
 
-    aggregation: typed.Aggregation
+    aggregation: typed_output.Aggregation
     keys: tuple[Field, ...]
     data_offset: int
     data_size: int
@@ -193,7 +193,10 @@ class _Shape:
 
 
 def _hashed(
-    program: typed.Program, probes: Sequence[Probed], aggregation: typed.Aggregation, strsize: int
+    program: typed.Program,
+    probes: Sequence[Probed],
+    aggregation: typed_output.Aggregation,
+    strsize: int,
 ) -> _Shape:
     bounds = _key_bounds(program, probes, aggregation.index, len(aggregation.keys))
     keys, end = place(aggregation.keys, 8, strsize, bounds)

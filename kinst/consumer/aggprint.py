@@ -30,7 +30,8 @@ from kinst.consumer.clauses import INTEGER_WIDTH, traced_signed, traced_string
 from kinst.consumer.convert import Spec, Symbolise, Value, fixed, text
 from kinst.consumer.stacks import NO_NAMES, Names, is_address_data
 from kinst.core.records import Field
-from kinst.dlang.typed import AggFunction, Aggregation, Format, FormatPart, is_signed
+from kinst.dlang.typed import is_signed
+from kinst.dlang.typed_output import AggFunction, Aggregation, Format, FormatPart
 
 KEY_STRING_WIDTH = 50
 BAR = 40

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from kinst.core.dtypes import INT, INT64, UINT64, StringType, VoidType
 from kinst.core.errors import DError, Span
-from kinst.dlang import actions_effects, builtins, speculations, tree, typed
+from kinst.dlang import actions_effects, builtins, speculations, tree, typed, typed_output
 from kinst.dlang.actions_data import STACKS, SYMBOLS, data_expression
 from kinst.dlang.aggregates import Aggregations, aggregate, parts_of
 from kinst.dlang.convert import cast, is_integer, is_scalar, is_zero, same
@@ -132,7 +132,7 @@ def _with_format(node: tree.Call, scope: Scope, aggregations: Aggregations) -> t
     if name == "freopen" and [a.value for a in node.arguments if isinstance(a, tree.String)] == [
         b""
     ]:
-        return typed.Perform(node.span, name, (), typed.Format("", ()))
+        return typed.Perform(node.span, name, (), typed_output.Format("", ()))
     made = _formatted(name, node, scope)
     return typed.Perform(node.span, name, made.args, made.format)
 
@@ -248,7 +248,7 @@ def _printa(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.
     made = tuple(aggregations.get(t, "D_PRINTA_AGGBAD") for t in targets)
     for target, other in zip(targets[1:], made[1:], strict=True):
         _check_same_keys(made[0], other, target.span)
-    format_: typed.Format | None = None
+    format_: typed_output.Format | None = None
     if parsed is not None:
         aggregated = UINT64 if made[0].function.name == "count" else INT64
         keys = [Value(k, first.span) for k in made[0].keys]
@@ -258,7 +258,9 @@ def _printa(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.
     return typed.Printa(node.span, format_, made)
 
 
-def _check_same_keys(first: typed.Aggregation, other: typed.Aggregation, span: Span) -> None:
+def _check_same_keys(
+    first: typed_output.Aggregation, other: typed_output.Aggregation, span: Span
+) -> None:
     """Raise DError D_PRINTA_AGGKEY, D_PRINTA_AGGPROTO unless both have the same keys."""
     a, b = len(first.keys), len(other.keys)
     if a != b:

@@ -16,7 +16,7 @@ from kinst.core.dtypes import (
     VoidType,
 )
 from kinst.core.errors import DError, Span
-from kinst.dlang import builtins, tree, typed
+from kinst.dlang import builtins, tree, typed, typed_output
 from kinst.dlang.actions_data import data_expression
 from kinst.dlang.convert import (
     cast,
@@ -39,7 +39,7 @@ from kinst.dlang.scope import Scope
 class _Found:
     index: int
     keys: tuple[DType, ...]
-    function: typed.AggFunction
+    function: typed_output.AggFunction
     signed: bool
     span: Span
 
@@ -99,7 +99,7 @@ class Aggregations:
             merged.append(type_)
         return tuple(merged)
 
-    def get(self, node: tree.Aggregation, tag: str = "D_IDENT_UNDEF") -> typed.Aggregation:
+    def get(self, node: tree.Aggregation, tag: str = "D_IDENT_UNDEF") -> typed_output.Aggregation:
         """The finished aggregation.  Raises DError with this tag when no clause assigns it."""
         found = self._found.get(node.name)
         if found is None:
@@ -108,10 +108,10 @@ class Aggregations:
             raise DError(message, node.span, tag, hint)
         return self._typed(node.name, found)
 
-    def _typed(self, name: str, found: _Found) -> typed.Aggregation:
-        return typed.Aggregation(name, found.index, found.keys, found.function, found.signed)
+    def _typed(self, name: str, found: _Found) -> typed_output.Aggregation:
+        return typed_output.Aggregation(name, found.index, found.keys, found.function, found.signed)
 
-    def all(self) -> tuple[typed.Aggregation, ...]:
+    def all(self) -> tuple[typed_output.Aggregation, ...]:
         """In the order of their indexes."""
         return tuple(self._typed(name, found) for name, found in self._found.items())
 
@@ -136,7 +136,7 @@ def _merged(before: DType, now: DType) -> DType | None:
 class Update:
     """The right-hand side of an aggregating statement."""
 
-    function: typed.AggFunction
+    function: typed_output.AggFunction
     value: typed.Expr | None
     weight: typed.Expr | None
     signed: bool
@@ -223,7 +223,7 @@ def aggregating_call(node: tree.Call, scope: Scope) -> Update:
         message = f"{name}( ) prototype mismatch: {count} {plural}passed, {function.least} expected"
         raise DError(message, node.span, "D_PROTO_LEN")
     if not count:
-        return Update(typed.AggFunction(name), None, None, False)
+        return Update(typed_output.AggFunction(name), None, None, False)
     for argument in node.arguments:
         if is_aggregation(argument):
             message = f"{name}( ) argument #1 must be of scalar type"
@@ -245,7 +245,7 @@ def aggregating_call(node: tree.Call, scope: Scope) -> Update:
         weight = _weight(name, arguments, 1)
     signed = typed.is_signed(value.type)
     wide = cast(value, INT64 if signed else UINT64)
-    return Update(typed.AggFunction(name, params), wide, weight, signed)
+    return Update(typed_output.AggFunction(name, params), wide, weight, signed)
 
 
 def _weight(name: str, arguments: Sequence[typed.Expr], at: int) -> typed.Expr | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kinst.core.dtypes import DType, IntType, PointerType, StackType, StringType, SymbolType
 from kinst.core.errors import DError, Span
-from kinst.dlang import typed
+from kinst.dlang import typed_output
 from kinst.dlang.source import to_text
 
 _MOST_WIDTH = 65535  # no screen is wider; keeps a typing error from filling memory
@@ -235,7 +235,7 @@ def bind_format(
     *,
     aggregated: IntType | None = None,
     exact: bool = True,
-) -> tuple[typed.Format, tuple[int, ...]]:
+) -> tuple[typed_output.Format, tuple[int, ...]]:
     """Give each conversion its value.
 
     span: of the format.  aggregated: the type that %@ prints, in printa().  exact: every
@@ -247,7 +247,7 @@ def bind_format(
         message = f"{function}( ) format string is empty"
         raise DError(message, span, "D_PRINTF_FMT_EMPTY")
     binder = _Binder(function, values, span)
-    parts: list[typed.FormatPart] = []
+    parts: list[typed_output.FormatPart] = []
     for c in parsed.conversions:
         if c.width == "*":
             binder.star(c, "*")
@@ -256,7 +256,9 @@ def bind_format(
         type_ = binder.value(c, aggregated)
         size = type_.size if isinstance(type_, IntType | PointerType) else 0
         letter = f"@{c.letter}" if c.aggregate else c.letter
-        parts.append(typed.FormatPart(c.literal, letter, c.flags, c.width, c.precision, size))
+        parts.append(
+            typed_output.FormatPart(c.literal, letter, c.flags, c.width, c.precision, size)
+        )
     if exact and binder.used < len(values):
         message = (
             f"{function}( ) prototype mismatch: only {binder.used} arguments required by this "
@@ -264,5 +266,5 @@ def bind_format(
         )
         raise DError(message, values[binder.used].span, "D_PRINTF_ARG_EXTRA")
     if parsed.rest:
-        parts.append(typed.FormatPart(parsed.rest))
-    return typed.Format(parsed.text, tuple(parts)), tuple(binder.stars)
+        parts.append(typed_output.FormatPart(parsed.rest))
+    return typed_output.Format(parsed.text, tuple(parts)), tuple(binder.stars)

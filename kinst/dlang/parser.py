@@ -1,29 +1,25 @@
-"""Programs: clauses, declarations and control lines."""
+"""Programs: clauses, and with declparser.py declarations; control lines."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from enum import IntEnum
-from typing import TypeVar
 
 from kinst.core.errors import DError
 from kinst.core.probe import ProbePattern
 from kinst.dlang import tree
 from kinst.dlang.branches import split
 from kinst.dlang.control import read_control_line
-from kinst.dlang.exprparser import ExpressionParser
+from kinst.dlang.declparser import DeclarationParser
 from kinst.dlang.lexer import Lexer, Token
 from kinst.dlang.macros import Macros, MacroUse
-from kinst.dlang.source import Source, words
-from kinst.dlang.typenames import STARTS_TYPE, TAGS
-from kinst.dlang.typeparser import KEYWORDS, MAX_DEPTH
+from kinst.dlang.source import Source
+from kinst.dlang.typeparser import MAX_DEPTH
 
 __all__ = ["MAX_DEPTH", "Level", "parse"]
 
 MAX_BRANCHES = 40  # levels of if; each else if is one
-_Listed = TypeVar("_Listed")
 
 
 class Level(IntEnum):
@@ -41,12 +37,6 @@ _FORMS = {
     Level.FUNCTION: "[[provider:]module:]function",
     Level.NAME: "[[[provider:]module:]function:]name",
 }
-_NOT_YET = words("provider import counter")
-_CLASSES = words("auto register static")  # C's, which D does not have
-_STORAGE = words("inline self this typedef extern") | _CLASSES
-_TYPEDEF_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_]*\*?\Z")
-# The first words of everything at the outer level that is not a clause.
-_NOT_CLAUSES = STARTS_TYPE | _NOT_YET | _STORAGE | {"translator"}
 
 
 def parse(
@@ -71,7 +61,7 @@ def parse(
     return _ProgramParser(lexer, use, level, script, knows_type).program()
 
 
-class _ProgramParser(ExpressionParser):
+class _ProgramParser(DeclarationParser):
     def __init__(
         self,
         lexer: Lexer,
@@ -84,23 +74,22 @@ class _ProgramParser(ExpressionParser):
         self._use = use
         self._level_of_text = level
         self._script = script
-        self._items: list[tree.Item] = []
         self._controls_done = 0
 
     def program(self) -> tree.Program:
         at = self._skip(0)
         while at < len(self.source.text):
             head = self.lexer.head(at)
-            if head.kind == "description" and self._declares(head):
-                at = self._declaration(head)
+            if self._level_of_text is Level.NAME and self.declares(head):
+                at = self.declaration(head)
             else:
                 at = self._clause(head)
             at = self._skip(at)
-        if not any(isinstance(item, tree.Clause) for item in self._items):
+        if not any(isinstance(item, tree.Clause) for item in self.items):
             span = self.source.span(0, 1)
             raise DError("empty D program translation unit", span, "D_EMPTY", "no probe in it")
         self._use.check_used(self.source.span(0, 1))
-        return tree.Program(tuple(self._items))
+        return tree.Program(tuple(self.items))
 
     def _skip(self, at: int) -> int:
         """Skip to the next item, taking the control lines on the way."""
@@ -113,181 +102,10 @@ class _ProgramParser(ExpressionParser):
         for start, text in sorted(lines):
             option = read_control_line(text, self.source.span(start, start + len(text)))
             if option is not None:
-                self._items.append(option)
+                self.items.append(option)
                 if isinstance(option, tree.Option) and option.name == "defaultargs":
                     self._use.defaultargs = True
         self._controls_done += len(lines)
-
-    def _declares(self, head: Token) -> bool:
-        """int, uint64_t*x and struct begin a declaration; int* alone is one too, as libdtrace
-        decides it."""
-        if self._level_of_text is not Level.NAME or ":" in head.text:
-            return False
-        word = head.text.split("*", 1)[0]
-        if word in _NOT_CLAUSES or word in self.typedefs:
-            return True
-        # foo_t x; and foo_t *x; are no clauses: nothing stands between a description and , / {
-        if not _TYPEDEF_NAME.match(head.text):
-            return False
-        name = self.lexer.head(head.end)
-        return name.kind == "description" and self.lexer.head(name.end).text in (";", ",")
-
-    def _declaration(self, head: Token) -> int:
-        self.token = self.lexer.expression(head.start)
-        word = self.token.text
-        if word in _NOT_YET:
-            raise DError(f"{word} is not supported yet", self.token.span, "D_UNKNOWN")
-        if word == "translator":
-            return self._translator()
-        storage = self.advance().text if word in _STORAGE else ""
-        if storage in _CLASSES:
-            message = "specified storage class not appropriate in D"
-            raise DError(message, self.token.span, "D_DECL_BADCLASS")
-        word = self.token.text
-        if storage and word in _STORAGE:
-            message = f"only one storage class allowed in declaration: {storage} {word}"
-            raise DError(message, self.token.span, "D_DECL_CLASS")
-        base = self.specifiers()
-        if self.at(";"):
-            if base.body is None and base.words[0] not in TAGS:
-                message = "useless declaration"
-                raise DError(message, base.span, "D_DECL_USELESS", "a name is missing")
-            self._items.append(tree.TypeDeclaration(base.span, base))
-            return self.token.end
-        if base.body is not None:
-            self._items.append(tree.TypeDeclaration(base.span, base))
-            if base.body.tag:
-                base = replace(base, body=None)
-        if storage == "inline":
-            self._items.append(self._inline(base))
-            return self.token.end
-        if storage == "typedef":
-            return self._typedef(base)
-        storage = "" if storage == "extern" else storage
-        while True:
-            self._items.append(self._variable(base, storage))
-            if not self.at(","):
-                break
-            self.advance()
-        if not self.at(";"):
-            raise self.unexpected("; expected")
-        return self.token.end
-
-    def _declared_name(self) -> Token:
-        name = self.token
-        if name.kind != "name" or name.text in KEYWORDS:
-            raise self.unexpected("a variable name expected")
-        if "`" in name.text:
-            message = f"D scoping operator may not be used in a declaration name ({name.text})"
-            raise DError(message, name.span, "D_DECL_SCOPE")
-        return self.advance()
-
-    def _typedef(self, base: tree.TypeName) -> int:
-        while True:
-            type_, name = self.declarator(base)
-            if name is None or "`" in name.text:
-                raise self.unexpected("a name for the type expected")
-            self._items.append(tree.TypeDeclaration(name.span, type_, name.text))
-            self.typedefs.add(name.text)
-            if not self.at(","):
-                break
-            self.advance()
-        if not self.at(";"):
-            raise self.unexpected("; expected")
-        return self.token.end
-
-    def _variable(self, base: tree.TypeName, scope: str) -> tree.Declaration:
-        """Stars, name and what is in [ ]: types of keys, or a number of elements."""
-        if self.at("("):
-            return self._complicated(base, scope)
-        type_ = replace(base, stars=self.stars())
-        if self.at("("):
-            return self._complicated(type_, scope)
-        name = self._declared_name()
-        keys: tuple[tree.TypeName, ...] | None = None
-        length: tree.Expr | None = None
-        if self.at("["):
-            bracket = self.advance()
-            if self.at("]"):
-                message = "array declaration requires array dimension or tuple signature"
-                raise DError(message, bracket.span, "D_DECL_ARRNULL", f"{name.text}[int, string]")
-            if self.token.kind == "name" and self._starts_type(self.token.text):
-                keys = tuple(self._listed(self.type_name))
-            else:
-                length = self.expression()
-            self.expect("]")
-            if self.at("["):
-                message = "arrays of arrays are not supported yet"
-                raise DError(message, self.token.span, "D_UNKNOWN", "write [int, int]")
-        if self.at("="):
-            hint = f"{name.text} = ... in a BEGIN clause"
-            raise self.unexpected(f"a declaration has no initial value; write {hint}")
-        return tree.Declaration(name.span, type_, name.text, scope, keys, length)
-
-    def _complicated(self, base: tree.TypeName, scope: str) -> tree.Declaration:
-        """A variable whose declarator has parentheses: int (*f)(void)."""
-        type_, name = self.declarator(base)
-        if name is None:
-            raise self.unexpected("a variable name expected")
-        return tree.Declaration(name.span, type_, name.text, scope)
-
-    def _starts_type(self, word: str) -> bool:
-        return word in STARTS_TYPE or (word not in KEYWORDS and self.names_type(word))
-
-    def _listed(self, one: Callable[[], _Listed]) -> list[_Listed]:
-        """one, and more of it behind commas."""
-        found = [one()]
-        while self.at(","):
-            self.advance()
-            found.append(one())
-        return found
-
-    def _parameter(self) -> tree.Parameter:
-        base = self.specifiers()
-        type_ = replace(base, stars=self.stars())
-        name = self._declared_name()
-        return tree.Parameter(type_, name.text, name.span)
-
-    def _inline(self, base: tree.TypeName) -> tree.Inline:
-        """name = expression; or name[type key, ...] = expression;"""
-        type_ = replace(base, stars=self.stars())
-        name = self._declared_name()
-        parameters: tuple[tree.Parameter, ...] | None = None
-        if self.at("["):
-            self.advance()
-            parameters = tuple(self._listed(self._parameter))
-            self.expect("]")
-        if not self.at("="):
-            raise self.unexpected("an inline is defined where it is declared: = expected")
-        self.advance()
-        value = self.expression()
-        if not self.at(";"):
-            raise self.unexpected("; expected")
-        return tree.Inline(name.span, type_, name.text, parameters, value)
-
-    def _translator(self) -> int:
-        """translator type < source parameter > { member = expression; ... };"""
-        span = self.advance().span
-        type_ = self.type_name()
-        self.expect("<")
-        source, name = self.declarator(self.specifiers())
-        if name is None:
-            raise self.unexpected("a name for what is translated expected")
-        self.expect(">")
-        self.expect("{")
-        members: list[tree.MemberValue] = []
-        while not self.at("}"):
-            if self.token.kind != "name" or self.token.text in KEYWORDS:
-                raise self.unexpected("a member expected")
-            member = self.advance()
-            self.expect("=")
-            members.append(tree.MemberValue(member.text, self.constant(), member.span))
-            self.expect(";")
-        self.advance()
-        if not self.at(";"):
-            raise self.unexpected("; expected")
-        self._items.append(tree.Translator(span, type_, source, name.text, tuple(members)))
-        return self.token.end
 
     def _clause(self, head: Token) -> int:
         """One clause; returns the offset behind it."""
@@ -324,9 +142,9 @@ class _ProgramParser(ExpressionParser):
         for some in each:
             clause = tree.Clause(span, some, predicate, plain)
             if len(plain) == len(statements):
-                self._items.append(clause)
+                self.items.append(clause)
             else:
-                self._items += split(replace(clause, statements=()), statements)
+                self.items += split(replace(clause, statements=()), statements)
         return end
 
     def _predicate(self, slash: Token) -> tuple[tree.Expr, Token]:

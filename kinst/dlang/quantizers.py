@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kinst.core.dtypes import IntType
 from kinst.core.errors import DError, Span
-from kinst.dlang import typed
+from kinst.dlang import typed, typed_output
 
 _MOST = 0xFFFF  # parameters and levels are 16-bit quantities
 
@@ -128,7 +128,9 @@ def check_llquantize(arguments: Sequence[typed.Expr], span: Span) -> tuple[int, 
     return factor, low, high, steps
 
 
-def check_same_parameters(old: typed.AggFunction, new: typed.AggFunction, span: Span) -> None:
+def check_same_parameters(
+    old: typed_output.AggFunction, new: typed_output.AggFunction, span: Span
+) -> None:
     """Two statements of one aggregation must quantize alike.
 
     Raises DError D_LQUANT_MATCHBASE, D_LQUANT_MATCHLIM, D_LQUANT_MATCHSTEP,

@@ -20,15 +20,12 @@ from kinst.core.probe import Probe, ProbeName, ProbePattern
 from kinst.core.records import AggregationLayout, ClauseLayout, Field, KeyValue, ProgramLayout
 from kinst.dlang.typed import (
     Action,
-    AggFunction,
-    Aggregation,
     Clause,
     Expr,
-    Format,
-    FormatPart,
     IntConst,
     Program,
 )
+from kinst.dlang.typed_output import AggFunction, Aggregation, Format, FormatPart
 
 SPAN = Span("t.d", 1, 1)
 BEGIN = Probe(1, ProbeName("dtrace", "", "", "BEGIN"))

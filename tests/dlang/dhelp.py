@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from kinst.core.errors import DError, Span
-from kinst.dlang import tree, typed
+from kinst.dlang import tree, typed, typed_output
 from kinst.dlang.api import Environment, Macros, compile_text
 
 REGISTERS = {"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RSP": 20}
@@ -52,4 +52,14 @@ def without_spans(value: Any) -> Any:
     return value
 
 
-__all__ = ["DError", "actions", "compile_", "error", "tree", "typed", "value", "without_spans"]
+__all__ = [
+    "DError",
+    "actions",
+    "compile_",
+    "error",
+    "tree",
+    "typed",
+    "typed_output",
+    "value",
+    "without_spans",
+]
