@@ -26,6 +26,7 @@ from kinst.core.probe import ProbeName
 from kinst.core.records import ProgramLayout
 from kinst.core.target import Access, Clock, Paths
 from kinst.dlang import typed as t
+from kinst.dlang.typed_output import Aggregation
 from kinst.wire import native
 
 SPAN = Span("test", 1, 1)
@@ -87,7 +88,7 @@ def trace(expr: t.Expr) -> t.Trace:
 def program(
     *clauses: Sequence[t.Action] | tuple[t.Expr | None, Sequence[t.Action]],
     variables: tuple[t.Variable, ...] = (),
-    aggregations: tuple[t.Aggregation, ...] = (),
+    aggregations: tuple[Aggregation, ...] = (),
 ) -> t.Program:
     """Clauses as lists of actions, or as (predicate, actions)."""
     made = []

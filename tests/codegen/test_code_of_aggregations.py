@@ -27,6 +27,7 @@ from kinst.core import layout as lay
 from kinst.core.dtypes import INT, INT64, STRING, UINT, UINT64, DType, IntType
 from kinst.core.errors import KinstError
 from kinst.dlang import typed as t
+from kinst.dlang.typed_output import AggFunction, Aggregation
 
 both = pytest.mark.parametrize("rig", RIGS)
 LOW, HIGH = -(1 << 63), (1 << 63) - 1
@@ -41,8 +42,8 @@ def wrap(value: int) -> int:
 
 def aggregation(
     function: str, *params: int, keys: tuple[DType, ...] = (), index: int = 0
-) -> t.Aggregation:
-    return t.Aggregation(f"a{index}", index, keys, t.AggFunction(function, params))
+) -> Aggregation:
+    return Aggregation(f"a{index}", index, keys, AggFunction(function, params))
 
 
 def signed(index: int) -> t.Cast:
@@ -75,7 +76,7 @@ def llquantize_bounds(factor: int, low: int, high: int, steps: int) -> list[int]
     return [*bounds, factor ** (high + 1)]
 
 
-def model(function: t.AggFunction, updates: list[tuple[int, int]]) -> tuple[int, ...]:
+def model(function: AggFunction, updates: list[tuple[int, int]]) -> tuple[int, ...]:
     values = [v for v, _ in updates]
     total = sum(values) & (1 << 64) - 1
     match function.name:

@@ -37,6 +37,7 @@ from kinst.core import layout as lay
 from kinst.core.dtypes import CHAR, INT, STRING, UINT, UINT64, StringType
 from kinst.core.errors import KinstError
 from kinst.dlang import typed as t
+from kinst.dlang.typed_output import Format
 
 both = pytest.mark.parametrize("rig", RIGS)
 BAD = 0xDEAD000
@@ -56,7 +57,7 @@ def load(address: int, type_: object = UINT64) -> t.Load:
 
 @both
 def test_header_and_fields(rig: type[Rig]) -> None:
-    printf = t.Printf(SPAN, t.Format("", ()), (integer(-2, CHAR), reg(3), string(b"hi")))
+    printf = t.Printf(SPAN, Format("", ()), (integer(-2, CHAR), reg(3), string(b"hi")))
     run = rig(program([trace(integer(7)), printf], []), {9: (0, 1)})
     run.fire(9, {3: 0x1122334455667788}, cpu=0)
     first, second = run.records(run.slot)
@@ -362,7 +363,7 @@ def test_both_machines_write_the_same_bytes() -> None:
             trace(t.Step(UINT64, SPAN, variable, 3, True)),
             trace(builtin("execname", STRING)),
             trace(load(0x1000)),
-            t.Printf(SPAN, t.Format("", ()), (builtin("probefunc", STRING), reg(2), reg(14))),
+            t.Printf(SPAN, Format("", ()), (builtin("probefunc", STRING), reg(2), reg(14))),
         ],
         (t.Binary(INT, SPAN, "<", reg(2), integer(2, UINT64)), [t.Clear(SPAN, None)]),  # type: ignore[arg-type]
         variables=(variable,),
@@ -388,6 +389,6 @@ def test_what_does_not_fit_is_refused() -> None:
     wide = program([trace(builtin("execname", STRING))])
     with pytest.raises(KinstError, match="does not fit the buffer"):
         HostRig(wide, {1: (0,)}, strsize=5000)
-    many = program([t.Printf(SPAN, t.Format("", ()), tuple(load(8, STRING) for _ in range(40)))])
+    many = program([t.Printf(SPAN, Format("", ()), tuple(load(8, STRING) for _ in range(40)))])
     with pytest.raises(KinstError, match="bytes for its strings"):
         HostRig(many, {1: (0,)}, strsize=512, scratch=scratch(ring_size=65536))

@@ -35,9 +35,10 @@ from kinst.core.dtypes import UINT64
 from kinst.core.errors import KinstError
 from kinst.core.target import Facts
 from kinst.dlang import typed as t
+from kinst.dlang.typed_output import AggFunction, Aggregation
 from kinst.isa import load as load_isa
 
-COUNT = t.Aggregation("", 0, (), t.AggFunction("count"))
+COUNT = Aggregation("", 0, (), AggFunction("count"))
 FACTS = Facts(
     "Linux", "6.1", 0, 2, BUILTINS, NOFAULT, 0, 0x80, 1, 0, (0, 0), CLOCK
 )  # fmt: skip
