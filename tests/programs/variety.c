@@ -1,6 +1,9 @@
 /* Many kinds of system calls, a few times each: processes, files, directories, memory, pipes,
  * sockets, signals, timers, polling, locks.  What fails is passed over: what is wanted is that
- * much of the kernel runs, not that all of it succeeds. */
+ * much of the kernel runs, not that all of it succeeds.
+ *
+ * Several copies may run at once: each has a folder of its own for all that has a name.  Nothing
+ * here waits for what may not come; a copy that waits all the same says where, and ends. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -49,18 +52,44 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { PATIENCE = 150 }; /* seconds for one of main's steps, on a host that has no time */
+
 static char buffer[1 << 16];
+static char own[64]; /* folder */
+static const char *step = "start";
+static volatile int line;
 static volatile sig_atomic_t caught;
+
+/* The result of a call that may fail. */
+#define any(call) ((void)(line = __LINE__, (call)))
 
 static void catch(int number)
 {
 	caught += number;
 }
 
-/* The result of a call that may fail. */
-static void any(long result)
+static void hung(int number)
 {
-	(void)result;
+	char text[100];
+	int length = snprintf(text, sizeof text, "variety: %s hangs, behind line %d\n", step, line);
+
+	any(write(2, text, length));
+	_exit(number);
+}
+
+/* Ends the process if this is not called again in time; children have no such timer. */
+static void begin(const char *name)
+{
+	static timer_t timer;
+	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN };
+	struct itimerspec once = { .it_value = { PATIENCE, 0 } };
+
+	step = name;
+	if (!timer) {
+		signal(SIGRTMIN, hung);
+		any(timer_create(CLOCK_MONOTONIC, &event, &timer));
+	}
+	any(timer_settime(timer, 0, &once, NULL));
 }
 
 static void files(const char *folder)
@@ -93,7 +122,9 @@ static void files(const char *folder)
 	any(flock(fd, LOCK_EX));
 	any(flock(fd, LOCK_UN));
 	any(fcntl(fd, F_SETFL, O_APPEND | O_NONBLOCK));
-	any(fcntl(dup(fd), F_DUPFD_CLOEXEC, 100));
+	int again = dup(fd), high = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+	close(again);
+	close(high);
 	any(fstat(fd, &st));
 	any(fstatfs(fd, &fs));
 	any(fchmod(fd, 0600));
@@ -167,15 +198,19 @@ static void mounts(void)
 {
 	static const char *const kinds[] = { "tmpfs", "ramfs", "proc", "sysfs" };
 
-	any(mkdir("/mnt", 0755));
+	char place[100];
+
+	snprintf(place, sizeof place, "%s/mnt", own);
+	any(mkdir(place, 0755));
 	for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-		if (mount("none", "/mnt", kinds[i], 0, ""))
+		if (mount("none", place, kinds[i], 0, ""))
 			continue;
 		if (i < 2)
-			files("/mnt");
-		any(mount("none", "/mnt", NULL, MS_REMOUNT | MS_RDONLY, ""));
-		any(umount2("/mnt", i & 1 ? MNT_DETACH : 0));
+			files(place);
+		any(mount("none", place, NULL, MS_REMOUNT | MS_RDONLY, ""));
+		any(umount2(place, i & 1 ? MNT_DETACH : 0));
 	}
+	any(rmdir(place));
 }
 
 static void read_all(const char *name)
@@ -317,9 +352,11 @@ static void pipes(void)
 	any(epoll_ctl(poller, EPOLL_CTL_DEL, one[0], NULL));
 	any(read(event, buffer, 8));
 	int watch = inotify_init1(IN_NONBLOCK);
-	any(inotify_add_watch(watch, "/tmp", IN_ALL_EVENTS));
-	close(open("/tmp/watched", O_CREAT | O_RDWR, 0600));
-	unlink("/tmp/watched");
+	char watched[100];
+	snprintf(watched, sizeof watched, "%s/watched", own);
+	any(inotify_add_watch(watch, own, IN_ALL_EVENTS));
+	close(open(watched, O_CREAT | O_RDWR, 0600));
+	unlink(watched);
 	any(read(watch, buffer, 4096));
 	for (int k = 0; k < 2; k++) {
 		close(one[k]);
@@ -368,8 +405,7 @@ static void sockets(int family, int kind)
 	char path[sizeof address.un.sun_path] = "";
 
 	if (family == AF_UNIX) {
-		/* Two copies run at once: each must accept its own connection. */
-		snprintf(address.un.sun_path, sizeof address.un.sun_path, "/tmp/socket%d", getpid());
+		snprintf(address.un.sun_path, sizeof address.un.sun_path, "%s/socket", own);
 		strcpy(path, address.un.sun_path);
 		if (!socketpair(AF_UNIX, kind, 0, pair)) {
 			exchange(pair[0], pair[1]);
@@ -391,6 +427,10 @@ static void sockets(int family, int kind)
 	any(listen(server, 5));
 	any(connect(client, &address.any, known));
 	if (kind == SOCK_STREAM) {
+		/* If the connection failed there is none to wait for. */
+		struct pollfd come = { server, POLLIN, 0 };
+		any(poll(&come, 1, 1000));
+		any(fcntl(server, F_SETFL, O_NONBLOCK));
 		int peer = accept4(server, &address.any, &known, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		any(getpeername(client, &address.any, &known));
 		exchange(client, peer);
@@ -444,9 +484,15 @@ static void signals(void)
 	raise(SIGUSR2);
 	struct timespec soon = { 0, 1000000 };
 	any(sigtimedwait(&set, NULL, &soon));
+	/* The signal may come before its wait begins: it is blocked until then. */
 	struct itimerval timer = { .it_value = { 0, 2000 } };
+	sigemptyset(&set);
+	sigaddset(&set, SIGALRM);
+	sigprocmask(SIG_BLOCK, &set, &before);
+	sigdelset(&before, SIGALRM);
 	setitimer(ITIMER_REAL, &timer, NULL);
-	pause();
+	any(sigsuspend(&before));
+	sigprocmask(SIG_SETMASK, &before, NULL);
 	pid_t child = fork();
 	if (!child) {
 		any(prctl(PR_SET_NAME, "variety-child"));
@@ -568,22 +614,37 @@ int main(int count, char **words)
 		return 0;
 	signal(SIGPIPE, SIG_IGN);
 	loopback();
+	snprintf(own, sizeof own, "/tmp/variety.%d", getpid());
+	any(mkdir(own, 0755));
 	for (int k = 0; k < rounds; k++) {
-		files("/tmp");
+		begin("files");
+		files(own);
+		begin("mounts");
 		mounts();
+		begin("pseudo");
 		pseudo();
+		begin("memory");
 		memory();
+		begin("messages");
 		messages();
+		begin("pipes");
 		pipes();
+		begin("sockets of unix");
 		sockets(AF_UNIX, SOCK_STREAM);
 		sockets(AF_UNIX, SOCK_DGRAM);
+		begin("sockets of IPv4");
 		sockets(AF_INET, SOCK_STREAM);
 		sockets(AF_INET, SOCK_DGRAM);
+		begin("sockets of IPv6");
 		sockets(AF_INET6, SOCK_STREAM);
 		sockets(AF_INET6, SOCK_DGRAM);
+		begin("signals");
 		signals();
+		begin("times and limits");
 		times_and_limits();
+		begin("processes");
 		processes("/proc/self/exe");
 	}
+	rmdir(own);
 	return 0;
 }

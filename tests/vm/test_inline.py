@@ -185,10 +185,10 @@ class Busy:
 
     def counted(self, program: Path, text: str) -> dict[tuple[str, ...], int]:
         program.write_text(text)
-        return tables(
-            kinst("-q", "-Z", "-x", "aggsize=8m", "-s", str(program), "-c", self.command,
-                  copy=self.files, seconds=600).good().out
-        )  # fmt: skip
+        done = kinst("-q", "-Z", "-x", "aggsize=8m", "-s", str(program), "-c", self.command,
+                     copy=self.files, seconds=600).good()  # fmt: skip
+        assert "hangs" not in done.guest, done.guest
+        return tables(done.out)
 
 
 @pytest.fixture(scope="module")
