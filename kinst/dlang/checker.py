@@ -14,6 +14,7 @@ from kinst.dlang.expressions import check as check_expression
 from kinst.dlang.height import check_height
 from kinst.dlang.inlines import define
 from kinst.dlang.pragmas import check_pragma
+from kinst.dlang.provider_declarations import declare_provider
 from kinst.dlang.scope import Environment, Scope
 from kinst.dlang.speculations import check_order
 
@@ -59,6 +60,8 @@ def _clauses(
             define(item, scope, check_expression)
         elif isinstance(item, tree.Translator):
             translators.define(item, scope, check_expression)
+        elif isinstance(item, tree.Provider):
+            declare_provider(item, scope)
         elif isinstance(item, tree.Pragma) and item.kind == "depends_on":
             check_pragma(item, scope)
         elif isinstance(item, tree.Clause):

@@ -11,17 +11,18 @@ from kinst.core.errors import DError
 from kinst.dlang import tree
 from kinst.dlang.exprparser import ExpressionParser
 from kinst.dlang.lexer import Lexer, Token
+from kinst.dlang.providerparser import provider
 from kinst.dlang.source import words
 from kinst.dlang.typenames import STARTS_TYPE, TAGS
 from kinst.dlang.typeparser import KEYWORDS
 
 _Listed = TypeVar("_Listed")
-_NOT_YET = words("provider import counter")
+_NOT_YET = words("import counter")
 _CLASSES = words("auto register static")  # C's, which D does not have
 _STORAGE = words("inline self this typedef extern") | _CLASSES
 _TYPEDEF_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_]*\*?\Z")
 # The first words of everything at the outer level that is not a clause.
-_NOT_CLAUSES = STARTS_TYPE | _NOT_YET | _STORAGE | {"translator"}
+_NOT_CLAUSES = STARTS_TYPE | _NOT_YET | _STORAGE | {"translator", "provider"}
 
 
 class DeclarationParser(ExpressionParser):
@@ -53,6 +54,9 @@ class DeclarationParser(ExpressionParser):
             raise DError(f"{word} is not supported yet", self.token.span, "D_UNKNOWN")
         if word == "translator":
             return self._translator()
+        if word == "provider":
+            self._items.append(provider(self))
+            return self.token.end
         storage = self.advance().text if word in _STORAGE else ""
         if storage in _CLASSES:
             message = "specified storage class not appropriate in D"

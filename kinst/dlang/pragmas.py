@@ -73,7 +73,7 @@ def check_pragma(node: tree.Pragma, scope: Scope) -> None:
     name = node.words[1]
     if node.kind == "attributes" and name == "provider":
         provider, part = node.words[2:4]
-        if provider not in scope.environment.providers:
+        if provider not in scope.environment.providers and provider not in scope.declared_providers:
             raise DError(f"unused #pragma {node.kind}", node.span, "D_PRAGMA_UNUSED")
         if part not in _PARTS:
             message = f'invalid component "{part}" in attribute #pragma for provider {provider}'

@@ -40,6 +40,8 @@ class Scope:
     inlines: by name.  bound: the arguments of the inline array, or the parameter of the
     translator, being expanded.  keys: the types
     found for the keys of each associative array, in the whole program where it is known.
+    declared_providers: the probes of the program's provider declarations, with the types of
+    their arguments: as they are, and as they are translated (None: the same).
     """
 
     def __init__(
@@ -51,6 +53,9 @@ class Scope:
         self.variables: dict[str, typed.Variable] = {}
         self.inlines: dict[str, tree.Inline] = {}
         self.translators: list[Translator] = []
+        self.declared_providers: dict[
+            str, Mapping[str, tuple[Sequence[DType], Sequence[DType] | None]]
+        ] = {}
         self.bound: dict[str, typed.Expr] = {}
         self.expansions = 0
         self.keys: dict[str, tuple[DType, ...]] = keys or {}

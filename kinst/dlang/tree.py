@@ -297,6 +297,32 @@ class Translator(Item):
 
 
 @dataclass(frozen=True, slots=True)
+class Prototype:
+    """(parameters) of a probe; the names may be "".  variadic: more may follow."""
+
+    parameters: tuple[Parameter, ...]
+    variadic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeDeclaration:
+    """probe name(inputs); or, with outputs, probe name(inputs) : (outputs);"""
+
+    name: str
+    inputs: Prototype
+    outputs: Prototype | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Provider(Item):
+    """provider name { probes };"""
+
+    name: str
+    probes: tuple[ProbeDeclaration, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Description:
     """pattern: the parts, macros replaced, filled from the right; or its id.
 

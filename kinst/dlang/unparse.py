@@ -59,6 +59,8 @@ def _plain(items: list[tree.Item]) -> str:
         return _inline(last)
     if isinstance(last, tree.Translator):
         return _translator(last)
+    if isinstance(last, tree.Provider):
+        return _provider(last)
     named = items[1:] if len(items) > 1 else items
     if isinstance(last, tree.TypeDeclaration):
         head = "typedef "
@@ -92,6 +94,19 @@ def _translator(item: tree.Translator) -> str:
     lines = [f"\t{one.name} = {_expr(one.value, ASSIGN)};\n" for one in item.members]
     source = _type(item.source, item.parameter)
     return f"translator {_type(item.type)} < {source} > {{\n{''.join(lines)}}};\n"
+
+
+def _provider(item: tree.Provider) -> str:
+    lines = []
+    for one in item.probes:
+        behind = f" : {_prototype(one.outputs)}" if one.outputs is not None else ""
+        lines.append(f"\tprobe {one.name}{_prototype(one.inputs)}{behind};\n")
+    return f"provider {item.name} {{\n{''.join(lines)}}};\n"
+
+
+def _prototype(item: tree.Prototype) -> str:
+    given = [_type(p.type, p.name) for p in item.parameters] + ["..."] * item.variadic
+    return f"({', '.join(given)})"
 
 
 def unparse_clause(clause: tree.Clause) -> str:

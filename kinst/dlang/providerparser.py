@@ -1,0 +1,65 @@
+"""provider declarations, as the grammar of D has them:
+
+provider name { probe name(parameters); probe name(parameters) : (parameters); ... };
+
+(Dynamic Tracing Guide, "Statically Defined Tracing for User Applications")."""
+
+from __future__ import annotations
+
+from kinst.dlang import tree
+from kinst.dlang.exprparser import ExpressionParser
+from kinst.dlang.lexer import Token
+from kinst.dlang.typeparser import KEYWORDS
+
+
+def provider(parser: ExpressionParser) -> tree.Provider:
+    """The declaration whose first token is the current one; the last one stays the current one.
+    Raises DError D_SYNTAX, D_DECL_*."""
+    parser.advance()
+    name = _name(parser, "the provider's name expected")
+    parser.expect("{")
+    probes = []
+    while not parser.at("}"):
+        if parser.token.text != "probe":
+            raise parser.unexpected("probe or } expected")
+        parser.advance()
+        probes.append(_probe(parser))
+    parser.advance()
+    if not parser.at(";"):
+        raise parser.unexpected("; expected")
+    return tree.Provider(name.span, name.text, tuple(probes))
+
+
+def _name(parser: ExpressionParser, expected: str) -> Token:
+    if parser.token.kind != "name" or parser.token.text in KEYWORDS:
+        raise parser.unexpected(expected)
+    return parser.advance()
+
+
+def _probe(parser: ExpressionParser) -> tree.ProbeDeclaration:
+    """name(parameters); or name(parameters) : (parameters);"""
+    name = _name(parser, "the probe's name expected")
+    inputs, outputs = _prototype(parser), None
+    if parser.at(":"):
+        parser.advance()
+        outputs = _prototype(parser)
+    parser.expect(";")
+    return tree.ProbeDeclaration(name.text, inputs, outputs, name.span)
+
+
+def _prototype(parser: ExpressionParser) -> tree.Prototype:
+    parser.expect("(")
+    found: list[tree.Parameter] = []
+    variadic = False
+    while not parser.at(")"):
+        if found:
+            parser.expect(",")
+        if parser.at("..."):
+            parser.advance()
+            variadic = True
+            break
+        start = parser.token.span
+        type_, name = parser.declarator(parser.specifiers())
+        found.append(tree.Parameter(type_, name.text if name else "", name.span if name else start))
+    parser.expect(")")
+    return tree.Prototype(tuple(found), variadic)
