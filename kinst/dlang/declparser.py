@@ -55,7 +55,7 @@ class DeclarationParser(ExpressionParser):
         if word == "translator":
             return self._translator()
         if word == "provider":
-            self._items.append(provider(self))
+            self.items.append(provider(self))
             return self.token.end
         storage = self.advance().text if word in _STORAGE else ""
         if storage in _CLASSES:
