@@ -26,6 +26,7 @@ from functools import partial
 
 from kinst.codegen.firing import Firing, Unit
 from kinst.codegen.ssa import Function, Local, Value, const
+from kinst.core.dtypes import StructType
 from kinst.core.layout import (
     STATE_DYNAMIC_DIRTY,
     STATE_DYNAMIC_DROPS,
@@ -298,7 +299,7 @@ def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> Function:
         code.store(table.word(8 * i), code.add(entry, 8 * i))
     if layout.key_words > _UNROLLED:
         _copy_words(table, entry)
-    code.store(const(0), code.add(entry, layout.value.offset))
+    _clear_value(table, entry)
     code.store_atomic(tag, place, "release")
     if layout.shared:
         _unlock(code, home)
@@ -319,6 +320,26 @@ def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> Function:
         code.increment(code.add(code.params[1], STATE_DYNAMIC_DROPS))
         code.ret(const(0))
     return code
+
+
+def _clear_value(table: _Table, entry: Value) -> None:
+    """The first word of a new entry's value is 0, and all of a structure: its members may be
+    stored one by one."""
+    code, field = table.code, table.layout.value
+    start = code.add(entry, field.offset)
+    if not isinstance(field.type, StructType) or field.size <= 8:
+        code.store(const(0), start)
+        return
+    at = code.local(64)
+    code.set(at, const(0))
+    code.jump("clear")
+    code.block("clear")
+    here = code.get(at)
+    code.store(const(0), code.op("add", start, here))
+    following = code.add(here, 8)
+    code.set(at, following)
+    code.branch(code.icmp("ult", following, field.size), "clear", "cleared")
+    code.block("cleared")
 
 
 def _claim(table: _Table, tag: Value, first: Value, seen: Local) -> tuple[Value, Value]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kinst.codegen.access import read_access
 from kinst.codegen.dynvars import call_find, call_obtain, call_remove, release
-from kinst.codegen.fields import size_of
+from kinst.codegen.fields import size_of, up
 from kinst.codegen.firing import TEMP_KEYS, Firing, Lowered, Text
 from kinst.codegen.lower_builtins import bits_of, context_word
 from kinst.codegen.lower_memory import copy_text, read_bytes
@@ -163,6 +163,16 @@ def read_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lowere
     code.jump(end)
     code.block(end)
     return code.phi(bits, [(const(0, bits), before), (value, there)])
+
+
+def element_to_change(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Value:
+    """The address of a dynamic structure, all zeros where there was none.  Where there is no room
+    for it, and the drop is counted, that of memory nobody reads."""
+    code, layout = firing.code, _layout(firing, variable)
+    spare = firing.text_room(up(layout.value.size, 8))
+    entry = _find(firing, variable, keys, call_obtain)
+    place = code.add(entry, layout.value.offset)
+    return code.select(code.icmp("eq", entry, 0), spare, place)
 
 
 def store_dynamic(

@@ -8,7 +8,7 @@ from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.lower_builtins import bits_of, builtin
 from kinst.codegen.lower_memory import compare_texts, load_string, load_string_or_null, load_word
 from kinst.codegen.lower_speculation import new_speculation
-from kinst.codegen.lower_store import store
+from kinst.codegen.lower_store import snapshot, store
 from kinst.codegen.lower_subr import present, subroutine
 from kinst.codegen.lower_types import bit_field, by_address, symbol
 from kinst.codegen.lower_unwind import stack_depth
@@ -20,7 +20,7 @@ from kinst.core.dtypes import StringType
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_DIVZERO, FAULT_ILLOP
 from kinst.dlang import speculation, typed
-from kinst.dlang.typed_store import Before, Store
+from kinst.dlang.typed_store import Before, Root, Snapshot, Store
 
 _PLAIN = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
 _DIVIDE = {"/": "div", "%": "rem"}
@@ -111,8 +111,10 @@ def lower(firing: Firing, expr: typed.Expr) -> Lowered:
             return symbol(firing, expr)
         case Store():
             return store(firing, expr, lower)
-        case Before():
+        case Before() | Root():
             return firing.old[-1]
+        case Snapshot():
+            return snapshot(firing, expr, lower)
         case typed.Load():
             address = firing.code.convert(scalar(firing, expr.address), 64, signed=False)
             if isinstance(expr.type, StringType):

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kinst.codegen.firing import Firing, Lowered
+from kinst.codegen.fields import size_of
+from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.lower_builtins import bits_of
-from kinst.codegen.lower_memory import read_bytes
+from kinst.codegen.lower_dynamic import element_to_change
+from kinst.codegen.lower_memory import copy_text, read_bytes
 from kinst.codegen.lower_static import base_address
 from kinst.codegen.place_variables import memory_size
 from kinst.codegen.ssa import Value, const
-from kinst.codegen.subr_memory import check_allocated
+from kinst.codegen.subr_memory import allocate_zeros, check_allocated
 from kinst.codegen.walk import within
-from kinst.core.dtypes import StructType
+from kinst.core.dtypes import ArrayType, StringType, StructType
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR
 from kinst.dlang import typed
-from kinst.dlang.typed_store import Before, Store
+from kinst.dlang.typed_store import Before, Snapshot, Store
 
 Lower = Callable[[Firing, typed.Expr], Lowered]
 
@@ -28,17 +30,18 @@ Lower = Callable[[Firing, typed.Expr], Lowered]
 def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
     """The value stored, or with post what was there."""
     code = firing.code
+    base = _base(firing, expr, lower)
+    if expr.root is not None and base is not None:
+        firing.old.append(base)
     target = lower(firing, expr.address)
     assert isinstance(target, Value)
     address = code.convert(target, 64, signed=False)
-    if isinstance(expr.type, StructType):
-        _check(firing, expr, address, expr.type.size)
-        value = lower(firing, expr.value)
-        assert isinstance(value, Value)
-        read_bytes(firing, value, address, expr.type.size)
-        return address
+    if expr.root is not None:
+        firing.old.pop()
+    if isinstance(expr.type, StructType | ArrayType | StringType):
+        return _store_bytes(firing, expr, address, base, lower)
     size = (expr.bit + expr.bits + 7) // 8 if expr.bits else bits_of(expr.type) // 8
-    _check(firing, expr, address, size)
+    _check(firing, expr, address, base, size)
     before = any(isinstance(e, Before) for e in within(expr.value))
     old = _read(firing, expr, address) if before else const(0)
     if before:
@@ -54,14 +57,51 @@ def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
     return _field(firing, expr, code.convert(value, 64, signed=False)) if expr.bits else value
 
 
-def _check(firing: Firing, expr: Store, address: Value, size: int) -> None:
-    """Fault unless these bytes may be written."""
+def snapshot(firing: Firing, expr: Snapshot, lower: Lower) -> Lowered:
+    """The address of a structure whose members are stored here."""
+    if expr.first is not None:
+        lower(firing, expr.first)
+    room = allocate_zeros(firing, const(size_of(expr.type, firing.unit.layout.strsize)))
+    firing.old.append(room)
+    for one in expr.stores:
+        store(firing, one, lower)
+    firing.old.pop()
+    return room
+
+
+def _base(firing: Firing, expr: Store, lower: Lower) -> Value | None:
+    """The address of the variable that is stored to; of a dynamic one that of its element."""
     if expr.variable is None:
+        return None
+    if expr.root is None:
+        return base_address(firing, expr.variable)
+    keys = expr.root.keys if isinstance(expr.root, typed.KeyedRead) else ()
+    return element_to_change(firing, expr.variable, [lower(firing, key) for key in keys])
+
+
+def _store_bytes(
+    firing: Firing, expr: Store, address: Value, base: Value | None, lower: Lower
+) -> Lowered:
+    """What is handled by its address, and strings."""
+    size = size_of(expr.type, firing.unit.layout.strsize)
+    _check(firing, expr, address, base, size)
+    value = lower(firing, expr.value)
+    if isinstance(value, Text):
+        copy_text(firing, value, address, size, pad=True)
+        return Text(address, size)
+    read_bytes(firing, value, address, size)
+    return address
+
+
+def _check(firing: Firing, expr: Store, address: Value, base: Value | None, size: int) -> None:
+    """Fault unless these bytes may be written."""
+    if expr.variable is None or base is None:
         check_allocated(firing, address, const(size))
         return
-    code = firing.code
-    whole = memory_size(expr.variable, firing.unit.layout.strsize)
-    offset = code.op("sub", address, base_address(firing, expr.variable))
+    code, strsize = firing.code, firing.unit.layout.strsize
+    one = size_of(expr.variable.type, strsize)
+    whole = one if expr.root is not None else memory_size(expr.variable, strsize)
+    offset = code.op("sub", address, base)
     bad = code.icmp("ugt", offset, whole - size) if whole >= size else const(1, 1)
     firing.faults.add(code, bad, FAULT_BADADDR, address)
 

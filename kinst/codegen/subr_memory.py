@@ -54,9 +54,14 @@ def _bad_address(firing: Firing, failed: Value, address: Value) -> None:
 
 
 def _alloca(firing: Firing, args: _Args) -> Lowered:
-    code, size = firing.code, _number(firing, args[0])
+    return allocate_zeros(firing, _number(firing, args[0]))
+
+
+def allocate_zeros(firing: Firing, size: Value) -> Value:
+    """Address of `size` zero bytes that last until the clause ends; faults for want of scratch
+    space."""
     room = firing.allocate(size)
-    code.call(firing.unit.helper("clear", _clear), (room, size))
+    firing.code.call(firing.unit.helper("clear", _clear), (room, size))
     return room
 
 

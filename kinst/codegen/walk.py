@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from kinst.codegen.machine import Machine
 from kinst.core.dtypes import StackType, StructType, SymbolType
 from kinst.dlang import typed
+from kinst.dlang.typed_store import Snapshot
 
 # Subroutines that return an address of scratch, or take one that a string's is made into.
 _POINTERS = frozenset(
@@ -54,7 +55,8 @@ def makes_pointers(program: typed.Program) -> bool:
     if any(isinstance(variable.type, StructType) for variable in program.variables):
         return True
     return any(
-        isinstance(expr, typed.Subroutine) and expr.name in _POINTERS
+        isinstance(expr, Snapshot)
+        or (isinstance(expr, typed.Subroutine) and expr.name in _POINTERS)
         for clause in program.clauses
         for expr in expressions(clause)
     )

@@ -110,7 +110,7 @@ class _Printer:
         elif isinstance(type_, ArrayType):
             self._array(type_, bit, depth, nest)
         elif isinstance(type_, StringType):
-            text = self.data.partition(b"\0")[0]
+            text = self.data[bit // 8 :].partition(b"\0")[0]
             add(f'"{text.decode("utf-8", "surrogateescape")}"')
         elif isinstance(type_, IntType):
             add(self._integer(type_, bit, bits))

@@ -15,6 +15,8 @@ from kinst.dlang.expressions import check, is_aggregation, without_void
 from kinst.dlang.formats import Value, bind_format, parse_format
 from kinst.dlang.members import string_place
 from kinst.dlang.scope import Scope
+from kinst.dlang.translation import Translation
+from kinst.dlang.translators import as_structure
 
 _Handler = Callable[[tree.Call, Scope, Aggregations], typed.Action | None]
 
@@ -62,6 +64,9 @@ def _trace(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.A
         message = "trace( ) may not be applied to a dynamic expression"
         raise DError(message, argument.span, "D_TRACE_DYN", "use printa()")
     expr = check(argument, scope)
+    if isinstance(expr, Translation):
+        message = "trace( ) may not be applied to a dynamic expression"
+        raise DError(message, argument.span, "D_TRACE_DYN", "print() shows translations")
     if isinstance(expr.type, VoidType):
         message = "trace( ) may not be applied to a void expression"
         raise DError(message, argument.span, "D_TRACE_VOID")
@@ -74,7 +79,8 @@ def _print(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.A
     if is_aggregation(argument):
         message = "print( ) may not be applied to a dynamic expression"
         raise DError(message, argument.span, "D_PRINT_DYN", "use printa()")
-    expr = string_place(check(argument, scope))
+    expr = as_structure(check(argument, scope), scope, check)
+    expr = string_place(expr)
     if isinstance(expr.type, VoidType):
         message = "print( ) may not be applied to a void expression"
         raise DError(message, argument.span, "D_PRINT_VOID")

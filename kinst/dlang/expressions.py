@@ -206,6 +206,8 @@ def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
     operand = check(node.operand, scope)
     span, type_ = node.span, operand.type
     if node.op == "*":
+        if isinstance(operand, Translation) and isinstance(type_, PointerType):
+            return replace(operand, type=type_.to, span=span)
         return members.value(load(members.decayed(members.string_place(operand)), span))
     if node.op == "sizeof":
         return _sizeof(members.size_of_place(operand, scope, span), span)

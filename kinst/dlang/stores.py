@@ -6,14 +6,15 @@ Every DError has libdtrace's tag and, up to line breaks, its words.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from kinst.core.dtypes import ArrayType, FunctionType, PointerType, StructType
+from kinst.core.dtypes import ArrayType, FunctionType, PointerType, StringType, StructType
 from kinst.core.errors import DError
-from kinst.dlang import inlines, members, tree, typed
-from kinst.dlang.convert import constant, is_scalar, is_void_pointer, size_of
+from kinst.dlang import inlines, members, translators, tree, typed
+from kinst.dlang.convert import constant, is_scalar, is_void_pointer, is_zero, size_of
 from kinst.dlang.operators import converted
 from kinst.dlang.scope import Scope
-from kinst.dlang.typed_store import Before, Store
+from kinst.dlang.typed_store import Before, Root, Store
 from kinst.dlang.variables import compound, place_of
 
 Check = Callable[[tree.Expr, Scope], typed.Expr]
@@ -36,8 +37,13 @@ def is_memory(node: tree.Expr, scope: Scope) -> bool:
 
 
 def _place(node: tree.Expr, op: str, scope: Scope, check: Check) -> typed.Load | typed.BitField:
-    """What is stored to.  Raises DError D_OP_LVAL and those of expressions."""
+    """What is stored to; an array of char is a string.  Raises DError D_OP_LVAL and those of
+    expressions."""
     found = members.string_place(check(node, scope))
+    if isinstance(found, typed.Load) and isinstance(found.type, ArrayType):
+        whole = found.type
+        if members.is_char(whole.of) and whole.count:
+            return typed.Load(StringType(whole.count), found.span, found.address)
     fixed = isinstance(found.type, ArrayType | FunctionType)
     if fixed or not isinstance(found, typed.Load | typed.BitField):
         message = f"operator {op} requires modifiable lvalue as an operand"
@@ -67,18 +73,32 @@ def _store(
     bit, bits = (found.bit, found.bits) if isinstance(found, typed.BitField) else (0, 0)
     root = _variable(found.address)
     variable = root.variable if isinstance(root, typed.GlobalRead | typed.KeyedRead) else None
-    if variable is not None and variable.is_dynamic:
-        message = f"members of {variable.name} cannot be assigned one by one"
-        raise DError(message, node.span, "D_UNKNOWN", "assign a whole structure")
-    return Store(found.type, node.span, found.address, value, bit, bits, post, variable)
+    address = found.address
+    if variable is None or not variable.is_dynamic:
+        return Store(found.type, node.span, address, value, bit, bits, post, variable)
+    assert root is not None
+    address = _from_root(address)
+    return Store(found.type, node.span, address, value, bit, bits, post, variable, root)
+
+
+def _from_root(address: typed.Expr) -> typed.Expr:
+    """An address that is made of a structure variable, with Root in the variable's place."""
+    if isinstance(address.type, StructType):
+        return Root(PointerType(address.type), address.span)
+    if isinstance(address, typed.Cast):
+        return replace(address, operand=_from_root(address.operand))
+    assert isinstance(address, typed.Binary)
+    return replace(address, left=_from_root(address.left))
 
 
 def assignment(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
     """place = value and place op= value; of the latter the place's address is computed once."""
     found = _place(node.left, node.op, scope, check)
-    value = check(node.right, scope)
+    value = translators.as_structure(check(node.right, scope), scope, check)
     if node.op != "=":
         value = compound(node.op, Before(found.type, node.left.span), value, node.span)
+    if isinstance(found.type, StringType) and is_zero(value):
+        value = typed.StrConst(StringType(1), value.span, b"")
     return _store(node, found, converted(value, found.type, node.op, node.span), False)
 
 

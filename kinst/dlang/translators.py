@@ -8,15 +8,32 @@ translator's expression for it with the parameter bound.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NoReturn
 
-from kinst.core.dtypes import ArrayType, DType, PointerType, StructType, VoidType
+from kinst.core.dtypes import (
+    ArrayType,
+    DType,
+    Member,
+    PointerType,
+    StringType,
+    StructType,
+    VoidType,
+)
 from kinst.core.errors import DError, Span
 from kinst.dlang import inlines, members, tree, typed
-from kinst.dlang.convert import is_string_like, is_void_pointer, same, to_string
+from kinst.dlang.convert import (
+    is_scalar,
+    is_string,
+    is_string_like,
+    is_void_pointer,
+    same,
+    to_string,
+)
 from kinst.dlang.height import children
 from kinst.dlang.scope import Scope
 from kinst.dlang.translation import Translation, Translator
+from kinst.dlang.typed_store import Root, Snapshot, Store
 
 Check = Callable[[tree.Expr, Scope], typed.Expr]
 
@@ -151,6 +168,55 @@ def _as_member(value: typed.Expr, type_: DType) -> typed.Expr | None:
     if isinstance(type_, StructType):
         return value if same(value.type, type_) else None
     return inlines.argument(value, type_)
+
+
+def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
+    """What a translation to a structure is worth where it is assigned or printed: a structure
+    with every member that the translator defines (in libdtrace dt_cg_asgn_op()); any other value
+    as it is.  Of kinst's own translators what this kernel does not have is left 0."""
+    if not isinstance(value, Translation) or not isinstance(value.type, StructType):
+        return value
+    translator, source, span = value.translator, value.source, value.span
+    first: typed.Expr | None = None
+    if not isinstance(source, typed.IntConst) and is_scalar(source.type):
+        name = f"this->%xlate_{len(scope.variables)}"
+        variable = scope.create(name, source.type, "this")
+        first = typed.Assign(source.type, span, variable, source)
+        source = typed.GlobalRead(source.type, span, variable)
+    stores = []
+    for one in translator.node.members:
+        wanted = translator.made.member(one.name)
+        try:
+            found = _value(translator, one, source, span, scope, check)
+        except DError:
+            if not translator.lazily:
+                raise
+            continue
+        assert wanted is not None
+        stores.append(_store(wanted, found, translator.made))
+    return Snapshot(translator.made, span, first, tuple(stores))
+
+
+def as_pointer(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
+    """The address of as_structure() where a translation is one to a pointer."""
+    if not isinstance(value, Translation) or not isinstance(value.type, PointerType):
+        return value
+    whole = replace(value, type=value.translator.made)
+    return typed.Cast(value.type, value.span, as_structure(whole, scope, check))
+
+
+def _store(wanted: Member, value: typed.Expr, made: StructType) -> Store:
+    """A member of a structure that is being made."""
+    type_, span, bit = wanted.type, value.span, 0
+    if isinstance(type_, ArrayType) and is_string(value.type):
+        type_ = StringType(type_.count)
+    elif isinstance(type_, ArrayType):
+        value = typed.Load(type_, span, value)
+    offset = wanted.bit // 8
+    if wanted.bits:
+        bit = wanted.bit % 8
+    address = members.moved(Root(PointerType(made), span), offset, type_)
+    return Store(type_, span, address, value, bit, wanted.bits)
 
 
 def refuse_whole(clause: typed.Clause) -> None:

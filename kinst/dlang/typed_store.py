@@ -16,6 +16,9 @@ class Store(Expr):
     address lies in; then it must lie there, and not in allocated memory.  In value Before stands
     for what was at the address (of the innermost Store around it).
     bit, bits: as in typed.BitField; bits 0: no bit-field.
+    root: of a dynamic variable (self->x, a[key]) its read, whose keys find the element; in address
+    Root stands for the address of the element, which is made where there is none.
+    A StringType is stored in its size, NULs behind it, cut if need be.
     """
 
     address: Expr
@@ -24,8 +27,25 @@ class Store(Expr):
     bits: int = 0
     post: bool = False
     variable: Variable | None = None
+    root: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Before(Expr):
     """What a Store's address holds before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Root(Expr):
+    """In the address of a Store: where the element, or the Snapshot, begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(Expr):
+    """A structure that a translator has made: memory of the clause, zeros but for what the stores
+    put there.  Its value is its address, as that of any structure.
+
+    first: evaluated before, or None.  stores: their addresses are counted from Root."""
+
+    first: Expr | None
+    stores: tuple[Store, ...]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kinst.core.dtypes import INT64, DType, IntType, PointerType, StringType, VoidType
 from kinst.core.errors import DError, Span
-from kinst.dlang import builtins, tree, typed
+from kinst.dlang import builtins, translators, tree, typed
 from kinst.dlang.constants import CONSTANTS
 from kinst.dlang.convert import (
     cast,
@@ -28,6 +28,7 @@ from kinst.dlang.convert import (
 )
 from kinst.dlang.operators import converted, incompatible, operate, wider_string
 from kinst.dlang.scope import Scope
+from kinst.dlang.translation import Translation
 from kinst.dlang.typenames import typedef
 
 Check = Callable[[tree.Expr, Scope], typed.Expr]
@@ -271,7 +272,7 @@ def assignment(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
     variable = scope.variables.get(place.name)
     if variable is not None:
         keys = _keys_of(place, variable, scope, check) if place.keys is not None else ()
-        value = check(node.right, scope)
+        value = _assignable(check(node.right, scope), place, scope, check)
         if node.op != "=":
             old = _old(place, variable, keys)
             value = compound(node.op, old, value, span)
@@ -280,7 +281,7 @@ def assignment(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
     if node.op != "=":
         raise scope.unknown(place.name, place.span)
     written = _checked_keys(place, scope, check)
-    value = check(node.right, scope)
+    value = _assignable(check(node.right, scope), place, scope, check)
     scope.end_assignment()
     type_ = StringType() if is_string(value.type) else value.type
     if isinstance(type_, VoidType):
@@ -289,6 +290,18 @@ def assignment(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
     variable = scope.variables.get(place.name) or _create(place, type_, written, scope)
     keys = _keys_of(place, variable, scope, check) if place.keys is not None else ()
     return _stored(place, variable, keys, converted(value, type_, "=", span), span)
+
+
+def _assignable(value: typed.Expr, place: Place, scope: Scope, check: Check) -> typed.Expr:
+    """A translation as what a variable can have.  Raises DError D_OP_DYN: what a pointer points
+    to is gone when the clause ends."""
+    if isinstance(value, Translation) and isinstance(value.type, PointerType):
+        if place.scope != "this":
+            message = f"a translation to {value.type} may not be assigned to {place.name}"
+            hint = f"assign xlate < {value.type.to} > (...): it is kept as a whole"
+            raise DError(message, value.span, "D_OP_DYN", hint)
+        return translators.as_pointer(value, scope, check)
+    return translators.as_structure(value, scope, check)
 
 
 def assigned(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Expr:

@@ -84,7 +84,7 @@ def test_the_exact_translator_comes_first() -> None:
         (INT + "BEGIN { trace(xlate < int > (1)); }", "D_XLATE_NONE"),
         (INT + "BEGIN { trace(xlate < struct out > (1)->a); }", "D_OP_PTR"),
         (INT + "BEGIN { trace(xlate < struct out * > (1).a); }", "D_OP_SOU"),
-        (INT + "BEGIN { trace(xlate < struct out * > (1)); }", "D_OP_DYN"),
+        (INT + "BEGIN { trace(xlate < struct out * > (1)); }", "D_TRACE_DYN"),
         (INT + "BEGIN { x = xlate < struct out * > (1); }", "D_OP_DYN"),
         (INT + "BEGIN { xlate < struct out > (1); }", "D_OP_DYN"),
         (INT + 'inline int x = xlate < struct out > (1); BEGIN { }', "D_OP_INCOMPAT"),
