@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from kinst.core.errors import KinstError
 from kinst.image.elf import Elf
+from kinst.image.reader import Reader
 
 _CIE = 0xFFFFFFFF
 # Compilers leave room for ftrace at a function's start, in front of what its entry describes.
@@ -50,37 +51,6 @@ class _State:
     lost: bool = False
 
 
-class _Bytes:
-    """A cursor over a program of call frame instructions."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-
-    def left(self) -> bool:
-        return self.at < len(self.data)
-
-    def fixed(self, size: int) -> int:
-        self.at += size
-        return int.from_bytes(self.data[self.at - size : self.at], "little")
-
-    def unsigned(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.data[self.at]
-            self.at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    def signed(self) -> int:
-        start = self.at
-        value = self.unsigned()
-        bits = 7 * (self.at - start)
-        return value - (1 << bits) if value >> bits - 1 else value
-
-
 class Cfi:
     """The call frame information of one image.  Made by open_cfi()."""
 
@@ -109,15 +79,15 @@ class Cfi:
     def _cie(self, offset: int) -> _Cie:
         if offset not in self._cies:
             length = int.from_bytes(self._section[offset : offset + 4], "little")
-            read = _Bytes(self._section[offset + 8 : offset + 4 + length])
-            version = read.fixed(1)
-            if read.fixed(1):
+            read = Reader(self._section[offset + 8 : offset + 4 + length])
+            version = read.number(1)
+            if read.number(1):
                 raise KinstError(".debug_frame with an augmentation that kinst does not know")
             if version >= 4:
-                read.fixed(2)  # sizes of an address and of a segment
-            code, data = read.unsigned(), read.signed()
-            back = read.fixed(1) if version == 1 else read.unsigned()
-            self._cies[offset] = _Cie(code, data, back, read.data[read.at :])
+                read.number(2)  # sizes of an address and of a segment
+            code, data = read.uleb(), read.sleb()
+            back = read.number(1) if version == 1 else read.uleb()
+            self._cies[offset] = _Cie(code, data, back, bytes(read.data[read.at :]))
         return self._cies[offset]
 
     def rule(self, address: int) -> CallerRule | None:
@@ -145,15 +115,15 @@ def _run(
 ) -> _State:
     """The state behind a program, or at the address `until`.  Raises ValueError for an
     instruction that kinst does not know."""
-    read, stack = _Bytes(program), list[_State]()
+    read, stack = Reader(program), list[_State]()
     while read.left():
-        code = read.fixed(1)
+        code = read.number(1)
         high, low = code & 0xC0, code & 0x3F
         step = low if high == 0x40 else None
         if code in (0x02, 0x03, 0x04):
-            step = read.fixed(1 << code - 2)
+            step = read.number(1 << code - 2)
         if step is not None or code == 0x01:
-            at = read.fixed(8) if step is None else at + step * cie.code_align
+            at = read.number(8) if step is None else at + step * cie.code_align
             if until is not None and at > until:
                 return state
         elif code == 0x0A:
@@ -167,48 +137,48 @@ def _run(
     return state
 
 
-def _register(cie: _Cie, read: _Bytes, code: int, state: _State, initial: _State) -> _State:
+def _register(cie: _Cie, read: Reader, code: int, state: _State, initial: _State) -> _State:
     """Where a register is saved; only the return address's matters."""
     high = code & 0xC0
-    which = code & 0x3F if high else read.unsigned()
+    which = code & 0x3F if high else read.uleb()
     new = replace(state, lost=True)
     if high == 0x80 or code == 0x05:
-        new = replace(state, back=read.unsigned() * cie.data_align, lost=False)
+        new = replace(state, back=read.uleb() * cie.data_align, lost=False)
     elif code == 0x11:
-        new = replace(state, back=read.signed() * cie.data_align, lost=False)
+        new = replace(state, back=read.sleb() * cie.data_align, lost=False)
     elif high == 0xC0 or code == 0x06:
         new = replace(state, back=initial.back, lost=initial.lost)
     elif code == 0x08:
         new = replace(state, back=None, lost=False)
     elif code in (0x09, 0x14):
-        read.unsigned()
+        read.uleb()
     elif code == 0x15:
-        read.signed()
+        read.sleb()
     elif code in (0x10, 0x16):
-        read.at += read.unsigned()
+        read.at += read.uleb()
     return new if which == cie.return_register else state
 
 
-def _frame(cie: _Cie, read: _Bytes, code: int, state: _State) -> _State:
+def _frame(cie: _Cie, read: Reader, code: int, state: _State) -> _State:
     """How the CFA is found."""
     if code in _NO_OPERAND:
         return state
     if code in _ONE:
-        read.unsigned()
+        read.uleb()
         return state
     if code == 0x0C:
-        return replace(state, cfa=(read.unsigned(), read.unsigned()))
+        return replace(state, cfa=(read.uleb(), read.uleb()))
     if code == 0x12:
-        return replace(state, cfa=(read.unsigned(), read.signed() * cie.data_align))
+        return replace(state, cfa=(read.uleb(), read.sleb() * cie.data_align))
     if code == 0x0F:
-        read.at += read.unsigned()
+        read.at += read.uleb()
         return replace(state, cfa=None)
     if state.cfa is None or code not in (0x0D, 0x0E, 0x13):
         raise ValueError(f"call frame instruction {code:#x}")
     register, offset = state.cfa
     if code == 0x0D:
-        return replace(state, cfa=(read.unsigned(), offset))
-    moved = read.unsigned() if code == 0x0E else read.signed() * cie.data_align
+        return replace(state, cfa=(read.uleb(), offset))
+    moved = read.uleb() if code == 0x0E else read.sleb() * cie.data_align
     return replace(state, cfa=(register, moved))
 
 

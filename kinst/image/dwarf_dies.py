@@ -40,6 +40,7 @@ from kinst.image.dwarf_numbers import (
     UT_SPLIT_COMPILE,
 )
 from kinst.image.dwarf_sections import DebugSections
+from kinst.image.reader import Reader
 
 Value = int | str | bytes
 # (attribute, form, value of an implicit constant)
@@ -80,44 +81,6 @@ class Die:
     def text(self, attribute: int) -> str:
         value = self.attributes.get(attribute, "")
         return value if isinstance(value, str) else ""
-
-
-class Cursor:
-    """Reads numbers; IndexError at the end."""
-
-    __slots__ = ("at", "data")
-
-    def __init__(self, data: memoryview, at: int) -> None:
-        self.data = data
-        self.at = at
-
-    def take(self, size: int) -> bytes:
-        piece = bytes(self.data[self.at : self.at + size])
-        if len(piece) != size:
-            raise IndexError
-        self.at += size
-        return piece
-
-    def number(self, size: int) -> int:
-        return int.from_bytes(self.take(size), "little")
-
-    def uleb(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.data[self.at]
-            self.at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-            if shift > 70:
-                raise ValueError
-
-    def sleb(self) -> int:
-        start = self.at
-        value = self.uleb()
-        bits = 7 * (self.at - start)
-        return value - (1 << bits) if value >> (bits - 1) & 1 else value
 
 
 class Dies:
@@ -187,7 +150,7 @@ class Dies:
         return unit
 
     def _header(self, start: int) -> Unit:
-        r = Cursor(self._info, start)
+        r = Reader(self._info, start)
         length = r.number(4)
         size = 4
         if length == 0xFFFFFFFF:
@@ -210,7 +173,7 @@ class Dies:
     def _table(self, offset: int) -> Mapping[int, Abbreviation]:
         if offset not in self._tables:
             found: dict[int, Abbreviation] = {}
-            r = Cursor(self._abbrev, offset)
+            r = Reader(self._abbrev, offset)
             while code := r.uleb():
                 tag, children = r.uleb(), bool(r.number(1))
                 rows = []
@@ -225,7 +188,7 @@ class Dies:
         return self._tables[offset]
 
     def _die(self, offset: int, unit: Unit) -> Die:
-        r = Cursor(self._info, offset)
+        r = Reader(self._info, offset)
         tag, children, rows = unit.abbreviations[r.uleb()]
         attributes: dict[int, Value] = {}
         forms: dict[int, int] = {}
@@ -236,7 +199,7 @@ class Dies:
             forms[attribute] = form
         return Die(offset, unit, tag, children, attributes, forms, r.at)
 
-    def _value(self, r: Cursor, unit: Unit, form: int, constant: int) -> Value:
+    def _value(self, r: Reader, unit: Unit, form: int, constant: int) -> Value:
         size, what = FORMS[form]
         if form in (FORM_FLAG_PRESENT, FORM_IMPLICIT_CONST):
             return 1 if form == FORM_FLAG_PRESENT else constant

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kinst.core.locals import Piece
+from kinst.image.reader import Reader
 
 OP_ADDR, OP_DEREF, OP_CONST1U, OP_CONSTU, OP_CONSTS = 0x03, 0x06, 0x08, 0x10, 0x11
 OP_DUP, OP_DROP, OP_OVER, OP_PICK, OP_SWAP, OP_ROT = 0x12, 0x13, 0x14, 0x15, 0x16, 0x17
@@ -75,37 +76,14 @@ class _Value:
     base: Base = GENERIC
 
 
-class _Machine:
-    def __init__(self, code: bytes, context: Context) -> None:
-        self.code = code
-        self.at = 0
+class _Machine(Reader):
+    def __init__(self, code: bytes | memoryview, context: Context) -> None:
+        super().__init__(code)
         self.context = context
         self.stack: list[_Value] = []
         self.place: Piece | None = None  # a register or a value, where it is no address
         self.pieces: list[Piece] = []
         self.forks = 0
-
-    def number(self, size: int, signed: bool = False) -> int:
-        piece = self.code[self.at : self.at + size]
-        if len(piece) != size:
-            raise NotHereError("its location is damaged")
-        self.at += size
-        return int.from_bytes(piece, "little", signed=signed)
-
-    def uleb(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.number(1)
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    def sleb(self) -> int:
-        start = self.at
-        value = self.uleb()
-        bits = 7 * (self.at - start)
-        return value - (1 << bits) if value >> (bits - 1) & 1 else value
 
     def push(self, text: str, base: Base = GENERIC) -> None:
         if len(text) > MOST_TEXT:
@@ -124,7 +102,7 @@ class _Machine:
         return f"regs[{names[number]}]"
 
     def run(self) -> tuple[Piece, ...]:
-        while self.at < len(self.code):
+        while self.left():
             op = self.number(1)
             self.step(GNU.get(op, op))
         if self.pieces:
@@ -139,7 +117,7 @@ class _Machine:
             raise NotHereError("its location is too long an expression")
         ends = []
         for start in (self.at + offset, self.at):
-            way = _Machine(self.code, self.context)
+            way = _Machine(self.data, self.context)
             way.at, way.forks, way.stack = start, self.forks + 1, list(self.stack)
             ends.append(way.run())
         yes, no = ends[0][0], ends[1][0]
@@ -148,7 +126,7 @@ class _Machine:
         text = f"({condition} ? {yes.text} : {no.text})"
         if len(text) > MOST_TEXT:
             raise NotHereError("its location is too long an expression")
-        self.at, self.stack = len(self.code), []
+        self.at, self.stack = len(self.data), []
         self.place = Piece(yes.kind, text)
 
     def taken(self, size: int) -> Piece:
@@ -194,8 +172,7 @@ class _Machine:
 
     def entry_value(self) -> None:
         size = self.uleb()
-        inner = self.code[self.at : self.at + size]
-        self.at += size
+        inner = self.take(size)
         if not self.context.at_entry:
             raise NotHereError("only its value at the function's entry is known")
         found = _Machine(inner, self.context).run()
@@ -366,7 +343,10 @@ def pieces_of(code: bytes, context: Context) -> tuple[Piece, ...]:
     """Where an expression says that a variable is.  Raises NotHereError with the reason."""
     if not code:
         raise NotHereError("it is optimised out")
-    found = _Machine(code, context).run()
+    try:
+        found = _Machine(code, context).run()
+    except (IndexError, ValueError):
+        raise NotHereError("its location is damaged") from None
     if all(not piece.kind for piece in found):
         raise NotHereError("it is optimised out")
     return found

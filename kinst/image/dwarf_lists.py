@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kinst.core.errors import KinstError
-from kinst.image.dwarf_dies import Cursor, Die, Dies
+from kinst.image.dwarf_dies import Die, Dies
 from kinst.image.dwarf_numbers import (
     AT_ADDR_BASE,
     AT_GNU_ADDR_BASE,
@@ -24,6 +24,7 @@ from kinst.image.dwarf_numbers import (
     FORM_RNGLISTX,
 )
 from kinst.image.dwarf_sections import DebugSections
+from kinst.image.reader import Reader
 
 AT_LOCLISTS_BASE = 0x8C
 _INDEXED = (FORM_ADDRX, *range(FORM_ADDRX1, FORM_ADDRX4 + 1), FORM_GNU_ADDR_INDEX)
@@ -70,8 +71,8 @@ class Lists:
     def _address(self, home: Home, size: int, index: int) -> int:
         return self._cursor("addr", home.addresses + index * size).number(size)
 
-    def _cursor(self, section: str, offset: int) -> Cursor:
-        return Cursor(self._sections.arrays[section].data, offset)
+    def _cursor(self, section: str, offset: int) -> Reader:
+        return Reader(self._sections.arrays[section].data, offset)
 
     def ranges(self, die: Die) -> list[tuple[int, int]]:
         """(low, high) of an entry's code, () for none.  Raises KinstError for damage."""
@@ -117,7 +118,7 @@ class Lists:
                 continue
             yield self._pair(die, r, kind, base)
 
-    def _old_pairs(self, r: Cursor, size: int, base: int) -> Iterator[tuple[int, int]]:
+    def _old_pairs(self, r: Reader, size: int, base: int) -> Iterator[tuple[int, int]]:
         last = (1 << 8 * size) - 1
         for _ in range(MOST):
             low, high = r.number(size), r.number(size)
@@ -128,7 +129,7 @@ class Lists:
             else:
                 yield base + low, base + high
 
-    def _pair(self, die: Die, r: Cursor, kind: int, base: int) -> tuple[int, int]:
+    def _pair(self, die: Die, r: Reader, kind: int, base: int) -> tuple[int, int]:
         """The addresses of an entry of kind 2, 3, 4 or, numbered as range lists do, 6 or 7."""
         size = die.unit.address_size
         if kind == 4:

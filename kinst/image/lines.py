@@ -29,6 +29,7 @@ from kinst.image.dwarf_numbers import (
 )
 from kinst.image.dwarf_sections import DebugSections, debug_sections
 from kinst.image.elf import open_elf
+from kinst.image.reader import Reader
 
 # Standard and extended opcodes (DWARF 5, tables 7.25 and 7.26).
 (
@@ -123,41 +124,13 @@ class Lines:
         return debug_sections(self._file, open_elf(self._file.path))
 
 
-class _Bytes:
-    """A reader that raises IndexError at the end."""
-
-    def __init__(self, data: bytes, at: int = 0) -> None:
-        self.data = data
-        self.at = at
-
-    def number(self, size: int) -> int:
-        piece = self.data[self.at : self.at + size]
-        if len(piece) != size:
-            raise IndexError
-        self.at += size
-        return int.from_bytes(piece, "little")
-
-    def uleb(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.data[self.at]
-            self.at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-            if shift > 126:
-                raise ValueError
-
-    def sleb(self) -> int:
-        start = self.at
-        value = self.uleb()
-        bits = 7 * (self.at - start)
-        return value - (1 << bits) if value >> (bits - 1) & 1 else value
+class _Program(Reader):
+    """A line number program and its header."""
 
     def text(self) -> bytes:
-        end = self.data.index(b"\0", self.at)
-        found = self.data[self.at : end]
+        """A string, without its NUL.  Raises ValueError when it has none."""
+        end = bytes(self.data).index(b"\0", self.at)
+        found = bytes(self.data[self.at : end])
         self.at = end + 1
         return found
 
@@ -174,11 +147,11 @@ def _spans(sections: DebugSections, offset: int, home: str) -> Sequence[LineSpan
     if start + length > len(array):
         raise IndexError
     data = array[start : start + length].tobytes()
-    header = _header(sections, _Bytes(data), home.encode("utf-8", "surrogateescape"), wide)
+    header = _header(sections, _Program(data), home.encode("utf-8", "surrogateescape"), wide)
     return sorted(_run(data, header), key=lambda span: span.low)
 
 
-def _header(sections: DebugSections, r: _Bytes, home: bytes, wide: bool) -> _Header:
+def _header(sections: DebugSections, r: _Program, home: bytes, wide: bool) -> _Header:
     size = 8 if wide else 4
     version = r.number(2)
     if not 2 <= version <= 5:
@@ -205,7 +178,7 @@ def _path(home: bytes, folders: Sequence[bytes | None], folder: int, name: bytes
     return source_path(home, known, name).decode("utf-8", "surrogateescape")
 
 
-def _old_files(r: _Bytes, home: bytes) -> Sequence[str]:
+def _old_files(r: _Program, home: bytes) -> Sequence[str]:
     folders: list[bytes | None] = [None]
     while text := r.text():
         folders.append(text)
@@ -219,12 +192,12 @@ def _old_files(r: _Bytes, home: bytes) -> Sequence[str]:
     return files
 
 
-def _new_files(sections: DebugSections, r: _Bytes, home: bytes, size: int) -> Sequence[str]:
+def _new_files(sections: DebugSections, r: _Program, home: bytes, size: int) -> Sequence[str]:
     folders = [name for name, _ in _entries(sections, r, size)]
     return [_path(home, folders, folder, name) for name, folder in _entries(sections, r, size)]
 
 
-def _entries(sections: DebugSections, r: _Bytes, size: int) -> Sequence[tuple[bytes, int]]:
+def _entries(sections: DebugSections, r: _Program, size: int) -> Sequence[tuple[bytes, int]]:
     formats = [(r.uleb(), r.uleb()) for _ in range(r.number(1))]
     found = []
     count = r.uleb()
@@ -243,7 +216,7 @@ def _entries(sections: DebugSections, r: _Bytes, size: int) -> Sequence[tuple[by
     return found
 
 
-def _value(sections: DebugSections, r: _Bytes, form: int, size: int) -> bytes | int:
+def _value(sections: DebugSections, r: _Program, form: int, size: int) -> bytes | int:
     if form == FORM_STRING:
         return r.text()
     if form == FORM_LINE_STRP:
@@ -270,7 +243,7 @@ class _Row:
 
 def _run(data: bytes, header: _Header) -> list[LineSpan]:
     """Run the line program; a row's span ends where the next row of its sequence starts."""
-    r = _Bytes(data, header.program)
+    r = _Program(data, header.program)
     found: list[LineSpan] = []
     state = _Row(0, 1, 1, header.default_statement)
     before: _Row | None = None

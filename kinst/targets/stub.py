@@ -10,9 +10,10 @@ from types import ModuleType
 from kinst.core.errors import TargetError
 from kinst.core.target import Stopped
 from kinst.wire.registers import RegisterFile, Registers, describe
-from kinst.wire.rsp import Rsp, StopReply
+from kinst.wire.packets import StopReply
+from kinst.wire.rsp import Rsp
 
-_STOP_TIMEOUT = 10.0
+_STOP_TIMEOUT = 30.0
 _SIGTRAP = 5
 _STEP_TIMEOUT = 5.0
 

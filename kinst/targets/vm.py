@@ -19,7 +19,7 @@ from kinst.targets.stub import Debugger
 from kinst.wire.rsp import Rsp
 
 _SAMPLE = 0.25
-_PREPARE_TIMEOUT = 20.0
+_PREPARE_TIMEOUT = 60.0
 _BEAT_SILENCE = 5.0  # seconds without a timer tick before the CPUs are looked at
 _BEAT_SAMPLES = 4
 _COMMAND_LIMIT = 64 * 1024

@@ -177,7 +177,7 @@ class Pump:
             self._queued = 0
         return taken
 
-    def send(self, name: str, data: bytes, timeout: float = 5.0) -> None:
+    def send(self, name: str, data: bytes, timeout: float = 30.0) -> None:
         """Write to a stream.  Raises TargetError when the other end takes nothing."""
         sock = self._streams[name]
         deadline = time.monotonic() + timeout

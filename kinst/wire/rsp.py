@@ -8,32 +8,17 @@ collected in order; a batch never deadlocks, since replies are read while reques
 from __future__ import annotations
 
 import contextlib
-import re
 import select
 import socket
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kinst.core.errors import TargetError
+from kinst.wire.packets import StopReply, frame, parse_stop, unframe, unhex
 
 _FEATURES = b"qSupported:swbreak+;hwbreak+;vContSupported+;xmlRegisters=i386"
-_NEEDS_ESCAPE = re.compile(rb"[#$}*]")
-_NO_PROGRESS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class StopReply:
-    """Why the stub gave control back.
-
-    kind: "stopped" or "exited".  signal: the stub's signal number, or the exit status.
-    thread: the stub's name of the thread that stopped, "" when it did not say.
-    """
-
-    kind: str
-    signal: int
-    thread: str = ""
+_NO_PROGRESS = 30.0  # seconds; QEMU on a busy host may take some
 
 
 def connect(address: str, timeout: float = 5.0) -> socket.socket:
@@ -68,51 +53,11 @@ def connect(address: str, timeout: float = 5.0) -> socket.socket:
     return sock
 
 
-def frame(payload: bytes) -> bytes:
-    """The packet that carries payload: escaped, with its checksum."""
-    body = _NEEDS_ESCAPE.sub(lambda m: b"}" + bytes((m[0][0] ^ 0x20,)), payload)
-    return b"$%b#%02x" % (body, sum(body) & 0xFF)
-
-
-def unframe(body: bytes) -> bytes:
-    """The payload of a received packet's body: escapes undone, runs expanded."""
-    if b"}" not in body and b"*" not in body:
-        return body
-    out = bytearray()
-    at = 0
-    while at < len(body):
-        byte = body[at]
-        if byte == 0x7D and at + 1 < len(body):
-            out.append(body[at + 1] ^ 0x20)
-            at += 2
-        elif byte == 0x2A and out and at + 1 < len(body):
-            out += out[-1:] * (body[at + 1] - 29)
-            at += 2
-        else:
-            out.append(byte)
-            at += 1
-    return bytes(out)
-
-
-def parse_stop(packet: bytes) -> StopReply:
-    """A T, S, W or X packet.  Raises TargetError when it is none of them."""
-    kind, text = packet[:1], packet[1:].decode("ascii", "replace")
-    try:
-        if kind in b"WX":
-            return StopReply("exited", int(text.partition(";")[0] or "0", 16))
-        fields = dict(part.split(":", 1) for part in text[2:].split(";") if ":" in part)
-        return StopReply("stopped", int(text[:2], 16), fields.get("thread", ""))
-    except ValueError as error:
-        raise TargetError(
-            f"the GDB stub sent a stop reply that makes no sense: {text!r}"
-        ) from error
-
-
 class Rsp:
     """A stub at the other end of a connected stream socket; owns the socket.
 
     Every method raises TargetError when the stub is gone, answers with an error, or makes
-    no progress for ten seconds.
+    no progress for half a minute.
     """
 
     def __init__(self, sock: socket.socket, *, running: bool = False) -> None:
@@ -370,7 +315,7 @@ class Rsp:
         replies = self.pipeline([b"m%x,%x" % place for place in wanted])
         out = bytearray()
         for (at, length), reply in zip(wanted, replies, strict=True):
-            data = _unhex(reply)
+            data = unhex(reply)
             if len(data) != length:
                 raise TargetError(f"{at + len(data):#x} cannot be read: nothing is mapped there")
             out += data
@@ -385,15 +330,6 @@ class Rsp:
             for i in range(0, len(data), chunk)
         ]
         self.ask_ok(packets, "write memory")
-
-
-def _unhex(reply: bytes) -> bytes:
-    if len(reply) % 2:
-        return b""
-    try:
-        return bytes.fromhex(reply.decode("ascii", "replace"))
-    except ValueError:
-        return b""
 
 
 def _why(reply: bytes) -> str:

@@ -13,6 +13,7 @@ from consumer_world import World, aggregation, fields, get64, put64, table_layou
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kinst.consumer import aggregations
 from kinst.consumer.aggregations import (
     Data,
     bucket_weights,
@@ -143,7 +144,8 @@ def test_cpus_and_snapshots_are_merged_by_key_and_the_half_is_emptied() -> None:
     assert values(w) == {(b"bash", 7): [5], (b"bash", -8): [1], (b"sh", 1): [50]}
 
 
-def test_a_cpu_inside_a_clause_is_waited_for() -> None:
+def test_a_cpu_inside_a_clause_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregations, "WAIT_SECONDS", 60)  # that thread may come late
     w = string_world()
     at = w.scratch.state_of(0) + STATE_SEQUENCE
     put64(w.memory, at, 5)

@@ -118,7 +118,7 @@ def test_beyond_its_limit_the_drainer_leaves_the_rings_alone() -> None:
     drainer = Drainer(Rings(memoryview(memory), s), every=0.0005, limit=64)
     put64(memory, s.state_of(0) + STATE_HEAD, 64)
     drainer.start()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while drainer.pending < 64 and time.monotonic() < deadline:
         time.sleep(0.001)
     put64(memory, s.state_of(0) + STATE_HEAD, 128)
@@ -134,4 +134,4 @@ def test_what_stops_the_drainer_reaches_its_reader() -> None:
     drainer = Drainer(Rings(memoryview(memory), s), every=0.0005)
     drainer.start()
     with pytest.raises(TargetError, match="corrupt"):
-        drainer.batch(timeout=5)
+        drainer.batch(timeout=60)

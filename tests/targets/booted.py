@@ -16,6 +16,9 @@ from kinst.targets.initramfs import build
 from kinst.targets.qemu import VmConfig
 from kinst.targets.vm import Vm
 
+# Of whatever a guest is waited for: a hang takes this long, a busy machine is slow.
+SECONDS = 240.0
+
 # All that targets ask of an ISA.
 ISA: Any = SimpleNamespace(name="amd64", breakpoint=b"\xcc")
 
@@ -27,19 +30,16 @@ class Guest:
     vm: Vm
     output: bytearray = field(default_factory=bytearray)
 
-    def run(self, command: str, seconds: float = 20.0) -> str:
+    def run(self, command: str) -> str:
         """Run a command to its end, without breakpoints; its output.  Leaves the guest stopped."""
         del self.output[:]
         self.vm.prepare_command(command)
         self.vm.start_command()
         self.vm.resume()
-        event = self.until(seconds)
+        event = self.vm.wait(SECONDS)
         assert event == CommandEnded(0), (event, bytes(self.output))
         self.vm.stop()
         return self.output.decode()
-
-    def until(self, seconds: float) -> Event | None:
-        return self.vm.wait(seconds)
 
     def symbol(self, name: str) -> int:
         """Its address as the guest's own kernel says it."""
@@ -56,14 +56,14 @@ def boot(
     output = bytearray()
     vm = Vm(isa, VmConfig(prepared.kernel, initrd, **config), output.extend)
     try:
-        vm.wait_ready(60.0)
+        vm.wait_ready(SECONDS)
     except BaseException:
         vm.close()
         raise
     return Guest(vm, output)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+def wait_for(condition: Callable[[], bool], seconds: float = SECONDS) -> bool:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.02)

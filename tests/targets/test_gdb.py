@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from booted import ISA, is_gone, wait_for
+from booted import ISA, SECONDS, is_gone, wait_for
 
 from kinst.core.errors import TargetError
 from kinst.core.target import Stopped
@@ -40,10 +39,9 @@ def stub(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     child = subprocess.Popen([*argv, "-append", "console=ttyS0 nokaslr panic=-1"])
     try:
         up = wait_for(
-            lambda: console.exists() and "Run /init" in console.read_text(errors="replace"), 60
+            lambda: console.exists() and "Run /init" in console.read_text(errors="replace")
         )
         assert up
-        time.sleep(0.5)
         yield folder / "gdb"
     finally:
         child.kill()
@@ -59,7 +57,7 @@ def test_breakpoints_registers_and_steps(stub: Path, prepared: Prepared) -> None
     target.insert_breakpoint(tick)
     target.resume()
     for _ in range(20):
-        event = target.wait(20)
+        event = target.wait(SECONDS)
         assert isinstance(event, Stopped)
         assert event.pc == tick
         registers = target.registers(event.cpu)
@@ -76,12 +74,16 @@ def test_breakpoints_registers_and_steps(stub: Path, prepared: Prepared) -> None
 
 def test_it_is_left_running_and_can_be_attached_again(stub: Path, prepared: Prepared) -> None:
     (jiffies,) = symbols(prepared, "jiffies_64")
+
+    def ticks() -> int:
+        target = GdbStub(ISA, f"unix:{stub}")
+        count = int.from_bytes(target.read(jiffies, 8), "little")
+        target.close()
+        return count
+
+    first = ticks()
+    assert wait_for(lambda: ticks() > first)
     target = GdbStub(ISA, f"unix:{stub}")
-    first = int.from_bytes(target.read(jiffies, 8), "little")
-    target.close()
-    time.sleep(1.5)
-    target = GdbStub(ISA, f"unix:{stub}")
-    assert int.from_bytes(target.read(jiffies, 8), "little") > first
     with pytest.raises(TargetError, match="0x1000 cannot be read"):
         target.read(0x1000, 4)
     target.close()
@@ -107,7 +109,7 @@ def test_a_stub_that_goes_away_is_reported(stub: Path) -> None:
     target.resume()
     pid = int(subprocess.run(["pgrep", "-f", str(stub)], capture_output=True, text=True).stdout)
     os.kill(pid, 9)
-    assert is_gone(target.wait(10), "closed the connection")
+    assert is_gone(target.wait(SECONDS), "closed the connection")
     target.close()
 
 

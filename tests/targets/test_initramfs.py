@@ -146,7 +146,7 @@ class Guest:
 
     def line(self) -> str:
         while b"\n" not in self.seen[2]:
-            assert self.pump(60), f"the guest is silent; console: {self.seen[0][-2000:]!r}"
+            assert self.pump(240), f"the guest is silent; console: {self.seen[0][-2000:]!r}"
         line, _, self.seen[2] = self.seen[2].partition(b"\n")
         return line.decode()
 
@@ -304,4 +304,4 @@ def test_poweroff_is_last(guest: Guest) -> None:
     guest.prepare("sleep 1000")
     guest.say("go")
     guest.say("poweroff")
-    assert guest.qemu.wait(20) == 0
+    assert guest.qemu.wait(240) == 0

@@ -31,6 +31,7 @@ from kinst.targets.linux_ftrace import USED as FTRACE_USED
 from kinst.targets.linux_refusals import BUG, CHANGED, JUMP_LABEL, STATIC_CALL
 
 MEGABYTES = 512
+SECONDS = 240.0  # a hang takes this long, a busy machine is slow
 INIT = """#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys /dev /tmp
 /bin/busybox mount -t devtmpfs dev /dev
@@ -47,8 +48,8 @@ while read -r line; do eval "$line"; done </dev/ttyS0 >/dev/ttyS0 2>&1
 """
 
 
-# "now": the time-stamp counter and the clocks, read together.  "spin UID GID": a process of a
-# thread that runs for ever; the first line of output says who it is.
+# "now": the time-stamp counter before and after the clocks were read, and them.
+# "spin UID GID": a process of a thread that runs for ever; the first line says who it is.
 HELPER = r"""
 #include <pthread.h>
 #include <stdio.h>
@@ -74,12 +75,21 @@ int main(int n, char **a) {
         pthread_create(&t, 0, spin, 0);
         pthread_join(t, 0);
     }
-    struct timespec m, r;
-    unsigned long long c = __rdtsc();
-    clock_gettime(CLOCK_MONOTONIC, &m);
-    clock_gettime(CLOCK_REALTIME, &r);
-    printf("%llu %lld %lld\n", c, m.tv_sec * 1000000000LL + m.tv_nsec,
-           r.tv_sec * 1000000000LL + r.tv_nsec);
+    unsigned long long first = 0, last = -1ULL;
+    long long monotonic = 0, wall = 0;
+    for (int k = 0; k < 1000; k++) {  /* the one in which the least came between */
+        struct timespec m, r;
+        unsigned long long before = __rdtsc();
+        clock_gettime(CLOCK_MONOTONIC, &m);
+        clock_gettime(CLOCK_REALTIME, &r);
+        unsigned long long after = __rdtsc();
+        if (after - before < last - first) {
+            first = before, last = after;
+            monotonic = m.tv_sec * 1000000000LL + m.tv_nsec;
+            wall = r.tv_sec * 1000000000LL + r.tv_nsec;
+        }
+    }
+    printf("%llu %llu %lld %lld\n", first, last, monotonic, wall);
     return 0;
 }
 """
@@ -132,9 +142,9 @@ class Guest:
         self.seen = b""
 
     def wait_ready(self) -> None:
-        self._until(b"guest ready", 0, 60)
+        self._until(b"guest ready", 0, SECONDS)
 
-    def sh(self, command: str, timeout: float = 30) -> str:
+    def sh(self, command: str) -> str:
         """Run a command in the guest; its output."""
         assert self.process.stdin is not None
         marker = f"@{time.monotonic_ns()}@"
@@ -142,7 +152,7 @@ class Guest:
         start = len(self.seen)
         with contextlib.suppress(BrokenPipeError):  # then the output has ended, and tells why
             self.process.stdin.write(f"{command}\necho {marker[:4]}''{marker[4:]}\n".encode())
-        self._until(marker.encode() + b"\r\n", start, timeout)
+        self._until(marker.encode() + b"\r\n", start, SECONDS)
         text = self.seen[start:].decode("latin-1").replace("\r\n", "\n")
         return text[: text.index(marker)]
 
@@ -165,7 +175,7 @@ class Guest:
 
     def symbols(self, names: str) -> dict[str, int]:
         """/proc/kallsyms of the kernel proper: names that match a grep -E pattern."""
-        shown = self.sh(f"grep -E ' [tTdDbBrR] ({names})$' /proc/kallsyms", 120)
+        shown = self.sh(f"grep -E ' [tTdDbBrR] ({names})$' /proc/kallsyms")
         rows = (line.split() for line in shown.splitlines())
         return {words[2]: int(words[0], 16) for words in rows if len(words) == 3}
 
@@ -317,7 +327,7 @@ def read_while_current(
     The guest runs on while it is read: the thread may be off its CPU for a moment, or leave it
     between two reads, so what was read counts only if it held the CPU before and after.
     """
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + SECONDS
     seen: set[int | bytes] = set()
     mine: dict[str, int | bytes] = {}
     while time.monotonic() < deadline:
@@ -330,12 +340,13 @@ def read_while_current(
             if before == after and current == name:
                 return base, mine
         time.sleep(0.01)
-    raise AssertionError(f"{name!r} was never current in 30 s; seen: {seen}, last {mine}")
+    raise AssertionError(f"{name!r} was never current; seen: {seen}, last {mine}")
 
 
 def test_builtins_of_a_running_thread(running: Attached) -> None:
     guest, facts = running.guest, running.linux.facts
-    shown = guest.sh("(helper spin 1234 567 &); sleep 1")
+    guest.sh("helper spin 1234 567 > /tmp/spinner &")
+    shown = guest.sh("until [ -s /tmp/spinner ]; do sleep 0.1; done; cat /tmp/spinner")
     found = re.search(r"spinning (\d+) (\d+) (\d+) (\d+) (\d+)", shown)
     assert found, shown
     pid, tid, ppid, uid, gid = map(int, found.groups())
@@ -349,22 +360,24 @@ def test_builtins_of_a_running_thread(running: Attached) -> None:
         current = value(guest, facts.builtins["curthread"], base)
         assert isinstance(current, int) and current >> 47 == (1 << 17) - 1
     finally:
-        guest.sh(f"kill {pid}")
+        guest.sh(f"kill {pid}; rm /tmp/spinner")
 
 
 def test_clock_is_the_guests(running: Attached, vmlinux: Elf) -> None:
     clock = attach(running.guest, vmlinux, running.text, cache=running.cache).facts.clock
     assert clock is not None
-    cycles, monotonic, wall = map(int, running.guest.sh("helper now").split()[-3:])
-    ns = clock.base_ns + ((cycles - clock.base_cycles) * clock.mult >> clock.shift)
-    # A tick of the guest, and what a busy host adds to reading three clocks one by one.
-    assert abs(ns - monotonic) < 50_000_000
-    assert abs(ns + clock.wall_offset - wall) < 50_000_000
+    *cycles, monotonic, wall = map(int, running.guest.sh("helper now").split()[-4:])
+    before, after = (
+        clock.base_ns + ((c - clock.base_cycles) * clock.mult >> clock.shift) for c in cycles
+    )
+    off = 20_000_000  # some ticks of the guest
+    assert before - off < monotonic < after + off
+    assert before - off < wall - clock.wall_offset < after + off
 
 
 def test_the_kernels_own_blacklist_is_refused(running: Attached) -> None:
     linux = running.linux
-    shown = running.guest.sh("cat /sys/kernel/debug/kprobes/blacklist", 60)
+    shown = running.guest.sh("cat /sys/kernel/debug/kprobes/blacklist")
     rows = re.findall(r"^0x([0-9a-f]+)-0x([0-9a-f]+)\s+(\S+)", shown, re.M)
     assert len(rows) > 150
     checked = 0
@@ -449,8 +462,8 @@ NOP_AGAIN = bytes.fromhex("0f1f440008")  # the same instruction with another dis
 
 
 def tracing(guest: Guest, tracer: str, functions: str = "") -> None:
-    guest.sh(f"cd /sys/kernel/tracing; echo {functions} > set_ftrace_filter", 60)
-    guest.sh(f"echo {tracer} > /sys/kernel/tracing/current_tracer", 120)
+    guest.sh(f"cd /sys/kernel/tracing; echo {functions} > set_ftrace_filter")
+    guest.sh(f"echo {tracer} > /sys/kernel/tracing/current_tracer")
 
 
 def test_ftrace_leaves_claimed_functions_alone(booted: Callable[[str], Attached]) -> None:
@@ -481,7 +494,7 @@ def test_ftrace_leaves_claimed_functions_alone(booted: Callable[[str], Attached]
     guest.write(read, NOP_AGAIN)
     assert linux.claims([read]) == []
     tracing(guest, "function")
-    enabled = guest.sh("grep -E '^vfs_(read|write) ' /sys/kernel/tracing/enabled_functions", 60)
+    enabled = guest.sh("grep -E '^vfs_(read|write) ' /sys/kernel/tracing/enabled_functions")
     assert "vfs_write" in enabled and "vfs_read" not in enabled
     assert guest.read(read, 5) == NOP_AGAIN and guest.read(write, 1) == b"\xe8"
     assert linux.releases(claims) == []

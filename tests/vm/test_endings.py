@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -21,28 +20,24 @@ AS_BEFORE = "kinst: kernel text is as before ("
 def test_a_signal_ends_the_trace_in_order(read_function: str, reads: Path, number: int) -> None:
     """The guest's command would run for hours."""
     run = Running(
-        "-v", "-n", f"kinst::{read_function}:0 {{ @[execname] = count(); }}",
-        "-n", 'tick-100ms { printf("ticks"); } END { printf("the end"); }',
+        "-v", "-n", f"kinst::{read_function}:0 {{ @[execname] = count(); n++; }}",
+        "-n", 'tick-100ms /n > 20000/ { printf("ticks"); } END { printf("the end"); }',
         "-c", "reads 100000000000", copy=[reads],
     )  # fmt: skip
     run.until(lambda r: r.out.count("ticks") > 5)
-    began = time.monotonic()
     run.stop(number)
-    done = run.result(60).good()
-    assert time.monotonic() - began < 20
+    done = run.result().good()
     assert counts(done.out)["reads",] > 10_000
     assert done.out.count("the end") == 1
     assert AS_BEFORE in done.err
 
 
 def test_a_signal_while_the_guest_boots() -> None:
-    """Before anything is planted there is nothing to print: it just ends, soon."""
+    """Before anything is planted there is nothing to print: it just ends."""
     run = Running("-n", "kinst::vfs_read:0 { @ = count(); }")
-    time.sleep(1.5)
+    run.until(lambda _: marked(run.mark))
     run.stop()
-    began = time.monotonic()
-    done = run.result(60)
-    assert time.monotonic() - began < 20
+    done = run.result()
     assert "Traceback" not in done.err
     assert done.status in (0, 1), done
 
@@ -87,18 +82,14 @@ def test_the_trace_ends_with_the_command(reads: Path, tmp_path: Path) -> None:
 
 
 def test_a_panic_is_reported_with_the_console(tmp_path: Path) -> None:
-    """In seconds, with the reason and the kernel's last words, and what was counted so far."""
+    """With the reason and the kernel's last words, and what was counted so far."""
     script = guest_script(
-        tmp_path, "panic.sh", "sleep 1; echo going; echo c > /proc/sysrq-trigger; sleep 1000"
+        tmp_path, "panic.sh", "echo going; echo c > /proc/sysrq-trigger; sleep 1000"
     )
-    run = Running(
+    done = kinst(
         "-q", "-n", "kinst::ksys_write:0 { @[execname] = count(); }", "-c", "panic.sh",
         copy=[script],
     )  # fmt: skip
-    run.until(lambda r: "going" in r.guest)
-    began = time.monotonic()
-    done = run.result(90)
-    assert time.monotonic() - began < 30
     assert done.status == 1, done
     lines = done.err.splitlines()
     assert "Kernel panic - not syncing: sysrq triggered crash" in lines[0]
@@ -110,7 +101,7 @@ def test_a_panic_is_reported_with_the_console(tmp_path: Path) -> None:
 
 
 def test_a_guest_that_powers_off_is_reported(tmp_path: Path) -> None:
-    script = guest_script(tmp_path, "off.sh", "sleep 1; poweroff -f; sleep 1000")
+    script = guest_script(tmp_path, "off.sh", "poweroff -f; sleep 1000")
     done = kinst("-q", "-n", "kinst::ksys_write:0 { @ = count(); }", "-c", "off.sh", copy=[script])
     assert done.status == 1, done
     assert "shut down" in done.err and "Traceback" not in done.err
@@ -124,6 +115,6 @@ def test_qemu_killed_by_someone_is_reported(read_function: str, reads: Path) -> 
     run.until(lambda r: r.out.count("1") > 3)
     (qemu,) = marked(run.mark)
     os.kill(qemu, signal.SIGKILL)
-    done = run.result(60)
+    done = run.result()
     assert done.status == 1, done
     assert "QEMU ended by signal 9" in done.err and "Traceback" not in done.err

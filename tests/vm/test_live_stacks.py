@@ -137,6 +137,7 @@ def test_threads_without_user_mode(reads: Path) -> None:
         BEGIN {{ trace(uregs[R_PC]); }}
         {thread} /!seen/ {{ printf("worker %d %x", ustackdepth, ucaller); ustack(5); }}
         {thread} /!seen++/ {{ trace(uregs[R_PC]); }}
-        ERROR {{ printf("error %d\\n", arg4); }}"""
-    done = kinst("-q", "-n", program, "-c", "sleep 3", copy=[reads]).good()
+        ERROR {{ printf("error %d\\n", arg4); }}
+        tick-100ms /seen/ {{ exit(0); }}"""
+    done = kinst("-q", "-n", program, "-c", "sleep 500", copy=[reads]).good()
     assert done.out.replace("\n", "") == "own 0 0error 3worker 0 0error 3", done

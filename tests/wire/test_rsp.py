@@ -12,7 +12,8 @@ from stub_double import Answer, StubDouble
 
 from kinst.core.errors import TargetError
 from kinst.wire.registers import RegisterFile, RegisterInfo, describe
-from kinst.wire.rsp import Rsp, StopReply, connect, frame, parse_stop, unframe
+from kinst.wire.packets import StopReply, frame, parse_stop, unframe
+from kinst.wire.rsp import Rsp, connect
 
 MODERN: dict[bytes, Answer] = {
     b"qSupported": b"PacketSize=100;QStartNoAckMode+;qXfer:features:read+;vContSupported+",

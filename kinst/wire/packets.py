@@ -1,0 +1,77 @@
+"""Packets of the GDB remote serial protocol: framed, and read.
+
+Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol": "Overview" (escapes, runs,
+checksums) and "Stop Reply Packets".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kinst.core.errors import TargetError
+
+_NEEDS_ESCAPE = re.compile(rb"[#$}*]")
+
+
+@dataclass(frozen=True, slots=True)
+class StopReply:
+    """Why the stub gave control back.
+
+    kind: "stopped" or "exited".  signal: the stub's signal number, or the exit status.
+    thread: the stub's name of the thread that stopped, "" when it did not say.
+    """
+
+    kind: str
+    signal: int
+    thread: str = ""
+
+
+def frame(payload: bytes) -> bytes:
+    """The packet that carries payload: escaped, with its checksum."""
+    body = _NEEDS_ESCAPE.sub(lambda m: b"}" + bytes((m[0][0] ^ 0x20,)), payload)
+    return b"$%b#%02x" % (body, sum(body) & 0xFF)
+
+
+def unframe(body: bytes) -> bytes:
+    """The payload of a received packet's body: escapes undone, runs expanded."""
+    if b"}" not in body and b"*" not in body:
+        return body
+    out = bytearray()
+    at = 0
+    while at < len(body):
+        byte = body[at]
+        if byte == 0x7D and at + 1 < len(body):
+            out.append(body[at + 1] ^ 0x20)
+            at += 2
+        elif byte == 0x2A and out and at + 1 < len(body):
+            out += out[-1:] * (body[at + 1] - 29)
+            at += 2
+        else:
+            out.append(byte)
+            at += 1
+    return bytes(out)
+
+
+def parse_stop(packet: bytes) -> StopReply:
+    """A T, S, W or X packet.  Raises TargetError when it is none of them."""
+    kind, text = packet[:1], packet[1:].decode("ascii", "replace")
+    try:
+        if kind in b"WX":
+            return StopReply("exited", int(text.partition(";")[0] or "0", 16))
+        fields = dict(part.split(":", 1) for part in text[2:].split(";") if ":" in part)
+        return StopReply("stopped", int(text[:2], 16), fields.get("thread", ""))
+    except ValueError as error:
+        raise TargetError(
+            f"the GDB stub sent a stop reply that makes no sense: {text!r}"
+        ) from error
+
+
+def unhex(reply: bytes) -> bytes:
+    """The bytes that hexadecimal digits stand for; b"" where they are none."""
+    if len(reply) % 2:
+        return b""
+    try:
+        return bytes.fromhex(reply.decode("ascii", "replace"))
+    except ValueError:
+        return b""
