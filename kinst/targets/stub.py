@@ -9,8 +9,8 @@ from types import ModuleType
 
 from kinst.core.errors import TargetError
 from kinst.core.target import Stopped
-from kinst.wire.registers import RegisterFile, Registers, describe
 from kinst.wire.packets import StopReply
+from kinst.wire.registers import RegisterFile, Registers, describe
 from kinst.wire.rsp import Rsp
 
 _STOP_TIMEOUT = 30.0

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from stub_double import Answer, StubDouble
 
 from kinst.core.errors import TargetError
-from kinst.wire.registers import RegisterFile, RegisterInfo, describe
 from kinst.wire.packets import StopReply, frame, parse_stop, unframe
+from kinst.wire.registers import RegisterFile, RegisterInfo, describe
 from kinst.wire.rsp import Rsp, connect
 
 MODERN: dict[bytes, Answer] = {
