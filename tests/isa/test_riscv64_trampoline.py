@@ -277,8 +277,10 @@ def test_the_patch_of_a_detour_reaches_the_stub(isa: Isa, machine: Machine, text
 
 
 def test_patches(isa: Isa) -> None:
-    """Breakpoints are c.ebreak; jumps reach 1 MB with four bytes and 2 KB with two."""
-    assert isa.trap_patch(2) == isa.trap_patch(4) == bytes.fromhex("0290")
+    """Breakpoints are as long as what they replace; jumps reach 1 MB with four bytes and 2 KB
+    with two."""
+    assert isa.trap_patch(2) == bytes.fromhex("0290")  # c.ebreak
+    assert isa.trap_patch(4) == bytes.fromhex("73001000")  # ebreak
     assert isa.jump_patch(4, 0x80200000, 0x802FFFFE) == bytes.fromhex("6ff0ff7f")
     assert isa.jump_patch(4, 0x80200000, 0x80300000) is None
     assert isa.jump_patch(4, 0x80200000, 0x80100000) == bytes.fromhex("6f000080")

@@ -15,11 +15,12 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { EVENTS_MAX = 256, CPUS_MAX = 4, PAGE = 4096, BUFFER = 4096 * PAGE, SPARE = 65536 };
+enum { EVENTS_MAX = 1024, CPUS_MAX = 4, PAGE = 4096, BUFFER = 4096 * PAGE, SPARE = 65536 };
 enum { COMMON = 8, PROBE_IP = 8 }; /* bytes of a raw record before the arguments */
 
 struct sample {
@@ -117,6 +118,9 @@ static void account(const struct sample *one, int cpu)
 int main(int argc, char **argv)
 {
     int at = 1, status;
+    struct rlimit files = {EVENTS_MAX * CPUS_MAX + 64, EVENTS_MAX * CPUS_MAX + 64};
+    if (setrlimit(RLIMIT_NOFILE, &files))
+        die("setrlimit");
     cpus = sysconf(_SC_NPROCESSORS_ONLN);
     if (cpus > CPUS_MAX)
         cpus = CPUS_MAX;

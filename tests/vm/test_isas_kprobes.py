@@ -48,9 +48,6 @@ LEAVING = {
     "arm64": r"b|b\..*|bl|blr|br|cbn?z|tbn?z|ret.*|brk",
     "riscv64": r"(c\.)?(j|jal|jalr|jr|beqz?|bnez?|bltz?|bgez?|blez|bgtz|bltu|bgeu|ebreak|ret)",
 }
-# Bytes of kinst's breakpoint.  Where it takes the place of more, the kernel, which decodes a
-# function up to where a kprobe is to be, may lose count of its instructions.
-BREAKPOINT = {"arm64": 4, "riscv64": 2}
 RELATIVE = ("riscv64",)  # capstone's operands of branches: from the instruction itself
 RISCV_NAMES = (
     "ra", "sp", "gp", "tp", *(f"t{i}" for i in range(7)), *(f"s{i}" for i in range(12)),
@@ -65,32 +62,35 @@ REGISTERS = {
 }
 
 
-def decoded(isa: str, row: Row) -> capstone.CsInsn:
-    """One instruction, its address being its offset in the function."""
-    (found,) = DECODERS[isa].disasm(row.code, row.offset, 1)
-    return found
+def decoded(isa: str, row: Row) -> tuple[str, str]:
+    """(mnemonic, operands) of one instruction, its address being its offset in the function; of
+    arithmetic that this capstone does not know (Zbb), empty ones."""
+    for _, _, mnemonic, operands in DECODERS[isa].disasm_lite(row.code, row.offset, 1):
+        return mnemonic, operands
+    assert row.text.startswith(".insn"), row
+    return "", ""
 
 
 def leaves(isa: str, row: Row) -> bool:
-    return re.fullmatch(LEAVING[isa], decoded(isa, row).mnemonic) is not None
+    return re.fullmatch(LEAVING[isa], decoded(isa, row)[0]) is not None
 
 
 def targets(isa: str, rows: list[Row]) -> set[int]:
     """Offsets that direct branches go to."""
     found = set()
     for row in rows:
-        one = decoded(isa, row)
-        if leaves(isa, row) and (number := re.search(r"(-?\b(?:0x[0-9a-f]+|\d+))$", one.op_str)):
+        operands = decoded(isa, row)[1]
+        if leaves(isa, row) and (number := re.search(r"(-?\b(?:0x[0-9a-f]+|\d+))$", operands)):
             found.add(int(number[1], 0) + (row.offset if isa in RELATIVE else 0))
     return found
 
 
 def quiet(isa: str, row: Row) -> bool:
     """It changes no register."""
-    one = decoded(isa, row)
-    if re.search(r"!|\], ", one.op_str):  # the base moves
+    mnemonic, operands = decoded(isa, row)
+    if re.search(r"!|\], ", operands):  # the base moves
         return False
-    return re.fullmatch(QUIET[isa], one.mnemonic) is not None
+    return re.fullmatch(QUIET[isa], mnemonic) is not None
 
 
 def pairs(isa: str, rows: list[Row], way: str) -> list[tuple[Row, Row]]:
@@ -106,13 +106,39 @@ def pairs(isa: str, rows: list[Row], way: str) -> list[tuple[Row, Row]]:
             before.after == site.offset
             and quiet(isa, before)
             and site.way == way
-            and len(site.code) == BREAKPOINT[isa]
             and site.offset not in goals
             and not used & {before.offset, site.offset}
         ):
             used |= {before.offset, site.offset}
             found.append((site, before))
     return found
+
+
+def runs_with(isa: str, rows: list[Row], offset: int) -> list[Row]:
+    """Instructions beside the one at offset that run exactly as often: of its straight line, which
+    is entered at its start only, and left at its end.  None where jumps are computed."""
+    at = next(k for k, row in enumerate(rows) if row.offset == offset)
+    goals = targets(isa, rows)
+    if any(computed(isa, row) for row in rows):
+        return []
+    first = last = at
+    while first and joined(isa, rows[first - 1], rows[first], goals):
+        first -= 1
+    while last + 1 < len(rows) and joined(isa, rows[last], rows[last + 1], goals):
+        last += 1
+    return rows[first:at] + rows[at + 1 : last + 1]
+
+
+def computed(isa: str, row: Row) -> bool:
+    """A jump to where it does not say; returns are none."""
+    mnemonic, operands = decoded(isa, row)
+    known = re.fullmatch(r"ra|-?(0x[0-9a-f]+|\d+)", operands)
+    return not known and re.fullmatch(r"(c\.)?jr|br|jmp", mnemonic) is not None
+
+
+def joined(isa: str, one: Row, two: Row, goals: set[int]) -> bool:
+    """Control goes from one to two, and to two from nowhere else."""
+    return one.after == two.offset and two.offset not in goals and not leaves(isa, one)
 
 
 def chosen_sites(guest: Guest, way: str) -> list[tuple[Row, Row]]:

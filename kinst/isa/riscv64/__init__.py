@@ -74,10 +74,11 @@ class Riscv64:
             return None
 
     def trap_patch(self, size: int) -> bytes:
-        """One c.ebreak, for instructions of both sizes: two bytes are written atomically."""
-        if size < len(encode.C_EBREAK):
-            raise ValueError("an instruction has at least two bytes")
-        return encode.C_EBREAK
+        """c.ebreak or ebreak, as long as the instruction: who decodes a function from its start,
+        as the kernel does before it sets a kprobe, must find its instructions behind this one."""
+        if size not in (len(encode.C_EBREAK), len(encode.EBREAK)):
+            raise ValueError("an instruction has two or four bytes")
+        return encode.C_EBREAK if size == len(encode.C_EBREAK) else encode.EBREAK
 
     def trampoline(
         self, site: Site, following: bytes, to: int, bodies: Sequence[Body]
