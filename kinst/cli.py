@@ -10,13 +10,13 @@ import signal
 import stat
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from kinst import __version__
-from kinst.cli_options import HELP, USAGE, UsageError, parse
+from kinst.cli_options import HELP, USAGE, parse
 from kinst.core.errors import DError, KinstError
+from kinst.core.guard import UsageError, guarded
 from kinst.session import run
 from kinst.session_report import Report
 from kinst.session_request import Request
@@ -130,34 +130,6 @@ def _run(request: Request, interrupts: Interrupts) -> int:
         return run(request, _report(request, out, interrupts))
 
 
-def guarded(work: Callable[[], int], tags: Callable[[], bool]) -> int:
-    """Run `work`; every error that a user can cause becomes one line and an exit status."""
-    try:
-        return work()
-    except UsageError as error:
-        complain(error, False)
-        sys.stderr.write(USAGE)
-        return 2
-    except KinstError as error:
-        complain(error, tags())
-        return 1
-    except KeyboardInterrupt:
-        say("kinst: interrupted")
-        return 1
-    except BrokenPipeError:
-        # Whoever read our output is gone; there is nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except Exception as error:
-        if os.environ.get("KINST_TRACEBACK"):
-            raise
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{os.path.basename(last.filename)}:{last.lineno}"
-        say(f"kinst: a defect of kinst: {type(error).__name__}: {error} at {place}"
-            " (KINST_TRACEBACK=1 shows more)")  # fmt: skip
-        return 1
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The kinst command.  argv: without the program's name; sys.argv when None."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -178,7 +150,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError("no probes specified", "-n or -s names some")
         return _run(line.request, Interrupts())
 
-    return guarded(work, lambda: bool(requests) and _wants_tags(requests[0]))
+    def wrong(error: KinstError) -> None:
+        complain(error, bool(requests) and _wants_tags(requests[0]))
+
+    return guarded(work, "kinst", USAGE, say, wrong)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kinst.core.errors import KinstError
+from kinst.core.guard import UsageError
 from kinst.session_request import DUMP_STAGES, ProgramText, Request
 
 SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"
@@ -83,10 +84,6 @@ HELP = (
     + ", ".join(DUMP_STAGES)
     + "\n"
 )
-
-
-class UsageError(KinstError):
-    """The command line itself is wrong: exit status 2, as dtrace(1)."""
 
 
 @dataclass(frozen=True, slots=True)

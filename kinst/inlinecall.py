@@ -7,13 +7,13 @@ with the index present nothing but the standard library: it answers in a tenth o
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kinst import __version__
 from kinst.core.errors import KinstError
+from kinst.core.guard import UsageError, guarded
 from kinst.core.inline import FunctionDie, InlineCopy
 from kinst.core.paths import cache_folder
 from kinst.image.debuglink import find_debug
@@ -29,10 +29,6 @@ it the addresses of its code, where it was called, and the function that it is i
   --help     this text
   --version  the version of kinst
 """
-
-
-class UsageError(Exception):
-    """The command line is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,7 @@ def progress(part: float) -> None:
 
 def say(text: str) -> None:
     """One message on stderr."""
-    print(f"inlinecall: {text}", file=sys.stderr, flush=True)
+    print(text, file=sys.stderr, flush=True)
 
 
 def place(file: str, line: int) -> str:
@@ -130,7 +126,7 @@ def run(wanted: Wanted) -> str:
     """What the command prints.  Raises KinstError; says on stderr what was skipped."""
     found = find_debug(open_file(wanted.file))
     for warning in found.warnings:
-        say(f"warning: {warning}")
+        say(f"inlinecall: warning: {warning}")
     if found.file is None:
         raise KinstError(
             f"{wanted.file}: no debug information", "install its debug package, or build with -g"
@@ -152,7 +148,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
-    try:
+
+    def work() -> int:
         if "--help" in words:
             sys.stdout.write(HELP)
         elif "--version" in words:
@@ -160,26 +157,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             sys.stdout.write(run(parse(words)))
         sys.stdout.flush()
-    except UsageError as error:
-        say(str(error))
-        sys.stderr.write(USAGE)
-        return 2
-    except KinstError as error:
-        say(str(error))
-        return 1
-    except KeyboardInterrupt:
-        say("interrupted")
-        return 1
-    except BrokenPipeError:
-        # Whoever read our output is gone; there is nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except Exception as error:
-        if os.environ.get("KINST_TRACEBACK"):
-            raise
-        say(f"a defect of kinst: {type(error).__name__}: {error} (KINST_TRACEBACK=1 shows more)")
-        return 1
-    return 0
+        return 0
+
+    return guarded(work, "inlinecall", USAGE, say, lambda error: say(f"inlinecall: {error}"))
 
 
 if __name__ == "__main__":

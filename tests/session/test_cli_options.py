@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kinst.cli_options import UsageError, parse
+from kinst.cli_options import parse
 from kinst.core.errors import KinstError
+from kinst.core.guard import UsageError
 
 
 def test_clustered_and_interleaved() -> None:
