@@ -63,11 +63,15 @@ def split(enabled: Sequence[Enabled], means: Means, traced: Traced) -> Parts:
     planted, stopped, refused = [], [], []
     if personality is not None and kernel is not None:
         reasons = personality.site_refusals([(s.address, len(s.code)) for _, s in sites])
-        for (e, site), reason in zip(sites, reasons, strict=True):
+        again = [kernel.again(s.function, s.address) for _, s in sites]
+        spans = [(s.address - len(a), len(a)) for (_, s), a in zip(sites, again, strict=True)]
+        rerun = rerun_refusals(personality, spans)
+        for (e, site), reason, before in zip(sites, reasons, again, strict=True):
             why = personality.refusals(site.function) or reason or kernel.unsafe(site.address)
             after = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
+            why = why or rerun.get((site.address - len(before), len(before)), "")
             fixup = personality.has_fixup(site.address)
-            choice = choose(site, after, traced.isa, means, why, fixup)
+            choice = choose(site, after, traced.isa, means, why, fixup, before)
             if choice.way == "stop":
                 stopped.append(e)
             elif choice.way:
@@ -78,6 +82,21 @@ def split(enabled: Sequence[Enabled], means: Means, traced: Traced) -> Parts:
     if error is None:
         error = Enabled(Probe(ERROR_ID, ERROR), (), 0, None)
     return Parts(host, tuple(planted), tuple(stopped), tuple(refused), error)
+
+
+def rerun_refusals(
+    personality: Personality, spans: Sequence[tuple[int, int]]
+) -> dict[tuple[int, int], str]:
+    """Of (address, size) of code that is to be run a second time, elsewhere, where the kernel is
+    against it, and why: it changes an instruction there, or finds it by its address in a fault."""
+    there = [span for span in spans if span[1]]
+    found = {}
+    for (start, size), changed in zip(there, personality.site_refusals(there), strict=True):
+        if changed:
+            found[start, size] = f"of what is to be run again before it: {changed}"
+        elif any(map(personality.has_fixup, range(start, start + size))):
+            found[start, size] = "what is to be run again before it may fault on purpose"
+    return found
 
 
 def frame_rules(
@@ -224,7 +243,8 @@ def _wanted(
             body = CallBody(code.entry(e.clauses), argument, slots)
         following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
         before = wanted[site.address].bodies if site.address in wanted else ()
-        wanted[site.address] = Wanted(site, choice.way, (*before, body), following)
+        again = kernel.again(site.function, site.address)
+        wanted[site.address] = Wanted(site, choice.way, (*before, body), following, again)
     return list(wanted.values())
 
 

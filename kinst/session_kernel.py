@@ -47,6 +47,7 @@ class RunningKernel:
         self._instructions: dict[int, Sequence[Instruction]] = {}
         self._code: dict[int, bytes] = {}
         self._unsafe: dict[int, str] = {}
+        self._again: dict[int, int] = {}
         self._flows: dict[int, Sequence[Flow]] = {}
         self._at: dict[int, Function] = {}
         self._parts: dict[int, Sequence[Function]] = {}
@@ -92,6 +93,7 @@ class RunningKernel:
             known = tuple(self.isa.decode(code, function.address))
             self._instructions[function.address] = known
             self._unsafe.update(self.isa.unsafe(known))
+            self._again.update(self.isa.again(known))
             self._code[function.address] = code
         return known
 
@@ -190,6 +192,12 @@ class RunningKernel:
     def live(self, address: int, size: int) -> bytes:
         """Bytes of kernel text as they are now."""
         return self._target.read(address, size)
+
+    def again(self, function: Function, address: int) -> bytes:
+        """The live bytes before the instruction at address, one of those that instructions() has
+        given, that must be run again when it is planted (Isa.again), or b""."""
+        start = self._again.get(address, address) - function.address
+        return self._code[function.address][start : address - function.address]
 
     def following(self, function: Function, address: int, size: int) -> bytes:
         """At most `size` live bytes from `address` on, within the function's instructions."""

@@ -165,6 +165,13 @@ class Isa(Protocol):
         the others (within a load-exclusive and store-exclusive pair): address to reason."""
         ...
 
+    def again(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
+        """Of a function's live instructions in order, those that can be planted only when others,
+        all of those straight before them from some place on, are run again after the probe's work
+        (within a load-exclusive and store-exclusive pair): address to that of the first of
+        these.  A debugger cannot stop at them without harm."""
+        ...
+
     def unsteppable(self, code: bytes) -> str:
         """Why a debugger cannot step over the one instruction `code` without harm, or ""."""
         ...
@@ -182,11 +189,12 @@ class Isa(Protocol):
         ...
 
     def trampoline(
-        self, site: Site, following: bytes, to: int, bodies: Sequence[Body]
+        self, site: Site, following: bytes, to: int, bodies: Sequence[Body], again: bytes = b""
     ) -> Relocated | Refused:
         """The whole trampoline at address `to`: run bodies, then the displaced instruction.
 
-        following: live bytes after the instruction, for flag liveness.  Interrupts are off
+        following: live bytes after the instruction, for flag liveness.  again: live bytes straight
+        before it that are run again between the two (see again()).  Interrupts are off
         while a CallBody runs; registers and flags reach the displaced instruction unchanged.
         """
         ...

@@ -14,12 +14,14 @@ ALIGN = 16
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A site to plant in-target: its way (jump or trap), the work there, the bytes after it."""
+    """A site to plant in-target: its way (jump or trap), the work there, the bytes after it and
+    those before it that are run again (Isa.again)."""
 
     site: Site
     way: str
     bodies: tuple[Body, ...]
     following: bytes
+    again: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def plan_sites(wanted: Sequence[Wanted], isa: Isa, start: int, limit: int) -> Pl
     at = _aligned(start)
     for want in wanted:
         site = want.site
-        made = isa.trampoline(site, want.following, at, want.bodies)
+        made = isa.trampoline(site, want.following, at, want.bodies, want.again)
         if isinstance(made, Refused):
             refused.append((site, made.reason))
             continue

@@ -9,6 +9,7 @@ from kinst.core.isa import Isa, Refused
 from kinst.core.probe import Site
 
 WAYS = ("jump", "trap", "stop")
+_UNDONE = "a debugger's stop undoes what the instructions before it have done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +36,26 @@ class Choice:
 
 
 def choose(
-    site: Site, following: bytes, isa: Isa, means: Means, forbidden: str, has_fixup: bool
+    site: Site,
+    following: bytes,
+    isa: Isa,
+    means: Means,
+    forbidden: str,
+    has_fixup: bool,
+    again: bytes = b"",
 ) -> Choice:
     """The best way to plant on this site.
 
     following: live bytes after it, on which the instruction may depend.  forbidden: the
     personality's reason against it, or "".  has_fixup: an entry of the kernel's exception
-    table expects this instruction to fault at its own address.
+    table expects this instruction to fault at its own address.  again: live bytes before it that
+    are run again (Isa.again).
     """
     if forbidden:
         return Choice("", forbidden)
     if not means.scratch_address or means.forced == "stop":
-        return _stop(site, isa)
-    displaced = isa.trampoline(site, following, means.scratch_address, ())
+        return _stop(site, isa, again)
+    displaced = isa.trampoline(site, following, means.scratch_address, (), again)
     if isinstance(displaced, Refused):
         return Choice("", displaced.reason)
     if has_fixup and displaced.original_at >= 0 and not means.fault_hook:
@@ -62,11 +70,11 @@ def choose(
         return Choice("trap")
     if means.forced == "trap":
         return Choice("", "this kernel has no trap handler that kinst can hook")
-    return _stop(site, isa)
+    return _stop(site, isa, again)
 
 
-def _stop(site: Site, isa: Isa) -> Choice:
-    reason = isa.unsteppable(site.code)
+def _stop(site: Site, isa: Isa, again: bytes) -> Choice:
+    reason = _UNDONE if again else isa.unsteppable(site.code)
     return Choice("", reason) if reason else Choice("stop")
 
 

@@ -191,24 +191,26 @@ def test_a_naive_copy_is_seen_to_differ(machine: Machine, kernel_forms: list[For
 def test_share_that_can_be_planted(
     isa: Isa, text: Text, kernel_forms: list[Form], report: list[str]
 ) -> None:
-    """By the instruction alone; and in one function of ten, with its exclusive sequences."""
+    """By the instruction alone; and in one function of ten, with what is around it."""
     total: Counter[bool] = Counter()
     for form in kernel_forms:
         total[isinstance(isa.displace(form.code, form.address, SCRATCH), Refused)] += form.count
     alone = total[True] / sum(total.values())
     assert alone < 0.005
     held: Counter[str] = Counter()
-    count = 0
+    count = again = 0
     for address, size, _ in text.functions[::10]:
         start = address - text.address
         instructions = list(isa.decode(text.code[start : start + size], address))
         count += len(instructions)
         held.update(isa.unsafe(instructions).values())
+        again += len(isa.again(instructions))
     share = sum(held.values()) / count
     report.append(
         f"arm64: {1 - alone:.3%} of {sum(total.values())} words can be displaced; of {count}"
-        f" instructions of every tenth function {share:.2%} are held: {dict(held)}"
+        f" instructions of every tenth function {share:.4%} are held: {dict(held)},"
+        f" {again} need others run again"
     )
     # What the file has for processors without Armv8.1's atomics, every one of them in line.
-    assert 0.005 < share < 0.025
-    assert len(held) == 1
+    assert 0.005 < again / count < 0.025
+    assert share < 0.0001

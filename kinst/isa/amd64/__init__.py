@@ -62,6 +62,10 @@ class Amd64:
         sti's shadow, which trampoline() looks at."""
         return {}
 
+    def again(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
+        """None need that."""
+        return {}
+
     def unsteppable(self, code: bytes) -> str:
         """None is."""
         return ""
@@ -88,7 +92,7 @@ class Amd64:
         return encode.INT3
 
     def trampoline(
-        self, site: Site, following: bytes, to: int, bodies: Sequence[Body]
+        self, site: Site, following: bytes, to: int, bodies: Sequence[Body], again: bytes = b""
     ) -> Relocated | Refused:
         """The whole trampoline at address `to` (trampoline.py)."""
         return trampoline.trampoline(site, following, to, bodies)

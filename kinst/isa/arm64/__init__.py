@@ -58,6 +58,10 @@ class Arm64:
         """Exclusive sequences, movprfx, and data between instructions (sequences.py)."""
         return sequences.unsafe(instructions)
 
+    def again(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
+        """Inside exclusive sequences: from the load-exclusive on (sequences.py)."""
+        return sequences.again(instructions)
+
     def unsteppable(self, code: bytes) -> str:
         """A load-exclusive (sequences.py)."""
         return sequences.unsteppable(code)
@@ -82,10 +86,10 @@ class Arm64:
         return encode.BREAKPOINT
 
     def trampoline(
-        self, site: Site, following: bytes, to: int, bodies: Sequence[Body]
+        self, site: Site, following: bytes, to: int, bodies: Sequence[Body], again: bytes = b""
     ) -> Relocated | Refused:
         """The whole trampoline at address `to` (trampoline.py)."""
-        return trampoline.trampoline(site, following, to, bodies)
+        return trampoline.trampoline(site, to, bodies, again)
 
     def detour(
         self, code: bytes, address: int, to: int, hook: int

@@ -20,11 +20,13 @@ from kinst.isa.arm64 import parse as p
 from kinst.isa.arm64.decode import text_of
 from kinst.isa.arm64.refuse import UNKNOWN, refusal
 
-_TARGET = "the branch's target"
+TARGET = "the branch's target"
 _WITH_LINK = 1 << 21  # of the branches to registers: blr, not br
 _OFFSET_19 = 0x7FFFF << 5
 _OFFSET_14 = 0x3FFF << 5
-_HOP = 2  # instructions: over the way back
+_OFFSET_SHIFT = 5
+_TEST_BIT_MASK, _TEST_BIT = 0x7E000000, 0x36000000  # tbz, tbnz: their offset is the short one
+_HOP = 2  # instructions: itself and the way back
 _BORROWED = 16  # x16, kept on the stack
 _VECTOR = 1 << 26
 _PREFETCH = 3  # opc of a literal
@@ -76,17 +78,16 @@ def move(code: bytes, address: int, to: int) -> Moved | Refused:
 def _move(parsed: p.Parsed, address: int, to: int) -> Moved | Refused:
     word, kind, after = parsed.word, parsed.kind, address + e.SIZE
     if kind == p.B:
-        return Moved(e.branch(to, parsed.target, _TARGET), False, -1)
+        return Moved(e.branch(to, parsed.target, TARGET), False, -1)
     if kind == p.BL:
         link = _address(e.LR, to, after)
         jump = e.branch(to + len(link), parsed.target, "the called function")
         return Moved(link + jump, False, -1)
     if kind in (p.B_COND, p.CB, p.TB):
-        field = _OFFSET_14 if kind == p.TB else _OFFSET_19
-        hop = e.word(word & ~field | _HOP << 5)
+        hop = aimed(e.word(word), 0, _HOP * e.SIZE)
         stay = e.branch(to + len(hop), after)
         leave = to + len(hop) + len(stay)
-        return Moved(hop + stay + e.branch(leave, parsed.target, _TARGET), False, -1)
+        return Moved(hop + stay + e.branch(leave, parsed.target, TARGET), False, -1)
     if kind in (p.ADR, p.ADRP):
         made = e.NOP if parsed.register == e.ZR else _address(parsed.register, to, parsed.target)
         return Moved(made, True, -1)
@@ -100,6 +101,14 @@ def _move(parsed: p.Parsed, address: int, to: int) -> Moved | Refused:
         link = _address(e.LR, to, after)
         return Moved(link + e.word(word & ~_WITH_LINK), False, len(link))
     return Moved(e.word(word), True, 0)
+
+
+def aimed(code: bytes, at: int, to: int) -> bytes:
+    """code with the conditional branch at its offset `at` going to the offset `to`."""
+    word = int.from_bytes(code[at : at + e.SIZE], "little")
+    field = _OFFSET_14 if word & _TEST_BIT_MASK == _TEST_BIT else _OFFSET_19
+    distance = (to - at) // e.SIZE << _OFFSET_SHIFT & field
+    return code[:at] + e.word(word & ~field | distance) + code[at + e.SIZE :]
 
 
 def _address(register: int, at: int, address: int) -> bytes:

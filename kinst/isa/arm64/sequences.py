@@ -3,7 +3,8 @@
 A load-exclusive marks memory that a store-exclusive then writes only if nothing happened
 between: another exclusive access, an exception.  A probe's work between the two is such a
 thing, and a loop around them would never end (DDI 0487, B2.9 "Synchronization and
-semaphores").  wfe also waits for the mark of a load-exclusive to be lost.
+semaphores").  wfe also waits for the mark of a load-exclusive to be lost.  What is between can be
+planted where the sequence can be run again after the probe's work (rerun.py); elsewhere not.
 
 The load-exclusive itself can be planted: the probe's work comes before its displaced copy, and
 between the copy and what follows there is one direct branch, which the manual allows.  A debugger
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from kinst.core.isa import Instruction
 from kinst.isa.arm64 import parse as p
+from kinst.isa.arm64 import rerun
 from kinst.isa.arm64.encode import SIZE
 from kinst.isa.arm64.relocate import literal_size
 
@@ -28,6 +30,7 @@ _LONGEST = 32  # instructions from a load-exclusive to its end: Linux's longest 
 _WFE = 0xD503205F
 _CLREX = 0xD503305F
 _SEVL = 0xD50320BF  # the wfe after it does not wait
+_TOP, _TOP_EXCLUSIVE = 0x3F, 0x08  # of the last byte of loads and stores exclusive
 _PLAIN, _LOAD, _END, _SETS_EVENT = 0, 1, 2, 3
 
 
@@ -48,16 +51,41 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
     """Address to reason, of a function's live instructions in order."""
     words = {i.address: int.from_bytes(i.code, "little") for i in instructions}
     found: dict[int, str] = {}
+    for address, (_, why) in _sequences(words).items():
+        if why:
+            found[address] = f"{_EXCLUSIVE}, and {why}"
     for address, word in words.items():
-        if _exclusive(word) == _LOAD:
-            found.update(dict.fromkeys(_held(words, address), _EXCLUSIVE))
-        elif _is_prefix(word):
+        if _is_prefix(word):
             found |= {address: _PREFIX, address + SIZE: _PREFIX}
         elif word & 0x3B000000 == 0x18000000:
             parsed = p.parse(word.to_bytes(SIZE, "little"), address)
             size = literal_size(word)
             data = range(parsed.target, parsed.target + size, SIZE)
             found.update(dict.fromkeys(data, _DATA))
+    return found
+
+
+def again(instructions: Sequence[Instruction]) -> Mapping[int, int]:
+    """Address, of those that can be planted with others run again before them (rerun.py), to the
+    address of the load-exclusive that this starts from."""
+    if not any(i.code[-1] & _TOP == _TOP_EXCLUSIVE for i in instructions):
+        return {}
+    words = {i.address: int.from_bytes(i.code, "little") for i in instructions}
+    return {address: load for address, (load, why) in _sequences(words).items() if not why}
+
+
+def _sequences(words: Mapping[int, int]) -> dict[int, tuple[int, str]]:
+    """Address of what a load-exclusive's mark is lost at, to (address of that load-exclusive, why
+    it cannot be run again, or "")."""
+    loads = [address for address, word in words.items() if _exclusive(word) == _LOAD]
+    if not loads:
+        return {}
+    goals = rerun.targets(words)
+    found: dict[int, tuple[int, str]] = {}
+    for load in loads:
+        for held in _held(words, load):
+            if held not in found or found[held][1]:
+                found[held] = load, rerun.cannot(words, load, held, goals)
     return found
 
 

@@ -17,7 +17,7 @@ from kinst.core.isa import Body, CallBody, CountBody, Refused, Relocated
 from kinst.core.probe import Site
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import registers as r
-from kinst.isa.arm64 import relocate
+from kinst.isa.arm64 import relocate, rerun
 
 # Saved and brought back, in pairs that are stored at once; x9 and x29 are there to fill theirs.
 _SAVED = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9), (16, 17), (29, 30))
@@ -28,18 +28,22 @@ _STATUS = 2  # ... and whether the value was stored
 _COUNTING_SIZE = 32
 
 
-def trampoline(
-    site: Site, following: bytes, to: int, bodies: Sequence[Body]
-) -> Relocated | Refused:
+def trampoline(site: Site, to: int, bodies: Sequence[Body], again: bytes) -> Relocated | Refused:
     """The trampoline at `to` for a site.
 
+    again: the instructions before it, from a load-exclusive on, that are to be run again between
+    the bodies and the displaced instruction (rerun.py), or b"".
     Refused: when the instruction cannot be displaced, or something is more than 128 MB away.
     """
     try:
         work = _work(site, to, bodies)
     except e.OutOfReach as far:
         return Refused(far.what)
-    displaced = relocate.displace(site.code, site.address, to + len(work))
+    there = to + len(work)
+    if again:
+        displaced = rerun.displace(again, site.code, site.address, there)
+    else:
+        displaced = relocate.displace(site.code, site.address, there)
     if isinstance(displaced, Refused):
         return displaced
     at = displaced.original_at

@@ -56,6 +56,10 @@ class Riscv64:
         """lr to sc, and functions that work on the state of traps (refuse.py)."""
         return refuse.unsafe(instructions)
 
+    def again(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
+        """None need that."""
+        return {}
+
     def unsteppable(self, code: bytes) -> str:
         """None is."""
         return ""
@@ -81,7 +85,7 @@ class Riscv64:
         return encode.C_EBREAK if size == len(encode.C_EBREAK) else encode.EBREAK
 
     def trampoline(
-        self, site: Site, following: bytes, to: int, bodies: Sequence[Body]
+        self, site: Site, following: bytes, to: int, bodies: Sequence[Body], again: bytes = b""
     ) -> Relocated | Refused:
         """The whole trampoline at address `to` (trampoline.py)."""
         return trampoline.trampoline(site, to, bodies)

@@ -1,0 +1,187 @@
+"""Exclusive sequences run again: what makes an instruction between a load-exclusive and its
+store-exclusive, and the store-exclusive itself, plantable all the same.
+
+A probe's work there takes away the mark that the load-exclusive made.  But such a sequence may
+always be started again: until the store is done it has changed nothing but registers.  So the
+trampoline of such an instruction does the probe's work, runs a copy of everything from the
+load-exclusive on, then the displaced instruction, and goes on behind the original, with a new mark:
+
+    work; copy of ldxr; copy of what is between; displaced instruction; branch back
+
+What follows in the original text, the next trampoline included, finds what it would have found if
+the load-exclusive had run only now.  That holds under these conditions (cannot()):
+
+- the only way to the instruction is straight from the load-exclusive: no branch of the function
+  goes in between (what a compiler makes of an asm statement has one entry);
+- what is run again is the load-exclusive, arithmetic on general registers, and conditional
+  branches out: no memory, no system register, no call;
+- it changes no register, nor the flags, that it has read before: it finds its inputs again;
+- behind a branch out of it nothing is written but by the instruction itself: if the branch is
+  taken in the second run, which finds newer memory, the registers are those of a first run that
+  has left there.
+
+In that last case the probe has fired for a pass that the processor then abandoned, as it abandons
+one whose store fails: what regs[] has shown is what that pass had read.
+
+Source: Arm Architecture Reference Manual (DDI 0487), B2.9 "Synchronization and semaphores" for
+the sequences, C4.1 for the encodings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from kinst.core.isa import Refused, Relocated
+from kinst.isa.arm64 import encode as e
+from kinst.isa.arm64 import parse as p
+from kinst.isa.arm64 import relocate
+
+_APART = "no straight way leads from the one to it"
+_ENTERED = "a branch goes in between"
+_NOT_PURE = "what comes before it is more than arithmetic"
+_INPUTS = "what comes before it changes what it reads"
+_LEAVES = "what comes before it writes a register where it may already have left"
+_STACK, _FLAGS = 32, 33  # beside 0 to 30; 31 is the zero register
+
+_PAIR = 1 << 21  # of a load-exclusive
+_SETS_FLAGS = 1 << 29
+_AND_FLAGS, _MOVE_KEEP = 3, 3  # opc of ands and of movk
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The registers (0 to 30, _STACK, _FLAGS) that an instruction reads and writes."""
+
+    reads: frozenset[int]
+    writes: frozenset[int]
+
+
+def _effect(reads: Collection[int], writes: Collection[int]) -> Effect:
+    return Effect(frozenset(reads) - {e.ZR}, frozenset(writes) - {e.ZR})
+
+
+def _or_stack(register: int) -> int:
+    return _STACK if register == e.SP else register
+
+
+def _load_exclusive(w: int) -> Effect:
+    loaded = (w & 0x1F, w >> 10 & 0x1F) if w & _PAIR else (w & 0x1F,)
+    return _effect((_or_stack(w >> 5 & 0x1F),), loaded)
+
+
+def _flags(sets: object) -> tuple[int, ...]:
+    return (_FLAGS,) if sets else ()
+
+
+def _add_immediate(w: int) -> Effect:
+    to, sets = w & 0x1F, w & _SETS_FLAGS
+    return _effect((_or_stack(w >> 5 & 0x1F),), (to if sets else _or_stack(to), *_flags(sets)))
+
+
+def _logical_immediate(w: int) -> Effect:
+    to, sets = w & 0x1F, w >> 29 & 3 == _AND_FLAGS
+    return _effect((w >> 5 & 0x1F,), (to if sets else _or_stack(to), *_flags(sets)))
+
+
+def _move_wide(w: int) -> Effect:
+    to = w & 0x1F
+    return _effect((to,) if w >> 29 & 3 == _MOVE_KEEP else (), (to,))
+
+
+def _logical_registers(w: int) -> Effect:
+    sets = w >> 29 & 3 == _AND_FLAGS
+    return _effect((w >> 5 & 0x1F, w >> 16 & 0x1F), (w & 0x1F, *_flags(sets)))
+
+
+def _add_registers(w: int) -> Effect:
+    return _effect((w >> 5 & 0x1F, w >> 16 & 0x1F), (w & 0x1F, *_flags(w & _SETS_FLAGS)))
+
+
+def _add_extended(w: int) -> Effect:
+    immediate = _add_immediate(w)
+    return _effect(immediate.reads | {w >> 16 & 0x1F}, immediate.writes)
+
+
+# (mask, word under it, what it does): arithmetic on general registers.
+_ARITHMETIC: tuple[tuple[int, int, Callable[[int], Effect]], ...] = (
+    (0x1F800000, 0x11000000, _add_immediate),
+    (0x1F800000, 0x12000000, _logical_immediate),
+    (0x1F800000, 0x12800000, _move_wide),
+    (0x1F000000, 0x0A000000, _logical_registers),
+    (0x1F200000, 0x0B000000, _add_registers),
+    (0x1FE00000, 0x0B200000, _add_extended),
+)
+_BRANCHES = (p.B_COND, p.CB, p.TB)
+
+
+def _parsed(word: int, address: int) -> p.Parsed:
+    return p.parse(e.word(word), address)
+
+
+def _step(word: int, address: int) -> Effect | None:
+    """What one instruction behind the load-exclusive does; None where it is not known to be
+    harmless when it is run twice."""
+    parsed = _parsed(word, address)
+    if parsed.kind == p.B_COND:
+        return _effect((_FLAGS,), ())
+    if parsed.kind in _BRANCHES:
+        return _effect((parsed.register,), ())
+    return next((does(word) for mask, value, does in _ARITHMETIC if word & mask == value), None)
+
+
+def targets(words: Mapping[int, int]) -> frozenset[int]:
+    """Where direct branches go to, of the instructions in words (address to encoding)."""
+    kinds = (*_BRANCHES, p.B)
+    parsed = (_parsed(word, at) for at, word in words.items())
+    return frozenset(one.target for one in parsed if one.kind in kinds)
+
+
+def cannot(words: Mapping[int, int], load: int, site: int, goals: Collection[int]) -> str:
+    """Why the instructions from the load-exclusive at `load` on cannot be run again before the one
+    at `site`, or "".  words: address to encoding of the function; goals: its targets()."""
+    if not load < site:
+        return _APART
+    if any(at in goals for at in range(load + e.SIZE, site + e.SIZE, e.SIZE)):
+        return _ENTERED
+    inputs, written, left = set[int](), set[int](), False
+    for at in range(load, site, e.SIZE):
+        effect = _load_exclusive(words[at]) if at == load else _step(words[at], at)
+        if effect is None:
+            return _NOT_PURE
+        if left and effect.writes:
+            return _LEAVES
+        left |= _parsed(words[at], at).kind in _BRANCHES
+        inputs |= effect.reads - written
+        written |= effect.writes
+    return _INPUTS if inputs & written else ""
+
+
+def displace(again: bytes, code: bytes, address: int, to: int) -> Relocated | Refused:
+    """As relocate.displace() of the one instruction `code`, behind a copy of the instructions
+    `again`, which lie straight before it and for which cannot() has found nothing."""
+    start, copied, leaving = address - len(again), b"", list[tuple[int, int]]()
+    for offset in range(0, len(again), e.SIZE):
+        one = again[offset : offset + e.SIZE]
+        parsed = p.parse(one, start + offset)
+        if parsed.kind in _BRANCHES:
+            leaving.append((offset, parsed.target))
+            copied += one
+            continue
+        moved = relocate.move(one, start + offset, to + offset)
+        if isinstance(moved, Refused):
+            return moved
+        copied += moved.code
+    last = relocate.displace(code, address, to + len(copied))
+    if isinstance(last, Refused):
+        return last
+    at = last.original_at
+    done = copied + last.code
+    try:
+        for offset, target in leaving:
+            done = relocate.aimed(done, offset, len(done)) + e.branch(
+                to + len(done), target, relocate.TARGET
+            )
+    except e.OutOfReach as far:
+        return Refused(far.what)
+    return Relocated(done, at if at < 0 else at + len(copied))

@@ -1,0 +1,433 @@
+"""Exclusive sequences with probes in them, against the same sequences without, in an emulator.
+
+The sequences are those of the kernel's own text, each form of them.  The probe's work takes the
+load-exclusive's mark away (clrex), as an exception does; the store's status is one of the
+registers compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from emulated_arm64 import NAMES, SCRATCH, TEXT_AT, Machine, Outcome, State, random_state
+from kernel_text import Text, find_vmlinux, read_text
+
+from kinst.core.isa import Body, CallBody, CountBody, Instruction, Relocated
+from kinst.core.probe import Function, Site
+from kinst.isa import load
+from kinst.isa.arm64 import rerun
+
+ISA = load("arm64")
+TEXT = 0xFFFF_8000_0801_0000
+CLAUSE = SCRATCH + 0x10_0000
+FIRED = 0xFFFF_0000_4000_0000  # memory where the clause counts
+COUNTER = FIRED + 0x2000
+ROOM = 1024  # bytes for one trampoline
+EACH = 2  # sequences of one form
+STATES = 8
+DATA = 0xFFFF_0000_0123_4000
+
+
+def assembled(source: str, folder: Path) -> bytes:
+    (folder / "a.s").write_text(f".arch armv8.5-a\n{source}\n")
+    for command in (
+        ["aarch64-linux-gnu-as", "-o", "a.o", "a.s"],
+        ["aarch64-linux-gnu-objcopy", "-O", "binary", "-j", ".text", "a.o", "a.bin"],
+    ):
+        subprocess.run(command, cwd=folder, check=True)
+    return (folder / "a.bin").read_bytes()
+
+
+# Counts, loses the mark and spoils what a clause may.
+CLAUSE_CODE = f"""
+movz x8, #{FIRED >> 48}, lsl #48
+movk x8, #{FIRED >> 32 & 0xFFFF}, lsl #32
+movk x8, #{FIRED >> 16 & 0xFFFF}, lsl #16
+ldr x16, [x8]
+add x16, x16, #1
+str x16, [x8]
+clrex
+{"; ".join(f"movn x{n}, #{n}" for n in (*range(9), 16, 17))}
+cmp x0, #1
+ret
+"""
+
+
+@dataclass(frozen=True)
+class Held:
+    """From the load-exclusive at `start` to the last of what can be planted with it run again."""
+
+    function: Function
+    instructions: tuple[Instruction, ...]
+
+    @property
+    def start(self) -> int:
+        return self.instructions[0].address
+
+    @property
+    def end(self) -> int:
+        return self.instructions[-1].end
+
+    @property
+    def base(self) -> str:
+        """The register that holds the address."""
+        return name(int.from_bytes(self.instructions[0].code, "little") >> 5 & 31)
+
+
+def name(number: int) -> str:
+    return NAMES[number] if number < 31 else "sp"
+
+
+def sequences_of(instructions: Sequence[Instruction], function: Function) -> Iterator[Held]:
+    again = ISA.again(instructions)
+    by_load = defaultdict(list)
+    for address, start in again.items():
+        by_load[start].append(address)
+    for start, sites in by_load.items():
+        inside = [i for i in instructions if start <= i.address <= max(sites)]
+        assert [i.address for i in inside[1:]] == sorted(sites)
+        yield Held(function, tuple(inside))
+
+
+@pytest.fixture(scope="module")
+def text() -> Text:
+    return read_text(find_vmlinux("arm64"))
+
+
+@pytest.fixture(scope="module")
+def forms(text: Text) -> dict[str, list[Held]]:
+    """By mnemonics, some of each."""
+    found: dict[str, list[Held]] = defaultdict(list)
+    for address, size, symbol in text.functions:
+        start = address - text.address
+        code = text.code[start : start + size]
+        if not any(byte & 0x3F == 8 for byte in code[3::4]):
+            continue
+        function = Function("vmlinux", symbol, address, size)
+        for one in sequences_of(list(ISA.decode(code, address)), function):
+            key = " ".join(i.text.split()[0] for i in one.instructions)
+            if len(found[key]) < EACH:
+                found[key].append(one)
+    return found
+
+
+@pytest.fixture
+def clause(tmp_path: Path) -> bytes:
+    return assembled(CLAUSE_CODE, tmp_path)
+
+
+class Traced:
+    """A machine whose text is patched for one run."""
+
+    def __init__(self, machine: Machine, text_address: int, clause: bytes) -> None:
+        self.machine, self.text_address = machine, text_address
+        machine.write_code(CLAUSE, clause)
+
+    def plant(self, one: Held, sites: Sequence[Instruction], bodies: Sequence[Body]) -> None:
+        before = b"".join(i.code for i in one.instructions)
+        for number, at in enumerate(sites):
+            to = SCRATCH + ROOM * number
+            site = Site(one.function, at.address - one.function.address, at.code)
+            again = before[: at.address - one.start] if at.address != one.start else b""
+            made = ISA.trampoline(site, b"", to, bodies, again)
+            assert isinstance(made, Relocated) and len(made.code) <= ROOM
+            self.machine.write_code(to, made.code)
+            patch = ISA.jump_patch(4, at.address, to)
+            assert patch is not None
+            self._write(at.address, patch)
+
+    def restore(self, one: Held) -> None:
+        for at in one.instructions:
+            self._write(at.address, at.code)
+
+    def _write(self, address: int, code: bytes) -> None:
+        self.machine.uc.mem_write(address - self.text_address + TEXT_AT, code)
+        self.machine.uc.ctl_flush_tb()
+
+    def run(self, one: Held, state: State) -> Outcome:
+        own = (SCRATCH, CLAUSE + 4096)
+        return self.machine.run(state, one.start, (one.start, one.end), own)
+
+
+def content(machine: Machine, state: State, address: int, size: int) -> int:
+    """What the machine's memory holds before a run from this state."""
+    machine._seed = state.seed
+    page = machine.content(address & -4096)
+    return int.from_bytes(page[address % 4096 :][:size], "little")
+
+
+def states_of(machine: Machine, one: Held, rng: random.Random) -> Iterator[State]:
+    """The address is good; half of the time the other registers, or half of these, hold what is
+    in memory, so that comparisons with it succeed too."""
+    for turn in range(STATES):
+        state = random_state(rng)
+        registers = dict(state.registers)
+        if one.base != "sp":
+            registers[one.base] = DATA + 16 * rng.randrange(64)
+        state = replace(state, registers=registers)
+        here = [content(machine, state, registers[one.base] + at, 8) for at in (0, 8)]
+        for number, register in enumerate(NAMES):
+            if register != one.base and turn % 2:
+                # A pair's first and second word, and either word in the other's width.
+                registers[register] = here[number % 2 if turn % 4 == 1 else 0]
+                if turn % 8 == 7:
+                    registers[register] = rng.getrandbits(64)
+        yield replace(state, registers=registers)
+
+
+def fired(outcome: Outcome, address: int) -> int:
+    if address & -4096 not in outcome.memory:
+        return 0
+    return outcome.word(address) - outcome.word_before(address)
+
+
+def selections(one: Held) -> list[tuple[Instruction, ...]]:
+    """Each instruction, each two of them, and all; the load-exclusive too."""
+    inside = one.instructions
+    return [*((i,) for i in inside), *itertools.combinations(inside, 2), inside]
+
+
+def compare(plain: Outcome, traced: Outcome, state: State) -> list[str]:
+    sp = state.registers["sp"]
+    own = {FIRED + n for n in range(8)} | {COUNTER + n for n in range(8)}
+    found = [f"{n}: {v:#x} != {plain.registers[n]:#x}"
+             for n, v in traced.registers.items() if v != plain.registers[n]]  # fmt: skip
+    changed = {at: byte for at, byte in traced.changed(sp - 1024, sp).items() if at not in own}
+    if changed != plain.changed(sp - 1024, sp):
+        found.append("memory")
+    return found
+
+
+@pytest.mark.parametrize("kind", ["call", "count"])
+def test_every_sequence_of_the_kernel(
+    kind: str, text: Text, forms: Mapping[str, list[Held]], clause: bytes, report: list[str]
+) -> None:
+    assert sum(map(len, forms.values())) > 40 and len(forms) > 25
+    machine = Machine(text.address, text.code)
+    traced = Traced(machine, text.address, clause)
+    rng = random.Random(kind)
+    body: Body = CallBody(CLAUSE, 0, frozenset((20,))) if kind == "call" else CountBody((COUNTER,))
+    runs, ends = 0, set[bool]()
+    for form, examples in forms.items():
+        for one in examples:
+            if "wfe" in form:  # the emulator would wait
+                one = replace(one, instructions=one.instructions[:-1])
+            for state in states_of(machine, one, rng):
+                plain = machine.run(state, one.start, (one.start, one.end))
+                ends.add(plain.registers["pc"] == one.end)
+                for sites in selections(one):
+                    traced.plant(one, sites, [body])
+                    found = traced.run(one, state)
+                    traced.restore(one)
+                    where = f"{form} at {one.start:#x}, {[hex(s.address) for s in sites]}"
+                    assert not compare(plain, found, state), where
+                    count = fired(found, FIRED if kind == "call" else COUNTER)
+                    if plain.registers["pc"] == one.end:
+                        assert count == len(sites), where
+                    runs += 1
+    assert ends == {True, False}
+    report.append(f"arm64: {len(forms)} forms of exclusive sequences equal in {runs} runs ({kind})")
+
+
+ADD = """
+    ldxr w2, [x1]
+    add w2, w2, w0
+    stlxr w3, w2, [x1]
+"""
+EXCHANGE = """
+    ldaxr x2, [x1]
+    eor x3, x2, x0
+    cbnz x3, .+0x40
+    stxr w3, x4, [x1]
+"""
+PAIR = """
+    ldxp x2, x3, [x1]
+    eor x2, x2, x4
+    eor x3, x3, x5
+    orr x2, x3, x2
+    cbnz x2, .+0x40
+    stlxp w2, x6, x7, [x1]
+"""
+
+
+def whole(source: str, folder: Path) -> tuple[list[Instruction], Function, bytes]:
+    code = assembled(source, folder)
+    function = Function("vmlinux", "f", TEXT, len(code))
+    return list(ISA.decode(code, TEXT)), function, code
+
+
+def only(source: str, folder: Path) -> tuple[Held, bytes]:
+    instructions, function, code = whole(source, folder)
+    (one,) = sequences_of(instructions, function)
+    return one, code
+
+
+@pytest.mark.parametrize("source", [ADD, EXCHANGE, PAIR])
+def test_without_running_it_again_the_store_fails(
+    source: str, clause: bytes, tmp_path: Path
+) -> None:
+    """The comparison itself: what was refused before is seen to go wrong."""
+    one, code = only(source, tmp_path)
+    machine = Machine(TEXT, code + bytes(4096 - len(code)))
+    traced = Traced(machine, TEXT, clause)
+    rng = random.Random(source)
+    stored = [
+        s for s in states_of(machine, one, rng)
+        if machine.run(s, one.start, (one.start, one.end)).registers["pc"] == one.end
+    ]  # fmt: skip
+    assert stored
+    for at in one.instructions[1:]:
+        site = Site(one.function, at.address - TEXT, at.code)
+        made = ISA.trampoline(site, b"", SCRATCH, [CallBody(CLAUSE, 0, frozenset())])
+        patch = ISA.jump_patch(4, at.address, SCRATCH)
+        assert isinstance(made, Relocated) and patch is not None
+        machine.write_code(SCRATCH, made.code)
+        traced._write(at.address, patch)
+        for state in stored:
+            traced.restore(one)
+            plain = machine.run(state, one.start, (one.start, one.end))
+            traced._write(at.address, patch)
+            assert compare(plain, traced.run(one, state), state)
+        traced.restore(one)
+
+
+# What the clause does when another CPU writes to the memory meanwhile.
+MEDDLING = CLAUSE_CODE.replace("clrex", f"""
+movz x16, #{DATA >> 48}, lsl #48
+movk x16, #{DATA >> 32 & 0xFFFF}, lsl #32
+movk x16, #{DATA >> 16 & 0xFFFF}, lsl #16
+movk x16, #{DATA & 0xFFFF}
+mov x17, #77
+str x17, [x16]
+str x17, [x16, #8]
+""")  # fmt: skip
+WRITE_FIRST = """
+mov x17, #77
+str x17, [x1]
+str x17, [x1, #8]
+"""
+
+
+@pytest.mark.parametrize("source", [ADD, EXCHANGE, PAIR])
+@pytest.mark.parametrize("meets", [False, True])
+def test_memory_that_changes_meanwhile(
+    source: str, meets: bool, clause: bytes, tmp_path: Path
+) -> None:
+    """The outcome is that of the sequence without a probe, run on the memory as it is then;
+    where it compares, with what was there before (the second run leaves early) or is there then."""
+    one, code = only(source, tmp_path)
+    rest = bytes(4096 - len(code))
+    plain_machine = Machine(TEXT, assembled(WRITE_FIRST + source, tmp_path) + rest)
+    machine = Machine(TEXT, code + rest)
+    traced = Traced(machine, TEXT, assembled(MEDDLING, tmp_path))
+    shift = 12  # bytes of WRITE_FIRST
+    rng = random.Random(source)
+    interrupted = 0
+    for _ in range(STATES):
+        state = random_state(rng)
+        registers = {**state.registers, "x1": DATA, "x17": 77}
+        before = [content(machine, state, DATA + at, 8) for at in (0, 8)]
+        compared = [77, 77] if meets else before
+        # EXCHANGE compares with x0, PAIR with x4 and x5.
+        registers |= {"x0": compared[0], "x4": compared[0], "x5": compared[1]}
+        state = replace(state, registers=registers)
+        size = len(code) + shift
+        plain = plain_machine.run(state, TEXT, (TEXT, TEXT + size))
+        pc = plain.registers["pc"] - shift
+        expected = {**plain.registers, "pc": pc}
+        for at in one.instructions[1:]:
+            traced.plant(one, [at], [CallBody(CLAUSE, 0, frozenset())])
+            found = traced.run(one, state)
+            traced.restore(one)
+            if not fired(found, FIRED):
+                continue  # the first run left before it came there
+            interrupted += pc != one.end
+            assert found.registers == expected, at.text
+            for address in (DATA, DATA + 8):
+                assert found.word(address) == plain.word(address)
+    assert bool(interrupted) == (not meets and source != ADD)
+
+
+# One line each: N instructions, with what is said of those that are held.
+REFUSED = [
+    ("no straight way", "1: wfe; ldxr w2, [x1]; cbnz w2, 1b; ret", {0: "no straight way"}),
+    ("by a jump", "ldxr w2, [x1]; b 1f; nop; 1: stxr w3, w2, [x1]; ret",
+     {3: "a branch goes in"}),
+    ("entered", "cbz x0, 1f; ldxr w2, [x1]; 1: add w2, w2, #1; stxr w3, w2, [x1]; ret",
+     {2: "a branch goes in", 3: "a branch goes in"}),
+    ("entered at the store", "ldxr w2, [x1]; add w2, w2, #1; 1: stxr w3, w2, [x1]; cbnz w3, 1b",
+     {2: "a branch goes in"}),
+    ("its address", "ldxr x1, [x1]; stxr w3, x1, [x2]; ret", {1: "changes what it reads"}),
+    ("an input", "ldxr x2, [x1]; add x0, x0, x2; stxr w3, x0, [x1]; ret",
+     {2: "changes what it reads"}),
+    ("movk", "ldxr x2, [x1]; movk x4, #1; stxr w3, x4, [x1]; ret", {2: "changes what it reads"}),
+    ("the stack", "ldxr x2, [sp]; sub sp, sp, #16; stxr w3, x2, [x1]; ret",
+     {2: "changes what it reads"}),
+    ("flags", "ldxr x2, [x1]; b.eq 1f; subs x2, x2, #1; stxr w3, x2, [x1]; 1: ret",
+     {3: "may already have left"}),
+    ("a load", "ldxr x2, [x1]; ldr x4, [x5]; stxr w3, x4, [x1]; ret", {2: "more than arithmetic"}),
+    ("a store", "ldxr x2, [x1]; str x4, [x5]; stxr w3, x4, [x1]; ret", {2: "more than arithmetic"}),
+    ("the system", "ldxr x2, [x1]; mrs x4, nzcv; stxr w3, x4, [x1]; ret",
+     {2: "more than arithmetic"}),
+    ("adc", "ldxr x2, [x1]; adc x4, x5, x2; stxr w3, x4, [x1]; ret", {2: "more than arithmetic"}),
+    ("clrex", "ldxr x2, [x1]; clrex; ret", {}),
+    ("behind a branch", "ldxr x2, [x1]; cbz x2, 1f; add x2, x2, #1; stxr w3, x2, [x1]; 1: ret",
+     {3: "may already have left"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "reasons"), [row[1:] for row in REFUSED])
+def test_what_stays_refused(source: str, reasons: dict[int, str], tmp_path: Path) -> None:
+    instructions, _, _ = whole(source.replace(";", "\n"), tmp_path)
+    found = {(at - TEXT) // 4: why for at, why in ISA.unsafe(instructions).items()}
+    assert found.keys() == reasons.keys()
+    for number, reason in reasons.items():
+        assert reason in found[number]
+    assert not ISA.again(instructions).keys() & ISA.unsafe(instructions).keys()
+
+
+def test_what_an_instruction_reads_and_writes(text: Text) -> None:
+    """Some of the kernel's arithmetic: what changes when one register alone is changed."""
+    rng = random.Random(9)
+    words = {
+        text.code[at : at + 4] for at in range(0, len(text.code) - 3, 4)
+        if rng.random() < 0.0008
+    }  # fmt: skip
+    machine = Machine(TEXT, bytes(4096))
+    checked = 0
+    for code in sorted(words):
+        word = int.from_bytes(code, "little")
+        effect = rerun._step(word, TEXT)
+        if effect is None or not list(ISA.decode(code, TEXT)):
+            continue
+        if ISA.flow(code, TEXT).kind != "next":
+            continue
+        machine.uc.mem_write(TEXT_AT, code)
+        machine.uc.ctl_flush_tb()
+        writes, reads = set[str](), set[str]()
+        for _ in range(3):
+            state = random_state(rng)
+            plain = machine.run(state, TEXT, (TEXT, TEXT + 4)).registers
+            writes |= {n for n, v in plain.items() if v != state.registers.get(n) and n != "pc"}
+            for changed in (*NAMES, "sp", "pstate"):
+                mask = 0xF000_0000 if changed == "pstate" else 0x1234_5678_9ABC_DEF0
+                registers = {**state.registers, changed: state.registers[changed] ^ mask}
+                other = machine.run(replace(state, registers=registers), TEXT, (TEXT, TEXT + 4))
+                differ = {n for n, v in other.registers.items() if v != plain[n]}
+                if differ - {changed} or differ & named(effect.writes):
+                    reads.add(changed)
+        assert writes <= named(effect.writes), code.hex()
+        assert reads <= named(effect.reads), code.hex()
+        checked += 1
+    assert checked > 50
+
+
+def named(registers: frozenset[int]) -> set[str]:
+    return {NAMES[n] if n < 31 else {32: "sp", 33: "pstate"}[n] for n in registers}
