@@ -23,7 +23,7 @@ probe's work needs or changes (the exception registers, the per-CPU base) is not
 | other system registers; dc, ic, at, tlbi; barriers; sb, csdb, esb | copied: they know no address, and only the time between two instructions changes |
 | wfi, wfe, sev, sevl, yield | copied: wfi wakes up by an interrupt that is pending, masked or not; wfe may always wake up early |
 | ldxr, its pairs and halves | copied; not to be stepped over by a debugger (sequences.py) |
-| stxr, its pairs and halves, and what is between | refused by the function's view of them (sequences.py) |
+| stxr, its pairs and halves, and what is between | copied behind a copy of the ldxr and all up to them, where that may be run again (rerun.py); elsewhere refused by the function's view of them (sequences.py) |
 | casp, ldadd, swp and the like (LSE) | copied: each is atomic by itself |
 | SIMD, floating point, SVE | copied: clauses use none of these registers.  movprfx, and what it is glued to: refused (sequences.py) |
 | transactions (tstart, tcommit, tcancel) | refused: they cannot run through a trampoline |
