@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from command import Row, counts, guest_script, warnings
 from isa_guest import Guest
-from test_isas_kprobes import COUNT_EVENTS, counted_events, decoded, leaves, set_kprobe, targets
+from kprobe_events import script, seen
+from test_isas_kprobes import decoded, leaves, targets
 
 pytestmark = [pytest.mark.vm, pytest.mark.parametrize("guest", ["arm64"], indirect=True)]
 
@@ -26,7 +27,7 @@ ROUNDS = 300
 PATH = (
     "fput", "__fput", "fget", "__fget_light", "dput", "alloc_fd", "close_fd", "fd_install",
     "__alloc_file", "do_dentry_open", "inode_permission", "generic_permission", "path_init",
-    "path_openat", "lockref_get_not_dead", "lockref_put_return", "lockref_get", "putname",
+    "path_openat", "putname", "d_alloc_parallel", "d_lookup",
     "kmem_cache_alloc", "kmem_cache_free", "kmem_cache_alloc_lru", "down_write", "up_write",
     "mutex_lock", "mutex_unlock", "down_read", "up_read", "security_file_alloc", "filp_close",
     "_raw_spin_lock", "mntget", "mntput_no_expire", "mnt_want_write", "legitimize_mnt",
@@ -35,9 +36,7 @@ LOAD, STORE = re.compile(r"lda?x(r[bh]?|p)"), re.compile(r"stl?x(r[bh]?|p)")
 BRANCH = re.compile(r"cbn?z|tbn?z|b\..*")
 # The shell itself opens, duplicates and closes: one process, which the kprobe events tell by pid.
 WORK = f"""
-(i=0; while [ $i -lt {ROUNDS} ]; do i=$((i + 1)); : < /dev/null 3>&1; [ -e /bin/busybox ]; done) &
-pid=$!
-wait
+i=0; while [ $i -lt {ROUNDS} ]; do i=$((i + 1)); : < /dev/null 3>&1; [ -e /bin/busybox ]; done
 """
 
 
@@ -53,13 +52,13 @@ class Run:
 
     @property
     def form(self) -> str:
-        return " ".join(decoded("arm64", row).mnemonic for row in self.all)
+        return " ".join(decoded("arm64", row)[0] for row in self.all)
 
 
 def runs_of(rows: list[Row]) -> list[Run]:
     """The sequences of a function that one instruction leads to and a cbnz ends."""
     goals = targets("arm64", rows)
-    names = [decoded("arm64", row).mnemonic for row in rows]
+    names = [decoded("arm64", row)[0] for row in rows]
     found = []
     for at, name in enumerate(names):
         if not LOAD.fullmatch(name) or at == 0 or leaves("arm64", rows[at - 1]):
@@ -69,7 +68,7 @@ def runs_of(rows: list[Row]) -> list[Run]:
         last = inside[-1] + 1
         if not STORE.fullmatch(names[last]) or names[last + 1] != "cbnz":
             continue
-        back = int(decoded("arm64", rows[last + 1]).op_str.rpartition("#")[2], 0)
+        back = int(decoded("arm64", rows[last + 1])[1].rpartition("#")[2], 0)
         if back != rows[at].offset:
             continue
         exits = [n for n in inside if BRANCH.fullmatch(names[n])]
@@ -88,32 +87,32 @@ def test_every_instruction_of_sequences(guest: Guest, way: str, tmp_path: Path) 
     functions = guest.rows(guest.functions(PATH), *options)
     runs = [run for each in functions.values() for run in runs_of(each)]
     assert {row.way for run in runs for row in run.all} == {way}
-    lines = ["cd /sys/kernel/tracing || exit 1", "echo 16384 > buffer_size_kb"]
-    for k, run in enumerate(runs):
-        lines += set_kprobe(f"k{k}", f"{run.before.function}+{run.before.offset}")
-    lines += ["dmesg -c >/dev/null"]  # it names the functions that it sets no kprobe in
-    lines += [WORK, "echo 0 > events/kprobes/enable", COUNT_EVENTS, "echo ==log", "dmesg -r"]
-    script = guest_script(tmp_path, "exclusives.sh", "\n".join(lines))
+    places = {f"k{k}": f"{run.before.function}+{run.before.offset}" for k, run in enumerate(runs)}
+    lines = ["dmesg -c >/dev/null", script(places, "work.sh"), "echo ==log", "dmesg -r"]
     planted = [(*run.all, *run.straight, *([run.end] if run.end else [])) for run in runs]
     sites = {row.name for rows in planted for row in rows}
     done = guest.trace(
         "-v", *options,
         "-n", f"{', '.join(sorted(sites))} {{ @[pid, probefunc, probename] = count(); }}",
-        "-c", "exclusives.sh", copy=[script],
+        "-c", "events.sh",
+        copy=[
+            guest.program("kprobes", guest.isa), guest_script(tmp_path, "work.sh", WORK),
+            guest_script(tmp_path, "events.sh", "\n".join(lines)),
+        ],
     )  # fmt: skip
     assert "kernel text is as before" in done.err
     work, _, log = done.guest.partition("==log\n")
     assert not warnings(log), log
-    pid, events, without = counted_events(work)
+    theirs = seen(work)
     found = counts(done.out)
     hot: dict[str, int] = defaultdict(int)
     for k, run in enumerate(runs):
-        came = events.get(f"k{k}", 0)
-        if f"k{k}" in without or came < ROUNDS // 2:
+        came = theirs.events.get(f"k{k}", 0)
+        if came < ROUNDS // 2:
             continue
 
         def times(row: Row) -> int:
-            return found.get((pid, row.function, str(row.offset)), 0)
+            return found.get((theirs.pid, row.function, str(row.offset)), 0)
 
         passes = times(run.straight[0])
         assert came <= passes <= came + came // 2, run  # a pass more for each store that failed
@@ -122,4 +121,4 @@ def test_every_instruction_of_sequences(guest: Guest, way: str, tmp_path: Path) 
             assert times(run.end) == came, run
         hot[run.form] += 1
     print("\n" + "\n".join(f"{count:3} {form}" for form, count in hot.items()))
-    assert sum(hot.values()) >= 8 and len(hot) >= 4, (hot, without)
+    assert sum(hot.values()) >= 8 and len(hot) >= 4, (hot, theirs)
