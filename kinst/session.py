@@ -176,9 +176,10 @@ def _tell_matched(
     if compiled.options.quiet:
         return
     left = {e.probe.id for e in parts.running}
+    probes = {e.probe.id: e for e in matched if e.probe.id in left}  # with all their sites
     for text, clauses in compiled.texts:
-        own = {e.probe.id for e in matched if not set(clauses).isdisjoint(e.clauses)}
-        count = len(own & left)
+        own = frozenset(clauses)
+        count = sum(clause in own for e in probes.values() for clause in e.clauses)
         if text.letter == "s":
             report.say(script_matched(text.file, count))
         else:

@@ -20,7 +20,9 @@ _ARGUMENT = re.compile(r"arg[0-9]+\Z")
 class Enabled:
     """A probe that clauses are attached to, at one of its sites.
 
-    clauses: their indexes, in program order.  epid: of the first of them; the others follow.
+    clauses: their indexes, in program order; one comes once for each of its descriptions that the
+    probe matches (libdtrace compiles a clause for each: dt_compile_clause()).  epid: of the first
+    of them; the others follow.
     arguments, condition: as in core.kernel.Found.
     """
 
@@ -109,10 +111,10 @@ def enable(
                 key = str(one.name)
                 ids.setdefault(key, FIRST_ID + len(ids))
                 founds.setdefault(key, {}).setdefault(one.site.address if one.site else 0, one)
-                attached = clauses.setdefault(key, [])
-                if clause.index not in attached:
-                    attached.append(clause.index)
-                    matched[clause.index] = matched.get(clause.index, 0) + 1
+            names = dict.fromkeys(str(one.name) for one in found)
+            for key in names:
+                clauses.setdefault(key, []).append(clause.index)
+            matched[clause.index] = matched.get(clause.index, 0) + len(names)
     enabled, epid = [], 1
     for key, sites in founds.items():
         for one in sites.values():

@@ -1,16 +1,22 @@
-"""flowindent (-F): entries and returns shown as a tree (libdtrace's dt_flowindent())."""
+"""flowindent (-F): entries and returns shown as a tree (libdtrace's dt_flowindent()).
+
+The instructions at which an inlined function is entered and left are shown with its name, as the
+entry and return of a function are.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kinst.core.probe import Probe
+from kinst.core.probe import Crossing, Probe
+from kinst.dlang.typed import Clause
 
 HEADER = f"{'CPU':>3} {'FUNCTION':<41}\n"
 _STEP = 2
 
 
-def _flow(name: str) -> str:
+def _kind(name: str) -> str:
     """entry or return, for probes of that name or with that last part; else ""."""
     last = name.rpartition("-")[2]
     return last if last in ("entry", "return") else ""
@@ -18,10 +24,19 @@ def _flow(name: str) -> str:
 
 @dataclass(slots=True)
 class Flow:
-    """The indentation of each CPU.  A record is told by its probe and its clause."""
+    """The indentation of each CPU.  A record is told by its probe and its clause.
 
+    crossings: by clause and by function and name of the probe, what the instruction is of an
+    inlined function."""
+
+    crossings: dict[tuple[int, str, str], Crossing] = field(default_factory=dict)
     _indents: dict[int, int] = field(default_factory=dict)
     _last: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def _crossing(self, probe: Probe, clause: int) -> Crossing:
+        name = probe.name
+        found = self.crossings.get((clause, name.function, name.name))
+        return found or Crossing(_kind(name.name), name.function)
 
     def prefix(self, cpu: int, probe: Probe, clause: int, following: tuple[int, int] | None) -> str:
         """The first columns of a record's row.
@@ -32,18 +47,29 @@ class Flow:
         this = probe.id, clause
         before = self._last.get(cpu)
         self._last[cpu] = this
-        flow = _flow(probe.name.name)
+        crossing = self._crossing(probe, clause)
+        flow = crossing.kind
         for other, kind in ((before, "entry"), (following, "return")):
             if flow == kind and other is not None and other != this and other[0] == probe.id:
-                flow = ""
+                flow = "" if self._crossing(probe, other[1]) == crossing else flow
         indent = self._indents.get(cpu, 0)
         system_call = probe.name.provider == "syscall"
         if flow == "return":
             indent = max(0, indent - _STEP)
-            shown = (" <= " if system_call else " <- ") + probe.name.function
+            shown = (" <= " if system_call else " <- ") + crossing.function
         elif flow == "entry":
-            shown = (" => " if system_call else " -> ") + probe.name.function
+            shown = (" => " if system_call else " -> ") + crossing.function
         else:
-            shown = f"| {probe.name.function}:{probe.name.name}"
+            shown = f"| {crossing.function}:{crossing.kind or probe.name.name}"
         self._indents[cpu] = indent + (_STEP if flow == "entry" else 0)
         return f"{cpu:3d} {' ' * indent + shown:<41} "
+
+
+def crossings_of(clauses: Iterable[Clause]) -> dict[tuple[int, str, str], Crossing]:
+    """Flow.crossings of a program."""
+    return {
+        (clause.index, pattern.function, pattern.name): crossing
+        for clause in clauses
+        for pattern, crossing in zip(clause.patterns, clause.crossings, strict=False)
+        if crossing is not None
+    }

@@ -15,7 +15,7 @@ from kinst.consumer.aggregations import AggregationStore
 from kinst.consumer.clauses import Act, Step, Text, TraceStyle, compile_clause, value_of
 from kinst.consumer.convert import Symbolise, Value, text
 from kinst.consumer.decode import Records, merge
-from kinst.consumer.flow import Flow
+from kinst.consumer.flow import Flow, crossings_of
 from kinst.consumer.rings import Bytes, Chunk
 from kinst.consumer.speculations import Speculations
 from kinst.core.errors import TargetError
@@ -86,7 +86,7 @@ class Printer:
         self._clauses = {one.index: one for one in program.clauses}
         self._layouts = layout.clauses
         self._speculations = Speculations()
-        self._flow = Flow()
+        self._flow = Flow(crossings_of(program.clauses))
         self._following: tuple[int, int] | None = None
         self._clause = 0
         self._compile()

@@ -66,6 +66,17 @@ class ProbePattern:
 
 
 @dataclass(frozen=True, slots=True)
+class Crossing:
+    """What an instruction is of an inlined function: kind entry or return.
+
+    layer: of several copies that begin or end at the same instruction, which one."""
+
+    kind: str
+    function: str
+    layer: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """One instruction of the running kernel: where it is and its live bytes."""
 

@@ -96,6 +96,7 @@ def _clause(
         predicate,
         actions,
         node.span,
+        tuple(d.crossing for d in node.descriptions),
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from kinst.core.dtypes import DType
 from kinst.core.errors import Span
-from kinst.core.probe import ProbePattern
+from kinst.core.probe import Crossing, ProbePattern
 from kinst.dlang.literals import IntLiteral
 
 
@@ -326,11 +326,13 @@ class Provider(Item):
 class Description:
     """pattern: the parts, macros replaced, filled from the right; or its id.
 
-    inlined: the inline function of one of whose copies this is an instruction (kinst.sugar)."""
+    inlined: the inline function of one of whose copies this is an instruction (kinst.sugar);
+    crossing: what it is of that copy."""
 
     pattern: ProbePattern
     span: Span
     inlined: str = ""
+    crossing: Crossing | None = None
 
 
 @dataclass(frozen=True, slots=True)

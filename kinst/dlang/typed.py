@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from kinst.core.dtypes import DType, IntType
 from kinst.core.errors import Span
-from kinst.core.probe import ProbePattern
+from kinst.core.probe import Crossing, ProbePattern
 from kinst.dlang.typed_output import Aggregation, Format
 
 
@@ -351,7 +351,9 @@ class Refused(Action):
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """index: position in the program.  No actions at all means the default action."""
+    """index: position in the program.  No actions at all means the default action.
+
+    crossings: of each pattern that is an instruction of an inlined copy, what it is there."""
 
     index: int
     patterns: tuple[ProbePattern, ...]
@@ -359,6 +361,7 @@ class Clause:
     predicate: Expr | None
     actions: tuple[Action, ...]
     span: Span
+    crossings: tuple[Crossing | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

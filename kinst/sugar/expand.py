@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from kinst.core.errors import DError, KinstError
 from kinst.core.inline import DebugIndex, FunctionDie
 from kinst.core.kernel import Kernel
-from kinst.core.probe import Function, ProbePattern
+from kinst.core.probe import Crossing, Function, ProbePattern
 from kinst.dlang import tree
 from kinst.dlang.api import parse_text
 from kinst.sugar.graph import Graph
@@ -78,12 +78,24 @@ def expand(program: tree.Program, sources: Sources, *, zero: bool = False) -> Ex
     return Expansion(tree.Program(tuple(items)), tuple(expander.notes))
 
 
+# A description, the inline function that it is of ("" for none), and in how many others that is.
+_Named = tuple[ProbePattern, str, int]
+
+
+# Where it comes among others at the same instruction; the inline function; what means it.
+_Meant = tuple[int, str, tree.Description]
+
+
+def _by_depth(one: _Meant) -> int:
+    return one[0]
+
+
 @dataclass(frozen=True, slots=True)
 class _Meaning:
     """What one description means: sites that always count, and conditional ones."""
 
-    always: tuple[ProbePattern, ...]
-    sometimes: tuple[tuple[str, ProbePattern], ...] = ()
+    always: tuple[_Named, ...]
+    sometimes: tuple[tuple[str, _Named], ...] = ()
 
 
 class _Expander:
@@ -97,21 +109,17 @@ class _Expander:
 
     def clause(self, clause: tree.Clause) -> list[tree.Clause]:
         """The clause, then those for conditional sites.  A site that ends several stays at once
-        fires for each, from one clause after another."""
+        fires for each, from one clause after another: the inner ones end first, and begin last."""
         layers: dict[str, list[list[tree.Description]]] = {"": []}
-        for description in clause.descriptions:
-            meaning = _Meaning((description.pattern,))
-            if is_sugar(description.pattern):
-                meaning = self._meaning(description)
-            times: dict[tuple[str, ProbePattern], int] = {}
-            for one in [*(("", p) for p in meaning.always), *meaning.sometimes]:
-                layer = times[one] = times.get(one, 0) + 1
-                rows = layers.setdefault(one[0], [])
-                while len(rows) < layer:
-                    rows.append([])
-                name = description.pattern.function if one[1].provider == PROVIDER else ""
-                inlined = name if is_sugar(description.pattern) else ""
-                rows[layer - 1].append(tree.Description(one[1], description.span, inlined))
+        for condition, places in self._places(clause).items():
+            rows = layers.setdefault(condition, [])
+            for pattern, meant in places.items():
+                for layer, (_, name, description) in enumerate(sorted(meant, key=_by_depth)):
+                    if len(rows) == layer:
+                        rows.append([])
+                    crossing = Crossing(description.pattern.name, name, layer) if name else None
+                    one = tree.Description(pattern, description.span, name, crossing)
+                    rows[layer].append(one)
         return [
             replace(
                 clause, descriptions=tuple(row), predicate=_with_condition(condition, clause)
@@ -120,6 +128,20 @@ class _Expander:
             for row in rows
             if row
         ]  # fmt: skip
+
+    def _places(self, clause: tree.Clause) -> dict[str, dict[ProbePattern, list[_Meant]]]:
+        """By condition and by place: what the clause's descriptions mean."""
+        found: dict[str, dict[ProbePattern, list[_Meant]]] = {}
+        for description in clause.descriptions:
+            meaning = _Meaning(((description.pattern, "", 0),))
+            if is_sugar(description.pattern):
+                meaning = self._meaning(description)
+            named = [*(("", p) for p in meaning.always), *meaning.sometimes]
+            for condition, (pattern, name, depth) in named:
+                places = found.setdefault(condition, {})
+                order = depth if description.pattern.name == "entry" else -1 - depth
+                places.setdefault(pattern, []).append((order, name, description))
+        return found
 
     def _meaning(self, description: tree.Description) -> _Meaning:
         pattern = description.pattern
@@ -144,8 +166,8 @@ class _Expander:
                 f"{pattern} means {len(names)} functions, more than {MOST_NAMES}",
                 "a narrower glob",
             )
-        always: list[ProbePattern] = []
-        sometimes: list[tuple[str, ProbePattern]] = []
+        always: list[_Named] = []
+        sometimes: list[tuple[str, _Named]] = []
         for name in sorted(names):
             meaning = self._function(pattern, name, alone=False)
             always += meaning.always
@@ -158,13 +180,13 @@ class _Expander:
         copies = self._index.copies(name)
         own = self._own(pattern, name, functions, alone=alone and not copies)
         found = regions_of(copies, self._slide)
-        always: list[ProbePattern] = []
-        sometimes: list[tuple[str, ProbePattern]] = []
+        always: list[_Named] = []
+        sometimes: list[tuple[str, _Named]] = []
         if found.regions:
             sites = self._sites(pattern, name, found.regions, found.empty, len(copies))
             always = [p for condition, p in sites if not condition]
             sometimes = [(condition, p) for condition, p in sites if condition]
-        always += [ProbePattern("fbt", pattern.module, f.name, pattern.name) for f in own]
+        always += [(ProbePattern("fbt", pattern.module, f.name, pattern.name), "", 0) for f in own]
         if alone and not always and not sometimes:
             said = self.notes[-1] if found.regions else f"{found.empty} without code"
             raise self._nothing(pattern, functions, len(copies), said.partition(": ")[2] or said)
@@ -197,13 +219,13 @@ class _Expander:
         regions: Sequence[Region],
         empty: int,
         copies: int,
-    ) -> list[tuple[str, ProbePattern]]:
+    ) -> list[tuple[str, _Named]]:
         """(condition, description) of every site, in the order of the copies; one that ends
         several stays comes several times."""
         graphs = graphs_of(regions, self._kernel)
         count = _Count(copies, empty)
         chosen: list[tuple[Region, Graph, Stay | None]] = []
-        found: list[tuple[str, ProbePattern]] = []
+        found: list[tuple[str, _Named]] = []
         for region in regions:
             graph = graphs.get(region.entry)
             if graph is None or not graph.is_instruction(region.entry):
@@ -232,7 +254,7 @@ class _Expander:
             for one in places:
                 where = self._description(pattern, one.address)
                 if where is not None:
-                    found.append((one.condition, where))
+                    found.append((one.condition, (where, name, len(region.within))))
         self.notes.append(count.text(f"{PROVIDER}::{name}:{pattern.name}"))
         return found
 

@@ -185,7 +185,7 @@ class _Splitter:
             key = "\n".join(map(unparse_expression, (*predicate, *body.statements)))
             keys.add(key)
             rows = self._groups.setdefault(key, (body, []))[1]
-            one = tree.Description(place.pattern, description.span, description.inlined)
+            one = replace(description, pattern=place.pattern)
             if not place.fixed or one not in rows:
                 rows.append(one)
         if len(keys) > 1 and any(place.fixed for place in found):

@@ -11,7 +11,7 @@ from kinst.consumer.flow import HEADER, Flow
 from kinst.consumer.policies import Kept
 from kinst.consumer.rings import Chunk
 from kinst.consumer.speculations import Speculations
-from kinst.core.probe import Probe, ProbeName
+from kinst.core.probe import Crossing, Probe, ProbeName
 
 
 def test_what_is_kept_is_shown_by_commit_and_never_by_discard() -> None:
@@ -61,6 +61,37 @@ def test_fill_keeps_the_first_and_says_when_it_is_full() -> None:
 
 def probe(number: int, function: str, name: str, provider: str = "fbt") -> Probe:
     return Probe(number, ProbeName(provider, "vmlinux", function, name))
+
+
+def test_flow_of_inlined_functions() -> None:
+    """Two copies begin at one instruction; the outer one's second clause does not indent again."""
+    site, after, end = (probe(n, "caller", o, "kinst") for n, o in ((1, "8"), (2, "9"), (3, "20")))
+    outer, inner = Crossing("entry", "outer"), Crossing("entry", "inner")
+    flow = Flow(
+        {
+            (0, "caller", "8"): outer,
+            (1, "caller", "8"): outer,
+            (2, "caller", "8"): inner,
+            (3, "caller", "20"): Crossing("return", "inner"),
+            (4, "caller", "20"): Crossing("return", "outer"),
+        }
+    )
+    rows = [
+        flow.prefix(0, site, 0, (1, 1)),
+        flow.prefix(0, site, 1, (1, 2)),
+        flow.prefix(0, site, 2, (2, 5)),
+        flow.prefix(0, after, 5, (3, 3)),
+        flow.prefix(0, end, 3, (3, 4)),
+        flow.prefix(0, end, 4, None),
+    ]
+    assert [row.rstrip()[4:] for row in rows] == [
+        " -> outer",
+        "  | outer:entry",
+        "   -> inner",
+        "    | caller:9",
+        "   <- inner",
+        " <- outer",
+    ]
 
 
 def test_flow() -> None:
