@@ -10,13 +10,10 @@ level 3 (4 KB pages), 2 its level 2 (2 MB blocks), and so on.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from kinst.core import page_tables
 from kinst.core.errors import TargetError
-from kinst.core.page_tables import ENTRIES, LEAF_SIZE, Format, Leaf, Read, Root, entry_of, shift
+from kinst.core.page_tables import LEAF_SIZE, Above, Format, Leaf, Read, Root, Tables, shift
 
 __all__ = ["LEAF_SIZE", "Leaf", "Read", "Root"]
 
@@ -52,14 +49,6 @@ _USER_SPACE = 1 << 48  # of TTBR1_EL1: USER_ASID_FLAG
 _EL2_HOST = 1 << 34  # HCR_EL2.E2H: the kernel runs at EL2
 _USER_MODE = 0  # of PSTATE.M[3:2]: EL0
 _INIT_TEXT_WITHIN = 64 << 20  # after the text, where the code that only boots lies
-
-
-_FORMAT = Format(
-    VALID,
-    lambda entry, level: level == 1 or not entry & TABLE,
-    lambda entry: entry & _ADDRESS,
-    lambda table: table | TABLE | VALID,
-)
 
 
 def root_of(registers: Mapping[str, int]) -> Root:
@@ -104,126 +93,38 @@ def in_user_mode(registers: Mapping[str, int]) -> bool:
     return registers.get("cpsr", 0) >> 2 & 3 == _USER_MODE
 
 
-def _base(levels: int) -> int:
-    """The first address that TTBR1's tables map."""
-    return (1 << 64) - (1 << shift(levels + 1))
-
-
-@dataclass(frozen=True, slots=True)
-class _Rights:
-    """What the table entries on the way allow."""
-
-    writable: bool = True
-    executable: bool = True
-    user: bool = True
-
-    def below(self, entry: int) -> _Rights:
-        return _Rights(
-            self.writable and not entry & TABLE_READ_ONLY,
-            self.executable and not entry & TABLE_PRIVILEGED_NO_EXECUTE,
-            self.user and not entry & TABLE_USER,
-        )
-
-
-def _leaf(address: int, entry: int, level: int, rights: _Rights) -> Leaf:
+def _leaf(address: int, entry: int, level: int, above: Above) -> Leaf:
     size = 1 << shift(level)
+    denied = 0
+    for table in above:
+        denied |= table
     return Leaf(
         address & -size,
         entry & _ADDRESS & -size,
         size,
         entry,
-        rights.writable and not entry & READ_ONLY,
-        rights.executable and not entry & PRIVILEGED_NO_EXECUTE,
-        rights.user and bool(entry & USER),
+        not entry & READ_ONLY and not denied & TABLE_READ_ONLY,
+        not entry & PRIVILEGED_NO_EXECUTE and not denied & TABLE_PRIVILEGED_NO_EXECUTE,
+        bool(entry & USER) and not denied & TABLE_USER,
     )
 
 
-def _valid(entry: int, level: int) -> bool:
-    # A last-level entry without the second bit is reserved, and no translation.
-    return bool(entry & VALID) and (level > 1 or bool(entry & TABLE))
-
-
-def walk(read: Read, root: Root, address: int) -> Leaf | None:
-    """The mapping of one virtual address of the kernel's half, with the rights of all levels,
-    or None."""
-    if not _base(root.levels) <= address < 1 << 64:
-        return None
-    table, rights = root.physical, _Rights()
-    for level in range(root.levels, 0, -1):
-        _, entry = entry_of(read, table, address, level)
-        if not _valid(entry, level):
-            return None
-        if _FORMAT.is_leaf(entry, level):
-            return _leaf(address, entry, level, rights)
-        rights = rights.below(entry)
-        table = entry & _ADDRESS
-    return None
-
-
-def leaves(read: Read, root: Root, low: int, high: int) -> Iterator[Leaf]:
-    """Mappings that touch [low, high), in address order.  Tables that cannot be read (they
-    are not in memory) are passed over."""
-    within = _Walk(read, low, high)
-    yield from _leaves(within, root.physical, root.levels, _base(root.levels), _Rights())
-
-
-@dataclass(frozen=True, slots=True)
-class _Walk:
-    read: Read
-    low: int
-    high: int
-
-
-def _leaves(within: _Walk, table: int, level: int, base: int, rights: _Rights) -> Iterator[Leaf]:
-    bits = shift(level)
-    try:
-        entries = struct.unpack(f"<{ENTRIES}Q", within.read(table, 8 * ENTRIES))
-    except (TargetError, struct.error):
-        return
-    for index, entry in enumerate(entries):
-        start = base + (index << bits)
-        if not _valid(entry, level) or start >= within.high or start + (1 << bits) <= within.low:
-            continue
-        if _FORMAT.is_leaf(entry, level):
-            yield _leaf(start, entry, level, rights)
-        else:
-            yield from _leaves(within, entry & _ADDRESS, level - 1, start, rights.below(entry))
-
-
-def free_slots(read: Read, root: Root, low: int, high: int) -> list[int]:
-    """Virtual addresses in [low, high) of 2 MB slots that are free in tables that exist."""
-    slots = (
-        at for base, table in _tables(read, root, low, high) for at in _free(read, base, table)
+_TABLES = Tables(
+    Format(
+        # A last-level entry without the second bit is reserved, and no translation.
+        valid=lambda entry, level: bool(entry & VALID) and (level > 1 or bool(entry & TABLE)),
+        is_leaf=lambda entry, level: level == 1 or not entry & TABLE,
+        table=lambda entry: entry & _ADDRESS,
+        link=lambda table: table | TABLE | VALID,
+        leaf=_leaf,
+        canonical=False,
     )
-    return [at for at in slots if low <= at and at + LEAF_SIZE <= high]
-
-
-def _free(read: Read, base: int, table: int) -> Iterator[int]:
-    entries = struct.unpack(f"<{ENTRIES}Q", read(table, 8 * ENTRIES))
-    return (base + i * LEAF_SIZE for i, entry in enumerate(entries) if entry == 0)
-
-
-def _tables(read: Read, root: Root, low: int, high: int) -> list[tuple[int, int]]:
-    """(first address, physical address) of the tables of 2 MB entries that touch [low, high)."""
-    found = [(_base(root.levels), root.physical)]
-    for level in range(root.levels, 2, -1):
-        size = 1 << shift(level)
-        below = []
-        for base, table in found:
-            entries = struct.unpack(f"<{ENTRIES}Q", read(table, 8 * ENTRIES))
-            for index, entry in enumerate(entries):
-                at = base + index * size
-                if at < high and at + size > low and entry & VALID and entry & TABLE:
-                    below.append((at, entry & _ADDRESS))
-        found = below
-    return found
-
-
-def slot_free(read: Read, root: Root, address: int) -> bool:
-    """Whether make_leaf could map the 2 MB at address."""
-    if not _base(root.levels) <= address < 1 << 64:
-        return False
-    return page_tables.slot_free(read, root, address, _FORMAT)
+)
+walk = _TABLES.walk
+leaves = _TABLES.leaves
+free_slots = _TABLES.free_slots
+slot_free = _TABLES.slot_free
+make_leaf = _TABLES.make_leaf
 
 
 def find_text(read: Read, root: Root) -> int:
@@ -279,10 +180,3 @@ def leaf_entry(physical: int, like: Leaf) -> int:
         )
     kept = like.entry & (ATTRIBUTES | NOT_GLOBAL)
     return physical | kept | USER_NO_EXECUTE | SHAREABLE | ACCESSED | VALID
-
-
-def make_leaf(
-    read: Read, root: Root, address: int, entry: int, new_table: Callable[[], int]
-) -> list[tuple[int, bytes]] | None:
-    """What to write so that address maps a 2 MB leaf; see kinst.core.page_tables."""
-    return page_tables.make_leaf(read, root, address, entry, new_table, _FORMAT)

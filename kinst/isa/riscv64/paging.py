@@ -1,18 +1,15 @@
 """Page tables of riscv64, read and extended through physical memory.
 
 Source: RISC-V privileged specification, 4.1.11 (satp), 4.3 to 4.6 (Sv39, Sv48, Sv57), Svnapot.
-Everything is a function of `read_FORMAT.table(address, size) -> bytes`; nothing is kept.
+Everything is a function of `read_physical(address, size) -> bytes`; nothing is kept.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from kinst.core import page_tables
 from kinst.core.errors import TargetError
-from kinst.core.page_tables import ENTRIES, LEAF_SIZE, Format, Leaf, Read, Root, entry_of, shift
+from kinst.core.page_tables import LEAF_SIZE, Above, Format, Leaf, Read, Root, Tables, shift
 
 __all__ = ["LEAF_SIZE", "Leaf", "Read", "Root"]
 
@@ -43,14 +40,6 @@ _LEAF = READABLE | WRITABLE | EXECUTABLE  # an entry with any of them is a leaf
 _MODES = {8: 3, 9: 4, 10: 5}  # of satp, to levels: Sv39, Sv48, Sv57
 
 
-_FORMAT = Format(
-    VALID,
-    lambda entry, level: bool(entry & _LEAF),
-    lambda entry: (entry & _PPN) << 2,
-    lambda table: table >> 2 | VALID,
-)
-
-
 def root_of(registers: Mapping[str, int]) -> Root:
     """The root as this CPU has it; the kernel's half is the same in every process.
 
@@ -67,11 +56,11 @@ def in_user_mode(registers: Mapping[str, int]) -> bool:
     return registers.get("priv", 1) == 0
 
 
-def _leaf(address: int, entry: int, level: int) -> Leaf:
+def _leaf(address: int, entry: int, level: int, _above: Above) -> Leaf:
     size = _NAPOT_SIZE if level == 1 and entry & NAPOT else 1 << shift(level)
     return Leaf(
         address & -size,
-        _FORMAT.table(entry) & -size,
+        _table(entry) & -size,
         size,
         entry,
         bool(entry & WRITABLE),
@@ -80,76 +69,28 @@ def _leaf(address: int, entry: int, level: int) -> Leaf:
     )
 
 
-def walk(read: Read, root: Root, address: int) -> Leaf | None:
-    """The mapping of one virtual address, or None."""
-    table = root.physical
-    for level in range(root.levels, 0, -1):
-        _, entry = entry_of(read, table, address, level)
-        if not entry & VALID:
-            return None
-        if entry & _LEAF:
-            return _leaf(address, entry, level)
-        table = _FORMAT.table(entry)
-    return None
+def _table(entry: int) -> int:
+    return (entry & _PPN) << 2
 
 
-def leaves(read: Read, root: Root, low: int, high: int) -> Iterator[Leaf]:
-    """Mappings that touch [low, high), in address order.  Tables that cannot be read (they
-    are not in memory) are passed over."""
-    yield from _leaves(_Walk(read, root.levels, low, high), root.physical, root.levels, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Walk:
-    read: Read
-    top: int
-    low: int
-    high: int
-
-
-def _leaves(within: _Walk, table: int, level: int, base: int) -> Iterator[Leaf]:
-    bits = shift(level)
-    try:
-        entries = struct.unpack(f"<{ENTRIES}Q", within.read(table, 8 * ENTRIES))
-    except (TargetError, struct.error):
-        return
-    for index, entry in enumerate(entries):
-        if not entry & VALID:
-            continue
-        start = base + (index << bits)
-        if level == within.top and index >= ENTRIES // 2:
-            start += (1 << 64) - (ENTRIES << bits)  # sign-extended: the upper half is at the end
-        if start >= within.high or start + (1 << bits) <= within.low:
-            continue
-        if not entry & _LEAF:
-            yield from _leaves(within, _FORMAT.table(entry), level - 1, start)
-            continue
-        leaf = _leaf(start, entry, level)
-        if leaf.address == start:  # the other entries of a larger page say the same
-            yield leaf
+_TABLES = Tables(
+    Format(
+        valid=lambda entry, _: bool(entry & VALID),
+        is_leaf=lambda entry, _: bool(entry & _LEAF),
+        table=_table,
+        link=lambda table: table >> 2 | VALID,
+        leaf=_leaf,
+    )
+)
+walk = _TABLES.walk
+leaves = _TABLES.leaves
+slot_free = _TABLES.slot_free
+make_leaf = _TABLES.make_leaf
 
 
 def free_slots(read: Read, root: Root, low: int, high: int) -> list[int]:
-    """Virtual addresses in [low, high) of 2 MB slots that are free in tables that exist."""
-    free: list[int] = []
-    gigabyte = 1 << shift(3)
-    for base in range(low & -gigabyte, high, gigabyte):
-        table = _table_of(read, root, base, 2)
-        if table is None:
-            continue
-        entries = struct.unpack(f"<{ENTRIES}Q", read(table, 8 * ENTRIES))
-        slots = (base + i * LEAF_SIZE for i, entry in enumerate(entries) if entry == 0)
-        free += [
-            at
-            for at in slots
-            if low <= at and at + LEAF_SIZE <= high and not _BPF[0] <= at < _BPF[1]
-        ]
-    return free
-
-
-def slot_free(read: Read, root: Root, address: int) -> bool:
-    """Whether make_leaf could map the 2 MB at address."""
-    return page_tables.slot_free(read, root, address, _FORMAT)
+    """As page_tables.Tables.free_slots, but for what Linux fills with compiled BPF programs."""
+    return [a for a in _TABLES.free_slots(read, root, low, high) if not _BPF[0] <= a < _BPF[1]]
 
 
 def find_text(read: Read, root: Root) -> int:
@@ -167,26 +108,8 @@ def text_is_final(read: Read, registers: Mapping[str, int]) -> bool:
     return False
 
 
-def _table_of(read: Read, root: Root, address: int, level: int) -> int | None:
-    """Physical address of the table at `level` that covers address, or None."""
-    table = root.physical
-    for above in range(root.levels, level, -1):
-        _, entry = entry_of(read, table, address, above)
-        if not entry & VALID or entry & _LEAF:
-            return None
-        table = _FORMAT.table(entry)
-    return table
-
-
 def leaf_entry(physical: int, like: Leaf) -> int:
     """An entry that maps 2 MB at physical readable, writable and executable for the kernel,
     global as the mapping `like` is."""
     flags = VALID | _LEAF | ACCESSED | DIRTY | (like.entry & GLOBAL)
     return physical >> 2 | flags
-
-
-def make_leaf(
-    read: Read, root: Root, address: int, entry: int, new_table: Callable[[], int]
-) -> list[tuple[int, bytes]] | None:
-    """What to write so that address maps a 2 MB leaf; see kinst.core.page_tables."""
-    return page_tables.make_leaf(read, root, address, entry, new_table, _FORMAT)
