@@ -15,12 +15,12 @@ from kinst.codegen.lower_variables import is_thread_local
 from kinst.codegen.walk import expressions, looks_at_user, most_frames, reads_stack
 from kinst.consumer.aggregations import AggregationStore
 from kinst.consumer.dynvars import Cleaner
-from kinst.consumer.messages import fault_message, lost_messages
+from kinst.consumer.messages import fault_message, lost_messages, more_faults
 from kinst.consumer.policies import Kept
 from kinst.consumer.printer import Printer
 from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.core.errors import TargetError
-from kinst.core.layout import RA_IN_SLOT, STATE_FAULT
+from kinst.core.layout import RA_IN_SLOT
 from kinst.core.target import CommandEnded, Gone, Stopped
 from kinst.dlang import typed
 from kinst.dlang.options import Options
@@ -342,17 +342,17 @@ class Trace:
         lost = self._rings.lost()
         for message in lost_messages(lost, self._placed.scratch.cpus):
             self._report.say(message)
-        for one in lost:
-            if one.errors:
-                self._report.say(self._fault(one.slot, one.errors))
+        for slot in range(self._rings.slots):
+            self._tell_faults(slot)
 
-    def _fault(self, slot: int, count: int) -> str:
-        """The last fault of a CPU, and how many there were since the last message."""
-        at = self._placed.scratch.state_of(slot) + STATE_FAULT
-        epid, action, kind, value = np.frombuffer(self._view[at : at + 32], np.uint64).tolist()
-        probe = self._epids.get(epid, self._parts.error.probe)
-        message = fault_message(epid, probe, action, kind, value)
-        return message + (f" (and {count - 1} more like it)" if count > 1 else "")
+    def _tell_faults(self, slot: int) -> None:
+        """Those of a CPU since the last time; those that came too fast are counted."""
+        faults, more = self._rings.faults(slot)
+        for one in faults:
+            probe = self._epids.get(one.epid, self._parts.error.probe)
+            self._report.say(fault_message(one.epid, probe, one.action, one.kind, one.value))
+        if more:
+            self._report.say(more_faults(more, slot, self._placed.scratch.cpus))
 
     def _finish(self) -> int:
         """Unplant, fire END, print what is left; with the empty lines of dtrace(1): one ends the

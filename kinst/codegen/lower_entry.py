@@ -17,12 +17,16 @@ from kinst.codegen.ssa import Function, Value, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import (
     CONTEXT_CPU,
+    FAULTS_KEPT,
     HEADER_ACTIVE,
     PAGE,
+    STATE_DOUBLE_ERRORS,
     STATE_ERRORS,
     STATE_FAULT,
+    STATE_FAULTS,
     STATE_NESTED,
     STATE_SEQUENCE,
+    STATE_TOLD,
 )
 from kinst.dlang import typed
 
@@ -156,6 +160,7 @@ def _write_fault(firing: Firing, following: str, error: Function | None) -> None
     if firing.in_error:
         # A fault in dtrace:::ERROR itself is counted and no more.
         code.increment(firing.field(STATE_ERRORS))
+        code.increment(firing.field(STATE_DOUBLE_ERRORS))
     else:
         args = (firing.frame, firing.cpu, number, kind, value, code.get(firing.time))
         code.set(firing.time, code.call(error, args))
@@ -174,8 +179,13 @@ def write_error(unit: Unit, site: int, clauses: Sequence[typed.Clause]) -> Funct
     state = _state(unit, code, slot)
     code.increment(code.add(state, STATE_ERRORS))
     action, kind = code.op("lshr", what, 8), code.op("and", what, 0xFF)
+    told = code.load(64, code.add(state, STATE_TOLD))
+    kept = code.op("shl", code.op("and", told, FAULTS_KEPT - 1), 5)
+    entry = code.op("add", code.add(state, STATE_FAULTS), kept)
     for place, word in enumerate((number, action, kind, value)):
         code.store(word, code.add(state, STATE_FAULT + 8 * place))
+        code.store(word, code.add(entry, 8 * place))
+    code.store_atomic(code.add(told, 1), code.add(state, STATE_TOLD), "release")
     now = code.local(64)
     code.set(now, time)
     firing = Firing(

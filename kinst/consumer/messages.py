@@ -67,6 +67,9 @@ def lost_messages(lost: Sequence[Lost], cpus: int) -> list[str]:
         if one.nested:
             probes = _plural(one.nested, "probe")
             messages.append(f"kinst: {probes} dropped on {cpu}: it was already in a probe")
+    double = sum(one.double for one in lost)
+    if double:
+        messages.append(f"dtrace: {_plural(double, 'error')} in ERROR probe enabling")
     for count, where in (
         (sum(one.dynamic for one in lost), ""),
         (sum(one.dirty for one in lost), " with non-empty dirty list"),
@@ -75,6 +78,12 @@ def lost_messages(lost: Sequence[Lost], cpus: int) -> list[str]:
         if count:
             messages.append(f"dtrace: {_plural(count, 'dynamic variable drop')}{where}")
     return messages
+
+
+def more_faults(count: int, slot: int, cpus: int) -> str:
+    """For errors whose own message came too late to be told; slot, cpus: as in lost_messages()."""
+    where = f"CPU {slot}" if slot < cpus else "the host"
+    return f"kinst: {_plural(count, 'more error')} on {where}, before these"
 
 
 def fault_message(epid: int, probe: Probe, action: int, kind: int, value: int) -> str:

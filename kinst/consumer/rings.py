@@ -20,18 +20,22 @@ import numpy.typing as npt
 
 from kinst.core.errors import TargetError
 from kinst.core.layout import (
+    FAULTS_KEPT,
     PAGE,
     STATE_AGG_DROPS,
+    STATE_DOUBLE_ERRORS,
     STATE_DROPS,
     STATE_DYNAMIC_DIRTY,
     STATE_DYNAMIC_DROPS,
     STATE_DYNAMIC_RINSING,
     STATE_ERRORS,
+    STATE_FAULTS,
     STATE_HEAD,
     STATE_NESTED,
     STATE_SPEC_DROPS,
     STATE_SPEC_FAILED,
     STATE_TAIL,
+    STATE_TOLD,
     Scratch,
 )
 
@@ -57,6 +61,7 @@ class Lost:
     nested: probes that fired while the CPU was in a probe.  errors: faults (not lost records).
     speculative: records without room in their speculation.  unavailable: speculation() calls that
     found none free.
+    double: faults in dtrace:::ERROR.
     dynamic, dirty, rinsing: assignments without room for a dynamic variable; dirty and rinsing
     ones where freed room was not clean yet.
     """
@@ -71,6 +76,17 @@ class Lost:
     dynamic: int = 0
     dirty: int = 0
     rinsing: int = 0
+    double: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of a clause, as dtrace:::ERROR has it: kind is FAULT_*, value the bad address."""
+
+    epid: int
+    action: int
+    kind: int
+    value: int
 
 
 def words(view: memoryview | Bytes, size: int) -> npt.NDArray[np.uint64]:
@@ -121,7 +137,7 @@ class Rings:
         fields = (
             STATE_DROPS, STATE_AGG_DROPS, STATE_NESTED, STATE_ERRORS,
             STATE_SPEC_DROPS, STATE_SPEC_FAILED,
-            STATE_DYNAMIC_DROPS, STATE_DYNAMIC_DIRTY, STATE_DYNAMIC_RINSING,
+            STATE_DYNAMIC_DROPS, STATE_DYNAMIC_DIRTY, STATE_DYNAMIC_RINSING, STATE_DOUBLE_ERRORS,
         )  # fmt: skip
         for slot in range(self.slots):
             deltas = []
@@ -132,6 +148,21 @@ class Rings:
             if any(deltas):
                 result.append(Lost(slot, *deltas))
         return result
+
+    def faults(self, slot: int) -> tuple[list[Fault], int]:
+        """(faults of a slot since the last call, in their order; how many more there were, which
+        later ones have written over)."""
+        now = self._counter(slot, STATE_TOLD)
+        before = self._seen.get((slot, STATE_TOLD), 0)
+        self._seen[slot, STATE_TOLD] = now
+        if now == before:
+            return [], 0
+        first = (self._scratch.state_of(slot) + STATE_FAULTS) >> 3
+        entries = self._words[first : first + 4 * FAULTS_KEPT].copy().reshape(-1, 4).tolist()
+        # The next one may be being written, and those since then were, over the oldest.
+        begun = self._counter(slot, STATE_TOLD) + 1
+        oldest = min(now, max(before, begun - FAULTS_KEPT))
+        return [Fault(*entries[n % FAULTS_KEPT]) for n in range(oldest, now)], oldest - before
 
 
 class Drainer:

@@ -9,14 +9,17 @@ import pytest
 from consumer_world import get64, put64, scratch
 
 from kinst.consumer.messages import lost_messages
-from kinst.consumer.rings import Drainer, Rings
+from kinst.consumer.rings import Drainer, Fault, Rings
 from kinst.core.errors import TargetError
 from kinst.core.layout import (
+    FAULTS_KEPT,
     STATE_AGG_DROPS,
     STATE_DROPS,
+    STATE_FAULTS,
     STATE_HEAD,
     STATE_NESTED,
     STATE_TAIL,
+    STATE_TOLD,
 )
 
 
@@ -82,6 +85,29 @@ def test_losses_are_told_once_in_the_words_of_dtrace() -> None:
     assert rings.lost() == []
     put64(memory, s.state_of(0) + STATE_DROPS, 13)
     assert lost_messages(rings.lost(), 2) == ["dtrace: 1 drop on CPU 0"]
+
+
+def test_faults_are_told_each_and_those_written_over_are_counted() -> None:
+    s = scratch()
+    memory = bytearray(s.size)
+    rings = Rings(memory, s)
+    state = s.state_of(0)
+
+    def write(*numbers: int) -> None:
+        for n in numbers:
+            for place, word in enumerate((n, 1, 4, 1000 + n)):
+                put64(memory, state + STATE_FAULTS + 32 * (n % FAULTS_KEPT) + 8 * place, word)
+            put64(memory, state + STATE_TOLD, n + 1)
+
+    assert rings.faults(0) == ([], 0)
+    write(0, 1)
+    assert rings.faults(0) == ([Fault(0, 1, 4, 1000), Fault(1, 1, 4, 1001)], 0)
+    write(*range(2, 102))
+    kept, more = rings.faults(0)
+    # The oldest place is left out: the next fault may be being written there.
+    assert [one.epid for one in kept] == list(range(102 - FAULTS_KEPT + 1, 102))
+    assert len(kept) + more == 100
+    assert rings.faults(0) == ([], 0)
 
 
 def produce(memory: bytearray, s: object, total: int, lost: list[int]) -> None:
