@@ -1,334 +1,247 @@
 """D programs made at random, each with what it must print by an evaluator in Python.
 
-The evaluator is written from the language's definition, not from kinst: integer promotions and
-the usual arithmetic conversions of C99 6.3.1 (Dynamic Tracing Guide, "Types, Operators, and
-Expressions"), results that wrap at their type's width, division that cuts toward zero, and the
-string subroutines as the Guide's "Actions and Subroutines" tells them.  A program is one clause
-body that prints its number and values; nothing in it faults.
+The evaluator is written from the language's definition, not from kinst (d_model.py, d_strings.py
+and d_structs.py say from which parts).  Where a clause faults, dtrace:::ERROR tells the kind, what
+the clause has recorded is gone, and what it has done to variables stays; the next clause runs.  A
+clause with if and else is several, as libdtrace makes it (docs/d.md, "if and else"): what one of
+them has recorded stays when a later one faults, and that one ends them all.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-STRSIZE = 256
+from d_integers import Scope
+from d_model import LONG, TYPES, FaultError, Number, Value, World
+from d_statements import Statement, Statements
+from d_structs import structs
+
+ERROR = 'ERROR { printf("error %d %d\\n", at, arg4); }'
 
 
 @dataclass(frozen=True)
-class Type:
-    name: str
-    size: int
-    signed: bool
+class If:
+    condition: Number
+    yes: tuple[Statement | If, ...]
+    no: tuple[Statement | If, ...]
 
-    def fit(self, value: int) -> int:
-        bits = 8 * self.size
-        value &= (1 << bits) - 1
-        return value - (1 << bits) if self.signed and value >> (bits - 1) else value
-
-
-CHAR, INT8, UINT8 = Type("char", 1, True), Type("int8_t", 1, True), Type("uint8_t", 1, False)
-SHORT, USHORT = Type("short", 2, True), Type("uint16_t", 2, False)
-INT, UINT = Type("int", 4, True), Type("unsigned int", 4, False)
-LONG, ULONG = Type("int64_t", 8, True), Type("uint64_t", 8, False)
-TYPES = (CHAR, INT8, UINT8, SHORT, USHORT, INT, UINT, LONG, ULONG)
-EDGES = [0, 1, 2, 3, 7, 8, 63, 64, 127, 128, 255, 256, 32767, 32768, 65535, 2**31 - 1, 2**31]
-EDGES += [2**32 - 1, 2**32, 2**63 - 1]
+    @property
+    def text(self) -> str:
+        after = f" else {_block(self.no)}" if self.no else ""
+        return f"if ({self.condition.text}) {_block(self.yes)}{after}"
 
 
-def promoted(type_: Type) -> Type:
-    return INT if type_.size < 4 else type_
+def _block(items: Sequence[Statement | If]) -> str:
+    return "{ " + " ".join(item.text for item in items) + " }"
 
 
-def common(a: Type, b: Type) -> Type:
-    """The usual arithmetic conversions."""
-    a, b = promoted(a), promoted(b)
-    if a.size != b.size:
-        return a if a.size > b.size else b
-    return a if not a.signed else b
+@dataclass(frozen=True)
+class Clause:
+    predicate: Number | None
+    items: tuple[Statement | If, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Clauses and, by name, what printa() of their aggregations needs: format and value."""
+
+    number: int
+    clauses: tuple[Clause, ...]
+    aggregations: tuple[tuple[str, str, Callable[[list[int]], int]], ...]
+
+    def text(self, probe: str, guard: str = "") -> str:
+        """guard: a condition for every clause."""
+        parts = []
+        for clause in (Clause(None, (_names(self.number),)), *self.clauses):
+            wanted = [guard] if guard else []
+            if clause.predicate:
+                wanted.append(clause.predicate.text)
+            predicate = f" /{' && '.join(wanted)}/" if wanted else ""
+            parts.append(f"{probe}{predicate} {_block(clause.items)}")
+        parts += [f'END {{ printa("{form}", {name}); }}' for name, form, _ in self.aggregations]
+        return "\n".join(parts)
+
+    def run(self, world: World) -> None:
+        for clause in self.clauses:
+            world.memory.clear()
+            try:
+                if clause.predicate is None or clause.predicate.value(world):
+                    _run(clause.items, world)
+            except FaultError as fault:
+                world.pending.clear()
+                world.lines.append(f"error {self.number} {fault.kind}")
+            world.commit()
+
+    def totals(self, world: World) -> list[str]:
+        """What printa() prints, in any order."""
+        lines = []
+        for name, _, shown in self.aggregations:
+            for key, data in world.aggregations.get(name, {}).items():
+                words = [k.decode() if isinstance(k, bytes) else str(k) for k in key]
+                lines.append(" ".join([f"agg {self.number}", *words, str(shown(data))]))
+        return sorted(lines)
+
+
+def _names(number: int) -> Statement:
+    return Statement(f"at = {number};", lambda _: None)
+
+
+def _run(items: Sequence[Statement | If], world: World) -> None:
+    for item in items:
+        if isinstance(item, Statement):
+            item.do(world)
+            continue
+        world.commit()
+        _run(item.yes if item.condition.value(world) else item.no, world)
+        world.commit()
+
+
+def _deviation(data: list[int]) -> int:
+    """As dtrace(1)'s stddev(): the root of the average of the squares less the average's square,
+    in integers."""
+    mean = sum(data) // len(data)
+    return math.isqrt(sum(x * x for x in data) // len(data) - mean * mean)
+
+
+_AGGREGATING: dict[str, Callable[[list[int]], int]] = {
+    "count": len, "sum": lambda data: LONG.fit(sum(data)), "min": min, "max": max,
+    "avg": lambda data: sum(data) // len(data), "stddev": _deviation,
+}  # fmt: skip
 
 
 @dataclass
-class World:
-    """Variables by name while a program runs."""
-
-    values: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Number:
-    """An integer expression: as D, its type, its value."""
-
-    text: str
-    type: Type
-    value: Callable[[World], int]
-
-
-@dataclass(frozen=True)
-class Text:
-    """A string expression."""
-
-    text: str
-    value: Callable[[World], bytes]
-
-
-def quotient(a: int, b: int) -> int:
-    found = abs(a) // abs(b)
-    return found if (a < 0) == (b < 0) else -found
-
-
-_PLAIN: dict[str, Callable[[int, int], int]] = {
-    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
-    "&": lambda a, b: a & b, "|": lambda a, b: a | b, "^": lambda a, b: a ^ b,
-}  # fmt: skip
-_DIVIDE: dict[str, Callable[[int, int], int]] = {
-    "/": quotient, "%": lambda a, b: a - b * quotient(a, b),
-}  # fmt: skip
-_COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
-}  # fmt: skip
-
-
-def substr(s: bytes, index: int, length: int | None) -> bytes:
-    """As dtrace(1): a negative index counts from the end, a negative length leaves so many
-    characters at the end."""
-    size = len(s)
-    if index < 0:
-        index += size
-        if index < 0 and length is not None and length > 0:
-            length += index  # what lies before the string is cut off
-            if length <= 0:
-                return b""
-        index = max(index, 0)
-    if index > size:
-        return b""
-    if length is None:
-        return s[index:]
-    end = size + length if length < 0 else index + length
-    return s[index : max(end, index)]
-
-
-class Maker:
+class Maker(Statements):
     """Makes programs; seed: of everything random in them."""
 
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
+    seed: int
+    totals: list[tuple[str, str, Callable[[list[int]], int]]] = field(default_factory=list)
 
-    # Integers
+    def __post_init__(self) -> None:
+        Statements.__init__(self, self.seed)
+        self.structs = structs(self.random, 16)
 
-    def constant(self) -> Number:
-        value = self.random.choice(EDGES)
-        if self.random.random() < 0.5:
-            value = self.random.getrandbits(self.random.randrange(1, 63))
-        type_ = INT if value < 2**31 else LONG
-        return Number(str(value), type_, lambda _: value)
+    def aggregate(self) -> list[Statement]:
+        """One to three values into an aggregation with keys."""
+        name = self.name("@g")
+        strings = [self.chance(0.4) for _ in range(self.random.randrange(0, 4))]
+        kinds = [self.random.choice(TYPES) for _ in strings]
+        function = self.random.choice(list(_AGGREGATING))
+        made = []
+        for _ in range(self.random.randrange(1, 4)):
+            text, keys = self.keys(strings, kinds)
+            value = self.number(1)
+            if function in ("avg", "stddev"):  # of what is not negative
+                value = Number(f"({value.text} & 65535)", LONG,
+                               lambda w, v=value: v.value(w) & 65535)  # fmt: skip
+            argument = "" if function == "count" else f"(int64_t){value.text}"
+            place = f"{name}[{text}]" if text else name
+            made.append(Statement(f"{place} = {function}({argument});",
+                                  self._added(name, keys, value, function == "count")))  # fmt: skip
+        forms = "".join("%s " if is_text else "%d " for is_text in strings)
+        self.totals.append((name, f"agg {self.at} {forms}%@d\\n", _AGGREGATING[function]))
+        return made
 
-    def read(self, names: dict[str, Type]) -> Number:
-        name, type_ = self.random.choice(list(names.items()))
-        return Number(name, type_, lambda world: world.values[name])
+    def _added(
+        self, name: str, keys: Callable[[World], tuple[Value, ...]], value: Number, counts: bool
+    ) -> Callable[[World], None]:
+        def do(w: World) -> None:
+            key = keys(w)
+            new = 0 if counts else LONG.fit(value.value(w))
+            w.aggregations.setdefault(name, {}).setdefault(key, []).append(new)
 
-    def number(self, depth: int, names: dict[str, Type]) -> Number:
-        """Any integer expression over these variables."""
-        if depth <= 0:
-            return self.read(names) if names and self.random.random() < 0.6 else self.constant()
-        makers = [
-            self.plain, self.plain, self.divided, self.shifted, self.compared, self.logical,
-            self.unary, self.cast, self.cast, self.chosen, self.of_text,
-        ]  # fmt: skip
-        return self.random.choice(makers)(depth - 1, names)
+        return do
 
-    def plain(self, depth: int, names: dict[str, Type]) -> Number:
-        a, b = self.number(depth, names), self.number(depth, names)
-        op = self.random.choice(list(_PLAIN))
-        type_ = common(a.type, b.type)
-        work = _PLAIN[op]
-        return Number(
-            f"({a.text} {op} {b.text})", type_,
-            lambda w: type_.fit(work(type_.fit(a.value(w)), type_.fit(b.value(w)))),
-        )  # fmt: skip
+    def several(self, depth: int) -> list[Statement | If]:
+        """A few statements; depth: of what may be nested."""
+        made: list[Statement | If] = []
+        for _ in range(self.random.randrange(1, 4)):
+            kind = self.random.random()
+            if kind < 0.2 and depth:
+                made.append(self.branch(depth - 1))
+            elif kind < 0.35:
+                made += self.array()
+            elif kind < 0.45:
+                made.append(self.assign_text())
+            elif kind < 0.5:
+                made += self.token()
+            elif kind < 0.55:
+                made += self.aggregate()
+            elif kind < 0.7:
+                made.append(self.compound())
+            else:
+                made.append(self.assign())
+        return made
 
-    def divided(self, depth: int, names: dict[str, Type]) -> Number:
-        a, b = self.number(depth, names), self.number(depth, names)
-        op = self.random.choice("/%")
-        under = promoted(b.type)
-        type_ = common(a.type, under)
-        work = _DIVIDE[op]
+    def branch(self, depth: int) -> If:
+        condition = self.number(2)
+        yes = [*self.several(depth), *([self.show()] if self.chance(0.5) else [])]
+        no = self.several(depth) if self.chance(0.6) else []
+        return If(condition, tuple(yes), tuple(no))
 
-        def value(w: World) -> int:
-            # "| 1": never zero.
-            below = type_.fit(under.fit(under.fit(b.value(w)) | 1))
-            return type_.fit(work(type_.fit(a.value(w)), below))
+    def clause(self) -> Clause:
+        predicate = self.number(2) if self.chance(0.25) else None
+        self.faults = self.chance(0.3)
+        items: list[Statement | If] = []
+        if self.chance(0.3):
+            items += [*self.memory(), *self.several(0)]
+            items += self.address() if self.chance(0.2) else []
+        else:
+            items += self.several(2)
+        if self.chance(0.7):
+            items.append(self.show())
+        self.faults = False
+        # The clause's memory ends with it.
+        self.scope.cells = [
+            c for c in self.scope.cells if "this->p_" not in c.text and "this->q_" not in c.text
+        ]
+        return Clause(predicate, tuple(items))
 
-        return Number(f"({a.text} {op} ({b.text} | 1))", type_, value)
-
-    def shifted(self, depth: int, names: dict[str, Type]) -> Number:
-        a, count = self.number(depth, names), self.random.randrange(64)
-        type_ = self.random.choice((LONG, ULONG))
-        left = self.random.random() < 0.5
-
-        def value(w: World) -> int:
-            inner = type_.fit(a.value(w))
-            return type_.fit(inner << count if left else inner >> count)
-
-        op = "<<" if left else ">>"
-        return Number(f"(({type_.name}){a.text} {op} {count})", type_, value)
-
-    def compared(self, depth: int, names: dict[str, Type]) -> Number:
-        a, b = self.number(depth, names), self.number(depth, names)
-        op = self.random.choice(list(_COMPARE))
-        type_, work = common(a.type, b.type), _COMPARE[op]
-        return Number(
-            f"({a.text} {op} {b.text})", INT,
-            lambda w: int(work(type_.fit(a.value(w)), type_.fit(b.value(w)))),
-        )  # fmt: skip
-
-    def logical(self, depth: int, names: dict[str, Type]) -> Number:
-        a, b = self.number(depth, names), self.number(depth, names)
-        op = self.random.choice(("&&", "||", "^^"))
-
-        def value(w: World) -> int:
-            x, y = bool(a.value(w)), bool(b.value(w))
-            return int({"&&": x and y, "||": x or y, "^^": x != y}[op])
-
-        return Number(f"({a.text} {op} {b.text})", INT, value)
-
-    def unary(self, depth: int, names: dict[str, Type]) -> Number:
-        a = self.number(depth, names)
-        op = self.random.choice("-~!+")
-        if op == "!":
-            return Number(f"(!{a.text})", INT, lambda w: int(a.value(w) == 0))
-        type_ = promoted(a.type)
-
-        def value(w: World) -> int:
-            inner = type_.fit(a.value(w))
-            return type_.fit({"-": -inner, "~": ~inner, "+": inner}[op])
-
-        return Number(f"({op} {a.text})", type_, value)
-
-    def cast(self, depth: int, names: dict[str, Type]) -> Number:
-        a, type_ = self.number(depth, names), self.random.choice(TYPES)
-        return Number(f"(({type_.name}){a.text})", type_, lambda w: type_.fit(a.value(w)))
-
-    def chosen(self, depth: int, names: dict[str, Type]) -> Number:
-        c = self.number(depth, names)
-        a, b = self.number(depth, names), self.number(depth, names)
-        type_ = common(a.type, b.type)
-        return Number(
-            f"({c.text} ? {a.text} : {b.text})", type_,
-            lambda w: type_.fit(a.value(w) if c.value(w) else b.value(w)),
-        )  # fmt: skip
-
-    def of_text(self, depth: int, names: dict[str, Type]) -> Number:
-        """An integer made of strings."""
-        a = self.string(min(depth, 1), names)
-        kind = self.random.randrange(4)
-        if kind == 0:
-            return Number(f"((int)strlen({a.text}))", INT, lambda w: len(a.value(w)))
-        b = self.string(0, names)
-        if kind == 1:
-            op = self.random.choice(list(_COMPARE))
-            work = _COMPARE[op]
-
-            def compared(w: World) -> int:
-                x, y = a.value(w), b.value(w)
-                return int(work((x > y) - (x < y), 0))
-
-            return Number(f"({a.text} {op} {b.text})", INT, compared)
-        name = "index" if kind == 2 else "rindex"
-
-        def found(w: World) -> int:
-            return a.value(w).find(b.value(w)) if kind == 2 else a.value(w).rfind(b.value(w))
-
-        return Number(f"{name}({a.text}, {b.text})", INT, found)
-
-    # Strings
-
-    def string(self, depth: int, names: dict[str, Type]) -> Text:
-        if depth <= 0:
-            letters = "".join(self.random.choices("abcABC/. 019", k=self.random.randrange(1, 9)))
-            return Text(f'"{letters}"', lambda _: letters.encode())
-        a = self.string(depth - 1, names)
-        kind = self.random.randrange(7)
-        if kind == 0:
-            b = self.string(depth - 1, names)
-            return Text(f"strjoin({a.text}, {b.text})", lambda w: a.value(w) + b.value(w))
-        if kind == 1:
-            return Text(f"toupper({a.text})", lambda w: a.value(w).upper())
-        if kind == 2:
-            return Text(f"tolower({a.text})", lambda w: a.value(w).lower())
-        if kind in (3, 4):
-            index = self.random.randrange(-4, 6)
-            length = self.random.choice([None, 0, 1, 3, 20])
-            rest = "" if length is None else f", {length}"
-            return Text(f"substr({a.text}, {index}{rest})",
-                        lambda w: substr(a.value(w), index, length))  # fmt: skip
-        if kind == 5:
-            n = self.number(1, names)
-            return Text(f"lltostr({n.text})", lambda w: str(LONG.fit(n.value(w))).encode())
-        c = self.number(0, names)
-        b = self.string(depth - 1, names)
-        return Text(f"({c.text} ? {a.text} : {b.text})",
-                    lambda w: a.value(w) if c.value(w) else b.value(w))  # fmt: skip
-
-    # Programs
-
-    def program(self, number: int) -> tuple[str, str]:
-        """(the body of a clause, the line it prints)."""
-        world = World()
-        names: dict[str, Type] = {}
-        lines: list[str] = []
-        prefixes = ("v{}_", "this->t{}_", "self->s{}_")
-        for k in range(self.random.randrange(0, 4)):
-            name = self.random.choice(prefixes).format(number) + str(k)
-            self.assign(name, names, world, lines)
-        if names and self.random.random() < 0.4:
-            self.compound(names, world, lines)
-        if names and self.random.random() < 0.3:
-            self.branch(names, world, lines)
-        if self.random.random() < 0.25:
-            shown = self.string(2, names)
-            lines.append(f'printf("{number} %s\\n", {shown.text});')
-            return " ".join(lines), f"{number} {shown.value(world).decode()}"
-        value = self.number(self.random.randrange(1, 5), names)
-        lines.append(f'printf("{number} %d\\n", {value.text});')
-        return " ".join(lines), f"{number} {value.value(world)}"
-
-    def assign(self, name: str, names: dict[str, Type], world: World, lines: list[str]) -> None:
-        """A first assignment, by a cast, so that the variable's type is plain to see."""
-        type_ = self.random.choice(TYPES)
-        value = self.number(2, names)
-        lines.append(f"{name} = ({type_.name}){value.text};")
-        world.values[name] = type_.fit(value.value(world))
-        names[name] = type_
-
-    def compound(self, names: dict[str, Type], world: World, lines: list[str]) -> None:
-        name, type_ = self.random.choice(list(names.items()))
-        if self.random.random() < 0.4:
-            by = self.random.choice((1, -1))
-            lines.append(f"{name}{'++' if by > 0 else '--'};")
-            world.values[name] = type_.fit(world.values[name] + by)
-            return
-        op = self.random.choice(list(_PLAIN))
-        value = self.number(1, names)
-        both = common(type_, value.type)
-        lines.append(f"{name} {op}= {value.text};")
-        result = _PLAIN[op](both.fit(world.values[name]), both.fit(value.value(world)))
-        world.values[name] = type_.fit(both.fit(result))
-
-    def branch(self, names: dict[str, Type], world: World, lines: list[str]) -> None:
-        condition = self.number(2, names)
-        name, type_ = self.random.choice(list(names.items()))
-        yes, no = self.number(1, names), self.number(1, names)
-        lines.append(
-            f"if ({condition.text}) {{ {name} = {yes.text}; }} else {{ {name} = {no.text}; }}"
-        )
-        chosen = yes if condition.value(world) else no
-        world.values[name] = type_.fit(chosen.value(world))
+    def program(self, number: int) -> Program:
+        self.at, self.serial, self.scope, self.totals = number, 0, Scope(), []
+        clauses = [self.clause() for _ in range(self.random.choice((1, 1, 2)))]
+        clauses.append(Clause(None, (self.show(),)))
+        return Program(number, tuple(clauses), tuple(self.totals))
 
 
-def programs(seed: int, count: int) -> list[tuple[str, str]]:
-    """(clause body, printed line) of `count` programs; the seed makes them all."""
-    maker = Maker(seed)
-    return [maker.program(number) for number in range(count)]
+@dataclass(frozen=True)
+class Script:
+    """Programs, what they declare, and what each prints: in order, then by printa() in any."""
+
+    declared: str
+    programs: tuple[Program, ...]
+    lines: tuple[list[str], ...]
+
+    def text(self, probe: str, guard: str = "") -> str:
+        parts = [program.text(probe, guard) for program in self.programs]
+        return "\n".join([self.declared, "int at;", *parts, ERROR])
+
+
+def script(seed: int, count: int, firings: int) -> Script:
+    """`count` programs; firings: how often the probe fires."""
+    maker, world = Maker(seed), World()
+    made = tuple(maker.program(number) for number in range(count))
+    lines: list[list[str]] = [[] for _ in made]
+    for _ in range(firings):
+        world.fire()
+        for program in made:
+            program.run(world)
+            lines[program.number] += world.lines
+            world.lines.clear()
+    for program in made:
+        lines[program.number] += program.totals(world)
+    return Script("\n".join(s.text for s in maker.structs), made, tuple(lines))
+
+
+def of_programs(out: Sequence[str], count: int) -> tuple[list[str], ...]:
+    """Printed lines by the program whose they are: as Script.lines has them."""
+    found: list[list[str]] = [[] for _ in range(count)]
+    totals: list[list[str]] = [[] for _ in range(count)]
+    for line in out:
+        words = line.split(" ")
+        if words[0] == "agg":
+            totals[int(words[1])].append(line)
+        elif line:
+            found[int(words[words[0] == "error"])].append(line)
+    return tuple(lines + sorted(own) for lines, own in zip(found, totals, strict=True))
