@@ -88,9 +88,8 @@ def test_losses_are_told_once_in_the_words_of_dtrace() -> None:
 
 
 def test_faults_are_told_each_and_those_written_over_are_counted() -> None:
-    s = scratch()
-    memory = bytearray(s.size)
-    rings = Rings(memory, s)
+    s, memory = scratch()
+    rings = Rings(memoryview(memory), s)
     state = s.state_of(0)
 
     def write(*numbers: int) -> None:
