@@ -23,7 +23,7 @@ from kinst.providers import load_all
 from kinst.session_build import Built, Parts, build, fill, split
 from kinst.session_counters import Counters, counters_room, map_counters, share_counters
 from kinst.session_kernel import RunningKernel
-from kinst.session_layout import LEAF, place, sizes
+from kinst.session_layout import LEAF, place, scratch_needed, sizes
 from kinst.session_machine import Memory, Placed, Traced, means_of
 from kinst.session_probes import enable
 from kinst.session_program import Compiled, compile_request
@@ -34,7 +34,10 @@ from kinst.session_target import CPUS, attach, find_files, isa_of, open_target
 from kinst.wire import native
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"
-PART = 6 * LEAF  # bytes of scratch for one D program, without its counters
+# Bytes of scratch for one D program without its counters, at most, and for one with much data.
+PART, LARGE_PART = 2 * LEAF, 6 * LEAF
+TRAMPOLINES = 1 << 20  # of that for code
+_BUFFERS, _RECORDING_BUFFERS = 1 << 16, 1 << 21
 COMMAND_SECONDS = 120.0
 
 
@@ -104,23 +107,23 @@ class Ran:
 class Guest:
     """A booted kernel.  Raises KinstError when it cannot be."""
 
-    def __init__(
-        self, copies: Sequence[str], programs: int, append: str = "", vm: str = ""
-    ) -> None:
-        """copies: files for the guest's /bin.  programs: how many D programs there will be.
-        vm: its ISA, as --vm has it."""
+    def __init__(self, copies: Sequence[str], programs: int, large: int = 0, vm: str = "") -> None:
+        """copies: files for the guest's /bin.  programs: how many D programs there will be, and
+        large: how many of them print or have variables.  vm: its ISA, as --vm has it."""
         self._output = bytearray()
-        request = Request(copies=tuple(copies), append=append, vm=vm)
+        request = Request(copies=tuple(copies), vm=vm)
         self.isa = isa_of(request)
         files = find_files(request, lambda *_: None)
-        room = programs * (PART + counters_room(CPUS))
+        # On some ISAs all of them must be in reach of the kernel's text.
+        self._counters = LEAF if self.isa.shared_counters else counters_room(CPUS)
+        room = (programs - large) * PART + large * LARGE_PART
+        room += programs * self._counters
         self.target: Target = open_target(request, self.isa, files, room, self._output.extend)
         try:
             elf = open_elf(files.debug)
             personality = attach(self.target, self.isa, elf)
             self.kernel = RunningKernel(self.target, personality, self.isa)
-            slide = personality.facts.slide
-            text = ((elf.address("_text") or 0) + slide, (elf.address("_etext") or 0) + slide)
+            text = personality.text
             self._traced = Traced(self.isa, self.target, personality, self.kernel, text)
             address = self.target.map_scratch(room, text)
             if address is None:
@@ -157,15 +160,18 @@ class Guest:
                 return text
         raise KinstError(f"`{command}` has not ended in {COMMAND_SECONDS:g} s")
 
-    def compile(self, *argv: str) -> Program:
-        """Compile what a kinst command line says (-n, -x, ...).  Raises KinstError."""
+    def compile(self, *argv: str, records: bool = False) -> Program:
+        """Compile what a kinst command line says (-n, -x, ...).  records: it prints.
+
+        Raises KinstError."""
         # Small areas, so that many programs fit in reach of the kernel's text.
         compiled = compile_request(parse(["-q", *argv]).request, self.isa, target_pid=0)
+        buffers = _RECORDING_BUFFERS if records else _BUFFERS
         compiled = replace(
-            compiled, options=replace(compiled.options, aggsize=1 << 18, bufsize=1 << 21)
+            compiled, options=replace(compiled.options, aggsize=1 << 18, bufsize=buffers)
         )
         self.target.stop()
-        memory = self._part()
+        memory = self._part(scratch_needed(compiled.options, compiled.program, CPUS, TRAMPOLINES))
         traced = self._traced
         enabled, _ = enable(compiled.program, load_all(), traced.kernel, zero=False)
         means = means_of(traced, memory, compiled.plant)
@@ -179,26 +185,24 @@ class Guest:
             memory.address, memory.size, traced.cpus, compiled.options, compiled.program, layout,
             parts.running,
         )  # fmt: skip
-        placed = Placed(memory, scratch, layout, self._map_counters(layout.counters_size))
+        placed = Placed(memory, scratch, layout, self._map_counters(memory, layout.counters_size))
         built = build(compiled.program, parts, placed, traced)
         self.target.resume()
         return Program(compiled, parts, placed, built)
 
-    def _part(self) -> Memory:
+    def _part(self, size: int) -> Memory:
         """The next part of scratch.  Its view has the counters behind, as in a session."""
-        size = PART + counters_room(CPUS)
-        at, self._used = self._used, self._used + size
+        at, self._used = self._used, self._used + size + self._counters
         if self._used > self._limit:
             raise KinstError("more D programs than the benchmark has set aside memory for")
         view = self._view[at : self._used]
-        return Memory(view, self._address + at, native.address_of(view), PART)
+        return Memory(view, self._address + at, native.address_of(view), size)
 
-    def _map_counters(self, size: int) -> Counters | None:
+    def _map_counters(self, part: Memory, size: int) -> Counters | None:
         """Counters at the end of the part that was given out last."""
-        start = self._used - PART - counters_room(CPUS)
+        start = part.address - self._address
         if self.isa.shared_counters:
-            part = self._used - start
-            return share_counters(self._address + start, part, self._traced.cpus, size)
+            return share_counters(part.address, part.size, size, self._counters)
         bases = self._traced.facts.per_cpu_bases if self._traced.facts else ()
         made = map_counters(self.target, bases, self._used, size)
         if made is None:

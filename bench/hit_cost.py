@@ -266,7 +266,8 @@ def one_site_modes(guest: Guest, place: Place) -> list[Mode]:
     record = f'{{ printf("%d %x %x\\n", timestamp, regs[{second}], regs[{third}]); }}'
 
     def kinst(name: str, effort: Effort, count: Callable[[Ran], int], *argv: str) -> Mode:
-        return Mode(name, effort, 1, Kinst(guest, guest.compile(*argv), count).take)
+        program = guest.compile(*argv, records=count is lines)
+        return Mode(name, effort, 1, Kinst(guest, program, count).take)
 
     def kprobe(name: str, effort: Effort, **how: bool) -> Mode:
         return Mode(name, effort, 1, Kprobes(guest, place.function, (place.offset,), **how).take)
@@ -441,7 +442,7 @@ def measure(passes: int, isa: str = "amd64") -> tuple[Place, list[Cost]]:
     """Boot, measure in turns, and work the costs out.  Raises KinstError."""
     with tempfile.TemporaryDirectory() as folder:
         copies = compile_programs(("rounds", "bpfcount"), Path(folder), isa)
-        guest = Guest(copies, programs=12, vm=isa)
+        guest = Guest(copies, programs=12, large=2, vm=isa)
         try:
             place, every = find_place(guest)
             modes = [*one_site_modes(guest, place), *all_modes(guest, place, every)]

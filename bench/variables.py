@@ -131,7 +131,8 @@ def measure(passes: int) -> tuple[Place, list[Cost]]:
     """Boot, measure in turns, work the costs out.  Raises KinstError."""
     with tempfile.TemporaryDirectory() as folder:
         copies = compile_programs(("rounds",), Path(folder))
-        guest = Guest(copies, programs=3 + len(CLAUSES) + 3)
+        programs = 3 + len(CLAUSES) + 3
+        guest = Guest(copies, programs, large=programs)
         try:
             place, _ = find_place(guest)
             modes = modes_of(guest, place)

@@ -35,13 +35,12 @@ def counters_room(cpus: int) -> int:
     return (cpus + 1) * LEAF
 
 
-def share_counters(address: int, scratch_size: int, cpus: int, block_size: int) -> Counters | None:
+def share_counters(address: int, offset: int, block_size: int, room: int) -> Counters | None:
     """One block for all CPUs, where the blocks of each CPU would be: for ISAs that add to
-    memory atomically.  address: of scratch.  None without counters."""
-    room = counters_room(cpus)
+    memory atomically.  address: of scratch; offset, room: of the place kept for it there.  None
+    without counters."""
     if not block_size or block_size > room:
         return None
-    offset = scratch_size - room
     return Counters(address + offset, (offset,))
 
 

@@ -46,10 +46,14 @@ def scratch_needed(options: Options, program: typed.Program, cpus: int, trampoli
     """Bytes to set aside in a VM before its probes are known; a multiple of a 2 MB leaf.
 
     trampolines: bytes for code, descriptors and tables."""
+    return (data_needed(options, program, cpus) + trampolines + LEAF - 1) & -LEAF
+
+
+def data_needed(options: Options, program: typed.Program, cpus: int) -> int:
+    """Bytes at the start of scratch, at least, that hold no code (see lay_out())."""
     need = sizes(options, program)
     fixed = (cpus + 1) * (need.ring + 2 * need.aggs + need.temp + PAGE)
-    fixed += need.dynamic + place_variables(program, options.strsize).globals_size
-    return (fixed + trampolines + LEAF - 1) & -LEAF
+    return fixed + need.dynamic + place_variables(program, options.strsize).globals_size
 
 
 def place(

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
-from kinst.core.layout import HEADER_ACTIVE, HEADER_NSPEC, HEADER_SPECSIZE, Scratch
+from kinst.core.layout import HEADER_ACTIVE, HEADER_NSPEC, HEADER_SPECSIZE, PAGE, Scratch
 from kinst.core.records import ProgramLayout
 from kinst.core.target import Facts, Target, UserMemory
 from kinst.patch.ways import Means
 from kinst.session_counters import Counters, counters_room, map_counters, share_counters
 from kinst.session_host import read_access
 from kinst.session_kernel import RunningKernel
-from kinst.session_layout import place, scratch_needed
+from kinst.session_layout import data_needed, place, scratch_needed
 from kinst.session_probes import Enabled
 from kinst.session_program import Compiled
 from kinst.targets.linux import Linux
@@ -81,7 +81,8 @@ def make_memory(traced: Traced, compiled: Compiled) -> Memory:
     size = scratch_needed(compiled.options, compiled.program, traced.cpus, compiled.trampolines)
     if traced.target is not None:
         room = counters_room(traced.cpus)
-        address = _map(traced, traced.target, size + room)
+        data = data_needed(compiled.options, compiled.program, traced.cpus)
+        address = _map(traced, traced.target, size + room, data)
         if address is not None:
             view = traced.target.scratch_view()
             return Memory(view, address, native.address_of(view), size)
@@ -89,24 +90,26 @@ def make_memory(traced: Traced, compiled: Compiled) -> Memory:
     return Memory(own, 0, native.address_of(own), size)
 
 
-def _map(traced: Traced, target: Target, size: int) -> int | None:
-    """Where scratch is mapped: in reach of the loaded modules too, where that can be."""
+def _map(traced: Traced, target: Target, size: int, data: int) -> int | None:
+    """Where scratch is mapped: in reach of the loaded modules too, where that can be.
+    data: bytes at its start that need not be in reach of code."""
     low, high = traced.text
     modules = traced.personality.modules.all if traced.personality else ()
     low = min((low, *(m.text[0] for m in modules)))
     high = max((high, *(m.text[1] for m in modules)))
     if (low, high) != traced.text:
         with suppress(TargetError):
-            return target.map_scratch(size, traced.text, (low, high))
-    return target.map_scratch(size, traced.text)
+            return target.map_scratch(size, traced.text, (low, high), data)
+    return target.map_scratch(size, traced.text, data=data)
 
 
 def means_of(traced: Traced, memory: Memory, forced: str) -> Means:
     """What planting in this machine can rely on."""
     facts = traced.facts
     inside = facts is not None and bool(facts.nofault_read) and "cpu" in facts.builtins
+    code = memory.address + memory.size - PAGE  # behind the data: near the end of scratch
     return Means(
-        memory.address if inside else 0,
+        code if inside and memory.address else 0,
         facts is not None and bool(facts.trap_hook),
         facts is not None and bool(facts.fault_hook),
         forced,
@@ -132,7 +135,8 @@ def place_all(
     whole, block = memory.size + counters_room(traced.cpus), layout.counters_size
     if traced.target is not None and traced.facts is not None and memory.address:
         if traced.isa.shared_counters:
-            counters = share_counters(memory.address, whole, traced.cpus, block)
+            room = counters_room(traced.cpus)
+            counters = share_counters(memory.address, memory.size, block, room)
         else:
             bases = traced.facts.per_cpu_bases
             counters = map_counters(traced.target, bases, whole, block)

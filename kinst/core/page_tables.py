@@ -110,13 +110,18 @@ class Tables:
                 if leaf.address == start:  # where several entries make one mapping: the first
                     yield leaf
 
-    def free_slots(self, read: Read, root: Root, low: int, high: int) -> list[int]:
-        """Virtual addresses in [low, high) of 2 MB slots that are free in tables that exist."""
-        return [
-            start
-            for start, entry, level, _ in self._entries(_Part(read, root, low, high, 2))
-            if level == 2 and entry == 0 and low <= start and start + LEAF_SIZE <= high
-        ]
+    def free_slots(
+        self, read: Read, root: Root, low: int, high: int, missing: bool = False
+    ) -> list[int]:
+        """Virtual addresses in [low, high) of 2 MB slots that are free in tables that exist;
+        missing: and in those that make_leaf() would make."""
+        found: list[int] = []
+        for start, entry, level, _ in self._entries(_Part(read, root, low, high, 2)):
+            if entry == 0 and (level == 2 or missing and level != root.levels):
+                first = max(start, (low + LEAF_SIZE - 1) & -LEAF_SIZE)
+                end = min(start + (1 << shift(level)), high)
+                found += range(first, end - LEAF_SIZE + 1, LEAF_SIZE)
+        return found
 
     def _first(self, root: Root) -> int:
         """The first address that the tables map."""

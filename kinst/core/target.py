@@ -300,10 +300,15 @@ class Target(Protocol):
         ...
 
     def map_scratch(
-        self, size: int, near: tuple[int, int], reach: tuple[int, int] | None = None
+        self,
+        size: int,
+        near: tuple[int, int],
+        reach: tuple[int, int] | None = None,
+        data: int = 0,
     ) -> int | None:
-        """Make `size` bytes of scratch executable within branch reach of [near) and return its
-        address, or None: this target has no scratch.  Stopped."""
+        """Make `size` bytes of scratch executable near [near), all but its first `data` bytes
+        within branch reach of [reach), and return its address, or None: this target has no
+        scratch.  Stopped."""
         ...
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:

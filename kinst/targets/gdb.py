@@ -115,7 +115,11 @@ class GdbStub:
         raise TargetError("code is not written through a GDB stub", "use --vm")
 
     def map_scratch(
-        self, size: int, near: tuple[int, int], reach: tuple[int, int] | None = None
+        self,
+        size: int,
+        near: tuple[int, int],
+        reach: tuple[int, int] | None = None,
+        data: int = 0,
     ) -> int | None:
         return None
 

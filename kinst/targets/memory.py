@@ -138,9 +138,10 @@ class GuestMemory:
         near: tuple[int, int],
         within: tuple[int, int],
         reach: tuple[int, int],
+        data: int = 0,
     ) -> int:
         """Map physical memory (2 MB aligned) near the code [near), where branches to and from
-        [reach) reach all of it.
+        [reach) reach all of it but its first `data` bytes.
 
         within: the virtual range to look for free slots in.  Returns the virtual address.
         Raises TargetError when there is no such place.
@@ -149,23 +150,28 @@ class GuestMemory:
         like = self._paging.walk(read, self._root, near[0])
         if like is None:
             raise TargetError(f"no kernel text is mapped at {near[0]:#x}")
-        slot = self._paging.LEAF_SIZE
-        free = set(self._paging.free_slots(read, self._root, *within))
+        slot, far = self._paging.LEAF_SIZE, self._paging.REACH
+        low = max(within[0], reach[1] - far - data)
+        free = self._paging.free_slots(read, self._root, low, min(within[1], reach[0] + far))
         fits = [
             at
-            for at in sorted(free)
-            if all(at + i in free for i in range(0, size, slot))
-            and max(reach[1] - at, at + size - reach[0]) < self._paging.REACH
+            for run in _runs(free, slot)
+            for at in run
+            if at + size <= run.stop and max(reach[1] - (at + data), at + size - reach[0]) < far
         ]
         if not fits:
-            far = self._paging.REACH
-            around = [at for at in free if reach[1] - far < at < reach[0] + far]
+            largest = max((len(run) for run in _runs(free, slot)), default=0) * slot
             raise TargetError(
                 f"there is no room for {size >> 20} MB in reach of the kernel's text"
-                f" ({len(around) * slot >> 20} MB are free there, in pieces)",
-                "ask for less with -x bufsize, aggsize or dynvarsize",
+                f" (the most in one piece there are {largest >> 20} MB)",
+                "ask for less with -x bufsize, aggsize, dynvarsize or scratch, or boot again:"
+                " the kernel is elsewhere then, but for --append nokaslr",
             )
-        address: int = min(fits, key=lambda at: abs(at - near[1]))
+
+        def worse(at: int) -> tuple[bool, int]:
+            return self._paging.GROWS_BEHIND_TEXT and at > near[0], abs(at - near[1])
+
+        address = min(fits, key=worse)
         if not self._map(physical, size, address, like):
             raise TargetError(f"the page tables changed while {address:#x} was being mapped")
         return address
@@ -192,3 +198,14 @@ class GuestMemory:
             for at, data in writes:
                 self._physical.view_physical(at, len(data))[:] = data
         return True
+
+
+def _runs(free: Sequence[int], slot: int) -> list[range]:
+    """Free slots of `slot` bytes as runs of neighbours, each from its first to behind its last."""
+    runs: list[range] = []
+    for at in sorted(free):
+        if runs and runs[-1].stop == at:
+            runs[-1] = range(runs[-1].start, at + slot, slot)
+        else:
+            runs.append(range(at, at + slot, slot))
+    return runs

@@ -169,7 +169,11 @@ class Vm:
             self._rsp.write_memory(self.memory.physical_writes(writes))
 
     def map_scratch(
-        self, size: int, near: tuple[int, int], reach: tuple[int, int] | None = None
+        self,
+        size: int,
+        near: tuple[int, int],
+        reach: tuple[int, int] | None = None,
+        data: int = 0,
     ) -> int | None:
         """See core/target.py.  size: at most the scratch of the VmConfig."""
         self._need_root()
@@ -179,7 +183,7 @@ class Vm:
                 f"scratch of {size} bytes was asked for and the guest has {layout.scratch_size}"
             )
         return self.memory.map_near(
-            layout.scratch, size, near, self._paging.SCRATCH_RANGE, reach or near
+            layout.scratch, size, near, self._paging.SCRATCH_RANGE, reach or near, data
         )
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:

@@ -29,6 +29,7 @@ REACH = (1 << 31) - (1 << 20)  # of a direct branch, with a margin
 KERNEL_RANGE = (0xFFFF_FFFF_8000_0000, 0xFFFF_FFFF_C000_0000)
 # Where scratch may be mapped.
 SCRATCH_RANGE = KERNEL_RANGE
+GROWS_BEHIND_TEXT = False  # whether the kernel will map what is free there by and by
 
 _ADDRESS = 0x000F_FFFF_FFFF_F000
 _LA57 = 1 << 12  # of cr4

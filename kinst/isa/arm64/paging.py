@@ -41,6 +41,8 @@ REACH = (128 << 20) - (1 << 20)  # of a direct branch, with a margin
 KERNEL_RANGE = (0xFFFF_8000_0000_0000, 0xFFFF_FBFF_F000_0000)
 # Where scratch may be mapped.
 SCRATCH_RANGE = KERNEL_RANGE
+# Without KASLR vmalloc's areas begin at the image, and what is free behind it will be theirs.
+GROWS_BEHIND_TEXT = True
 
 _ADDRESS = 0x0000_FFFF_FFFF_F000
 _GRANULE_4K = 2  # of TCR_EL1.TG1
@@ -122,9 +124,14 @@ _TABLES = Tables(
 )
 walk = _TABLES.walk
 leaves = _TABLES.leaves
-free_slots = _TABLES.free_slots
 slot_free = _TABLES.slot_free
 make_leaf = _TABLES.make_leaf
+
+
+def free_slots(read: Read, root: Root, low: int, high: int) -> list[int]:
+    """Virtual addresses in [low, high) of 2 MB slots that are free, in tables that exist or that
+    make_leaf() can make: with KASLR the image may lie at the edge of a gigabyte."""
+    return _TABLES.free_slots(read, root, low, high, missing=True)
 
 
 def find_text(read: Read, root: Root) -> int:

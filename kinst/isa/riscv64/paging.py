@@ -32,6 +32,7 @@ KERNEL_RANGE = (0xFFFF_FFFF_8000_0000, 0xFFFF_FFFF_C000_0000)
 # there; what reaches them and the text both is the gigabyte between, less the last 128 MB, which
 # are for compiled BPF programs.
 SCRATCH_RANGE = (0xFFFF_FFFF_0000_0000, 0xFFFF_FFFF_C000_0000)
+GROWS_BEHIND_TEXT = False  # whether the kernel will map what is free there by and by
 _BPF = (0xFFFF_FFFF_7800_0000, 0xFFFF_FFFF_8000_0000)
 
 _PPN = (1 << 54) - (1 << 10)
