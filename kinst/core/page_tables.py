@@ -117,7 +117,7 @@ class Tables:
         missing: and in those that make_leaf() would make."""
         found: list[int] = []
         for start, entry, level, _ in self._entries(_Part(read, root, low, high, 2)):
-            if entry == 0 and (level == 2 or missing and level != root.levels):
+            if entry == 0 and (level == 2 or (missing and level != root.levels)):
                 first = max(start, (low + LEAF_SIZE - 1) & -LEAF_SIZE)
                 end = min(start + (1 << shift(level)), high)
                 found += range(first, end - LEAF_SIZE + 1, LEAF_SIZE)
