@@ -35,6 +35,13 @@ def test_a_million_lines(guest: Guest) -> None:
     assert lines > 100_000  # kinst keeps up with the most of it at least
 
 
+@pytest.mark.parametrize("guest", ["arm64"], indirect=True)
+def test_buffers_larger_than_a_branch_reaches(guest: Guest) -> None:
+    """256 MB of scratch beside an image that lies anywhere: its code alone must be near."""
+    lines, dropped = lines_and_drops(guest, 1000, "-x", "bufsize=64m", "-x", "plant=jump")
+    assert (lines, dropped) == (1000, 0)
+
+
 def lines_and_drops(guest: Guest, hits: int, *options: str) -> tuple[int, int]:
     """How many lines arrived whole and in order of time, and how many drops were told."""
     done = guest.trace(
