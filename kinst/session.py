@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pprint import pformat
 
 from kinst.codegen.records import lay_out_program
+from kinst.codegen.walk import asks_caller
 from kinst.consumer.messages import description_matched, script_matched
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function, ProbeName
@@ -30,12 +32,21 @@ from kinst.session_lines import source_of
 from kinst.session_list import list_all, list_enabled
 from kinst.session_locals import with_locals
 from kinst.session_machine import Placed, Traced, make_memory, means_of, place_all
+from kinst.session_modules import frames_finder
 from kinst.session_probes import Enabled, check_arguments, enable, wants_kernel
 from kinst.session_program import Compiled, compile_request
 from kinst.session_report import Report
 from kinst.session_request import Request
 from kinst.session_run import Trace
-from kinst.session_target import CPUS, Files, attach, find_files, isa_of, open_target
+from kinst.session_target import (
+    CPUS,
+    Files,
+    attach,
+    find_files,
+    isa_of,
+    module_folders,
+    open_target,
+)
 from kinst.session_types import open_types, running_addresses, symbols_in
 from kinst.session_user import programs_of
 
@@ -81,6 +92,9 @@ def run(request: Request, report: Report) -> int:
             compiled = compile_request(request, isa, pid, types)
         programs = programs_of(request, files)
         traced = Traced(isa, target, personality, kernel, personality.text, elf.path, programs)
+        if wants_expansion(compiled) or asks_caller(compiled.program):
+            folders = partial(module_folders, files, isa, report.progress)
+            personality.frames.find_with(frames_finder(target, folders, report.say))
         if wants_expansion(compiled):
             compiled = expanded(request, compiled, traced, elf, files, report)
             compiled = with_locals(request, compiled, traced, files, report)

@@ -79,7 +79,7 @@ class _Locals:
         found = self._types.locals(function.module, self._registers)
         if found is None:
             raise KinstError(f"{function.module} has no debug information: no local variables")
-        rule = self._personality.frame_rule(address)
+        rule = self._personality.frame_address(address)
         cfa = None if rule is None else f"(regs[{rule[0]}] + {rule[1]})"
         first = self._kernel.parts(function)[0].address == address
         return found, Frame(linked, first, cfa, place), function.name

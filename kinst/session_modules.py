@@ -10,9 +10,11 @@ from pathlib import Path
 from kinst.core.errors import KinstError
 from kinst.core.inline import DebugIndex, FunctionDie, InlineCopy
 from kinst.core.target import Target
+from kinst.image.cfi import open_cfi
 from kinst.image.dwarf_file import DebugFile, layout, open_file
 from kinst.image.elf import Elf, build_id_in, open_elf
 from kinst.targets.kmod import module_name
+from kinst.targets.linux_frames import FindFrames, ModuleFrames
 from kinst.targets.linux_modules import Module
 
 MASK = (1 << 64) - 1
@@ -130,8 +132,8 @@ def own_file(
     file = find_file(module.name, folders)
     if file is None:
         say(
-            f"kinst: module {module.name} has no debug file: its inline functions and source"
-            " lines are skipped"
+            f"kinst: module {module.name} has no debug file: its inline functions, source"
+            " lines and callers are skipped"
         )
         return None
     try:
@@ -147,6 +149,29 @@ def own_file(
         )
         return None
     return elf
+
+
+def frames_finder(
+    target: Target, folders: Callable[[], Sequence[Path]], say: Callable[[str], None]
+) -> FindFrames:
+    """Finds the call frame information of a loaded module in its debug file.
+
+    folders: where debug files are, asked for when one is first needed.  say: told why there is
+    none for a module.
+    """
+
+    def find(module: Module) -> ModuleFrames | None:
+        try:
+            elf = own_file(target, module, folders(), say)
+            cfi = open_cfi(elf) if elf is not None else None
+            if elf is None or cfi is None:
+                return None
+            return ModuleFrames(cfi, mover(open_file(elf.path), module, 0)[1])
+        except KinstError as error:
+            say(f"kinst: no callers in module {module.name}: {error}")
+            return None
+
+    return find
 
 
 def module_indexes(

@@ -85,6 +85,15 @@ def reads_stack(program: typed.Program, clauses: Sequence[int]) -> bool:
     )
 
 
+def asks_caller(program: typed.Program) -> bool:
+    """Whether any clause reads `caller`."""
+    return any(
+        isinstance(expr, typed.Builtin) and expr.name == "caller"
+        for clause in program.clauses
+        for expr in expressions(clause)
+    )
+
+
 def looks_at_user(expr: typed.Expr) -> bool:
     """Whether its value is of the current process's user mode."""
     if isinstance(expr, typed.Builtin):

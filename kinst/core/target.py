@@ -273,6 +273,10 @@ class Personality(Protocol):
         from CFA), or None where the unwinder has none."""
         ...
 
+    def frame_address(self, address: int) -> tuple[str, int] | None:
+        """(base register's D name, offset) of the canonical frame address at an instruction."""
+        ...
+
 
 class Target(Protocol):
     """A kernel that can be read, written, stopped and resumed."""

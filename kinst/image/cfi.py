@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kinst.core.errors import KinstError
+from kinst.image.dwarf_file import open_file
+from kinst.image.dwarf_sections import debug_section
 from kinst.image.elf import Elf
 from kinst.image.reader import Reader
 
@@ -49,6 +51,11 @@ class _State:
     cfa: tuple[int, int] | None = None
     back: int | None = None
     lost: bool = False
+
+
+# Binutils for RISC-V begin with a register alone (DW_CFA_def_cfa_register): its offset is 0 then.
+_NO_REGISTER = -1
+_START = _State((_NO_REGISTER, 0))
 
 
 class Cfi:
@@ -101,11 +108,11 @@ class Cfi:
         low, _, parent, start, end = self._entries[index]
         try:
             cie = self._cie(parent)
-            first = _run(cie, cie.program, _State(), _State(), 0, None)
+            first = _run(cie, cie.program, _START, _START, 0, None)
             state = _run(cie, self._section[start:end], first, first, low, address)
         except (IndexError, ValueError):
             return None
-        if state.cfa is None or state.lost:
+        if state.cfa is None or state.cfa[0] == _NO_REGISTER or state.lost:
             return None
         return CallerRule(*state.cfa, cie.return_register, state.back)
 
@@ -183,9 +190,10 @@ def _frame(cie: _Cie, read: Reader, code: int, state: _State) -> _State:
 
 
 def open_cfi(elf: Elf) -> Cfi | None:
-    """The call frame information of a linked image, or None when it has none.
+    """The call frame information of an image, or None when it has none.  Addresses are linked
+    ones; in a relocatable file, those of dwarf_file.layout().
 
     Raises KinstError when it is damaged.
     """
-    section = elf.section(".debug_frame")
-    return Cfi(elf.data(section)) if section is not None else None
+    section = debug_section(open_file(elf.path), elf, "frame")
+    return Cfi(section.tobytes()) if len(section) else None

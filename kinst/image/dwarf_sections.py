@@ -73,18 +73,19 @@ def debug_sections(file: DebugFile, elf: Elf) -> DebugSections:
     Raises KinstError when they are truncated, compressed in a way that cannot be read, or have
     relocations that are not known.
     """
-    bases = layout(file)
-    arrays = {}
-    for name in NAMES:
-        section = section_of(file, name)
-        array = np.zeros(0, dtype=np.uint8)
-        if section is not None and section.kind != SHT_NOBITS:
-            array = _bytes_of(file, section)
-            if bases:
-                array = _relocated(file, elf, section, array, bases)
-        array.flags.writeable = False
-        arrays[name] = array
-    return DebugSections(str(file.path), arrays)
+    return DebugSections(str(file.path), {name: debug_section(file, elf, name) for name in NAMES})
+
+
+def debug_section(file: DebugFile, elf: Elf, name: str) -> U8:
+    """The section .debug_NAME alone, as debug_sections() has it."""
+    bases, section = layout(file), section_of(file, name)
+    array = np.zeros(0, dtype=np.uint8)
+    if section is not None and section.kind != SHT_NOBITS:
+        array = _bytes_of(file, section)
+        if bases:
+            array = _relocated(file, elf, section, array, bases)
+    array.flags.writeable = False
+    return array
 
 
 def section_of(file: DebugFile, name: str) -> FileSection | None:

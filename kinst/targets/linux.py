@@ -15,16 +15,14 @@ from functools import cached_property
 from pathlib import Path
 
 from kinst.core.errors import KinstError
-from kinst.core.layout import RA_IN_SLOT
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
 from kinst.core.target import Clock, Facts
 from kinst.image.btf import Btf, open_btf
-from kinst.image.cfi import Cfi, open_cfi
 from kinst.image.elf import SHF_EXECINSTR, Elf, build_id_in
-from kinst.image.orc import Orc, open_orc
 from kinst.image.tables import KernelTables
 from kinst.targets.linux_facts import clock, gather
+from kinst.targets.linux_frames import Frames
 from kinst.targets.linux_ftrace import Ftrace, FtraceRecord
 from kinst.targets.linux_functions import MODULE, FunctionTable
 from kinst.targets.linux_memory import MASK, Kernel, Memory
@@ -52,6 +50,7 @@ class Linux:
         self.ftrace = Ftrace(kernel, btf, names.call_site)
         self._refusals = Refusals(kernel, self._tables, self.table, self.ftrace, names)
         self.modules = Modules(kernel, btf, names)
+        self.frames = Frames(kernel, self.modules, names)
         self._module_rules = ModuleRules(kernel, self.modules, self.ftrace)
 
     def clock(self) -> Clock | None:
@@ -136,56 +135,22 @@ class Linux:
         bytes again."""
         return self.ftrace.releases(claimed)
 
-    @cached_property
-    def _orc(self) -> Orc | None:
-        return open_orc(self._kernel.elf)
-
-    @cached_property
-    def _cfi(self) -> Cfi | None:
-        return open_cfi(self._kernel.elf)
-
     def frame_rule(self, address: int) -> tuple[str, int, int] | None:
-        """(base register's D name, offset, return address offset from CFA), or None.
+        """(base register's D name, offset, return address offset from CFA), or None; with the
+        return address still in its register (that register, 0, RA_IN_SLOT).  linux_frames.py."""
+        return self.frames.rule(address)
 
-        From ORC where the kernel has it, else from the file's call frame information, in which
-        the return address may still be in its register: then (that register, 0, RA_IN_SLOT).
-        """
-        module = self.modules.at(address)
-        if module is None and self._orc is None:
-            return self._cfi_rule(address)
-        orc = self._orc if module is None else module.orc
-        if orc is None:
-            link = names_of(self._isa).link
-            entered = self.function_at(address)
-            # Of a module without unwind tables only where the ABI has the return address is known.
-            at_entry = entered is not None and entered.address == address
-            return (link, 0, RA_IN_SLOT) if link and at_entry else None
-        rule = orc.rule(address if module else address - self._kernel.slide & MASK)
-        return None if rule is None else (rule.register, rule.offset, rule.return_address)
+    def frame_address(self, address: int) -> tuple[str, int] | None:
+        """(base register's D name, offset) of the CFA at an instruction, or None."""
+        return self.frames.cfa(address)
 
     def saved_frame_pointer(self, address: int) -> int | None:
         """Where the caller's frame pointer is saved, from the CFA, or None."""
-        module = self.modules.at(address)
-        orc = self._orc if module is None else module.orc
-        if orc is None:
-            return None
-        return orc.saved_frame_pointer(address if module else address - self._kernel.slide & MASK)
+        return self.frames.saved_frame_pointer(address)
 
     def frame_chain(self) -> FrameChain | None:
         """How this kernel unwinds by frame pointers, or None where it has tables for that."""
         return CHAINS.get(self._isa)
-
-    def _cfi_rule(self, address: int) -> tuple[str, int, int] | None:
-        linked = address - self._kernel.slide & MASK
-        rule = self._cfi.rule(linked) if self._cfi is not None else None
-        if rule is None:
-            return None
-        names = names_of(self._isa).frame_registers
-        if rule.return_at is None:
-            name = names.get(rule.return_register)
-            return None if name is None else (name, 0, RA_IN_SLOT)
-        base = names.get(rule.register)
-        return None if base is None else (base, rule.offset, rule.return_at)
 
     def page_tables(self) -> int:
         """Address of the top level of the page tables that map the kernel in every context.

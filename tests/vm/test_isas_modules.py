@@ -26,11 +26,12 @@ def test_a_module(isa: str) -> None:
         f"--vm={isa}", "-v", "--module", "dummy",
         "-n", "kinst:dummy:dummy_xmit:0 { @entry = count(); @where[caller] = count(); }",
         "-n", "kinst:dummy:dummy_*: { @all[probefunc] = count(); }",
+        "-n", "kinst:dummy:dummy_xmit: { @each[probename, caller] = count(); }",
         "-n", f"kinst:dummy:{INLINE}:entry {{ @in[probefunc] = count(); }}",
         "-n", f"kinst:dummy:{INLINE}:return {{ @out[probefunc] = count(); }}",
         "-n", 'END { printa("entry %@d\\n", @entry); printa("all %s %@d\\n", @all);'
         ' printa("in %s %@d\\n", @in); printa("out %s %@d\\n", @out);'
-        ' printa("caller %a %@d\\n", @where); }',
+        ' printa("caller %a %@d\\n", @where); printa("each %s %a %@d\\n", @each); }',
         "-c", TRAFFIC,
     ).good()  # fmt: skip
     sent = int(done.guest)
@@ -41,7 +42,11 @@ def test_a_module(isa: str) -> None:
     everything = {name: int(n) for name, n in re.findall(r"all (\S+) (\d+)", done.out)}
     assert everything["dummy_xmit"] > 5 * entry
     assert re.findall(r"(?:in|out) dummy_xmit (\d+)", done.out) == [str(entry)] * 2
-    assert re.findall(r"caller (\S+) (\d+)", done.out)[0][0].startswith("vmlinux`dev_hard_start")
+    callers = re.findall(r"caller vmlinux`(\S+) \d+", done.out)
+    assert len(callers) == 1 and callers[0].startswith("dev_hard_start_xmit")
+    # The same at every instruction, by the call frame information of the module's debug file.
+    each = re.findall(r"each (\d+) (\S+) \d+", done.out)
+    assert len(each) > 20 and {where for _, where in each} == {"vmlinux`" + callers[0]}
     assert "kernel text is as before" in done.err
 
 
