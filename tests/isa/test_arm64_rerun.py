@@ -183,7 +183,7 @@ def states_of(machine: Machine, one: Held, rng: random.Random) -> Iterator[State
 
 
 def fired(outcome: Outcome, address: int) -> int:
-    if address & -4096 not in outcome.memory:
+    if address & -4096 not in outcome.before:
         return 0
     return outcome.word(address) - outcome.word_before(address)
 

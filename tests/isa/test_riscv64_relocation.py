@@ -90,7 +90,7 @@ def compare(isa: Isa, machine: Machine, rng: random.Random, form: Form, states: 
         at = machine.reserve(len(moved.code))
         moved = isa.displace(code, address, at)
         assert isinstance(moved, Relocated)
-        machine.place(moved.code, at)
+        machine.write_code(at, moved.code)
         for _ in range(states):
             made = original(machine, rng, address, len(code))
             if isinstance(made, str):
@@ -146,7 +146,7 @@ def test_a_naive_copy_is_seen_to_differ(machine: Machine, text: Text, isa: Isa) 
             if name not in wanted:
                 continue
             at = machine.reserve(one.size)
-            machine.place(one.code, at)
+            machine.write_code(at, one.code)
             differing = 0
             for _ in range(8):
                 made = original(machine, rng, one.address, one.size)
@@ -328,6 +328,6 @@ def test_constants(machine: Machine) -> None:
     for value in values:
         code = load_value(10, value)
         at = machine.reserve(len(code))
-        machine.place(code, at)
+        machine.write_code(at, code)
         made = machine.run(random_state(rng, tame=True), at, len(code))
         assert made.registers["x10"] == value & (1 << 64) - 1

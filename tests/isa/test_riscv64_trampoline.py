@@ -72,7 +72,7 @@ def callee(machine: Machine, isa: Isa, tmp_path_factory: pytest.TempPathFactory)
         {spoil}
         ret
     """
-    machine.place(assemble(source, tmp_path_factory.mktemp("callee")), CALLEE)
+    machine.write_code(CALLEE, assemble(source, tmp_path_factory.mktemp("callee")))
 
 
 def sites(text: Text, isa: Isa, count: int) -> list[Site]:
@@ -119,7 +119,7 @@ def test_the_instruction_does_not_notice(
         assert isinstance(made, Relocated)
         if made.original_at >= 0:
             assert made.code[made.original_at :].startswith(site.code)
-        machine.place(made.code, at)
+        machine.write_code(at, made.code)
         compared += check(machine, isa, rng, site, (at, len(made.code)), bodies)
     assert compared > 200
 
@@ -205,7 +205,7 @@ def test_detours(isa: Isa, machine: Machine, text: Text, tmp_path: Path, transla
     rng = random.Random(12)
     done = 0
     make = isa.translate_detour if translate else isa.detour
-    machine.place(hook(4711 if translate else 0, tmp_path), HOOK)
+    machine.write_code(HOOK, hook(4711 if translate else 0, tmp_path))
     machine.uc.ctl_flush_tb()
     for address, code in starts(text, 400):
         made = make(code, address, SCRATCH, HOOK)
@@ -223,7 +223,7 @@ def test_detours(isa: Isa, machine: Machine, text: Text, tmp_path: Path, transla
             expected = machine.run(replace(state, registers=given), address, len(patch))
         except EmulatorError:
             continue
-        machine.place(stub, at)
+        machine.write_code(at, stub)
         outcome = machine.run(state, at, len(stub), (HOOK, HOOK + 4096))
         assert outcome.word(RECORD) == state.registers["x10"]
         assert outcome.word(RECORD + 8) % 16 == 0
@@ -246,14 +246,14 @@ def temporary(name: str) -> bool:
 def test_a_detour_that_returns_at_once(
     isa: Isa, machine: Machine, text: Text, tmp_path: Path
 ) -> None:
-    machine.place(hook(1, tmp_path), HOOK)
+    machine.write_code(HOOK, hook(1, tmp_path))
     rng = random.Random(2)
     done = 0
     for address, code in starts(text, 50):
         made = isa.detour(code, address, SCRATCH, HOOK)
         if isinstance(made, Refused):
             continue
-        machine.place(made[1], SCRATCH)
+        machine.write_code(SCRATCH, made[1])
         machine.uc.ctl_flush_tb()
         state = random_state(rng, tame=True)
         outcome = machine.run(state, SCRATCH, len(made[1]), (HOOK, HOOK + 4096))
@@ -270,7 +270,7 @@ def test_the_patch_of_a_detour_reaches_the_stub(isa: Isa, machine: Machine, text
     assert not isinstance(made, Refused)
     here = SCRATCH + 0x1F_0000
     # At another address it goes as much further: the distance is in it.
-    machine.place(made[0], here)
+    machine.write_code(here, made[0])
     state = random_state(random.Random(4), tame=True)
     outcome = machine.run(state, here, len(made[0]))
     assert outcome.registers["pc"] == (SCRATCH + 0x2340 - address + here) & (1 << 64) - 1
