@@ -134,8 +134,10 @@ def _with_machine(
         return 0
     _tell_refused(parts, report)
     if parts.stopped and not compiled.plant:
+        number = len(parts.stopped)
         report.say(
-            f"kinst: {len(parts.stopped)} probes are stop-planted: the machine stops at each hit,"
+            f"kinst: {number} probe{' is' if number == 1 else 's are'} stop-planted:"
+            " the machine stops at each hit,"
             " for milliseconds" + (" (no scratch memory there)" if not memory.address else "")
         )
     layout = _layout(compiled, parts)

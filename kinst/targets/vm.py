@@ -69,14 +69,21 @@ class Vm:
 
     def _wait_init(self, timeout: float) -> None:
         """Ready is when the kernel has said that it starts init or (with `quiet`) has
-        write-protected its text or (with `rodata=off` too) a CPU is caught in user mode."""
+        write-protected its text or (with `rodata=off` too) a CPU is caught in user mode.
+
+        Behind the protection Linux looks through its page tables for pages that are writable and
+        executable (debug_checkwx), and would warn of scratch: it is given a second for that."""
         deadline = time.monotonic() + timeout
         first = deadline - timeout + 1.0  # the firmware and the decompressor are done
         self.qemu.wait_for(
             lambda: self.qemu.init_runs or time.monotonic() > first, timeout, "booted"
         )
         self._attach()
-        while not self.qemu.init_runs and not self._is_up():
+        final = 0  # times that the text was seen to be write-protected
+        while not self.qemu.init_runs and not self._in_user_mode():
+            final += self._text_is_final()
+            if final * _SAMPLE > 1.0:
+                break
             if time.monotonic() > deadline:
                 late = f"the guest has not run a program in {timeout:g} s"
                 raise TargetError(describe(Gone(late, self.qemu.last_lines())))
@@ -86,12 +93,13 @@ class Vm:
                 raise TargetError(describe(event))
             self.stop()
 
-    def _is_up(self) -> bool:
-        read, paging = self.qemu.read_physical, self._paging
-        return any(
-            paging.in_user_mode(registers) or paging.text_is_final(read, registers)
-            for registers in map(self.registers, range(self.cpus))
-        )
+    def _in_user_mode(self) -> bool:
+        """Whether a CPU is."""
+        return any(self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus))
+
+    def _text_is_final(self) -> bool:
+        read, final = self.qemu.read_physical, self._paging.text_is_final
+        return any(final(read, self.registers(cpu)) for cpu in range(self.cpus))
 
     def _attach(self) -> None:
         with self._watched():
