@@ -8,7 +8,21 @@ import pytest
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import CallBody, CountBody
-from kinst.core.layout import SITE_EPID, SITE_FUNCTION, SITE_HEADER, SITE_PC, SITE_PROBE
+from kinst.core.kernel import Argument
+from kinst.core.layout import (
+    ARGUMENT_HOST,
+    ARGUMENT_NONE,
+    ARGUMENT_STACK,
+    SITE_ARGUMENTS,
+    SITE_CFA_OFFSET,
+    SITE_CFA_SLOT,
+    SITE_EPID,
+    SITE_FUNCTION,
+    SITE_HEADER,
+    SITE_PC,
+    SITE_PROBE,
+    SITE_RA_OFFSET,
+)
 from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.isa import load
 from kinst.patch.descriptors import FrameRule, Strings, descriptor, descriptor_size
@@ -130,6 +144,23 @@ def test_descriptor() -> None:
     at = struct.unpack_from("<Q", data, SITE_FUNCTION)[0] - 0x1000
     assert strings.data[at : at + 2] == b"f\0"
     assert struct.unpack_from("<2Q", data, SITE_HEADER) == (3, 4)
+
+
+def test_arguments_and_caller_in_a_descriptor() -> None:
+    """What is not given is not there at a site, and in the host's context at BEGIN and the like,
+    which have no address."""
+    places = dict.fromkeys(("kinst", "vmlinux", "f", "5", "dtrace", "", "BEGIN"), 0x1000)
+    given = (Argument(ARGUMENT_STACK, -8),)
+    site = Probe(77, ProbeName("kinst", "vmlinux", "f", "5"), SHORT)
+    data = descriptor(site, 9, places, FrameRule(16, 8, -8), (), given)
+    ten = list(struct.iter_unpack("<Ii", data[SITE_ARGUMENTS:]))
+    assert ten == [(ARGUMENT_STACK, -8)] + [(ARGUMENT_NONE, 0)] * 9
+    rule = [struct.unpack_from("<i", data, at)[0] for at in (SITE_CFA_OFFSET, SITE_RA_OFFSET)]
+    assert (struct.unpack_from("<I", data, SITE_CFA_SLOT)[0], *rule) == (16, 8, -8)
+    data = descriptor(Probe(1, ProbeName("dtrace", "", "", "BEGIN")), 1, places, None, ())
+    assert list(struct.iter_unpack("<Ii", data[SITE_ARGUMENTS:])) == [(ARGUMENT_HOST, 0)] * 10
+    assert struct.unpack_from("<Q", data, SITE_PC)[0] == 0
+    assert struct.unpack_from("<I", data, SITE_CFA_SLOT)[0] == 0xFFFF_FFFF
 
 
 def test_choice_is_plain_data() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_kernel import ISA, FakeKernel
 
+from kinst.core.dtypes import CHAR, INT, INT64, DType, FunctionType, VoidType
 from kinst.core.errors import KinstError
 from kinst.core.kernel import Argument, Found
 from kinst.core.layout import (
@@ -14,7 +15,7 @@ from kinst.core.layout import (
     ARGUMENT_STACK,
 )
 from kinst.core.probe import ProbePattern
-from kinst.providers.fbt import PROVIDER
+from kinst.providers.fbt import PROVIDER, argument_types
 
 NOP = "0f1f440000"
 KERNEL = FakeKernel(
@@ -105,3 +106,30 @@ def test_errors() -> None:
         match("plane", "entry")
     with pytest.raises(KinstError, match="a function has entry and return"):
         match("plain", "12")
+
+
+class Types:
+    """A kernel's types with two functions."""
+
+    def function(self, name: str, module: str = "") -> FunctionType | None:
+        results: dict[str, DType] = {"gives": INT64, "silent": VoidType()}
+        return FunctionType(results[name], (CHAR, INT)) if name in results else None
+
+
+def test_types_of_arguments() -> None:
+    """The Guide, "args[]": of entry the function's own, of return the offset and the result; of
+    descriptions that name more than one function there are none."""
+
+    def types(function: str, name: str, provider: str = "fbt", module: str = "") -> object:
+        pattern = ProbePattern(provider, module, function, name)
+        return argument_types(pattern, Types())  # type: ignore[arg-type]
+
+    assert types("gives", "entry") == (CHAR, INT)
+    assert types("gives@2", "entry") == (CHAR, INT)
+    assert types("gives", "return") == (INT, INT64)
+    assert types("silent", "return") == (INT,)
+    assert types("gi*", "entry") is None and types("gives", "entry", module="a*") is None
+    assert types("gives", "4") is None and types("gives", "entry", "kinst") is None
+    assert types("", "entry") is None
+    with pytest.raises(KinstError, match="no function none"):
+        types("none", "entry")

@@ -63,6 +63,7 @@ def test_nothing_without_a_function() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("3", "inside an instruction (the nearest are +1 and +4)"),
         ("5", "inside an instruction (the nearest are +4 and +6)"),
         ("7", "inside an instruction (the nearest is +6)"),
         ("10", "outside the function (it is 10 bytes long; its last instruction is +6)"),

@@ -260,9 +260,7 @@ def test_an_initrd_of_the_users(prepared: Prepared, tmp_path: Path, append: str)
     """Ready when its init runs, also when the kernel says nothing; and a RAM that q35 splits."""
     initrd = tmp_path / "initrd"
     initrd.write_bytes(build(prepared.busybox, {}))
-    config = VmConfig(
-        prepared.kernel, initrd, control=False, append=append, memory=3072 * MEGABYTE
-    )
+    config = VmConfig(prepared.kernel, initrd, control=False, append=append, memory=3072 * MEGABYTE)
     vm = Vm(ISA, config)
     try:
         vm.wait_ready(SECONDS)
