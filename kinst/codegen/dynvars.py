@@ -20,10 +20,9 @@ key: itself where it is one word, else its address.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
+from kinst.codegen.dyntable import UNROLLED, Table
 from kinst.codegen.firing import Firing, Unit
 from kinst.codegen.ssa import Function, Local, Value, const
 from kinst.core.dtypes import StructType
@@ -39,14 +38,11 @@ from kinst.core.records import (
     DYNAMIC_LIVE,
     DYNAMIC_LOCKED,
     DYNAMIC_PASSED,
-    DYNAMIC_PROBES,
     DYNAMIC_RINSING,
     DYNAMIC_STATE,
     DynamicLayout,
 )
 
-_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, as in lower_agg.py
-_UNROLLED = 4  # words of a key that are hashed and compared without a loop
 LOCK_TRIES = 4096  # well below a millisecond with interrupts off
 
 
@@ -81,178 +77,10 @@ def call_remove(firing: Firing, layout: DynamicLayout, key: Value) -> None:
     firing.code.call(helper, (key,))
 
 
-@dataclass(slots=True)
-class _Table:
-    """One table, in a function being written whose first parameter is the key."""
-
-    unit: Unit
-    layout: DynamicLayout
-    code: Function
-
-    @property
-    def steps(self) -> int:
-        return min(DYNAMIC_PROBES, self.layout.buckets)
-
-    def word(self, at: Value | int) -> Value:
-        """The word of the key at this offset."""
-        key = self.code.params[0]
-        if self.layout.key_words == 1:
-            return key
-        address = self.code.add(key, at) if isinstance(at, int) else self.code.op("add", key, at)
-        return self.code.load(64, address)
-
-    def line(self, bucket: Value) -> Value:
-        """Address of a bucket."""
-        machine = self.unit.machine
-        base = machine.address(machine.scratch.dynamic + self.layout.area)
-        return self.code.add(self.code.op("mul", bucket, self.layout.stride), base)
-
-    def entry(self, line: Value, at: Value | int) -> Value:
-        """Address of the entry whose tag is `at` bytes into the line."""
-        size = self.layout.entry_size
-        if isinstance(at, int):
-            return self.code.add(line, DYNAMIC_LINE + (at // 8 - 1) * size)
-        offset = self.code.op("mul", self.code.op("lshr", at, 3), size)
-        return self.code.add(self.code.op("add", line, offset), DYNAMIC_LINE - size)
-
-    def hash(self) -> tuple[Value, Value]:
-        """(tag of a LIVE entry with the key, its first bucket)."""
-        code, words = self.code, self.layout.key_words
-
-        def mix(before: Value, word: Value) -> Value:
-            mixed = code.op("mul", code.op("xor", before, word), _GOLDEN)
-            return code.op("xor", mixed, code.op("lshr", mixed, 32))
-
-        if words <= _UNROLLED:
-            found = const(_GOLDEN)
-            for i in range(words):
-                found = mix(found, self.word(8 * i))
-        else:
-            value, at = code.local(64, _GOLDEN), code.local(64)
-            again, done = code.fresh("hash"), code.fresh("hashed")
-            code.jump(again)
-            code.block(again)
-            here = code.get(at)
-            found = mix(code.get(value), self.word(here))
-            code.set(value, found)
-            following = code.add(here, 8)
-            code.set(at, following)
-            code.branch(code.icmp("ult", following, 8 * words), again, done)
-            code.block(done)
-        tag = code.op("or", code.op("and", found, const(~DYNAMIC_STATE)), DYNAMIC_LIVE)
-        high = code.op("mul", code.op("lshr", found, 32), self.layout.buckets)
-        return tag, code.op("lshr", high, 32)
-
-    def compare(self, entry: Value, equal: str, unequal: str) -> None:
-        """Go on where the entry's key says."""
-        code, words = self.code, self.layout.key_words
-        if words <= _UNROLLED:
-            for i in range(words):
-                same = code.icmp("eq", code.load(64, code.add(entry, 8 * i)), self.word(8 * i))
-                going = equal if i == words - 1 else code.fresh("same")
-                code.branch(same, going, unequal)
-                if going != equal:
-                    code.block(going)
-            return
-        at = code.local(64)
-        code.set(at, const(0))
-        again, same_label = code.fresh("compare"), code.fresh("same")
-        code.jump(again)
-        code.block(again)
-        here = code.get(at)
-        theirs = code.load(64, code.op("add", entry, here))
-        following = code.add(here, 8)
-        code.set(at, following)
-        code.branch(code.icmp("eq", theirs, self.word(here)), same_label, unequal)
-        code.block(same_label)
-        code.branch(code.icmp("ult", following, 8 * words), again, equal)
-
-    def walk(
-        self,
-        first: Value,
-        each: Callable[[Value, Value | int, Value, str], None],
-        behind: Callable[[Value, str], None],
-        end: str,
-    ) -> None:
-        """Loop over the tags of a key's buckets, then go to `end`.
-
-        each(line, offset, tag, next) ends the block for one tag; behind(line, further) ends the
-        one behind a bucket's last tag.
-        """
-        code = self.code
-        bucket, step = code.local(64), code.local(64)
-        line_label, further_label = code.fresh("line"), code.fresh("further")
-        code.set(bucket, first)
-        code.set(step, const(0))
-        code.jump(line_label)
-        code.block(line_label)
-        line = self.line(code.get(bucket))
-        if self.layout.key_words <= _UNROLLED:
-            for at in range(8, DYNAMIC_LINE, 8):
-                following = code.fresh("next")
-                each(line, at, code.load_atomic(code.add(line, at)), following)
-                code.block(following)
-        else:
-            self._tags(line, each)
-        behind(line, further_label)
-        code.block(further_label)
-        done = code.add(code.get(step), 1)
-        code.set(step, done)
-        beyond = code.add(code.get(bucket), 1)
-        last = code.icmp("eq", beyond, self.layout.buckets)
-        code.set(bucket, code.select(last, const(0), beyond))
-        code.branch(code.icmp("ult", done, self.steps), line_label, end)
-
-    def _tags(self, line: Value, each: Callable[[Value, Value | int, Value, str], None]) -> None:
-        """Loop over the tags of a bucket: with long keys the code of each is too much to repeat."""
-        code = self.code
-        at = code.local(64)
-        tag_label, next_label, end = (code.fresh(n) for n in ("tag", "next", "behind"))
-        code.set(at, const(8))
-        code.jump(tag_label)
-        code.block(tag_label)
-        here = code.get(at)
-        each(line, here, code.load_atomic(code.op("add", line, here)), next_label)
-        code.block(next_label)
-        following = code.add(code.get(at), 8)
-        code.set(at, following)
-        code.branch(code.icmp("ult", following, DYNAMIC_LINE), tag_label, end)
-        code.block(end)
-
-    def place(self, line: Value, at: Value | int) -> Value:
-        """Address of the tag that is `at` bytes into the line."""
-        code = self.code
-        return code.add(line, at) if isinstance(at, int) else code.op("add", line, at)
-
-    def search(self, tag: Value, first: Value, missing: str) -> tuple[Value, Value]:
-        """(address of the tag, of the entry) with the key; else control goes to `missing`."""
-        code = self.code
-        found = code.fresh("found")
-        places, entries = code.local(64), code.local(64)
-
-        def each(line: Value, at: Value | int, there: Value, following: str) -> None:
-            same = code.fresh("match")
-            code.branch(code.icmp("eq", there, tag), same, following)
-            code.block(same)
-            code.fence("acquire")
-            entry = self.entry(line, at)
-            code.set(places, self.place(line, at))
-            code.set(entries, entry)
-            self.compare(entry, found, following)
-
-        def behind(line: Value, further: str) -> None:
-            passed = code.op("and", code.load_atomic(line), DYNAMIC_PASSED)
-            code.branch(code.icmp("eq", passed, 0), missing, further, likely=True)
-
-        self.walk(first, each, behind, missing)
-        code.block(found)
-        return code.get(places), code.get(entries)
-
-
 def _write_find(layout: DynamicLayout, unit: Unit, name: str) -> Function:
     """find(key) -> address of the entry, or 0."""
     code = unit.function(name, 1)
-    table = _Table(unit, layout, code)
+    table = Table(unit, layout, code)
     _, entry = table.search(*table.hash(), "missing")
     code.ret(entry)
     code.block("missing")
@@ -263,7 +91,7 @@ def _write_find(layout: DynamicLayout, unit: Unit, name: str) -> Function:
 def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> Function:
     """remove(key)."""
     code = unit.function(name, 1, 0)
-    table = _Table(unit, layout, code)
+    table = Table(unit, layout, code)
     tag, first = table.hash()
     place, _ = table.search(tag, first, "missing")
     if layout.shared:
@@ -280,7 +108,7 @@ def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> Function:
 def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> Function:
     """obtain(key, address of the state page) -> address of the entry, or 0."""
     code = unit.function(name, 2)
-    table = _Table(unit, layout, code)
+    table = Table(unit, layout, code)
     tag, first = table.hash()
     _, entry = table.search(tag, first, "absent")
     code.ret(entry)
@@ -295,9 +123,9 @@ def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> Function:
         code.block("still_absent")
     seen = code.local(64)
     place, entry = _claim(table, tag, first, seen)
-    for i in range(layout.key_words) if layout.key_words <= _UNROLLED else ():
+    for i in range(layout.key_words) if layout.key_words <= UNROLLED else ():
         code.store(table.word(8 * i), code.add(entry, 8 * i))
-    if layout.key_words > _UNROLLED:
+    if layout.key_words > UNROLLED:
         _copy_words(table, entry)
     _clear_value(table, entry)
     code.store_atomic(tag, place, "release")
@@ -322,7 +150,7 @@ def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> Function:
     return code
 
 
-def _clear_value(table: _Table, entry: Value) -> None:
+def _clear_value(table: Table, entry: Value) -> None:
     """The first word of a new entry's value is 0, and all of a structure: its members may be
     stored one by one."""
     code, field = table.code, table.layout.value
@@ -342,7 +170,7 @@ def _clear_value(table: _Table, entry: Value) -> None:
     code.block("cleared")
 
 
-def _claim(table: _Table, tag: Value, first: Value, seen: Local) -> tuple[Value, Value]:
+def _claim(table: Table, tag: Value, first: Value, seen: Local) -> tuple[Value, Value]:
     """(address of the tag, of the entry) of a free entry that is ours now, its tag BUSY; else
     control goes to `full`.  seen: a bit for each state of the tags looked at."""
     code = table.code
@@ -397,7 +225,7 @@ def _unlock(code: Function, home: Value) -> None:
     code.change_atomic("and", home, const(~DYNAMIC_LOCKED))
 
 
-def _copy_words(table: _Table, entry: Value) -> None:
+def _copy_words(table: Table, entry: Value) -> None:
     """The key into an entry."""
     code = table.code
     at = code.local(64)

@@ -27,93 +27,101 @@ INET_ROOM = 48  # INET6_ADDRSTRLEN is 46
 _PLAIN, _SLASH, _SLASH_DOT, _SLASH_DOTS = range(4)
 
 
-def cleanpath(unit: Unit, name: str) -> Function:
-    """cleanpath(dst, size, string, bound): without "//", "/./" and "dir/../"; symbolic links
-    are not looked at.  Stops 5 bytes before the end of dst."""
-    code = unit.function(name, 4, 0)
-    dst, size, string, bound = code.params
-    source, at, state, byte = code.local(64), code.local(64), code.local(64), code.local(64, 1)
-    limit = code.op("sub", size, const(5))
+class _Cleaner:
+    """The loop of cleanpath(): a state for what was seen last and is held back."""
 
-    def becomes(new: int) -> Callable[[], None]:
-        return lambda: code.set(state, const(new))
+    def __init__(self, code: Function, dst: Value, string: Value, bound: Value) -> None:
+        self.code, self.dst, self.string, self.bound = code, dst, string, bound
+        self.source, self.at, self.state = code.local(64), code.local(64), code.local(64)
+        self.byte = code.local(64, 1)
 
-    def keep(dots: int) -> None:
+    def becomes(self, new: int) -> Callable[[], None]:
+        return lambda: self.code.set(self.state, const(new))
+
+    def keep(self, dots: int) -> None:
         """What was held back, and this byte, are part of the path."""
         for held in (SLASH, *[DOT] * dots):
-            put(code, at, const(held), dst)
-        put(code, at, code.get(byte), dst)
-        code.set(state, const(_PLAIN))
+            put(self.code, self.at, const(held), self.dst)
+        put(self.code, self.at, self.code.get(self.byte), self.dst)
+        self.code.set(self.state, const(_PLAIN))
 
-    def up() -> None:
+    def up(self) -> None:
         """Back to the slash before the last component, which is overwritten."""
+        code, at = self.code, self.at
         going = code.local(64, 1)
         code.set(going, const(1))
 
         def back() -> None:
             step(code, at, -1)
-            found = code.icmp("eq", byte_of(code, dst, code.get(at)), SLASH)
+            found = code.icmp("eq", byte_of(code, self.dst, code.get(at)), SLASH)
             code.set(going, code.select(found, const(0), const(1)))
 
-        loop(
-            code,
-            lambda: both(
-                code, code.icmp("ne", code.get(at), 0), code.icmp("ne", code.get(going), 0)
-            ),
-            back,
-        )
-        code.set(state, const(_SLASH))
+        def more() -> Value:
+            inside, looking = code.icmp("ne", code.get(at), 0), code.icmp("ne", code.get(going), 0)
+            return both(code, inside, looking)
 
-        def end() -> None:
-            step(code, at)
+        loop(code, more, back)
+        code.set(self.state, const(_SLASH))
+        when(code, self.is_byte(0), lambda: step(code, at))
 
-        when(code, code.icmp("eq", code.get(byte), 0), end)
+    def is_byte(self, value: int) -> Value:
+        return self.code.icmp("eq", self.code.get(self.byte), value)
 
-    def is_byte(value: int) -> Value:
-        return code.icmp("eq", code.get(byte), value)
+    def is_state(self, value: int) -> Value:
+        return self.code.icmp("eq", self.code.get(self.state), value)
 
-    def after_slash() -> None:
+    def after_slash(self) -> None:
+        self._slash_dot_or(_SLASH_DOT, lambda: self.keep(0))
+
+    def after_dot(self) -> None:
+        self._slash_dot_or(_SLASH_DOTS, lambda: self.keep(1))
+
+    def _slash_dot_or(self, dot: int, other: Callable[[], None]) -> None:
+        """What comes next where a component begins; dot: the state behind a dot."""
         when(
-            code, is_byte(SLASH), becomes(_SLASH),
-            lambda: when(code, is_byte(DOT), becomes(_SLASH_DOT), lambda: keep(0)),
+            self.code, self.is_byte(SLASH), self.becomes(_SLASH),
+            lambda: when(self.code, self.is_byte(DOT), self.becomes(dot), other),
         )  # fmt: skip
 
-    def after_dot() -> None:
+    def after_dots(self) -> None:
+        ends = either(self.code, self.is_byte(SLASH), self.is_byte(0))
+        when(self.code, ends, self.up, lambda: self.keep(2))
+
+    def plain(self) -> None:
+        code = self.code
         when(
-            code, is_byte(SLASH), becomes(_SLASH),
-            lambda: when(code, is_byte(DOT), becomes(_SLASH_DOTS), lambda: keep(1)),
+            code, self.is_byte(SLASH), self.becomes(_SLASH),
+            lambda: put(code, self.at, code.get(self.byte), self.dst),
         )  # fmt: skip
 
-    def after_dots() -> None:
-        ends = either(code, is_byte(SLASH), is_byte(0))
-        when(code, ends, up, lambda: keep(2))
-
-    def plain() -> None:
+    def one(self) -> None:
+        """The next byte."""
+        code = self.code
+        code.set(self.byte, byte_in(code, self.string, code.get(self.source), self.bound))
+        step(code, self.source)
         when(
-            code, is_byte(SLASH), becomes(_SLASH),
-            lambda: put(code, at, code.get(byte), dst),
-        )  # fmt: skip
-
-    def is_state(value: int) -> Value:
-        return code.icmp("eq", code.get(state), value)
-
-    def one() -> None:
-        code.set(byte, byte_in(code, string, code.get(source), bound))
-        step(code, source)
-        when(
-            code, is_state(_PLAIN), plain,
+            code, self.is_state(_PLAIN), self.plain,
             lambda: when(
-                code, is_state(_SLASH), after_slash,
-                lambda: when(code, is_state(_SLASH_DOT), after_dot, after_dots),
+                code, self.is_state(_SLASH), self.after_slash,
+                lambda: when(code, self.is_state(_SLASH_DOT), self.after_dot, self.after_dots),
             ),
         )  # fmt: skip
+
+
+def cleanpath(unit: Unit, name: str) -> Function:
+    """cleanpath(dst, size, string, bound): without "//", "/./" and "dir/../"; symbolic links
+    are not looked at.  Stops 5 bytes before the end of dst."""
+    code = unit.function(name, 4, 0)
+    dst, size, string, bound = code.params
+    limit = code.op("sub", size, const(5))
+    path = _Cleaner(code, dst, string, bound)
 
     def more() -> Value:
-        room = code.icmp("slt", code.get(at), limit)
-        return both(code, code.icmp("ne", code.get(byte), 0), room)
+        room = code.icmp("slt", code.get(path.at), limit)
+        return both(code, code.icmp("ne", code.get(path.byte), 0), room)
 
-    loop(code, more, one)
-    put(code, at, const(0), dst)
+    loop(code, more, path.one)
+    put(code, path.at, const(0), dst)
     code.ret()
     return code
 
