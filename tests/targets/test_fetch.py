@@ -111,6 +111,7 @@ class Machine:
         for path, data in files.items():
             (work / path).parent.mkdir(parents=True, exist_ok=True)
             (work / path).write_bytes(data)
+            (work / path).chmod(0o666)
         sums = subprocess.run(
             ["md5sum", *files], cwd=work, capture_output=True, text=True, check=True
         ).stdout
@@ -252,6 +253,8 @@ def test_only_what_is_needed_is_kept(machine: Machine) -> None:
         f"usr/lib/debug/boot/vmlinux-{release}",
         "manifest.json",
     }
+    # Writable by nobody else, as the package says it or not.
+    assert (folder / "bin/busybox").stat().st_mode & 0o7777 == 0o644
     assert files_below(cache_folder()) - {
         f"kernels/amd64/{release}/{name}" for name in files_below(folder)
     } == {"fetching/amd64.lock"}
