@@ -31,6 +31,20 @@ if _found:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: minutes long; make test-all runs it, make test not")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce(config))
+
+
+class FailuresAtOnce:
+    """Says what failed when it fails: a run that is cut short prints no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.write_line(f"\n{report.nodeid}: {report.when} failed\n{report.longrepr}")
 
 
 @pytest.fixture(scope="session")
