@@ -1,8 +1,4 @@
-"""Fetching the kernel: real .deb files, made here, behind an apt-get made here.
-
-The stand-in for apt-get serves a folder of packages as apt does as far as kinst can see:
-`update`, `pkgnames`, `--print-uris download` and `download`; what it was called with is kept.
-"""
+"""Fetching the kernel: real .deb files, made here, behind an apt-get made here (fake_apt.py)."""
 
 from __future__ import annotations
 
@@ -12,10 +8,10 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fake_apt import APT_CACHE, APT_CONFIG, APT_GET, Machine
 
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
@@ -61,91 +57,6 @@ Signed-By:
  mQINBFit
  -----END PGP PUBLIC KEY BLOCK-----
 """
-
-APT_GET = """\
-#!/bin/sh
-echo "$0 $*" >>"$FAKE_APT/calls"
-verb= names=
-for word; do
-    case "$word" in
-    -*) ;;
-    update | download) verb=$word ;;
-    *) names="$names $word" ;;
-    esac
-done
-[ -e "$FAKE_APT/broken" ] && { cat "$FAKE_APT/broken" >&2; exit 100; }
-[ "$verb" = update ] && exit 0
-for name in $names; do
-    file=$(echo "$FAKE_APT/packages/$name"_*.deb)
-    case "$*" in
-    *--print-uris*)
-        echo "'file:$file' $(basename "$file") $(stat -c %s "$file") SHA256:0" ;;
-    *) cp "$file" . ;;
-    esac
-done
-"""
-
-APT_CACHE = """\
-#!/bin/sh
-echo "$0 $*" >>"$FAKE_APT/calls"
-ls "$FAKE_APT/packages" | sed 's/_.*//'
-"""
-
-APT_CONFIG = """\
-#!/bin/sh
-echo "LIST='$FAKE_APT/etc/sources.list'"
-echo "PARTS='$FAKE_APT/etc/sources.list.d/'"
-"""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The stand-in: a folder of packages, and what was asked of it."""
-
-    folder: Path
-
-    def add(self, name: str, files: dict[str, bytes], version: str = "1") -> Path:
-        """A real .deb with these files and their md5sums."""
-        work = self.folder / "work"
-        shutil.rmtree(work, ignore_errors=True)
-        for path, data in files.items():
-            (work / path).parent.mkdir(parents=True, exist_ok=True)
-            (work / path).write_bytes(data)
-            (work / path).chmod(0o666)
-        sums = subprocess.run(
-            ["md5sum", *files], cwd=work, capture_output=True, text=True, check=True
-        ).stdout
-        (work / "DEBIAN").mkdir()
-        (work / "DEBIAN/control").write_text(
-            f"Package: {name}\nVersion: {version}\nArchitecture: amd64\n"
-            "Maintainer: nobody <nobody@example.org>\nDescription: for a test\n"
-        )
-        (work / "DEBIAN/md5sums").write_text(sums)
-        file = self.folder / f"packages/{name}_{version}_amd64.deb"
-        build = ["dpkg-deb", "-Znone", "--root-owner-group", "--build", str(work), str(file)]
-        subprocess.run(build, capture_output=True, check=True)
-        return file
-
-    def add_kernel(self, number: int, debug: bool = True) -> str:
-        release = f"6.1.0-{number}-cloud-amd64"
-        kernel = {
-            f"boot/vmlinuz-{release}": b"kernel %d" % number,
-            f"boot/config-{release}": b"CONFIG_SMP=y\n",
-            f"boot/System.map-{release}": b"not needed",
-            f"lib/modules/{release}/kernel/fs/x.ko": b"module",
-        }
-        self.add(f"linux-image-{release}", kernel)
-        if debug:
-            vmlinux = {
-                f"usr/lib/debug/boot/vmlinux-{release}": b"debug %d " % number + bytes(3 << 20),
-                f"usr/lib/debug/lib/modules/{release}/x.ko": b"not needed",
-            }
-            self.add(f"linux-image-{release}-dbg", vmlinux)
-        return release
-
-    def calls(self, verb: str) -> list[str]:
-        log = self.folder / "calls"
-        return [c for c in log.read_text().splitlines() if verb in c] if log.exists() else []
 
 
 @pytest.fixture
