@@ -132,6 +132,32 @@ def test_what_is_said_of_the_copies() -> None:
     )
 
 
+def test_what_is_said_of_copies_that_are_moved_shared_or_lost() -> None:
+    """Two that begin at the same instruction and go on in f.cold, and one that is nowhere."""
+    kernel = FakeKernel(
+        [
+            ("f", 0x1000, ["90", "90", "0f84 >0x5000/32", "90", "c3"]),
+            ("f.cold", 0x5000, ["90", "e9 >0x1008/32"]),
+        ]
+    )
+    parts = (0x1001, 0x1008), (0x5000, 0x5001)
+    index = FakeIndex(
+        [
+            copy_of("moved", 0x1001, *parts),
+            copy_of("moved", 0x1001, *parts),
+            copy_of("moved", 0x9000, (0x9000, 0x9002)),
+            copy_of("whole", 0x1001, (0x1001, 0x1008)),
+        ],
+        {},
+    )
+    program = parse_text("kinst::moved:entry, kinst::whole:entry", "t.d")
+    assert expand(program, Sources(kernel, index, 0)).notes == (
+        "kinst::moved:entry: 3 inlined copies: 1 sharing another's entry,"
+        " 1 split into .cold parts, 1 outside of every function or rewritten, left out",
+        "kinst::whole:entry: 1 inlined copies",
+    )
+
+
 def test_a_slide_moves_everything() -> None:
     moved = FakeKernel([("cam_iosched_get_trim", 0x3100, ["90"] * 20 + ["c3"])])
     program = parse_text("kinst::has_more_trim:entry", "t.d")
