@@ -8,27 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
 from kinst.dlang.unparse import unparse
+from kinst.image.cfi import open_cfi
 from kinst.image.debuglink import find_debug, mismatch
 from kinst.image.dwarf import Index, open_index
 from kinst.image.dwarf_file import DebugFile, open_file
 from kinst.image.elf import Elf
+from kinst.image.orc import open_orc
 from kinst.image.placed import open_placed
 from kinst.image.tables import KernelTables
+from kinst.image.type_files import FileTypes, Places
 from kinst.session_kernel import RunningKernel
 from kinst.session_lines import SourceLines
+from kinst.session_locals import FrameAddress, ImageLocals, expand_all
 from kinst.session_program import Compiled, compile_request, with_programs
 from kinst.session_report import Report
 from kinst.session_request import Request
 from kinst.session_target import isa_of_file
 from kinst.sugar.expand import Sources, expand, has_sugar
 from kinst.sugar.lines import expand_lines, has_lines
+from kinst.sugar.locals import has_locals
 from kinst.targets.linux_functions import FunctionTable
 
 
@@ -106,22 +112,52 @@ def show_in_file(request: Request, report: Report) -> int:
     """Print the program as it is in the file: the exit status.  Raises KinstError."""
     path = of_file(request)
     isa = isa_of_file(path)
-    compiled = compile_request(request, isa, target_pid=0)
-    if has_sugar(compiled.tree) or has_lines(compiled.tree):
-        compiled = _expanded(request, compiled, path, isa, report)
+
+    def progress(part: float) -> None:
+        report.progress("indexing debug information", part)
+
+    @cache
+    def debug() -> DebugFile:
+        return _debug_of(request, open_file(path), report)
+
+    types = FileTypes(Places(lambda: debug().path, dict, cache_folder(), progress))
+    compiled = compile_request(request, isa, target_pid=0, types=types)
+    if has_sugar(compiled.tree) or has_lines(compiled.tree) or has_locals(compiled.tree):
+        image = FileImage(open_placed(path))
+        kernel = RunningKernel(image, image, isa)
+        compiled = _expanded(request, compiled, kernel, debug(), report)
+        if has_locals(compiled.tree):
+            frames = _frames(debug().path, isa)
+            known = ImageLocals(kernel, frames, 0, types, lambda module: None)
+            compiled = expand_all(request, compiled, known, isa, report)
     report.write(unparse(compiled.tree) + "\n")
     return 0
 
 
+def _frames(path: Path, isa: Isa) -> FrameAddress:
+    """Where the canonical frame is: by ORC, else by call frame information."""
+    elf = open_placed(str(path))
+    orc, cfi = open_orc(elf), open_cfi(elf)
+    names = isa.dwarf_registers
+
+    def frame_address(address: int) -> tuple[str, int] | None:
+        if orc is not None:
+            known = orc.rule(address)
+            return None if known is None else (known.register, known.offset)
+        rule = cfi.rule(address) if cfi is not None else None
+        if rule is None or rule.register >= len(names) or not names[rule.register]:
+            return None
+        return names[rule.register], rule.offset
+
+    return frame_address
+
+
 def _expanded(
-    request: Request, compiled: Compiled, path: str, isa: Isa, report: Report
+    request: Request, compiled: Compiled, kernel: RunningKernel, debug: DebugFile, report: Report
 ) -> Compiled:
     def progress(part: float) -> None:
         report.progress("indexing debug information", part)
 
-    image = FileImage(open_placed(path))
-    kernel = RunningKernel(image, image, isa)
-    debug = _debug_of(request, open_file(path), report)
     lines = SourceLines(debug.path, 0, kernel, report)
     index: Index = open_index(debug, cache_folder(), progress)
     zero = request.zero or compiled.options.zdefs
@@ -134,4 +170,4 @@ def _expanded(
         notes += one.notes
     for note in dict.fromkeys(notes):
         report.detail(f"kinst: {note}")
-    return with_programs(request, tuple(programs), isa)
+    return with_programs(request, tuple(programs), kernel.isa, compiled.types)

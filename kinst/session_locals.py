@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 from kinst.core.errors import KinstError
+from kinst.core.isa import Isa
 from kinst.core.kernel import Kernel
 from kinst.core.locals import Local
 from kinst.core.probe import ProbePattern
-from kinst.core.target import Personality
 from kinst.core.types import KERNEL, TypeSource, as_named
 from kinst.image.dwarf_expressions import NotHereError
 from kinst.image.dwarf_locals import DwarfLocals, Frame
@@ -28,14 +28,27 @@ MASK = (1 << 64) - 1
 FAR = 400  # instructions that are looked at for one where a variable lives
 
 
-class _Locals:
-    """The variables of one running kernel."""
+FrameAddress = Callable[[int], tuple[str, int] | None]
+
+
+class ImageLocals:
+    """The variables of the functions of a kernel, or of a file.
+
+    frame_address: (register's D name, offset) of the canonical frame address at an instruction,
+    None where it is not known.  slide: from the file's addresses to those of the kernel proper.
+    """
 
     def __init__(
-        self, kernel: Kernel, personality: Personality, types: FileTypes, modules: ModuleFiles
+        self,
+        kernel: Kernel,
+        frame_address: FrameAddress,
+        slide: int,
+        types: FileTypes,
+        modules: ModuleFiles,
     ) -> None:
         self._kernel = kernel
-        self._personality = personality
+        self._frame_address = frame_address
+        self._slide = slide
         self._types = types
         self._modules = cache(modules)
         self._registers = kernel.isa.dwarf_registers
@@ -75,11 +88,12 @@ class _Locals:
         function = self._kernel.at(address)
         if function is None:
             raise KinstError(f"{address:#x} is in no function")
-        linked, place = self._linked(function.module, address)
-        found = self._types.locals(function.module, self._registers)
+        module = function.module or KERNEL
+        linked, place = self._linked(module, address)
+        found = self._types.locals(module, self._registers)
         if found is None:
-            raise KinstError(f"{function.module} has no debug information: no local variables")
-        rule = self._personality.frame_address(address)
+            raise KinstError(f"{module} has no debug information: no local variables")
+        rule = self._frame_address(address)
         cfa = None if rule is None else f"(regs[{rule[0]}] + {rule[1]})"
         first = self._kernel.parts(function)[0].address == address
         return found, Frame(linked, first, cfa, place), function.name
@@ -88,7 +102,7 @@ class _Locals:
         """An address as a file's index has it, and where the file's addresses are as running."""
         image = self._types.with_dwarf(module)
         if module == KERNEL:
-            slide = self._personality.facts.slide
+            slide = self._slide
             return address - slide & MASK, partial(_placed, image, lambda at: at + slide & MASK)
         files = self._modules(module)
         if files is None:
@@ -149,14 +163,23 @@ def with_locals(
         raise KinstError("local variables can be read only in a kernel")
     if not isinstance(compiled.types, FileTypes):
         raise KinstError("local variables need debug information")
-    known = _Locals(
-        traced.kernel, traced.personality, compiled.types, module_files(traced, files, report)
-    )
+    known = ImageLocals(
+        traced.kernel, traced.personality.frame_address, traced.personality.facts.slide,
+        compiled.types, module_files(traced, files, report),
+    )  # fmt: skip
+    made = expand_all(request, compiled, known, traced.isa, report)
+    report.stage("local variables")
+    return made
+
+
+def expand_all(
+    request: Request, compiled: Compiled, known: ImageLocals, isa: Isa, report: Report
+) -> Compiled:
+    """The request with what kinst.sugar.locals makes of its programs.  Raises DError."""
     programs = []
     for program in compiled.programs:
         one = expand_locals(program, known.places, known.find, known.nearest)
         programs.append(one.program)
         for note in one.notes:
             report.say(f"kinst: {note}")
-    report.stage("local variables")
-    return with_programs(request, tuple(programs), traced.isa, compiled.types)
+    return with_programs(request, tuple(programs), isa, compiled.types)

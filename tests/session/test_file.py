@@ -283,3 +283,39 @@ def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     words = ["-d", "-e", "--kernel", str(whole), "--debug", str(other), "-n", program]
     assert main(words) == 1
     assert "build-id" in capsys.readouterr().err
+
+
+LOCALS = """
+int sink;
+int __attribute__((noinline)) work(int n, char *text)
+{
+    int total = 123;
+    total += n;
+    sink = total + text[0];
+    return total;
+}
+int main(int c, char **v) { return work(c, v[0]); }
+"""
+
+
+def test_local_variables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without optimisation they are in the frame, where the instruction that sets one says; a
+    function's parameters are in the registers of the calling convention at its first one."""
+    source = tmp_path / "locals.c"
+    source.write_text(LOCALS)
+    linked, part = tmp_path / "linked", tmp_path / "part.o"
+    plain = ["gcc", "-g", "-fno-asynchronous-unwind-tables", str(source)]
+    subprocess.run([*plain, "-O0", "-o", linked], check=True)
+    subprocess.run([*plain, "-O2", "-c", "-o", part], check=True)
+    code = disassembly(linked, "--disassemble=work")
+    (first,) = re.findall(r"^0*([0-9a-f]+) <work>:", code, re.M)
+    (at, distance) = re.findall(r"([0-9a-f]+):\s+movl +\$0x7b,(-0x[0-9a-f]+)\(%rbp\)", code)[0]
+    offset = int(at, 16) - int(first, 16)
+    out = shown(capsys, linked, f"kinst::work:{offset} {{ trace(locals->total); }}")
+    (base, frame, place) = re.findall(r"\*\(int \*\)\(regs\[(\w+)\] \+ (\d+) - (\d+)\)", out)[0]
+    assert (base, int(frame) - int(place)) == ("R_RBP", int(distance, 16))
+    out = shown(capsys, part, "kinst::work:0 { trace(locals->n); trace(locals->text); }")
+    assert "trace((int)regs[R_RDI]);" in out and "trace((char *)regs[R_RSI]);" in out
+    program = "kinst::work:0 { trace(locals->nosuch); }"
+    assert main(["-d", "-e", "--debug", str(part), "-n", program]) == 1
+    assert "has no local variable nosuch" in capsys.readouterr().err
