@@ -16,10 +16,19 @@ from isa_guest import Guest
 pytestmark = pytest.mark.vm
 
 READS = 100_000
+MANY = 1_000_000
 NAMES = Path(__file__).with_name("functions.txt")
 
 
-@pytest.mark.parametrize("way, count", [("auto", READS), ("trap", READS), ("stop", 50)])
+@pytest.mark.parametrize(
+    "way, count",
+    [
+        ("auto", READS), ("trap", READS), ("stop", 50),
+        pytest.param("auto", MANY, marks=pytest.mark.slow),
+        pytest.param("trap", MANY, marks=pytest.mark.slow),
+        pytest.param("stop", 1000, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_reads_are_counted_exactly(guest: Guest, way: str, count: int) -> None:
     """At the entry of two functions that each read(2) goes through once, by its own process; the
     clause also adds up the third argument, which is 1."""
