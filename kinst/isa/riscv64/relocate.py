@@ -16,6 +16,11 @@ trap that came here has overwritten anyway.  Interrupts are off from the reading
 sret, so that no other trap comes between; two registers are saved below the stack pointer, where
 the ABI has nothing (RISC-V psABI, "Integer Calling Convention").  The paper's second breakpoint
 would do the same by the kernel's trap handler, at thirty times the cost.
+
+**The short way back.**  Every instruction that touches a control and status register costs, on
+emulators most of all.  After a probe's work interrupts are off anyway; an instruction that cannot
+fault and does not see sstatus may as well run so.  Then sepc and sstatus are set before it, while
+registers are still free, and sret alone is behind it (return_to, quietly).
 """
 
 from __future__ import annotations
@@ -30,7 +35,9 @@ from kinst.isa.riscv64.refuse import refusal
 _SAVED = (e.T0, e.T1)
 _ROOM = 16
 _KEEP = ~(e.SIE | e.SPIE)
-_TARGET = "the branch's target"
+_TARGET, _GOAL = "the branch's target", "where it goes on"
+_ARITHMETIC = (0x13, 0x1B, 0x33, 0x37, 0x3B)  # opcodes: OP-IMM, OP-IMM-32, OP, LUI, OP-32
+_INTEGER_MEMORY = (0x03, 0x23)  # LOAD, STORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,79 @@ def _move(code: bytes, parsed: p.Parsed, address: int, to: int) -> Moved:
     return Moved(code, True, False, 0)
 
 
+def quiet_goal(code: bytes, address: int) -> int | None:
+    """Where control goes from an instruction that can run with interrupts off and the state for
+    sret set, when it is no branch that is taken; None when it is another kind.
+
+    Those are arithmetic, what is relative to the stack pointer, as the trampoline itself uses
+    the stack, and direct jumps and branches.
+    """
+    parsed = p.parse(code)
+    if parsed is None or refusal(parsed):
+        return None
+    if parsed.kind == p.JAL:
+        return address + parsed.imm
+    quiet = parsed.kind in (p.AUIPC, p.BRANCH) or (parsed.kind == p.COPY and _plain(parsed))
+    return address + parsed.size if quiet else None
+
+
+def _plain(parsed: p.Parsed) -> bool:
+    """Arithmetic, or a load or store at the stack pointer or above it."""
+    if parsed.size == 4:
+        above = parsed.rs1 == e.SP and not parsed.word >> 31
+        opcode = parsed.word & 0x7F
+        return opcode in _ARITHMETIC or (opcode in _INTEGER_MEMORY and above)
+    quadrant, funct3 = parsed.word & 3, parsed.word >> 13
+    # c.addi4spn; c.addi to c.and; c.slli, c.mv, c.add and what has sp as its base.
+    return (quadrant, funct3) == (0, 0) or quadrant == 1 or (quadrant == 2 and funct3 not in (1, 5))
+
+
+def quietly(code: bytes, address: int, to: int) -> Relocated | Refused:
+    """Code at `to` with the effect of an instruction that has a quiet_goal, where return_to has
+    been run for that goal."""
+    parsed = p.parse(code)
+    assert parsed is not None
+    try:
+        if parsed.kind == p.JAL:
+            link = e.load_address(parsed.rd, to, address + parsed.size) if parsed.rd else b""
+            return Relocated(link + e.SRET)
+        if parsed.kind == p.BRANCH:
+            hop = e.branch(parsed.funct3, parsed.rs1, parsed.rs2, 4 + len(e.SRET))
+            there = to + len(hop) + len(e.SRET)
+            return Relocated(hop + e.SRET + _go_to(there, address + parsed.imm))
+        moved = _move(code, parsed, address, to)
+    except e.OutOfReach as far:
+        return Refused(far.what)
+    return Relocated(moved.code + e.SRET, moved.original_at)
+
+
+def return_to(at: int, goal: int) -> bytes:
+    """Code at `at`: sepc = goal, and sstatus so that sret goes there, of t0, which is sstatus with
+    interrupts as they are to be again.  They are off already.  Spoils t0 and t1."""
+    code = _set_status(e.T1, e.T0)
+    return code + e.load_address(e.T0, at + len(code), goal, _GOAL) + e.csr_write(e.SEPC, e.T0)
+
+
+def _go_to(at: int, target: int) -> bytes:
+    """sret to another place than return_to has said."""
+    code = e.addi(e.SP, e.SP, -_ROOM) + e.c_sdsp(e.T0, 0)
+    code += e.load_address(e.T0, at + len(code), target, _TARGET) + e.csr_write(e.SEPC, e.T0)
+    return code + e.c_ldsp(e.T0, 0) + e.addi(e.SP, e.SP, _ROOM) + e.SRET
+
+
+def _set_status(spare: int, status: int) -> bytes:
+    """sstatus = status, but that sret goes to supervisor mode with SIE as it is in status, and
+    interrupts are off until then."""
+    return (
+        e.andi(spare, status, e.SIE)
+        + e.slli(spare, spare, e.SPIE.bit_length() - e.SIE.bit_length())
+        + e.andi(status, status, _KEEP)
+        + e.ori(status, status, e.SPP)
+        + e.or_(status, status, spare)
+        + e.csr_write(e.SSTATUS, status)
+    )
+
+
 def load(rd: int, at: int, value: int) -> bytes:
     """rd = value, which is an address: by a distance where that reaches."""
     try:
@@ -133,17 +213,11 @@ def _save() -> bytes:
 
 
 def _return_state() -> bytes:
-    """sepc = t0, and sstatus so that sret goes there with interrupts as they are now.  Spoils
-    t0 and t1; interrupts are off from here on."""
+    """As return_to: of t0, and with interrupts as they are now.  They are off from here on."""
     return (
         e.csr_read_clear_bits(e.T1, e.SSTATUS, e.SIE)
         + e.csr_write(e.SEPC, e.T0)
-        + e.andi(e.T0, e.T1, e.SIE)
-        + e.slli(e.T0, e.T0, e.SPIE.bit_length() - e.SIE.bit_length())
-        + e.andi(e.T1, e.T1, _KEEP)
-        + e.ori(e.T1, e.T1, e.SPP)
-        + e.or_(e.T1, e.T1, e.T0)
-        + e.csr_write(e.SSTATUS, e.T1)
+        + _set_status(e.T0, e.T1)
     )
 
 

@@ -6,7 +6,8 @@ costs a hundred times what the atomic addition does.
 
 A call is in the C convention (LLVM's preserve-most convention on this ISA restores a0 over the
 result): what a C function may spoil is saved, and of the rest what the clauses read.  Interrupts
-are off from before the first call until after the last (sstatus.SIE), and then what they were.
+are off from before the first call until after the last (sstatus.SIE), and then what they were, or
+up to the way back where the instruction does not mind (relocate.py, "The short way back").
 The stack is 16-byte aligned at every instruction (RISC-V psABI).
 """
 
@@ -26,20 +27,24 @@ _ROOM = 16
 def trampoline(site: Site, to: int, bodies: Sequence[Body]) -> Relocated | Refused:
     """The trampoline at `to` for a site.  Refused: when the instruction cannot be displaced or
     something is more than 2 GB away."""
+    calls = any(isinstance(body, CallBody) for body in bodies)
+    counts = any(isinstance(body, CountBody) and body.offsets for body in bodies)
+    goal = relocate.quiet_goal(site.code, site.address) if calls or counts else None
     try:
-        work = _work(site, to, bodies)
+        work = _calls(site, to, bodies, goal) if calls else _counts(to, bodies, goal)
     except e.OutOfReach as far:
         return Refused(far.what)
-    displaced = relocate.displace(site.code, site.address, to + len(work))
+    displace = relocate.displace if goal is None else relocate.quietly
+    displaced = displace(site.code, site.address, to + len(work))
     if isinstance(displaced, Refused):
         return displaced
     at = displaced.original_at
     return Relocated(work + displaced.code, at if at < 0 else at + len(work))
 
 
-def _work(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
-    if any(isinstance(body, CallBody) for body in bodies):
-        return _calls(site, to, bodies)
+def _counts(to: int, bodies: Sequence[Body], goal: int | None) -> bytes:
+    """Bodies of which none is a call.  goal: relocate.quiet_goal, for which interrupts are off
+    and relocate.return_to has been run at the end."""
     if not any(isinstance(body, CountBody) and body.offsets for body in bodies):
         return b""
     code = e.addi(e.SP, e.SP, -_ROOM) + e.c_sdsp(e.T0, 0) + e.c_sdsp(e.T1, 8)
@@ -47,6 +52,9 @@ def _work(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
     for body in bodies:
         if isinstance(body, CountBody):
             code += _count(to + len(code), body)
+    if goal is not None:
+        code += e.csr_read_clear_bits(e.T0, e.SSTATUS, e.SIE)
+        code += relocate.return_to(to + len(code), goal)
     return code + e.c_ldsp(e.T0, 0) + e.c_ldsp(e.T1, 8) + e.addi(e.SP, e.SP, _ROOM)
 
 
@@ -59,8 +67,8 @@ def _count(at: int, body: CountBody) -> bytes:
     return code
 
 
-def _calls(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
-    """Bodies of which at least one is a call, in order, inside one frame."""
+def _calls(site: Site, to: int, bodies: Sequence[Body], goal: int | None) -> bytes:
+    """Bodies of which at least one is a call, in order, inside one frame.  goal: as in _counts."""
     slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
     code = e.addi(e.SP, e.SP, -r.FRAME_SIZE)
     code += b"".join(e.c_sdsp(register, 8 * register) for register in r.CALLER_SAVED)
@@ -74,8 +82,11 @@ def _calls(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
         else:
             code += e.addi(e.T1, e.X0, 1)
             code += _count(to + len(code), body)
-    code += e.c_ldsp(e.T0, 8 * r.STATUS_SLOT) + e.andi(e.T0, e.T0, e.SIE)
-    code += e.csr_set(e.SSTATUS, e.T0)
+    code += e.c_ldsp(e.T0, 8 * r.STATUS_SLOT)
+    if goal is None:
+        code += e.andi(e.T0, e.T0, e.SIE) + e.csr_set(e.SSTATUS, e.T0)
+    else:
+        code += relocate.return_to(to + len(code), goal)
     code += b"".join(e.c_ldsp(register, 8 * register) for register in r.CALLER_SAVED)
     return code + e.addi(e.SP, e.SP, r.FRAME_SIZE)
 
