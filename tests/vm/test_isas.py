@@ -18,6 +18,14 @@ pytestmark = pytest.mark.vm
 READS = 100_000
 MANY = 1_000_000
 NAMES = Path(__file__).with_name("functions.txt")
+# What every timer tick, wake-up and lock runs through.  Where each instruction is a trap (riscv64)
+# and the host is busy, a guest with a probe at all of them may have time for little else: they are
+# left to the slow tests.
+EVERYWHERE = re.compile(
+    r"_raw_spin_lock|update_(curr|load_avg)|task_tick_fair|__schedule|schedule|try_to_wake_up"
+    r"|ttwu_do_activate|(pick_next|put_prev|enqueue|dequeue)_task_fair|select_task_rq_fair"
+    r"|set_next_entity"
+)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +70,8 @@ def test_the_caller_of_every_instruction(guest: Guest) -> None:
 def test_every_instruction_of_many_functions(guest: Guest, tmp_path: Path) -> None:
     """Planted at once under a workload that checks its results: nothing breaks, the kernel's log
     has no new warning, and all text is put back."""
-    functions = guest.functions(NAMES.read_text().split())
+    names = [name for name in NAMES.read_text().split() if not EVERYWHERE.fullmatch(name)]
+    functions = guest.functions(names)
     assert len(functions) > 150
     script = guest_script(
         tmp_path,
