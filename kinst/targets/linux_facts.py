@@ -120,8 +120,9 @@ def clock(kernel: Kernel, btf: Btf, names: IsaNames, per_cpu_base: int) -> Clock
     codegen must multiply to 128 bits before the shift.  When the kernel keeps time by another
     clock (hpet, kvm-clock), its scheduler's conversion of the TSC is taken, moved by what
     CLOCK_MONOTONIC was ahead of it at the scheduler's last tick (struct sched_clock_data keeps
-    both): right to a tick, and then without NTP's corrections.  None when the kernel has
-    calibrated neither.
+    both): right to a tick where the scheduler distrusts the TSC, else as far off as the TSC has
+    run away from that other clock since boot; without NTP's corrections.  None when the kernel
+    has calibrated neither.
     """
     keeper = _steady_timekeeper(kernel, btf)
 

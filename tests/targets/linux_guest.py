@@ -116,7 +116,8 @@ class Guest:
             "max,la57=off", "-smp", str(cpus), "-m", str(MEGABYTES), "-object",
             f"memory-backend-file,id=mem,size={MEGABYTES}M,mem-path=/proc/self/fd/{self.fd},share=on",
             "-kernel", str(prepared.kernel), "-initrd", str(initrd), "-append",
-            f"console=ttyS0 quiet panic=-1 {append}", "-nographic", "-nodefaults", "-serial",
+            # As kinst's own guests: a busy host must not make the kernel give up the TSC.
+            f"console=ttyS0 quiet panic=-1 tsc=reliable {append}", "-nographic", "-nodefaults", "-serial",
             "stdio", "-no-reboot", "-net", "none",
         ]  # fmt: skip
         self.process = subprocess.Popen(
