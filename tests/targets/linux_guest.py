@@ -117,7 +117,8 @@ class Guest:
             f"memory-backend-file,id=mem,size={MEGABYTES}M,mem-path=/proc/self/fd/{self.fd},share=on",
             "-kernel", str(prepared.kernel), "-initrd", str(initrd), "-append",
             # As kinst's own guests: a busy host must not make the kernel give up the TSC.
-            f"console=ttyS0 quiet panic=-1 tsc=reliable {append}", "-nographic", "-nodefaults", "-serial",
+            f"console=ttyS0 quiet panic=-1 tsc=reliable {append}",
+            "-nographic", "-nodefaults", "-serial",
             "stdio", "-no-reboot", "-net", "none",
         ]  # fmt: skip
         self.process = subprocess.Popen(
