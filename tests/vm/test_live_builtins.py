@@ -155,8 +155,9 @@ def test_clocks(read_function: str, guest_program: Callable[[str], Path], way: s
     assert abs(ours[0][1] - time.time_ns()) < 600 * 10**9
     apart = [o[0] - g[0] for o, g in zip(ours, guest, strict=True)]
     spans = [a - sorted(apart)[10] for a in apart]
-    # A stopped machine's clocks stand still for kinst only to within a stop of some ms.
-    near = 20_000_000 if way != "stop" else 100_000_000
+    # A stopped machine's clocks stand still for kinst only to within a stop, of some ms and on a
+    # busy host more; the twenty moments span two seconds.
+    near = 20_000_000 if way != "stop" else 400_000_000
     assert sum(abs(span) < near for span in spans) >= 15, spans
     wall = sorted(o[1] - g[1] for o, g in zip(ours, guest, strict=True))
     assert abs(wall[10]) < 2 * 10**9, wall
