@@ -11,7 +11,7 @@ from kinst.dlang import actions_effects, builtins, speculations, tree, typed, ty
 from kinst.dlang.actions_data import STACKS, SYMBOLS, data_expression
 from kinst.dlang.aggregates import Aggregations, aggregate, parts_of
 from kinst.dlang.convert import cast, is_integer, is_scalar, is_zero, same
-from kinst.dlang.expressions import check, is_aggregation, without_void
+from kinst.dlang.expressions import check, is_aggregation, place, without_void
 from kinst.dlang.formats import Value, bind_format, parse_format
 from kinst.dlang.members import string_place
 from kinst.dlang.scope import Scope
@@ -63,7 +63,7 @@ def _trace(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.A
     if is_aggregation(argument):
         message = "trace( ) may not be applied to a dynamic expression"
         raise DError(message, argument.span, "D_TRACE_DYN", "use printa()")
-    expr = check(argument, scope)
+    expr = place(argument, scope)
     if isinstance(expr, Translation):
         message = "trace( ) may not be applied to a dynamic expression"
         raise DError(message, argument.span, "D_TRACE_DYN", "print() shows translations")
@@ -79,7 +79,7 @@ def _print(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.A
     if is_aggregation(argument):
         message = "print( ) may not be applied to a dynamic expression"
         raise DError(message, argument.span, "D_PRINT_DYN", "use printa()")
-    expr = as_structure(check(argument, scope), scope, check)
+    expr = as_structure(place(argument, scope), scope, check)
     expr = string_place(expr)
     if isinstance(expr.type, VoidType):
         message = "print( ) may not be applied to a void expression"

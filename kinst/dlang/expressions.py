@@ -10,7 +10,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kinst.core.dtypes import INT, UINT64, IntType, PointerType, StringType, StructType, VoidType
+from kinst.core.dtypes import (
+    INT,
+    UINT64,
+    ArrayType,
+    IntType,
+    PointerType,
+    StringType,
+    StructType,
+    VoidType,
+)
 from kinst.core.errors import DError, Span
 from kinst.dlang import (
     arguments,
@@ -49,6 +58,24 @@ _SIZE_T = typedef("size_t")
 def check(node: tree.Expr, scope: Scope) -> typed.Expr:
     """The typed expression of a syntax tree.  Raises DError."""
     return _HANDLERS[type(node)](node, scope)
+
+
+def place(node: tree.Expr, scope: Scope) -> typed.Expr:
+    """check(), but an array in memory is the array and no pointer to its first element: for
+    sizeof, trace() and print()."""
+    found: typed.Expr | None = None
+    if isinstance(node, tree.Member):
+        found = _member_place(node, scope)
+    elif isinstance(node, tree.Index):
+        found = _index_place(node, scope)
+    elif isinstance(node, tree.Prefix) and node.op == "*":
+        found = _pointed(node, check(node.operand, scope))
+    elif isinstance(node, tree.Name) and "`" in node.name:
+        found = members.symbol(node.name, node.span, scope)
+    else:
+        return check(node, scope)
+    array = isinstance(found.type, ArrayType) and found.type.count
+    return found if array and not members.is_char_array(found.type) else members.value(found)
 
 
 def _integer(node: tree.Integer, scope: Scope) -> typed.Expr:
@@ -92,6 +119,10 @@ def _aggregation(node: tree.Aggregation, scope: Scope) -> typed.Expr:
 
 
 def _index(node: tree.Index, scope: Scope) -> typed.Expr:
+    return members.value(_index_place(node, scope))
+
+
+def _index_place(node: tree.Index, scope: Scope) -> typed.Expr:
     if isinstance(node.base, tree.Aggregation):
         return _aggregation(node.base, scope)
     if inlines.is_array(node.base, scope):
@@ -104,7 +135,7 @@ def _index(node: tree.Index, scope: Scope) -> typed.Expr:
     pointer, index = _base_and_index(node, scope)
     if isinstance(pointer, typed.RegisterRead):
         return pointer
-    return members.value(load(move("+", pointer, index, node.span), node.span))
+    return load(move("+", pointer, index, node.span), node.span)
 
 
 def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.Expr]:
@@ -185,13 +216,24 @@ def unknown_function(name: str, span: Span, scope: Scope) -> DError:
 
 
 def _member(node: tree.Member, scope: Scope) -> typed.Expr:
+    return members.value(_member_place(node, scope))
+
+
+def _member_place(node: tree.Member, scope: Scope) -> typed.Expr:
     place = variables.place_of(node, scope)
     if place is not None:
         return variables.read(place, scope, check)
     base = check(node.base, scope)
     if isinstance(base, Translation):
         return translators.member(node, base, scope, check)
-    return members.value(members.place_of_member(node, base, scope))
+    return members.place_of_member(node, base, scope)
+
+
+def _pointed(node: tree.Prefix, operand: typed.Expr) -> typed.Expr:
+    """*operand, as a place."""
+    if isinstance(operand, Translation) and isinstance(operand.type, PointerType):
+        return replace(operand, type=operand.type.to, span=node.span)
+    return load(members.decayed(members.string_place(operand)), node.span)
 
 
 def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
@@ -203,12 +245,10 @@ def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
     if array is not None:
         size = size_of(array.type, scope.environment.strsize) * array.length
         return _sizeof(size, node.span)
-    operand = check(node.operand, scope)
+    operand = (place if node.op == "sizeof" else check)(node.operand, scope)
     span, type_ = node.span, operand.type
     if node.op == "*":
-        if isinstance(operand, Translation) and isinstance(type_, PointerType):
-            return replace(operand, type=type_.to, span=span)
-        return members.value(load(members.decayed(members.string_place(operand)), span))
+        return members.value(_pointed(node, operand))
     if node.op == "sizeof":
         return _sizeof(members.size_of_place(operand, scope, span), span)
     if node.op == "stringof":

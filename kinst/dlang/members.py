@@ -36,6 +36,11 @@ def is_char(type_: DType) -> bool:
     return isinstance(type_, IntType) and type_.size == 1 and type_.signed
 
 
+def is_char_array(type_: DType) -> bool:
+    """Whether a type is an array that is a string."""
+    return isinstance(type_, ArrayType) and is_char(type_.of)
+
+
 def value(place: typed.Expr) -> typed.Expr:
     """What a place in memory is worth in an expression."""
     if not isinstance(place, typed.Load):
