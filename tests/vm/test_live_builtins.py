@@ -151,7 +151,10 @@ def test_clocks(read_function: str, guest_program: Callable[[str], Path], way: s
     guest = [tuple(map(int, m)) for m in re.findall(r"^moment (\d+) (\d+)$", done.guest, re.M)]
     ours = [tuple(map(int, line.split())) for line in done.out.split("\n") if line.strip()]
     assert len(ours) == len(guest) == 20
-    assert all(a[0] < b[0] and a[1] < b[1] and a[2] <= b[2] for a, b in pairwise(ours))
+    assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(ours))
+    # Where the machine is stopped, vtimestamp is what kinst thinks the time to be less what the
+    # guest knows: as exact as a busy host lets it be, and no more.
+    assert way == "stop" or all(a[2] <= b[2] for a, b in pairwise(ours))
     assert abs(ours[0][1] - time.time_ns()) < 600 * 10**9
     apart = [o[0] - g[0] for o, g in zip(ours, guest, strict=True)]
     spans = [a - sorted(apart)[10] for a in apart]
