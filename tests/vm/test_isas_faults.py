@@ -90,7 +90,7 @@ def test_thirty_thousand_instructions(
     program = ", ".join(f"kinst::{name}:" for name in names)
     done = kinst(
         f"--vm={isa}", "-v", "-n", f"{program} {{ {actions} }}",
-        "-c", "all.sh", copy=[program_for("workload", isa), script], seconds=500,
+        "-c", "all.sh", copy=[program_for("workload", isa), script], seconds=900,
     ).good()  # fmt: skip
     (matched,) = map(int, re.findall(r"matched (\d+) probes$", done.err, re.M))
     assert matched > 30_000
