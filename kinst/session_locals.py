@@ -12,8 +12,9 @@ from kinst.core.locals import Local
 from kinst.core.probe import ProbePattern
 from kinst.core.types import KERNEL, TypeSource, as_named
 from kinst.image.dwarf_expressions import NotHereError
-from kinst.image.dwarf_locals import DwarfLocals, Frame
-from kinst.image.type_files import FileTypes, ImageTypes
+from kinst.image.dwarf_frames import Frame
+from kinst.image.dwarf_locals import DwarfLocals
+from kinst.image.type_files import CallConvention, FileTypes, ImageTypes
 from kinst.providers import load_all
 from kinst.session_lines import ModuleFiles, module_files
 from kinst.session_machine import Traced
@@ -26,6 +27,16 @@ from kinst.sugar.locals import Place, expand_locals, has_locals
 MOST_NAMES = 8  # variables that a message lists
 MASK = (1 << 64) - 1
 FAR = 400  # instructions that are looked at for one where a variable lives
+
+
+def call_convention(isa: Isa) -> CallConvention | None:
+    """What a caller's values are found by; None where the ISA does not look for calls."""
+    if not isa.kept_registers:
+        return None
+    names = isa.dwarf_registers
+    own = [r.d_name for r in isa.registers if r.slot == isa.sp_slot and r.d_name in names]
+    kept = frozenset(names.index(name) for name in isa.kept_registers)
+    return CallConvention(isa.returns_of, names.index(own[0]), kept)
 
 
 FrameAddress = Callable[[int], tuple[str, int] | None]
@@ -52,6 +63,7 @@ class ImageLocals:
         self._types = types
         self._modules = cache(modules)
         self._registers = kernel.isa.dwarf_registers
+        self._calls = call_convention(kernel.isa)
         self._providers = load_all()
 
     def places(self, pattern: ProbePattern) -> Sequence[Place]:
@@ -90,7 +102,7 @@ class ImageLocals:
             raise KinstError(f"{address:#x} is in no function")
         module = function.module or KERNEL
         linked, place = self._linked(module, address)
-        found = self._types.locals(module, self._registers)
+        found = self._types.locals(module, self._registers, self._calls)
         if found is None:
             raise KinstError(f"{module} has no debug information: no local variables")
         rule = self._frame_address(address)

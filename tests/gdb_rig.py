@@ -17,6 +17,7 @@ from typing import Any
 
 from kinst.core.errors import KinstError
 from kinst.core.locals import Local
+from kinst.image.dwarf_calls import UNKNOWN
 
 SECONDS = 120.0
 
@@ -92,10 +93,17 @@ class Pair:
         return self.address, self.name, [(p.kind, p.text, p.size) for p in self.kinst.pieces]
 
     @property
+    def by_caller(self) -> bool:
+        """Whether the value is known only for callers that the debug information has: for others
+        the clause faults, and gdb, that runs the expression, has no value."""
+        return self.kinst is not None and any(UNKNOWN in p.text for p in self.kinst.pieces)
+
+    @property
     def outcome(self) -> str:
         if "none" in self.gdb:
-            return "neither" if self.own is None else "only kinst"
-        if self.own is None:
+            missing = self.own is None or (self.by_caller and "none" in self.own)
+            return "neither" if missing else "only kinst"
+        if self.own is None or (self.by_caller and "none" in self.own):
             return "refused"
         return "equal" if self._equal() else "different"
 

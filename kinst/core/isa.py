@@ -142,6 +142,7 @@ class Isa(Protocol):
     argument_slots: tuple[int, ...]  # frame slots of the C argument registers
     dwarf_registers: tuple[str, ...]  # D names by the ABI's DWARF register numbers, "" for none
     stack_arguments: int  # from the stack pointer to the first argument on the stack, at entry
+    kept_registers: tuple[str, ...]  # D names of those that C calls keep, but the stack pointer
     signature_bits: int  # of a return address in the kernel, that may hold a signature of it
     result_slot: int  # of the register that returns a C function's value
     thunks: tuple[str, ...]  # globs of the names that thunk() may know
@@ -170,6 +171,11 @@ class Isa(Protocol):
         all of those straight before them from some place on, are run again after the probe's work
         (within a load-exclusive and store-exclusive pair): address to that of the first of
         these.  A debugger cannot stop at them without harm."""
+        ...
+
+    def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
+        """Return addresses of the direct calls of `target` in code, ascending.  Some may be no
+        calls (their bytes are within other instructions); () where the ISA does not look."""
         ...
 
     def unsteppable(self, code: bytes) -> str:

@@ -97,8 +97,11 @@ class Cfi:
             self._cies[offset] = _Cie(code, data, back, bytes(read.data[read.at :]))
         return self._cies[offset]
 
-    def rule(self, address: int) -> CallerRule | None:
-        """The rule at a linked address, or None where there is none that is this simple."""
+    def rule(self, address: int, register: int | None = None) -> CallerRule | None:
+        """The rule at a linked address, or None where there is none that is this simple.
+
+        register: the one whose value in the caller is asked for, by DWARF number; without it
+        the return address.  The answer's return_... then say where that value is."""
         index = bisect_right(self._starts, address) - 1
         if index < 0 or address >= self._entries[index][1]:
             index += 1
@@ -108,6 +111,8 @@ class Cfi:
         low, _, parent, start, end = self._entries[index]
         try:
             cie = self._cie(parent)
+            if register is not None:
+                cie = replace(cie, return_register=register)
             first = _run(cie, cie.program, _START, _START, 0, None)
             state = _run(cie, self._section[start:end], first, first, low, address)
         except (IndexError, ValueError):

@@ -59,7 +59,10 @@ class Context:
     frame base and of the CFA; they raise NotHereError.  at_entry: the instruction is the first
     of its function, so that values at entry are those of now.  base: the base type at an offset
     of the unit (0: generic).  indexed: an address of .debug_addr.  place: where a linked address
-    is as running; it raises NotHereError."""
+    is as running; it raises NotHereError.  entry: what a register held at the function's entry,
+    None where that is not asked; it raises NotHereError.  caller: of an expression about a
+    caller, what a register of it holds; it raises NotHereError.  Nothing is loaded then: what
+    the caller had in memory may have changed since."""
 
     registers: Sequence[str]
     frame_base: Callable[[], str]
@@ -68,6 +71,8 @@ class Context:
     base: Callable[[int], Base]
     indexed: Callable[[int], int]
     place: Callable[[int], int]
+    entry: Callable[[int], str] | None = None
+    caller: Callable[[int], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,8 @@ class _Machine(Reader):
         return self.stack.pop()
 
     def register(self, number: int) -> str:
+        if self.context.caller is not None:
+            return self.context.caller(number)
         names = self.context.registers
         if number >= len(names) or not names[number]:
             raise NotHereError(f"it is in a register that probes do not have ({number})")
@@ -174,11 +181,22 @@ class _Machine(Reader):
         size = self.uleb()
         inner = self.take(size)
         if not self.context.at_entry:
-            raise NotHereError("only its value at the function's entry is known")
+            number = _register_in(inner)
+            if self.context.entry is None or number is None:
+                raise NotHereError("only its value at the function's entry is known")
+            self.push(self.context.entry(number))
+            return
         found = _Machine(inner, self.context).run()
         if len(found) != 1 or found[0].kind != "value":
             raise NotHereError("its location is an entry value of more than a register")
         self.push(found[0].text)
+
+
+def _register_in(code: bytes) -> int | None:
+    """The register of an expression that is nothing but one."""
+    if len(code) == 1 and OP_REG0 <= code[0] < OP_REG0 + 32:
+        return code[0] - OP_REG0
+    return code[1] if len(code) == 2 and code[0] == OP_REGX and code[1] < 128 else None
 
 
 def constant(value: int) -> str:
@@ -199,12 +217,19 @@ def _fbreg(m: _Machine) -> None:
     m.push(added(m.context.frame_base(), offset))
 
 
+def _may_load(m: _Machine) -> None:
+    if m.context.caller is not None:
+        raise NotHereError("its caller had it in memory")
+
+
 def _deref(m: _Machine) -> None:
+    _may_load(m)
     m.push(f"(*(uint64_t *){m.pop().text})")
 
 
 def _deref_size(m: _Machine) -> None:
     size = m.number(1)
+    _may_load(m)
     if size not in (1, 2, 4, 8):
         raise NotHereError("its location is damaged")
     m.push(f"((uint64_t)*(uint{8 * size}_t *){m.pop().text})")
@@ -260,6 +285,7 @@ def _typed_register(m: _Machine) -> None:
 def _typed_deref(m: _Machine) -> None:
     m.number(1)
     base = m.context.base(m.uleb())
+    _may_load(m)
     m.push(f"(*({base.text} *){m.pop().text})", base)
 
 
@@ -337,6 +363,15 @@ _PLAIN: dict[int, Callable[[_Machine], None]] = {
     OP_IMPLICIT_POINTER: _refuse("it points to a variable that is optimised out"),
     OP_BIT_PIECE: _refuse("its location is in pieces of bits"),
 }
+
+
+def value_of(code: bytes, context: Context) -> str:
+    """What an expression that is no location computes (DW_AT_call_value).  Raises NotHereError
+    with the reason."""
+    (piece, *more) = _Machine(code, context).run()
+    if more or not piece.kind:
+        raise NotHereError("its caller does not say what it was")
+    return piece.text
 
 
 def pieces_of(code: bytes, context: Context) -> tuple[Piece, ...]:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from kinst.core.dtypes import DType
 from kinst.core.locals import Local, Piece
 from kinst.image.dwarf import Index
+from kinst.image.dwarf_calls import Caller, Calls, Entries
 from kinst.image.dwarf_dies import Die, Dies
 from kinst.image.dwarf_expressions import GENERIC, Base, Context, NotHereError, constant, pieces_of
+from kinst.image.dwarf_frames import Frame
 from kinst.image.dwarf_lists import Lists
 from kinst.image.dwarf_numbers import (
     AT_ABSTRACT_ORIGIN,
@@ -41,21 +43,6 @@ _SCOPES = (TAG_LEXICAL_BLOCK, TAG_INLINED_SUBROUTINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """What the caller knows of an instruction.
-
-    address: as the index has it (linked).  at_entry: it is the first one of its function.  cfa:
-    the canonical frame address as a D expression, None where no unwinder knows.  place: where
-    what is linked at an address lies as running; it raises NotHereError where nothing does.
-    """
-
-    address: int
-    at_entry: bool
-    cfa: str | None
-    place: Callable[[int], int]
-
-
-@dataclass(frozen=True, slots=True)
 class _Scope:
     """A function or block that holds an instruction.  function: its function's name."""
 
@@ -67,15 +54,29 @@ class DwarfLocals:
     """The local variables of one image."""
 
     def __init__(
-        self, dies: Dies, lists: Lists, index: Index, types: DwarfTypes, registers: Sequence[str]
+        self,
+        dies: Dies,
+        lists: Lists,
+        index: Index,
+        types: DwarfTypes,
+        registers: Sequence[str],
+        caller: Caller | None = None,
     ) -> None:
-        """registers: D names by DWARF number."""
+        """registers: D names by DWARF number.  caller: what is asked of the code for values that
+        only a caller has; None where that is not known."""
         self._dies = dies
         self._lists = lists
         self._index = index
         self._types = types
         self._registers = registers
         self._functions: dict[int, list[tuple[int, int, int]]] = {}
+        self._calls: Calls | None = None
+        if caller is not None:
+            entries = Entries(
+                lambda at: self._function_at("", at), self._below, self._name, dies.die,
+                self._base_of,
+            )  # fmt: skip
+            self._calls = Calls(entries, lists, index, registers, caller)
         self._own: dict[int, list[Die]] = {}
         self._children: dict[int, tuple[Die, ...]] = {}
 
@@ -293,7 +294,12 @@ class DwarfLocals:
             base=self._base_of(die),
             indexed=lambda index: self._lists.indexed(die, index),
             place=frame.place,
+            entry=self._entry(scopes[-1].die, frame),
         )
+
+    def _entry(self, function: Die, frame: Frame) -> Callable[[int], str] | None:
+        calls = self._calls
+        return None if calls is None else lambda n: calls.entry_value(function, frame, n)
 
     def _frame_base(self, scopes: Sequence[_Scope], frame: Frame) -> str:
         """The frame base of the function itself, also for what is inlined in it."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from kinst.core.dtypes import DType, EnumType, FunctionType
 from kinst.core.errors import KinstError
 from kinst.core.types import KERNEL, Symbol
 from kinst.image.btf_types import BtfTypes, open_types
+from kinst.image.cfi import Cfi, open_cfi
 from kinst.image.dwarf import Index, open_index
+from kinst.image.dwarf_calls import Caller
 from kinst.image.dwarf_dies import Dies
 from kinst.image.dwarf_file import open_file
 from kinst.image.dwarf_lists import Lists
@@ -26,6 +28,7 @@ from kinst.image.elf import SHN_ABS, STB_LOCAL, STT_FUNC, STT_OBJECT, Elf, open_
 from kinst.image.placed import open_placed
 
 PER_CPU_SECTION = ".data..percpu"
+SHF_EXECINSTR = 4
 ALSO_KERNEL = ("kernel", "unix", "genunix")  # what other systems call the kernel proper
 
 
@@ -40,6 +43,16 @@ class Places:
     cache: Path | None
     progress: Callable[[float], None]
     module_debug: Callable[[str], Path | None] = lambda name: None
+
+
+@dataclass(frozen=True)
+class CallConvention:
+    """Of an ISA: returns(code, address, target) as Isa.returns_of(); DWARF numbers of the stack
+    pointer and of the registers that calls keep."""
+
+    returns: Callable[[bytes, int, int], Sequence[int]]
+    stack: int
+    kept: frozenset[int]
 
 
 class ImageTypes:
@@ -78,12 +91,36 @@ class ImageTypes:
         _, dies, index = self._debug
         return DwarfTypes(dies, index, self.module)
 
-    def locals(self, registers: Sequence[str]) -> DwarfLocals | None:
-        """The local variables of its functions.  registers: D names by DWARF number."""
+    def locals(
+        self, registers: Sequence[str], calls: CallConvention | None = None
+    ) -> DwarfLocals | None:
+        """The local variables of its functions.  registers: D names by DWARF number.  calls: how
+        functions are called, for values that only a caller has."""
         if self._debug is None or self.dwarf is None:
             return None
         sections, dies, index = self._debug
-        return DwarfLocals(dies, Lists(sections, dies), index, self.dwarf, registers)
+        caller = None
+        # Files of modules have no addresses yet.
+        if calls is not None and self._base is None:
+            caller = Caller(
+                partial(self._returns, calls), lambda: self._cfi, calls.stack, calls.kept
+            )
+        return DwarfLocals(dies, Lists(sections, dies), index, self.dwarf, registers, caller)
+
+    @cached_property
+    def _cfi(self) -> Cfi | None:
+        return open_cfi(self.elf)
+
+    @cached_property
+    def _code(self) -> list[tuple[int, bytes]]:
+        """The executable sections, with their addresses; relocatable files have none yet."""
+        elf = self.elf
+        code = [s for s in elf.sections if s.flags & SHF_EXECINSTR and s.address]
+        return [(s.address, elf.data(s)) for s in code]
+
+    def _returns(self, calls: CallConvention, target: int) -> list[int]:
+        found = [calls.returns(code, address, target) for address, code in self._code]
+        return [back for some in found for back in some]
 
     def is_per_cpu(self, address: int) -> bool:
         """Whether a linked address is that of a per-CPU variable."""
@@ -168,9 +205,11 @@ class FileTypes:
             self._known[module] = made
         return self._known[module]
 
-    def locals(self, module: str, registers: Sequence[str]) -> DwarfLocals | None:
+    def locals(
+        self, module: str, registers: Sequence[str], calls: CallConvention | None = None
+    ) -> DwarfLocals | None:
         """The local variables of an image's functions, None where it has no DWARF."""
-        return self.with_dwarf(module).locals(registers)
+        return self.with_dwarf(module).locals(registers, calls)
 
     def with_dwarf(self, module: str) -> ImageTypes:
         """An image by the file with its DWARF, where there is one.  Raises KinstError."""

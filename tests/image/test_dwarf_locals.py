@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ from kinst.core.errors import KinstError
 from kinst.core.locals import Local, Piece
 from kinst.image.cfi import open_cfi
 from kinst.image.dwarf_expressions import Base, Context, NotHereError, pieces_of
-from kinst.image.dwarf_locals import DwarfLocals, Frame
+from kinst.image.dwarf_frames import Frame
+from kinst.image.dwarf_locals import DwarfLocals
 from kinst.image.elf import open_elf
 from kinst.image.type_files import FileTypes, Places
 from kinst.isa import load
+from kinst.session_locals import call_convention
 
 SOURCE = Path(__file__).parent.parent / "c" / "locals.c"
 FUNCTIONS = ("plain", "pieces", "memory", "inlined", "entry", "walk", "real")
@@ -31,10 +34,10 @@ REFUSED = (
 REGISTERS = load("amd64").dwarf_registers
 
 
-def built(folder: Path, compiler: str, *flags: str) -> Path:
+def built(folder: Path, compiler: str, *flags: str, source: Path = SOURCE) -> Path:
     program = folder / "locals"
     command = [compiler, *flags, "-static", "-no-pie", "-fno-asynchronous-unwind-tables",
-               "-fcf-protection=none", "-o", str(program), str(SOURCE)]  # fmt: skip
+               "-fcf-protection=none", "-o", str(program), str(source)]  # fmt: skip
     subprocess.run(command, check=True, timeout=120)
     return program
 
@@ -46,7 +49,7 @@ class Known:
         self.elf = open_elf(program)
         self._cfi = open_cfi(self.elf)
         types = FileTypes(Places(lambda: program, dict, None, lambda part: None))
-        found = types.locals("vmlinux", REGISTERS)
+        found = types.locals("vmlinux", REGISTERS, call_convention(load("amd64")))
         assert found is not None
         self.locals: DwarfLocals = found
 
@@ -57,12 +60,12 @@ class Known:
         return self.locals.find(pair.function, frame, pair.name, inlined)
 
 
-def said(program: Path) -> list[Pair]:
+def said(program: Path, functions: Sequence[str] = FUNCTIONS) -> list[Pair]:
     """Every variable at every instruction of the functions that is reached, by both."""
     known = Known(program)
     with gdb_with("-ex", "break main", "-ex", "run", str(program)) as gdb:
         pairs = []
-        for function in FUNCTIONS:
+        for function in functions:
             (at,) = known.elf.symbols.indexes(function)
             low, size = int(known.elf.symbols.address[at]), int(known.elf.symbols.size[at])
             for address, names in gdb("code", low, size):

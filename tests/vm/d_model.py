@@ -73,7 +73,7 @@ class World:
     arrays: dict[str, dict[tuple[Value, ...], Value]] = field(default_factory=dict)
     memory: dict[str, bytearray] = field(default_factory=dict)  # of one clause, by pointer
     aggregations: dict[str, dict[tuple[Value, ...], list[int]]] = field(default_factory=dict)
-    tokens: tuple[bytes, int] = (b"", 0)  # strtok()'s string and place
+    tokens: tuple[bytes, int] | None = None  # strtok()'s string and place
     pending: list[str] = field(default_factory=list)  # recorded, and lost if the clause faults
     lines: list[str] = field(default_factory=list)
 
@@ -85,7 +85,7 @@ class World:
         """Another firing of the probe: this-> is as new."""
         for name in [name for name in self.values if name.startswith("this->")]:
             del self.values[name]
-        self.tokens = (b"", 0)
+        self.tokens = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ tells them; where it refers to Perl or to C's library, as those do."""
 
 from __future__ import annotations
 
-from d_model import LONG, NOSCRATCH, STRSIZE, FaultError, World
+from d_model import BADADDR, LONG, NOSCRATCH, STRSIZE, FaultError, World
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -52,9 +52,12 @@ def rest(s: bytes, at: int) -> bytes | None:
 
 
 def strtok(world: World, s: bytes | None, delimiters: bytes) -> bytes | None:
-    """s: NULL, as a constant or not, goes on in the string of the last call."""
+    """s: NULL, as a constant or not, goes on in the string of the last call; without one in this
+    firing the address 0 is read."""
     if s is not None:
         world.tokens = (s, 0)
+    if world.tokens is None:
+        raise FaultError(BADADDR)
     text, at = world.tokens
     while at < len(text) and text[at] in delimiters:
         at += 1

@@ -11,11 +11,13 @@ from gdb_rig import Gdb, Pair, gdb_with, reached
 
 from kinst.core.locals import Local
 from kinst.core.paths import cache_folder
-from kinst.image.dwarf_locals import DwarfLocals, Frame
+from kinst.image.dwarf_frames import Frame
+from kinst.image.dwarf_locals import DwarfLocals
 from kinst.image.elf import open_elf
 from kinst.image.orc import open_orc
 from kinst.image.type_files import FileTypes, Places
 from kinst.isa import load
+from kinst.session_locals import call_convention
 from kinst.session_target import load_machine
 from kinst.targets import initramfs
 from kinst.targets.fetch import Prepared
@@ -57,7 +59,8 @@ class KinstLocals:
     def __init__(self, kernel: Prepared) -> None:
         self.elf = open_elf(kernel.debug)
         places = Places(lambda: kernel.debug, dict, cache_folder(), lambda part: None)
-        found = FileTypes(places).locals("vmlinux", load("amd64").dwarf_registers)
+        isa = load("amd64")
+        found = FileTypes(places).locals("vmlinux", isa.dwarf_registers, call_convention(isa))
         assert found is not None
         self.locals: DwarfLocals = found
         self._orc = open_orc(self.elf)

@@ -39,6 +39,8 @@ class Amd64:
     argument_slots = tuple(regs.SLOT[name] for name in ("rdi", "rsi", "rdx", "rcx", "r8", "r9"))
     stack_arguments = 8
     dwarf_registers = regs.DWARF
+    # System V ABI, 3.2.1, "Registers and the Stack Frame".
+    kept_registers = ("R_RBX", "R_RBP", "R_R12", "R_R13", "R_R14", "R_R15")
     signature_bits = 0
     result_slot = regs.SLOT["rax"]
     thunks = control.THUNKS
@@ -65,6 +67,10 @@ class Amd64:
     def again(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
         """None need that."""
         return {}
+
+    def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
+        """Behind every E8 whose displacement leads to the target (control.py)."""
+        return control.returns_of(code, address, target)
 
     def unsteppable(self, code: bytes) -> str:
         """None is."""

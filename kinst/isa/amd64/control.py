@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 import struct
 
+import numpy as np
+
 from kinst.core.isa import Flow
 from kinst.isa.amd64.parse import ADDRESS_SIZE, ONE_BYTE, RSP, TWO_BYTE, Parsed, parse
 
@@ -162,3 +164,21 @@ def _memory(parsed: Parsed, after: int) -> str:
     if displacement or not terms:
         terms.append(f"{displacement & (1 << 64) - 1:#x}")
     return " + ".join(terms)
+
+
+_CALL, _CALL_SIZE = 0xE8, 5  # CALL rel32
+
+
+def returns_of(code: bytes, address: int, target: int) -> list[int]:
+    """Return addresses of the calls of `target` (E8 and a 32-bit displacement; SDM 2, CALL)."""
+    found: list[int] = []
+    for first in range(4):
+        count = (len(code) - first - 1) // 4
+        if count <= 0:
+            continue
+        moves = np.frombuffer(code, "<i4", count, first + 1).astype(np.int64)
+        ends = np.arange(count, dtype=np.int64) * 4 + first + _CALL_SIZE
+        for place in ends[moves + ends == target - address]:
+            if code[place - _CALL_SIZE] == _CALL:
+                found.append(address + int(place))
+    return sorted(found)

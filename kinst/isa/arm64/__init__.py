@@ -37,6 +37,7 @@ class Arm64:
     argument_slots = tuple(range(8))
     stack_arguments = 0
     dwarf_registers = regs.DWARF
+    kept_registers: tuple[str, ...] = ()  # nobody asks: returns_of() does not look
     signature_bits = regs.SIGNATURE
     result_slot = 0
     thunks: tuple[str, ...] = ()
@@ -61,6 +62,10 @@ class Arm64:
     def again(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
         """Inside exclusive sequences: from the load-exclusive on (sequences.py)."""
         return sequences.again(instructions)
+
+    def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
+        """Not looked for."""
+        return ()
 
     def unsteppable(self, code: bytes) -> str:
         """A load-exclusive (sequences.py)."""
