@@ -263,10 +263,14 @@ class _Callee:
         rule = self._rule(register)
         if rule.return_at is None:
             return f"regs[{self._names[register]}]"
+        saved = added(self._cfa, rule.return_at)
         # What is below the stack pointer may have been overwritten by an interrupt.
-        if rule.register != self._facts.stack or rule.offset + rule.return_at < 0:
+        if rule.register != self._facts.stack:
+            stack = f"regs[{self._names[self._facts.stack]}]"
+            return f"({stack} <= {saved} ? (*(uint64_t *){saved}) : {UNKNOWN})"
+        if rule.offset + rule.return_at < 0:
             raise NotHereError("the register that its caller had it in is not known here")
-        return f"(*(uint64_t *){added(self._cfa, rule.return_at)})"
+        return f"(*(uint64_t *){saved})"
 
     @property
     def _cfa(self) -> str:

@@ -147,7 +147,7 @@ class _Machine(Reader):
 
     def step(self, op: int) -> None:
         if OP_LIT0 <= op < OP_LIT0 + 32:
-            self.push(str(op - OP_LIT0))
+            self.push(constant(op - OP_LIT0))
         elif OP_REG0 <= op < OP_REG0 + 32:
             self.place = Piece("value", self.register(op - OP_REG0))
         elif OP_BREG0 <= op < OP_BREG0 + 32:
