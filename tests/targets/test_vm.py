@@ -236,9 +236,10 @@ def test_a_kernel_hung_with_interrupts_off_is_reported(prepared: Prepared) -> No
         guest.vm.watch_heartbeat(guest.symbol("jiffies_64"))
         function = guest.symbol("__x64_sys_getppid")
         guest.vm.write_text([(function, b"\xfa\xeb\xfe")])  # cli; jmp to itself
+        # Nothing calls getppid(2) until the shell starts, which it does not before it is told to.
+        guest.vm.prepare_command("sh -c :")
+        guest.vm.start_command()
         guest.vm.resume()
-        guest.vm.qemu.send_control("prepare " + b"sh -c :".hex())
-        guest.vm.qemu.send_control("go")
         event = guest.vm.wait(SECONDS)
         assert is_gone(event, f"hangs with interrupts off: CPU 0 at {function + 1:#x}")
     finally:
