@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kinst.core.dtypes import DType, VoidType
+from kinst.core.dtypes import DType, StructType, VoidType
 from kinst.core.errors import DError
 from kinst.dlang import builtins, tree, typed
 from kinst.dlang.convert import is_scalar, is_string, same
@@ -18,8 +18,8 @@ MOST_ELEMENTS = 1 << 20
 def declare(
     node: tree.Declaration, scope: Scope, check: Callable[[tree.Expr, Scope], typed.Expr]
 ) -> None:
-    """Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_DECL_LOCASC, D_DECL_ARRSUB, D_DECL_ARRBIG,
-    D_DECL_PROTO_TYPE and those of type names."""
+    """Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_DECL_INCOMPLETE, D_DECL_LOCASSC,
+    D_DECL_ARRSUB, D_DECL_ARRBIG, D_DECL_PROTO_TYPE and those of type names."""
     type_ = scope.resolve(node.type)
     name = f"{node.scope}->{node.name}" if node.scope else node.name
     taken = builtins.kind_of(name) is not None or name in scope.environment.registers
@@ -28,6 +28,11 @@ def declare(
         raise DError(f"{kind} redeclared: {name}", node.span, "D_DECL_IDRED")
     if isinstance(type_, VoidType):
         raise DError(f"cannot have void object: {name}", node.span, "D_DECL_VOIDOBJ")
+    if isinstance(type_, StructType):
+        whole = scope.types.lookup(type_)
+        if not whole.size and not whole.members:
+            message = f"incomplete struct/union/enum {type_}: {name}"
+            raise DError(message, node.span, "D_DECL_INCOMPLETE", "a pointer to it may be declared")
     keys = _keys(node, name, scope)
     length = _length(node, scope, check)
     old = scope.variables.get(name)
@@ -55,7 +60,7 @@ def _keys(node: tree.Declaration, name: str, scope: Scope) -> tuple[DType, ...]:
     if node.keys is None:
         return ()
     if node.scope == "this":
-        raise no_clause_local_array(name, node.span, "D_DECL_LOCASC")
+        raise no_clause_local_array(name, node.span, "D_DECL_LOCASSC")
     keys = []
     for number, key in enumerate(node.keys, 1):
         type_ = scope.resolve(key)

@@ -14,7 +14,7 @@ from dhelp import compile_, error
         ("BEGIN { a[@x] = 1; }", "D_KEY_TYPE"),
         ("BEGIN { a[1] = 1; trace(a); }", "D_IDENT_BADREF"),
         ("BEGIN { this->a[1] = 1; }", "D_ARR_LOCAL"),
-        ("this int a[int]; BEGIN { }", "D_DECL_LOCASC"),
+        ("this int a[int]; BEGIN { }", "D_DECL_LOCASSC"),
         ("self this int a; BEGIN { }", "D_DECL_CLASS"),
         ("int a[0]; BEGIN { }", "D_DECL_ARRSUB"),
         ("int a[]; BEGIN { }", "D_DECL_ARRNULL"),
