@@ -21,6 +21,7 @@ What is done for fairness:
   that its breakpoint was hit shows in its cost.)
 - kprobe events are given their best: no reader empties the trace buffer, an event has no
   arguments, and "tracing off" (only the event's own hit counter counts) is there too.
+  (On riscv64 the buffer takes nothing even when tracing is on: tests/vm/kprobe_events.py.)
 - BPF is what bpftrace compiles `@ = count()` to (tests/programs/bpfcount.c), without bpftrace.
 - gdb has no symbols to load, and only passes the hits by (`ignore`), or runs an empty command.
 - Differences of tens of ns between modes of kinst, now and then 100, are QEMU's: it looks
