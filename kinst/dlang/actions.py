@@ -58,33 +58,29 @@ def _expect_arguments(node: tree.Call, count: int, at_least: bool = False) -> No
 
 
 def _trace(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
-    _expect_arguments(node, 1)
-    argument = node.arguments[0]
-    if is_aggregation(argument):
-        message = "trace( ) may not be applied to a dynamic expression"
-        raise DError(message, argument.span, "D_TRACE_DYN", "use printa()")
-    expr = place(argument, scope)
-    if isinstance(expr, Translation):
-        message = "trace( ) may not be applied to a dynamic expression"
-        raise DError(message, argument.span, "D_TRACE_DYN", "print() shows translations")
-    if isinstance(expr.type, VoidType):
-        message = "trace( ) may not be applied to a void expression"
-        raise DError(message, argument.span, "D_TRACE_VOID")
-    return typed.Trace(node.span, expr)
+    return typed.Trace(node.span, _shown("trace", "D_TRACE", node, scope))
 
 
 def _print(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+    return typed.Print(node.span, string_place(_shown("print", "D_PRINT", node, scope)))
+
+
+def _shown(name: str, prefix: str, node: tree.Call, scope: Scope) -> typed.Expr:
+    """The argument of trace() and print().  Raises DError <prefix>_AGG, <prefix>_DYN,
+    <prefix>_VOID."""
     _expect_arguments(node, 1)
     argument = node.arguments[0]
     if is_aggregation(argument):
-        message = "print( ) may not be applied to a dynamic expression"
-        raise DError(message, argument.span, "D_PRINT_DYN", "use printa()")
+        message = f"{name}( ) may not be applied to an aggregation"
+        raise DError(message, argument.span, f"{prefix}_AGG", "did you mean printa()?")
     expr = as_structure(place(argument, scope), scope, check)
-    expr = string_place(expr)
+    if isinstance(expr, Translation):
+        message = f"{name}( ) may not be applied to a translated pointer"
+        raise DError(message, argument.span, f"{prefix}_DYN", "what it points to may be")
     if isinstance(expr.type, VoidType):
-        message = "print( ) may not be applied to a void expression"
-        raise DError(message, argument.span, "D_PRINT_VOID")
-    return typed.Print(node.span, expr)
+        message = f"{name}( ) may not be applied to a void expression"
+        raise DError(message, argument.span, f"{prefix}_VOID")
+    return expr
 
 
 def _printf(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
@@ -135,6 +131,10 @@ def _with_format(node: tree.Call, scope: Scope, aggregations: Aggregations) -> t
     """system() and freopen(): printf()'s arguments."""
     assert isinstance(node.function, tree.Name)
     name = node.function.name
+    if name == "freopen" and [a.value for a in node.arguments if isinstance(a, tree.String)] == [
+        b"."
+    ]:  # what stands for the restored output in libdtrace's records
+        raise DError('freopen( ) argument #1 cannot be "."', node.span, "D_FREOPEN_INVALID")
     if name == "freopen" and [a.value for a in node.arguments if isinstance(a, tree.String)] == [
         b""
     ]:

@@ -142,7 +142,7 @@ BODIES = [
     ("trace();", "D_PROTO_LEN", 1, "trace( ) prototype mismatch: 0 args passed, 1 expected"),
     ("trace(1, 2);", "D_PROTO_LEN", 1, "trace( ) prototype mismatch: 2 args passed, 1 expected"),
     ("trace((void)1);", "D_TRACE_VOID", 7, "trace( ) may not be applied to a void expression"),
-    ("trace(@a);", "D_TRACE_DYN", 7, "trace( ) may not be applied to a dynamic expression"),
+    ("trace(@a);", "D_TRACE_AGG", 7, "trace( ) may not be applied to an aggregation"),
     ("exit();", "D_PROTO_LEN", 1, "exit( ) prototype mismatch: 0 args passed, 1 expected"),
     ("exit(execname);", "D_PROTO_ARG", 6, "prototype: int, argument: string"),
     ("printf();", "D_PROTO_LEN", 1, "printf( ) prototype mismatch: 0 args passed, 1 expected"),
