@@ -4,7 +4,8 @@ The evaluator is written from the language's definition, not from kinst (d_model
 and d_structs.py say from which parts).  Where a clause faults, dtrace:::ERROR tells the kind, what
 the clause has recorded is gone, and what it has done to variables stays; the next clause runs.  A
 clause with if and else is several, as libdtrace makes it (docs/d.md, "if and else"): what one of
-them has recorded stays when a later one faults, and that one ends them all.
+them has recorded stays when a later one faults, and that one ends them all.  A condition belongs to
+the one before its branches.
 """
 
 from __future__ import annotations
@@ -93,8 +94,9 @@ def _run(items: Sequence[Statement | If], world: World) -> None:
         if isinstance(item, Statement):
             item.do(world)
             continue
+        chosen = item.yes if item.condition.value(world) else item.no
         world.commit()
-        _run(item.yes if item.condition.value(world) else item.no, world)
+        _run(chosen, world)
         world.commit()
 
 

@@ -26,9 +26,13 @@ FAULTS = re.compile(r"error on enabled probe|^kinst: \d+ more errors")
 GUARD = 'execname == "reads"'
 
 
-def seed_of_today() -> int:
+FIXED = 4243  # of what `make test` runs: the same programs each time
+
+
+def seed_of_today(scripts: int) -> int:
     """KINST_SEED repeats a run."""
-    return int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 32))
+    drawn = random.SystemRandom().randrange(1 << 32) if scripts > 1 else FIXED
+    return int(os.environ.get("KINST_SEED") or drawn)
 
 
 def site(read_path: dict[str, list[Row]], way: str) -> Row:
@@ -76,7 +80,7 @@ def check(seed: int, count: int, reads: Path, sites: str, folder: Path) -> None:
 def test_everywhere_as_the_evaluator_says(
     count: int, scripts: int, reads: Path, read_path: dict[str, list[Row]], tmp_path: Path
 ) -> None:
-    seed = seed_of_today()
+    seed = seed_of_today(scripts)
     print(f"\nKINST_SEED={seed}")
     sites = ", ".join(site(read_path, way).name for way in ("jump", "trap"))
     for number in range(scripts):
