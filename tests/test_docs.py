@@ -64,7 +64,7 @@ def test_long_options() -> None:
     assert listed == known
     synopsis = set(re.findall(r"Fl -([a-z-]+)", section(COMMAND, "SYNOPSIS")))
     assert synopsis == known - {"help", "version"}
-    others = {"refresh", "strict"}  # of setup/fetch_kernel.py and mypy
+    others = {"passes", "refresh", "strict"}  # of bench, setup/fetch_kernel.py and mypy
     assert set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", README)) <= known | others
 
 
