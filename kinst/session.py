@@ -84,7 +84,7 @@ def run(request: Request, report: Report) -> int:
     with closing(open_target(request, isa, files, room, report.guest_output)) as target:
         elf = open_elf(files.debug)
         report.stage("start")
-        personality = attach(target, isa, elf)
+        personality = attach(target, isa, elf, report.say)
         report.stage("boot")
         kernel = RunningKernel(target, personality, isa)
         if commanded and not request.compile_only:

@@ -27,6 +27,9 @@ from kinst.targets.qemu import VmConfig
 DEFAULT_ISA = "amd64"
 CPUS = 2
 BOOT_SECONDS = 180.0  # on a busy host; a panic is told at once
+# QEMU without KVM leaves one of some hundred guests waiting in its boot for ever, before kinst has
+# touched it: what has not booted by then is started again, once.
+FIRST_BOOT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +153,10 @@ def open_target(
     return vm.Vm(isa, config, on_output)
 
 
-def attach(target: Target, isa: Isa, elf: Elf) -> linux.Linux:
+def attach(target: Target, isa: Isa, elf: Elf, say: Callable[[str], None]) -> linux.Linux:
     """Wait until the kernel is up, stop it, and find out about it.
 
+    say: gets a line for the user when the guest had to be started again.
     Raises TargetError when it does not come up, KinstError when elf is another kernel's.
     """
     if isinstance(target, gdb.GdbStub):
@@ -162,6 +166,9 @@ def attach(target: Target, isa: Isa, elf: Elf) -> linux.Linux:
         target.set_tables(personality.page_tables())
         return personality
     assert isinstance(target, vm.Vm)
+    if not target.boots(FIRST_BOOT_SECONDS):
+        say(f"kinst: the guest has not booted in {FIRST_BOOT_SECONDS:g} s and is started again")
+        target.start_again()
     target.wait_ready(BOOT_SECONDS)
     target.stop()
     personality = linux.attach(target, elf, target.find_text(), isa=isa.name, hook_bugs=True)

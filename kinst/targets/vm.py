@@ -41,9 +41,8 @@ class Vm:
         self._config = config
         self._paging: ModuleType = importlib.import_module(f"kinst.isa.{isa.name}.paging")
         self._machine: ModuleType = importlib.import_module(f"kinst.isa.{isa.name}.machine")
-        self.qemu = Qemu(config, self._machine, on_output)
-        layout = self.qemu.layout
-        self.memory = GuestMemory(self._paging, self.qemu, (layout.tables, layout.tables_size))
+        self._on_output = on_output
+        self._start()
         self._rsp: Rsp | None = None
         self._debugger: Debugger | None = None
         self._closed = False
@@ -53,6 +52,34 @@ class Vm:
 
     # Booting.
 
+    def _start(self) -> None:
+        self.qemu = Qemu(self._config, self._machine, self._on_output)
+        layout = self.qemu.layout
+        self.memory = GuestMemory(self._paging, self.qemu, (layout.tables, layout.tables_size))
+        self._init_is_ready = False
+
+    def boots(self, seconds: float) -> bool:
+        """Whether kinst's init is heard of within so many seconds; with an initrd of the user's
+        True at once, as nothing can be heard there.  Before wait_ready.
+
+        Raises TargetError when the guest ends.
+        """
+        deadline = time.monotonic() + seconds
+        self.qemu.wait_for(
+            lambda: self._hears_init() or time.monotonic() > deadline, seconds + 1.0, "booted"
+        )
+        return self._init_is_ready or not self._config.control
+
+    def start_again(self) -> None:
+        """End this guest, which has not booted, and start another one like it."""
+        self.qemu.close()
+        self._start()
+
+    def _hears_init(self) -> bool:
+        if self._config.control and not self._init_is_ready:
+            self._init_is_ready = self.qemu.control_line("ready") is not None
+        return self._init_is_ready or not self._config.control
+
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Wait until the kernel is up: kinst's init says so or, with an initrd of the user's,
         the first program runs.  The machine is stopped then.
@@ -60,9 +87,7 @@ class Vm:
         Raises TargetError with the console's last lines when it does not get there.
         """
         if self._config.control:
-            self.qemu.wait_for(
-                lambda: self.qemu.control_line("ready") is not None, timeout, "booted"
-            )
+            self.qemu.wait_for(self._hears_init, timeout, "booted")
             self._attach()
         else:
             self._wait_init(timeout)

@@ -323,6 +323,23 @@ def ended(pid: int) -> bool:
         return True
 
 
+def test_a_guest_that_does_not_boot_is_started_again(prepared: Prepared) -> None:
+    """One that QEMU has left standing in its boot; here it is made to stand."""
+    output = bytearray()
+    vm = Vm(ISA, VmConfig(prepared.kernel, build(prepared.busybox, {})), output.extend)
+    try:
+        first = vm.qemu.pid
+        os.kill(first, signal.SIGSTOP)
+        assert not vm.boots(0.5)
+        vm.start_again()
+        assert not Path(f"/proc/{first}").exists() and vm.qemu.pid != first
+        assert vm.boots(SECONDS)
+        vm.wait_ready(SECONDS)
+        assert Guest(vm, output).run("echo up") == "up\n"
+    finally:
+        vm.close()
+
+
 def test_what_cannot_start_is_said(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TargetError, match="/no/kernel: no such kernel"):
         Vm(ISA, VmConfig(Path("/no/kernel")))
