@@ -22,7 +22,7 @@ BEGIN, tick-20ms { rounds++; }
 tick-20ms /rounds == 2/ { exit(0); }
 """
 # What is said of faults: the first ones, and how many more there were.
-FAULTS = re.compile(r"error on enabled probe|^kinst: \d+ more errors")
+FAULTS = re.compile(r"error on enabled probe|^kinst: \d+ more errors?\b")
 GUARD = 'execname == "reads"'
 
 
