@@ -121,7 +121,7 @@ class Guest:
         self.target: Target = open_target(request, self.isa, files, room, self._output.extend)
         try:
             elf = open_elf(files.debug)
-            personality = attach(self.target, self.isa, elf)
+            personality = attach(self.target, self.isa, elf, print)
             self.kernel = RunningKernel(self.target, personality, self.isa)
             text = personality.text
             self._traced = Traced(self.isa, self.target, personality, self.kernel, text)
