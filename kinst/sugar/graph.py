@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from kinst.core.isa import Flow
 from kinst.core.kernel import Kernel
@@ -62,7 +63,7 @@ class Graph:
         leaders = {part.address for part in parts} | {c for c in cuts if c in instructions}
         # Entries outside of their copy's ranges stand alone.
         leaders |= {instructions[a][0] for a in alone if a in instructions}
-        for address, following in zip(self._addresses, [*self._addresses[1:], 0], strict=True):
+        for address, following in pairwise([*self._addresses, 0]):
             end, flow = instructions[address]
             on = flow.kind in ("next", "landing") or (flow.kind == "call" and self._returns(flow))
             if not on or end != following:

@@ -256,3 +256,13 @@ def _step(code: bytes, at: int, flags: int) -> int:
         case 0x72:
             return target if carry else end
     return end
+
+
+def test_a_function_whose_code_is_not_there() -> None:
+    """The kernel has unmapped what only boots: its copies have neither entry nor exits."""
+    kernel = FakeKernel([("f", BASE, ["90"] * 6 + ["c3"])])
+    kernel.code[BASE] = b""
+    (region,) = regions_of([copy_of("g", BASE + 1, (BASE + 1, BASE + 4))], 0).regions
+    graph = graphs_of([region], kernel)[region.entry]
+    inside = stay(region, graph)
+    assert graph.starts == [] and exits(inside, graph) == []
