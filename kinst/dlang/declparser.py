@@ -82,11 +82,14 @@ class DeclarationParser(ExpressionParser):
         if storage == "typedef":
             return self._typedef(base)
         storage = "" if storage == "extern" else storage
-        while True:
-            self.items.append(self._variable(base, storage))
-            if not self.at(","):
-                break
+        return self._list_of(lambda: self.items.append(self._variable(base, storage)))
+
+    def _list_of(self, one: Callable[[], None]) -> int:
+        """What `one` parses, separated by commas, and the semicolon behind: its end."""
+        one()
+        while self.at(","):
             self.advance()
+            one()
         if not self.at(";"):
             raise self.unexpected("; expected")
         return self.token.end
@@ -101,18 +104,14 @@ class DeclarationParser(ExpressionParser):
         return self.advance()
 
     def _typedef(self, base: tree.TypeName) -> int:
-        while True:
+        def one() -> None:
             type_, name = self.declarator(base)
             if name is None or "`" in name.text:
                 raise self.unexpected("a name for the type expected")
             self.items.append(tree.TypeDeclaration(name.span, type_, name.text))
             self.typedefs.add(name.text)
-            if not self.at(","):
-                break
-            self.advance()
-        if not self.at(";"):
-            raise self.unexpected("; expected")
-        return self.token.end
+
+        return self._list_of(one)
 
     def _variable(self, base: tree.TypeName, scope: str) -> tree.Declaration:
         """Stars, name and what is in [ ]: types of keys, or a number of elements."""

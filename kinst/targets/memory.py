@@ -152,15 +152,16 @@ class GuestMemory:
             raise TargetError(f"no kernel text is mapped at {near[0]:#x}")
         slot, far = self._paging.LEAF_SIZE, self._paging.REACH
         low = max(within[0], reach[1] - far - data)
-        free = self._paging.free_slots(read, self._root, low, min(within[1], reach[0] + far))
+        high = min(within[1], reach[0] + far)
+        runs = _runs(self._paging.free_slots(read, self._root, low, high), slot)
         fits = [
             at
-            for run in _runs(free, slot)
+            for run in runs
             for at in run
             if at + size <= run.stop and max(reach[1] - (at + data), at + size - reach[0]) < far
         ]
         if not fits:
-            largest = max((len(run) for run in _runs(free, slot)), default=0) * slot
+            largest = max(map(len, runs), default=0) * slot
             raise TargetError(
                 f"there is no room for {size >> 20} MB in reach of the kernel's text"
                 f" (the most in one piece there are {largest >> 20} MB)",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from emulated_arm64 import NAMES, SCRATCH, TEXT_AT, Machine, Outcome, State, random_state
+from gnu_assembler import assembled
 from kernel_text import Text, find_vmlinux, read_text
 
 from kinst.core.isa import Body, CallBody, CountBody, Instruction, Relocated
@@ -33,16 +33,6 @@ ROOM = 1024  # bytes for one trampoline
 EACH = 2  # sequences of one form
 STATES = 8
 DATA = 0xFFFF_0000_0123_4000
-
-
-def assembled(source: str, folder: Path) -> bytes:
-    (folder / "a.s").write_text(f".arch armv8.5-a\n{source}\n")
-    for command in (
-        ["aarch64-linux-gnu-as", "-o", "a.o", "a.s"],
-        ["aarch64-linux-gnu-objcopy", "-O", "binary", "-j", ".text", "a.o", "a.bin"],
-    ):
-        subprocess.run(command, cwd=folder, check=True)
-    return (folder / "a.bin").read_bytes()
 
 
 # Counts, loses the mark and spoils what a clause may.
@@ -120,7 +110,7 @@ def forms(text: Text) -> dict[str, list[Held]]:
 
 @pytest.fixture
 def clause(tmp_path: Path) -> bytes:
-    return assembled(CLAUSE_CODE, tmp_path)
+    return assembled("arm64", CLAUSE_CODE, tmp_path)
 
 
 class Traced:
@@ -258,7 +248,7 @@ PAIR = """
 
 
 def whole(source: str, folder: Path) -> tuple[list[Instruction], Function, bytes]:
-    code = assembled(source, folder)
+    code = assembled("arm64", source, folder)
     function = Function("vmlinux", "f", TEXT, len(code))
     return list(ISA.decode(code, TEXT)), function, code
 
@@ -324,9 +314,9 @@ def test_memory_that_changes_meanwhile(
     where it compares, with what was there before (the second run leaves early) or is there then."""
     one, code = only(source, tmp_path)
     rest = bytes(4096 - len(code))
-    plain_machine = Machine(TEXT, assembled(WRITE_FIRST + source, tmp_path) + rest)
+    plain_machine = Machine(TEXT, assembled("arm64", WRITE_FIRST + source, tmp_path) + rest)
     machine = Machine(TEXT, code + rest)
-    traced = Traced(machine, TEXT, assembled(MEDDLING, tmp_path))
+    traced = Traced(machine, TEXT, assembled("arm64", MEDDLING, tmp_path))
     shift = 12  # bytes of WRITE_FIRST
     rng = random.Random(source)
     interrupted = 0

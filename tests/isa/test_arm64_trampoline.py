@@ -7,12 +7,12 @@ llvmlite's own output in test_arm64_code.py).
 from __future__ import annotations
 
 import random
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from emulated_arm64 import NAMES, SCRATCH, Machine, Outcome, State, random_state
+from gnu_assembler import assembled
 
 from kinst.core.isa import CallBody, CountBody, Refused, Relocated
 from kinst.core.probe import Function, Site
@@ -26,17 +26,6 @@ CLAUSE = SCRATCH + 0x1000
 NOTES = 0xFFFF_0000_4000_0000  # memory where the clause notes what it was given
 SLOT = {r.d_name: r.slot for r in ISA.registers}
 ARGUMENT = 0x1234_5678_9ABC_DEF0
-
-
-def assembled(source: str, folder: Path) -> bytes:
-    """Machine code by the GNU assembler."""
-    (folder / "a.s").write_text(f".arch armv8.5-a\n{source}\n")
-    for command in (
-        ["aarch64-linux-gnu-as", "-o", "a.o", "a.s"],
-        ["aarch64-linux-gnu-objcopy", "-O", "binary", "-j", ".text", "a.o", "a.bin"],
-    ):
-        subprocess.run(command, cwd=folder, check=True)
-    return (folder / "a.bin").read_bytes()
 
 
 # Notes its arguments, DAIF and the stack pointer, then spoils all that it may.
@@ -60,13 +49,13 @@ FLAGS = "adc x10, x11, x12"  # reads the carry
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    return Site(FUNCTION, 0, assembled(FLAGS, tmp_path))
+    return Site(FUNCTION, 0, assembled("arm64", FLAGS, tmp_path))
 
 
 @pytest.fixture
 def machine(site: Site, tmp_path: Path) -> Machine:
     made = Machine(TEXT, site.code + bytes(60))
-    made.write_code(CLAUSE, assembled(NOTE + SPOIL, tmp_path))
+    made.write_code(CLAUSE, assembled("arm64", NOTE + SPOIL, tmp_path))
     return made
 
 
@@ -161,8 +150,10 @@ def hooked(
     machine: Machine, folder: Path, source: str, hook: str, translate: bool
 ) -> tuple[bytes, bytes]:
     """(first instruction, its patch and stub) of a function, with a hook in the clause's place."""
-    code = assembled(source, folder)
-    machine.write_code(CLAUSE, assembled(hook + SPOIL.replace("movn x0, #0\n", ""), folder))
+    code = assembled("arm64", source, folder)
+    machine.write_code(
+        CLAUSE, assembled("arm64", hook + SPOIL.replace("movn x0, #0\n", ""), folder)
+    )
     make = ISA.translate_detour if translate else ISA.detour
     made = make(code, TEXT, SCRATCH, CLAUSE)
     assert not isinstance(made, Refused)
@@ -179,7 +170,7 @@ STARTS = ("paciasp", "mov x9, x30", "stp x29, x30, [sp, #-32]!", "nop", "adrp x3
 
 @pytest.mark.parametrize("start", STARTS)
 def test_a_hook_that_lets_the_function_go_on(machine: Machine, tmp_path: Path, start: str) -> None:
-    code = assembled(start, tmp_path)
+    code = assembled("arm64", start, tmp_path)
     _, stub = hooked(machine, tmp_path, start, "mov x0, #0\n", False)
     plain_machine = Machine(TEXT, code + bytes(60))
     for state in states():
@@ -240,7 +231,7 @@ SEQUENCES = """
 
 
 def test_exclusive_sequences_and_data(tmp_path: Path) -> None:
-    code = assembled(SEQUENCES, tmp_path)
+    code = assembled("arm64", SEQUENCES, tmp_path)
     instructions = list(ISA.decode(code, TEXT))
     numbers = {(at - TEXT) // 4: why for at, why in sequences.unsafe(instructions).items()}
     assert sorted(numbers) == [21, 22]

@@ -21,6 +21,7 @@ from emulated_riscv64 import (
     State,
     random_state,
 )
+from gnu_assembler import assembled
 from kernel_text import Form, Text, extents, find_vmlinux, read_text
 from riscv64_forms import Forms, riscv64_forms
 
@@ -234,20 +235,6 @@ def check_flow(isa: Isa, flow: Flow, state: State, pc: int, after: int) -> None:
     assert flow.falls_through == (flow.kind in ("branch", "call"))
 
 
-def assemble(source: str, folder: Path) -> bytes:
-    """The bytes of an assembler source, by binutils."""
-    file, out = folder / "a.o", folder / "a.bin"
-    subprocess.run(
-        ["riscv64-linux-gnu-as", "-march=rv64gc", "-mno-relax", "-o", str(file)],
-        input=source, text=True, check=True,
-    )  # fmt: skip
-    subprocess.run(
-        ["riscv64-linux-gnu-objcopy", "-O", "binary", "-j", ".text", str(file), str(out)],
-        check=True,
-    )
-    return out.read_bytes()
-
-
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -258,7 +245,7 @@ def assemble(source: str, folder: Path) -> bytes:
     ],
 )  # fmt: skip
 def test_refused(isa: Isa, tmp_path: Path, source: str, words: str) -> None:
-    moved = isa.displace(assemble(source, tmp_path), 0xFFFFFFFF80100000, SCRATCH)
+    moved = isa.displace(assembled("riscv64", source, tmp_path), 0xFFFFFFFF80100000, SCRATCH)
     assert isinstance(moved, Refused)
     assert words in moved.reason
 
@@ -271,7 +258,7 @@ def test_refused(isa: Isa, tmp_path: Path, source: str, words: str) -> None:
     ],
 )  # fmt: skip
 def test_copied(isa: Isa, tmp_path: Path, source: str) -> None:
-    code = assemble(source, tmp_path)
+    code = assembled("riscv64", source, tmp_path)
     moved = isa.displace(code, 0xFFFFFFFF80100000, SCRATCH)
     assert isinstance(moved, Relocated)
     assert moved.code.startswith(code) and moved.original_at == 0
@@ -297,7 +284,7 @@ def test_lr_to_sc_by_every_path(isa: Isa, tmp_path: Path) -> None:
     """
     names = ["addi", "lr", "bne", "beqz", "sc", "bnez", "mv", "ret", "addi2", "j"]
     start = 0xFFFFFFFF80100000
-    known = list(isa.decode(assemble(source, tmp_path), start))
+    known = list(isa.decode(assembled("riscv64", source, tmp_path), start))
     unsafe = isa.unsafe(known)
     assert [n for n, i in zip(names, known, strict=True) if i.address in unsafe] == [
         "lr", "bne", "beqz", "sc", "addi2", "j",
@@ -306,7 +293,7 @@ def test_lr_to_sc_by_every_path(isa: Isa, tmp_path: Path) -> None:
 
 def test_functions_that_handle_traps_are_refused_whole(isa: Isa, tmp_path: Path) -> None:
     for source in ("addi a0, a0, 1\ncsrw stvec, a0\nret", "nop\nsret"):
-        known = list(isa.decode(assemble(source, tmp_path), 0xFFFFFFFF80100000))
+        known = list(isa.decode(assembled("riscv64", source, tmp_path), 0xFFFFFFFF80100000))
         assert set(isa.unsafe(known)) == {i.address for i in known}
 
 

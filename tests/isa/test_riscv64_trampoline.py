@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import random
 import struct
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from emulated_riscv64 import SCRATCH, SIE, EmulatorError, Machine, State, random_state
+from gnu_assembler import assembled
 from kernel_text import Text, extents, find_vmlinux, read_text
 
 from kinst.core.isa import Body, CallBody, CountBody, Isa, Refused, Relocated
@@ -40,19 +40,6 @@ def machine(text: Text) -> Machine:
     return Machine(text.address, text.code)
 
 
-def assemble(source: str, folder: Path) -> bytes:
-    file, out = folder / "a.o", folder / "a.bin"
-    subprocess.run(
-        ["riscv64-linux-gnu-as", "-march=rv64gc", "-mno-relax", "-o", str(file)],
-        input=source, text=True, check=True,
-    )  # fmt: skip
-    subprocess.run(
-        ["riscv64-linux-gnu-objcopy", "-O", "binary", "-j", ".text", str(file), str(out)],
-        check=True,
-    )
-    return out.read_bytes()
-
-
 @pytest.fixture(scope="module")
 def callee(machine: Machine, isa: Isa, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Notes argument, stack pointer and frame at RECORD, sums the calls up, and spoils all that
@@ -72,7 +59,7 @@ def callee(machine: Machine, isa: Isa, tmp_path_factory: pytest.TempPathFactory)
         {spoil}
         ret
     """
-    machine.write_code(CALLEE, assemble(source, tmp_path_factory.mktemp("callee")))
+    machine.write_code(CALLEE, assembled("riscv64", source, tmp_path_factory.mktemp("callee")))
 
 
 def sites(text: Text, isa: Isa, count: int) -> list[Site]:
@@ -184,7 +171,8 @@ def check_call(isa: Isa, state: State, site: Site, word, calls, before: bytes) -
 def hook(result: int, folder: Path) -> bytes:
     """A C function: notes its argument and stack pointer, spoils what it may, returns."""
     spoil = "\n".join(f"li {n}, -1" for n in SPOILED if n not in ("ra", "a0"))
-    return assemble(
+    return assembled(
+        "riscv64",
         f"li t0, {RECORD - (1 << 64)}\nsd a0, 0(t0)\nsd sp, 8(t0)\n{spoil}\nli a0, {result}\nret\n",
         folder,
     )

@@ -43,6 +43,16 @@ _ORDERS = {"ntohs": USHORT, "htons": USHORT, "htonl": UINT, "ntohl": UINT, "hton
 _NUMERALS = ("0", "12", "-7", "007", "0x1f", "  99", "12ab", "zz9", "-", "", "7fffffff", "101")
 
 
+def combined(a: Number, op: str, b: Number) -> Number:
+    """Two numbers under a binary operator of PLAIN or DIVIDE, in the type that both become."""
+    type_ = common(a.type, b.type)
+    work = PLAIN[op] if op in PLAIN else DIVIDE[op]
+    return Number(
+        f"({a.text} {op} {b.text})", type_,
+        lambda w: type_.fit(work(type_.fit(a.value(w)), type_.fit(b.value(w)))),
+    )  # fmt: skip
+
+
 @dataclass
 class Scope:
     """What a program may name.  numbers: variables and their types; cells: elements of arrays and
@@ -124,13 +134,7 @@ class Integers:
 
     def plain(self, depth: int) -> Number:
         a, b = self.number(depth), self.number(depth)
-        op = self.random.choice(list(PLAIN))
-        type_ = common(a.type, b.type)
-        work = PLAIN[op]
-        return Number(
-            f"({a.text} {op} {b.text})", type_,
-            lambda w: type_.fit(work(type_.fit(a.value(w)), type_.fit(b.value(w)))),
-        )  # fmt: skip
+        return combined(a, self.random.choice(list(PLAIN)), b)
 
     def divided(self, depth: int) -> Number:
         """ "| 1": never zero."""
@@ -149,13 +153,7 @@ class Integers:
         return self.quotient(self.number(depth), few)
 
     def quotient(self, a: Number, b: Number) -> Number:
-        op = self.random.choice("/%")
-        type_ = common(a.type, b.type)
-        work = DIVIDE[op]
-        return Number(
-            f"({a.text} {op} {b.text})", type_,
-            lambda w: type_.fit(work(type_.fit(a.value(w)), type_.fit(b.value(w)))),
-        )  # fmt: skip
+        return combined(a, self.random.choice("/%"), b)
 
     def wild(self, depth: int) -> Number:
         """What is never mapped: a page from 0 on."""
