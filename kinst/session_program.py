@@ -94,18 +94,30 @@ def compile_request(
     tells.  Raises DError with its place, KinstError for options.
     """
     options = _with_settings(Options(), request.settings)
-    programs = []
-    knows = type_names(types)
+    programs: list[tree.Program] = []
+    known = type_names(types)
+    part = len(request.programs) > 1
+
+    def knows(name: str) -> bool:
+        """Types of the kernel, and of the programs before."""
+        own = any(t.name == name for p in programs for t in p.items
+                  if isinstance(t, tree.TypeDeclaration))  # fmt: skip
+        return own or (known is not None and known(name))
+
     for ordinal, text in enumerate(request.programs, 1):
         macros = _macros(request, text.file, target_pid, options)
         if text.letter == "s":
             source = text.text
             if options.cpp:
                 source = preprocess(source, text.file, request.preprocessor, say)
-            programs.append(parse_text(source, text.file, macros, script=True, knows_type=knows))
+            programs.append(
+                parse_text(source, text.file, macros, script=True, part=part, knows_type=knows)
+            )
         else:
             programs.append(
-                parse_option(text.letter, text.text, macros, ordinal=ordinal, knows_type=knows)
+                parse_option(
+                    text.letter, text.text, macros, ordinal=ordinal, part=part, knows_type=knows
+                )
             )
     return _checked(request, tuple(programs), options, isa, types)
 

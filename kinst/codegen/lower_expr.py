@@ -96,6 +96,11 @@ def lower(firing: Firing, expr: typed.Expr) -> Lowered:
             return _register(firing, expr)
         case typed.Unary():
             return _unary(firing, expr)
+        case typed.NonZero():
+            value = scalar(firing, expr.operand)
+            zero = firing.code.icmp("eq", value, 0)
+            firing.faults.add(firing.code, zero, FAULT_DIVZERO, const(0))
+            return value
         case typed.Binary():
             return _binary(firing, expr)
         case typed.Logical():

@@ -172,7 +172,7 @@ def _mapped(
 
 
 def _raw_column(field: Field, conversion: str) -> Callable[[Bytes], list[Value]]:
-    if conversion == "k":
+    if conversion in ("k", "ws"):
         return lambda rows: list(bytes_of(rows, field))
     if is_string(field):
         return lambda rows: list(strings_of(rows, field))

@@ -7,6 +7,7 @@ Formatting", and of libdtrace: a precision of 0 counts as none; %d of an unsigne
 
 from __future__ import annotations
 
+import itertools
 import locale
 import time
 from collections.abc import Callable
@@ -55,6 +56,13 @@ def escape(value: bytes) -> str:
     )
 
 
+def wide_text(value: bytes) -> str:
+    """%wc, %ws: wide characters (UTF-32) up to the first 0; what is none is U+FFFD."""
+    numbers = (int.from_bytes(value[at : at + 4], "little") for at in range(0, len(value) - 3, 4))
+    shown = itertools.takewhile(bool, numbers)
+    return "".join(chr(n) if n < 0xD800 or 0xE000 <= n < 0x110000 else "\ufffd" for n in shown)
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A conversion with its width and precision known (None: not given)."""
@@ -88,7 +96,9 @@ class Spec:
             return self._integer(letter, self._kept("-0"))
         if c in FLOATING:
             return self._directive(self._kept("-+ 0#"), c), float
-        return self._directive(self._kept("-"), "s", precision=c != "c"), _text_of(c, symbolise)
+        return self._directive(self._kept("-"), "s", precision=c not in ("c", "wc")), _text_of(
+            c, symbolise
+        )
 
     def _integer(self, letter: str, flags: str) -> tuple[str, Callable[[Value], object] | None]:
         if self.precision:
@@ -122,6 +132,10 @@ class Spec:
 
 def _text_of(conversion: str, symbolise: Symbolise) -> Callable[[Value], object]:
     """What makes a string of a value, for the conversions that format a string."""
+    if conversion == "wc":
+        return lambda v: wide_text((int(v) & 0xFFFFFFFF).to_bytes(4, "little"))
+    if conversion == "ws":
+        return lambda v: wide_text(v) if isinstance(v, bytes) else str(v)
     if conversion == "c":
         return lambda v: text(bytes([int(v) & 0xFF]))
     if conversion == "C":

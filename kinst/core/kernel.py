@@ -8,6 +8,7 @@ from typing import Protocol
 
 from kinst.core.isa import Flow, Instruction, Isa
 from kinst.core.probe import Function, ProbeName, ProbePattern, Site
+from kinst.core.stability import ProviderStability
 
 
 class Kernel(Protocol):
@@ -83,6 +84,7 @@ class Found:
 
 class Provider(Protocol):
     name: str
+    stability: ProviderStability
     needs_kernel: bool  # its probes are instructions of a traced kernel
 
     def listed(self) -> Sequence[Found]:

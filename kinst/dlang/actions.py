@@ -12,7 +12,13 @@ from kinst.dlang.actions_data import STACKS, SYMBOLS, data_expression
 from kinst.dlang.aggregates import Aggregations, aggregate, parts_of
 from kinst.dlang.convert import cast, is_integer, is_scalar, is_zero, same
 from kinst.dlang.expressions import check, is_aggregation, place, without_void
-from kinst.dlang.formats import Value, bind_format, parse_format
+from kinst.dlang.formats import (
+    Value,
+    bind_format,
+    is_wide_text,
+    parse_format,
+    takes_wide_text,
+)
 from kinst.dlang.members import string_place
 from kinst.dlang.scope import Scope
 from kinst.dlang.translation import Translation
@@ -101,11 +107,14 @@ def _formatted(name: str, node: tree.Call, scope: Scope) -> typed.Printf:
         )
     parsed = parse_format(first.value, first.span)
     args: list[typed.Expr] = []
+    wide = takes_wide_text(parsed)
     for number, argument in enumerate(node.arguments[1:], 2):
         if is_aggregation(argument):
             message = f"{name}( ) argument #{number} is an aggregation"
             raise DError(message, argument.span, "D_PRINTF_ARG_TYPE", "use printa()")
-        args.append(check(argument, scope))
+        whole = place(argument, scope) if wide[number - 2 : number - 1] == [True] else None
+        array = whole is not None and is_wide_text(whole.type)
+        args.append(whole if whole is not None and array else check(argument, scope))
     values = [Value(a.type, a.span) for a in args]
     format_, stars = bind_format(name, parsed, values, first.span)
     for at in stars:
@@ -230,6 +239,8 @@ def _normalize(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typ
         if is_zero(divisor):
             message = "expression contains division by zero"
             raise DError(message, node.arguments[1].span, "D_DIV_ZERO")
+        if not isinstance(divisor, typed.IntConst):
+            divisor = typed.NonZero(divisor.type, divisor.span, divisor)
     if not aggregations.complete:
         return None
     return typed.Normalize(node.span, aggregations.get(target, "D_NORMALIZE_AGGBAD"), divisor)

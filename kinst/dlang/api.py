@@ -31,13 +31,14 @@ def parse_text(
     macros: Macros | None = None,
     *,
     script: bool = False,
+    part: bool = False,
     knows_type: Callable[[str], bool] | None = None,
 ) -> tree.Program:
     """The syntax tree of a script (script=True: bodies are required) or of -n's text.
 
-    Raises DError, and nothing else, whatever the text is.
+    part: it is one of several, and may have declarations only.  Raises DError, and nothing else, whatever the text is.
     """
-    return parse(text, file, macros, script=script, knows_type=knows_type)
+    return parse(text, file, macros, script=script, part=part, knows_type=knows_type)
 
 
 def combine(programs: Sequence[tree.Program]) -> tree.Program:

@@ -14,6 +14,7 @@ from kinst.core.dtypes import (
     INT,
     UINT64,
     ArrayType,
+    EnumType,
     IntType,
     PointerType,
     StringType,
@@ -24,6 +25,7 @@ from kinst.core.errors import DError, Span
 from kinst.dlang import (
     arguments,
     builtins,
+    enumerators,
     guide_names,
     inlines,
     members,
@@ -36,6 +38,7 @@ from kinst.dlang import (
 )
 from kinst.dlang.constants import CONSTANTS
 from kinst.dlang.convert import (
+    COMPARISONS,
     cast,
     constant,
     is_scalar,
@@ -105,7 +108,7 @@ def _name(node: tree.Name, scope: Scope) -> typed.Expr:
     scope.refuse_builtin(node.name, node.span, "scalar")
     if "`" in node.name:
         return members.value(members.symbol(node.name, node.span, scope))
-    known = members.enumerator(node, scope)
+    known = enumerators.named(node, scope)
     if known is not None:
         return known
     if node.name in guide_names.CONSTANTS:
@@ -327,7 +330,11 @@ def _assignment(node: tree.Assignment, scope: Scope) -> typed.Expr:
 def _infix(node: tree.Infix, scope: Scope) -> typed.Expr:
     if node.op == ",":
         return _comma(node, scope)
-    left, right = check(node.left, scope), check(node.right, scope)
+    left = check(node.left, scope)
+    tag = None
+    if node.op in COMPARISONS and isinstance(left.type, EnumType):
+        tag = enumerators.tag(left.type, node.right, node.op, scope)
+    right = tag if tag is not None else check(node.right, scope)
     return operate(node.op, left, right, node.span, shown=node.op)
 
 

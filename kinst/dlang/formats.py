@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kinst.core.dtypes import DType, IntType, PointerType, StackType, StringType, SymbolType
+from kinst.core.dtypes import (
+    ArrayType,
+    DType,
+    IntType,
+    PointerType,
+    StackType,
+    StringType,
+    SymbolType,
+)
 from kinst.core.errors import DError, Span
 from kinst.dlang import typed_output
 from kinst.dlang.source import to_text
@@ -22,6 +30,8 @@ _REAL = "float, double, or long double"
 _ADDRESS = "pointer or integer"
 _TEXT = "char [] or string (or use stringof)"
 _TIME = "int64_t"
+_WIDE_CHARACTER = "int"
+_WIDE_TEXT = "wchar_t []"
 # conversion letter -> what libdtrace says it takes
 _PROTOTYPES = {
     **dict.fromkeys("diouxX", _INTEGER),
@@ -31,6 +41,8 @@ _PROTOTYPES = {
     **dict.fromkeys("sS", _TEXT),
     **dict.fromkeys("TY", _TIME),
     "k": "stack",
+    "wc": _WIDE_CHARACTER,
+    "ws": _WIDE_TEXT,
 }
 
 
@@ -136,15 +148,34 @@ def _conversion(scanner: _Scanner, literal: bytes) -> Conversion:
         elif c in "hlLw":
             modifiers += c
         else:
-            if c not in _PROTOTYPES or "w" in modifiers:
+            letter = f"w{c}" if "w" in modifiers else c
+            if letter not in _PROTOTYPES:
                 shown = c if c.isprintable() else f"\\{ord(c):03o}"
                 raise scanner.fail(f"is undefined: %{modifiers[:8]}{shown}")
-            return Conversion(scanner.number, literal, c, flags, width, precision, aggregate)
+            return Conversion(scanner.number, literal, letter, flags, width, precision, aggregate)
     raise scanner.fail("name expected before end of format string")
+
+
+def is_wide_text(type_: DType) -> bool:
+    """Whether a type is what %ws takes: an array of integers of 32 bits (libdtrace looks at no
+    more)."""
+    return isinstance(type_, ArrayType) and isinstance(type_.of, IntType) and type_.of.size == 4
+
+
+def takes_wide_text(parsed: ParsedFormat) -> list[bool]:
+    """For each argument whether %ws prints it: there an array is no pointer."""
+    found: list[bool] = []
+    for c in parsed.conversions:
+        found += [False] * ((c.width == "*") + (c.precision == "*"))
+        if not c.aggregate:
+            found.append(c.letter == "ws")
+    return found
 
 
 def _fits(letter: str, type_: DType) -> bool:
     prototype = _PROTOTYPES[letter]
+    if prototype == _WIDE_TEXT:
+        return is_wide_text(type_)
     if letter == "k" or isinstance(type_, StackType):
         return letter == "k" and isinstance(type_, StackType)
     if isinstance(type_, SymbolType):
@@ -157,6 +188,8 @@ def _fits(letter: str, type_: DType) -> bool:
         return False
     if prototype == _SMALL:
         return type_.size <= 4
+    if prototype == _WIDE_CHARACTER:
+        return type_.size == 4
     if prototype == _TIME:
         return type_.size == 8
     return prototype == _INTEGER

@@ -216,15 +216,6 @@ def symbol(name: str, span: Span, scope: Scope) -> typed.Expr:
     return typed.Load(found.type, span, address)
 
 
-def enumerator(node: tree.Name, scope: Scope) -> typed.Expr | None:
-    """The enumeration constant of this name, of the program or the kernel."""
-    try:
-        found = scope.types.enumerator(node.name)
-    except KinstError:
-        return None
-    return None if found is None else constant(found[1], found[0], node.span)
-
-
 def current_thread(scope: Scope) -> DType:
     """What curthread is: struct task_struct * where the kernel's types are known."""
     if scope.types.source is None:

@@ -46,19 +46,21 @@ def parse(
     *,
     level: Level = Level.NAME,
     script: bool = False,
+    part: bool = False,
     knows_type: Callable[[str], bool] | None = None,
 ) -> tree.Program:
     """The syntax tree of one program text.
 
     file: what errors call it.  level: how probe descriptions fill up.  script: text of a
-    file, where, as in dtrace(1), a probe description must have a body.  knows_type: whether the
+    file, where, as in dtrace(1), a probe description must have a body.  part: there are other texts, so that this one
+    may have declarations only.  knows_type: whether the
     traced kernel has a typedef of this name.
     Raises DError (any input gives a program or a DError): D_SYNTAX, D_EMPTY, D_PDESC_INVAL,
     D_MACRO_*, D_INT_*, D_STR_NL, D_CHR_*, D_PRAG*, D_DECL_*, D_UNKNOWN.
     """
     use = MacroUse(macros or Macros())
     lexer = Lexer(Source(text, file), use)
-    return _ProgramParser(lexer, use, level, script, knows_type).program()
+    return _ProgramParser(lexer, use, level, script, knows_type).program(part)
 
 
 class _ProgramParser(DeclarationParser):
@@ -76,7 +78,7 @@ class _ProgramParser(DeclarationParser):
         self._script = script
         self._controls_done = 0
 
-    def program(self) -> tree.Program:
+    def program(self, part: bool) -> tree.Program:
         at = self._skip(0)
         while at < len(self.source.text):
             head = self.lexer.head(at)
@@ -85,7 +87,8 @@ class _ProgramParser(DeclarationParser):
             else:
                 at = self._clause(head)
             at = self._skip(at)
-        if not any(isinstance(item, tree.Clause) for item in self.items):
+        declared = part and not all(isinstance(i, tree.Option | tree.Pragma) for i in self.items)
+        if not declared and not any(isinstance(item, tree.Clause) for item in self.items):
             span = self.source.span(0, 1)
             raise DError("empty D program translation unit", span, "D_EMPTY", "no probe in it")
         self._use.check_used(self.source.span(0, 1))

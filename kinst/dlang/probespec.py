@@ -25,17 +25,19 @@ def parse_option(
     macros: Macros | None = None,
     *,
     ordinal: int = 1,
+    part: bool = False,
     knows_type: Callable[[str], bool] | None = None,
 ) -> tree.Program:
     """The program of one option, such as ("f", "vfs_read /pid == 1/ { trace(arg0); }").
 
     option: the letter without its dash.  ordinal: which of several such options it is, from
     1; errors name it as "-n argument" or "-n argument 2", with line and column in the value.
+    part: as in parse().
     Raises DError (any value gives a program or a DError); KinstError for -i without a number.
     """
     level = LEVELS[option]
     name = f"-{option} argument" + (f" {ordinal}" if ordinal > 1 else "")
-    program = parse(value, name, macros, level=level, knows_type=knows_type)
+    program = parse(value, name, macros, level=level, part=part, knows_type=knows_type)
     if option == "i":
         for clause in program.clauses:
             for description in clause.descriptions:

@@ -152,6 +152,13 @@ class Binary(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class NonZero(Expr):
+    """operand, which faults as a division by it would where it is 0."""
+
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Logical(Expr):
     op: str  # "&&" "||" (short-circuit) "^^"
     left: Expr

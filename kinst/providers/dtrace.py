@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kinst.core.kernel import Found, Kernel
 from kinst.core.probe import ProbeName, ProbePattern
+from kinst.core.stability import stability_of
 
 BEGIN = ProbeName("dtrace", "", "", "BEGIN")
 END = ProbeName("dtrace", "", "", "END")
@@ -16,6 +17,10 @@ class DTraceProvider:
     """The three probes that are always there, in the order that gives them ids 1, 2 and 3."""
 
     name = "dtrace"
+    stability = stability_of(
+        "Stable/Stable/Common", "Private/Private/Unknown", "Private/Private/Unknown",
+        "Stable/Stable/Common", "Stable/Stable/Common",
+    )  # fmt: skip
     needs_kernel = False
 
     def listed(self) -> Sequence[Found]:

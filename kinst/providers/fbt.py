@@ -27,6 +27,7 @@ from kinst.core.layout import (
     ARGUMENTS,
 )
 from kinst.core.probe import Function, ProbeName, ProbePattern, Site
+from kinst.core.stability import stability_of
 from kinst.core.types import TypeSource
 
 NAMES = ("entry", "return")
@@ -119,6 +120,10 @@ class FbtProvider:
     """Functions of the running kernel, by its symbols and live text."""
 
     name = "fbt"
+    stability = stability_of(
+        "Evolving/Evolving/Common", "Private/Private/Unknown", "Private/Private/ISA",
+        "Evolving/Evolving/Common", "Private/Private/ISA",
+    )  # fmt: skip
     needs_kernel = True
 
     def listed(self) -> Sequence[Found]:

@@ -15,6 +15,7 @@ from kinst.core.errors import KinstError
 from kinst.core.isa import Instruction
 from kinst.core.kernel import Found, Kernel
 from kinst.core.probe import Function, ProbeName, ProbePattern, Site
+from kinst.core.stability import stability_of
 
 
 def _offset(text: str) -> int | None:
@@ -54,6 +55,10 @@ class KinstProvider:
     """Instructions of functions, found in the live text of the running kernel."""
 
     name = "kinst"
+    stability = stability_of(
+        "Evolving/Evolving/Common", "Private/Private/Unknown", "Private/Private/ISA",
+        "Evolving/Evolving/Common", "Private/Private/ISA",
+    )  # fmt: skip
     needs_kernel = True
 
     def listed(self) -> Sequence[Found]:

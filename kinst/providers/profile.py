@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from kinst.core.errors import KinstError
 from kinst.core.kernel import Found, Kernel, Timer
 from kinst.core.probe import ProbeName, ProbePattern
+from kinst.core.stability import stability_of
 
 _NS = {
     "ns": 1, "nsec": 1, "us": 10**3, "usec": 10**3, "ms": 10**6, "msec": 10**6,
@@ -55,6 +56,10 @@ class ProfileProvider:
     """Time-based probes, one for each distinct name."""
 
     name = "profile"
+    stability = stability_of(
+        "Evolving/Evolving/Common", "Unstable/Unstable/Unknown", "Private/Private/Unknown",
+        "Evolving/Evolving/Common", "Evolving/Evolving/Common",
+    )  # fmt: skip
     needs_kernel = False
 
     def listed(self) -> Sequence[Found]:

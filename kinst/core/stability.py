@@ -1,0 +1,104 @@
+"""Stability attributes: how much a program's probes and names may change from one kernel to the
+next (Dynamic Tracing Guide, "Stability").
+
+What the attributes of a provider's probes are is said by the provider; they are compared and
+reported only (-v), nothing depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kinst.core.probe import ProbePattern
+
+# From the least to the most stable; dependency classes from the least to the most common.
+LEVELS = (
+    "Internal", "Private", "Obsolete", "External", "Unstable", "Evolving", "Stable", "Standard",
+)  # fmt: skip
+CLASSES = ("Unknown", "CPU", "Platform", "Group", "ISA", "Common")
+GLOB = frozenset("*?[\\")
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """name, data: numbers in LEVELS, of names and of what the data mean.  dependency: in
+    CLASSES."""
+
+    name: int
+    data: int
+    dependency: int
+
+    def least(self, other: Attributes) -> Attributes:
+        """The least of both, part by part."""
+        return Attributes(
+            min(self.name, other.name),
+            min(self.data, other.data),
+            min(self.dependency, other.dependency),
+        )
+
+    def __str__(self) -> str:
+        return f"{LEVELS[self.name]}/{LEVELS[self.data]}/{CLASSES[self.dependency]}"
+
+
+def attributes(text: str) -> Attributes:
+    """Of Evolving/Evolving/Common, in any case.  Raises ValueError."""
+    name, data, dependency = text.lower().split("/")
+    levels = [level.lower() for level in LEVELS]
+    classes = [one.lower() for one in CLASSES]
+    return Attributes(levels.index(name), levels.index(data), classes.index(dependency))
+
+
+MOST = attributes("Standard/Standard/Common")
+STABLE = attributes("Stable/Stable/Common")
+PRIVATE = attributes("Private/Private/Unknown")
+UNSTABLE = attributes("Unstable/Unstable/Common")
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderStability:
+    """Of a provider's name, of the modules, functions and names of its probes, and of their
+    arguments."""
+
+    provider: Attributes
+    module: Attributes
+    function: Attributes
+    name: Attributes
+    args: Attributes
+
+
+# Of a description that names no one provider.
+ANY = ProviderStability(UNSTABLE, UNSTABLE, UNSTABLE, UNSTABLE, UNSTABLE)
+
+
+def stability_of(*texts: str) -> ProviderStability:
+    """Of the five texts, as in `attributes`."""
+    provider, module, function, name, args = map(attributes, texts)
+    return ProviderStability(provider, module, function, name, args)
+
+
+def is_open(part: str) -> bool:
+    """Whether a part of a description names nothing in particular."""
+    return not part or bool(GLOB & set(part))
+
+
+def of_description(pattern: ProbePattern, stability: ProviderStability) -> Attributes:
+    """Of a probe description: the least of its parts' that are named (libdtrace's
+    dt_probe_info())."""
+    found = stability.provider
+    for part, own in (
+        (pattern.module, stability.module),
+        (pattern.function, stability.function),
+        (pattern.name, stability.name),
+    ):
+        if not is_open(part):
+            found = found.least(own)
+    return found
+
+
+def least(all_: Iterable[Attributes]) -> Attributes:
+    """The least of all, part by part."""
+    found = MOST
+    for one in all_:
+        found = found.least(one)
+    return found
