@@ -38,6 +38,7 @@ from kinst.session_program import Compiled, compile_request
 from kinst.session_report import Report
 from kinst.session_request import Request
 from kinst.session_run import Trace
+from kinst.session_stability import description_reports, probe_report_of, program_reports
 from kinst.session_target import (
     CPUS,
     Files,
@@ -129,7 +130,8 @@ def _with_machine(
                 f"failed to match {compiled.patterns[0]}: No probe matches description"
             )
         source = source_of(traced, files, report) if len(enabled) <= MOST_LINES else _no_source
-        rows = list_enabled(enabled, parts, traced.kernel, source, verbose=request.verbose)
+        about = partial(probe_report_of, providers=load_all(), types=compiled.types)
+        rows = list_enabled(enabled, parts, traced.kernel, source, about, verbose=request.verbose)
         report.write("\n".join(rows) + "\n")
         return 0
     _tell_refused(parts, report)
@@ -147,10 +149,17 @@ def _with_machine(
     for site, reason in built.sites.refused:
         report.say(f"kinst: {site.function.name}+{site.offset} is left out: {reason}")
     report.stage("code and plan")
-    if _dumped(request, parts, placed, built, report) or request.compile_only:
+    if _dumped(request, parts, placed, built, report):
+        return 0
+    if request.compile_only:
+        if request.verbose:
+            report.write(program_reports(compiled, load_all()))
+            report.write(description_reports(compiled, load_all()))
         return 0
     fill(memory.view, placed.scratch, built)
     _tell_matched(compiled, parts, matched, report)
+    if request.verbose:
+        report.write(program_reports(compiled, load_all()) + "\n")
     trace = Trace(compiled, parts, placed, built, traced, report)
     return trace.run(request.command)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kinst.consumer.messages import LIST_HEADER, list_row
 from kinst.core.isa import Instruction
 from kinst.core.kernel import Provider
-from kinst.core.probe import Function, Probe
+from kinst.core.probe import Function, Probe, ProbeName
 from kinst.session_build import Parts
 from kinst.session_kernel import RunningKernel
 from kinst.session_probes import FIRST_ID, Enabled, listed
@@ -24,17 +24,19 @@ def list_enabled(
     parts: Parts,
     kernel: RunningKernel | None,
     source: Callable[[Function, int], str],
+    about: Callable[[ProbeName], str],
     *,
     verbose: bool,
 ) -> list[str]:
     """One row for each probe; with verbose, below it the instruction, its way or reason, and
-    its source line (source: function and address to file:line or "")."""
+    its source line (source: function and address to file:line or ""), or dtrace(1)'s report of
+    its stability (about).  Those of all instructions are alike: they are told once, at the end."""
     ways = {e.key: c.way for e, c in parts.planted}
     ways |= {e.key: "stop" for e in parts.stopped}
     ways |= {e.key: f"refused: {reason}" for e, reason in parts.refused}
     lines = [LIST_HEADER]
     listed_ids: set[int] = set()
-    for e in enabled:
+    for e, following in zip(enabled, (*enabled[1:], None), strict=True):
         if e.probe.id not in listed_ids:
             lines.append(list_row(e.probe))
             listed_ids.add(e.probe.id)
@@ -44,7 +46,17 @@ def list_enabled(
             place = source(e.probe.site.function, instruction.address)
             row = f"\t{code:<32} {instruction.text:<40} {ways[e.key]:<7}  {place}"
             lines.append(row.rstrip())
+        if verbose and not _alike(e, following):
+            lines.append(about(e.probe.name).removesuffix("\n"))
     return lines
+
+
+def _alike(one: Enabled, other: Enabled | None) -> bool:
+    """Whether the report of the next probe is that of this one, too."""
+    if other is None:
+        return False
+    instructions = one.probe.name.provider == other.probe.name.provider == "kinst"
+    return one.probe.id == other.probe.id or instructions
 
 
 def _instruction(kernel: RunningKernel, enabled: Enabled) -> Instruction:

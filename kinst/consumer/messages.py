@@ -30,10 +30,19 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def _description(program: str) -> str:
+    return re.split("[{/;]", program, maxsplit=1)[0]
+
+
+def described(letter: str, text: str, file: str) -> str:
+    """What the report of stability calls one -n, -s, ...: letter, text, file of ProgramText."""
+    return f"script {file}" if letter == "s" else f"description {_description(text)}"
+
+
 def description_matched(program: str, probes: int) -> str:
     """For -n, -P, -m, -f and -i; program: the option's argument, of which dtrace shows what
     comes before the predicate or the actions."""
-    name = re.split("[{/;]", program, maxsplit=1)[0]
+    name = _description(program)
     return f"dtrace: description '{name}' matched {_plural(probes, 'probe')}"
 
 

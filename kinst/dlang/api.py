@@ -36,7 +36,8 @@ def parse_text(
 ) -> tree.Program:
     """The syntax tree of a script (script=True: bodies are required) or of -n's text.
 
-    part: it is one of several, and may have declarations only.  Raises DError, and nothing else, whatever the text is.
+    part: it is one of several, and may have declarations only.  Raises DError, and nothing else,
+    whatever the text is.
     """
     return parse(text, file, macros, script=script, part=part, knows_type=knows_type)
 

@@ -52,9 +52,9 @@ def parse(
     """The syntax tree of one program text.
 
     file: what errors call it.  level: how probe descriptions fill up.  script: text of a
-    file, where, as in dtrace(1), a probe description must have a body.  part: there are other texts, so that this one
-    may have declarations only.  knows_type: whether the
-    traced kernel has a typedef of this name.
+    file, where, as in dtrace(1), a probe description must have a body.  part: there are other
+    texts, so that this one may have declarations only.  knows_type: whether the traced kernel
+    has a typedef of this name.
     Raises DError (any input gives a program or a DError): D_SYNTAX, D_EMPTY, D_PDESC_INVAL,
     D_MACRO_*, D_INT_*, D_STR_NL, D_CHR_*, D_PRAG*, D_DECL_*, D_UNKNOWN.
     """

@@ -2,8 +2,7 @@
 and what the program cannot do without (Dynamic Tracing Guide, "Stability", "Versioning",
 "Translators"; libdtrace's dt_pragma.c).
 
-Nothing in kinst depends on a stability or a version: both are checked and have no effect, as
-dtrace(1) without -v.
+Both are checked.  Stabilities are reported with -v (stability.py), versions have no effect.
 """
 
 from __future__ import annotations

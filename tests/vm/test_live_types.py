@@ -35,13 +35,30 @@ fbt::vfs_read:entry /execname == "wc" && !chained++/
 { trace(((struct task_struct *)0)->real_parent->mm->pgd); }
 dtrace:::ERROR { printf("error %d %x\n", arg4, arg5); }
 """
+# The function's name and its arguments are private to the kernel and its ISA, as is all that an
+# instruction is; names of the kernel's variables are private, too, of no class that is known
+# (Guide, "Stability" and "fbt Provider").
+STABILITY = """
+	Minimum Probe Description Attributes
+		Identifier Names: Private
+		Data Semantics:   Private
+		Dependency Class: ISA
+
+	Minimum Statement Attributes
+		Identifier Names: Private
+		Data Semantics:   Private
+		Dependency Class: Unknown
+"""
 
 
 def test_types_in_a_running_kernel(prepared: Prepared, tmp_path: Path) -> None:
     script = tmp_path / "types.d"
     script.write_text(PROGRAM)
-    done = kinst("-q", "-s", str(script), "-c", "wc -c /etc/passwd; stat -c %a /etc/passwd").good()
+    done = kinst(
+        "-q", "-v", "-s", str(script), "-c", "wc -c /etc/passwd; stat -c %a /etc/passwd"
+    ).good()
     size, mode = re.findall(r"\d+", done.guest)[0], done.guest.split()[-1]
+    assert STABILITY in done.out
     assert "init swapper/0 0 1" in done.out
     assert "read passwd " in done.out
     assert set(re.findall(r"^same (.*)$", done.out, re.M)) == {"1 1 1 1 1"}
