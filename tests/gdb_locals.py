@@ -81,6 +81,17 @@ def bits_of(value, known):
     return int(value) & whole, whole
 
 
+def not_inline(frame):
+    """The frame that the call made, of which this one may be an inline part.
+
+    The registers are the same.  But where gdb (13.1) looks for a value at entry from an inline
+    frame it takes the registers of the next frame for the caller's, and that is the same function
+    again: its own backtrace then prints order@entry=0 and, one frame further in, order=1050900352."""
+    while frame.type() == gdb.INLINE_FRAME:
+        frame = frame.older()
+    return frame
+
+
 def gdb_says(symbol, frame):
     """What gdb has of a variable: its size, where it is in memory, its bits as hexadecimal."""
     try:
@@ -151,7 +162,7 @@ class Server:
         answers = []
         while by_address and rounds:
             gdb.execute("continue", to_string=True)
-            frame = gdb.newest_frame()
+            frame = not_inline(gdb.newest_frame())
             pc = frame.pc()
             if pc not in by_address:
                 rounds -= 1

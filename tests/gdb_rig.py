@@ -105,11 +105,7 @@ class Pair:
             return "neither" if missing else "only kinst"
         if self.own is None or (self.by_caller and "none" in self.own):
             return "refused"
-        if self._equal():
-            return "equal"
-        # gdb 13 finds a caller's registers wrongly now and then: test_values_at_entry compares
-        # these with what the registers were.
-        return "doubtful" if self.by_caller else "different"
+        return "equal" if self._equal() else "different"
 
     def _equal(self) -> bool:
         own = self.own or {}
@@ -139,12 +135,12 @@ def reached(gdb: Gdb, batch: Sequence[Pair], marker: str, rounds: int) -> list[P
 
 
 def report(pairs: Sequence[Pair]) -> str:
-    """The numbers, then every pair that is different, doubtful or refused."""
+    """The numbers, then every pair that is different or refused."""
     counted = Counter(pair.outcome for pair in pairs)
     rows = [", ".join(f"{name} {number}" for name, number in sorted(counted.items()))]
     reasons = Counter(p.reason for p in pairs if p.outcome == "refused")
     rows += [f"{number} refused: {reason}" for reason, number in reasons.most_common()]
     rows += [
-        f"{p.outcome}: {p}" for p in pairs if p.outcome in ("different", "doubtful", "refused")
+        f"{p.outcome}: {p}" for p in pairs if p.outcome in ("different", "refused")
     ]
     return "\n".join(rows)

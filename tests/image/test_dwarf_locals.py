@@ -87,7 +87,7 @@ def test_as_gdb_says(tmp_path: Path, compiler: str, level: str, version: int) ->
     print(report(pairs))
     outcomes = [pair.outcome for pair in pairs]
     assert len(pairs) > 300
-    assert not {"different", "doubtful"} & set(outcomes)
+    assert "different" not in outcomes
     assert outcomes.count("equal") > len(pairs) // 3
     refused = [p for p in pairs if p.outcome == "refused"]
     assert all(p.reason.startswith(REFUSED) for p in refused), report(pairs)
