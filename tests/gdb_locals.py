@@ -86,7 +86,8 @@ def not_inline(frame):
 
     The registers are the same.  But where gdb (13.1) looks for a value at entry from an inline
     frame it takes the registers of the next frame for the caller's, and that is the same function
-    again: its own backtrace then prints order@entry=0 and, one frame further in, order=1050900352."""
+    again: its own backtrace prints order@entry=0 and, one frame further in, order=1050900352.
+    """
     while frame.type() == gdb.INLINE_FRAME:
         frame = frame.older()
     return frame

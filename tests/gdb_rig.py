@@ -140,7 +140,5 @@ def report(pairs: Sequence[Pair]) -> str:
     rows = [", ".join(f"{name} {number}" for name, number in sorted(counted.items()))]
     reasons = Counter(p.reason for p in pairs if p.outcome == "refused")
     rows += [f"{number} refused: {reason}" for reason, number in reasons.most_common()]
-    rows += [
-        f"{p.outcome}: {p}" for p in pairs if p.outcome in ("different", "refused")
-    ]
+    rows += [f"{p.outcome}: {p}" for p in pairs if p.outcome in ("different", "refused")]
     return "\n".join(rows)

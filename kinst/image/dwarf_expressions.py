@@ -22,6 +22,7 @@ OP_BIT_PIECE, OP_IMPLICIT_VALUE, OP_STACK_VALUE = 0x9D, 0x9E, 0x9F
 OP_IMPLICIT_POINTER, OP_ADDRX, OP_CONSTX, OP_ENTRY_VALUE = 0xA0, 0xA1, 0xA2, 0xA3
 OP_CONST_TYPE, OP_REGVAL_TYPE, OP_DEREF_TYPE = 0xA4, 0xA5, 0xA6
 OP_CONVERT, OP_REINTERPRET = 0xA8, 0xA9
+OP_GNU_UNINIT = 0xF0
 # GNU's numbers for what DWARF 5 took over.
 GNU = {0xF2: 0xA0, 0xF3: 0xA3, 0xF4: 0xA4, 0xF5: 0xA5, 0xF6: 0xA6, 0xF7: 0xA8, 0xF9: 0xA9}
 _UNSIGNED = {0x1A: "&", 0x1D: "%", 0x1E: "*", 0x21: "|", 0x22: "+", 0x1C: "-", 0x24: "<<",
@@ -349,6 +350,8 @@ _PLAIN: dict[int, Callable[[_Machine], None]] = {
     OP_BREGX: _breg_x,
     OP_PIECE: _piece,
     OP_NOP: lambda m: None,
+    # Where the variable is; gcc adds that it did not see it written on every way there.
+    OP_GNU_UNINIT: lambda m: None,
     OP_BRA: _Machine.branch,
     OP_SKIP: _skip,
     OP_CALL_FRAME_CFA: lambda m: m.push(m.context.frame_address()),

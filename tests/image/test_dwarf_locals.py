@@ -136,6 +136,7 @@ RBX, RDI = "regs[R_RBX]", "regs[R_RDI]"
         ("539304559304", [("value", RBX, 4), ("value", RDI, 4)]),  # two pieces
         ("9304539304", [("", "", 4), ("value", RBX, 4)]),  # the first one is lost
         ("9e02feff", [("value", "0xfffeull", 0)]),  # implicit_value
+        ("55f0", [("value", RDI, 0)]),  # GNU_uninit: a register of which gcc saw no write
         ("09ff9f", [("value", "0xffffffffffffffffull", 0)]),  # const1s -1
         ("700006231094019f", None),  # deref of what is behind a breg; then a size
         ("7300129c22", None),  # needs the CFA
