@@ -15,6 +15,7 @@ from kinst.codegen.lower_variables import is_thread_local
 from kinst.codegen.walk import expressions, looks_at_user, most_frames, reads_stack
 from kinst.consumer.aggregations import AggregationStore
 from kinst.consumer.dynvars import Cleaner
+from kinst.consumer.faults import Told
 from kinst.consumer.messages import fault_message, lost_messages, more_faults
 from kinst.consumer.policies import Kept
 from kinst.consumer.printer import Printer
@@ -199,6 +200,7 @@ class Trace:
         self._every = PRINT_SECONDS if rate == Options().switchrate else rate / 1e9
         self._aggrate = compiled.options.aggrate / 1e9
         self._first = True
+        self._held: list[Told] = []  # messages that are told with records that are kept
         self._gone: Gone | None = None
 
     def _make_printer(self, compiled: Compiled, traced: Traced) -> Printer:
@@ -219,7 +221,7 @@ class Trace:
         return Printer(
             compiled.program, placed.layout, self._probes, self._outlet.write, store=store,
             display=self._outlet.display(), symbolise=symboliser(traced.personality),
-            effects=self._outlet.effects(),
+            effects=self._outlet.effects(), tell=self._report.say,
         )  # fmt: skip
 
     def run(self, command: str) -> int:
@@ -335,24 +337,30 @@ class Trace:
             self._print([])
 
     def _print(self, chunks: list[Chunk]) -> None:
-        if self._printer.print(chunks) and self._first:
-            self._first = False
-            self._report.stage("first record")
-            self._report.tell_stages()
+        self._held += [one for slot in range(self._rings.slots) for one in self._faults(slot)]
+        if self._kept is None:
+            if self._printer.print(chunks, self._held) and self._first:
+                self._first = False
+                self._report.stage("first record")
+                self._report.tell_stages()
+            self._held = []
         lost = self._rings.lost()
         for message in lost_messages(lost, self._placed.scratch.cpus):
             self._report.say(message)
-        for slot in range(self._rings.slots):
-            self._tell_faults(slot)
 
-    def _tell_faults(self, slot: int) -> None:
-        """Those of a CPU since the last time; those that came too fast are counted."""
+    def _faults(self, slot: int) -> list[Told]:
+        """The messages of a CPU's faults since the last time; those that came too fast are
+        counted."""
         faults, more = self._rings.faults(slot)
+        told = []
         for one in faults:
             probe = self._epids.get(one.epid, self._parts.error.probe)
-            self._report.say(fault_message(one.epid, probe, one.action, one.kind, one.value))
+            text = fault_message(one.epid, probe, one.action, one.kind, one.value)
+            told.append(Told(slot, one.head, one.time, text))
         if more:
-            self._report.say(more_faults(more, slot, self._placed.scratch.cpus))
+            text = more_faults(more, slot, self._placed.scratch.cpus)
+            told.insert(0, Told(slot, told[0].head, told[0].time, text))
+        return told
 
     def _finish(self) -> int:
         """Unplant, fire END, print what is left; with the empty lines of dtrace(1): one ends the

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kinst.codegen.access import read_access
 from kinst.codegen.firing import Faults, Firing, Lowered, Text, Unit
 from kinst.codegen.lower_agg import aggregate
-from kinst.codegen.lower_builtins import epid
+from kinst.codegen.lower_builtins import epid, timestamp
 from kinst.codegen.lower_chill import chill
 from kinst.codegen.lower_expr import nullable, truth
 from kinst.codegen.lower_record import commit, fill, reserve
@@ -24,6 +24,7 @@ from kinst.core.layout import (
     STATE_ERRORS,
     STATE_FAULT,
     STATE_FAULTS,
+    STATE_HEAD,
     STATE_NESTED,
     STATE_SEQUENCE,
     STATE_TOLD,
@@ -182,15 +183,20 @@ def write_error(unit: Unit, site: int, clauses: Sequence[typed.Clause]) -> Funct
     told = code.load(64, code.add(state, STATE_TOLD))
     kept = code.op("shl", code.op("and", told, FAULTS_KEPT - 1), 5)
     entry = code.op("add", code.add(state, STATE_FAULTS), kept)
-    for place, word in enumerate((number, action, kind, value)):
-        code.store(word, code.add(state, STATE_FAULT + 8 * place))
-        code.store(word, code.add(entry, 8 * place))
-    code.store_atomic(code.add(told, 1), code.add(state, STATE_TOLD), "release")
     now = code.local(64)
     code.set(now, time)
     firing = Firing(
         unit, code, const(site), frame, cpu, slot, state, now, Faults("unused"), in_error=True
     )
+    known = machine.host or (machine.clock is not None and machine.timestamp_asm)
+    when = timestamp(firing) if known else const(0)
+    for place, word in enumerate((number, action, kind, value)):
+        code.store(word, code.add(state, STATE_FAULT + 8 * place))
+    which = code.op("or", number, code.op("shl", what, 32))
+    head = code.load(64, code.add(state, STATE_HEAD))
+    for place, word in enumerate((which, value, when, head)):
+        code.store(word, code.add(entry, 8 * place))
+    code.store_atomic(code.add(told, 1), code.add(state, STATE_TOLD), "release")
     clear_clause_memory(firing, clauses)
     for ordinal, clause in enumerate(clauses):
         firing.ordinal = ordinal

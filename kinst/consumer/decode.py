@@ -28,15 +28,32 @@ WINDOW = 1 << 16
 class Records:
     """Records of one batch in the order in which they are to be printed.
 
-    data: all bytes; offsets: where each record starts; clauses: whose it is.
+    data: all bytes; offsets: where each record starts; clauses: whose it is.  chunks: (slot,
+    where its bytes start in data, bytes that its ring had given before), in order.
     """
 
     data: Bytes
     offsets: Offsets
     clauses: npt.NDArray[np.uint32]
+    chunks: tuple[tuple[int, int, int], ...] = ()
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def times(self) -> npt.NDArray[np.uint64]:
+        """When each record was made, in their order: never before the one before it."""
+        times: npt.NDArray[np.uint64] = np.maximum.accumulate(
+            _field(self.data, self.offsets, RECORD_TIME, "<u8")
+        )
+        return times
+
+    def places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """(slot, bytes of its ring before it) of each record."""
+        starts = np.array([start for _, start, _ in self.chunks], dtype=np.int64)
+        mine = np.searchsorted(starts, self.offsets, side="right") - 1
+        slots = np.array([slot for slot, _, _ in self.chunks], dtype=np.int64)[mine]
+        before = np.array([given for _, _, given in self.chunks], dtype=np.int64)[mine]
+        return slots, before + self.offsets - starts[mine]
 
     def rows(self, where: Offsets, size: int) -> Bytes:
         """A (n, size) matrix of the records at these offsets, which are all of `size` bytes."""
@@ -123,10 +140,11 @@ def merge(chunks: Sequence[Chunk]) -> Records:
         empty = np.empty(0, dtype=np.int64)
         return Records(np.empty(0, np.uint8), empty, np.empty(0, np.uint32))
     data = chunks[0].data if len(chunks) == 1 else np.concatenate([c.data for c in chunks])
-    parts, slots = [], []
+    parts, slots, bases = [], [], []
     base = 0
     for chunk in chunks:
         found = find_records(chunk.data)
+        bases.append((chunk.slot, base, chunk.start))
         parts.append(found + base)
         slots.append(np.full(len(found), chunk.slot, dtype=np.int64))
         base += chunk.data.size
@@ -139,7 +157,7 @@ def merge(chunks: Sequence[Chunk]) -> Records:
             time[mine] = np.maximum.accumulate(time[mine])
         offsets = offsets[np.argsort(time, kind="stable")]
     clauses = _field(data, offsets, RECORD_CLAUSE, "<u4")
-    return Records(data, offsets, clauses.astype(np.uint32))
+    return Records(data, offsets, clauses.astype(np.uint32), tuple(bases))
 
 
 assert RECORD_SIZE == 0 and RECORD_CLAUSE == 4  # find_records reads both as one word

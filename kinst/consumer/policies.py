@@ -21,11 +21,13 @@ class Kept:
         self._size = size
         self._parts: dict[int, list[Bytes]] = {}
         self._bytes: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
         self.full = False  # fill: a CPU has all that it may have, and tracing is over
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             slot = chunk.slot
+            self._starts.setdefault(slot, chunk.start)
             self._parts.setdefault(slot, []).append(chunk.data)
             self._bytes[slot] = self._bytes.get(slot, 0) + len(chunk.data)
             if self._ring:
@@ -40,6 +42,7 @@ class Kept:
         starts = find_records(data)
         if self._ring:
             left = starts[starts >= len(data) - self._size]
+            self._starts[slot] += int(left[0]) if len(left) else len(data)
             data = data[int(left[0]) :] if len(left) else data[:0]
         elif len(data) > self._size:
             # The last record that starts within the size may end beyond it.
@@ -53,4 +56,6 @@ class Kept:
         """What is to be printed."""
         for slot in self._parts:
             self._trim(slot)
-        return [Chunk(slot, parts[0]) for slot, parts in sorted(self._parts.items())]
+        return [
+            Chunk(slot, parts[0], self._starts[slot]) for slot, parts in sorted(self._parts.items())
+        ]

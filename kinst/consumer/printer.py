@@ -15,6 +15,7 @@ from kinst.consumer.aggregations import AggregationStore
 from kinst.consumer.clauses import Act, Step, Text, TraceStyle, compile_clause, value_of
 from kinst.consumer.convert import Symbolise, Value, text
 from kinst.consumer.decode import Records, merge
+from kinst.consumer.faults import FaultOrder, Told
 from kinst.consumer.flow import Flow, crossings_of
 from kinst.consumer.rings import Bytes, Chunk
 from kinst.consumer.speculations import Speculations
@@ -70,8 +71,10 @@ class Printer:
         display: Display | None = None,
         symbolise: Symbolise = hexadecimal,
         effects: Effects | None = None,
+        tell: Callable[[str], None] = lambda message: None,
     ) -> None:
-        """probes: by id.  write: takes text.  symbolise: address to module`function+0x13."""
+        """probes: by id.  write: takes text.  symbolise: address to module`function+0x13.
+        tell: takes a message of a fault."""
         self.exit_status: int | None = None
         self._display = display or Display()
         self._write = write
@@ -88,6 +91,8 @@ class Printer:
         self._speculations = Speculations()
         self._flow = Flow(crossings_of(program.clauses))
         self._following: tuple[int, int] | None = None
+        self._tell = tell
+        self._faults = FaultOrder()
         self._clause = 0
         self._compile()
 
@@ -125,13 +130,17 @@ class Printer:
             made = self._prefixes[probe_and_cpu] = f"{cpu:3d} {identifier:6d} {name:>32} "
         return made
 
-    def print(self, chunks: Sequence[Chunk]) -> int:
+    def print(self, chunks: Sequence[Chunk], faults: Sequence[Told] = ()) -> int:
         """Print a batch of chunks, merged by time; returns how many records it had.
 
-        Raises TargetError when the bytes are not records of this program.
+        faults: those since the last batch; their messages are told where they belong, at the
+        latest with the next batch.  Raises TargetError when the bytes are not records of this
+        program.
         """
         records = merge(chunks)
+        told = self._faults.among(records, faults)
         if not len(records):
+            self._tell_until(told, 0)
             return 0
         self._check(records)
         if not self._headed and (self._display.flow or not self._display.quiet):
@@ -143,16 +152,36 @@ class Printer:
         at = 0
         following = self._next_of_cpu(records) if self._display.flow else {}
         for stop in acting.tolist():
-            self._print_texts(records, at, stop)
+            self._print_texts_and_faults(records, at, stop, told)
             self._following = following.get(stop)
             self._print_acting(records, stop)
             at = stop + 1
-        self._print_texts(records, at, len(records))
+        self._print_texts_and_faults(records, at, len(records), told)
         return len(records)
+
+    def _tell_until(self, told: list[tuple[int, str]], at: int) -> None:
+        """Tell the messages that belong before the record at an index."""
+        while told and told[0][0] <= at:
+            self._tell(told.pop(0)[1])
+
+    def _print_texts_and_faults(
+        self, records: Records, at: int, stop: int, told: list[tuple[int, str]]
+    ) -> None:
+        while told and told[0][0] <= stop:
+            self._print_texts(records, at, told[0][0])
+            at = told[0][0]
+            self._tell(told.pop(0)[1])
+        self._print_texts(records, at, stop)
+
+    def tell_rest(self) -> None:
+        """After the last batch: the messages of faults behind its records."""
+        for message in self._faults.rest():
+            self._tell(message)
 
     def finish(self) -> None:
         """After the last batch, with the producers quiet: print every aggregation that no
         printa() has printed, as dtrace(1) does when it ends."""
+        self.tell_rest()
         self._store.finish()
         self._aggs.rest()
 

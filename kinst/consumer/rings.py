@@ -47,10 +47,13 @@ PENDING_LIMIT = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole records of one CPU slot, in the order in which they were written."""
+    """Whole records of one CPU slot, in the order in which they were written.
+
+    start: bytes that the ring had given before."""
 
     slot: int
     data: Bytes
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +84,16 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of a clause, as dtrace:::ERROR has it: kind is FAULT_*, value the bad address."""
+    """A fault of a clause, as dtrace:::ERROR has it: kind is FAULT_*, value the bad address.
+
+    time: ns, as of records.  head: bytes of records in its CPU's ring when it happened."""
 
     epid: int
     action: int
     kind: int
     value: int
+    time: int = 0
+    head: int = 0
 
 
 def words(view: memoryview | Bytes, size: int) -> npt.NDArray[np.uint64]:
@@ -106,6 +113,10 @@ class Rings:
 
     def _counter(self, slot: int, field: int) -> int:
         return int(self._words[(self._scratch.state_of(slot) + field) >> 3])
+
+    def taken(self, slot: int) -> int:
+        """Bytes that take() has ever given of a slot's ring."""
+        return self._counter(slot, STATE_TAIL)
 
     def take(self, slot: int) -> Bytes:
         """Copy what lies between tail and head of a slot's ring and advance the tail.
@@ -162,7 +173,12 @@ class Rings:
         # The next one may be being written, and those since then were, over the oldest.
         begun = self._counter(slot, STATE_TOLD) + 1
         oldest = min(now, max(before, begun - FAULTS_KEPT))
-        return [Fault(*entries[n % FAULTS_KEPT]) for n in range(oldest, now)], oldest - before
+        faults = []
+        for n in range(oldest, now):
+            which, value, time, head = entries[n % FAULTS_KEPT]
+            epid, kind, action = which & 0xFFFFFFFF, which >> 32 & 0xFF, which >> 40
+            faults.append(Fault(epid, action, kind, value, time, head))
+        return faults, oldest - before
 
 
 class Drainer:
@@ -202,10 +218,11 @@ class Drainer:
             with self._lock:
                 if self._pending >= self._limit:
                     return
+            start = self._rings.taken(slot)
             data = self._rings.take(slot)
             if data.size:
                 with self._lock:
-                    self._queue.append(Chunk(slot, data))
+                    self._queue.append(Chunk(slot, data, start))
                     self._pending += data.size
                 self._ready.set()
 

@@ -45,9 +45,9 @@ STATE_SPEC_DROPS = 528  # u64: records lost for want of room in a speculation
 STATE_SPEC_FAILED = 536  # u64: speculation() without a free slot
 STATE_DOUBLE_ERRORS = 544  # u64: faults in dtrace:::ERROR itself (counted in STATE_ERRORS, too)
 STATE_TOLD = 552  # u64: entries ever written to STATE_FAULTS
-STATE_FAULTS = (
-    1024  # FAULTS_KEPT times what STATE_FAULT has: the last ones, entry n at n modulo that
-)
+# FAULTS_KEPT times u64 x 4, the last ones, entry n at n modulo that: epid | kind << 32 |
+# action << 40; the value; the time; STATE_HEAD then.
+STATE_FAULTS = 1024
 FAULTS_KEPT = 32
 STATE_SPECULATIONS = 2048  # u64 for each slot: word << 32 | bytes recorded for that use of it
 

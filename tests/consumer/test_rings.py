@@ -94,13 +94,13 @@ def test_faults_are_told_each_and_those_written_over_are_counted() -> None:
 
     def write(*numbers: int) -> None:
         for n in numbers:
-            for place, word in enumerate((n, 1, 4, 1000 + n)):
+            for place, word in enumerate((n | 4 << 32 | 1 << 40, 1000 + n, 5 * n, 8 * n)):
                 put64(memory, state + STATE_FAULTS + 32 * (n % FAULTS_KEPT) + 8 * place, word)
             put64(memory, state + STATE_TOLD, n + 1)
 
     assert rings.faults(0) == ([], 0)
     write(0, 1)
-    assert rings.faults(0) == ([Fault(0, 1, 4, 1000), Fault(1, 1, 4, 1001)], 0)
+    assert rings.faults(0) == ([Fault(0, 1, 4, 1000), Fault(1, 1, 4, 1001, 5, 8)], 0)
     write(*range(2, 102))
     kept, more = rings.faults(0)
     # The oldest place is left out: the next fault may be being written there.

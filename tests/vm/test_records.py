@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from command import Result, kinst
+from command import KINST, Result, kinst
 
 pytestmark = pytest.mark.vm
 
@@ -50,3 +51,34 @@ def test_drops_are_counted_to_the_last_one(read_function: str, reads: Path) -> N
     ).good()  # fmt: skip
     check(done, 200_000)
     assert dropped(done) > 0
+
+
+# The bad address is the time itself, so that a fault's message says when it was.
+TIME = re.compile(r"(?:^\d+ at (\d+)$|invalid address \(0x([0-9a-f]+)\))", re.M)
+IN_TURN = """
+fbt::ksys_read:entry /execname == "dd"/ { printf("%d at %d\\n", cpu, timestamp); }
+fbt::ksys_read:entry /execname == "dd" && n++ % 40 == 0/ { trace(*(int *)timestamp); }
+fbt::ksys_read:return /execname == "dd"/ { printf("%d at %d\\n", cpu, timestamp); }
+"""
+
+
+def test_messages_of_faults_stand_among_the_records_by_time(tmp_path: Path) -> None:
+    """Of all CPUs, where each clause failed: bufpolicy=fill prints everything at the end, as one
+    batch, so that the order is exact."""
+    script = tmp_path / "turns.d"
+    script.write_text(IN_TURN)
+    dd = "dd if=/dev/zero of=/dev/null bs=1 count=300 2>/dev/null"
+    done = subprocess.run(
+        [
+            str(KINST), "-q", "-x", "bufpolicy=fill", "-x", "bufsize=8m", "-s", str(script),
+            "-c", f"{dd} & {dd}; wait",
+        ],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=600, check=True,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    kinds = [(" at " in line, "invalid address (0x" in line) for line in lines]
+    assert kinds.count((False, True)) > 10 and kinds.count((True, False)) >= 1200, done.stdout
+    times = [int(t) if t else int(a, 16) for t, a in TIME.findall(done.stdout)]
+    assert len(times) == kinds.count((False, True)) + kinds.count((True, False))
+    assert times == sorted(times)
