@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from second_boot import FIRST_SECONDS
+
 from kinst.core.target import CommandEnded, Event, Gone
 from kinst.targets.fetch import Prepared
 from kinst.targets.initramfs import build
@@ -56,6 +58,8 @@ def boot(
     output = bytearray()
     vm = Vm(isa, VmConfig(prepared.kernel, initrd, **config), output.extend)
     try:
+        if not vm.boots(FIRST_SECONDS):
+            vm.start_again()
         vm.wait_ready(SECONDS)
     except BaseException:
         vm.close()

@@ -129,8 +129,12 @@ class Guest:
         self.selector.register(self.process.stdout, selectors.EVENT_READ)
         self.seen = b""
 
-    def wait_ready(self) -> None:
-        self._until(b"guest ready", 0, SECONDS)
+    def comes_up(self, seconds: float) -> bool:
+        """Whether its shell is there within so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            self._until(b"guest ready", 0, seconds)
+            return True
+        return False
 
     def sh(self, command: str) -> str:
         """Run a command in the guest; its output."""

@@ -6,11 +6,13 @@ import select
 import socket
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import second_boot
 
 from kinst.core.errors import KinstError
 from kinst.targets.fetch import Prepared
@@ -144,6 +146,19 @@ class Guest:
     def say(self, text: str) -> None:
         self.ports[2].sendall(text.encode() + b"\n")
 
+    def comes_up(self, seconds: float) -> bool:
+        """Whether it says something on the control port within so many seconds."""
+        end = time.monotonic() + seconds
+        while b"\n" not in self.seen[2] and (left := end - time.monotonic()) > 0:
+            self.pump(left)
+        return b"\n" in self.seen[2]
+
+    def close(self) -> None:
+        self.qemu.kill()
+        self.qemu.wait()
+        for port in self.ports:
+            port.close()
+
     def line(self) -> str:
         while b"\n" not in self.seen[2]:
             assert self.pump(240), f"the guest is silent; console: {self.seen[0][-2000:]!r}"
@@ -179,13 +194,12 @@ def guest(
     programs = {f"/root/{name}": guest_program(name) for name in names}
     modules = [next(prepared.modules.rglob(name)) for name in ("failover.ko", "net_failover.ko")]
     file.write_bytes(build(prepared.busybox, programs, modules))
-    guest = Guest(prepared, file)
+    guest = second_boot.booted(lambda: Guest(prepared, file), Guest.comes_up, Guest.close)
     try:
         assert guest.line() == "ready"
         yield guest
     finally:
-        guest.qemu.kill()
-        guest.qemu.wait()
+        guest.close()
 
 
 @pytest.mark.vm

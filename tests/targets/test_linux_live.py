@@ -15,6 +15,7 @@ from pathlib import Path
 
 import capstone
 import pytest
+import second_boot
 from linux_guest import SECONDS, Guest
 
 from kinst.core.errors import KinstError
@@ -47,15 +48,16 @@ def booted(
 ) -> Iterator[Callable[[str], Attached]]:
     """A function: "nokaslr", "kaslr" or "one cpu" -> the one guest booted so, attached to."""
     started: dict[str, Attached] = {}
-    guests: list[Guest] = []  # also those that did not come up
+    guests: list[Guest] = []
 
     def boot(mode: str) -> Attached:
         if mode not in started:
             folder = tmp_path_factory.mktemp(mode.replace(" ", "-"))
             append, cpus = "nokaslr" if mode == "nokaslr" else "", 1 if mode == "one cpu" else 2
-            guest = Guest(prepared, folder, append, cpus)
+            guest = second_boot.booted(
+                lambda: Guest(prepared, folder, append, cpus), Guest.comes_up, Guest.close
+            )
             guests.append(guest)
-            guest.wait_ready()
             started[mode] = Attached(guest, vmlinux, folder / "cache")
         return started[mode]
 

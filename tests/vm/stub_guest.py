@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import second_boot
+
 from kinst.targets.fetch import Prepared
 from kinst.targets.initramfs import build
 
@@ -91,15 +93,28 @@ def stub_guest(
     argv = f"""{machine.command} -nodefaults -display none -no-reboot -m 512 -smp 2
         -serial file:{console} -gdb {chosen} -kernel {prepared.kernel} -initrd {initrd}""".split()
     append = f"console={machine.console} nokaslr panic=-1 rdinit=/e2e-init"
-    child = subprocess.Popen([*argv, "-append", append])
-    try:
-        stub = Stub(address, console)
-        end = time.monotonic() + 240
-        while not (console.exists() and stub.rounds() > 0):
-            assert child.poll() is None and time.monotonic() < end, "the guest does not come up"
+    stub = Stub(address, console)
+
+    def start() -> subprocess.Popen[bytes]:
+        for left in (console, Path(unix)):
+            left.unlink(missing_ok=True)
+        return subprocess.Popen([*argv, "-append", append])
+
+    def comes_up(child: subprocess.Popen[bytes], seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while not (console.exists() and stub.rounds() > 0) and time.monotonic() < end:
+            assert child.poll() is None, "QEMU ended"
             time.sleep(0.1)
+        return console.exists() and stub.rounds() > 0
+
+    child = second_boot.booted(start, comes_up, _end)
+    try:
         yield stub
         assert child.poll() is None
     finally:
-        child.kill()
-        child.wait()
+        _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    child.wait()

@@ -1,0 +1,33 @@
+"""Guests that tests start by themselves, started again when they stand in their boot.
+
+QEMU leaves one of some hundred guests standing so; kinst starts such a guest again
+(kinst/session_target.py), and a test that boots one without kinst's session must do the same, or
+it fails where nothing is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+FIRST_SECONDS = 60.0  # as kinst's FIRST_BOOT_SECONDS
+SECONDS = 240.0  # a hang takes this long, a busy machine is slow
+
+
+def booted(
+    start: Callable[[], T], comes_up: Callable[[T, float], bool], end: Callable[[T], object]
+) -> T:
+    """A guest that has come up, the first one or, after a minute, the second.
+
+    comes_up: whether a guest does so within some seconds.  end: of one that did not.
+    """
+    guest = start()
+    if comes_up(guest, FIRST_SECONDS):
+        return guest
+    end(guest)
+    guest = start()
+    if not comes_up(guest, SECONDS):
+        end(guest)
+        raise AssertionError("two guests in a row have not come up")
+    return guest
