@@ -98,6 +98,7 @@ class Qemu:
         self._control: deque[str] = deque()
         self.warnings: list[str] = []
         self.init_runs = False
+        self.heard = time.monotonic()  # when the console last said something
         self._panic = ""
         self._panic_at = 0.0
         self._open: set[str] = set()
@@ -227,6 +228,7 @@ class Qemu:
         return None
 
     def _take_console(self, data: bytes) -> None:
+        self.heard = time.monotonic()
         *lines, self._partial = (self._partial + data.decode("utf-8", "replace")).split("\n")
         for line in lines:
             line = line.rstrip("\r")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import math
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ from kinst.core.isa import Isa
 from kinst.core.target import Event, Gone, Stopped
 from kinst.targets.memory import GuestMemory
 from kinst.targets.qemu import Qemu, VmConfig, describe
+from kinst.targets.stale import PAGE, all_code, code_at_hand
 from kinst.targets.stub import Debugger
 from kinst.wire.rsp import Rsp
 
@@ -22,6 +25,9 @@ _SAMPLE = 0.25
 _PREPARE_TIMEOUT = 60.0
 _BEAT_SILENCE = 5.0  # seconds without a timer tick before the CPUs are looked at
 _BEAT_SAMPLES = 4
+# Seconds without a word from a kernel that boots, until QEMU is made to translate code anew: that
+# which the CPUs are at and, at last, all.
+_SILENCES = (4.0, 8.0, 20.0)
 _COMMAND_LIMIT = 64 * 1024
 
 
@@ -43,12 +49,11 @@ class Vm:
         self._machine: ModuleType = importlib.import_module(f"kinst.isa.{isa.name}.machine")
         self._on_output = on_output
         self._start()
-        self._rsp: Rsp | None = None
-        self._debugger: Debugger | None = None
         self._closed = False
         self._beat_at = 0
         self._beat = b""
         self._beat_seen = 0.0
+        self._revived = False  # since the last beat
 
     # Booting.
 
@@ -57,18 +62,30 @@ class Vm:
         layout = self.qemu.layout
         self.memory = GuestMemory(self._paging, self.qemu, (layout.tables, layout.tables_size))
         self._init_is_ready = False
+        self._rsp: Rsp | None = None
+        self._debugger: Debugger | None = None
 
     def boots(self, seconds: float) -> bool:
         """Whether kinst's init is heard of within so many seconds; with an initrd of the user's
         True at once, as nothing can be heard there.  Before wait_ready.
 
+        A guest that falls silent meanwhile is revived (targets/stale.py), if that is what it needs.
         Raises TargetError when the guest ends.
         """
         deadline = time.monotonic() + seconds
-        self.qemu.wait_for(
-            lambda: self._hears_init() or time.monotonic() > deadline, seconds + 1.0, "booted"
-        )
-        return self._hears_init()
+        silences = iter((*_SILENCES, math.inf))
+        silence = next(silences)
+
+        def over() -> bool:
+            now = time.monotonic()
+            return self._hears_init() or now > deadline or now > self.qemu.heard + silence
+
+        while True:
+            self.qemu.wait_for(over, seconds + 1.0, "booted")
+            if self._hears_init() or time.monotonic() > deadline:
+                return self._hears_init()
+            self._translate_anew(silence == _SILENCES[-1])
+            silence = next(silences)
 
     def start_again(self) -> None:
         """End this guest, which has not booted, and start another one like it."""
@@ -89,6 +106,7 @@ class Vm:
         if self._config.control:
             self.qemu.wait_for(self._hears_init, timeout, "booted")
             self._attach()
+            self.stop()
         else:
             self._wait_init(timeout)
 
@@ -127,11 +145,35 @@ class Vm:
         return any(final(read, self.registers(cpu)) for cpu in range(self.cpus))
 
     def _attach(self) -> None:
+        """Use the stub from now on, which stops the machine the first time."""
+        if self._rsp is not None:
+            return
         with self._watched():
             self._rsp = Rsp(self.qemu.gdb, running=True)
             self._debugger = Debugger(self._rsp, self._machine, len(self.isa.breakpoint))
             if not self._rsp.physical_memory():
                 raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
+
+    def _translate_anew(self, everything: bool) -> None:
+        """Make QEMU forget its translations of all of the kernel's code, or of what the CPUs are
+        at; the machine runs on."""
+        if self._config.accel != "tcg":
+            return
+        self._attach()
+        self.stop()
+        pages: set[int] = set()
+        for cpu in range(self.cpus):
+            registers = self.registers(cpu)
+            with contextlib.suppress(TargetError):  # it has no page tables yet
+                if everything:
+                    pages |= all_code(self._paging, self.qemu, registers)
+                else:
+                    pages |= code_at_hand(self._paging, self._machine, self.qemu, registers)
+        with self._watched():
+            assert self._rsp is not None
+            read = self.qemu.read_physical
+            self._rsp.write_memory([(page, read(page, PAGE)) for page in sorted(pages)])
+        self.resume()
 
     @property
     def _stub(self) -> Debugger:
@@ -314,6 +356,10 @@ class Vm:
                 return None
             self.resume()
             time.sleep(_SAMPLE)
+        if not self._revived:
+            self._revived = True
+            self._translate_anew(everything=False)
+            return None
         self.stop()
         where = ", ".join(f"CPU {c} at {at:#x}" for c, at in sorted(places.items()))
         return Gone(f"the guest hangs with interrupts off: {where}", self.qemu.last_lines())
@@ -323,6 +369,7 @@ class Vm:
         moved, self._beat = beat != self._beat, beat
         if moved:
             self._beat_seen = time.monotonic()
+            self._revived = False
         return moved
 
     def take_warnings(self) -> list[str]:

@@ -248,6 +248,36 @@ def test_a_kernel_hung_with_interrupts_off_is_reported(prepared: Prepared) -> No
         guest.vm.close()
 
 
+def test_a_loop_that_only_qemu_has_is_left(prepared: Prepared) -> None:
+    """A translation of code that is no longer in memory, as QEMU's races leave it; here the code
+    is changed behind its back.  Seen by the ticks that do not come, and made anew."""
+    guest = boot(prepared, cpus=1)
+    try:
+        vm = guest.vm
+        vm.watch_heartbeat(guest.symbol("jiffies_64"))
+        function = guest.symbol("__x64_sys_getppid")
+        was = vm.read(function, 3)
+        vm.write_text([(function, b"\xfa\xeb\xfd")])  # cli; jmp to it
+        vm.prepare_command("sh -c 'echo $PPID'")
+        vm.start_command()
+        vm.resume()
+
+        def loops() -> bool:
+            assert vm.wait(0.1) is None
+            vm.stop()
+            at = vm.registers(0)["rip"]
+            vm.resume()
+            return function <= at < function + 3
+
+        assert wait_for(loops)
+        (physical, _) = next(vm.memory.pieces(function, 3))
+        vm.qemu.view_physical(physical, 3)[:] = was
+        assert loops()
+        assert vm.wait(SECONDS) == CommandEnded(0)
+    finally:
+        guest.vm.close()
+
+
 def test_a_killed_qemu_is_reported(prepared: Prepared) -> None:
     guest = boot(prepared)
     guest.vm.resume()

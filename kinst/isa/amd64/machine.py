@@ -28,6 +28,7 @@ PORTS = ("ttyS1", "ttyS2")  # what the guest calls the other two: output and con
 PARAMETERS = "tsc=reliable"
 
 PC = "rip"
+SP = "rsp"
 
 # gdb's default layout of the g packet for i386:x86-64, for stubs without a description.
 GDB_REGISTERS = (

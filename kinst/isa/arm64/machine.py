@@ -27,6 +27,7 @@ PORTS = ("ttyS0", "ttyS1")  # what the guest calls the other two: output and con
 PARAMETERS = "kpti=off"
 
 PC = "pc"
+SP = "sp"
 
 # gdb's default layout of the g packet for aarch64, for stubs without a description.
 GDB_REGISTERS = (*((f"x{n}", 8) for n in range(31)), ("sp", 8), ("pc", 8), ("cpsr", 4))

@@ -23,6 +23,7 @@ PORTS = ("ttyS1", "ttyS2")  # what the guest calls the other two: output and con
 PARAMETERS = ""
 
 PC = "pc"
+SP = "sp"
 
 # gdb's names and order of the general registers, for stubs without a description.
 GDB_REGISTERS = tuple(
