@@ -27,7 +27,7 @@ from kinst.targets.qemu import VmConfig
 DEFAULT_ISA = "amd64"
 CPUS = 2
 BOOT_SECONDS = 180.0  # on a busy host; a panic is told at once
-# What stands in its boot, and could not be set going by kinst.targets.stale, is started again, once.
+# What stands in its boot, and could not be set going (kinst.targets.stale), is started again, once.
 FIRST_BOOT_SECONDS = 60.0
 
 
