@@ -243,8 +243,7 @@ def _wanted(
             body = CallBody(code.entry(e.clauses), argument, slots)
         following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
         before = wanted[site.address].bodies if site.address in wanted else ()
-        again = kernel.again(site.function, site.address)
-        wanted[site.address] = Wanted(site, choice.way, (*before, body), following, again)
+        wanted[site.address] = Wanted(site, choice.way, (*before, body), following, choice.again)
     return list(wanted.values())
 
 

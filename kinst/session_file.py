@@ -83,6 +83,14 @@ class FileImage:
         """Whether nothing runs on behind a trap: everywhere but at a kernel's warnings."""
         return address not in self._warnings
 
+    def fixup(self, address: int) -> int | None:
+        """By the exception table of a kernel."""
+        return self._fixups.get(address)
+
+    @cached_property
+    def _fixups(self) -> dict[int, int]:
+        return KernelTables(self._elf).fixups if self._elf.section("__ex_table") else {}
+
     @cached_property
     def _warnings(self) -> frozenset[int]:
         tables = KernelTables(self._elf)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import translate
@@ -11,12 +12,15 @@ from functools import cached_property
 from typing import Protocol
 
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.isa import Flow, Instruction, Isa
+from kinst.core.isa import Flow, Instruction, Isa, JumpTable, Refused
 from kinst.core.probe import Function
 
+MASK = (1 << 64) - 1
 _GLOB = re.compile(r"[*?\[]")
 COLD = ".cold"  # of a function's unlikely part, by gcc
 _ORDINAL = re.compile(r"(.+)@([0-9]+)\Z")
+REACHED = 1 << 26  # bytes that a direct branch of every ISA that has them for jumps reaches
+MOST_ENTRIES = 1024  # of a jump table whose code does not say how many it has
 SUGGESTION_SPREAD = 3  # how much longer or shorter than the wrong name a suggestion may be
 
 
@@ -34,6 +38,7 @@ class Names(Protocol):
     def glob(self, pattern: str) -> Sequence[Function]: ...
     def function_at(self, address: int) -> Function | None: ...
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]: ...
+    def fixup(self, address: int) -> int | None: ...
     def is_fatal(self, address: int) -> bool: ...
 
 
@@ -51,6 +56,7 @@ class RunningKernel:
         self._flows: dict[int, Sequence[Flow]] = {}
         self._at: dict[int, Function] = {}
         self._parts: dict[int, Sequence[Function]] = {}
+        self._computed: dict[int, Sequence[int]] = {}
 
     def find(self, module: str, function: str) -> Sequence[Function]:
         """See core.kernel.Kernel.find."""
@@ -116,6 +122,9 @@ class RunningKernel:
         return known
 
     def _seen_through(self, flow: Flow, address: int) -> Flow:
+        fixup = self._personality.fixup(address)
+        if fixup is not None:
+            return replace(flow, fault=fixup)
         if flow.kind == "trap" and flow.falls_through and self._personality.is_fatal(address):
             return replace(flow, falls_through=False)
         if flow.kind == "jump" and flow.target in self._thunks:
@@ -133,13 +142,83 @@ class RunningKernel:
                     found[function.address] = flow
         return found
 
+    def computed(self, parts: Sequence[Function]) -> Sequence[int]:
+        """See core.kernel.Kernel.computed."""
+        known = self._computed.get(parts[0].address)
+        if known is None:
+            known = self._table_targets(parts)
+            self._computed[parts[0].address] = known
+        return known
+
+    def _table_targets(self, parts: Sequence[Function]) -> Sequence[int]:
+        if not any(flow.kind == "indirect" for part in parts for flow in self.flows(part)):
+            return ()
+        # No table leads to where the function is called.
+        places = {i.address for part in parts for i in self.instructions(part)} - {parts[0].address}
+        tables = [t for part in parts for t in self.isa.jump_tables(self.instructions(part))]
+        tables = [t for t in tables if len(self._entries(t, 2, places)) == 2]
+        starts = sorted({t.address for t in tables})
+        found = set[int]()
+        for table in tables:
+            if table.count:
+                found.update(self._entries(table, table.count, places, whole=True))
+                continue
+            following = starts[bisect_right(starts, table.address) :]
+            room = (following[0] - table.address) // table.size if following else MOST_ENTRIES
+            found.update(self._entries(table, min(room, MOST_ENTRIES), places))
+        return sorted(found)
+
+    def _entries(
+        self, table: JumpTable, count: int, places: Collection[int], *, whole: bool = False
+    ) -> list[int]:
+        """Where the first `count` entries lead; up to the first that leads to none of the places,
+        or, of the whole table, without those."""
+        found = []
+        raw = self._data(table.address, count * table.size, table.size)
+        for at in range(0, len(raw) - table.size + 1, table.size):
+            entry = int.from_bytes(raw[at : at + table.size], "little", signed=bool(table.base))
+            target = table.base + table.scale * entry & MASK
+            if target in places:
+                found.append(target)
+            elif not whole:
+                break
+        return found
+
+    def _data(self, address: int, size: int, step: int) -> bytes:
+        """Bytes of the kernel's data, as far as it has them, in steps."""
+        try:
+            return self._target.read(address, size)
+        except KinstError:
+            found = b""
+        for at in range(address, address + size, step):
+            try:
+                found += self._target.read(at, step)
+            except KinstError:
+                break
+        return found
+
     def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """See core.kernel.Kernel.refused."""
+        """See core.kernel.Kernel.refused: by the personality, or by the ISA."""
         reasons = self._personality.site_refusals(sites)
+        before = [(start := self._again.get(a, a), a - start) for a, _ in sites]
+        spans = [span for span in before if span[1]]
+        changed = self._personality.site_refusals(spans)
+        rerun = {span for span, reason in zip(spans, changed, strict=True) if reason}
         return [
-            bool(reason or self.unsafe(address))
-            for (address, _), reason in zip(sites, reasons, strict=True)
+            bool(reason or self.unsafe(address) or span in rerun)
+            or self._faults(*span)
+            or self._stays(address, size)
+            for (address, size), reason, span in zip(sites, reasons, before, strict=True)
         ]
+
+    def _faults(self, address: int, size: int) -> bool:
+        """Whether any of this code may fault on purpose."""
+        return any(self._personality.fixup(a) is not None for a in range(address, address + size))
+
+    def _stays(self, address: int, size: int) -> bool:
+        """Whether the ISA cannot displace the instruction, to a place that branches reach."""
+        code = self._target.read(address, size)
+        return isinstance(self.isa.displace(code, address, address - REACHED & MASK), Refused)
 
     def unsafe(self, address: int) -> str:
         """Why the instructions around the one at address, one of those that instructions() has

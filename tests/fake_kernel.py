@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from kinst.core.inline import FunctionDie, InlineCopy
@@ -53,6 +54,8 @@ class FakeKernel:
 
     sources: Sequence[tuple[str, int, Sequence[str]]]
     forbidden: set[int] = field(default_factory=set)
+    targets: Sequence[int] = ()  # of computed jumps
+    fixups: Mapping[int, int] = field(default_factory=dict)
     module: str = "vmlinux"
     isa = ISA
 
@@ -83,8 +86,12 @@ class FakeKernel:
         for one in self.instructions(function):
             flow = ISA.flow(one.code, one.address)
             names = [f.name for f in self.functions if f.address == flow.target]
-            found.append((ISA.thunk(names[0]) if names and flow.kind == "jump" else None) or flow)
+            flow = (ISA.thunk(names[0]) if names and flow.kind == "jump" else None) or flow
+            found.append(replace(flow, fault=self.fixups.get(one.address)))
         return found
+
+    def computed(self, parts: Sequence[Function]) -> Sequence[int]:
+        return self.targets
 
     def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         return [address in self.forbidden for address, _ in sites]
@@ -132,7 +139,7 @@ class FakeIndex:
 
 def evaluate(condition: str, registers: Mapping[str, int]) -> bool:
     """A D condition over regs[], by Python's operators, which here mean the same."""
-    text = condition.replace("&&", " and ").replace("||", " or ")
+    text = re.sub("!(?!=)", " not ", condition.replace("&&", " and ").replace("||", " or "))
     names = {f"R_{name}": name for name in registers}
     found: bool = eval(text, {"regs": dict(registers)} | names)
     return bool(found)

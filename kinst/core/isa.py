@@ -35,7 +35,8 @@ class Flow:
     "trap".  falls_through: the next instruction may follow (after a call: when it returns).
     target: of a direct branch or call.  condition, otherwise: D expressions over regs[], true
     at the instruction when a conditional branch will be taken, and when not.  destination: of
-    an indirect jump, as a D expression; "" when D cannot say it.
+    an indirect jump, as a D expression; "" when D cannot say it.  fault: where control goes when
+    the instruction faults on purpose (not the ISA's word but the kernel's exception table).
     """
 
     kind: str
@@ -44,6 +45,23 @@ class Flow:
     condition: str = ""
     otherwise: str = ""
     destination: str = ""
+    fault: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JumpTable:
+    """Data that a computed jump takes its target from: target = base + scale * entry, where base
+    0 means that entries are whole addresses.
+
+    address: of the first entry.  size: bytes of an entry, which is signed unless it is an address.
+    count: of entries; 0 where the code does not say it.
+    """
+
+    address: int
+    size: int
+    base: int = 0
+    scale: int = 1
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +189,12 @@ class Isa(Protocol):
         all of those straight before them from some place on, are run again after the probe's work
         (within a load-exclusive and store-exclusive pair): address to that of the first of
         these.  A debugger cannot stop at them without harm."""
+        ...
+
+    def jump_tables(self, instructions: Sequence[Instruction]) -> Sequence[JumpTable]:
+        """What may be the tables of a function's computed jumps, by the addresses that its
+        instructions, in order, make.  Some may be other data: the first two entries of a table
+        lead to instructions of the function."""
         ...
 
     def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:

@@ -35,8 +35,14 @@ class Kernel(Protocol):
         stands for a return or an indirect jump is that."""
         ...
 
+    def computed(self, parts: Sequence[Function]) -> Sequence[int]:
+        """Addresses of instructions of a whole function (its parts) to which its computed jumps
+        may go, by their tables; ascending.  Where a table is not found those are missing."""
+        ...
+
     def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """For each (address, size) of an instruction: whether the personality forbids it."""
+        """For each (address, size) of an instruction: whether it cannot be planted, as the
+        personality or the ISA says."""
         ...
 
     def parts(self, function: Function) -> Sequence[Function]:

@@ -250,6 +250,11 @@ class Personality(Protocol):
         entry), so that its displaced copy needs the fault hook."""
         ...
 
+    def fixup(self, address: int) -> int | None:
+        """Where control goes when this instruction faults (its exception-table entry says it), or
+        None."""
+        ...
+
     def is_fatal(self, address: int) -> bool:
         """Whether this trap instruction ends the thread or the kernel (BUG): nothing runs on
         behind it."""

@@ -139,6 +139,14 @@ class KernelTables:
         return np.sort(self._relative(table, 12))
 
     @cached_property
+    def fixups(self) -> dict[int, int]:
+        """Where control goes when one of these instructions faults on purpose: the second distance
+        of an entry."""
+        table = self._bytes("__start___ex_table", "__stop___ex_table", "__ex_table", 12)
+        where, to = self._relative(table, 12).tolist(), self._relative(table, 12, 4).tolist()
+        return dict(zip(where, to, strict=True))
+
+    @cached_property
     def bugs(self) -> U64:
         """BUG() and WARN() instructions, sorted: looked up by address when they trap."""
         table = self._bytes("__start___bug_table", "__stop___bug_table", "__bug_table", 12)

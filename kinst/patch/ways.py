@@ -29,10 +29,12 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """way: jump, trap or stop, or "" with the reason why the site is refused."""
+    """way: jump, trap or stop, or "" with the reason why the site is refused.  again: live bytes
+    before the site that are run again when it is planted (Isa.again)."""
 
     way: str
     reason: str = ""
+    again: bytes = b""
 
 
 def choose(
@@ -65,9 +67,9 @@ def choose(
     if means.forced == "jump" and not jump:
         return Choice("", f"{size} bytes are too short for a jump")
     if jump and means.forced != "trap":
-        return Choice("jump")
+        return Choice("jump", again=again)
     if means.trap:
-        return Choice("trap")
+        return Choice("trap", again=again)
     if means.forced == "trap":
         return Choice("", "this kernel has no trap handler that kinst can hook")
     return _stop(site, isa, again)

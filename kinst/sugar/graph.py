@@ -2,14 +2,18 @@
 
 Nodes are runs of instructions that are entered at their start only.  A call goes on behind
 itself, unless what it calls never returns: a graph in which control comes back from panic()
-would have ways that nothing takes.
+would have ways that nothing takes.  A computed jump goes to what its function's jump tables say,
+and to what nothing else leads to: a way too many makes a copy smaller, a missing one would make
+it begin where it does not.  For the same reason an instruction that may fault on purpose also
+goes to its fix-up code.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kinst.core.isa import Flow
@@ -26,15 +30,19 @@ NEVER_RETURN = (
 )  # fmt: skip
 
 OUTSIDE = -1
+_NOP = re.compile(r"(c\.|data16 )?nop\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
     """A way from a node to another (OUTSIDE: out of the function), taken when the D expression
-    `condition` holds ("" always)."""
+    `condition` holds ("" always).  known: D can tell, at the node's last instruction, whether it
+    is taken; it cannot where that may fault.  fault: taken when it does."""
 
     to: int
     condition: str = ""
+    known: bool = True
+    fault: bool = False
 
 
 class Graph:
@@ -55,9 +63,12 @@ class Graph:
         self.parts = tuple(parts)
         self._dead_ends = dead_ends
         instructions: dict[int, tuple[int, Flow]] = {}  # start -> (end, flow)
+        self._padding = set[int]()
         for part in parts:
             for one, flow in zip(kernel.instructions(part), kernel.flows(part), strict=True):
                 instructions[one.address] = (one.end, flow)
+                if _NOP.match(one.text):
+                    self._padding.add(one.address)
         self._addresses = sorted(instructions)
         self._flows = instructions
         leaders = {part.address for part in parts} | {c for c in cuts if c in instructions}
@@ -65,22 +76,41 @@ class Graph:
         leaders |= {instructions[a][0] for a in alone if a in instructions}
         for address, following in pairwise([*self._addresses, 0]):
             end, flow = instructions[address]
+            if flow.fault is not None:
+                leaders |= {following, flow.fault}
             on = flow.kind in ("next", "landing") or (flow.kind == "call" and self._returns(flow))
             if not on or end != following:
                 # Between them is padding, or another function.
                 leaders.add(following)
             if flow.kind in ("jump", "branch") and flow.target is not None:
                 leaders.add(flow.target)
+        computed = set(kernel.computed(self.parts))
+        leaders |= computed
         self.starts = sorted(a for a in leaders if a in instructions)
         self.root = bisect_left(self.starts, parts[0].address)
         self._index = {start: node for node, start in enumerate(self.starts)}
         self.last = [self._last(node) for node in range(len(self.starts))]
         self.edges = [self._edges(node) for node in range(len(self.starts))]
+        self._join_computed({self._index[a] for a in computed if a in self._index})
         self.before: list[list[int]] = [[] for _ in self.starts]
         for node, edges in enumerate(self.edges):
             for edge in edges:
                 if edge.to != OUTSIDE:
                     self.before[edge.to].append(node)
+
+    def _join_computed(self, targets: set[int]) -> None:
+        """Add the ways of computed jumps: to what tables say, and to code that has no way to it."""
+        led_to = {edge.to for edges in self.edges for edge in edges} | {self.root}
+        heads = (n for n in range(len(self.starts)) if n not in led_to)
+        targets = targets | {n for n in heads if not self._padding.issuperset(self.instructions(n))}
+        for node, edges in enumerate(self.edges):
+            flow = self._flows[self.last[node]][1]
+            if flow.kind == "indirect":
+                place = flow.destination
+                self.edges[node] = (*edges, *(
+                    Edge(to, f"{place} == {self.starts[to]:#x}" if place else "", bool(place))
+                    for to in sorted(targets)
+                ))  # fmt: skip
 
     def _returns(self, flow: Flow) -> bool:
         return flow.target not in self._dead_ends
@@ -94,6 +124,17 @@ class Graph:
         return self._addresses[at]
 
     def _edges(self, node: int) -> tuple[Edge, ...]:
+        found = self._plain_edges(node)
+        fixup = self._index.get(self._flows[self.last[node]][1].fault or 0)
+        if fixup is None:
+            return found
+        return (
+            *(replace(edge, known=False) for edge in found),
+            Edge(fixup, known=False, fault=True),
+        )
+
+    def _plain_edges(self, node: int) -> tuple[Edge, ...]:
+        """Without faults, and without what computed jumps find in tables."""
         end, flow = self._flows[self.last[node]]
         going = self._index.get(end, OUTSIDE)
         if flow.kind in ("jump", "branch"):
@@ -103,7 +144,8 @@ class Graph:
         if flow.kind == "return":
             return (Edge(OUTSIDE),)
         if flow.kind == "indirect":
-            return (Edge(OUTSIDE, self._elsewhere(flow.destination)),)
+            elsewhere = self._elsewhere(flow.destination)
+            return (Edge(OUTSIDE, elsewhere, bool(elsewhere)),)
         if flow.kind == "call" and (not self._returns(flow) or going == OUTSIDE):
             # Behind the last instruction of a function there is nothing to return to.
             return ()

@@ -161,7 +161,7 @@ def entry_place(entry: int, graph: Graph, refused: Callable[[int], bool] = never
         if len(edges) != 1 or edges[0].to == OUTSIDE or edges[0].condition:
             return None
         node = edges[0].to
-        if len(graph.before[node]) != 1:
+        if len(graph.before[node]) != 1 or node == graph.root:
             return None
     return None
 
@@ -169,43 +169,105 @@ def entry_place(entry: int, graph: Graph, refused: Callable[[int], bool] = never
 def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> list[Exit]:
     """Every way out, by address; one that is taken only sometimes says when.
 
-    A way out by an instruction that cannot be planted (a static key's, mostly) is taken where
-    control comes to it: at the instruction before, or at the branches that lead there.
+    Where an instruction that leaves sometimes cannot be planted (it is inside of an exclusive
+    sequence), or D cannot tell whether it will leave (it may fault), the exit is behind it,
+    if no other way leads there.  Otherwise an instruction that cannot be planted (a static key's,
+    mostly) is taken out of the copy, with all that can only follow it: control leaves by coming
+    to it, so that the returns are still as many as the entries.
     """
-    places: dict[int, int] = {}  # node -> where to plant instead of at its last instruction
-    leaving = _edges_out(stay.nodes, stay.entry, graph)
-    for _ in range(MOVES):
-        moved = False
-        for node in sorted(leaving):
-            if node in places or not refused(graph.last[node]):
-                continue
-            if len(leaving[node]) < len(graph.edges[node]):
-                continue
-            before = [a for a in graph.instructions(node) if not refused(a)]
-            if before:
-                places[node] = before[-1]
-            elif node == stay.entry:
-                # The entry is moved on in the same way.
-                place = entry_place(graph.starts[node], graph, refused)
-                if place is not None:
-                    places[node] = place
-            elif graph.before[node]:
-                del leaving[node]
-                for one in graph.before[node]:
-                    found = {k for k, edge in enumerate(graph.edges[one]) if edge.to == node}
-                    leaving.setdefault(one, set()).update(found)
-                moved = True
-        if not moved:
-            break
-    return [
-        Exit(places.get(node, graph.last[node]), _condition(graph.edges[node], ways))
-        for node, ways in sorted(leaving.items())
-    ]
+    inside = set(stay.nodes)
+    while True:
+        found, stuck = _exits(inside, stay.entry, graph, refused)
+        if not stuck or inside == {stay.entry}:
+            return sorted(found, key=lambda one: one.address)
+        for node in stuck:
+            inside -= inside if node == stay.entry else graph.reached(node, stay.entry)
+            inside.add(stay.entry)
+
+
+def _exits(
+    inside: Collection[int], entry: int, graph: Graph, refused: Callable[[int], bool]
+) -> tuple[list[Exit], list[int]]:
+    """The ways out of these nodes, and those of them that leave by a way that cannot be told."""
+    leaving = _edges_out(inside, entry, graph)
+    found: list[Exit] = []
+    behind: dict[int, int | None] = {}
+    todo = sorted(leaving)
+    while todo:
+        node = todo.pop()
+        ways = leaving[node]
+        if not ways or len(ways) == len(graph.edges[node]) or _is_clear(node, ways, graph, refused):
+            continue
+        for to in {graph.edges[node][k].to for k in ways} - behind.keys():
+            behind[to] = _behind(to, inside, graph, refused)
+            if behind[to] is not None:
+                found.append(Exit(behind[to] or 0))
+                for one in graph.before[to]:
+                    leaving[one] -= {k for k, e in enumerate(graph.edges[one]) if e.to == to}
+                    todo.append(one)
+    stuck = []
+    for node, ways in sorted(leaving.items()):
+        edges = graph.edges[node]
+        if len(ways) < len(edges):
+            # A fault whose fix-up code others lead to as well is not seen.
+            ways = {k for k in ways if not edges[k].fault}
+        place = _place(node, entry, len(ways) == len(edges), graph, refused)
+        told = len(ways) == len(edges) or all(edges[k].known for k in ways)
+        if ways and place is not None and (told or any(e.fault for e in edges)):
+            condition = _condition(edges, ways) if place == graph.last[node] else ""
+            found.append(Exit(place, condition))
+        elif ways:
+            stuck.append(node)
+    return found, stuck
+
+
+def _is_clear(
+    node: int, ways: Collection[int], graph: Graph, refused: Callable[[int], bool]
+) -> bool:
+    """Whether it can be told at the node's last instruction that these of its ways are taken."""
+    known = all(graph.edges[node][k].known for k in ways)
+    return known and not refused(graph.last[node])
+
+
+def _behind(
+    to: int, inside: Collection[int], graph: Graph, refused: Callable[[int], bool]
+) -> int | None:
+    """Where to plant behind the ways to a node; None where others lead to it as well."""
+    if to == OUTSIDE or to in inside or to == graph.root:
+        return None
+    if any(node not in inside for node in graph.before[to]):
+        return None
+    return entry_place(graph.starts[to], graph, refused)
+
+
+def _place(
+    node: int, entry: int, always: bool, graph: Graph, refused: Callable[[int], bool]
+) -> int | None:
+    """Where to plant in a node that leaves: at its last instruction; if it always leaves, at one
+    before that, and if it is the entry, where that is moved on to."""
+    if not refused(graph.last[node]):
+        return graph.last[node]
+    if not always:
+        return None
+    before = [a for a in graph.instructions(node) if not refused(a)]
+    if before:
+        return before[-1]
+    return entry_place(graph.starts[node], graph, refused) if node == entry else None
 
 
 def _condition(edges: Sequence[Edge], ways: Collection[int]) -> str:
-    """A branch that leaves both ways leaves always."""
-    return edges[min(ways)].condition if len(ways) == 1 else ""
+    """When one of these ways is taken: "" for always, as when all of them are.  (A computed jump
+    of which only that is known leaves when it leaves the function.)"""
+    conditions = [e.condition for e in edges]
+    leaving = [conditions[k] for k in sorted(ways)]
+    staying = [c for k, c in enumerate(conditions) if k not in ways]
+    if len(leaving) == 1:
+        return leaving[0] if staying or len(edges) == 1 else ""
+    if not staying or "" in leaving:
+        return ""
+    if len(staying) < len(leaving):
+        return f"!({' || '.join(f'({c})' for c in dict.fromkeys(staying))})"
+    return " || ".join(f"({c})" for c in dict.fromkeys(leaving))
 
 
 def _edges_out(inside: Collection[int], entry: int, graph: Graph) -> dict[int, set[int]]:

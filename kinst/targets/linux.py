@@ -108,6 +108,18 @@ class Linux:
         entry), so that one in its displaced copy must go through facts.fault_hook."""
         return self._refusals.has_fixup(address) or self._module_rules.has_fixup(address)
 
+    def fixup(self, address: int) -> int | None:
+        """Where control goes when this instruction faults, by its exception-table entry."""
+        module = self.modules.at(address)
+        if module is not None:
+            return module.fixups.get(address)
+        linked = self._fixups.get(address - self._kernel.slide & MASK)
+        return None if linked is None else linked + self._kernel.slide & MASK
+
+    @cached_property
+    def _fixups(self) -> dict[int, int]:
+        return self._tables.fixups
+
     def is_bug(self, address: int) -> bool:
         """Whether this instruction is a BUG or WARN trap, which the kernel looks up by its
         address, so that its displaced copy must go through facts.bug_hook."""

@@ -7,6 +7,7 @@ its sections.  No file is needed to trace a module by function or instruction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -44,7 +45,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Module:
-    """One loaded module.  text: [start, end) of its code.  forbidden: (start, end, reason)."""
+    """One loaded module.  text: [start, end) of its code.  forbidden: (start, end, reason).
+    fixups: of what may fault on purpose, where control goes then."""
 
     name: str
     text: tuple[int, int]
@@ -56,6 +58,7 @@ class Module:
     static_calls: Spans
     forbidden: tuple[tuple[int, int, str], ...]
     orc: Orc | None
+    fixups: Mapping[int, int]
 
     def holds(self, address: int) -> bool:
         return self.text[0] <= address < self.text[1]
@@ -87,11 +90,12 @@ class _Reader:
             raise KinstError(f"a loaded module says that its {pointer} has {number} entries")
         return start, self._kernel.read(start, number * entry) if number and start else b""
 
-    def relative(self, pointer: str, count: str, entry: int) -> U64:
-        """Addresses stored as 32-bit distances at the start of each entry."""
+    def relative(self, pointer: str, count: str, entry: int, offset: int = 0) -> U64:
+        """Addresses stored as 32-bit distances from the field at `offset` of each entry."""
         start, raw = self.table(pointer, count, entry)
-        words = np.frombuffer(raw, dtype="<i4").reshape(-1, entry // 4)[:, 0].astype(np.int64)
-        at = np.arange(len(words), dtype=np.int64) * entry
+        words = np.frombuffer(raw, dtype="<i4").reshape(-1, entry // 4)[:, offset // 4]
+        words = words.astype(np.int64)
+        at = np.arange(len(words), dtype=np.int64) * entry + offset
         return (words + at).astype(np.uint64) + np.uint64(start)
 
     def absolute(self, pointer: str, count: str) -> U64:
@@ -159,12 +163,14 @@ class Modules:
         # Tables keep entries for code that was freed after the module's init.
         jumps = _within(reader.relative("jump_entries", "num_jump_entries", 16), text)
         calls = _within(reader.relative("static_call_sites", "num_static_call_sites", 8), text)
+        faulting = reader.relative("extable", "num_exentries", 12)
+        fixups = reader.relative("extable", "num_exentries", 12, 4)
         return Module(
             name,
             text,
             self._functions(reader, name, text),
             self._sections(reader),
-            _points(reader.relative("extable", "num_exentries", 12), 1),
+            _points(faulting, 1),
             _points(reader.relative("bug_table", "num_bugs", 12), BUG_SIZE),
             _points(jumps, self._label_size)
             if self._label_size
@@ -172,6 +178,7 @@ class Modules:
             _sized(kernel, calls, {0x0F: 6}, 5),
             self._forbidden(reader),
             self._orc(reader),
+            dict(zip(faulting.tolist(), fixups.tolist(), strict=True)),
         )
 
     def _text(self, reader: _Reader) -> tuple[int, int]:

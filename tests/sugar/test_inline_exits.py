@@ -6,11 +6,14 @@ In the listings `in` marks the instructions that debug information gives to the 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pytest
 from fake_kernel import ISA, FakeKernel, copy_of, evaluate
 
 from kinst.sugar.inline import (
+    Exit,
     entry_place,
     exits,
     graphs_of,
@@ -29,14 +32,21 @@ def world(
     *more: tuple[str, int, list[str]],
     entry: str = "",
     forbidden: tuple[str, ...] = (),
+    computed: tuple[str, ...] = (),
+    fixups: Mapping[str, str] | None = None,
 ) -> tuple[FakeKernel, list[tuple[str, str]]]:
     """(the kernel, (place, condition) of the exits of the copy whose code is marked).
 
-    A line "in ..." is the copy's; entry: its label, else the first of them.
+    A line "in ..." is the copy's; entry: its label, else the first of them.  computed: where
+    computed jumps go.  fixups: from what may fault to where control goes then.
     """
     plain = [line.removeprefix("in ") for line in lines]
     kernel = FakeKernel([("f", BASE, plain), *more])
     kernel.forbidden = {kernel.labels[f"f.{name}"] for name in forbidden}
+    kernel.targets = [kernel.labels[f"f.{name}"] for name in computed]
+    kernel.fixups = {
+        kernel.labels[f"f.{name}"]: kernel.labels[f"f.{to}"] for name, to in (fixups or {}).items()
+    }
     inside, at = [], 0
     decoded = [i.address for i in kernel.instructions(kernel.functions[0])]
     ends = [*decoded[1:], BASE + kernel.functions[0].size]
@@ -131,6 +141,98 @@ def test_exits(case: str) -> None:
     assert world(lines, ("panic", 0x8000, ["c3"]), ("g", 0x9000, ["c3"]))[1] == expected
 
 
+# A switch, whose cases a and b are both of the copy, which DWARF says to begin at a.  (So were
+# ma_slots() in mas_erase() and copy_to_sockptr_offset() in sk_getsockopt() of Linux for riscv64.)
+SWITCH = ["ffe0", "a:", "in 90", "x:", "in eb >out/8", "b:", "in 90", "in eb >out/8", "out:", "c3"]
+
+
+@pytest.mark.parametrize("known", [("a", "b"), ()])
+def test_a_switch_leads_into_the_copy(known: tuple[str, ...]) -> None:
+    """What is reached by the jump table has not come through the entry; without the table,
+    code that nothing leads to is taken for its targets."""
+    assert world(SWITCH, computed=known)[1] == [("x", "")]
+
+
+def test_a_switch_joins_code_that_others_lead_to() -> None:
+    """The table is needed to know that control comes to m by it too."""
+    lines = ["85c0", "74 >a/8", "ffe0", "a:", "in 90", "x:", "in 90", "m:", "in 90", "c3"]
+    assert world(lines, computed=("m",))[1] == [("x", "")]
+    assert world(lines)[1] == [("m", "")]
+
+
+def test_a_switch_leaves_the_copy() -> None:
+    lines = [
+        "in 85c0",
+        "x:",
+        "in ffe0",
+        "a:",
+        "in 90",
+        "y:",
+        "in eb >out/8",
+        "b:",
+        "90",
+        "out:",
+        "c3",
+    ]
+    kernel, found = world(lines, computed=("a", "b", "out"))
+    a, b, end = (kernel.labels[f"f.{n}"] for n in ("a", "b", "out"))
+    assert [place for place, _ in found] == ["x", "y"] and not found[1][1]
+    for target, leaves in ((a, False), (b, True), (end, True), (0x9000, True)):
+        assert evaluate(found[0][1], {"RAX": target}) == leaves
+    # One way out of three: that alone.
+    both = ["in 85c0", "x:", "in ffe0", "a:", "in 90", "in c3", "b:", "in c3", "c:", "c3"]
+    kernel, found = world(both, computed=("a", "b", "c"))
+    for name, leaves in (("a", False), ("b", False), ("c", True)):
+        assert evaluate(found[0][1], {"RAX": kernel.labels[f"f.{name}"]}) == leaves
+
+
+# mutex_unlock() of Linux for riscv64: in the loop of a load-reserved and its store-conditional
+# nothing can be planted, and two branches leave it.
+EXCLUSIVE = [
+    "in 90",
+    "m:",
+    "in 90",
+    "l:",
+    "in 74 >out/8",
+    "in 90",
+    "s:",
+    "in 75 >l/8",
+    "out:",
+    "c3",
+]
+
+
+def test_branches_that_leave_and_cannot_be_planted() -> None:
+    """The exit is behind them where only they lead; else control leaves where it comes to them."""
+    assert world(EXCLUSIVE, forbidden=("l", "s"))[1] == [("out", "")]
+    assert world(["85c0", "74 >out/8", *EXCLUSIVE], forbidden=("l", "s"))[1] == [("m", "")]
+    # Only the second of two cannot be planted: what is behind is counted once for both.
+    assert world(EXCLUSIVE, forbidden=("s",))[1] == [("out", "")]
+    assert world(EXCLUSIVE)[1] == [("l", ZERO), ("s", ZERO)]
+
+
+def test_faults_leave_the_copy() -> None:
+    lines = ["in 90", "p:", "in 90", "x:", "in 90", "90", "c3", "fix:", "90", "c3"]
+    assert world(lines, fixups={"p": "fix"})[1] == [("x", ""), ("fix", "")]
+    # Both ways leave: at the instruction itself.
+    assert world([*lines[:3], *lines[5:]], fixups={"p": "fix"})[1] == [("p", "")]
+    # Others lead to the fix-up code as well: not seen.
+    shared = ["85c0", "74 >fix/8", *lines]
+    assert world(shared, fixups={"p": "fix"})[1] == [("x", "")]
+
+
+def test_faults_stay_in_the_copy() -> None:
+    """The instruction leaves if it does not fault: that is known behind it."""
+    lines = ["in 90", "p:", "in 90", "out:", "90", "c3", "fix:", "in 90", "y:", "in 90", "c3"]
+    assert world(lines, fixups={"p": "fix"})[1] == [("out", ""), ("y", "")]
+
+
+def test_fixup_code_around_the_entry() -> None:
+    """The caller's own access leads to the same fix-up code, which DWARF gives to the copy."""
+    lines = ["q:", "90", "p:", "in 90", "x:", "in 90", "90", "c3", "fix:", "in 90", "c3"]
+    assert world(lines, fixups={"p": "fix", "q": "fix"})[1] == [("x", "")]
+
+
 def test_return_thunk_and_cold_part() -> None:
     """What the compiler moved to f.cold belongs to f; a jump to the thunk is a return."""
     cold = ("f.cold", 0x5000, ["90", "e9 >0x1009/32"])
@@ -197,19 +299,37 @@ def _random_function(rng: random.Random) -> list[str]:
         target = f"l{rng.randrange(count)}"
         lines.append(
             rng.choice(["90", "90", "90", "ffc0", f"74 >{target}/8", f"75 >{target}/8",
-                        f"72 >{target}/8", f"eb >{target}/8", "c3"])
+                        f"72 >{target}/8", f"eb >{target}/8", "ffe0", "c3"])
         )  # fmt: skip
     return [*lines, "c3"]
 
 
-@pytest.mark.parametrize("seed", range(300))
+@dataclass
+class Run:
+    """How often copies, by their entries, were entered and left.  over: it came to an end;
+    faulted: an instruction has."""
+
+    entered: dict[int, int]
+    left: dict[int, int]
+    over: bool = False
+    faulted: bool = False
+
+
+@pytest.mark.parametrize("seed", range(400))
 def test_returns_are_as_many_as_entries(seed: int) -> None:
-    """Random functions with random copies in them, run by an interpreter of its own."""
+    """Random functions with random copies in them, run by an interpreter of its own; some
+    instructions cannot be planted, some may fault."""
     rng = random.Random(seed)
     kernel = FakeKernel([("f", BASE, _random_function(rng))])
     function = kernel.functions[0]
     code = {i.address: i.code for i in ISA.decode(kernel.code[BASE], BASE)}
     places = sorted(code)
+    kernel.targets = sorted(rng.sample(places[1:], 3))
+    if seed % 2:
+        kernel.forbidden = set(rng.sample(places, len(places) // 4))
+    if seed % 4 > 1:
+        plain = [p for p in places if code[p] == b"\x90"]
+        kernel.fixups = {p: rng.choice(places) for p in plain if not rng.randrange(3)}
     copies = []
     for _ in range(3):
         cuts = sorted(rng.sample([*places, BASE + function.size], 2 * rng.choice((1, 1, 2))))
@@ -218,25 +338,50 @@ def test_returns_are_as_many_as_entries(seed: int) -> None:
         copies.append(copy_of("g", entry, *ranges))
     regions = regions_of(copies, 0).regions
     graphs = graphs_of(regions, kernel)
-    sites = {r.entry: exits(stay(r, graphs[r.entry]), graphs[r.entry]) for r in regions}
+    refused = kernel.forbidden.__contains__
+    begins, sites = dict[int, int](), dict[int, list[Exit]]()
+    for region in regions:
+        graph = graphs[region.entry]
+        begin = entry_place(region.entry, graph, refused)
+        if begin is not None:
+            begins[region.entry] = begin
+            sites[region.entry] = exits(stay(region, graph), graph, refused)
+    assert not {begins[e] for e in begins} & kernel.forbidden
+    assert not {e.address for found in sites.values() for e in found} & kernel.forbidden
     for _ in range(20):
-        entered = dict.fromkeys(sites, 0)
-        left = dict.fromkeys(sites, 0)
-        at, steps = BASE, 0
-        while at in code and steps < 400:
-            flags = rng.getrandbits(12)
-            for entry, out in sites.items():
-                entered[entry] += at == entry
-                left[entry] += sum(
-                    e.address == at
-                    and (not e.condition or evaluate(e.condition, {"RFL": flags}))
-                    for e in out
-                )  # fmt: skip
-            # What is never left is at most the one stay that the end cut short.
-            assert all(0 <= entered[e] - left[e] <= 1 for e in sites)
-            at, steps = _step(code[at], at, flags), steps + 1
+        run = _run(rng, kernel, code, begins, sites)
+        for entry in begins:
+            between = run.entered[entry] - run.left[entry]
+            # A fault whose fix-up code others lead to as well is not seen.
+            assert run.faulted or (between == 0 if run.over else abs(between) <= 1)
+
+
+def _run(
+    rng: random.Random,
+    kernel: FakeKernel,
+    code: Mapping[int, bytes],
+    begins: Mapping[int, int],
+    sites: Mapping[int, list[Exit]],
+) -> Run:
+    run = Run(dict.fromkeys(sites, 0), dict.fromkeys(sites, 0))
+    at = BASE
+    for _ in range(400):
+        flags, to = rng.getrandbits(12), rng.choice([*kernel.targets, 0x9000])
+        for entry, out in sites.items():
+            run.entered[entry] += at == begins[entry]
+            run.left[entry] += sum(
+                e.address == at
+                and (not e.condition or evaluate(e.condition, {"RFL": flags, "RAX": to}))
+                for e in out
+            )  # fmt: skip
+        if at in kernel.fixups and not rng.randrange(4):
+            at, run.faulted = kernel.fixups[at], True
+        else:
+            at = to if code[at][0] == 0xFF and code[at][1] == 0xE0 else _step(code[at], at, flags)
         if at not in code:
-            assert entered == left
+            run.over = True
+            break
+    return run
 
 
 def _step(code: bytes, at: int, flags: int) -> int:

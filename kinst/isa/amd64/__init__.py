@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kinst.core.isa import Body, Flow, Instruction, PerCpu, Refused, Register, Relocated
+from kinst.core.isa import (
+    Body,
+    Flow,
+    Instruction,
+    JumpTable,
+    PerCpu,
+    Refused,
+    Register,
+    Relocated,
+)
 from kinst.core.probe import Site
-from kinst.isa.amd64 import control, decode, detour, encode, relocate, trampoline
+from kinst.isa.amd64 import control, decode, detour, encode, relocate, tables, trampoline
 from kinst.isa.amd64 import registers as regs
 
 # LLVM's generic x86-64 has these; kernel code must not touch the registers behind them.
@@ -67,6 +76,10 @@ class Amd64:
     def again(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
         """None need that."""
         return {}
+
+    def jump_tables(self, instructions: Sequence[Instruction]) -> Sequence[JumpTable]:
+        """At the addresses that instructions make (tables.py)."""
+        return tables.jump_tables(instructions)
 
     def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
         """Behind every E8 whose displacement leads to the target (control.py)."""

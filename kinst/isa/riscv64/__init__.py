@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kinst.core.isa import Body, Flow, Instruction, PerCpu, Refused, Register, Relocated
+from kinst.core.isa import (
+    Body,
+    Flow,
+    Instruction,
+    JumpTable,
+    PerCpu,
+    Refused,
+    Register,
+    Relocated,
+)
 from kinst.core.probe import Site
-from kinst.isa.riscv64 import control, decode, detour, encode, refuse, relocate, trampoline
+from kinst.isa.riscv64 import control, decode, detour, encode, refuse, relocate, tables, trampoline
 from kinst.isa.riscv64 import registers as regs
 
 
@@ -60,6 +69,10 @@ class Riscv64:
     def again(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
         """None need that."""
         return {}
+
+    def jump_tables(self, instructions: Sequence[Instruction]) -> Sequence[JumpTable]:
+        """At the addresses that instructions make (tables.py)."""
+        return tables.jump_tables(instructions)
 
     def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
         """Not looked for."""

@@ -1,0 +1,47 @@
+"""Where the tables of computed jumps may be.
+
+Position-independent code makes the address of a table by lea, relative to rip; its entries are
+32-bit distances from the table.  Other code uses the address as a displacement, of whole
+addresses that are scaled by 8 (GCC's and LLVM's i386 back ends: ASM_OUTPUT_ADDR_DIFF_ELT and
+ASM_OUTPUT_ADDR_VEC_ELT; SDM volume 2, section 2.1.5 for the operand).  Kernels with retpolines
+have only arrays of labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kinst.core.isa import Instruction, JumpTable
+from kinst.isa.amd64.parse import RSP, Parsed, parse
+
+_LEA = 0x8D
+_NO_BASE = 5  # of a SIB byte, with mod 0: a 32-bit displacement in its place
+_MASK = (1 << 64) - 1
+
+
+def jump_tables(instructions: Sequence[Instruction]) -> list[JumpTable]:
+    """See Isa.jump_tables."""
+    return list(dict.fromkeys(_tables(instructions)))
+
+
+def _tables(instructions: Sequence[Instruction]) -> Iterator[JumpTable]:
+    for one in instructions:
+        parsed = parse(one.code)
+        if parsed is None or parsed.modrm_at < 0:
+            continue
+        at = parsed.modrm_at + 1
+        if parsed.rip_relative and parsed.opcode == _LEA:
+            place = one.end + int.from_bytes(one.code[at : at + 4], "little", signed=True) & _MASK
+            yield JumpTable(place, 4, place)
+            yield JumpTable(place, 8)
+        elif _scaled_by_eight(parsed):
+            place = int.from_bytes(one.code[at + 1 : at + 5], "little", signed=True) & _MASK
+            yield JumpTable(place, 8)
+
+
+def _scaled_by_eight(parsed: Parsed) -> bool:
+    """A memory operand of a displacement and an index times 8, without a base."""
+    if parsed.mod != 0 or parsed.rm != RSP:
+        return False
+    sib = parsed.code[parsed.modrm_at + 1]
+    return sib >> 6 == 3 and sib & 7 == _NO_BASE

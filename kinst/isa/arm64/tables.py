@@ -1,0 +1,129 @@
+"""The tables of computed jumps.
+
+GCC's code for switch (aarch64.md, casesi) loads an entry of 1, 2 or 4 bytes, and adds four
+times that to the address of a label behind the jump:
+
+    ldrh wE, [xT, wI, uxtw #1]; adr xL, label; add xD, xL, wE, sxth #2; br xD
+
+xT has the table's address by an adrp and an add somewhere before.  A compare of wI with the
+last entry's number is before it, or before the branch that leads there.  Arrays of labels have
+whole addresses.  Encodings: DDI 0487, C4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from kinst.core.isa import Instruction, JumpTable
+from kinst.isa.arm64 import parse as p
+from kinst.isa.arm64.encode import MASK, SIZE, ZR
+
+_NEAR = 8  # instructions from an adrp to its add
+_BEFORE = 6  # instructions before the jump among which the load of the entry is
+_COMPARE = 8  # instructions before the load among which the comparison is
+_SIZES = {4: 1, 5: 2, 6: 4}  # sxtb, sxth, sxtw
+
+
+def jump_tables(instructions: Sequence[Instruction]) -> list[JumpTable]:
+    """See Isa.jump_tables."""
+    words = {i.address: int.from_bytes(i.code, "little") for i in instructions}
+    makers = list(_addresses(instructions, words))
+    found = [JumpTable(place, 8) for _, _, place in makers]
+    for address, word in words.items():
+        if p.parse(word.to_bytes(SIZE, "little"), address).kind == p.BR:
+            found += _of_jump(address, word >> 5 & 31, words, makers)
+    return list(dict.fromkeys(found))
+
+
+# The address of an instruction that makes an address; in which register; the address made.
+_Maker = tuple[int, int, int]
+
+
+def _addresses(instructions: Sequence[Instruction], words: Mapping[int, int]) -> Iterator[_Maker]:
+    for one in instructions:
+        page = p.parse(one.code, one.address)
+        if page.kind != p.ADRP:
+            continue
+        for address in range(one.end, one.end + _NEAR * SIZE, SIZE):
+            word = words.get(address, 0)
+            # add xD, xN, #imm12
+            if word & 0xFFC00000 == 0x91000000 and word >> 5 & 31 == page.register:
+                yield address, word & 31, page.target + (word >> 10 & 0xFFF) & MASK
+                break
+
+
+def _of_jump(
+    jump: int, register: int, words: Mapping[int, int], makers: Sequence[_Maker]
+) -> Iterator[JumpTable]:
+    """The tables that a br by this register may use."""
+    add = words.get(jump - SIZE, 0)
+    # add xD, xL, wE, option #shift
+    shift, option = add >> 10 & 7, add >> 13 & 7
+    if add & 0xFFE00000 != 0x8B200000 or add & 31 != register or shift != 2:
+        return
+    label, entry = add >> 5 & 31, add >> 16 & 31
+    size = _SIZES.get(option, 0)
+    base, load = 0, 0
+    for address in range(jump - 2 * SIZE, jump - _BEFORE * SIZE, -SIZE):
+        word = words.get(address, 0)
+        parsed = p.parse(word.to_bytes(SIZE, "little"), address)
+        if parsed.kind == p.ADR and parsed.register == label and not base:
+            base = parsed.target
+        elif _entry_size(word) and word & 31 == entry and not load:
+            load, size = address, size and _entry_size(word)
+    if not base or not load or not size:
+        return
+    table, index = words[load] >> 5 & 31, words[load] >> 16 & 31
+    count = _count(load, index, words)
+    own = {at: place for at, to, place in makers if to == table}
+    at = _written(table, load, words)
+    # Elsewhere it may have been saved meanwhile, so it is one of all addresses that are made.
+    for place in [own[at]] if at in own else [place for _, _, place in makers]:
+        yield JumpTable(place, size, base, 4, count)
+
+
+def _written(register: int, before: int, words: Mapping[int, int]) -> int:
+    """The last instruction before, in order of addresses, that may write a register; or 0."""
+    address = before - SIZE
+    while (word := words.get(address)) is not None:
+        if word & 31 == register and not _is_branch(word, address):
+            return address
+        address -= SIZE
+    return 0
+
+
+def _entry_size(word: int) -> int:
+    """Bytes that a load with a register as its index loads: ldrb, ldrh, ldr w, ldrs*; else 0."""
+    if word & 0x3F200C00 != 0x38200800 or not word >> 22 & 3:
+        return 0
+    return (1, 2, 4, 0)[word >> 30]
+
+
+def _count(load: int, index: int, words: Mapping[int, int]) -> int:
+    """Entries, by the comparison of the index; 0 where it is not found."""
+    for end in (load, *_leading_to(load, words)):
+        for address in range(end - SIZE, end - _COMPARE * SIZE, -SIZE):
+            word = words.get(address, 0)
+            # cmp wI, #imm12
+            if word & 0xFFC0001F == 0x71000000 | ZR and word >> 5 & 31 == index:
+                return (word >> 10 & 0xFFF) + 1
+            if word & 31 == index and not _is_branch(word, address):
+                break  # the index is perhaps another before
+    return 0
+
+
+def _is_branch(word: int, address: int) -> bool:
+    return bool(p.parse(word.to_bytes(SIZE, "little"), address).kind)
+
+
+def _leading_to(load: int, words: Mapping[int, int]) -> list[int]:
+    """The branches to the start of the block of the load, which is behind a jump."""
+    start = load
+    while words.get(start - SIZE) is not None and not _is_branch(words[start - SIZE], start - SIZE):
+        start -= SIZE
+    found = []
+    for address, word in words.items():
+        parsed = p.parse(word.to_bytes(SIZE, "little"), address)
+        if parsed.kind in (p.B, p.B_COND) and parsed.target == start:
+            found.append(address)
+    return found

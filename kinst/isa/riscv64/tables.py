@@ -1,0 +1,60 @@
+"""Where the tables of computed jumps may be: at every address that a pair of instructions makes.
+
+Compilers make the address of a table by auipc (lui, in programs at low addresses) and addi, not
+always side by side.  GCC's tables for switch have 32-bit distances from the table itself
+(riscv.md, casesi: CASE_VECTOR_PC_RELATIVE); arrays of labels have whole addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from kinst.core.isa import Instruction, JumpTable
+from kinst.isa.riscv64.encode import signed
+
+_LOW = 1 << 31  # below it programs may be whose tables have 32-bit addresses
+_NEAR = 8  # instructions from the upper part of an address to its lower part
+_AUIPC, _LUI, _ADDI = 0x17, 0x37, 0x13
+_MASK = (1 << 64) - 1
+
+
+def jump_tables(instructions: Sequence[Instruction]) -> list[JumpTable]:
+    """See Isa.jump_tables."""
+    places = dict.fromkeys(_addresses(instructions))
+    found = [table for a in places for table in (JumpTable(a, 4, a), JumpTable(a, 8))]
+    return found + [JumpTable(a, 4) for a in places if a < _LOW]
+
+
+def _addresses(instructions: Sequence[Instruction]) -> Iterator[int]:
+    for at, upper in enumerate(instructions):
+        high = _high(upper)
+        if high is None:
+            continue
+        register = int.from_bytes(upper.code, "little") >> 7 & 31
+        for lower in islice(instructions, at + 1, at + 1 + _NEAR):
+            added = _added(lower.code, register)
+            if added is not None:
+                yield high + added & _MASK
+                break
+
+
+def _high(one: Instruction) -> int | None:
+    """The upper part of an address that auipc, lui or c.lui makes, or None."""
+    word = int.from_bytes(one.code, "little")
+    if len(one.code) == 4 and word & 0x7F in (_AUIPC, _LUI):
+        start = one.address if word & 0x7F == _AUIPC else 0
+        return start + signed(word & 0xFFFF_F000, 32)
+    if len(one.code) == 2 and word & 0xE003 == 0x6001:
+        return signed((word >> 7 & 0x20 | word >> 2 & 0x1F) << 12, 18)
+    return None
+
+
+def _added(code: bytes, register: int) -> int | None:
+    """What addi or c.addi adds to this register, or None when it is another instruction."""
+    word = int.from_bytes(code, "little")
+    if len(code) == 4 and word & 0x707F == _ADDI and word >> 15 & 31 == register:
+        return signed(word >> 20, 12)
+    if len(code) == 2 and word & 0xE003 == 1 and word >> 7 & 31 == register:
+        return signed(word >> 7 & 0x20 | word >> 2 & 0x1F, 6)
+    return None
