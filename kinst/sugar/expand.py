@@ -251,6 +251,8 @@ class _Expander:
                 continue
             places = [Exit(entry)] if inside is None else exits(inside, graph, refused)
             count.endless += not places
+            plain = [Exit(region.entry)] if inside is None else exits(inside, graph)
+            count.moved += places != plain
             for one in places:
                 where = self._description(pattern, one.address)
                 if where is not None:
@@ -345,6 +347,7 @@ class _Count:
     endless: int = 0
     lost: int = 0
     refused: int = 0
+    moved: int = 0
     elsewhere: int = 0
 
     def text(self, name: str) -> str:
@@ -358,6 +361,7 @@ class _Count:
             (self.endless, lambda n: f"{n} never left"),
             (self.lost, lambda n: f"{n} outside of every function or rewritten, left out"),
             (self.refused, lambda n: f"{n} whose entry cannot be planted, left out"),
+            (self.moved, lambda n: f"{n} traced beside what cannot be planted"),
             (self.elsewhere, lambda n: f"{n} in other modules"),
         ]
         said = [form(n) for n, form in parts if n]

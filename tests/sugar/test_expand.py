@@ -158,6 +158,20 @@ def test_what_is_said_of_copies_that_are_moved_shared_or_lost() -> None:
     )
 
 
+def test_what_is_said_of_places_that_cannot_be_planted() -> None:
+    """The entry's first instruction, and the copy's last one."""
+    kernel = FakeKernel([("f", 0x1000, ["90", "90", "90", "90", "90", "c3"])])
+    kernel.forbidden = {0x1001, 0x1004}
+    index = FakeIndex([copy_of("g", 0x1001, (0x1001, 0x1005))])
+    found = expand(parse_text("kinst::g:entry, kinst::g:return", "t.d"), Sources(kernel, index, 0))
+    (clause,) = found.program.clauses
+    assert [str(d.pattern) for d in clause.descriptions] == ["kinst::f:2", "kinst::f:3"]
+    assert found.notes == (
+        "kinst::g:entry: 1 inlined copies: 1 traced beside what cannot be planted",
+        "kinst::g:return: 1 inlined copies: 1 traced beside what cannot be planted",
+    )
+
+
 def test_a_slide_moves_everything() -> None:
     moved = FakeKernel([("cam_iosched_get_trim", 0x3100, ["90"] * 20 + ["c3"])])
     program = parse_text("kinst::has_more_trim:entry", "t.d")
