@@ -11,7 +11,7 @@ help:
 	@echo 'make setup      packages, .venv with kinst in it, the kernel to trace (once, 310 MB)'
 	@echo 'make test       lint and all tests but the slow ones (under 15 minutes)'
 	@echo 'make test-unit  only the tests that boot no kernel'
-	@echo 'make test-all   lint and every test'
+	@echo 'make test-all   lint and every test, with new random seeds'
 	@echo 'make lint       ruff and mypy --strict'
 	@echo 'make bench      what a probe costs, beside what its peers cost'
 	@echo 'make lock       new versions into requirements.lock'
@@ -38,8 +38,9 @@ test: setup-test lint
 test-unit: setup-test
 	@$(PYTEST) -m 'not slow and not vm'
 
+# With examples and seeds that are new each time.
 test-all: setup-test lint
-	@$(PYTEST)
+	@KINST_RANDOM=1 $(PYTEST)
 
 bench: setup
 	@$(PYTHON) bench/hit_cost.py

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from kinst.core.paths import cache_folder
 from kinst.targets.fetch import Prepared
@@ -27,6 +28,17 @@ _found = prepared_kernel("amd64")
 if _found:
     # Tests that need a kernel's text but no running kernel find it by this variable.
     os.environ.setdefault("KINST_TEST_VMLINUX", str(_found.debug))
+
+
+# What make test says of a change is about that change: its examples are the same each time, and a
+# busy machine fails none of them.  make test-all draws new ones.
+settings.register_profile(
+    "kinst",
+    deadline=None,
+    derandomize=not os.environ.get("KINST_RANDOM"),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("kinst")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -180,7 +180,7 @@ def test_any_macro_argument(text: str) -> None:
 
 def test_mutations_of_the_conformance_suite() -> None:
     """The conformance suite, the manual and the examples, mutated; some down to machine code."""
-    seed = random.SystemRandom().randrange(1 << 30)
+    seed = random.SystemRandom().randrange(1 << 30) if os.environ.get("KINST_RANDOM") else 600
     assert search(seed, 600) == [], f"seed {seed}"
 
 
