@@ -118,14 +118,22 @@ class Rings:
         """Bytes that take() has ever given of a slot's ring."""
         return self._counter(slot, STATE_TAIL)
 
-    def take(self, slot: int) -> Bytes:
+    def heads(self) -> list[int]:
+        """Where each slot's records end now, for take(): looked at in one go, because what is
+        taken from one ring must not be later than what is left in another."""
+        return [self._counter(slot, STATE_HEAD) for slot in range(self.slots)]
+
+    def take(self, slot: int, head: int | None = None) -> Bytes:
         """Copy what lies between tail and head of a slot's ring and advance the tail.
+
+        head: of heads(); the slot's own of this moment without it.
 
         Raises TargetError when the counters cannot be (somebody overwrote them).
         """
         size = self._scratch.ring_size
         tail = self._counter(slot, STATE_TAIL)
-        head = self._counter(slot, STATE_HEAD)
+        if head is None:
+            head = self._counter(slot, STATE_HEAD)
         used = head - tail
         if not 0 <= used <= size:
             raise TargetError(
@@ -214,17 +222,22 @@ class Drainer:
         self._thread.start()
 
     def _sweep(self) -> None:
-        for slot in range(self._rings.slots):
-            with self._lock:
-                if self._pending >= self._limit:
-                    return
+        """Queue what all rings have, at once: a batch is merged by time, and must not have one
+        CPU's records without another's from before them."""
+        chunks, size = [], self._pending
+        for slot, head in enumerate(self._rings.heads()):
+            if size >= self._limit:
+                break
             start = self._rings.taken(slot)
-            data = self._rings.take(slot)
+            data = self._rings.take(slot, head)
             if data.size:
-                with self._lock:
-                    self._queue.append(Chunk(slot, data, start))
-                    self._pending += data.size
-                self._ready.set()
+                chunks.append(Chunk(slot, data, start))
+                size += data.size
+        if chunks:
+            with self._lock:
+                self._queue.extend(chunks)
+                self._pending += sum(chunk.data.size for chunk in chunks)
+            self._ready.set()
 
     def _run(self) -> None:
         try:
@@ -267,5 +280,8 @@ class Drainer:
             self._thread.join()
             self._thread = None
         chunks = self.batch()
-        self._sweep()
-        return chunks + self.batch()
+        while True:  # a sweep ends at the limit
+            self._sweep()
+            if not (more := self.batch()):
+                return chunks
+            chunks += more

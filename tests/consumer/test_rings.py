@@ -9,7 +9,7 @@ import pytest
 from consumer_world import get64, put64, scratch
 
 from kinst.consumer.messages import lost_messages
-from kinst.consumer.rings import Drainer, Fault, Rings
+from kinst.consumer.rings import Bytes, Drainer, Fault, Rings
 from kinst.core.errors import TargetError
 from kinst.core.layout import (
     FAULTS_KEPT,
@@ -151,6 +151,48 @@ def test_beyond_its_limit_the_drainer_leaves_the_rings_alone() -> None:
     assert get64(memory, s.state_of(0) + STATE_TAIL) == 64
     assert sum(c.data.size for c in drainer.stop()) == 128
     assert get64(memory, s.state_of(0) + STATE_TAIL) == 128
+
+
+def test_the_last_look_empties_all_rings_whatever_the_limit() -> None:
+    s, memory = scratch(ring_size=64)
+    for slot in (0, 1):
+        put64(memory, s.state_of(slot) + STATE_HEAD, 64)
+    drainer = Drainer(Rings(memoryview(memory), s), limit=64)
+    assert [(c.slot, c.data.size) for c in drainer.stop()] == [(0, 64), (1, 64)]
+
+
+class Interrupted(Rings):
+    """Rings of which something is asked, and to which something comes, between two of them."""
+
+    def watch(self, drainer: Drainer, memory: bytearray, head: int) -> None:
+        self.drainer, self.memory, self.head = drainer, memory, head
+        self.waiting = -1  # for the printer, when the second ring is first taken
+
+    def take(self, slot: int, head: int | None = None) -> Bytes:
+        if slot == 1 and self.waiting < 0:
+            self.waiting = self.drainer.pending
+            put64(self.memory, self.head, 16)
+        return super().take(slot, head)
+
+
+def test_what_is_taken_together_comes_in_one_batch_and_nothing_later_with_it() -> None:
+    """Batches are merged by time: a record of the second ring that came while the first was read
+    may be later than one that the first got meanwhile."""
+    s, memory = scratch(ring_size=64)
+    rings = Interrupted(memoryview(memory), s)
+    drainer = Drainer(rings, every=0.0005)
+    rings.watch(drainer, memory, s.state_of(1) + STATE_HEAD)
+    put64(memory, s.state_of(1) + STATE_HEAD, 8)
+    put64(memory, s.state_of(0) + STATE_HEAD, 8)
+    drainer.start()
+    batches = []
+    deadline = time.monotonic() + 60
+    while sum(c.data.size for b in batches for c in b) < 24 and time.monotonic() < deadline:
+        if batch := drainer.batch(timeout=0.01):
+            batches.append(batch)
+    assert drainer.stop() == [] and rings.waiting == 0
+    assert [(c.slot, c.data.size) for c in batches[0]] == [(0, 8), (1, 8)]
+    assert [(c.slot, c.data.size) for b in batches[1:] for c in b] == [(1, 8)]
 
 
 def test_what_stops_the_drainer_reaches_its_reader() -> None:
