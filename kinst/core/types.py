@@ -15,8 +15,13 @@ from kinst.core.dtypes import (
     PointerType,
     StructType,
 )
+from kinst.core.errors import KinstError
 
 KERNEL = "vmlinux"  # the module name of the kernel proper
+
+
+class AmbiguousNameError(KinstError):
+    """A name of values of several enumerations that differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ class TypeSource(Protocol):
         ...
 
     def enumerator(self, name: str, module: str = "") -> tuple[EnumType, int] | None:
-        """An enumeration constant: its type and value."""
+        """An enumeration constant: its type and value.  Raises AmbiguousNameError."""
         ...
 
     def symbol(self, name: str, module: str = "") -> Symbol | None:

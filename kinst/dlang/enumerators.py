@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from kinst.core.dtypes import EnumType
 from kinst.core.errors import DError, KinstError
+from kinst.core.types import AmbiguousNameError
 from kinst.dlang import builtins, tree, typed
 from kinst.dlang.convert import constant
 from kinst.dlang.scope import Scope
 
 
 def named(node: tree.Name, scope: Scope) -> typed.Expr | None:
-    """The enumeration constant of this name, of the program or the kernel."""
+    """The enumeration constant of this name, of the program or the kernel.
+
+    Raises DError D_IDENT_AMBIG."""
     try:
         found = scope.types.enumerator(node.name)
+    except AmbiguousNameError as error:
+        raise DError(error.message, node.span, "D_IDENT_AMBIG", error.hint) from error
     except KinstError:
         return None
     return None if found is None else constant(found[1], found[0], node.span)

@@ -93,15 +93,14 @@ class BtfTypes:
         """The type of a variable; BTF has those of per-CPU ones only."""
         return self._one(name, (KIND_VAR,))
 
-    def enumerator(self, name: str) -> tuple[EnumType, int] | None:
-        """The enumeration that has a constant of this name, and its value."""
+    def enumerators(self, name: str) -> list[tuple[EnumType, int]]:
+        """Every enumeration that has a constant of this name, and its value."""
+        found = []
         for own in self._btf.enumerations(self._names(name)):
             type_ = self.type(self._first + own)
-            if isinstance(type_, EnumType):
-                value = dict(type_.values).get(name)
-                if value is not None:
-                    return type_, value
-        return None
+            if isinstance(type_, EnumType) and name in dict(type_.values):
+                found.append((type_, dict(type_.values)[name]))
+        return found
 
     def _one(self, name: str, kinds: Sequence[int]) -> DType | None:
         found = self._btf.named(self._names(name), kinds) if name else []

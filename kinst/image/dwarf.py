@@ -138,6 +138,19 @@ class Index:
             for row in self._rows("variable_name", name)
         ]
 
+    def enumerations(self, name: str) -> Sequence[int]:
+        """Offsets of the enumerations at file scope that have a value of this name; of equal
+        ones the first."""
+        wanted = name.encode("utf-8", "surrogateescape")
+        text, at = self._a["enumerator_text"], self._a["enumerator_at"]
+
+        def name_of(row: int) -> bytes:
+            return bytes(text[at[row] : at[row + 1]])
+
+        rows = range(len(at) - 1)
+        first, last = (side(rows, wanted, key=name_of) for side in (bisect_left, bisect_right))
+        return [int(die) for die in self._a["enumerator_die"][first:last]]
+
     @property
     def units(self) -> Sequence[int]:
         """The offsets of all units in .debug_info, ascending."""
@@ -259,7 +272,12 @@ def open_saved(path: str | Path, cache: Path) -> Index | None:
     except KinstError:
         return None
     arrays = dwarf_store.load(cache / f"dwarf-{key}.index", key) if key else None
-    return None if arrays is None else Index(str(file.path), arrays)
+    return Index(str(file.path), arrays) if arrays is not None and _whole(arrays) else None
+
+
+def _whole(arrays: Arrays) -> bool:
+    """Whether an index has all that there is today: kinst may have been another one then."""
+    return "enumerator_die" in arrays
 
 
 def open_index(
@@ -281,7 +299,7 @@ def open_index(
     key = _key(file) if cache else ""
     saved = cache / f"dwarf-{key}.index" if cache else None
     arrays = dwarf_store.load(saved, key) if saved else None
-    if arrays is None:
+    if arrays is None or not _whole(arrays):
         builder: Any = importlib.import_module("kinst.image.dwarf_build")
         arrays = builder.build(file, progress or (lambda part: None))
         if saved:

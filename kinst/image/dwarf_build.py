@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import KinstError
+from kinst.image.dwarf_enumerators import enumerator_arrays
 from kinst.image.dwarf_file import SHT_SYMTAB, DebugFile, layout, source_path
 from kinst.image.dwarf_jit import completed, prepare, uncollected
 from kinst.image.dwarf_numbers import (
@@ -24,6 +25,7 @@ from kinst.image.dwarf_numbers import (
     KEY_LINE_STR,
     KEY_SHIFT,
     KEY_STR,
+    KIND_ENUMERATION,
     TROUBLE,
     U_COMP_DIR,
     U_OFFSET,
@@ -98,6 +100,8 @@ def build(file: DebugFile, progress: Callable[[float], None]) -> Arrays:
         space = _scan(sections, progress)
     units, functions, copies = (table(space, n) for n in (UNITS, FUNCTIONS, COPIES))
     types, variables = table(space, TYPES), _variables(table(space, VARIABLES))
+    enumerations = types[types[:, T_NAME] >> 56 == KIND_ENUMERATION, T_DIE]
+    types = types[types[:, T_NAME] & (1 << 56) - 1 != 0]
     names = _Names(
         sections,
         [functions[:, F_NAME], types[:, T_NAME] & (1 << 56) - 1, variables[:, V_NAME]],
@@ -110,6 +114,7 @@ def build(file: DebugFile, progress: Callable[[float], None]) -> Arrays:
     arrays["type_kind"] = kinds[arrays.pop("type_order")]
     arrays |= _named("variable", variables[:, V_NAME], variables[:, V_DIE], names)
     del arrays["variable_order"]
+    arrays |= enumerator_arrays(sections, units[:, U_OFFSET].tolist(), enumerations)
     return arrays | _symbols(file, elf)
 
 

@@ -15,6 +15,7 @@ from kinst.core.locals import Local, Piece
 from kinst.image.dwarf import Index
 from kinst.image.dwarf_calls import Caller, Calls, Entries
 from kinst.image.dwarf_dies import Die, Dies
+from kinst.image.dwarf_enumerators import AT_CONST_VALUE
 from kinst.image.dwarf_expressions import GENERIC, Base, Context, NotHereError, constant, pieces_of
 from kinst.image.dwarf_frames import Frame
 from kinst.image.dwarf_lists import Lists
@@ -30,7 +31,6 @@ from kinst.image.dwarf_numbers import (
     TAG_VARIABLE,
 )
 from kinst.image.dwarf_types import (
-    AT_CONST_VALUE,
     AT_ENCODING,
     SIGNED_ENCODINGS,
     TAG_PARAMETER,

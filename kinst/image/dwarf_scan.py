@@ -34,6 +34,7 @@ from kinst.image.dwarf_numbers import (
     FULL,
     HIGH_PC,
     INLINE,
+    KIND_ENUMERATION,
     LOW_PC,
     NAME,
     RANGE_LIST,
@@ -128,11 +129,15 @@ def line_number(s: Space, slot: int) -> int:
 
 @compiled
 def add_type(s: Space, u: int, die: int, kind: int) -> int:
-    """The type whose entry has been read into TYPES: 0, or minus the trouble."""
+    """The type whose entry has been read into TYPES: 0, or minus the trouble.
+
+    Of those without a name only enumerations, whose values have names."""
     w = s.w
     name = string_of(s, u, NAME)
-    if name <= 0 or w[CLASS + DECLARATION] != ABSENT:
-        return name if name < 0 else 0
+    if name < 0:
+        return name
+    if w[CLASS + DECLARATION] != ABSENT or (name == 0 and kind != KIND_ENUMERATION):
+        return 0
     size = w[VALUE + BYTE_SIZE] if w[CLASS + BYTE_SIZE] == CLASS_CONST else 0
     place = file_number(s, u, DECL_FILE) << 32 ^ line_number(s, DECL_LINE)
     known = w[N + TYPES]

@@ -22,11 +22,11 @@ from kinst.core.dtypes import (
 from kinst.core.errors import KinstError
 from kinst.image.dwarf import Index, NamedDie
 from kinst.image.dwarf_dies import Die, Dies
+from kinst.image.dwarf_enumerators import enumerators_of
 from kinst.image.dwarf_numbers import (
     AT_BYTE_SIZE,
     AT_DECLARATION,
     AT_NAME,
-    FORM_SDATA,
     TAG_BASE_TYPE,
     TAG_ENUMERATION,
     TAG_STRUCTURE,
@@ -38,10 +38,10 @@ from kinst.image.dwarf_numbers import (
 from kinst.image.names import base_name, named, qualified
 
 TAG_ARRAY, TAG_MEMBER, TAG_POINTER, TAG_SUBROUTINE = 0x01, 0x0D, 0x0F, 0x15
-TAG_UNSPECIFIED_PARAMETERS, TAG_SUBRANGE, TAG_ENUMERATOR = 0x18, 0x21, 0x28
+TAG_UNSPECIFIED_PARAMETERS, TAG_SUBRANGE = 0x18, 0x21
 TAG_PARAMETER, TAG_CONST, TAG_VOLATILE, TAG_RESTRICT, TAG_ATOMIC = 0x05, 0x26, 0x35, 0x37, 0x47
 TAG_UNSPECIFIED = 0x3B
-AT_BIT_SIZE, AT_BIT_OFFSET, AT_CONST_VALUE, AT_UPPER_BOUND = 0x0D, 0x0C, 0x1C, 0x2F
+AT_BIT_SIZE, AT_BIT_OFFSET, AT_UPPER_BOUND = 0x0D, 0x0C, 0x2F
 AT_PROTOTYPED, AT_COUNT, AT_MEMBER_LOCATION, AT_ENCODING, AT_TYPE = 0x27, 0x37, 0x38, 0x3E, 0x49
 AT_DATA_BIT_OFFSET, AT_ABSTRACT_ORIGIN, AT_SPECIFICATION = 0x6B, 0x31, 0x47
 # DW_ATE_*: boolean, float, signed, signed_char, unsigned, unsigned_char, UTF.
@@ -83,6 +83,15 @@ class DwarfTypes:
             return self.prototype(self._dies.die(found.die), 0)
         return None
 
+    def enumerators(self, name: str) -> list[tuple[EnumType, int]]:
+        """Every enumeration that has a value of this name, and the value."""
+        found = []
+        for offset in self._index.enumerations(name):
+            type_ = self.at(offset)
+            if isinstance(type_, EnumType) and name in dict(type_.values):
+                found.append((type_, dict(type_.values)[name]))
+        return found
+
     def _one(self, found: Sequence[NamedDie], kinds: Sequence[str]) -> DType | None:
         return next((self.at(one.die) for one in found if one.kind in kinds), None)
 
@@ -116,7 +125,9 @@ class DwarfTypes:
         if die.tag == TAG_POINTER:
             return PointerType(self.of(die, depth))
         if die.tag == TAG_ENUMERATION:
-            return EnumType(size or 4, True, f"enum {name}".rstrip(), self._enumerators(die))
+            return EnumType(
+                size or 4, True, f"enum {name}".rstrip(), enumerators_of(self._dies, die)
+            )
         if die.tag == TAG_TYPEDEF:
             return named(self.of(die, depth), name)
         if die.tag in _QUALIFIERS:
@@ -131,16 +142,6 @@ class DwarfTypes:
             f"the debug information of {self.module} has a type of an unknown kind"
             f" ({die.tag:#x}, at {die.offset:#x})"
         )
-
-    def _enumerators(self, die: Die) -> tuple[tuple[str, int], ...]:
-        found = []
-        for child in self._dies.children(die):
-            if child.tag == TAG_ENUMERATOR:
-                value = child.number(AT_CONST_VALUE)
-                if child.forms.get(AT_CONST_VALUE) != FORM_SDATA and value >> 31 == 1:
-                    value -= 1 << 32
-                found.append((child.text(AT_NAME), value))
-        return tuple(found)
 
     def _array(self, die: Die, depth: int) -> DType:
         counts = []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kinst.core.dtypes import DType, EnumType, FunctionType
 from kinst.core.errors import KinstError
-from kinst.core.types import KERNEL, Symbol
+from kinst.core.types import KERNEL, AmbiguousNameError, Symbol
 from kinst.image.btf_types import BtfTypes, open_types
 from kinst.image.cfi import Cfi, open_cfi
 from kinst.image.dwarf import Index, open_index
@@ -145,7 +145,21 @@ class ImageTypes:
         return self._first.function(name) if self._first else None
 
     def enumerator(self, name: str) -> tuple[EnumType, int] | None:
-        return self.btf.enumerator(name) if self.btf else None
+        """By BTF; by DWARF where there is none (BTF is made of all that DWARF has: of 14,998 names
+        of a Debian kernel none is missing).  Raises AmbiguousNameError."""
+        known = self._first
+        found = known.enumerators(name) if known is not None else []
+        values = {value: str(type_) for type_, value in reversed(found)}
+        if len(values) > 1:
+            shown = [
+                f"{value} in {type_ if type_ != 'enum' else 'an enum without a name'}"
+                for value, type_ in reversed(values.items())
+            ]
+            raise AmbiguousNameError(
+                f"{name} is ambiguous: {', '.join(shown[:-1])} and {shown[-1]}",
+                "write the number; compared with a value of its type, a name is that type's",
+            )
+        return found[0] if found else None
 
     def symbol(self, name: str) -> Symbol | None:
         """The symbol of this name; of several a global one, else the first."""

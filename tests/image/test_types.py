@@ -91,6 +91,7 @@ def test_btf_and_dwarf_of_the_kernel_agree(prepared: Prepared) -> None:
         assert shown[0] == shown[1], name
     prototype = "ssize_t (struct file *, char *, size_t, loff_t *)"
     assert str(btf.function("vfs_read")) == str(dwarf.function("vfs_read")) == prototype
-    found = btf.enumerator("PIDTYPE_SID")
-    assert found is not None and found[1] == 3 and found[0].name_of(1) == "PIDTYPE_TGID"
+    for source in (btf, dwarf):
+        ((type_, value),) = source.enumerators("PIDTYPE_SID")
+        assert value == 3 and type_.name_of(1) == "PIDTYPE_TGID"
     assert str(dwarf.variable("init_task")) == "struct task_struct"
