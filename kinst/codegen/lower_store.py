@@ -28,8 +28,14 @@ Lower = Callable[[Firing, typed.Expr], Lowered]
 
 
 def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
-    """The value stored, or with post what was there."""
+    """The value stored, or with post what was there.
+
+    The value comes first, then the place, as in libdtrace's dt_cg_asgn_op(); a value that is made
+    of the old one needs the place before."""
     code = firing.code
+    before = any(isinstance(e, Before) for e in within(expr.value))
+    whole = isinstance(expr.type, StructType | ArrayType | StringType)
+    value = None if before or whole else lower(firing, expr.value)
     base = _base(firing, expr, lower)
     if expr.root is not None and base is not None:
         firing.old.append(base)
@@ -38,16 +44,14 @@ def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
     address = code.convert(target, 64, signed=False)
     if expr.root is not None:
         firing.old.pop()
-    if isinstance(expr.type, StructType | ArrayType | StringType):
+    if whole:
         return _store_bytes(firing, expr, address, base, lower)
     size = (expr.bit + expr.bits + 7) // 8 if expr.bits else bits_of(expr.type) // 8
     _check(firing, expr, address, base, size)
-    before = any(isinstance(e, Before) for e in within(expr.value))
     old = _read(firing, expr, address) if before else const(0)
     if before:
         firing.old.append(old)
-    value = lower(firing, expr.value)
-    if before:
+        value = lower(firing, expr.value)
         firing.old.pop()
     if not isinstance(value, Value):
         raise KinstError(f"{expr.span}: a number was expected")

@@ -45,15 +45,21 @@ def lower_variable(firing: Firing, expr: typed.Expr, lower: Lower, nullable: Low
         case typed.OldValue():
             return firing.old[-1]
         case typed.Assign():
-            return _assign(firing, expr.variable, [], expr.value, nullable)
+            return _assign(firing, expr.variable, list, expr.value, nullable)
         case typed.KeyedAssign():
-            keys = [lower(firing, key) for key in expr.keys]
             if uses_old(expr.value):
+                keys = [lower(firing, key) for key in expr.keys]
                 firing.old.append(_read(firing, expr.variable, keys))
-                value = _assign(firing, expr.variable, keys, expr.value, nullable)
+                value = _assign(firing, expr.variable, lambda: keys, expr.value, nullable)
                 firing.old.pop()
                 return value
-            return _assign(firing, expr.variable, keys, expr.value, nullable)
+            return _assign(
+                firing,
+                expr.variable,
+                lambda: [lower(firing, key) for key in expr.keys],
+                expr.value,
+                nullable,
+            )
         case typed.Step():
             return _step(firing, expr, [])
         case typed.KeyedStep():
@@ -117,14 +123,16 @@ def _free(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> 
 def _assign(
     firing: Firing,
     variable: typed.Variable,
-    keys: Sequence[Lowered],
+    lower_keys: Callable[[], Sequence[Lowered]],
     expr: typed.Expr,
     nullable: Lower,
 ) -> Lowered:
+    """First the value, then the keys, as libdtrace's dt_cg_asgn_op() does it."""
     string = isinstance(variable.type, StringType)
     if string and not isinstance(expr.type, StringType):
-        return _free(firing, variable, keys)
+        return _free(firing, variable, lower_keys())
     value = nullable(firing, expr)
+    keys = lower_keys()
     if variable.is_dynamic:
         store_dynamic(firing, variable, keys, value)
         return value

@@ -123,6 +123,7 @@ class Maker(Statements):
     def __post_init__(self) -> None:
         Statements.__init__(self, self.seed)
         self.structs = structs(self.random, 16)
+        self.declarations = []
 
     def aggregate(self) -> list[Statement]:
         """One to three values into an aggregation with keys."""
@@ -162,8 +163,10 @@ class Maker(Statements):
             kind = self.random.random()
             if kind < 0.2 and depth:
                 made.append(self.branch(depth - 1))
-            elif kind < 0.35:
+            elif kind < 0.3:
                 made += self.array()
+            elif kind < 0.37:
+                made += self.declared_array()
             elif kind < 0.45:
                 made.append(self.assign_text())
             elif kind < 0.5:
@@ -188,7 +191,7 @@ class Maker(Statements):
         items: list[Statement | If] = []
         if self.chance(0.3):
             items += [*self.memory(), *self.several(0)]
-            items += self.address() if self.chance(0.2) else []
+            items += self.address() if self.chance(0.3) else []
         else:
             items += self.several(2)
         if self.chance(0.7):
@@ -233,7 +236,8 @@ def script(seed: int, count: int, firings: int) -> Script:
             world.lines.clear()
     for program in made:
         lines[program.number] += program.totals(world)
-    return Script("\n".join(s.text for s in maker.structs), made, tuple(lines))
+    declared = [*(s.text for s in maker.structs), *maker.declarations]
+    return Script("\n".join(declared), made, tuple(lines))
 
 
 def of_programs(out: Sequence[str], count: int) -> tuple[list[str], ...]:

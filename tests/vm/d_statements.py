@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,6 +41,7 @@ class Statements(Texts):
 
     at = 0
     serial = 0
+    declarations: list[str]
 
     def name(self, prefix: str) -> str:
         self.serial += 1
@@ -204,6 +206,33 @@ class Statements(Texts):
         self.scope.cells.append(Number(cell, type_, read))
         self.scope.stores[cell] = write
 
+    def declared_array(self) -> list[Statement]:
+        """An array of a fixed size, declared before the programs; nothing stored yet is 0."""
+        name, type_ = self.name("c"), self.random.choice(TYPES)
+        count = self.random.choice((1, 2, 4, 8, 32))
+        self.declarations.append(f"{type_.name} {name}[{count}];")
+        made = []
+        for _ in range(self.random.randrange(1, 4)):
+            value = self.number(1)
+            place = self.place(count)
+            cell = f"{name}[{place.text}]"
+
+            def keys(w: World, place: Number = place) -> tuple[Value, ...]:
+                return (place.value(w),)
+
+            self.remember(cell, name, keys, type_)
+            made.append(Statement(f"{cell} = {value.text};",
+                                  self.stored(name, keys, type_, value)))  # fmt: skip
+        return made
+
+    def place(self, count: int) -> Number:
+        """An index into an array of so many elements, a power of two."""
+        if self.chance(0.5):
+            n = self.random.randrange(count)
+            return Number(str(n), INT, lambda _: n)
+        of = self.number(0)
+        return Number(f"({of.text} & {count - 1})", LONG, lambda w: of.value(w) & count - 1)
+
     # Memory
 
     def memory(self) -> list[Statement]:
@@ -353,6 +382,34 @@ class Statements(Texts):
         return do
 
     def address(self) -> list[Statement]:
+        """An address of IPv4 or IPv6 as text."""
+        return self.address6() if self.chance(0.5) else self.address4()
+
+    def address6(self) -> list[Statement]:
+        """inet_ntoa6() of an address in the clause's own memory: RFC 1884, 2.2: in the second form,
+        with the first of the longest rows of zeros left out, or, where an IPv4 address is in it,
+        in the third."""
+        name, at = self.name("this->i"), self.at
+        if self.chance(0.2):
+            raw = bytes(10) + b"\xff\xff" + self.random.randbytes(4)
+            shown = "::ffff:" + ".".join(map(str, raw[12:]))
+        else:
+            groups = [self.random.choice((0x1, 0xAB, 0xC00, 0xFFFF)) for _ in range(8)]
+            for first in self.random.sample(range(1, 6), self.random.randrange(3)):
+                groups[first : first + 2] = [0, 0]  # never one zero alone
+            raw = b"".join(group.to_bytes(2, "big") for group in groups)
+            shown = ipaddress.IPv6Address(raw).compressed
+        words = [int.from_bytes(raw[at : at + 8], "little") for at in (0, 8)]
+        call = self.random.choice((f"inet_ntoa6({name})", f"inet_ntop(AF_INET6, {name})"))
+
+        def do(w: World) -> None:
+            w.pending.append(f"{at} {shown}")
+
+        stores = " ".join(f"((uint64_t *){name})[{k}] = {n:#x};" for k, n in enumerate(words))
+        return [Statement(f"{name} = (in6_addr_t *)alloca(16); {stores} "
+                          f'printf("{at} %s\\n", {call});', do)]  # fmt: skip
+
+    def address4(self) -> list[Statement]:
         """inet_ntoa() of an address in the clause's own memory; low byte first, as it is there."""
         n, name, at = self.random.getrandbits(32), self.name("this->i"), self.at
         dots = ".".join(str(byte) for byte in n.to_bytes(4, "little"))
