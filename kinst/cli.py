@@ -11,12 +11,13 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TextIO
 
 from kinst import __version__
 from kinst.cli_options import HELP, USAGE, parse
 from kinst.core.errors import DError, KinstError
-from kinst.core.guard import UsageError, guarded
+from kinst.core.guard import Interrupted, UsageError, guarded, standard_files, writing
 from kinst.session import run
 from kinst.session_report import Report
 from kinst.session_request import Request
@@ -25,20 +26,27 @@ D_VERSION = "1.13"
 
 
 class Interrupts:
-    """Ctrl-C and SIGTERM: the first asks the trace to end, the second ends kinst at once."""
+    """Ctrl-C, SIGTERM and SIGHUP.  The first asks a trace to end, the second ends kinst at once,
+    and so does the first where there is no trace yet (booting, compiling, -l).
+
+    SIGHUP stays ignored where kinst was started with nohup(1)."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self._arrivals = 0
+        self._asked = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._arrived)
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._arrived)
 
     def _arrived(self, number: int, frame: object) -> None:
-        self.count += 1
-        if self.count > 1:
-            raise KeyboardInterrupt
+        self._arrivals += 1
+        if self._arrivals > 1 or not self._asked:
+            raise Interrupted(number)
 
     def requested(self) -> bool:
-        return self.count > 0
+        """Whether the trace is to end.  From the first call on somebody listens."""
+        self._asked = True
+        return self._arrivals > 0
 
 
 def started_at() -> float:
@@ -51,8 +59,9 @@ def started_at() -> float:
 
 
 def say(text: str) -> None:
-    """One message on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """One message on stderr; nobody is told when nobody reads them."""
+    with suppress(KinstError, BrokenPipeError), writing(sys.stderr):
+        print(text, file=sys.stderr, flush=True)
 
 
 def complain(error: KinstError, tags: bool) -> None:
@@ -96,12 +105,14 @@ def _emptying(out: TextIO) -> Callable[[], None] | None:
 
 def _report(request: Request, out: TextIO, interrupts: Interrupts) -> Report:
     def write(text: str) -> None:
-        out.write(text)
-        out.flush()
+        with writing(out):
+            out.write(text)
+            out.flush()
 
     def guest_output(data: bytes) -> None:
-        sys.stdout.write(data.decode("utf-8", "surrogateescape"))
-        sys.stdout.flush()
+        with writing(sys.stdout):
+            sys.stdout.write(data.decode("utf-8", "surrogateescape"))
+            sys.stdout.flush()
 
     return Report(
         write=write,
@@ -133,18 +144,17 @@ def _run(request: Request, interrupts: Interrupts) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """The kinst command.  argv: without the program's name; sys.argv when None."""
     words = list(sys.argv[1:] if argv is None else argv)
-    sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+    standard_files()
     requests: list[Request] = []
 
     def work() -> int:
-        stdin = sys.stdin.read() if "-s" in words and "-" in words else ""
-        line = parse(words, stdin)
+        line = parse(words, sys.stdin.read)
         requests.append(line.request)
-        if line.help:
-            sys.stdout.write(HELP)
-            return 0
-        if line.version:
-            sys.stdout.write(f"kinst: kinst {__version__}, D {D_VERSION}\n")
+        if line.help or line.version:
+            with writing(sys.stdout):
+                version = f"kinst: kinst {__version__}, D {D_VERSION}\n"
+                sys.stdout.write(HELP if line.help else version)
+                sys.stdout.flush()
             return 0
         if not line.request.programs and not line.request.list_probes:
             raise UsageError("no probes specified", "-n or -s names some")

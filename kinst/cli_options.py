@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getopt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -105,9 +105,9 @@ def _expand_vm(argv: Sequence[str]) -> list[str]:
     return out
 
 
-def _script(path: str, stdin: str) -> ProgramText:
+def _script(path: str, stdin: Callable[[], str]) -> ProgramText:
     if path == "-":
-        return ProgramText("s", stdin, "<stdin>")
+        return ProgramText("s", stdin(), "<stdin>")
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return ProgramText("s", file.read(), path)
@@ -115,8 +115,10 @@ def _script(path: str, stdin: str) -> ProgramText:
         raise KinstError(f"failed to open {path}: {error.strerror}") from error
 
 
-def parse(argv: Sequence[str], stdin: str = "") -> CommandLine:
-    """The command line (without the program's name).  Raises UsageError and KinstError."""
+def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
+    """The command line (without the program's name); stdin: reads what -s - takes.
+
+    Raises UsageError and KinstError."""
     try:
         options, rest = getopt.gnu_getopt(_expand_vm(argv), SHORT, LONG)
     except getopt.GetoptError as error:
@@ -144,7 +146,7 @@ _VALUES = {
 _MANY = {"--qemu-arg": "qemu_args", "--copy": "copies", "--module": "modules"}
 
 
-def _apply(request: Request, option: str, value: str, stdin: str) -> Request:
+def _apply(request: Request, option: str, value: str, stdin: Callable[[], str]) -> Request:
     if option in REFUSED:
         raise UsageError(f"option {option} is not available: {REFUSED[option]}")
     if option in _FLAGS:

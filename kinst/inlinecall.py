@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kinst import __version__
 from kinst.core.errors import KinstError
-from kinst.core.guard import UsageError, guarded
+from kinst.core.guard import UsageError, guarded, standard_files, writing
 from kinst.core.inline import FunctionDie, InlineCopy
 from kinst.core.paths import cache_folder
 from kinst.image.debuglink import find_debug
@@ -66,8 +67,9 @@ def progress(part: float) -> None:
 
 
 def say(text: str) -> None:
-    """One message on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """One message on stderr; nobody is told when nobody reads them."""
+    with suppress(KinstError, BrokenPipeError), writing(sys.stderr):
+        print(text, file=sys.stderr, flush=True)
 
 
 def place(file: str, line: int) -> str:
@@ -147,16 +149,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     Exit status: 0, 1 for an error (one line on stderr), 2 for a wrong command line.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+    standard_files()
 
     def work() -> int:
         if "--help" in words:
-            sys.stdout.write(HELP)
+            text = HELP
         elif "--version" in words:
-            sys.stdout.write(f"inlinecall: kinst {__version__}\n")
+            text = f"inlinecall: kinst {__version__}\n"
         else:
-            sys.stdout.write(run(parse(words)))
-        sys.stdout.flush()
+            text = run(parse(words))
+        with writing(sys.stdout):
+            sys.stdout.write(text)
+            sys.stdout.flush()
         return 0
 
     return guarded(work, "inlinecall", USAGE, say, lambda error: say(f"inlinecall: {error}"))

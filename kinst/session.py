@@ -33,7 +33,7 @@ from kinst.session_list import list_all, list_enabled
 from kinst.session_locals import with_locals
 from kinst.session_machine import Placed, Traced, make_memory, means_of, place_all
 from kinst.session_modules import frames_finder
-from kinst.session_probes import Enabled, check_arguments, enable, wants_kernel
+from kinst.session_probes import Enabled, check_arguments, enable, naming, wants_kernel
 from kinst.session_program import Compiled, compile_request
 from kinst.session_report import Report
 from kinst.session_request import Request
@@ -115,8 +115,10 @@ def _with_machine(
     report: Report,
     files: Files | None = None,
 ) -> int:
-    zero = request.zero or request.list_probes or compiled.options.zdefs
-    enabled, _ = enable(compiled.program, load_all(), traced.kernel, zero=zero)
+    absent = request.zero or compiled.options.zdefs
+    zero = absent or request.list_probes
+    providers = load_all()
+    enabled, _ = enable(compiled.program, providers, traced.kernel, zero=zero, absent=absent)
     check_arguments(compiled.program, enabled)
     matched = enabled
     program, enabled = with_conditions(compiled.program, enabled, traced.isa)
@@ -126,8 +128,9 @@ def _with_machine(
     parts = split(enabled, means, traced)
     if request.list_probes:
         if not enabled:
+            first = compiled.patterns[0]
             raise KinstError(
-                f"failed to match {compiled.patterns[0]}: No probe matches description"
+                f"failed to match {first}: No probe matches description", naming(first, providers)
             )
         source = source_of(traced, files, report) if len(enabled) <= MOST_LINES else _no_source
         about = partial(probe_report_of, providers=load_all(), types=compiled.types)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kinst.codegen.walk import expressions
-from kinst.core.errors import DError, KinstError
+from kinst.core.errors import AbsentError, DError, KinstError
 from kinst.core.kernel import Argument, Found, Kernel, Provider, Timer
 from kinst.core.probe import Probe, ProbePattern
 from kinst.dlang import typed
@@ -83,12 +83,29 @@ def check_arguments(program: typed.Program, enabled: Sequence[Enabled]) -> None:
             raise DError(f"{expr.name} means nothing {what}", expr.span, "D_ARGS_NONE", hint)
 
 
+def naming(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
+    """A hint for a description that means nothing: how probes are named."""
+    if pattern.id:
+        return "kinst -l lists those with numbers"
+    if pattern.provider in providers:
+        return providers[pattern.provider].usage
+    if pattern.provider:
+        return f"providers are {', '.join(sorted(providers))}"
+    return ", ".join(p.usage for p in providers.values() if p.needs_kernel)
+
+
 def enable(
-    program: typed.Program, providers: Mapping[str, Provider], kernel: Kernel | None, *, zero: bool
+    program: typed.Program,
+    providers: Mapping[str, Provider],
+    kernel: Kernel | None,
+    *,
+    zero: bool,
+    absent: bool = False,
 ) -> tuple[tuple[Enabled, ...], dict[int, int]]:
     """The probes of a program, in the order of their ids, and matches per clause.
 
-    zero: a description may match nothing (-Z).  Raises DError at the description otherwise,
+    zero: a description may match nothing.  absent: also for names that the kernel does not have
+    (-Z).  Raises DError at the description otherwise,
     and where a provider says why it cannot be.
     """
     ids: dict[str, int] = {}
@@ -102,10 +119,15 @@ def enable(
             try:
                 found = expand(pattern, providers, kernel)
             except KinstError as error:
+                if absent and isinstance(error, AbsentError):
+                    continue
                 raise DError(error.message, span, "D_PDESC_INVAL", error.hint) from error
             if not found and not zero:
                 raise DError(
-                    f"probe description {pattern} does not match any probes", span, "D_PDESC_ZERO"
+                    f"probe description {pattern} does not match any probes",
+                    span,
+                    "D_PDESC_ZERO",
+                    naming(pattern, providers),
                 )
             for one in found:
                 key = str(one.name)

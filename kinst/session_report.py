@@ -12,7 +12,8 @@ class Report:
     """write: data (stdout or -o).  say: one message for stderr.  progress: long work.
 
     truncate: empty the file that data goes to; None where it is not a file.
-    stop_requested: Ctrl-C or SIGTERM came.  started: monotonic seconds when the command began.
+    stop_requested: Ctrl-C or SIGTERM came; until it is called once they end kinst at once.
+    started: monotonic seconds when the command began.
     """
 
     write: Callable[[str], None]

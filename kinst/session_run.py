@@ -231,7 +231,7 @@ class Trace:
         patches remain, after everything was printed.
         """
         try:
-            if self._begin():
+            if not self._report.stop_requested() and self._begin():
                 self._plant(command)
                 self._loop()
         except BaseException:
@@ -365,9 +365,9 @@ class Trace:
     def _finish(self) -> int:
         """Unplant, fire END, print what is left; with the empty lines of dtrace(1): one ends the
         line where the terminal shows ^C, one stands before the aggregations, always."""
+        trouble = self._unplant()
         if self._report.stop_requested():
             self._report.write("\n")
-        trouble = self._unplant()
         if self._parts.end is not None:
             set_active(self._view, True)
             self._runner.fire(self._parts.end)

@@ -40,6 +40,10 @@ class KinstError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
+class AbsentError(KinstError):
+    """A name of a probe description that the traced kernel does not have: no error with -Z."""
+
+
 class DError(KinstError):
     """An error in a D program.
 

@@ -3,15 +3,84 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import TextIO
 
 from kinst.core.errors import KinstError
 
 
 class UsageError(KinstError):
     """The command line itself is wrong: exit status 2, as dtrace(1)."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal that ends the command.  number: which."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    """Ctrl-C while modules are still being imported, which takes a second: no traceback either."""
+    if issubclass(kind, KeyboardInterrupt):
+        print(f"{os.path.basename(sys.argv[0])}: interrupted", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, where)
+
+
+sys.excepthook = _uncaught
+
+
+def standard_files() -> None:
+    """Make stdin, stdout and stderr usable where the command was started without them.
+
+    Otherwise the next file to be opened would take their place.  What is read is empty, writing
+    to stdout is an error as it would be in C (EBADF), messages are lost.
+    """
+    for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)  # the lowest number that is free
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+
+
+def _forget(file: TextIO) -> None:
+    """What is still to be written to a file goes nowhere, so that closing it does not fail."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
+
+
+@contextmanager
+def writing(file: TextIO) -> Iterator[None]:
+    """Around writes to a file: a full disk is an error for people.  Raises KinstError."""
+    try:
+        yield
+    except BrokenPipeError:
+        _forget(file)
+        raise
+    except OSError as error:
+        _forget(file)
+        name = "standard output" if file is sys.stdout else file.name
+        raise KinstError(f"failed to write to {name}: {error.strerror}") from error
+
+
+def _end_by(number: int) -> int:
+    """End this process by a signal, so that a shell sees that it did."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    return 128 + number  # where the signal is blocked
 
 
 def guarded(
@@ -35,13 +104,11 @@ def guarded(
     except KinstError as error:
         complain(error)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         say(f"{name}: interrupted")
-        return 1
+        return _end_by(error.number if isinstance(error, Interrupted) else signal.SIGINT)
     except BrokenPipeError:
-        # Whoever read our output is gone; there is nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _end_by(signal.SIGPIPE)  # whoever read our output is gone
     except Exception as error:
         if os.environ.get("KINST_TRACEBACK"):
             raise

@@ -92,6 +92,7 @@ class Provider(Protocol):
     name: str
     stability: ProviderStability
     needs_kernel: bool  # its probes are instructions of a traced kernel
+    usage: str  # for people: how its probes are named
 
     def listed(self) -> Sequence[Found]:
         """The probes that exist without being asked for (for -l with nothing named)."""

@@ -42,6 +42,7 @@ def parse_option(
         for clause in program.clauses:
             for description in clause.descriptions:
                 if not description.pattern.id:
-                    message = f"{name}: {str(description.pattern)[:80]!r} is not a probe id"
+                    written = str(description.pattern).lstrip(":")[:80]
+                    message = f"{name}: {written!r} is not a probe id"
                     raise KinstError(message, "-n takes probe names")
     return program

@@ -22,6 +22,7 @@ class DTraceProvider:
         "Stable/Stable/Common", "Stable/Stable/Common",
     )  # fmt: skip
     needs_kernel = False
+    usage = "BEGIN, END and ERROR"
 
     def listed(self) -> Sequence[Found]:
         return [Found(BEGIN), Found(END), Found(ERROR)]

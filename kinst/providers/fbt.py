@@ -7,7 +7,8 @@ conditional ones count when they are taken.  A function's .cold part belongs to 
 return arg0 is the offset of the instruction in the function and arg1 the returned value; at a
 tail call that value is not known yet, and reading arg1 there is an error (dtrace:::ERROR).
 
-Functions may be globs; nothing is matched unless provider and function are both named.
+Functions may be globs where the provider is named; without it one function must be
+(`-n vfs_read:entry`, `-f vfs_read`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from kinst.core.dtypes import INT, DType, VoidType
-from kinst.core.errors import KinstError
+from kinst.core.errors import AbsentError, KinstError
 from kinst.core.isa import Flow, Instruction
 from kinst.core.kernel import Argument, Found, Kernel
 from kinst.core.layout import (
@@ -106,7 +107,7 @@ def argument_types(pattern: ProbePattern, types: TypeSource) -> Sequence[DType] 
     where the kernel's types have no such function."""
     name = pattern.function.split("@")[0]
     plain = name and not any(c in pattern.function + pattern.module for c in "*?[")
-    if pattern.provider != "fbt" or not plain or pattern.name not in NAMES:
+    if pattern.provider not in ("", "fbt") or not plain or pattern.name not in NAMES:
         return None
     found = types.function(name, pattern.module)
     if found is None:
@@ -125,20 +126,23 @@ class FbtProvider:
         "Evolving/Evolving/Common", "Private/Private/ISA",
     )  # fmt: skip
     needs_kernel = True
+    usage = "fbt::FUNCTION:entry and fbt::FUNCTION:return; FUNCTION may be a glob"
 
     def listed(self) -> Sequence[Found]:
         return []
 
     def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Sequence[Found]:
-        if pattern.provider != self.name or not pattern.function or kernel is None:
+        if pattern.provider not in ("", self.name) or not pattern.function or kernel is None:
             return []
         names = [n for n in NAMES if fnmatchcase(n, pattern.name or "*")]
         glob = any(c in pattern.function for c in "*?[")
+        if not pattern.provider and (glob or not names):
+            return []
         if not names:
             raise KinstError(f"{pattern}: no such probe", "a function has entry and return")
         functions = kernel.find(pattern.module, pattern.function)
         if not functions and not glob:
-            raise KinstError(
+            raise AbsentError(
                 f'no function named "{pattern.function}"'
                 + (f' in module "{pattern.module}"' if pattern.module else ""),
                 kernel.suggest(pattern.function),

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from kinst.core.errors import KinstError
+from kinst.core.errors import AbsentError, KinstError
 from kinst.core.isa import Instruction
 from kinst.core.kernel import Found, Kernel
 from kinst.core.probe import Function, ProbeName, ProbePattern, Site
@@ -40,7 +40,7 @@ def _nearest(function: Function, instructions: Sequence[Instruction], offset: in
     end = offsets[-1] + instructions[-1].size
     if offset < 0 or offset >= end:
         return KinstError(
-            f"{function.name}+{offset} is outside the function",
+            f"{function.name}{offset:+} is outside the function",
             f"it is {end} bytes long; its last instruction is +{offsets[-1]}",
         )
     after = bisect_left(offsets, offset)
@@ -60,6 +60,7 @@ class KinstProvider:
         "Evolving/Evolving/Common", "Private/Private/ISA",
     )  # fmt: skip
     needs_kernel = True
+    usage = "kinst::FUNCTION: names all instructions, kinst::FUNCTION:OFFSET one"
 
     def listed(self) -> Sequence[Found]:
         return []
@@ -71,7 +72,7 @@ class KinstProvider:
         if not functions:
             if any(c in pattern.function for c in "*?["):
                 return []
-            raise KinstError(
+            raise AbsentError(
                 f'no function named "{pattern.function}"'
                 + (f' in module "{pattern.module}"' if pattern.module else ""),
                 kernel.suggest(pattern.function),

@@ -61,6 +61,7 @@ class ProfileProvider:
         "Evolving/Evolving/Common", "Evolving/Evolving/Common",
     )  # fmt: skip
     needs_kernel = False
+    usage = "profile-N and tick-N, with N as in 97, 10ms, 1s"
 
     def listed(self) -> Sequence[Found]:
         return [Found(ProbeName("profile", "", "", n), None, timer_of(n)) for n in _LISTED]

@@ -6,7 +6,7 @@ import pytest
 from fake_kernel import ISA, FakeKernel
 
 from kinst.core.dtypes import CHAR, INT, INT64, DType, FunctionType, VoidType
-from kinst.core.errors import KinstError
+from kinst.core.errors import AbsentError, KinstError
 from kinst.core.kernel import Argument, Found
 from kinst.core.layout import (
     ARGUMENT_CONSTANT,
@@ -133,3 +133,17 @@ def test_types_of_arguments() -> None:
     assert types("", "entry") is None
     with pytest.raises(KinstError, match="no function none"):
         types("none", "entry")
+
+
+def test_the_provider_may_be_left_out_where_one_function_is_named() -> None:
+    """As -n vfs_read:entry and -f vfs_read with dtrace(1)."""
+
+    def found(function: str, name: str) -> list[str]:
+        pattern = ProbePattern("", "", function, name)
+        return sorted({str(f.name) for f in PROVIDER.match(pattern, KERNEL)})
+
+    assert found("plain", "entry") == ["fbt:vmlinux:plain:entry"]
+    assert found("plain", "") == ["fbt:vmlinux:plain:entry", "fbt:vmlinux:plain:return"]
+    assert found("pl*", "entry") == found("", "entry") == found("plain", "4") == []
+    with pytest.raises(AbsentError, match="no function named"):
+        found("plane", "entry")

@@ -37,7 +37,7 @@ def test_script(tmp_path: Path) -> None:
     script.write_text("BEGIN { exit(0); }")
     (program,) = parse(["-s", str(script)]).request.programs
     assert (program.letter, program.text, program.file) == ("s", "BEGIN { exit(0); }", str(script))
-    assert parse(["-s", "-"], "END").request.programs[0].text == "END"
+    assert parse(["-qs", "-"], lambda: "END").request.programs[0].text == "END"
     with pytest.raises(KinstError, match="failed to open /nonexistent: No such file"):
         parse(["-s", "/nonexistent"])
 

@@ -1,0 +1,56 @@
+"""From descriptions to probes: what matches nothing, with and without -Z."""
+
+from __future__ import annotations
+
+import pytest
+from fake_kernel import FakeKernel
+
+from kinst.core.errors import DError
+from kinst.core.probe import ProbePattern
+from kinst.dlang import typed
+from kinst.dlang.api import Environment, compile_programs, parse_option
+from kinst.providers import load_all
+from kinst.session_probes import enable, naming
+
+KERNEL = FakeKernel([("plain", 0x1000, ["0f1f440000", "c3"])])
+
+
+def program(*texts: str) -> typed.Program:
+    return compile_programs([parse_option("n", text) for text in texts], Environment())
+
+
+def names(*texts: str, zero: bool = False, absent: bool = False) -> list[str]:
+    enabled, _ = enable(program(*texts), load_all(), KERNEL, zero=zero, absent=absent)
+    return [str(e.probe.name) for e in enabled]
+
+
+ABSENT = ["kinst::absent:5", "fbt::absent:entry", "absent:entry", "fbt:module:plain:return"]
+
+
+@pytest.mark.parametrize("text", ABSENT)
+def test_a_function_that_is_not_there(text: str) -> None:
+    """An error, also with -l (zero alone); not with -Z, where what is there is still traced."""
+    for zero in (False, True):
+        with pytest.raises(DError, match="no function named"):
+            names(text + " {}", zero=zero)
+    assert names(text + " {}", "BEGIN {}", zero=True, absent=True) == ["dtrace:::BEGIN"]
+
+
+def test_z_is_not_for_offsets_that_cannot_be() -> None:
+    with pytest.raises(DError, match=r"plain\+3 is inside an instruction"):
+        names("kinst::plain:3 {}", zero=True, absent=True)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        (ProbePattern("kinst", "", "plain", "foo"), "kinst::FUNCTION:OFFSET"),
+        (ProbePattern("fbt", "", "", ""), "fbt::FUNCTION:entry"),
+        (ProbePattern("profile", "", "", "tock-1s"), "tick-N"),
+        (ProbePattern("syscall", "", "read", "entry"), "providers are dtrace, fbt, kinst, profile"),
+        (ProbePattern("", "vmlinux", "", ""), "fbt::FUNCTION:entry"),
+        (ProbePattern(id=999), "kinst -l"),
+    ],
+)
+def test_what_matches_nothing_says_how_probes_are_named(pattern: ProbePattern, hint: str) -> None:
+    assert hint in naming(pattern, load_all())
