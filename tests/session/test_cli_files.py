@@ -70,7 +70,7 @@ def test_a_reader_that_has_gone() -> None:
         assert run.stderr.read() == b""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_the_trace_ends_at_once(tmp_path: Path, number: int) -> None:
     """Nothing is traced yet that could be ended in order; a shell sees the signal."""
     fifo = tmp_path / "script"
