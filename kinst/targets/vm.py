@@ -27,7 +27,7 @@ _BEAT_SILENCE = 5.0  # seconds without a timer tick before the CPUs are looked a
 _BEAT_SAMPLES = 4
 # Seconds without a word from a kernel that boots, until QEMU is made to translate code anew: that
 # which the CPUs are at and, at last, all.
-_SILENCES = (4.0, 8.0, 20.0)
+_SILENCES = (4.0, 8.0, 30.0)
 _COMMAND_LIMIT = 64 * 1024
 
 
