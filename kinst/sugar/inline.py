@@ -191,20 +191,22 @@ def _exits(
     """The ways out of these nodes, and those of them that leave by a way that cannot be told."""
     leaving = _edges_out(inside, entry, graph)
     found: list[Exit] = []
-    behind: dict[int, int | None] = {}
+    asked = set[int]()
     todo = sorted(leaving)
     while todo:
         node = todo.pop()
         ways = leaving[node]
         if not ways or len(ways) == len(graph.edges[node]) or _is_clear(node, ways, graph, refused):
             continue
-        for to in {graph.edges[node][k].to for k in ways} - behind.keys():
-            behind[to] = _behind(to, inside, graph, refused)
-            if behind[to] is not None:
-                found.append(Exit(behind[to] or 0))
-                for one in graph.before[to]:
-                    leaving[one] -= {k for k, e in enumerate(graph.edges[one]) if e.to == to}
-                    todo.append(one)
+        for to in {graph.edges[node][k].to for k in ways} - asked:
+            asked.add(to)
+            place = _behind(to, inside, graph, refused)
+            if place is None:
+                continue
+            found.append(Exit(place))
+            for one in graph.before[to]:
+                leaving[one] -= {k for k, e in enumerate(graph.edges[one]) if e.to == to}
+                todo.append(one)
     stuck = []
     for node, ways in sorted(leaving.items()):
         edges = graph.edges[node]
