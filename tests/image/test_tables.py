@@ -114,6 +114,10 @@ def test_alternatives_and_exceptions_are_code(elf: Elf, tables: KernelTables) ->
     assert copy is not None
     inside = (tables.exceptions >= copy) & (tables.exceptions < copy + 0x200)
     assert np.any(inside)
+    # mm/maccess.c: a load that faults goes to where -EFAULT (-14) is returned.
+    for address in tables.exceptions[inside].tolist():
+        assert b"\xf2\xff\xff\xff" in elf.read(tables.fixups[address], 40)
+    assert sorted(tables.fixups) == sorted(set(tables.exceptions.tolist()))
 
 
 def test_blacklist_and_regions(tables: KernelTables, nm: dict[str, int]) -> None:

@@ -285,6 +285,9 @@ def test_fixups(running: Attached, vmlinux: Elf) -> None:
     marked = [a for a in range(copy.address, copy.address + copy.size) if linux.has_fixup(a)]
     # Loads of 8, 4, 2 and 1 bytes.
     assert len(marked) == 4
+    ends = {linux.fixup(a) for a in marked}
+    assert all(end and copy.address < end < copy.address + copy.size for end in ends)
+    assert linux.fixup(copy.address) is None
     machine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     for address in marked:
         text = next(machine.disasm_lite(running.guest.read(address, 16), address, 1))
