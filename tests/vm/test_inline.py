@@ -191,7 +191,7 @@ def conditional_tail_calls(listing: str) -> list[str]:
     """The functions of fbt return probes of which a site is a conditional jump."""
     found: list[str] = []
     function = ""
-    for line in listing.splitlines():
+    for line in filter(None, listing.splitlines()):
         if not line.startswith("\t"):
             function = line.split()[-2]
         elif re.search(r"  j(?!mp)[a-z]+ 0x", line) and function not in found:
