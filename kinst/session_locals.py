@@ -29,14 +29,12 @@ MASK = (1 << 64) - 1
 FAR = 400  # instructions that are looked at for one where a variable lives
 
 
-def call_convention(isa: Isa) -> CallConvention | None:
-    """What a caller's values are found by; None where the ISA does not look for calls."""
-    if not isa.kept_registers:
-        return None
+def call_convention(isa: Isa) -> CallConvention:
+    """What a caller's values are found by."""
     names = isa.dwarf_registers
     own = [r.d_name for r in isa.registers if r.slot == isa.sp_slot and r.d_name in names]
     kept = frozenset(names.index(name) for name in isa.kept_registers)
-    return CallConvention(isa.returns_of, names.index(own[0]), kept)
+    return CallConvention(isa.returns_of, names.index(own[0]), kept, isa.signature_bits)
 
 
 FrameAddress = Callable[[int], tuple[str, int] | None]

@@ -199,7 +199,7 @@ class Isa(Protocol):
 
     def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
         """Return addresses of the direct calls of `target` in code, ascending.  Some may be no
-        calls (their bytes are within other instructions); () where the ISA does not look."""
+        calls (their bytes are within other instructions)."""
         ...
 
     def unsteppable(self, code: bytes) -> str:

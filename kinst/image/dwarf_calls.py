@@ -55,12 +55,14 @@ _ONLY_ENTRY = "only its value at the function's entry is known"
 class Caller:
     """What is asked of the code.  returns: return addresses of the direct calls of a function;
     cfi: the call frame information; both by linked addresses.  stack: DWARF number of the stack
-    pointer; kept: of the registers that calls keep."""
+    pointer; kept: of the registers that calls keep.  signature: bits of a return address to the
+    kernel that may be a signature's; without one they are ones."""
 
     returns: Callable[[int], Sequence[int]]
     cfi: Callable[[], Cfi | None]
     stack: int
     kept: frozenset[int]
+    signature: int
 
 
 @dataclass(frozen=True)
@@ -250,9 +252,14 @@ class _Callee:
     def came_from(self) -> str:
         """The return address."""
         rule = self._rule(None)
-        if rule.return_at is None:
+        if rule.return_at is not None:
+            text = f"(*(uint64_t *){added(self._cfa, rule.return_at)})"
+        elif rule.return_register < len(self._names):
+            text = f"regs[{self._names[rule.return_register]}]"
+        else:
             raise NotHereError(_NO_FRAME)
-        return f"(*(uint64_t *){added(self._cfa, rule.return_at)})"
+        signature = self._facts.signature
+        return f"({text} | {constant(signature)})" if signature else text
 
     def value(self, register: int) -> str:
         """Raises NotHereError."""

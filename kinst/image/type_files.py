@@ -48,11 +48,12 @@ class Places:
 @dataclass(frozen=True)
 class CallConvention:
     """Of an ISA: returns(code, address, target) as Isa.returns_of(); DWARF numbers of the stack
-    pointer and of the registers that calls keep."""
+    pointer and of the registers that calls keep; bits of a return address that a signature has."""
 
     returns: Callable[[bytes, int, int], Sequence[int]]
     stack: int
     kept: frozenset[int]
+    signature: int
 
 
 class ImageTypes:
@@ -103,8 +104,9 @@ class ImageTypes:
         # Files of modules have no addresses yet.
         if calls is not None and self._base is None:
             caller = Caller(
-                partial(self._returns, calls), lambda: self._cfi, calls.stack, calls.kept
-            )
+                partial(self._returns, calls), lambda: self._cfi, calls.stack, calls.kept,
+                calls.signature,
+            )  # fmt: skip
         return DwarfLocals(dies, Lists(sections, dies), index, self.dwarf, registers, caller)
 
     @cached_property

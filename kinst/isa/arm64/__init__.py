@@ -46,7 +46,7 @@ class Arm64:
     argument_slots = tuple(range(8))
     stack_arguments = 0
     dwarf_registers = regs.DWARF
-    kept_registers: tuple[str, ...] = ()  # nobody asks: returns_of() does not look
+    kept_registers = tuple(f"R_X{n}" for n in range(19, 30))  # AAPCS64, 6.1.1
     signature_bits = regs.SIGNATURE
     result_slot = 0
     thunks: tuple[str, ...] = ()
@@ -77,8 +77,8 @@ class Arm64:
         return tables.jump_tables(instructions)
 
     def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
-        """Not looked for."""
-        return ()
+        """Behind each BL of it (control.py)."""
+        return control.returns_of(code, address, target)
 
     def unsteppable(self, code: bytes) -> str:
         """A load-exclusive (sequences.py)."""

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from kinst.core.isa import Flow
 from kinst.isa.arm64 import parse as p
-from kinst.isa.arm64.encode import ZR
+from kinst.isa.arm64.encode import SIZE, ZR
 
 _STATE = "regs[R_PSTATE]"
 _SIGNS = f"(({_STATE} >> 31 ^ {_STATE} >> 28) & 0x1)"  # N != V
@@ -74,6 +76,19 @@ def flow(code: bytes, address: int) -> Flow:
     if kind in _BY_REGISTER:
         return _BY_REGISTER[kind]
     return next((f for mask, value, f in _FIXED if parsed.word & mask == value), NEXT)
+
+
+_BL, _BL_BITS = 0x25, 26  # opcode of BL above its displacement in words (C6.2, BL)
+
+
+def returns_of(code: bytes, address: int, target: int) -> list[int]:
+    """Return addresses of the calls (BL) of `target`."""
+    words = np.frombuffer(code, "<u4", len(code) // SIZE)
+    (places,) = np.nonzero(words >> _BL_BITS == _BL)
+    shift = 32 - _BL_BITS
+    moves = (words[places] << shift).view(np.int32).astype(np.int64) >> shift
+    found = places[(places + moves) * SIZE == target - address]
+    return [address + SIZE * int(place) + SIZE for place in found]
 
 
 def _branch(parsed: p.Parsed, holds: str, not_: str, swapped: bool) -> Flow:

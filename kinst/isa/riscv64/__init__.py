@@ -44,7 +44,7 @@ class Riscv64:
     argument_slots = tuple(range(encode.A0, encode.A0 + 8))
     stack_arguments = 0
     dwarf_registers = regs.DWARF
-    kept_registers: tuple[str, ...] = ()  # nobody asks: returns_of() does not look
+    kept_registers = tuple(f"R_S{n}" for n in range(12))  # psABI, "Integer Register Convention"
     signature_bits = 0
     result_slot = encode.A0
     thunks: tuple[str, ...] = ()
@@ -75,8 +75,8 @@ class Riscv64:
         return tables.jump_tables(instructions)
 
     def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
-        """Not looked for."""
-        return ()
+        """Behind each jal, and auipc with jalr, to it (control.py)."""
+        return control.returns_of(code, address, target)
 
     def unsteppable(self, code: bytes) -> str:
         """None is."""

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from kinst.core.isa import Flow
 from kinst.isa.riscv64 import parse as p
 from kinst.isa.riscv64.encode import RA, X0
@@ -64,3 +67,39 @@ def _indirect(parsed: p.Parsed) -> Flow:
         return Flow("indirect", False, destination=base)
     sign, distance = ("-", -parsed.imm) if parsed.imm < 0 else ("+", parsed.imm)
     return Flow("indirect", False, destination=f"({base} {sign} {distance}) & ~1")
+
+
+_JAL_RA, _AUIPC, _JALR_RA = 0x0EF, 0x17, 0x0E7  # opcode, and ra as what jal and jalr write
+_LOWER = 0xFFF
+
+
+def returns_of(code: bytes, address: int, target: int) -> list[int]:
+    """Return addresses of the calls of `target`: jal, or auipc and jalr through one register."""
+    halves = np.frombuffer(code, "<u2", len(code) // 2).astype(np.int64)
+    if len(halves) < 2:
+        return []
+    words = halves[:-1] | halves[1:] << 16
+    distance = target - address
+    near = np.nonzero((words & _LOWER) == _JAL_RA)[0]
+    near = near[2 * near + _jal_moves(words[near]) == distance]
+    first, second = words[:-2], words[2:]
+    through = first >> 7 & 0x1F
+    pairs = ((first & 0x7F) == _AUIPC) & ((second & _LOWER) == _JALR_RA)
+    pairs &= ((second >> 12 & 7) == 0) & ((second >> 15 & 0x1F) == through)
+    far = np.nonzero(pairs)[0]
+    moves = _signed(first[far] & ~_LOWER, 32) + _signed(second[far] >> 20, 12)
+    far = far[2 * far + moves == distance]
+    found = [2 * int(place) + 4 for place in near] + [2 * int(place) + 8 for place in far]
+    return sorted(address + place for place in found)
+
+
+def _jal_moves(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Displacements of jal: imm[20|10:1|11|19:12] from bit 12 on."""
+    high, middle = words >> 31 & 1, words >> 12 & 0xFF
+    return _signed(
+        high << 20 | middle << 12 | (words >> 20 & 1) << 11 | (words >> 21 & 0x3FF) << 1, 21
+    )
+
+
+def _signed(values: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
+    return (values ^ 1 << bits - 1) - (1 << bits - 1)
