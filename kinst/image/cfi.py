@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 
 from kinst.core.errors import KinstError
 from kinst.image.dwarf_file import open_file
+from kinst.image.dwarf_frames import ROOM
 from kinst.image.dwarf_sections import debug_section
 from kinst.image.elf import Elf
 from kinst.image.reader import Reader
 
 _CIE = 0xFFFFFFFF
-# Compilers leave room for ftrace at a function's start, in front of what its entry describes.
-_AHEAD = 16
 _NO_OPERAND = {0x00, 0x2D}  # nop; DW_CFA_AARCH64_negate_ra_state
 _ONE = {0x2E}  # DW_CFA_GNU_args_size: an unsigned number that says nothing of the caller
 
@@ -105,7 +104,7 @@ class Cfi:
         index = bisect_right(self._starts, address) - 1
         if index < 0 or address >= self._entries[index][1]:
             index += 1
-            if index == len(self._starts) or self._starts[index] - address > _AHEAD:
+            if index == len(self._starts) or self._starts[index] - address > ROOM:
                 return None
             address = self._starts[index]
         low, _, parent, start, end = self._entries[index]

@@ -30,7 +30,7 @@ from kinst.image.dwarf_expressions import (
     pieces_of,
     value_of,
 )
-from kinst.image.dwarf_frames import Frame
+from kinst.image.dwarf_frames import ROOM, Frame
 from kinst.image.dwarf_lists import Lists
 from kinst.image.dwarf_numbers import (
     AT_ABSTRACT_ORIGIN,
@@ -169,7 +169,8 @@ class Calls:
         if function.offset not in self._callers:
             ranges = self._lists.ranges(function)
             symbol = self._index.symbol_at(ranges[0][0]) if ranges else None
-            if symbol is None or all(low != symbol[1] for low, _ in ranges):
+            # Callers call the symbol; what is described begins behind the room for ftrace.
+            if symbol is None or all(not 0 <= low - symbol[1] <= ROOM for low, _ in ranges):
                 raise NotHereError(_ONLY_ENTRY)
             found = []
             for back in self._facts.returns(symbol[1]):

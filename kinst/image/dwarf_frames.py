@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+# Compilers leave room for ftrace at a function's start, in front of what is described of it.
+ROOM = 16  # bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:

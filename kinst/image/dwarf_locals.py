@@ -17,7 +17,7 @@ from kinst.image.dwarf_calls import Caller, Calls, Entries
 from kinst.image.dwarf_dies import Die, Dies
 from kinst.image.dwarf_enumerators import AT_CONST_VALUE
 from kinst.image.dwarf_expressions import GENERIC, Base, Context, NotHereError, constant, pieces_of
-from kinst.image.dwarf_frames import Frame
+from kinst.image.dwarf_frames import ROOM, Frame
 from kinst.image.dwarf_lists import Lists
 from kinst.image.dwarf_numbers import (
     AT_ABSTRACT_ORIGIN,
@@ -37,7 +37,6 @@ from kinst.image.dwarf_types import (
     DwarfTypes,
 )
 
-ROOM = 16  # bytes for ftrace at a function's start
 AT_LOCATION, AT_FRAME_BASE = 0x02, 0x40
 _SCOPES = (TAG_LEXICAL_BLOCK, TAG_INLINED_SUBROUTINE)
 

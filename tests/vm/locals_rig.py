@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from gdb_rig import Gdb, Pair, gdb_with, reached
 
 from kinst.core.locals import Local
 from kinst.core.paths import cache_folder
+from kinst.image.cfi import open_cfi
 from kinst.image.dwarf_frames import Frame
 from kinst.image.dwarf_locals import DwarfLocals
 from kinst.image.elf import open_elf
@@ -56,19 +58,29 @@ def gdb_in_guest(kernel: Prepared, workload: Path, seconds: int) -> Iterator[Gdb
 class KinstLocals:
     """kinst's own answers about the kernel as linked (nokaslr: as running)."""
 
-    def __init__(self, kernel: Prepared) -> None:
+    def __init__(self, kernel: Prepared, name: str = "amd64") -> None:
         self.elf = open_elf(kernel.debug)
         places = Places(lambda: kernel.debug, dict, cache_folder(), lambda part: None)
-        isa = load("amd64")
+        self.isa = isa = load(name)
         found = FileTypes(places).locals("vmlinux", isa.dwarf_registers, call_convention(isa))
         assert found is not None
         self.locals: DwarfLocals = found
         self._orc = open_orc(self.elf)
+        self._cfi = None if self._orc else open_cfi(self.elf)
+        self._cfa = cache(self._cfa_at)
+
+    def _cfa_at(self, address: int) -> str | None:
+        """As the kernel unwinds: by ORC where it has that, else by its call frame information."""
+        orc = self._orc.rule(address) if self._orc else None
+        if orc is not None:
+            return f"(regs[{orc.register}] + {orc.offset})"
+        rule = self._cfi.rule(address) if self._cfi else None
+        if rule is None:
+            return None
+        return f"(regs[{self.isa.dwarf_registers[rule.register]}] + {rule.offset})"
 
     def find(self, pair: Pair) -> Local | None:
-        rule = self._orc.rule(pair.address) if self._orc else None
-        cfa = None if rule is None else f"(regs[{rule.register}] + {rule.offset})"
-        frame = Frame(pair.address, pair.offset == 0, cfa, int)
+        frame = Frame(pair.address, pair.offset == 0, self._cfa(pair.address), int)
         return self.locals.find(pair.function, frame, pair.name)
 
 

@@ -1,0 +1,58 @@
+"""Isa.returns_of(): the calls of a function, of all that the GNU assembler makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gnu_assembler import assembled
+
+from kinst.isa import load
+
+AT = 0xFFFF_8000_0810_0000
+# Forward and backward, then what is none: a jump, a call of something else, an indirect call.
+SOURCES = {
+    "arm64": "nop\nbl wanted\nb wanted\nbl other\nblr x3\nwanted: ret\nother: bl wanted\nbl .+4",
+    "riscv64": """
+        c.nop
+        .option norvc
+        jal ra, wanted
+        j wanted
+        jal ra, other
+        jalr ra, 0(a3)
+        jal t0, wanted
+    wanted: ret
+    other: jal ra, wanted
+        nop
+    far: auipc t1, 0
+        jalr ra, -12(t1)
+        auipc ra, 0x7ffff
+        jalr ra, -8(ra)
+        auipc ra, 0
+        jalr ra, 0(t1)
+    """,
+}
+# (where the called function is, where the calls are to return to), from the start of the code.
+CALLS = {
+    "arm64": [(20, (8, 28)), (24, (16,)), (32, (32,))],
+    "riscv64": [(22, (6, 30, 42)), (26, (14,)), (42 + 0x7FFFF000 - 8, (50,))],
+}
+
+
+@pytest.mark.parametrize("isa", sorted(SOURCES))
+def test_returns_of_calls(isa: str, tmp_path: Path) -> None:
+    code = assembled(isa, SOURCES[isa], tmp_path)
+    known = load(isa)
+    for target, places in CALLS[isa]:
+        assert list(known.returns_of(code, AT, AT + target)) == [AT + place for place in places]
+    for cut in range(4):
+        assert list(known.returns_of(code[:cut], AT, AT)) == []
+
+
+@pytest.mark.parametrize(("isa", "reach"), [("arm64", 1 << 27), ("riscv64", 1 << 20)])
+def test_the_ends_of_the_reach(isa: str, reach: int, tmp_path: Path) -> None:
+    for distance in (-reach, reach - 4):
+        call = "bl" if isa == "arm64" else "jal ra,"
+        code = assembled(isa, f"{call} .{distance:+d}", tmp_path)
+        assert list(load(isa).returns_of(code, AT, AT + distance)) == [AT + 4]
+        assert not list(load(isa).returns_of(code, AT, AT + distance + 4))
