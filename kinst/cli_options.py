@@ -153,6 +153,8 @@ def _apply(request: Request, option: str, value: str, stdin: Callable[[], str]) 
         return replace(request, **{_FLAGS[option]: True})  # type: ignore[arg-type]
     if option == "-b":
         return replace(request, settings=(*request.settings, ("bufsize", value)))
+    if option == "-c" and not value.strip():
+        raise UsageError("-c: no command")
     if option == "--debug" and Path(value).is_dir():
         return replace(request, debug_folders=(*request.debug_folders, value))
     if option in _VALUES:

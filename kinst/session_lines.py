@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.core.inline import FunctionDie
+from kinst.core.kernel import no_function
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function, ProbePattern
 from kinst.image.dwarf import Index, open_index
@@ -145,9 +146,7 @@ class SourceLines:
         """The instructions of a line, as descriptions.  Raises KinstError where there is none."""
         functions = self._kernel.find(line.module, line.function)
         if not functions:
-            raise KinstError(
-                f'no function named "{line.function}"', self._kernel.suggest(line.function)
-            )
+            raise no_function(self._kernel, line.module, line.function)
         found = []
         for function in functions:
             move = self._file(function).move

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from kinst.core.errors import AbsentError
 from kinst.core.isa import Flow, Instruction, Isa
 from kinst.core.probe import Function, ProbeName, ProbePattern, Site
 from kinst.core.stability import ProviderStability
@@ -53,6 +54,17 @@ class Kernel(Protocol):
     def at(self, address: int) -> Function | None:
         """The function whose code holds a running address, under a name that find() knows."""
         ...
+
+
+def no_function(kernel: Kernel, module: str, function: str) -> AbsentError:
+    """The error for a function that is not there: where it is, or what it may have been."""
+    plain = function.partition("@")[0]
+    one_glob = f"{plain[:-1]}[{plain[-1]}]"  # which also finds a name that several have
+    elsewhere = kernel.find("", one_glob) if module else ()
+    return AbsentError(
+        f'no function named "{function}"' + (f' in module "{module}"' if module else ""),
+        f"it is in {elsewhere[0].module}" if elsewhere else kernel.suggest(function),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from kinst.core.errors import KinstError
 from kinst.core.isa import Isa, Refused
 from kinst.core.probe import Site
 
+LONGEST = 15  # bytes that an instruction of any ISA may have
 WAYS = ("jump", "trap", "stop")
 _UNDONE = "a debugger's stop undoes what the instructions before it have done"
 
@@ -65,6 +66,8 @@ def choose(
     size = len(site.code)
     jump = isa.jump_patch(size, site.address, means.scratch_address) is not None
     if means.forced == "jump" and not jump:
+        if isa.jump_patch(LONGEST, site.address, means.scratch_address) is None:
+            return Choice("", "no jump of one instruction reaches a trampoline from there")
         return Choice("", f"{size} bytes are too short for a jump")
     if jump and means.forced != "trap":
         return Choice("jump", again=again)

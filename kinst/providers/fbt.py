@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from kinst.core.dtypes import INT, DType, VoidType
-from kinst.core.errors import AbsentError, KinstError
+from kinst.core.errors import KinstError
 from kinst.core.isa import Flow, Instruction
-from kinst.core.kernel import Argument, Found, Kernel
+from kinst.core.kernel import Argument, Found, Kernel, no_function
 from kinst.core.layout import (
     ARGUMENT_CONSTANT,
     ARGUMENT_NONE,
@@ -142,11 +142,7 @@ class FbtProvider:
             raise KinstError(f"{pattern}: no such probe", "a function has entry and return")
         functions = kernel.find(pattern.module, pattern.function)
         if not functions and not glob:
-            raise AbsentError(
-                f'no function named "{pattern.function}"'
-                + (f' in module "{pattern.module}"' if pattern.module else ""),
-                kernel.suggest(pattern.function),
-            )
+            raise no_function(kernel, pattern.module, pattern.function)
         if len(functions) > MOST:
             raise KinstError(
                 f"{pattern} means {len(functions)} functions, more than {MOST}",

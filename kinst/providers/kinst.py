@@ -11,9 +11,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from kinst.core.errors import AbsentError, KinstError
+from kinst.core.errors import KinstError
 from kinst.core.isa import Instruction
-from kinst.core.kernel import Found, Kernel
+from kinst.core.kernel import Found, Kernel, no_function
 from kinst.core.probe import Function, ProbeName, ProbePattern, Site
 from kinst.core.stability import stability_of
 
@@ -72,11 +72,7 @@ class KinstProvider:
         if not functions:
             if any(c in pattern.function for c in "*?["):
                 return []
-            raise AbsentError(
-                f'no function named "{pattern.function}"'
-                + (f' in module "{pattern.module}"' if pattern.module else ""),
-                kernel.suggest(pattern.function),
-            )
+            raise no_function(kernel, pattern.module, pattern.function)
         return list(self._probes(pattern, functions, kernel))
 
     def _probes(

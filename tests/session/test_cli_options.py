@@ -42,7 +42,9 @@ def test_script(tmp_path: Path) -> None:
         parse(["-s", "/nonexistent"])
 
 
-@pytest.mark.parametrize("argv", [["-k"], ["--nosuch"], ["-n"], ["-X", "z"], ["--dump", "all"]])
+@pytest.mark.parametrize(
+    "argv", [["-k"], ["--nosuch"], ["-n"], ["-X", "z"], ["-c", ""], ["--dump", "all"]]
+)
 def test_usage_errors(argv: list[str]) -> None:
     with pytest.raises(UsageError):
         parse(argv)

@@ -54,3 +54,9 @@ def test_z_is_not_for_offsets_that_cannot_be() -> None:
 )
 def test_what_matches_nothing_says_how_probes_are_named(pattern: ProbePattern, hint: str) -> None:
     assert hint in naming(pattern, load_all())
+
+
+@pytest.mark.parametrize("provider", ["kinst", "fbt"])
+def test_a_function_of_another_module(provider: str) -> None:
+    with pytest.raises(DError, match=r"\"plain\" in module \"other\" \(it is in vmlinux\)"):
+        names(f"{provider}:other:plain: {{}}")
