@@ -138,18 +138,11 @@ class Index:
             for row in self._rows("variable_name", name)
         ]
 
-    def enumerations(self, name: str) -> Sequence[int]:
-        """Offsets of the enumerations at file scope that have a value of this name; of equal
-        ones the first."""
-        wanted = name.encode("utf-8", "surrogateescape")
-        text, at = self._a["enumerator_text"], self._a["enumerator_at"]
-
-        def name_of(row: int) -> bytes:
-            return bytes(text[at[row] : at[row + 1]])
-
-        rows = range(len(at) - 1)
-        first, last = (side(rows, wanted, key=name_of) for side in (bisect_left, bisect_right))
-        return [int(die) for die in self._a["enumerator_die"][first:last]]
+    @property
+    def enumerations(self) -> Sequence[int]:
+        """The offsets of all enumerations at file scope, ascending; of equal ones the first."""
+        found: Sequence[int] = self._a["enumeration_die"]
+        return found
 
     @property
     def units(self) -> Sequence[int]:
@@ -248,7 +241,7 @@ def _chain(parents: Any, row: int) -> Iterator[int]:
         row = int(parents[row])
 
 
-def _key(file: DebugFile) -> str:
+def key_of(file: DebugFile) -> str:
     """What an index is kept by: the build-id (or the content), and what the index is made of.
 
     strip, objcopy and dwz change debug sections and symbols but keep the build-id.
@@ -268,7 +261,7 @@ def open_saved(path: str | Path, cache: Path) -> Index | None:
     """The index of a file where one was made before; None otherwise, and for damaged files."""
     try:
         file = open_file(path)
-        key = _key(file) if file.has_debug else ""
+        key = key_of(file) if file.has_debug else ""
     except KinstError:
         return None
     arrays = dwarf_store.load(cache / f"dwarf-{key}.index", key) if key else None
@@ -277,7 +270,7 @@ def open_saved(path: str | Path, cache: Path) -> Index | None:
 
 def _whole(arrays: Arrays) -> bool:
     """Whether an index has all that there is today: kinst may have been another one then."""
-    return "enumerator_die" in arrays
+    return "enumeration_die" in arrays
 
 
 def open_index(
@@ -296,7 +289,7 @@ def open_index(
         raise KinstError(
             f"{file.path}: no debug information", "install its debug package, or build with -g"
         )
-    key = _key(file) if cache else ""
+    key = key_of(file) if cache else ""
     saved = cache / f"dwarf-{key}.index" if cache else None
     arrays = dwarf_store.load(saved, key) if saved else None
     if arrays is None or not _whole(arrays):

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import KinstError
-from kinst.image.dwarf_enumerators import enumerator_arrays
 from kinst.image.dwarf_file import SHT_SYMTAB, DebugFile, layout, source_path
 from kinst.image.dwarf_jit import completed, prepare, uncollected
 from kinst.image.dwarf_numbers import (
@@ -114,7 +113,7 @@ def build(file: DebugFile, progress: Callable[[float], None]) -> Arrays:
     arrays["type_kind"] = kinds[arrays.pop("type_order")]
     arrays |= _named("variable", variables[:, V_NAME], variables[:, V_DIE], names)
     del arrays["variable_order"]
-    arrays |= enumerator_arrays(sections, units[:, U_OFFSET].tolist(), enumerations)
+    arrays["enumeration_die"] = np.sort(enumerations).astype(np.uint64)
     return arrays | _symbols(file, elf)
 
 

@@ -22,7 +22,7 @@ from kinst.core.dtypes import (
 from kinst.core.errors import KinstError
 from kinst.image.dwarf import Index, NamedDie
 from kinst.image.dwarf_dies import Die, Dies
-from kinst.image.dwarf_enumerators import enumerators_of
+from kinst.image.dwarf_enumerators import EnumeratorNames, enumerators_of
 from kinst.image.dwarf_numbers import (
     AT_BYTE_SIZE,
     AT_DECLARATION,
@@ -57,8 +57,12 @@ _KINDS = {TAG_STRUCTURE: "struct", TAG_UNION: "union"}
 class DwarfTypes:
     """Types of one debug file by name and by entry.  Implements core.dtypes.MemberSource."""
 
-    def __init__(self, dies: Dies, index: Index, module: str) -> None:
+    def __init__(
+        self, dies: Dies, index: Index, module: str, names: EnumeratorNames | None = None
+    ) -> None:
+        """names: of the enumerators, where they are kept."""
         self.module = module
+        self._names = names or EnumeratorNames(dies, index.enumerations)
         self._dies = dies
         self._index = index
         self._known: dict[int, DType] = {}
@@ -86,7 +90,7 @@ class DwarfTypes:
     def enumerators(self, name: str) -> list[tuple[EnumType, int]]:
         """Every enumeration that has a value of this name, and the value."""
         found = []
-        for offset in self._index.enumerations(name):
+        for offset in self._names.enumerations(name):
             type_ = self.at(offset)
             if isinstance(type_, EnumType) and name in dict(type_.values):
                 found.append((type_, dict(type_.values)[name]))

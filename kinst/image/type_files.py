@@ -16,9 +16,10 @@ from kinst.core.errors import KinstError
 from kinst.core.types import KERNEL, AmbiguousNameError, Symbol
 from kinst.image.btf_types import BtfTypes, open_types
 from kinst.image.cfi import Cfi, open_cfi
-from kinst.image.dwarf import Index, open_index
+from kinst.image.dwarf import Index, key_of, open_index
 from kinst.image.dwarf_calls import Caller
 from kinst.image.dwarf_dies import Dies
+from kinst.image.dwarf_enumerators import EnumeratorNames
 from kinst.image.dwarf_file import open_file
 from kinst.image.dwarf_lists import Lists
 from kinst.image.dwarf_locals import DwarfLocals
@@ -90,7 +91,10 @@ class ImageTypes:
         if self._debug is None:
             return None
         _, dies, index = self._debug
-        return DwarfTypes(dies, index, self.module)
+        cache = self._places.cache
+        kept = (cache, key_of(open_file(self._path))) if cache else None
+        names = EnumeratorNames(dies, index.enumerations, kept)
+        return DwarfTypes(dies, index, self.module, names)
 
     def locals(
         self, registers: Sequence[str], calls: CallConvention | None = None
