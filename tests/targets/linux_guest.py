@@ -117,7 +117,7 @@ class Guest:
             f"memory-backend-file,id=mem,size={MEGABYTES}M,mem-path=/proc/self/fd/{self.fd},share=on",
             "-kernel", str(prepared.kernel), "-initrd", str(initrd), "-append",
             # As kinst's own guests: a busy host must not make the kernel give up the TSC.
-            f"console=ttyS0 quiet panic=-1 tsc=reliable {append}",
+            f"console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check {append}",
             "-nographic", "-nodefaults", "-serial",
             "stdio", "-no-reboot", "-net", "none",
         ]  # fmt: skip
