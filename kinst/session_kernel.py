@@ -87,6 +87,10 @@ class RunningKernel:
         """See core.kernel.Kernel.suggest."""
         spread = range(len(function) - SUGGESTION_SPREAD, len(function) + SUGGESTION_SPREAD + 1)
         names = {f.name for f in self._personality.functions()}
+        # What gcc makes of a function: NAME.isra.0, NAME.constprop.0, NAME.part.0.
+        made = sorted(n for n in names if n.startswith(f"{function}.") and not n.endswith(".cold"))
+        if made:
+            return f"the compiler has made {' and '.join(made[:3])} of it"
         near = [n for n in names if len(n) in spread and n[:1] == function[:1]]
         close = get_close_matches(function, near, 3, 0.7)
         return f"did you mean {' or '.join(close)}?" if close else ""

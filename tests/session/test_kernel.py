@@ -16,6 +16,8 @@ FUNCTIONS = [
     Function("vmlinux", "get_order", 0x3000, 16),
     Function("vmlinux", "get_order", 0x2800, 16),
     Function("loop", "loop_init", 0x9000, 16),
+    Function("vmlinux", "finish.isra.0", 0x4000, 16),
+    Function("vmlinux", "finish.cold", 0x5000, 16),
 ]
 
 
@@ -60,3 +62,7 @@ def test_two_symbols_of_one_name(kernel: RunningKernel) -> None:
 def test_suggestions(kernel: RunningKernel) -> None:
     assert kernel.suggest("vfs_raed").startswith("did you mean vfs_read")
     assert kernel.suggest("zzz") == ""
+
+
+def test_what_the_compiler_has_made_of_a_function_is_told(kernel: RunningKernel) -> None:
+    assert kernel.suggest("finish") == "the compiler has made finish.isra.0 of it"
