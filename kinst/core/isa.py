@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -84,6 +84,44 @@ class Refused:
     """Why a site cannot be planted, in words for the user."""
 
     reason: str
+
+
+class OutOfReach(Exception):  # noqa: N818 - it is a result on its way up, not an error
+    """An instruction cannot get to its target.  what: in words for the user."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One displaced instruction without its way back.
+
+    falls_through: control can run off its end, and must then go to the original successor.
+    branches: control can also leave it elsewhere.  original_at: as in Relocated.
+    """
+
+    code: bytes
+    falls_through: bool
+    branches: bool
+    original_at: int
+
+
+def with_way_back(
+    moved: Moved | Refused, to: int, back: Callable[[int], bytes]
+) -> Relocated | Refused:
+    """Displaced code at `to`, with what leads from its end to the original successor.
+
+    back: makes that at an address; it may raise OutOfReach."""
+    if isinstance(moved, Refused):
+        return moved
+    if not moved.falls_through:
+        return Relocated(moved.code, moved.original_at)
+    try:
+        return Relocated(moved.code + back(to + len(moved.code)), moved.original_at)
+    except OutOfReach as far:
+        return Refused(far.what)
 
 
 @dataclass(frozen=True, slots=True)

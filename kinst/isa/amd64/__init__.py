@@ -9,6 +9,7 @@ from kinst.core.isa import (
     Flow,
     Instruction,
     JumpTable,
+    OutOfReach,
     PerCpu,
     Refused,
     Register,
@@ -100,7 +101,7 @@ class Amd64:
             return None
         try:
             jump = encode.jump(address, to)
-        except encode.OutOfReach:
+        except OutOfReach:
             return None
         return jump + encode.INT3 * (size - len(jump))
 

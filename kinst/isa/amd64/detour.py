@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kinst.core.isa import Refused
+from kinst.core.isa import OutOfReach, Refused
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64.decode import split
 from kinst.isa.amd64.relocate import move
@@ -42,7 +42,7 @@ def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes]
         go_on = to + len(head) + 6 + len(e.RET)
         head += e.branch(_NOT_ZERO ^ 1, to + len(head), go_on) + e.RET
         return _finish(code, address, to, head)
-    except e.OutOfReach as far:
+    except OutOfReach as far:
         return Refused(far.what)
 
 
@@ -57,7 +57,7 @@ def translate_detour(
         head = saves + e.call(to + len(saves), hook, "the hook") + e.move(e.RDI, e.RAX)
         head += e.pop(e.RAX) + restores + e.lea(e.RSP, 8)
         return _finish(code, address, to, head)
-    except e.OutOfReach as far:
+    except OutOfReach as far:
         return Refused(far.what)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 
+from kinst.core.isa import OutOfReach
+
 # General registers by their encoding.
 RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI = range(8)
 R8, R9, R10, R11, R12, R13, R14, R15 = range(8, 16)
@@ -13,14 +15,6 @@ INT3 = b"\xcc"
 PUSHFQ, POPFQ, CLI, CLD, RET = b"\x9c", b"\x9d", b"\xfa", b"\xfc", b"\xc3"
 
 _MASK = (1 << 64) - 1
-
-
-class OutOfReach(Exception):  # noqa: N818 - it is a result on its way up, not an error
-    """A place is farther than a signed 32-bit displacement reaches."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
 
 
 def signed64(value: int) -> int:

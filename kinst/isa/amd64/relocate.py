@@ -14,9 +14,8 @@ refuse.py says what is not displaced at all.  Source: Intel SDM volume 2.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
-from kinst.core.isa import Refused, Relocated
+from kinst.core.isa import Moved, OutOfReach, Refused, Relocated, with_way_back
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64.decode import split
 from kinst.isa.amd64.parse import (
@@ -37,32 +36,9 @@ _HOPS = frozenset((0xE0, 0xE1, 0xE2, 0xE3))  # loopne, loope, loop, jrcxz
 _WORD = 8  # bytes that a call pushes
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """One displaced instruction without its jump back.
-
-    falls_through: control can run off its end, and must then go to the original successor.
-    branches: control can also leave it elsewhere.
-    """
-
-    code: bytes
-    falls_through: bool
-    branches: bool
-    original_at: int
-
-
 def displace(code: bytes, address: int, to: int) -> Relocated | Refused:
     """Code at `to` with the effect of the one instruction `code` at `address`."""
-    moved = move(code, address, to)
-    if isinstance(moved, Refused):
-        return moved
-    if not moved.falls_through:
-        return Relocated(moved.code, moved.original_at)
-    try:
-        back = e.jump(to + len(moved.code), address + len(code))
-    except e.OutOfReach as far:
-        return Refused(far.what)
-    return Relocated(moved.code + back, moved.original_at)
+    return with_way_back(move(code, address, to), to, lambda at: e.jump(at, address + len(code)))
 
 
 def move(code: bytes, address: int, to: int) -> Moved | Refused:
@@ -76,7 +52,7 @@ def move(code: bytes, address: int, to: int) -> Moved | Refused:
         return Refused(reason or "its bytes end before its operands")
     try:
         return _move(parsed, address, to)
-    except e.OutOfReach as far:
+    except OutOfReach as far:
         return Refused(far.what)
 
 
@@ -185,4 +161,4 @@ def with_target(parsed: Parsed, after: int, to: int) -> bytes | Refused:
         # ModRM "SIB follows", SIB "no base, no index".
         modrm = parsed.modrm & ~7 | RSP
         return code[: at - 1] + bytes((modrm, 0x25)) + e.disp32(target) + code[at + 4 :]
-    raise e.OutOfReach("its memory operand is more than 2 GB away from the trampoline")
+    raise OutOfReach("its memory operand is more than 2 GB away from the trampoline")

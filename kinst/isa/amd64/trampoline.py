@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinst.core.isa import Body, CallBody, CountBody, Refused, Relocated
+from kinst.core.isa import Body, CallBody, CountBody, OutOfReach, Refused, Relocated
 from kinst.core.probe import Site
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64 import flags, relocate
@@ -47,7 +47,7 @@ def trampoline(
         return Refused(reason)
     try:
         work = _work(site, following, to, bodies)
-    except e.OutOfReach as far:
+    except OutOfReach as far:
         return Refused(far.what)
     displaced = relocate.displace(site.code, site.address, to + len(work))
     if isinstance(displaced, Refused):

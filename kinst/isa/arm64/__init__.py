@@ -9,6 +9,7 @@ from kinst.core.isa import (
     Flow,
     Instruction,
     JumpTable,
+    OutOfReach,
     PerCpu,
     Refused,
     Register,
@@ -94,7 +95,7 @@ class Arm64:
             return None
         try:
             return encode.branch(address, to)
-        except encode.OutOfReach:
+        except OutOfReach:
             return None
 
     def trap_patch(self, size: int) -> bytes:

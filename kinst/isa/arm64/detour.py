@@ -7,7 +7,7 @@ x9 to x17 hold nothing that counts.
 
 from __future__ import annotations
 
-from kinst.core.isa import Refused
+from kinst.core.isa import OutOfReach, Refused
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import relocate
 
@@ -27,7 +27,7 @@ def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes]
         go_on = 3 * e.SIZE
         head += e.branch_zero(_ANSWER, go_on) + e.load_value(0, 0) + e.RET
         return _finish(code, address, to, head)
-    except e.OutOfReach as far:
+    except OutOfReach as far:
         return Refused(far.what)
 
 
@@ -39,7 +39,7 @@ def translate_detour(
         head = _save() + e.call(to + len(_save()), hook, "the hook")
         head += _move(_ANSWER, 0) + _restore() + _move(0, _ANSWER)
         return _finish(code, address, to, head)
-    except e.OutOfReach as far:
+    except OutOfReach as far:
         return Refused(far.what)
 
 

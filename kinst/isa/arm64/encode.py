@@ -6,6 +6,8 @@ All functions give the bytes of one instruction or of a few; addresses are virtu
 
 from __future__ import annotations
 
+from kinst.core.isa import OutOfReach
+
 SIZE = 4  # bytes of every instruction
 SP = ZR = 31  # one number: which of the two it is, the instruction says
 LR = 30
@@ -17,14 +19,6 @@ NZCV, DAIF = 0xDA10, 0xDA11
 CURRENT_EL, SP_SEL = 0xC212, 0xC210
 
 DAIF_IRQ = 3  # I and F, as Linux masks interrupts
-
-
-class OutOfReach(Exception):  # noqa: N818
-    """A branch cannot get to its target.  what: in words for the user."""
-
-    def __init__(self, what: str, reach: str = "128 MB") -> None:
-        self.what = f"{what} is more than {reach} from the trampoline"
-        super().__init__(self.what)
 
 
 def word(value: int) -> bytes:
@@ -41,7 +35,7 @@ def branch(at: int, to: int, what: str = "the way back") -> bytes:
     """b: from `at` to `to`.  Raises OutOfReach."""
     distance = to - at
     if distance % SIZE or not -BRANCH_REACH <= distance < BRANCH_REACH:
-        raise OutOfReach(what)
+        raise OutOfReach(f"{what} is more than 128 MB from the trampoline")
     return word(0x14000000 | distance >> 2 & 0x3FFFFFF)
 
 
@@ -67,7 +61,7 @@ def page_of(register: int, at: int, address: int) -> bytes:
     """adrp: the 4 KB page of address into an x register.  Raises OutOfReach beyond 4 GB."""
     pages = (address >> 12) - (at >> 12)
     if not -(1 << 20) <= pages < 1 << 20:
-        raise OutOfReach("what it refers to", "4 GB")
+        raise OutOfReach("what it refers to is more than 4 GB from the trampoline")
     return word(0x90000000 | (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5 | register)
 
 

@@ -12,9 +12,7 @@ refuse.py says what is not displaced at all.  Source: Arm Architecture Reference
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from kinst.core.isa import Refused, Relocated
+from kinst.core.isa import Moved, OutOfReach, Refused, Relocated, with_way_back
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import parse as p
 from kinst.isa.arm64.decode import text_of
@@ -35,30 +33,9 @@ _GENERAL_LOADS = (0xB9400000, 0xF9400000, 0xB9800000, 0xF9800000)  # w, x, sw, p
 _VECTOR_LOADS = (0xBD400000, 0xFD400000, 0x3DC00000)  # s, d, q
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """One displaced instruction without its jump back.
-
-    falls_through: control can run off its end, and must then go to the original successor.
-    """
-
-    code: bytes
-    falls_through: bool
-    original_at: int
-
-
 def displace(code: bytes, address: int, to: int) -> Relocated | Refused:
     """Code at `to` with the effect of the one instruction `code` at `address`."""
-    moved = move(code, address, to)
-    if isinstance(moved, Refused):
-        return moved
-    if not moved.falls_through:
-        return Relocated(moved.code, moved.original_at)
-    try:
-        back = e.branch(to + len(moved.code), address + e.SIZE)
-    except e.OutOfReach as far:
-        return Refused(far.what)
-    return Relocated(moved.code + back, moved.original_at)
+    return with_way_back(move(code, address, to), to, lambda at: e.branch(at, address + e.SIZE))
 
 
 def move(code: bytes, address: int, to: int) -> Moved | Refused:
@@ -71,36 +48,36 @@ def move(code: bytes, address: int, to: int) -> Moved | Refused:
         return Refused(reason)
     try:
         return _move(parsed, address, to)
-    except e.OutOfReach as far:
+    except OutOfReach as far:
         return Refused(far.what)
 
 
 def _move(parsed: p.Parsed, address: int, to: int) -> Moved | Refused:
     word, kind, after = parsed.word, parsed.kind, address + e.SIZE
     if kind == p.B:
-        return Moved(e.branch(to, parsed.target, TARGET), False, -1)
+        return Moved(e.branch(to, parsed.target, TARGET), False, True, -1)
     if kind == p.BL:
         link = _address(e.LR, to, after)
         jump = e.branch(to + len(link), parsed.target, "the called function")
-        return Moved(link + jump, False, -1)
+        return Moved(link + jump, False, True, -1)
     if kind in (p.B_COND, p.CB, p.TB):
         hop = aimed(e.word(word), 0, _HOP * e.SIZE)
         stay = e.branch(to + len(hop), after)
         leave = to + len(hop) + len(stay)
-        return Moved(hop + stay + e.branch(leave, parsed.target, TARGET), False, -1)
+        return Moved(hop + stay + e.branch(leave, parsed.target, TARGET), False, True, -1)
     if kind in (p.ADR, p.ADRP):
         made = e.NOP if parsed.register == e.ZR else _address(parsed.register, to, parsed.target)
-        return Moved(made, True, -1)
+        return Moved(made, True, False, -1)
     if kind == p.LITERAL:
         return _move_literal(parsed, to)
     if kind in (p.BR, p.RET):
-        return Moved(e.word(word), False, 0)
+        return Moved(e.word(word), False, True, 0)
     if kind == p.BLR:
         if e.LR in (parsed.register, word & 0x1F if parsed.authenticated else e.ZR):
             return Refused("a call through the register that its return address goes to")
         link = _address(e.LR, to, after)
-        return Moved(link + e.word(word & ~_WITH_LINK), False, len(link))
-    return Moved(e.word(word), True, 0)
+        return Moved(link + e.word(word & ~_WITH_LINK), False, True, len(link))
+    return Moved(e.word(word), True, False, 0)
 
 
 def aimed(code: bytes, at: int, to: int) -> bytes:
@@ -117,7 +94,7 @@ def _address(register: int, at: int, address: int) -> bytes:
         if not address & 0xFFF:
             return e.page_of(register, at, address)
         return e.address_of(register, at, address)
-    except e.OutOfReach:
+    except OutOfReach:
         return e.load_value(register, address)
 
 
@@ -127,11 +104,11 @@ def _move_literal(parsed: p.Parsed, to: int) -> Moved:
     load = (_VECTOR_LOADS if vector else _GENERAL_LOADS)[opc] | register
     if not vector and opc != _PREFETCH and register != e.ZR:
         made = _address(register, to, parsed.target)
-        return Moved(made + e.word(load | register << 5), True, -1)
+        return Moved(made + e.word(load | register << 5), True, False, -1)
     kept = e.push_pair(_BORROWED, e.ZR, 16)
     made = _address(_BORROWED, to + len(kept), parsed.target)
     restored = e.pop_pair(_BORROWED, e.ZR, 16)
-    return Moved(kept + made + e.word(load | _BORROWED << 5) + restored, True, -1)
+    return Moved(kept + made + e.word(load | _BORROWED << 5) + restored, True, False, -1)
 
 
 def literal_size(word: int) -> int:

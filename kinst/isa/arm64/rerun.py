@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from kinst.core.isa import Refused, Relocated
+from kinst.core.isa import OutOfReach, Refused, Relocated
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import parse as p
 from kinst.isa.arm64 import relocate
@@ -182,6 +182,6 @@ def displace(again: bytes, code: bytes, address: int, to: int) -> Relocated | Re
             done = relocate.aimed(done, offset, len(done)) + e.branch(
                 to + len(done), target, relocate.TARGET
             )
-    except e.OutOfReach as far:
+    except OutOfReach as far:
         return Refused(far.what)
     return Relocated(done, at if at < 0 else at + len(copied))

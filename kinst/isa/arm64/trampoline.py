@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinst.core.isa import Body, CallBody, CountBody, Refused, Relocated
+from kinst.core.isa import Body, CallBody, CountBody, OutOfReach, Refused, Relocated
 from kinst.core.probe import Site
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import registers as r
@@ -37,7 +37,7 @@ def trampoline(site: Site, to: int, bodies: Sequence[Body], again: bytes) -> Rel
     """
     try:
         work = _work(site, to, bodies)
-    except e.OutOfReach as far:
+    except OutOfReach as far:
         return Refused(far.what)
     there = to + len(work)
     if again:

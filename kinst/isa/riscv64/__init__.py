@@ -9,6 +9,7 @@ from kinst.core.isa import (
     Flow,
     Instruction,
     JumpTable,
+    OutOfReach,
     PerCpu,
     Refused,
     Register,
@@ -92,7 +93,7 @@ class Riscv64:
             if size == 2:
                 return encode.c_j(to - address)
             return encode.jal(encode.X0, to - address) if size == 4 else None
-        except encode.OutOfReach:
+        except OutOfReach:
             return None
 
     def trap_patch(self, size: int) -> bytes:

@@ -7,7 +7,7 @@ one, and the way back another, one that the displaced instructions do not name.
 
 from __future__ import annotations
 
-from kinst.core.isa import Refused
+from kinst.core.isa import OutOfReach, Refused
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64 import parse as p
 from kinst.isa.riscv64.relocate import move
@@ -29,7 +29,7 @@ def detour(code: bytes, address: int, to: int, hook: int) -> tuple[bytes, bytes]
         head = _save() + e.call(to + len(_save()), hook, "the hook") + e.move(_HERE, e.A0)
         head += _restore(_SAVED) + e.branch(_BEQ, _HERE, e.X0, 4 + len(e.RET)) + e.RET
         return _finish(code, address, to, head)
-    except e.OutOfReach as far:
+    except OutOfReach as far:
         return Refused(far.what)
 
 
@@ -41,7 +41,7 @@ def translate_detour(
         head = _save() + e.call(to + len(_save()), hook, "the hook")
         head += _restore(tuple(register for register in _SAVED if register != e.A0))
         return _finish(code, address, to, head)
-    except e.OutOfReach as far:
+    except OutOfReach as far:
         return Refused(far.what)
 
 

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from kinst.core.isa import OutOfReach
+
 X0, RA, SP, GP, TP, T0, T1, T2 = range(8)
 A0, A1 = 10, 11
 TEMPORARIES = (5, 6, 7, 28, 29, 30, 31)  # t0 to t6
@@ -17,14 +19,6 @@ SRET = (0x10200073).to_bytes(4, "little")
 RET = b"\x82\x80"  # c.jr ra
 
 _MASK = (1 << 64) - 1
-
-
-class OutOfReach(Exception):  # noqa: N818 - it reads better where it is raised
-    """What an instruction should reach is too far away."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
 
 
 def signed(value: int, bits: int = 64) -> int:

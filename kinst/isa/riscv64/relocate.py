@@ -25,9 +25,7 @@ registers are still free, and sret alone is behind it (return_to, quietly).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from kinst.core.isa import Refused, Relocated
+from kinst.core.isa import Moved, OutOfReach, Refused, Relocated, with_way_back
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64 import parse as p
 from kinst.isa.riscv64.refuse import refusal
@@ -40,32 +38,9 @@ _ARITHMETIC = (0x13, 0x1B, 0x33, 0x37, 0x3B)  # opcodes: OP-IMM, OP-IMM-32, OP, 
 _INTEGER_MEMORY = (0x03, 0x23)  # LOAD, STORE
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """One displaced instruction without its way back.
-
-    falls_through: control can run off its end, and must then go to the original successor.
-    branches: control can also leave it elsewhere.
-    """
-
-    code: bytes
-    falls_through: bool
-    branches: bool
-    original_at: int
-
-
 def displace(code: bytes, address: int, to: int) -> Relocated | Refused:
     """Code at `to` with the effect of the one instruction `code` at `address`."""
-    moved = move(code, address, to)
-    if isinstance(moved, Refused):
-        return moved
-    if not moved.falls_through:
-        return Relocated(moved.code, moved.original_at)
-    try:
-        back = leave(to + len(moved.code), address + len(code))
-    except e.OutOfReach as far:
-        return Refused(far.what)
-    return Relocated(moved.code + back, moved.original_at)
+    return with_way_back(move(code, address, to), to, lambda at: leave(at, address + len(code)))
 
 
 def move(code: bytes, address: int, to: int) -> Moved | Refused:
@@ -78,7 +53,7 @@ def move(code: bytes, address: int, to: int) -> Moved | Refused:
         return Refused(reason)
     try:
         return _move(code, parsed, address, to)
-    except e.OutOfReach as far:
+    except OutOfReach as far:
         return Refused(far.what)
 
 
@@ -143,7 +118,7 @@ def quietly(code: bytes, address: int, to: int) -> Relocated | Refused:
             there = to + len(hop) + len(e.SRET)
             return Relocated(hop + e.SRET + _go_to(there, address + parsed.imm))
         moved = _move(code, parsed, address, to)
-    except e.OutOfReach as far:
+    except OutOfReach as far:
         return Refused(far.what)
     return Relocated(moved.code + e.SRET, moved.original_at)
 
@@ -179,7 +154,7 @@ def load(rd: int, at: int, value: int) -> bytes:
     """rd = value, which is an address: by a distance where that reaches."""
     try:
         return e.load_address(rd, at, value)
-    except e.OutOfReach:
+    except OutOfReach:
         return e.load_value(rd, value)
 
 

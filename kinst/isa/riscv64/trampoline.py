@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinst.core.isa import Body, CallBody, CountBody, Refused, Relocated
+from kinst.core.isa import Body, CallBody, CountBody, OutOfReach, Refused, Relocated
 from kinst.core.probe import Site
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64 import registers as r
@@ -32,7 +32,7 @@ def trampoline(site: Site, to: int, bodies: Sequence[Body]) -> Relocated | Refus
     goal = relocate.quiet_goal(site.code, site.address) if calls or counts else None
     try:
         work = _calls(site, to, bodies, goal) if calls else _counts(to, bodies, goal)
-    except e.OutOfReach as far:
+    except OutOfReach as far:
         return Refused(far.what)
     displace = relocate.displace if goal is None else relocate.quietly
     displaced = displace(site.code, site.address, to + len(work))
