@@ -38,7 +38,12 @@ from kinst.session_program import Compiled, compile_request
 from kinst.session_report import Report
 from kinst.session_request import Request
 from kinst.session_run import Trace
-from kinst.session_stability import description_reports, probe_report_of, program_reports
+from kinst.session_stability import (
+    check_stability,
+    description_reports,
+    probe_report_of,
+    program_reports,
+)
 from kinst.session_target import (
     CPUS,
     Files,
@@ -61,6 +66,8 @@ def run(request: Request, report: Report) -> int:
     isa = isa_of(request)
     types = open_types(request, report)
     compiled = compile_request(request, isa, 0, types, report.say)
+    providers = load_all()
+    check_stability(compiled, providers)
     report.stage("compile D")
     if request.show_program and not wants_expansion(compiled):
         report.write(unparse(compiled.tree))
@@ -68,7 +75,6 @@ def run(request: Request, report: Report) -> int:
         value = compiled.tree if request.dump == "tree" else compiled.program
         report.write(pformat(value, width=100) + "\n")
         return 0
-    providers = load_all()
     if request.list_probes and not compiled.patterns:
         report.write("\n".join(list_all(providers)) + "\n")
         return 0

@@ -16,7 +16,7 @@ from kinst.session_report import Report
 
 # The options that setopt() may change while tracing; the others are settled by then.
 CHANGEABLE = words(
-    "aggsortkey aggsortkeypos aggsortpos aggsortrev flowindent quiet rawbytes stackindent"
+    "aggsortkey aggsortkeypos aggsortpos aggsortrev aggzoom flowindent quiet rawbytes stackindent"
 )
 
 
@@ -28,6 +28,7 @@ def display_of(options: Options, names: Callable[[int], Names]) -> Display:
         aggregations=AggOptions(
             aggsortkey=options.aggsortkey,
             aggsortrev=options.aggsortrev,
+            aggzoom=options.aggzoom,
             aggsortkeypos=options.aggsortkeypos,
             aggsortpos=options.aggsortpos,
             rawbytes=options.rawbytes,

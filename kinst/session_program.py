@@ -71,7 +71,7 @@ def _macros(request: Request, script: str, target_pid: int, options: Options) ->
         "gid": os.getgid(), "egid": os.getegid(), "pgid": os.getpgrp(), "sid": os.getsid(0),
         "projid": 0, "taskid": 0, "target": target_pid,
     }  # fmt: skip
-    return Macros((script, *request.arguments), variables, options.defaultargs)
+    return Macros((script, *request.arguments), variables, options.defaultargs, options.argref)
 
 
 def _with_settings(options: Options, settings: tuple[tuple[str, str], ...]) -> Options:

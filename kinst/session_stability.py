@@ -10,9 +10,16 @@ from kinst.core.dtypes import DType
 from kinst.core.errors import KinstError
 from kinst.core.kernel import Provider
 from kinst.core.probe import ProbeName, ProbePattern
-from kinst.core.stability import ANY, ProviderStability, is_open, least, of_description
+from kinst.core.stability import (
+    ANY,
+    ProviderStability,
+    attributes,
+    is_open,
+    least,
+    of_description,
+)
 from kinst.core.types import TypeSource
-from kinst.dlang.stability import given, of_clause
+from kinst.dlang.stability import check_minimum, given, of_clause
 from kinst.providers.fbt import argument_types
 from kinst.session_probes import FIRST_ID, listed
 from kinst.session_program import Compiled
@@ -31,6 +38,17 @@ def _of_provider(pattern: ProbePattern, providers: Mapping[str, Provider]) -> Pr
     if is_open(pattern.provider) or pattern.provider not in providers:
         return ANY
     return providers[pattern.provider].stability
+
+
+def check_stability(compiled: Compiled, providers: Mapping[str, Provider]) -> None:
+    """-x amin=...: raises DError D_ATTR_MIN for a name that is less stable."""
+    if not compiled.options.amin:
+        return
+    minimum = attributes(compiled.options.amin)
+    for clause in compiled.tree.clauses:
+        for one in clause.descriptions:
+            args = _of_provider(_named(one.pattern, providers), providers).args
+            check_minimum(clause, args, compiled.tree, minimum)
 
 
 def program_reports(compiled: Compiled, providers: Mapping[str, Provider]) -> str:

@@ -29,6 +29,11 @@ class Attributes:
     data: int
     dependency: int
 
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """By names, then by data, then by class, as libdtrace's dt_attr_cmp()."""
+        return self.name, self.data, self.dependency
+
     def least(self, other: Attributes) -> Attributes:
         """The least of both, part by part."""
         return Attributes(

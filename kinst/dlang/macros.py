@@ -22,11 +22,13 @@ class Macros:
     arguments: $0 (the script's name) and the operands of the command, $1, $2, ...
     variables: pid, target, uid, euid, gid, egid, ppid, pgid, sid, tid, ... by name.
     defaultargs: undefined arguments are 0 or "", and unused ones are no error.
+    argref: unused ones are no error.
     """
 
     arguments: tuple[str, ...] = ()
     variables: Mapping[str, int] = field(default_factory=dict)
     defaultargs: bool = False
+    argref: bool = False
 
 
 class MacroUse:
@@ -35,6 +37,7 @@ class MacroUse:
     def __init__(self, macros: Macros) -> None:
         self.macros = macros
         self.defaultargs = macros.defaultargs
+        self.argref = macros.argref
         self._used: set[int] = set()
 
     def argument(self, reference: str, span: Span, default: str) -> str:
@@ -82,7 +85,7 @@ class MacroUse:
         Raises DError D_MACRO_UNUSED.
         """
         last = len(self.macros.arguments) - 1
-        if last >= 1 and last not in self._used and not self.defaultargs:
+        if last >= 1 and last not in self._used and not (self.defaultargs or self.argref):
             raise DError(
                 f"extraneous argument '{self.macros.arguments[last]}' (${last} is not referenced)",
                 span,

@@ -11,6 +11,7 @@ from typing import Any
 
 from kinst.core.errors import KinstError
 from kinst.core.layout import MOST_SPECULATIONS
+from kinst.core.stability import attributes
 
 _SECOND = 10**9
 
@@ -25,6 +26,9 @@ class Options:
     aggsortkeypos: int = 0
     aggsortpos: int = 0
     aggsortrev: bool = False
+    aggzoom: bool = False
+    amin: str = ""
+    argref: bool = False
     bufpolicy: str = "switch"
     bufresize: str = "auto"
     bufsize: int = 4 << 20
@@ -37,6 +41,7 @@ class Options:
     evaltime: str = "exec"
     flowindent: bool = False
     jstackframes: int = 50
+    jstackstrsize: int = 512
     nspec: int = 1
     quiet: bool = False
     rawbytes: bool = False
@@ -46,6 +51,7 @@ class Options:
     statusrate: int = _SECOND
     strsize: int = 256
     switchrate: int = _SECOND
+    temporal: bool = True
     ustackframes: int = 100
     zdefs: bool = False
 
@@ -149,6 +155,14 @@ def parse_strsize(name: str, value: str | None) -> int:
     return size
 
 
+def parse_attributes(name: str, value: str | None) -> str:
+    """Stability attributes, as Evolving/Evolving/Common."""
+    try:
+        return str(attributes(value or ""))
+    except ValueError:
+        raise _bad(name, value, "Evolving/Evolving/Common is an example") from None
+
+
 def _one_of(*words: str) -> Callable[[str, str | None], str]:
     def parse(name: str, value: str | None) -> str:
         if value not in words:
@@ -165,6 +179,9 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "aggsortkeypos": parse_number,
     "aggsortpos": parse_number,
     "aggsortrev": parse_boolean,
+    "aggzoom": parse_boolean,
+    "amin": parse_attributes,
+    "argref": parse_boolean,
     "bufpolicy": _one_of("fill", "switch", "ring"),
     "bufresize": _one_of("auto", "manual"),
     "bufsize": parse_size,
@@ -177,6 +194,7 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "evaltime": _one_of("exec", "main", "postinit", "preinit"),
     "flowindent": parse_boolean,
     "jstackframes": parse_number,
+    "jstackstrsize": parse_size,
     "nspec": parse_speculations,
     "quiet": parse_boolean,
     "rawbytes": parse_boolean,
@@ -186,6 +204,7 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "statusrate": parse_rate,
     "strsize": parse_strsize,
     "switchrate": parse_rate,
+    "temporal": parse_boolean,
     "ustackframes": parse_frames,
     "zdefs": parse_boolean,
 }

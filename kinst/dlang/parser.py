@@ -108,6 +108,8 @@ class _ProgramParser(DeclarationParser):
                 self.items.append(option)
                 if isinstance(option, tree.Option) and option.name == "defaultargs":
                     self._use.defaultargs = True
+                if isinstance(option, tree.Option) and option.name == "argref":
+                    self._use.argref = True
         self._controls_done += len(lines)
 
     def _clause(self, head: Token) -> int:

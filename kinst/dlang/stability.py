@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
+from kinst.core.errors import DError, Span
 from kinst.core.stability import PRIVATE, STABLE, Attributes, attributes, least
 from kinst.dlang import tree
 from kinst.dlang.typenames import LIBRARY_TYPES, STARTS_TYPE, STRUCTURES
@@ -70,28 +71,47 @@ def _of_type(name: tree.TypeName, own: set[str]) -> Attributes:
     return STABLE if known else PRIVATE
 
 
+def named(
+    nodes: object, args: Attributes, program: tree.Program, own: Mapping[str, Attributes]
+) -> Iterator[tuple[str, Span, Attributes]]:
+    """What a piece of the tree names, where, and how stable it is.  args: of the probe's
+    arguments.  own: of the program's names."""
+    types = _types(program)
+    for node in _within(nodes):
+        if isinstance(node, tree.TypeName):
+            yield " ".join(node.words), node.span, _of_type(node, types)
+        elif isinstance(node, tree.Typed):
+            yield str(node.type), node.span, PRIVATE
+        elif isinstance(node, tree.Aggregation):
+            yield f"@{node.name}", node.span, own.get(f"@{node.name}", STABLE)
+        elif isinstance(node, tree.Name):
+            name = node.name
+            if name == "args":
+                found = args
+            elif name == "locals" or "`" in name:
+                found = PRIVATE
+            else:
+                found = own.get(name, _OWN.get(name, STABLE))
+            yield name, node.span, found
+
+
 def of_names(
     nodes: object, args: Attributes, program: tree.Program, own: Mapping[str, Attributes]
 ) -> Attributes:
-    """The least of all that a piece of the tree names.  args: of the probe's arguments.  own: of
-    the program's names."""
-    types = _types(program)
-    found: list[Attributes] = [STABLE]
-    for node in _within(nodes):
-        if isinstance(node, tree.TypeName):
-            found.append(_of_type(node, types))
-        elif isinstance(node, tree.Typed):
-            found.append(PRIVATE)
-        elif isinstance(node, tree.Aggregation):
-            found.append(own.get(f"@{node.name}", STABLE))
-        elif isinstance(node, tree.Name):
-            if node.name == "args":
-                found.append(args)
-            elif node.name == "locals" or "`" in node.name:
-                found.append(PRIVATE)
-            else:
-                found.append(own.get(node.name, _OWN.get(node.name, STABLE)))
-    return least(found)
+    """The least of all that a piece of the tree names; arguments as named()."""
+    return least([STABLE, *(found for _, _, found in named(nodes, args, program, own))])
+
+
+def check_minimum(
+    clause: tree.Clause, args: Attributes, program: tree.Program, minimum: Attributes
+) -> None:
+    """Raise DError D_ATTR_MIN for the first name in a clause that is less stable (option amin);
+    args: as in named()."""
+    own = given(program)
+    for name, span, found in named((clause.predicate, clause.statements), args, program, own):
+        if found.order < minimum.order:
+            message = f"attributes for {name} ({found}) are less than predefined minimum"
+            raise DError(message, span, "D_ATTR_MIN", f"-x amin={minimum}")
 
 
 def of_clause(
