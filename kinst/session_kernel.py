@@ -118,12 +118,19 @@ class RunningKernel:
         """See core.kernel.Kernel.flows."""
         known = self._flows.get(function.address)
         if known is None:
+            instructions = self.instructions(function)
             known = tuple(
-                self._seen_through(self.isa.flow(i.code, i.address), i.address)
-                for i in self.instructions(function)
+                self._seen_through(self._flow(before, one), one.address)
+                for before, one in zip((None, *instructions), instructions, strict=False)
             )
             self._flows[function.address] = known
         return known
+
+    def _flow(self, before: Instruction | None, one: Instruction) -> Flow:
+        flow = self.isa.flow(one.code, one.address)
+        if before is None or flow.target is not None or flow.kind not in ("call", "indirect"):
+            return flow
+        return self.isa.joined(before, one) or flow
 
     def _seen_through(self, flow: Flow, address: int) -> Flow:
         fixup = self._personality.fixup(address)

@@ -212,6 +212,11 @@ class Isa(Protocol):
         """Where control goes from the one instruction `code` at `address`."""
         ...
 
+    def joined(self, before: Instruction, one: Instruction) -> Flow | None:
+        """Where control goes from `one` when the instruction straight before it has run: a direct
+        call or jump in two instructions; None where they are not that."""
+        ...
+
     def thunk(self, name: str) -> Flow | None:
         """What a jump to a function of this name is really: a return or an indirect jump, when
         compilers put such a function in its place; otherwise None."""

@@ -9,6 +9,9 @@ import unicorn
 from fake_kernel import ISA, evaluate
 from unicorn import x86_const as x86
 
+from kinst.core.isa import Flow, Instruction
+from kinst.isa import load
+
 CODE = 0x10000
 ARITHMETIC = 0x8D5  # CF PF AF ZF SF OF
 
@@ -109,3 +112,22 @@ def test_thunks(name: str, kind: str, destination: str) -> None:
 @pytest.mark.parametrize("name", ["preempt_schedule_thunk", "__x86_indirect_thunk_array", "f"])
 def test_what_is_no_thunk(name: str) -> None:
     assert ISA.thunk(name) is None
+
+
+@pytest.mark.parametrize(
+    ("upper", "lower", "flow"),
+    [
+        # __schedule() of Linux for riscv64: auipc ra, 0xffffc; jalr -676(ra) is a call of
+        # __stack_chk_fail, by the addresses that objdump shows.
+        ("97c0ffff", "e780c0d5", Flow("call", True, 0xFFFFFFFF80A69F76)),
+        # The same with jalr x0: a tail call; with another register; behind another instruction.
+        ("97c0ffff", "6780c0d5", Flow("jump", False, 0xFFFFFFFF80A69F76)),
+        ("97c0ffff", "e70003d6", None),
+        ("13000000", "e780c0d5", None),
+    ],
+)
+def test_riscv64_calls_in_two_instructions(upper: str, lower: str, flow: Flow | None) -> None:
+    isa = load("riscv64")
+    at = 0xFFFFFFFF80A6E21A
+    before = Instruction(at, bytes.fromhex(upper), "")
+    assert isa.joined(before, Instruction(before.end, bytes.fromhex(lower), "")) == flow

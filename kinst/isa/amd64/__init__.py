@@ -65,6 +65,10 @@ class Amd64:
         """Where control goes from the one instruction `code` (control.py)."""
         return control.flow(code, address)
 
+    def joined(self, before: Instruction, one: Instruction) -> Flow | None:
+        """None: direct branches reach all of the kernel."""
+        return None
+
     def thunk(self, name: str) -> Flow | None:
         """What a jump to a function of this name is really, when it is a thunk."""
         return control.thunk(name)

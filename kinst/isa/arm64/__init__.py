@@ -61,6 +61,10 @@ class Arm64:
         """Where control goes from the one instruction `code` (control.py)."""
         return control.flow(code, address)
 
+    def joined(self, before: Instruction, one: Instruction) -> Flow | None:
+        """None: direct branches reach all of the kernel."""
+        return None
+
     def thunk(self, name: str) -> Flow | None:
         """None: compilers return and branch in place."""
         return None

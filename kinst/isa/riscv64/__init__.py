@@ -59,6 +59,10 @@ class Riscv64:
         """Where control goes from the one instruction `code` (control.py)."""
         return control.flow(code, address)
 
+    def joined(self, before: Instruction, one: Instruction) -> Flow | None:
+        """auipc and jalr (control.py)."""
+        return control.joined(before, one)
+
     def thunk(self, name: str) -> Flow | None:
         """None: compilers put no thunks in place of jumps on this ISA."""
         return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kinst.core.isa import Flow
+from kinst.core.isa import Flow, Instruction
 from kinst.isa.riscv64 import parse as p
 from kinst.isa.riscv64.encode import RA, X0
 from kinst.isa.riscv64.registers import NAMES
@@ -20,6 +20,7 @@ WARN = Flow("trap")
 TRAP = Flow("trap", falls_through=False)
 
 _TRAP_RETURNS = frozenset((0x10200073, 0x30200073, 0x70200073, 0x7B200073))  # s, m, mn, d
+_MASK = (1 << 64) - 1
 _UNIMP = 0xC000_1073  # what assemblers write for `unimp`: a write to a read-only register
 
 # By the upper two bits of funct3: (comparison, its opposite, cast).
@@ -47,6 +48,18 @@ def flow(code: bytes, address: int) -> Flow:
     if parsed.word in _TRAP_RETURNS:
         return INDIRECT
     return TRAP if parsed.word == _UNIMP else NEXT
+
+
+def joined(before: Instruction, one: Instruction) -> Flow | None:
+    """The flow of a jalr whose register is set by the auipc straight before it: a call or a jump
+    to a known address (the psABI's `call` and `tail`); None of any other two instructions."""
+    high, jump = p.parse(before.code), p.parse(one.code)
+    if high is None or jump is None or high.kind != p.AUIPC or jump.kind != p.JALR:
+        return None
+    if high.rd != jump.rs1 or before.end != one.address:
+        return None
+    target = before.address + high.imm + jump.imm & _MASK
+    return Flow("call" if jump.rd else "jump", bool(jump.rd), target)
 
 
 def _conditional(parsed: p.Parsed, target: int) -> Flow:
