@@ -51,29 +51,23 @@ from rich.console import Console
 from bench.gdb_guest import measure_gdb
 from bench.guest import Guest, Program, Ran, compile_programs
 from bench.hit_table import Cost, table_of
+from bench.hit_tools import (
+    OPTIMIZATION,
+    TRACING,
+    Bpf,
+    Effort,
+    Kinst,
+    Kprobes,
+    counts_of,
+    distribution,
+    lines,
+    rounds_of,
+    total,
+)
 from kinst.core.errors import KinstError
 
-TRACING = "/sys/kernel/tracing"
-OPTIMIZATION = "/proc/sys/debug/kprobes-optimization"
 PROBING = 1000  # reads for finding out what a read runs
-_SET = f"test -e {OPTIMIZATION} && echo {{}} >{OPTIMIZATION}\n"
 OTHERS = 200  # reads that the guest's shell makes itself while a mode is measured, at most
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """calls in a round, rounds in a pass."""
-
-    calls: int
-    rounds: int
-
-    @property
-    def command(self) -> str:
-        return f"rounds {self.calls} {self.rounds}"
-
-    @property
-    def total(self) -> int:
-        return self.calls * self.rounds
 
 
 QUICK = Effort(1000, 100)  # for what costs up to a few hundred ns
@@ -102,19 +96,6 @@ class Mode:
         if not wanted <= hits <= wanted + OTHERS * max(self.hits, 1):
             raise KinstError(f"{self.name}: {hits} hits were counted, and there were {wanted}")
         self.passes.append(rounds)
-
-
-def rounds_of(text: str) -> list[float]:
-    """The ns of the rounds that tests/programs/rounds.c printed."""
-    found = re.search(r"^rounds \d+ ns (.*)$", text, re.M)
-    if found is None:
-        raise KinstError(f"the guest printed no rounds: {text.strip()!r}")
-    return [float(word) for word in found[1].split()]
-
-
-def counts_of(ran: Ran) -> dict[str, int]:
-    """Key and count of each line of a printed count() aggregation."""
-    return {k: int(n) for k, n in re.findall(r"^\s*(\S*)\s+(\d+)$", ran.trace, re.M)}
 
 
 # What is probed.
@@ -168,94 +149,6 @@ def optimises(guest: Guest) -> bool:
 
 
 # The tools.
-
-
-@dataclass(frozen=True, slots=True)
-class Kprobes:
-    """kprobe events at offsets of a function.  buffer: they write the trace buffer."""
-
-    guest: Guest
-    function: str
-    offsets: tuple[int, ...]
-    optimise: bool = False
-    buffer: bool = False
-    histogram: bool = False
-
-    def script(self, work: str) -> str:
-        """Set the events up, run `work`, take them out; prints the kernel's list of kprobes."""
-        events = "".join(
-            f"echo 'p:k{o} {self.function}+{o}' >>kprobe_events\n" for o in self.offsets
-        )
-        trigger = "hist:keys=common_pid"
-        histogram = f"echo '{trigger}' >events/kprobes/k{self.offsets[0]}/trigger\n"
-        remove = f"echo '!{trigger}' >events/kprobes/k{self.offsets[0]}/trigger\n"
-        return (
-            f"{_SET.format(int(self.optimise))}cd {TRACING}\n{events}"
-            f"{histogram if self.histogram else ''}"
-            f"echo {int(self.buffer)} >tracing_on\necho 1 >events/kprobes/enable\n"
-            "usleep 200000\ncat /sys/kernel/debug/kprobes/list\n"
-            f"{work}\ncat kprobe_profile | sed 's/^/profile /'\n"
-            f"echo 0 >events/kprobes/enable\n{remove if self.histogram else ''}"
-            "echo >kprobe_events\necho >trace\nusleep 200000\n"
-        )
-
-    def take(self, effort: Effort) -> tuple[list[float], int]:
-        text = self.guest.run(self.script(effort.command))
-        jumps = text.count("[OPTIMIZED]")
-        if jumps != (len(self.offsets) if self.optimise else 0):
-            raise KinstError(f"{jumps} kprobes were optimised: {text}")
-        seen = re.findall(r"^profile\s+k\d+\s+(\d+)\s+(\d+)", text, re.M)
-        return rounds_of(text), sum(int(hits) for hits, _ in seen)
-
-
-@dataclass(frozen=True, slots=True)
-class Bpf:
-    """A counting BPF program at offsets of a function."""
-
-    guest: Guest
-    function: str
-    offsets: tuple[int, ...]
-    optimise: bool = False
-
-    def take(self, effort: Effort) -> tuple[list[float], int]:
-        offsets = " ".join(map(str, self.offsets))
-        text = self.guest.run(
-            f"{_SET.format(int(self.optimise))}"
-            f"bpfcount {self.function} {offsets} -- {effort.command}\nusleep 200000\n"
-        )
-        found = re.search(r"^bpfcount (\d+)$", text, re.M)
-        if found is None:
-            raise KinstError(f"no BPF program could count: {text.strip()}")
-        return rounds_of(text), int(found[1])
-
-
-@dataclass(frozen=True, slots=True)
-class Kinst:
-    """A D program.  count: how to tell its hits from what was printed."""
-
-    guest: Guest
-    program: Program
-    count: Callable[[Ran], int]
-
-    def take(self, effort: Effort) -> tuple[list[float], int]:
-        ran = self.guest.trace(self.program, effort.command)
-        dropped = [text for text in ran.said if "drop" in text]
-        if dropped:
-            raise KinstError(f"records were lost: {dropped}")
-        return rounds_of(ran.output), self.count(ran)
-
-
-def total(ran: Ran) -> int:
-    return sum(counts_of(ran).values())
-
-
-def lines(ran: Ran) -> int:
-    return sum(1 for line in ran.trace.splitlines() if line.strip())
-
-
-def distribution(ran: Ran) -> int:
-    """The sum of a printed quantize()."""
-    return sum(int(n) for n in re.findall(r"\|[@ ]*\s(\d+)\s*$", ran.trace, re.M))
 
 
 def one_site_modes(guest: Guest, place: Place) -> list[Mode]:

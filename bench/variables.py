@@ -30,23 +30,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from bench.guest import Guest, Ran, compile_programs
-from bench.hit_cost import (
-    MIDDLE,
-    OPTIMIZATION,
-    QUICK,
-    TRACING,
-    Effort,
-    Kinst,
-    Mode,
-    Place,
-    cost,
-    distribution,
-    find_place,
-    one_pass,
-    rounds_of,
-    total,
-)
+from bench.hit_cost import MIDDLE, QUICK, Mode, Place, cost, find_place, one_pass
 from bench.hit_table import Cost
+from bench.hit_tools import OPTIMIZATION, TRACING, Effort, Kinst, distribution, rounds_of, total
 from kinst.core.errors import KinstError
 
 BASE = "g = register"

@@ -18,6 +18,7 @@ from kinst.core.dtypes import (
 from kinst.core.errors import DError, Span
 from kinst.dlang import builtins, tree, typed, typed_output
 from kinst.dlang.actions_data import data_expression
+from kinst.dlang.calls import unknown_function
 from kinst.dlang.convert import (
     cast,
     common,
@@ -29,7 +30,7 @@ from kinst.dlang.convert import (
     same,
     to_string,
 )
-from kinst.dlang.expressions import check, is_aggregation, unknown_function
+from kinst.dlang.expressions import check, is_aggregation
 from kinst.dlang.operators import wider_string
 from kinst.dlang.quantizers import check_llquantize, check_lquantize, check_same_parameters
 from kinst.dlang.scope import Scope

@@ -3,17 +3,16 @@ libdtrace's dt_idcook_args)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from kinst.core.dtypes import INT64, UINT8, DType, IntType, PointerType
 from kinst.core.errors import DError, KinstError
 from kinst.core.probe import ProbePattern
 from kinst.dlang import tree, typed
 from kinst.dlang.convert import cast
-from kinst.dlang.scope import Scope
+from kinst.dlang.scope import Check, Scope
 from kinst.dlang.typenames import is_bool
 
-Check = Callable[[tree.Expr, Scope], typed.Expr]
 BUILTINS = 10  # arg0 to arg9
 
 

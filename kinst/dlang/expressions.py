@@ -25,11 +25,11 @@ from kinst.core.errors import DError, Span
 from kinst.dlang import (
     arguments,
     builtins,
+    calls,
     enumerators,
     guide_names,
     inlines,
     members,
-    speculation,
     stores,
     translators,
     tree,
@@ -51,7 +51,6 @@ from kinst.dlang.convert import (
 from kinst.dlang.literals import literal_type
 from kinst.dlang.operators import choose, load, move, operate
 from kinst.dlang.scope import Scope
-from kinst.dlang.subroutines import ABSENT, PROTOTYPES, absent, subroutine
 from kinst.dlang.translation import Translation
 from kinst.dlang.typenames import typedef
 
@@ -184,38 +183,7 @@ def _register(name: str, node: tree.Index, scope: Scope) -> typed.Expr:
 
 
 def _call(node: tree.Call, scope: Scope) -> typed.Expr:
-    """A subroutine's value; actions are the statements' business."""
-    if not isinstance(node.function, tree.Name):
-        message = "function designator is not of function type"
-        raise DError(message, node.span, "D_FUNC_IDENT")
-    name = node.function.name
-    if name == "speculation":
-        return speculation.new(node)
-    if name in PROTOTYPES:
-        return subroutine(node, name, scope, check)
-    if name in builtins.CALLABLE:
-        raise DError(
-            f"{builtins.kind_of(name)} {name}( ) may not be called from a D expression "
-            "(D program context required)",
-            node.span,
-            "D_CG_EXPR",
-        )
-    raise unknown_function(name, node.span, scope)
-
-
-def unknown_function(name: str, span: Span, scope: Scope) -> DError:
-    """The error for calling something that is not a function of kinst."""
-    if name in ABSENT:
-        return absent(name, span)
-    if name in builtins.ACTIONS_NOT_YET or name in builtins.FUNCTIONS_NOT_YET:
-        return DError(f"{name}( ) is not supported yet", span, "D_UNKNOWN")
-    kind = builtins.kind_of(name)
-    if name in scope.variables or name in scope.environment.registers:
-        kind = "scalar"
-    if kind is not None:
-        message = f"{kind} '{name}' may not be referenced as a function"
-        return DError(message, span, "D_FUNC_IDKIND")
-    return DError(f"undefined function name: {name[:80]}", span, "D_FUNC_UNDEF")
+    return calls.call(node, scope, check)
 
 
 def _member(node: tree.Member, scope: Scope) -> typed.Expr:
@@ -340,7 +308,7 @@ def _infix(node: tree.Infix, scope: Scope) -> typed.Expr:
 
 def _comma(node: tree.Infix, scope: Scope) -> typed.Expr:
     for side in (node.left, node.right):
-        if is_action_call(side):
+        if calls.is_action_call(side):
             raise DError("operator , operands cannot be actions", side.span, "D_OP_ACT")
         if is_aggregation(side):
             message = "operator , operands cannot be of dynamic type"
@@ -356,14 +324,6 @@ def without_void(expr: typed.Expr) -> typed.Expr:
     return expr
 
 
-def is_action_call(node: tree.Expr) -> bool:
-    return (
-        isinstance(node, tree.Call)
-        and isinstance(node.function, tree.Name)
-        and builtins.kind_of(node.function.name) == "tracing function"
-    )
-
-
 def is_aggregation(node: tree.Expr) -> bool:
     return isinstance(node, tree.Aggregation) or (
         isinstance(node, tree.Index) and is_aggregation(node.base)
@@ -372,7 +332,7 @@ def is_aggregation(node: tree.Expr) -> bool:
 
 def _ternary(node: tree.Ternary, scope: Scope) -> typed.Expr:
     for side in (node.then, node.otherwise):
-        if is_action_call(side):
+        if calls.is_action_call(side):
             message = "action cannot be used in a conditional context"
             raise DError(message, side.span, "D_OP_ACT", "use a predicate")
         if is_aggregation(side):

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from kinst.core.dtypes import DType, VoidType
 from kinst.core.errors import DError, Span
 from kinst.dlang import builtins, tree, typed
 from kinst.dlang.convert import cast, is_scalar, is_string, is_string_like, is_zero, same, to_string
-from kinst.dlang.scope import Scope
+from kinst.dlang.scope import Check, Scope
 from kinst.dlang.translation import Translation
-
-Check = Callable[[tree.Expr, Scope], typed.Expr]
 
 # Inlines in inlines multiply: what a program may expand to in all.
 MOST_EXPANSIONS = 10_000

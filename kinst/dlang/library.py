@@ -14,9 +14,8 @@ from functools import cache
 
 from kinst.dlang import inlines, translators, tree
 from kinst.dlang.parser import parse
-from kinst.dlang.scope import Scope
+from kinst.dlang.scope import Check, Scope
 from kinst.dlang.source import words
-from kinst.dlang.translators import Check
 
 _PSINFO = """
 typedef struct psinfo {

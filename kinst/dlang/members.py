@@ -6,7 +6,6 @@ where its value is used (dt_node_is_string); any other array is a pointer to its
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from difflib import get_close_matches
 
 from kinst.core.dtypes import (
@@ -27,7 +26,6 @@ from kinst.dlang.convert import cast, constant, size_of
 from kinst.dlang.scope import Scope
 from kinst.dlang.typenames import typedef
 
-Check = Callable[[tree.Expr, Scope], typed.Expr]
 PER_CPU_HINT = "every CPU has its own: there is no one address"
 
 

@@ -8,15 +8,14 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from kinst.core.dtypes import DType, VoidType
 from kinst.core.errors import DError, Span
-from kinst.dlang import tree, typed
+from kinst.dlang import tree
 from kinst.dlang.convert import is_integer, is_string_like, same
 from kinst.dlang.scope import Scope
 
-Check = Callable[[tree.Expr, Scope], typed.Expr]
 MOST_PARAMETERS = 255
 LONGEST_PROVIDER = 63  # DTRACE_PROVNAMELEN - 1
 LONGEST_PROBE = 63  # DTRACE_NAMELEN - 1

@@ -14,6 +14,9 @@ from kinst.dlang import builtins, tree, typed
 from kinst.dlang.ctypes import Types
 from kinst.dlang.translation import Translator
 
+# What checks an expression: expressions.check(), handed to the modules that it is made of.
+Check = Callable[[tree.Expr, "Scope"], typed.Expr]
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:

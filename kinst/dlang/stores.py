@@ -5,7 +5,6 @@ Every DError has libdtrace's tag and, up to line breaks, its words.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from kinst.core.dtypes import ArrayType, FunctionType, PointerType, StringType, StructType
@@ -13,11 +12,10 @@ from kinst.core.errors import DError
 from kinst.dlang import inlines, members, translators, tree, typed
 from kinst.dlang.convert import constant, is_scalar, is_void_pointer, is_zero, size_of
 from kinst.dlang.operators import converted
-from kinst.dlang.scope import Scope
+from kinst.dlang.scope import Check, Scope
 from kinst.dlang.typed_store import Before, Root, Store
 from kinst.dlang.variables import compound, place_of
 
-Check = Callable[[tree.Expr, Scope], typed.Expr]
 _ARRAYS = ("regs", "args", "uregs")  # whose elements are no memory
 
 

@@ -7,17 +7,15 @@ refused with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kinst.core.dtypes import INT, VOID, DType, IntType, PointerType, StringType
 from kinst.core.errors import DError, Span
 from kinst.dlang import builtins, tree, typed
 from kinst.dlang.convert import cast, is_string, is_string_like, is_zero, to_string
-from kinst.dlang.scope import Scope
+from kinst.dlang.scope import Check, Scope
 from kinst.dlang.typenames import typedef
-
-_Check = Callable[[tree.Expr, Scope], typed.Expr]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,7 @@ ABSENT = {
 }  # fmt: skip
 
 
-def subroutine(node: tree.Call, name: str, scope: Scope, check: _Check) -> typed.Expr:
+def subroutine(node: tree.Call, name: str, scope: Scope, check: Check) -> typed.Expr:
     """The typed call of a subroutine; check: of any expression.
 
     Raises DError D_PROTO_LEN, D_PROTO_ARG and what the arguments' expressions raise."""

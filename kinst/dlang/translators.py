@@ -7,7 +7,6 @@ translator's expression for it with the parameter bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
@@ -31,11 +30,9 @@ from kinst.dlang.convert import (
     to_string,
 )
 from kinst.dlang.height import children
-from kinst.dlang.scope import Scope
+from kinst.dlang.scope import Check, Scope
 from kinst.dlang.translation import Translation, Translator
 from kinst.dlang.typed_store import Root, Snapshot, Store
-
-Check = Callable[[tree.Expr, Scope], typed.Expr]
 
 
 def define(node: tree.Translator, scope: Scope, check: Check, *, lazily: bool = False) -> None:

@@ -6,7 +6,7 @@ Every DError has libdtrace's tag and, up to line breaks, its words.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kinst.core.dtypes import INT64, DType, IntType, PointerType, StringType, VoidType
@@ -27,11 +27,10 @@ from kinst.dlang.convert import (
     to_string,
 )
 from kinst.dlang.operators import converted, incompatible, operate, wider_string
-from kinst.dlang.scope import Scope
+from kinst.dlang.scope import Check, Scope
 from kinst.dlang.translation import Translation
 from kinst.dlang.typenames import typedef
 
-Check = Callable[[tree.Expr, Scope], typed.Expr]
 SCOPES = ("self", "this")
 
 

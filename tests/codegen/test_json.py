@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_subroutines import NULL, STRSIZE, check
+from subroutines_rig import NULL, STRSIZE, check
 
 BODY = "trace(json(S, T));"
 plain = st.text("abz -_", min_size=1, max_size=4)  # a path cannot name an empty one

@@ -7,7 +7,7 @@ can be NULL; NULL is like "" where strings are compared, and an invalid address 
 from __future__ import annotations
 
 import pytest
-from test_subroutines import NULL, check
+from subroutines_rig import NULL, check
 
 from kinst.core import layout as lay
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from codegen_rig import GS_BASE, TASK_AT, HostRig, Rig, TargetRig
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_subroutines import ERRORS, STRSIZE, compiled
+from subroutines_rig import ERRORS, STRSIZE, compiled
 
 from kinst.core import layout as lay
 from kinst.core.target import Paths

@@ -1,0 +1,135 @@
+"""The tools that bench/hit_cost.py compares, and how what they print is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.guest import Guest, Program, Ran
+from kinst.core.errors import KinstError
+
+TRACING = "/sys/kernel/tracing"
+
+
+OPTIMIZATION = "/proc/sys/debug/kprobes-optimization"
+
+
+_SET = f"test -e {OPTIMIZATION} && echo {{}} >{OPTIMIZATION}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """calls in a round, rounds in a pass."""
+
+    calls: int
+    rounds: int
+
+    @property
+    def command(self) -> str:
+        return f"rounds {self.calls} {self.rounds}"
+
+    @property
+    def total(self) -> int:
+        return self.calls * self.rounds
+
+
+def rounds_of(text: str) -> list[float]:
+    """The ns of the rounds that tests/programs/rounds.c printed."""
+    found = re.search(r"^rounds \d+ ns (.*)$", text, re.M)
+    if found is None:
+        raise KinstError(f"the guest printed no rounds: {text.strip()!r}")
+    return [float(word) for word in found[1].split()]
+
+
+def counts_of(ran: Ran) -> dict[str, int]:
+    """Key and count of each line of a printed count() aggregation."""
+    return {k: int(n) for k, n in re.findall(r"^\s*(\S*)\s+(\d+)$", ran.trace, re.M)}
+
+
+@dataclass(frozen=True, slots=True)
+class Kprobes:
+    """kprobe events at offsets of a function.  buffer: they write the trace buffer."""
+
+    guest: Guest
+    function: str
+    offsets: tuple[int, ...]
+    optimise: bool = False
+    buffer: bool = False
+    histogram: bool = False
+
+    def script(self, work: str) -> str:
+        """Set the events up, run `work`, take them out; prints the kernel's list of kprobes."""
+        events = "".join(
+            f"echo 'p:k{o} {self.function}+{o}' >>kprobe_events\n" for o in self.offsets
+        )
+        trigger = "hist:keys=common_pid"
+        histogram = f"echo '{trigger}' >events/kprobes/k{self.offsets[0]}/trigger\n"
+        remove = f"echo '!{trigger}' >events/kprobes/k{self.offsets[0]}/trigger\n"
+        return (
+            f"{_SET.format(int(self.optimise))}cd {TRACING}\n{events}"
+            f"{histogram if self.histogram else ''}"
+            f"echo {int(self.buffer)} >tracing_on\necho 1 >events/kprobes/enable\n"
+            "usleep 200000\ncat /sys/kernel/debug/kprobes/list\n"
+            f"{work}\ncat kprobe_profile | sed 's/^/profile /'\n"
+            f"echo 0 >events/kprobes/enable\n{remove if self.histogram else ''}"
+            "echo >kprobe_events\necho >trace\nusleep 200000\n"
+        )
+
+    def take(self, effort: Effort) -> tuple[list[float], int]:
+        text = self.guest.run(self.script(effort.command))
+        jumps = text.count("[OPTIMIZED]")
+        if jumps != (len(self.offsets) if self.optimise else 0):
+            raise KinstError(f"{jumps} kprobes were optimised: {text}")
+        seen = re.findall(r"^profile\s+k\d+\s+(\d+)\s+(\d+)", text, re.M)
+        return rounds_of(text), sum(int(hits) for hits, _ in seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Bpf:
+    """A counting BPF program at offsets of a function."""
+
+    guest: Guest
+    function: str
+    offsets: tuple[int, ...]
+    optimise: bool = False
+
+    def take(self, effort: Effort) -> tuple[list[float], int]:
+        offsets = " ".join(map(str, self.offsets))
+        text = self.guest.run(
+            f"{_SET.format(int(self.optimise))}"
+            f"bpfcount {self.function} {offsets} -- {effort.command}\nusleep 200000\n"
+        )
+        found = re.search(r"^bpfcount (\d+)$", text, re.M)
+        if found is None:
+            raise KinstError(f"no BPF program could count: {text.strip()}")
+        return rounds_of(text), int(found[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Kinst:
+    """A D program.  count: how to tell its hits from what was printed."""
+
+    guest: Guest
+    program: Program
+    count: Callable[[Ran], int]
+
+    def take(self, effort: Effort) -> tuple[list[float], int]:
+        ran = self.guest.trace(self.program, effort.command)
+        dropped = [text for text in ran.said if "drop" in text]
+        if dropped:
+            raise KinstError(f"records were lost: {dropped}")
+        return rounds_of(ran.output), self.count(ran)
+
+
+def total(ran: Ran) -> int:
+    return sum(counts_of(ran).values())
+
+
+def lines(ran: Ran) -> int:
+    return sum(1 for line in ran.trace.splitlines() if line.strip())
+
+
+def distribution(ran: Ran) -> int:
+    """The sum of a printed quantize()."""
+    return sum(int(n) for n in re.findall(r"\|[@ ]*\s(\d+)\s*$", ran.trace, re.M))
