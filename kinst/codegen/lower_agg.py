@@ -124,13 +124,9 @@ def _store_keys(
             code.store(code.convert(value, 8 * field.size, typed.is_signed(field.type)), to)
 
 
-def _find_entry(unit: Unit, name: str) -> Function:
-    """find_entry(table, keys, key words, data words, entry size, mask) -> address of the entry,
-    plus 1 when it is new (its data zeroed), or 0 when PROBE_LIMIT entries are others'."""
-    code = unit.function(name, 6)
-    table, keys, key_words, data_words, entry_size, mask = code.params
-    key_size = code.op("shl", key_words, 3)
-    hash_, at, step = code.local(64, GOLDEN), code.local(64), code.local(64)
+def _hash(code: Function, keys: Value, size: Value) -> Value:
+    """Of `size` bytes of keys, in words; what follows is in block "hashed"."""
+    hash_, at = code.local(64, GOLDEN), code.local(64)
     code.jump("hash")
     code.block("hash")
     here = code.get(at)
@@ -139,8 +135,19 @@ def _find_entry(unit: Unit, name: str) -> Function:
     mixed = code.op("xor", mixed, code.op("lshr", mixed, 32))
     code.set(hash_, mixed)
     code.set(at, code.op("add", here, 8))
-    code.branch(code.icmp("ult", code.get(at), key_size), "hash", "hashed")
+    code.branch(code.icmp("ult", code.get(at), size), "hash", "hashed")
     code.block("hashed")
+    return mixed
+
+
+def _find_entry(unit: Unit, name: str) -> Function:
+    """find_entry(table, keys, key words, data words, entry size, mask) -> address of the entry,
+    plus 1 when it is new (its data zeroed), or 0 when PROBE_LIMIT entries are others'."""
+    code = unit.function(name, 6)
+    table, keys, key_words, data_words, entry_size, mask = code.params
+    key_size = code.op("shl", key_words, 3)
+    mixed = _hash(code, keys, key_size)
+    at, step = code.local(64), code.local(64)
     tag = code.op("or", mixed, 1)
     limit = code.select(
         code.icmp("ult", mask, PROBE_LIMIT - 1), code.op("add", mask, 1), const(PROBE_LIMIT)
