@@ -166,7 +166,7 @@ def attach(target: Target, isa: Isa, elf: Elf, say: Callable[[str], None]) -> li
         return personality
     assert isinstance(target, vm.Vm)
     if not target.boots(FIRST_BOOT_SECONDS):
-        say(f"kinst: the guest has not booted in {FIRST_BOOT_SECONDS:g} s and is started again")
+        say("kinst: the guest stands in its boot and is started again")
         target.start_again()
     target.wait_ready(BOOT_SECONDS)
     target.stop()

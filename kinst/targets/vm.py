@@ -69,7 +69,8 @@ class Vm:
         """Whether kinst's init is heard of within so many seconds; with an initrd of the user's
         True at once, as nothing can be heard there.  Before wait_ready.
 
-        A guest that falls silent meanwhile is revived (targets/stale.py), if that is what it needs.
+        A guest that falls silent meanwhile is revived (targets/stale.py), if that is what it needs;
+        False at once where a CPU is beyond help.
         Raises TargetError when the guest ends.
         """
         deadline = time.monotonic() + seconds
@@ -85,6 +86,8 @@ class Vm:
             if self._hears_init() or time.monotonic() > deadline:
                 return self._hears_init()
             self._translate_anew(silence == _SILENCES[-1])
+            if self._is_lost():
+                return False
             silence = next(silences)
 
     def start_again(self) -> None:
@@ -153,6 +156,19 @@ class Vm:
             self._debugger = Debugger(self._rsp, self._machine, len(self.isa.breakpoint))
             if not self._rsp.physical_memory():
                 raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
+
+    def _is_lost(self) -> bool:
+        """Whether a CPU is beyond help, each time that the running machine is looked at."""
+        lost = set(range(self.cpus))
+        for _ in range(_BEAT_SAMPLES):
+            self._attach()
+            self.stop()
+            lost = {cpu for cpu in lost if self._machine.is_lost(self.registers(cpu))}
+            self.resume()
+            if not lost:
+                return False
+            time.sleep(_SAMPLE)
+        return True
 
     def _translate_anew(self, everything: bool) -> None:
         """Make QEMU forget its translations of all of the kernel's code, or of what the CPUs are

@@ -150,3 +150,16 @@ def test_a_hart_that_waits_is_not_one_that_hangs() -> None:
     assert not machine.interrupts_off({**idle, "sip": timer, "priv": 0})
     assert machine.memory_map(1 << 30) == ((0x8000_0000, 0, 1 << 30),)
     assert machine.memory_limit(0xC000_0000) == "mem=1073741824"
+
+
+def test_a_cpu_that_faults_in_its_trap_entry_is_lost() -> None:
+    """Registers of one that was seen so: a store to a stack that is not mapped any more."""
+    entry = 0xFFFFFFFF80A7662C
+    seen = {"stvec": entry, "pc": entry, "sepc": entry + 0xA8, "scause": 15}
+    assert machine.is_lost(seen) and machine.is_lost({**seen, "pc": entry + 4, "scause": 13})
+    timer = 1 << 63 | 5
+    for other in (
+        {"pc": entry + 4096}, {"sepc": entry - 4}, {"scause": timer}, {"scause": 8},
+        {"stvec": entry + 4096}, {"sepc": entry + 4096}, {"pc": 0x802010BC},
+    ):  # fmt: skip
+        assert not machine.is_lost({**seen, **other}), other

@@ -355,8 +355,11 @@ def ended(pid: int) -> bool:
         return True
 
 
-def test_a_guest_that_does_not_boot_is_started_again(prepared: Prepared) -> None:
-    """One that QEMU has left standing in its boot; here it is made to stand."""
+def test_a_guest_that_does_not_boot_is_started_again(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that stands in its boot, and one that cannot boot any more, which is not waited for;
+    here the first is made to stand, and the second is said to be so."""
     output = bytearray()
     vm = Vm(ISA, VmConfig(prepared.kernel, build(prepared.busybox, {})), output.extend)
     try:
@@ -365,6 +368,11 @@ def test_a_guest_that_does_not_boot_is_started_again(prepared: Prepared) -> None
         assert not vm.boots(0.5)
         vm.start_again()
         assert not Path(f"/proc/{first}").exists() and vm.qemu.pid != first
+        with monkeypatch.context() as patched:
+            patched.setattr(machine, "is_lost", lambda registers: registers["cs"] >= 0)
+            vm.qemu.heard -= 10.0
+            assert not vm.boots(SECONDS)
+        vm.start_again()
         assert vm.boots(SECONDS)
         vm.wait_ready(SECONDS)
         assert Guest(vm, output).run("echo up") == "up\n"

@@ -24,7 +24,7 @@ KINST = Path(sys.executable).with_name("kinst")
 SECONDS = 600.0
 # QEMU leaves one of some hundred guests standing in its boot: what kinst says then is of no test's
 # concern (tests/targets/test_vm.py has one of its own).
-_AGAIN = re.compile(r"^kinst: the guest has not booted in \d+ s and is started again\n", re.M)
+_AGAIN = re.compile(r"^kinst: the guest stands in its boot and is started again\n", re.M)
 # dmesg -r puts <priority> before each line: facility * 8 + level, 4 is warning, 0 the worst.
 _LOGGED = re.compile(r"^<(\d+)>(.*)$", re.M)
 # Bytes, disassembly, the way or reason, and the source line where it is known.

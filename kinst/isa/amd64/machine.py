@@ -47,6 +47,14 @@ def interrupts_off(registers: Mapping[str, int]) -> bool:
     return not registers["eflags"] & 1 << 9
 
 
+def is_lost(registers: Mapping[str, int]) -> bool:
+    """Whether the CPU can do nothing but fault any more: never seen as such.
+
+    A fault in a fault resets the machine (a triple fault), which ends QEMU.
+    """
+    return False
+
+
 def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
     """(physical address, offset in the backing file, bytes) of q35's RAM of `size` bytes.
 

@@ -47,6 +47,14 @@ def interrupts_off(registers: Mapping[str, int]) -> bool:
     return fired and bool(registers["cpsr"] & _IRQ_MASKED)
 
 
+def is_lost(registers: Mapping[str, int]) -> bool:
+    """Whether the CPU can do nothing but fault any more: never seen as such.
+
+    Linux finds a bad stack at each entry, and says so.
+    """
+    return False
+
+
 def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
     """(physical address, offset in the backing file, bytes) of virt's RAM of `size` bytes."""
     return ((_RAM, 0, size),)

@@ -37,6 +37,8 @@ GDB_REGISTERS = tuple(
 
 _RAM = 0x8000_0000
 _SUPERVISOR = 1
+_PAGE_FAULTS = (12, 13, 15)  # of scause: fetching, loading, storing
+_ENTRY = 512  # bytes of Linux's handle_exception, until all registers are saved
 _SIE = 1 << 1  # of sstatus
 
 
@@ -49,6 +51,20 @@ def interrupts_off(registers: Mapping[str, int]) -> bool:
     if registers.get("priv", _SUPERVISOR) != _SUPERVISOR or registers["sstatus"] & _SIE:
         return False
     return bool(registers["sip"] & registers["sie"])
+
+
+def is_lost(registers: Mapping[str, int]) -> bool:
+    """Whether the CPU faults where it would save the state of a fault (a page fault, at the entry
+    of the trap handler): it does nothing else any more.
+
+    One of some hundred boots with the OpenSBI 1.1 of QEMU 7.2 ends so: sbi_hart_start() marks a CPU
+    as started before it says where, and the CPU, which looks just then, starts the whole kernel a
+    second time, clearing its data and page tables under the first.
+    """
+    vector = registers["stvec"] & -4
+    entry = range(vector, vector + _ENTRY)
+    faulted = registers["scause"] in _PAGE_FAULTS and registers["sepc"] in entry
+    return faulted and registers["pc"] in entry
 
 
 def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
