@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 COMMAND = (ROOT / "docs/kinst.1").read_text()
 PROVIDER = (ROOT / "docs/kinst.4").read_text()
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 OPTIONS_OF_D = (ROOT / "docs/d.md").read_text().split("## Options")[1].split("## ")[0]
 TARGET_PID = 100
 
@@ -154,3 +155,19 @@ def test_trace_script_shows_what_readme_says() -> None:
     assert "kinst::vfs_read:$1" in script and "one_instruction 19" in script
     for program in re.findall(r"-n '(.*?)'", script):
         assert f"-n '{program}'" in README
+
+
+def test_architecture_names_modules_that_there_are() -> None:
+    """With their folder, or by their name alone behind one that has it."""
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py)(?:`|,)", ARCHITECTURE))
+    files = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("kinst/**/*.py")]
+    files += [path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/*.py")]
+    assert len(named) > 30
+    for name in named:
+        plain = name.replace("isa/ISA/", "isa/amd64/")
+        assert any(f"/{file}".endswith(f"/{plain}") for file in files), name
+    packages = re.findall(r"^\| `(\w+)` \| \d \|", ARCHITECTURE, re.MULTILINE)
+    assert {"session", "cli"} < set(packages)
+    assert set(packages) - {"session", "cli"} == {
+        path.parent.name for path in (ROOT / "kinst").glob("*/__init__.py")
+    }

@@ -16,7 +16,7 @@ from kinst.core.dtypes import (
     VoidType,
 )
 from kinst.core.errors import DError, Span
-from kinst.dlang import typed
+from kinst.dlang import tree, typed
 from kinst.dlang.convert import (
     COMPARISONS,
     binary,
@@ -36,6 +36,7 @@ from kinst.dlang.convert import (
     size_of,
     to_string,
 )
+from kinst.dlang.scope import Scope
 from kinst.dlang.source import words
 
 
@@ -191,3 +192,16 @@ def choose(condition: typed.Expr, left: typed.Expr, right: typed.Expr, span: Spa
     if isinstance(condition, typed.IntConst):
         return left if condition.value else right
     return typed.Conditional(type_, span, condition, left, right)
+
+
+def step_of(node: tree.Prefix | tree.Postfix, type_: DType, scope: Scope) -> int:
+    """What ++ adds and -- takes away: 1, or a pointer's step.  Raises DError D_OP_SCALAR,
+    D_OP_VFPTR."""
+    if not is_scalar(type_):
+        message = f"operator {node.op} requires operand of scalar type"
+        raise DError(message, node.span, "D_OP_SCALAR")
+    if is_void_pointer(type_):
+        message = f"operator {node.op} requires an operand of known size"
+        raise DError(message, node.span, "D_OP_VFPTR")
+    by = size_of(type_.to, scope.environment.strsize) if isinstance(type_, PointerType) else 1
+    return by if node.op == "++" else -by

@@ -48,18 +48,4 @@ def _probe(parser: ExpressionParser) -> tree.ProbeDeclaration:
 
 
 def _prototype(parser: ExpressionParser) -> tree.Prototype:
-    parser.expect("(")
-    found: list[tree.Parameter] = []
-    variadic = False
-    while not parser.at(")"):
-        if found:
-            parser.expect(",")
-        if parser.at("..."):
-            parser.advance()
-            variadic = True
-            break
-        start = parser.token.span
-        type_, name = parser.declarator(parser.specifiers())
-        found.append(tree.Parameter(type_, name.text if name else "", name.span if name else start))
-    parser.expect(")")
-    return tree.Prototype(tuple(found), variadic)
+    return tree.Prototype(*parser.parameters())

@@ -10,8 +10,8 @@ from dataclasses import replace
 from kinst.core.dtypes import ArrayType, FunctionType, PointerType, StringType, StructType
 from kinst.core.errors import DError
 from kinst.dlang import inlines, members, translators, tree, typed
-from kinst.dlang.convert import constant, is_scalar, is_void_pointer, is_zero, size_of
-from kinst.dlang.operators import converted
+from kinst.dlang.convert import constant, is_zero
+from kinst.dlang.operators import converted, step_of
 from kinst.dlang.scope import Check, Scope
 from kinst.dlang.typed_store import Before, Root, Store
 from kinst.dlang.variables import compound, place_of
@@ -104,13 +104,6 @@ def step(node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: 
     """++ and --.  Raises DError D_OP_SCALAR, D_OP_VFPTR."""
     found = _place(node.operand, node.op, scope, check)
     type_, span = found.type, node.span
-    if not is_scalar(type_):
-        message = f"operator {node.op} requires operand of scalar type"
-        raise DError(message, span, "D_OP_SCALAR")
-    if is_void_pointer(type_):
-        message = f"operator {node.op} requires an operand of known size"
-        raise DError(message, span, "D_OP_VFPTR")
-    by = size_of(type_.to, scope.environment.strsize) if isinstance(type_, PointerType) else 1
     old = Before(type_, node.operand.span)
-    number = constant(by if node.op == "++" else -by, type_, span)
+    number = constant(step_of(node, type_, scope), type_, span)
     return _store(node, found, typed.Binary(type_, span, "+", old, number), post)

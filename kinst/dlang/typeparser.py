@@ -219,9 +219,10 @@ class TypeParser:
         self.expect("]")
         return tree.ArrayOf(count, bracket.span)
 
-    def _parameters(self, depth: int) -> tree.Derivation:
-        self.advance()
-        found: list[tree.TypeName] = []
+    def parameters(self, depth: int = 0) -> tuple[tuple[tree.Parameter, ...], bool]:
+        """(parameters in parentheses, each with its name or "", whether ... follows them)."""
+        self.expect("(")
+        found: list[tree.Parameter] = []
         variadic = False
         while not self.at(")"):
             if found:
@@ -230,8 +231,16 @@ class TypeParser:
                 self.advance()
                 variadic = True
                 break
-            found.append(self.declarator(self.specifiers(), depth + 1)[0])
+            start = self.token.span
+            type_, name = self.declarator(self.specifiers(), depth)
+            named = (name.text, name.span) if name else ("", start)
+            found.append(tree.Parameter(type_, *named))
         self.expect(")")
+        return tuple(found), variadic
+
+    def _parameters(self, depth: int) -> tree.Derivation:
+        parameters, variadic = self.parameters(depth + 1)
+        found = [one.type for one in parameters]
         if len(found) == 1 and found[0].words == ("void",) and not found[0].stars:
             found = found if found[0].derived else []
         return tree.FunctionOf(tuple(found), variadic)

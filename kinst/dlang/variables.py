@@ -23,10 +23,9 @@ from kinst.dlang.convert import (
     is_void_pointer,
     is_zero,
     same,
-    size_of,
     to_string,
 )
-from kinst.dlang.operators import converted, incompatible, operate, wider_string
+from kinst.dlang.operators import converted, incompatible, operate, step_of, wider_string
 from kinst.dlang.scope import Check, Scope
 from kinst.dlang.translation import Translation
 from kinst.dlang.typenames import typedef
@@ -249,14 +248,7 @@ def step(node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: 
         variable = scope.variables.get(place.name)
         variable = variable or _create(place, typedef("int64_t"), made, scope)
     type_, span = variable.type, node.span
-    if not is_scalar(type_):
-        message = f"operator {node.op} requires operand of scalar type"
-        raise DError(message, span, "D_OP_SCALAR")
-    if is_void_pointer(type_):
-        message = f"operator {node.op} requires an operand of known size"
-        raise DError(message, span, "D_OP_VFPTR")
-    by = size_of(type_.to, scope.environment.strsize) if isinstance(type_, PointerType) else 1
-    by = by if node.op == "++" else -by
+    by = step_of(node, type_, scope)
     if place.keys is None:
         return typed.Step(type_, span, variable, by, post)
     keys = _keys_of(place, variable, scope, check)
