@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from kinst.core.isa import (
-    Body,
-    Flow,
-    Instruction,
-    JumpTable,
-    OutOfReach,
-    PerCpu,
-    Refused,
-    Register,
-    Relocated,
-)
+from kinst.core.isa import Body, Flow, Instruction, OutOfReach, PerCpu, Refused, Register, Relocated
 from kinst.core.probe import Site
-from kinst.isa.amd64 import control, decode, detour, encode, relocate, tables, trampoline
+from kinst.isa.amd64 import control, encode, relocate, tables, trampoline
+from kinst.isa.amd64 import decode as decoder
+from kinst.isa.amd64 import detour as detours
 from kinst.isa.amd64 import registers as regs
 
 # LLVM's generic x86-64 has these; kernel code must not touch the registers behind them.
@@ -57,21 +49,19 @@ class Amd64:
     timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
     timestamp_constraints = "={rax},~{rdx},~{flags}"
 
-    def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
-        """Instructions of code in order; stops at the first byte that does not decode."""
-        return decode.decode(code, address)
-
-    def flow(self, code: bytes, address: int) -> Flow:
-        """Where control goes from the one instruction `code` (control.py)."""
-        return control.flow(code, address)
+    # Described in the protocol, and where they are.
+    decode = staticmethod(decoder.decode)
+    flow = staticmethod(control.flow)
+    returns_of = staticmethod(control.returns_of)
+    detour = staticmethod(detours.detour)
+    translate_detour = staticmethod(detours.translate_detour)
+    thunk = staticmethod(control.thunk)
+    jump_tables = staticmethod(tables.jump_tables)
+    displace = staticmethod(relocate.displace)
 
     def joined(self, before: Instruction, one: Instruction) -> Flow | None:
         """None: direct branches reach all of the kernel."""
         return None
-
-    def thunk(self, name: str) -> Flow | None:
-        """What a jump to a function of this name is really, when it is a thunk."""
-        return control.thunk(name)
 
     def unsafe(self, instructions: Sequence[Instruction]) -> Mapping[int, str]:
         """None: what one instruction of amd64 does never depends on those around it, but for
@@ -82,21 +72,9 @@ class Amd64:
         """None need that."""
         return {}
 
-    def jump_tables(self, instructions: Sequence[Instruction]) -> Sequence[JumpTable]:
-        """At the addresses that instructions make (tables.py)."""
-        return tables.jump_tables(instructions)
-
-    def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
-        """Behind every E8 whose displacement leads to the target (control.py)."""
-        return control.returns_of(code, address, target)
-
     def unsteppable(self, code: bytes) -> str:
         """None is."""
         return ""
-
-    def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
-        """Code at `to` with the effect of the one instruction `code` at `address`."""
-        return relocate.displace(code, address, to)
 
     def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
         """A jmp rel32 and, up to `size`, breakpoints that are never reached; None when size is
@@ -120,18 +98,6 @@ class Amd64:
     ) -> Relocated | Refused:
         """The whole trampoline at address `to` (trampoline.py)."""
         return trampoline.trampoline(site, following, to, bodies)
-
-    def detour(
-        self, code: bytes, address: int, to: int, hook: int
-    ) -> tuple[bytes, bytes] | Refused:
-        """Hook a C function at its first instructions (detour.py)."""
-        return detour.detour(code, address, to, hook)
-
-    def translate_detour(
-        self, code: bytes, address: int, to: int, hook: int
-    ) -> tuple[bytes, bytes] | Refused:
-        """As detour, but the stub replaces the first argument by hook(arg0) and goes on."""
-        return detour.translate_detour(code, address, to, hook)
 
 
 ISA = Amd64()

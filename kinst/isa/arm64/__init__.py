@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from kinst.core.isa import (
-    Body,
-    Flow,
-    Instruction,
-    JumpTable,
-    OutOfReach,
-    PerCpu,
-    Refused,
-    Register,
-    Relocated,
-)
+from kinst.core.isa import Body, Flow, Instruction, OutOfReach, PerCpu, Refused, Register, Relocated
 from kinst.core.probe import Site
-from kinst.isa.arm64 import control, decode, detour, encode, relocate, sequences, tables, trampoline
+from kinst.isa.arm64 import control, encode, relocate, sequences, tables, trampoline
+from kinst.isa.arm64 import decode as decoder
+from kinst.isa.arm64 import detour as detours
 from kinst.isa.arm64 import registers as regs
 
 
@@ -53,13 +45,17 @@ class Arm64:
     thunks: tuple[str, ...] = ()
     timestamp_asm = "%cntvct_el0"
 
-    def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
-        """Every whole word of code in order, as an instruction."""
-        return decode.decode(code, address)
-
-    def flow(self, code: bytes, address: int) -> Flow:
-        """Where control goes from the one instruction `code` (control.py)."""
-        return control.flow(code, address)
+    # Described in the protocol, and where they are.
+    decode = staticmethod(decoder.decode)
+    flow = staticmethod(control.flow)
+    again = staticmethod(sequences.again)
+    jump_tables = staticmethod(tables.jump_tables)
+    returns_of = staticmethod(control.returns_of)
+    unsteppable = staticmethod(sequences.unsteppable)
+    displace = staticmethod(relocate.displace)
+    detour = staticmethod(detours.detour)
+    translate_detour = staticmethod(detours.translate_detour)
+    unsafe = staticmethod(sequences.unsafe)
 
     def joined(self, before: Instruction, one: Instruction) -> Flow | None:
         """None: direct branches reach all of the kernel."""
@@ -68,30 +64,6 @@ class Arm64:
     def thunk(self, name: str) -> Flow | None:
         """None: compilers return and branch in place."""
         return None
-
-    def unsafe(self, instructions: Sequence[Instruction]) -> Mapping[int, str]:
-        """Exclusive sequences, movprfx, and data between instructions (sequences.py)."""
-        return sequences.unsafe(instructions)
-
-    def again(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
-        """Inside exclusive sequences: from the load-exclusive on (sequences.py)."""
-        return sequences.again(instructions)
-
-    def jump_tables(self, instructions: Sequence[Instruction]) -> Sequence[JumpTable]:
-        """At the addresses that instructions make (tables.py)."""
-        return tables.jump_tables(instructions)
-
-    def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
-        """Behind each BL of it (control.py)."""
-        return control.returns_of(code, address, target)
-
-    def unsteppable(self, code: bytes) -> str:
-        """A load-exclusive (sequences.py)."""
-        return sequences.unsteppable(code)
-
-    def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
-        """Code at `to` with the effect of the one instruction `code` at `address`."""
-        return relocate.displace(code, address, to)
 
     def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
         """One b; None when `to` is more than 128 MB away."""
@@ -113,18 +85,6 @@ class Arm64:
     ) -> Relocated | Refused:
         """The whole trampoline at address `to` (trampoline.py)."""
         return trampoline.trampoline(site, to, bodies, again)
-
-    def detour(
-        self, code: bytes, address: int, to: int, hook: int
-    ) -> tuple[bytes, bytes] | Refused:
-        """Hook a C function at its first instruction (detour.py)."""
-        return detour.detour(code, address, to, hook)
-
-    def translate_detour(
-        self, code: bytes, address: int, to: int, hook: int
-    ) -> tuple[bytes, bytes] | Refused:
-        """As detour, but the stub replaces the first argument by hook(arg0) and goes on."""
-        return detour.translate_detour(code, address, to, hook)
 
 
 ISA = Arm64()

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from kinst.core.isa import (
-    Body,
-    Flow,
-    Instruction,
-    JumpTable,
-    OutOfReach,
-    PerCpu,
-    Refused,
-    Register,
-    Relocated,
-)
+from kinst.core.isa import Body, Flow, Instruction, OutOfReach, PerCpu, Refused, Register, Relocated
 from kinst.core.probe import Site
-from kinst.isa.riscv64 import control, decode, detour, encode, refuse, relocate, tables, trampoline
+from kinst.isa.riscv64 import control, encode, refuse, relocate, tables, trampoline
+from kinst.isa.riscv64 import decode as decoder
+from kinst.isa.riscv64 import detour as detours
 from kinst.isa.riscv64 import registers as regs
 
 
@@ -51,45 +43,28 @@ class Riscv64:
     thunks: tuple[str, ...] = ()
     timestamp_asm = "llvm.readsteadycounter"  # rdtime, which Linux keeps time by
 
-    def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
-        """Instructions of code in order; stops at the first bytes that cannot be one."""
-        return decode.decode(code, address)
-
-    def flow(self, code: bytes, address: int) -> Flow:
-        """Where control goes from the one instruction `code` (control.py)."""
-        return control.flow(code, address)
-
-    def joined(self, before: Instruction, one: Instruction) -> Flow | None:
-        """auipc and jalr (control.py)."""
-        return control.joined(before, one)
+    # Described in the protocol, and where they are.
+    decode = staticmethod(decoder.decode)
+    flow = staticmethod(control.flow)
+    returns_of = staticmethod(control.returns_of)
+    detour = staticmethod(detours.detour)
+    translate_detour = staticmethod(detours.translate_detour)
+    joined = staticmethod(control.joined)
+    unsafe = staticmethod(refuse.unsafe)
+    jump_tables = staticmethod(tables.jump_tables)
+    displace = staticmethod(relocate.displace)
 
     def thunk(self, name: str) -> Flow | None:
         """None: compilers put no thunks in place of jumps on this ISA."""
         return None
 
-    def unsafe(self, instructions: Sequence[Instruction]) -> Mapping[int, str]:
-        """lr to sc, and functions that work on the state of traps (refuse.py)."""
-        return refuse.unsafe(instructions)
-
     def again(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
         """None need that."""
         return {}
 
-    def jump_tables(self, instructions: Sequence[Instruction]) -> Sequence[JumpTable]:
-        """At the addresses that instructions make (tables.py)."""
-        return tables.jump_tables(instructions)
-
-    def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
-        """Behind each jal, and auipc with jalr, to it (control.py)."""
-        return control.returns_of(code, address, target)
-
     def unsteppable(self, code: bytes) -> str:
         """None is."""
         return ""
-
-    def displace(self, code: bytes, address: int, to: int) -> Relocated | Refused:
-        """Code at `to` with the effect of the one instruction `code` at `address`."""
-        return relocate.displace(code, address, to)
 
     def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
         """jal or c.j; None where `to` is out of their reach of 1 MB or 2 KB."""
@@ -112,18 +87,6 @@ class Riscv64:
     ) -> Relocated | Refused:
         """The whole trampoline at address `to` (trampoline.py)."""
         return trampoline.trampoline(site, to, bodies)
-
-    def detour(
-        self, code: bytes, address: int, to: int, hook: int
-    ) -> tuple[bytes, bytes] | Refused:
-        """Hook a C function at its first instructions (detour.py)."""
-        return detour.detour(code, address, to, hook)
-
-    def translate_detour(
-        self, code: bytes, address: int, to: int, hook: int
-    ) -> tuple[bytes, bytes] | Refused:
-        """As detour, but the stub replaces the first argument by hook(arg0) and goes on."""
-        return detour.translate_detour(code, address, to, hook)
 
 
 ISA = Riscv64()
