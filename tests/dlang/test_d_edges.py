@@ -21,6 +21,11 @@ WRONG = [
     ("int a[4]; BEGIN { trace(a); }", "D_UNKNOWN", "array a needs an index"),
     ("inline int pid = 3; BEGIN { }", "D_DECL_IDRED", "built-in identifier redeclared: pid"),
     ("inline int R_RAX = 3; BEGIN { }", "D_DECL_IDRED", "built-in identifier redeclared: R_RAX"),
+    ("int x; inline int x = 3; BEGIN { }", "D_DECL_IDRED", "x: current: inline, previous: scalar"),
+    (
+        "inline int y = 1; inline int y = 2; BEGIN { }", "D_DECL_IDRED",
+        "y: current: inline, previous: inline",
+    ),
     ("BEGIN { chill(1, 2); }", "D_PROTO_LEN", "mismatch: 2 args passed, 1 expected"),
     ("BEGIN { ftruncate(1); }", "D_PROTO_LEN", "mismatch: 1 arg passed, 0 expected"),
     (
