@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,6 +72,18 @@ def test_a_reader_that_has_gone() -> None:
         assert run.stderr.read() == b""
 
 
+def write_end(fifo: Path, run: subprocess.Popen[str]) -> int:
+    """A FIFO's end for writing, once somebody has opened the other."""
+    deadline = time.monotonic() + 300
+    while True:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:  # nobody reads it yet
+            assert error.errno == errno.ENXIO and run.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_the_trace_ends_at_once(tmp_path: Path, number: int) -> None:
     """Nothing is traced yet that could be ended in order; a shell sees the signal."""
@@ -79,7 +93,8 @@ def test_a_signal_before_the_trace_ends_at_once(tmp_path: Path, number: int) -> 
     (tmp_path / "script.d").write_text('#include "script"\n')
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
-        with fifo.open("w"):  # cpp has come to it: kinst waits for cpp, which waits for us
-            run.send_signal(number)
-            assert run.wait(300) == -number
+        end = write_end(fifo, run)  # cpp has come to it: kinst waits for cpp, which waits for us
+        run.send_signal(number)
+        assert run.wait(300) == -number
+        os.close(end)
         assert run.stderr.read() == "kinst: interrupted\n"
