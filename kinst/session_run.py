@@ -337,6 +337,10 @@ class Trace:
             self._print([])
 
     def _print(self, chunks: list[Chunk]) -> None:
+        """What was lost first, then records and faults: the order of dtrace_work()."""
+        lost = self._rings.lost()
+        for message in lost_messages(lost, self._placed.scratch.cpus):
+            self._report.say(message)
         self._held += [one for slot in range(self._rings.slots) for one in self._faults(slot)]
         if self._kept is None:
             if self._printer.print(chunks, self._held) and self._first:
@@ -344,9 +348,6 @@ class Trace:
                 self._report.stage("first record")
                 self._report.tell_stages()
             self._held = []
-        lost = self._rings.lost()
-        for message in lost_messages(lost, self._placed.scratch.cpus):
-            self._report.say(message)
 
     def _faults(self, slot: int) -> list[Told]:
         """The messages of a CPU's faults since the last time; those that came too fast are
