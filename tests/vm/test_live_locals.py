@@ -22,7 +22,7 @@ pytestmark = pytest.mark.vm
 
 NAMES = Path(__file__).with_name("functions.txt")
 # dd reads 7 bytes at 14, 21 and 28 of a file that was opened for reading only.
-COMMAND = "dd if=/bin/data of=/dev/null bs=7 skip=2 count=3"
+COMMAND = "dd if=/bin/data of=/dev/null bs=7 skip=2 count=3; true | true"
 ENTRY = """
 fbt::vfs_read:entry /execname == "dd" && locals->count == 7/
 {
@@ -41,6 +41,11 @@ kinst::vfs_read: /execname == "dd" && locals->count == 7/
 { @pos["pos", locals->file->f_pos] = count(); }
 kinst::vfs_read: /execname == "dd"/
 { @ran["ran", probename] = count(); }
+fbt::do_pipe2:entry /!piped++/
+{
+    printf("sizes %d %d\\n", sizeof (locals->fd), sizeof (locals->files));
+    print(locals->files);
+}
 """
 
 
@@ -70,6 +75,9 @@ def test_known_values(prepared: Prepared, tmp_path: Path, data: Path) -> None:
     check_entry(done.out)
     assert re.search(r"^struct file \{$", done.out, re.M)
     assert "    loff_t f_pos = 0xe\n" in done.out
+    # Arrays: do_pipe2() has int fd[2] and struct file *files[2] (fs/pipe.c).
+    assert re.search(r"^sizes 8 16$", done.out, re.M)
+    assert re.search(r"^struct file \*\[2\] \[ (0x\w+|0), (0x\w+|0) \]$", done.out, re.M)
     # At every instruction of the path where both variables live, f_pos is as before the read.
     found = counts(done.out)
     values = {key[1]: n for key, n in found.items() if key[0] == "pos"}
