@@ -318,12 +318,12 @@ def test_an_initrd_of_the_users(prepared: Prepared, tmp_path: Path, append: str)
 
 PARENT = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[2:]
 from pathlib import Path
 from booted import ISA
 from kinst.targets.qemu import VmConfig
 from kinst.targets.vm import Vm
-vm = Vm(ISA, VmConfig(Path(sys.argv[2]), control=False))
+vm = Vm(ISA, VmConfig(Path(sys.argv[1]), control=False))
 print(vm.qemu.pid, flush=True)
 sys.stdin.read()
 """
@@ -334,7 +334,7 @@ def test_kill_9_leaves_nothing(prepared: Prepared) -> None:
         return {f for d in ("/tmp", "/dev/shm") for f in os.listdir(d) if "qemu" in f or "vl." in f}
 
     before = names()
-    argv = [sys.executable, "-c", PARENT, str(Path(__file__).parent), str(prepared.kernel)]
+    argv = [sys.executable, "-c", PARENT, str(prepared.kernel), *sys.path]
     parent = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     assert parent.stdin is not None
