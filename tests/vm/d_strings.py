@@ -16,11 +16,13 @@ def join(a: bytes, b: bytes) -> bytes:
 
 def substr(s: bytes, index: int, length: int | None) -> bytes:
     """A negative index counts from the end, a negative length leaves so many characters at the
-    end; what lies before the string is cut off."""
+    end; what lies before the string is cut off.  From before the string with a length that does
+    not reach into it, as no negative one does, there is nothing (illumos, dtrace.c: the
+    subroutine substr)."""
     size = len(s)
     if index < 0:
         index += size
-        if index < 0 and length is not None and length > 0:
+        if index < 0 and length is not None:
             length += index
             if length <= 0:
                 return b""
