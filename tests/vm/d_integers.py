@@ -220,7 +220,9 @@ class Integers:
 
     def chosen(self, depth: int) -> Number:
         c, a, b = self.number(depth), self.number(depth), self.number(depth)
-        type_ = common(a.type, b.type)
+        # Two of one type are not promoted, unlike in C (libdtrace, dt_parser.c: dt_cook_op3).
+        alike = (a.type.size, a.type.signed) == (b.type.size, b.type.signed)
+        type_ = a.type if alike else common(a.type, b.type)
         return Number(
             f"({c.text} ? {a.text} : {b.text})", type_,
             lambda w: type_.fit(a.value(w) if c.value(w) else b.value(w)),
