@@ -137,6 +137,13 @@ def promoted(type_: IntType) -> IntType:
     return INT if type_.size < INT.size else type_
 
 
+def of_field(expr: typed.Expr) -> typed.Expr:
+    """A bit-field as an operand: int, where int has all of its values (C99 6.3.1.1)."""
+    if not isinstance(expr, typed.BitField) or expr.bits >= 8 * INT.size:
+        return expr
+    return cast(expr, INT)
+
+
 def common(left: IntType, right: IntType) -> IntType:
     """The usual arithmetic conversions (C99 6.3.1.8)."""
     left, right = promoted(left), promoted(right)

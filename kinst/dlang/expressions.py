@@ -43,6 +43,7 @@ from kinst.dlang.convert import (
     constant,
     is_scalar,
     is_string,
+    of_field,
     promoted,
     size_of,
     to_string,
@@ -235,7 +236,9 @@ def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
     if not isinstance(type_, IntType):
         kind, tag = ("integral", "D_OP_INT") if node.op == "~" else ("arithmetic", "D_OP_ARITH")
         raise DError(f"operator {node.op} requires an operand of {kind} type", span, tag)
-    operand = cast(operand, promoted(type_))
+    operand = of_field(operand)
+    assert isinstance(operand.type, IntType)
+    operand = cast(operand, promoted(operand.type))
     return operand if node.op == "+" else unary(node.op, operand, operand.type, span)
 
 

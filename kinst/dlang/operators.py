@@ -30,6 +30,7 @@ from kinst.dlang.convert import (
     is_void_pointer,
     is_zero,
     logical,
+    of_field,
     offset_pointer,
     promoted,
     same,
@@ -105,6 +106,7 @@ _KINDS = {
 
 def operate(op: str, left: typed.Expr, right: typed.Expr, span: Span, shown: str) -> typed.Expr:
     """left op right; shown: the operator that errors name."""
+    left, right = of_field(left), of_field(right)
     if op in ("&&", "||", "^^"):
         if not is_scalar(left.type) or not is_scalar(right.type):
             message = f"operator {op} requires operands of scalar type"
@@ -169,6 +171,7 @@ def wider_string(left: DType, right: DType) -> StringType:
 def choose(condition: typed.Expr, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr:
     """condition ? left : right (K&R A7.16).  Raises DError D_OP_INCOMPAT."""
     type_: DType | None
+    left, right = of_field(left), of_field(right)
     if isinstance(left.type, IntType) and isinstance(right.type, IntType):
         type_ = left.type if same(left.type, right.type) else common(left.type, right.type)
     elif (
