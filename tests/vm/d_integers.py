@@ -232,7 +232,7 @@ class Integers:
         """sizeof of an expression is of its type, and does not evaluate it."""
         a = self.leaf(depth)
         if a.width:  # sizeof of a bit-field is an error
-            return a.plain
+            return a
         return Number(f"sizeof ({a.text})", ULONG, lambda _: a.type.size)
 
     def swapped(self, depth: int) -> Number:
