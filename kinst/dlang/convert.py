@@ -109,7 +109,8 @@ def constant(value: int, type_: DType, span: Span) -> typed.IntConst:
 
 def cast(expr: typed.Expr, type_: DType) -> typed.Expr:
     """expr as a value of type_ (both integers or pointers); constants are converted here."""
-    if expr.type == type_:
+    # What a bit-field is cast to has a size, also where that is the bit-field's own type.
+    if expr.type == type_ and not isinstance(expr, typed.BitField):
         return expr
     if isinstance(expr, typed.IntConst):
         value = int(expr.value != 0) if is_bool(type_) else expr.value
