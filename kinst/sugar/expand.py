@@ -98,6 +98,27 @@ class _Meaning:
     sometimes: tuple[tuple[str, _Named], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Copies to be traced.  inside: for their returns.  plain: where to plant if all could be."""
+
+    region: Region
+    graph: Graph
+    inside: Stay | None
+    plain: list[Exit]
+
+    def places(self, refused: Callable[[int], bool]) -> list[Exit] | None:
+        """Where to plant; None where the entry has no place."""
+        entry = entry_place(self.region.entry, self.graph, refused)
+        if entry is None:
+            return None
+        if self.inside is None:
+            return [Exit(entry)]
+        if any(refused(one.address) for one in self.plain):
+            return exits(self.inside, self.graph, refused)
+        return self.plain
+
+
 class _Expander:
     def __init__(self, sources: Sources, zero: bool) -> None:
         self._zero = zero
@@ -224,7 +245,7 @@ class _Expander:
         several stays comes several times."""
         graphs = graphs_of(regions, self._kernel)
         count = _Count(copies, empty)
-        chosen: list[tuple[Region, Graph, Stay | None]] = []
+        chosen: list[_Chosen] = []
         found: list[tuple[str, _Named]] = []
         for region in regions:
             graph = graphs.get(region.entry)
@@ -242,36 +263,32 @@ class _Expander:
             if inside is not None:
                 count.mixed += inside.mixed
                 count.around += inside.around
-            chosen.append((region, graph, inside))
-        refused = self._refused(chosen)
-        for region, graph, inside in chosen:
-            entry = entry_place(region.entry, graph, refused)
-            if entry is None:
-                count.refused += region.copies
-                continue
-            places = [Exit(entry)] if inside is None else exits(inside, graph, refused)
-            count.endless += not places
             plain = [Exit(region.entry)] if inside is None else exits(inside, graph)
-            count.moved += places != plain
+            chosen.append(_Chosen(region, graph, inside, plain))
+        refused = self._refused(chosen)
+        for copy in chosen:
+            places = copy.places(refused)
+            if places is None:
+                count.refused += copy.region.copies
+                continue
+            count.endless += not places
+            count.moved += places != copy.plain
             for one in places:
                 where = self._description(pattern, one.address)
                 if where is not None:
-                    found.append((one.condition, (where, name, len(region.within))))
+                    found.append((one.condition, (where, name, len(copy.region.within))))
         self.notes.append(count.text(f"{PROVIDER}::{name}:{pattern.name}"))
         return found
 
-    def _refused(
-        self, chosen: Sequence[tuple[Region, Graph, Stay | None]]
-    ) -> Callable[[int], bool]:
+    def _refused(self, chosen: Sequence[_Chosen]) -> Callable[[int], bool]:
         """Whether an instruction cannot be planted; the likely places are asked for at once."""
         sizes: dict[int, int] = {}
-        for region, graph, inside in chosen:
-            likely = [region.entry]
-            likely += [e.address for e in exits(inside, graph)] if inside is not None else []
-            sizes.update((address, graph.size(address)) for address in likely)
+        for copy in chosen:
+            likely = [copy.region.entry, *(one.address for one in copy.plain)]
+            sizes.update((address, copy.graph.size(address)) for address in likely)
         answers = self._kernel.refused(list(sizes.items()))
         known = dict(zip(sizes, answers, strict=True))
-        graphs = {id(graph): graph for _, graph, _ in chosen}.values()
+        graphs = {id(copy.graph): copy.graph for copy in chosen}.values()
 
         def refused(address: int) -> bool:
             if address not in known:
