@@ -11,13 +11,13 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import TextIO
 
 from kinst import __version__
 from kinst.cli_options import HELP, USAGE, parse
 from kinst.core.errors import DError, KinstError
-from kinst.core.guard import Interrupted, UsageError, guarded, standard_files, writing
+from kinst.core.guard import Interrupted, UsageError, guarded, say, standard_files, write
 from kinst.session import run
 from kinst.session_report import Report
 from kinst.session_request import Request
@@ -56,12 +56,6 @@ def started_at() -> float:
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     age = since_boot - ticks / os.sysconf("SC_CLK_TCK")
     return time.monotonic() - age
-
-
-def say(text: str) -> None:
-    """One message on stderr; nobody is told when nobody reads them."""
-    with suppress(KinstError, BrokenPipeError), writing(sys.stderr):
-        print(text, file=sys.stderr, flush=True)
 
 
 def complain(error: KinstError, tags: bool) -> None:
@@ -104,18 +98,11 @@ def _emptying(out: TextIO) -> Callable[[], None] | None:
 
 
 def _report(request: Request, out: TextIO, interrupts: Interrupts) -> Report:
-    def write(text: str) -> None:
-        with writing(out):
-            out.write(text)
-            out.flush()
-
     def guest_output(data: bytes) -> None:
-        with writing(sys.stdout):
-            sys.stdout.write(data.decode("utf-8", "surrogateescape"))
-            sys.stdout.flush()
+        write(sys.stdout, data.decode("utf-8", "surrogateescape"))
 
     return Report(
-        write=write,
+        write=partial(write, out),
         say=say,
         progress=progress,
         guest_output=guest_output,
@@ -151,10 +138,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         line = parse(words, sys.stdin.read)
         requests.append(line.request)
         if line.help or line.version:
-            with writing(sys.stdout):
-                version = f"kinst: kinst {__version__}, D {D_VERSION}\n"
-                sys.stdout.write(HELP if line.help else version)
-                sys.stdout.flush()
+            version = f"kinst: kinst {__version__}, D {D_VERSION}\n"
+            write(sys.stdout, HELP if line.help else version)
             return 0
         if not line.request.programs and not line.request.list_probes:
             raise UsageError("no probes specified", "-n or -s names some")
@@ -163,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def wrong(error: KinstError) -> None:
         complain(error, bool(requests) and _wants_tags(requests[0]))
 
-    return guarded(work, "kinst", USAGE, say, wrong)
+    return guarded(work, "kinst", USAGE, wrong)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from kinst import __version__
 from kinst.core.errors import KinstError
-from kinst.core.guard import UsageError, guarded, standard_files, writing
+from kinst.core.guard import UsageError, guarded, say, standard_files, write
 from kinst.core.inline import FunctionDie, InlineCopy
 from kinst.core.paths import cache_folder
 from kinst.image.debuglink import find_debug
@@ -64,12 +63,6 @@ def progress(part: float) -> None:
         end = "\r\x1b[K" if part >= 1 else ""
         sys.stderr.write(f"\r\x1b[Kinlinecall: reading debug information {part:.0%}{end}")
         sys.stderr.flush()
-
-
-def say(text: str) -> None:
-    """One message on stderr; nobody is told when nobody reads them."""
-    with suppress(KinstError, BrokenPipeError), writing(sys.stderr):
-        print(text, file=sys.stderr, flush=True)
 
 
 def place(file: str, line: int) -> str:
@@ -158,12 +151,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             text = f"inlinecall: kinst {__version__}\n"
         else:
             text = run(parse(words))
-        with writing(sys.stdout):
-            sys.stdout.write(text)
-            sys.stdout.flush()
+        write(sys.stdout, text)
         return 0
 
-    return guarded(work, "inlinecall", USAGE, say, lambda error: say(f"inlinecall: {error}"))
+    return guarded(work, "inlinecall", USAGE, lambda error: say(f"inlinecall: {error}"))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
 
@@ -62,11 +62,12 @@ def _forget(file: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
 
 
-@contextmanager
-def writing(file: TextIO) -> Iterator[None]:
-    """Around writes to a file: a full disk is an error for people.  Raises KinstError."""
+def write(file: TextIO, text: str) -> None:
+    """Write text to a file at once.  A full disk is an error for people: raises KinstError, and
+    BrokenPipeError when nobody reads any more."""
     try:
-        yield
+        file.write(text)
+        file.flush()
     except BrokenPipeError:
         _forget(file)
         raise
@@ -74,6 +75,12 @@ def writing(file: TextIO) -> Iterator[None]:
         _forget(file)
         name = "standard output" if file is sys.stdout else file.name
         raise KinstError(f"failed to write to {name}: {error.strerror}") from error
+
+
+def say(text: str) -> None:
+    """One message on stderr; nobody is told when nobody reads them."""
+    with suppress(KinstError, BrokenPipeError):
+        write(sys.stderr, text + "\n")
 
 
 def _end_by(number: int) -> int:
@@ -87,12 +94,11 @@ def guarded(
     work: Callable[[], int],
     name: str,
     usage: str,
-    say: Callable[[str], None],
     complain: Callable[[KinstError], None],
 ) -> int:
     """The exit status of the command `name`, which `work` returns or an error of it makes.
 
-    say: prints a message.  complain: says what is wrong.  usage: told after a wrong command line.
+    complain: says what is wrong.  usage: told after a wrong command line.
     Every error that a user can cause becomes one line; KINST_TRACEBACK lets a defect through.
     """
     try:
