@@ -133,16 +133,19 @@ class KernelTables:
         return found
 
     @cached_property
+    def _exception_table(self) -> tuple[int, bytes]:
+        return self._bytes("__start___ex_table", "__stop___ex_table", "__ex_table", 12)
+
+    @cached_property
     def exceptions(self) -> U64:
         """Instructions with an exception-table entry, sorted."""
-        table = self._bytes("__start___ex_table", "__stop___ex_table", "__ex_table", 12)
-        return np.sort(self._relative(table, 12))
+        return np.sort(self._relative(self._exception_table, 12))
 
     @cached_property
     def fixups(self) -> dict[int, int]:
         """Where control goes when one of these instructions faults on purpose: the second distance
         of an entry."""
-        table = self._bytes("__start___ex_table", "__stop___ex_table", "__ex_table", 12)
+        table = self._exception_table
         where, to = self._relative(table, 12).tolist(), self._relative(table, 12, 4).tolist()
         return dict(zip(where, to, strict=True))
 

@@ -14,12 +14,12 @@ JUMP_SIZE = 5
 INT3 = b"\xcc"
 PUSHFQ, POPFQ, CLI, CLD, RET = b"\x9c", b"\x9d", b"\xfa", b"\xfc", b"\xc3"
 
-_MASK = (1 << 64) - 1
+MASK = (1 << 64) - 1
 
 
 def signed64(value: int) -> int:
     """value modulo 2**64 as a signed number."""
-    value &= _MASK
+    value &= MASK
     return value - (1 << 64) if value >> 63 else value
 
 

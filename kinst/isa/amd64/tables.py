@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kinst.core.isa import Instruction, JumpTable
+from kinst.isa.amd64.encode import MASK
 from kinst.isa.amd64.parse import RSP, Parsed, parse
 
 _LEA = 0x8D
 _NO_BASE = 5  # of a SIB byte, with mod 0: a 32-bit displacement in its place
-_MASK = (1 << 64) - 1
 
 
 def jump_tables(instructions: Sequence[Instruction]) -> list[JumpTable]:
@@ -31,11 +31,11 @@ def _tables(instructions: Sequence[Instruction]) -> Iterator[JumpTable]:
             continue
         at = parsed.modrm_at + 1
         if parsed.rip_relative and parsed.opcode == _LEA:
-            place = one.end + int.from_bytes(one.code[at : at + 4], "little", signed=True) & _MASK
+            place = one.end + int.from_bytes(one.code[at : at + 4], "little", signed=True) & MASK
             yield JumpTable(place, 4, place)
             yield JumpTable(place, 8)
         elif _scaled_by_eight(parsed):
-            place = int.from_bytes(one.code[at + 1 : at + 5], "little", signed=True) & _MASK
+            place = int.from_bytes(one.code[at + 1 : at + 5], "little", signed=True) & MASK
             yield JumpTable(place, 8)
 
 

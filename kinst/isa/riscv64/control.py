@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from kinst.core.isa import Flow, Instruction
 from kinst.isa.riscv64 import parse as p
-from kinst.isa.riscv64.encode import RA, X0
+from kinst.isa.riscv64.encode import MASK, RA, X0
 from kinst.isa.riscv64.registers import NAMES
 
 NEXT = Flow("next")
@@ -20,7 +20,6 @@ WARN = Flow("trap")
 TRAP = Flow("trap", falls_through=False)
 
 _TRAP_RETURNS = frozenset((0x10200073, 0x30200073, 0x70200073, 0x7B200073))  # s, m, mn, d
-_MASK = (1 << 64) - 1
 _UNIMP = 0xC000_1073  # what assemblers write for `unimp`: a write to a read-only register
 
 # By the upper two bits of funct3: (comparison, its opposite, cast).
@@ -58,7 +57,7 @@ def joined(before: Instruction, one: Instruction) -> Flow | None:
         return None
     if high.rd != jump.rs1 or before.end != one.address:
         return None
-    target = before.address + high.imm + jump.imm & _MASK
+    target = before.address + high.imm + jump.imm & MASK
     return Flow("call" if jump.rd else "jump", bool(jump.rd), target)
 
 

@@ -18,7 +18,7 @@ EBREAK = (0x0010_0073).to_bytes(4, "little")
 SRET = (0x10200073).to_bytes(4, "little")
 RET = b"\x82\x80"  # c.jr ra
 
-_MASK = (1 << 64) - 1
+MASK = (1 << 64) - 1
 
 
 def signed(value: int, bits: int = 64) -> int:

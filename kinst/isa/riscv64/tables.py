@@ -11,12 +11,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from kinst.core.isa import Instruction, JumpTable
-from kinst.isa.riscv64.encode import signed
+from kinst.isa.riscv64.encode import MASK, signed
 
 _LOW = 1 << 31  # below it programs may be whose tables have 32-bit addresses
 _NEAR = 8  # instructions from the upper part of an address to its lower part
 _AUIPC, _LUI, _ADDI = 0x17, 0x37, 0x13
-_MASK = (1 << 64) - 1
 
 
 def jump_tables(instructions: Sequence[Instruction]) -> list[JumpTable]:
@@ -35,7 +34,7 @@ def _addresses(instructions: Sequence[Instruction]) -> Iterator[int]:
         for lower in islice(instructions, at + 1, at + 1 + _NEAR):
             added = _added(lower.code, register)
             if added is not None:
-                yield high + added & _MASK
+                yield high + added & MASK
                 break
 
 
