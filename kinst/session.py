@@ -139,7 +139,7 @@ def _with_machine(
                 f"failed to match {first}: No probe matches description", naming(first, providers)
             )
         source = source_of(traced, files, report) if len(enabled) <= MOST_LINES else _no_source
-        about = partial(probe_report_of, providers=load_all(), types=compiled.types)
+        about = partial(probe_report_of, providers=providers, types=compiled.types)
         rows = list_enabled(enabled, parts, traced.kernel, source, about, verbose=request.verbose)
         report.write("\n".join(rows) + "\n")
         return 0
@@ -162,13 +162,13 @@ def _with_machine(
         return 0
     if request.compile_only:
         if request.verbose:
-            report.write(program_reports(compiled, load_all()))
-            report.write(description_reports(compiled, load_all()))
+            report.write(program_reports(compiled, providers))
+            report.write(description_reports(compiled, providers))
         return 0
     fill(memory.view, placed.scratch, built)
     _tell_matched(compiled, parts, matched, report)
     if request.verbose:
-        report.write(program_reports(compiled, load_all()) + "\n")
+        report.write(program_reports(compiled, providers) + "\n")
     trace = Trace(compiled, parts, placed, built, traced, report)
     return trace.run(request.command)
 
