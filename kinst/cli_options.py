@@ -132,6 +132,8 @@ def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
             shown = replace(shown, version=True)
         else:
             request = _apply(request, option, value, stdin)
+    if not (shown.help or shown.version):
+        _conflicts(request)
     return replace(shown, request=request)
 
 
@@ -144,6 +146,55 @@ _VALUES = {
     "--debug": "debug", "--initrd": "initrd", "--append": "append",
 }  # fmt: skip
 _MANY = {"--qemu-arg": "qemu_args", "--copy": "copies", "--module": "modules"}
+
+
+# Options of -x that are the preprocessor's.
+_PREPROCESSOR = {"define": "-D", "undef": "-U", "incdir": "-I", "cpphdrs": "-H"}
+
+
+def _with_option(request: Request, name: str, equals: str, value: str) -> Request:
+    """-x name, -x name=value."""
+    if name in _PREPROCESSOR:
+        if bool(value) == (name == "cpphdrs"):
+            needs = "takes no value" if value else "needs a value"
+            raise KinstError(f"option {name!r} {needs}")
+        return replace(request, preprocessor=(*request.preprocessor, _PREPROCESSOR[name] + value))
+    if name == "cpppath":
+        if not value:
+            raise KinstError(f"option {name!r} needs a value", "the preprocessor's path")
+        return replace(request, preprocessor_path=value)
+    if name == "stdc":
+        return _apply(request, "-X", value, str)
+    return replace(request, settings=(*request.settings, (name, value)))
+
+
+def _conflicts(request: Request) -> None:
+    """Raises UsageError for options that exclude one another."""
+    given = {
+        "--initrd": request.initrd, "--append": request.append, "--qemu-arg": request.qemu_args,
+        "--copy": request.copies, "--module": request.modules,
+    }  # fmt: skip
+    booted = [name for name, value in given.items() if value]
+    if request.gdb:
+        if request.vm:
+            raise UsageError("--gdb and --vm: one target at a time")
+        if request.command:
+            raise UsageError("-c needs the VM: kinst runs no commands behind --gdb")
+        if not (request.debug or request.kernel):
+            raise UsageError("--gdb needs the kernel's symbols", "--kernel VMLINUX")
+        if booted:
+            raise UsageError(f"{booted[0]} is about what kinst boots, and --gdb boots nothing")
+    of_file = request.show_program and request.compile_only
+    if request.kernel and not (request.gdb or request.debug or of_file):
+        message = f"--kernel {request.kernel} needs its vmlinux with symbols"
+        raise UsageError(message, "--debug VMLINUX")
+    if request.kernel and request.modules:
+        raise UsageError("--module needs the kernel that kinst fetched", "leave out --kernel")
+    for one in ("--copy", "--module") if request.initrd else ():
+        if one in booted:
+            raise UsageError(f"{one} puts files into kinst's own initrd, which --initrd replaces")
+    if request.initrd and request.command:
+        raise UsageError("-c needs kinst's own initrd", "leave out --initrd")
 
 
 def _apply(request: Request, option: str, value: str, stdin: Callable[[], str]) -> Request:
@@ -175,8 +226,7 @@ def _apply(request: Request, option: str, value: str, stdin: Callable[[], str]) 
     if option == "-w":
         return replace(request, settings=(*request.settings, ("destructive", "")))
     if option == "-x":
-        name, _, setting = value.partition("=")
-        return replace(request, settings=(*request.settings, (name, setting)))
+        return _with_option(request, *value.partition("="))
     if option == "-X":
         if value not in STRICTNESS:
             raise UsageError(f"-X {value}: no such conformance", "a, c, s or t")

@@ -24,6 +24,7 @@ from kinst.providers import load_all
 from kinst.session_build import Built, Parts, build, fill, split
 from kinst.session_conditions import with_conditions
 from kinst.session_counters import counters_room
+from kinst.session_cpu import check_cpu
 from kinst.session_file import of_file, show_in_file
 from kinst.session_inline import expanded, wants_expansion
 from kinst.session_kernel import RunningKernel
@@ -129,6 +130,7 @@ def _with_machine(
     matched = enabled
     program, enabled = with_conditions(compiled.program, enabled, traced.isa)
     compiled = replace(compiled, program=program)
+    check_cpu(compiled.options.cpu, traced.cpus)
     memory = make_memory(traced, compiled)
     means = means_of(traced, memory, compiled.plant)
     parts = split(enabled, means, traced)

@@ -15,17 +15,23 @@ SECONDS = 60
 
 
 def preprocess(
-    text: str, file: str, arguments: Sequence[str], say: Callable[[str], None] | None = None
+    text: str,
+    file: str,
+    arguments: Sequence[str],
+    say: Callable[[str], None] | None = None,
+    program: str = "",
 ) -> str:
     """The script after the preprocessor, with its line markers.
 
     arguments: -D, -U, -I and -H as given.  say: gets what the preprocessor tells (-H).
+    program: the preprocessor (option cpppath), cpp where it is "".
     Raises KinstError where there is no preprocessor, or it finds errors.
     """
     if text.startswith("#!"):
         text = "//" + text  # keeps the line's number; the preprocessor takes the comment out
     folder = Path(file).parent if Path(file).is_file() else Path.cwd()
-    command = [CPP, "-x", "c", *PREDEFINED, "-iquote", str(folder), *arguments, "-"]
+    program = program or CPP
+    command = [program, "-x", "c", *PREDEFINED, "-iquote", str(folder), *arguments, "-"]
     source = f'# 1 "{file}"\n{text}'.encode("utf-8", "surrogateescape")
     try:
         done = subprocess.run(
@@ -33,8 +39,10 @@ def preprocess(
         )
     except FileNotFoundError:
         raise KinstError(
-            "-C needs a C preprocessor", f"there is no {CPP} on this machine"
+            "-C needs a C preprocessor", f"there is no {program} on this machine"
         ) from None
+    except OSError as error:
+        raise KinstError(f"failed to run {program}: {error.strerror}") from error
     except subprocess.TimeoutExpired:
         raise KinstError(f"{file}: the C preprocessor did not end in {SECONDS} s") from None
     told = done.stderr.decode("utf-8", "replace").strip()

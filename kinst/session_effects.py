@@ -10,14 +10,8 @@ from kinst.consumer.aggprint import AggOptions
 from kinst.consumer.printer import Display, Effects
 from kinst.consumer.stacks import Names
 from kinst.core.errors import KinstError
-from kinst.dlang.options import Options
-from kinst.dlang.source import words
+from kinst.dlang.options import COMPILE_TIME, DYNAMIC, NAMES, Options
 from kinst.session_report import Report
-
-# The options that setopt() may change while tracing; the others are settled by then.
-CHANGEABLE = words(
-    "aggsortkey aggsortkeypos aggsortpos aggsortrev aggzoom flowindent quiet rawbytes stackindent"
-)
 
 
 def display_of(options: Options, names: Callable[[int], Names]) -> Display:
@@ -26,11 +20,14 @@ def display_of(options: Options, names: Callable[[int], Names]) -> Display:
         quiet=options.quiet,
         flow=options.flowindent,
         aggregations=AggOptions(
+            agghist=options.agghist,
+            aggpack=options.aggpack,
             aggsortkey=options.aggsortkey,
             aggsortrev=options.aggsortrev,
             aggzoom=options.aggzoom,
             aggsortkeypos=options.aggsortkeypos,
             aggsortpos=options.aggsortpos,
+            encoding=options.encoding,
             rawbytes=options.rawbytes,
             names=names(options.stackindent),
         ),
@@ -86,12 +83,17 @@ class Outlet:
             self._report.truncate()
 
     def _set(self, name: str, value: str) -> Display:
-        try:
-            changed = self.options.with_option(name, value or None)
-            if name not in CHANGEABLE:
-                raise KinstError("it cannot be changed while tracing")
-            self.options = changed
-        except KinstError as error:
-            to = f' to "{value}"' if value else ""
-            self._report.say(f'dtrace: couldn\'t set option "{name}"{to}: {error}')
+        wrong = ""
+        if name not in NAMES:
+            wrong = "Invalid option name"
+        elif name not in DYNAMIC | COMPILE_TIME:
+            wrong = "Operation illegal when tracing is active"
+        else:
+            try:
+                changed = self.options.with_option(name, value)
+                self.options = changed if name in DYNAMIC else self.options
+            except KinstError:
+                wrong = "Invalid value for specified option"
+        if wrong:
+            self._report.say(f'dtrace: couldn\'t set option "{name}" to "{value}": {wrong}')
         return self.display()

@@ -24,18 +24,18 @@ from kinst.dlang.api import (
     parse_text,
     type_names,
 )
-from kinst.dlang.options import Options, parse_size
+from kinst.dlang.options import OWN_NAMES, Options, parse_size
 from kinst.dlang.subroutines import destructive_calls
 from kinst.patch.ways import checked_way
 from kinst.providers import load_all
 from kinst.providers.fbt import argument_types
 from kinst.session_cpp import preprocess
+from kinst.session_cpu import on_one_cpu
 from kinst.session_request import ProgramText, Request
 from kinst.sugar.locals import provisional
 
 TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
 GLOB = frozenset("*?[")
-OWN_OPTIONS = ("plant", "scratch")  # -x options that dtrace(1) does not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _macros(request: Request, script: str, target_pid: int, options: Options) ->
 
 def _with_settings(options: Options, settings: tuple[tuple[str, str], ...]) -> Options:
     for name, value in settings:
-        if name not in OWN_OPTIONS:
+        if name not in OWN_NAMES:
             options = options.with_option(name, value or None)
     return options
 
@@ -109,7 +109,8 @@ def compile_request(
         if text.letter == "s":
             source = text.text
             if options.cpp:
-                source = preprocess(source, text.file, request.preprocessor, say)
+                path = request.preprocessor_path
+                source = preprocess(source, text.file, request.preprocessor, say, path)
             programs.append(
                 parse_text(source, text.file, macros, script=True, part=part, knows_type=knows)
             )
@@ -177,6 +178,8 @@ def _checked(
         providers=frozenset(load_all()),
     )
     program = compile_programs([provisional(p, _local_type(types)) for p in programs], environment)
+    if options.cpu >= 0:
+        program = on_one_cpu(program, options.cpu)
     _check_destructive(program, options)
     texts, first = [], 0
     for text, one in zip(request.programs, programs, strict=True):

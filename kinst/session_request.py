@@ -46,3 +46,4 @@ class Request:
     modules: tuple[str, ...] = ()
     debug_folders: tuple[str, ...] = ()
     preprocessor: tuple[str, ...] = ()
+    preprocessor_path: str = ""

@@ -102,9 +102,6 @@ class Trace:
         set_speculations(self._view, options.nspec, options.specsize)
         self._planted = Planted(traced, traced.target) if traced.target else None
         self._timers = Timers()
-        rate = compiled.options.switchrate
-        self._every = PRINT_SECONDS if rate == Options().switchrate else rate / 1e9
-        self._aggrate = compiled.options.aggrate / 1e9
         self._first = True
         self._held: list[Told] = []  # messages that are told with records that are kept
         self._gone: Gone | None = None
@@ -168,9 +165,9 @@ class Trace:
         self._timers.start(self._parts.host)
 
     def _loop(self) -> None:
-        merge_at = time.monotonic() + self._aggrate
+        merge_at = time.monotonic() + self._outlet.options.aggrate / 1e9
         while is_active(self._view) and not self._report.stop_requested():
-            if not self._wait(self._timers.wait(FIRST_SECONDS if self._first else self._every)):
+            if not self._wait(self._timers.wait(FIRST_SECONDS if self._first else self._every())):
                 break
             while is_active(self._view) and (timer := self._timers.due()) is not None:
                 self._fire_timer(timer)
@@ -180,7 +177,12 @@ class Trace:
             if time.monotonic() >= merge_at:
                 # Tables of many keys are emptied before they are full.
                 self._store.snapshot()
-                merge_at = time.monotonic() + self._aggrate
+                merge_at = time.monotonic() + self._outlet.options.aggrate / 1e9
+
+    def _every(self) -> float:
+        """Seconds for which records wait; setopt() may change it."""
+        rate = self._outlet.options.switchrate
+        return PRINT_SECONDS if rate == Options().switchrate else rate / 1e9
 
     def _fire_timer(self, enabled: Enabled) -> None:
         assert enabled.timer is not None

@@ -77,29 +77,20 @@ def isa_of_file(path: str) -> Isa:
 def find_files(request: Request, progress: Callable[[str, float | None], None]) -> Files:
     """The kernel's files: the user's own, or Debian's, fetched on first use.
 
-    Raises KinstError for files that are missing or named incompletely.
+    Raises KinstError for files that are missing; that the options agree was seen to before.
     """
     for name in (request.kernel, request.debug, request.initrd):
         if name and not Path(name).is_file():
             raise KinstError(f"{name}: no such file")
     folders = tuple(Path(name) for name in request.debug_folders)
     if request.gdb:
-        vmlinux = request.debug or request.kernel
-        if not vmlinux:
-            raise KinstError("--gdb needs the kernel's symbols", "--kernel VMLINUX")
-        return Files(Path(vmlinux), folders=folders)
-    if request.kernel and not request.debug:
-        raise KinstError(
-            f"--kernel {request.kernel} needs its vmlinux with symbols", "--debug VMLINUX"
-        )
+        return Files(Path(request.debug or request.kernel), folders=folders)
     if request.kernel and request.initrd:
         return Files(Path(request.debug), Path(request.kernel), folders=folders)
     ready = fetch.prepare(request.vm or DEFAULT_ISA, progress)
     kernel = Path(request.kernel) if request.kernel else ready.kernel
     debug = Path(request.debug) if request.debug else ready.debug
     if request.kernel:
-        if request.modules:
-            raise KinstError("--module needs the kernel that kinst fetched", "leave out --kernel")
         return Files(debug, kernel, ready.busybox, folders=folders)
     modules = tuple(resolve(ready.modules, request.modules))
     return Files(debug, kernel, ready.busybox, ready, modules, folders)

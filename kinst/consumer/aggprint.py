@@ -16,97 +16,50 @@ from kinst.consumer.aggregations import (
     Data,
     Key,
     Table,
-    divide,
     entries_of,
     key_rank,
-    llquantize_bounds,
-    lquantize_step,
-    quantize_bound,
     rank,
     scalar,
     tables_of,
 )
-from kinst.consumer.clauses import INTEGER_WIDTH, traced_signed, traced_string
+from kinst.consumer.clauses import INTEGER_WIDTH, printable, traced_signed, traced_string
 from kinst.consumer.convert import Spec, Symbolise, Value, fixed, text
+from kinst.consumer.distributions import (
+    DISTRIBUTIONS,
+    PACKED,
+    TOTALLED,
+    bar,
+    distribution,
+    head,
+    packed,
+    packed_head,
+    total_of,
+    used_range,
+)
 from kinst.consumer.stacks import NO_NAMES, Names, is_address_data
+from kinst.core.dtypes import StringType
 from kinst.core.records import Field
 from kinst.dlang.typed import is_signed
-from kinst.dlang.typed_output import AggFunction, Aggregation, Format, FormatPart
+from kinst.dlang.typed_output import Aggregation, Format, FormatPart
 
 KEY_STRING_WIDTH = 50
-BAR = 40
-ZOOM = 0.95  # how much of the bar the highest bucket fills with aggzoom
-DISTRIBUTIONS = frozenset(("quantize", "lquantize", "llquantize"))
+PACKED_WIDTH = 16  # of a key that is no integer, right-aligned, with agghist and aggpack
 
 
 @dataclass(frozen=True, slots=True)
 class AggOptions:
     """dtrace's options of the same names."""
 
+    agghist: bool = False
+    aggpack: bool = False
     aggsortkey: bool = False
     aggsortrev: bool = False
     aggsortkeypos: int = 0
     aggsortpos: int = 0
     aggzoom: bool = False
+    encoding: str = ""
     rawbytes: bool = False
     names: Names = NO_NAMES
-
-
-# --- Distributions -------------------------------------------------------------------------
-
-
-def _line(count: int, shown: int, total: float, positives: bool, negatives: bool) -> str:
-    """One bucket's bar and count; total is what a full bar stands for."""
-    length = BAR // 2 if positives and negatives else BAR
-    depth = int(abs(count) * length / total + 0.5) if total else 0
-    ats, spaces = "@" * depth, " " * (length - depth)
-    if not negatives:
-        bar = f"|{ats}{spaces}"
-    elif not positives:
-        bar = f"{spaces}{ats}|"
-    elif count <= 0:
-        bar = f"{spaces}{ats}|{'':{length}}"
-    else:
-        bar = f"{'':{length}}|{ats}{spaces}"
-    return f"{bar} {shown:<9d}\n"
-
-
-def _labels(function: AggFunction, buckets: int) -> list[str]:
-    if function.name == "quantize":
-        return [str(quantize_bound(i)) for i in range(buckets)]
-    if function.name == "lquantize":
-        base, step = function.params[0], lquantize_step(function)
-        levels = buckets - 2
-        inner = [str(base + i * step) for i in range(levels)]
-        return [f"< {base}", *inner, f">= {base + levels * step}"]
-    bounds = llquantize_bounds(function)
-    inner = [str(bound) for bound in bounds[: buckets - 2]]
-    return [f"< {bounds[0]}", *inner, f">= {bounds[buckets - 2]}"]
-
-
-def _shown_range(function: AggFunction, counts: Sequence[int]) -> tuple[int, int]:
-    """First and last bucket shown: those with data and one empty one on either side."""
-    last = len(counts) - 1
-    used = [i for i, count in enumerate(counts) if count]
-    if not used:
-        return {"quantize": (62, 64), "lquantize": (0, 2)}.get(function.name, (0, 1))
-    return max(used[0] - 1, 0), min(used[-1] + 1, last)
-
-
-def distribution(function: AggFunction, data: Data, normal: int = 1, zoom: bool = False) -> str:
-    """The drawing of quantize(), lquantize() and llquantize() data."""
-    counts = data.tolist()
-    first, last = _shown_range(function, counts)
-    shown = counts[first : last + 1]
-    positives = any(c > 0 for c in shown)
-    negatives = any(c < 0 for c in shown)
-    total = max(abs(c) for c in shown) / ZOOM if zoom else float(sum(abs(c) for c in shown))
-    out = [f"\n{'value':>16} {'------------- Distribution -------------':>41} {'count':<9}\n"]
-    labels = _labels(function, len(counts))
-    for label, count in zip(labels[first : last + 1], shown, strict=True):
-        out.append(f"{label:>16} ")
-        out.append(_line(count, divide(count, normal), total, positives, negatives))
-    return "".join(out)
 
 
 # --- Order ---------------------------------------------------------------------------------
@@ -136,11 +89,14 @@ def sorted_rows(tables: Sequence[Table], options: AggOptions) -> list[tuple[Key,
 # --- The default layout --------------------------------------------------------------------
 
 
-def _shown_key(value: Value, field: Field, options: AggOptions) -> str:
+def _shown_key(value: Value, field: Field, options: AggOptions, *, narrow: bool = False) -> str:
+    """narrow: as with agghist and aggpack, strings right-aligned in few columns."""
     raw = options.rawbytes
     if isinstance(value, bytes) and is_address_data(field):
         return options.names.data(value, field.type)
     if isinstance(value, bytes):
+        if narrow and not raw and printable(value):
+            return f" {text(value):>{PACKED_WIDTH}}"
         return traced_string(value, KEY_STRING_WIDTH, False, raw)
     value &= (1 << 8 * field.size) - 1
     if traced_signed(field.size) and value >> (8 * field.size - 1):
@@ -148,22 +104,72 @@ def _shown_key(value: Value, field: Field, options: AggOptions) -> str:
     return f" {value:{INTEGER_WIDTH[field.size]}d}"
 
 
-def _shown_value(table: Table, data: Data, zoom: bool) -> str:
+def _shown_value(table: Table, data: Data, options: AggOptions) -> str:
     function = table.aggregation.function
     if function.name in DISTRIBUTIONS:
-        return distribution(function, data, table.normal, zoom)
+        utf8 = options.encoding == "utf8"
+        return distribution(function, data, table.normal, options.aggzoom, utf8)
     return f" {scalar(function, data, table.normal):16d}"
+
+
+def _key_columns(table: Table) -> int:
+    """How wide the keys of one row are with agghist and aggpack."""
+    return sum(1 + INTEGER_WIDTH.get(_integer_size(f), PACKED_WIDTH) for f in table.keys)
+
+
+def _narrow_keys(table: Table, key: Key, options: AggOptions) -> str:
+    pairs = zip(key, table.keys, strict=True)
+    return "".join(_shown_key(value, field, options, narrow=True) for value, field in pairs)
+
+
+def _integer_size(field: Field) -> int:
+    return 0 if isinstance(field.type, StringType) or is_address_data(field) else field.size
+
+
+def _histogram(table: Table, options: AggOptions) -> list[str]:
+    """agghist: the rows of one table as one drawing, each value a bar (dt_print_datum()).
+
+    The option is for count() and sum(); avg() and stddev() are drawn by their values, too."""
+    rows, function = sorted_rows([table], options), table.aggregation.function
+    values = [scalar(function, data[0]) for _, data in rows]
+    total = total_of(values, options.aggzoom)
+    total = int(total) if options.aggzoom else total  # as dt_aggregate_total() keeps it
+    positives, negatives = any(v > 0 for v in values), any(v < 0 for v in values)
+    out = [head(_key_columns(table))] if rows else []
+    for (key, data), value in zip(rows, values, strict=True):
+        shown = scalar(function, data[0], table.normal)
+        utf8 = options.encoding == "utf8"
+        keys = _narrow_keys(table, key, options)
+        out.append(keys + " " + bar(value, shown, total, positives, negatives, utf8))
+    return out
+
+
+def _packed(table: Table, options: AggOptions) -> list[str]:
+    """aggpack: each distribution in one row, under one head (dt_print_datum())."""
+    rows, function = sorted_rows([table], options), table.aggregation.function
+    if not rows:
+        return []
+    first, last = used_range(function, [data[0].tolist() for _, data in rows])
+    out = [packed_head(function, first, last, _key_columns(table))]
+    for key, data in rows:
+        drawn = packed(function, data[0], first, last, options.aggzoom, options.encoding)
+        out.append(_narrow_keys(table, key, options) + drawn)
+    return out
 
 
 def default_rows(tables: Sequence[Table], options: AggOptions) -> list[str]:
     """Rows of one table, or of several joined by key, in dtrace's default layout."""
+    name = tables[0].aggregation.function.name
+    if len(tables) == 1 and options.agghist and name in TOTALLED:
+        return _histogram(tables[0], options)
+    if len(tables) == 1 and options.aggpack and name in PACKED:
+        return _packed(tables[0], options)
     fields = tables[0].keys
     rows = []
     for key, data in sorted_rows(tables, options):
         parts = [_shown_key(v, f, options) for v, f in zip(key, fields, strict=True)]
         parts += [
-            _shown_value(table, one, options.aggzoom)
-            for table, one in zip(tables, data, strict=True)
+            _shown_value(table, one, options) for table, one in zip(tables, data, strict=True)
         ]
         rows.append("".join(parts) + "\n")
     return rows
@@ -195,11 +201,11 @@ def _is_value(part: FormatPart) -> bool:
     return "@" in part.flags or part.conversion.startswith("@")
 
 
-def _value_text(part: FormatPart, spec: Spec, row: _Row, zoom: bool) -> str:
+def _value_text(part: FormatPart, spec: Spec, row: _Row, options: AggOptions) -> str:
     table, data = row.value()
     function = table.aggregation.function
     if function.name in DISTRIBUTIONS:
-        return distribution(function, data, table.normal, zoom)
+        return _shown_value(table, data, options)
     number = scalar(function, data, table.normal)
     signed = function.name != "count" and spec.conversion in "dicC"
     if not signed:
@@ -207,9 +213,7 @@ def _value_text(part: FormatPart, spec: Spec, row: _Row, zoom: bool) -> str:
     return Spec(spec.conversion, spec.flags, spec.width, spec.precision, signed).format(number, str)
 
 
-def _part_text(
-    part: FormatPart, row: _Row, symbolise: Symbolise, zoom: bool, names: Names = NO_NAMES
-) -> str:
+def _part_text(part: FormatPart, row: _Row, symbolise: Symbolise, options: AggOptions) -> str:
     if not part.conversion:
         return ""
     if part.conversion == "%":
@@ -222,10 +226,10 @@ def _part_text(
     flags = part.flags.replace("@", "")
     spec = Spec(part.conversion.lstrip("@"), flags, width, precision, False)
     if _is_value(part):
-        return _value_text(part, spec, row, zoom)
+        return _value_text(part, spec, row, options)
     value, field = row.key()
     if isinstance(value, bytes) and is_address_data(field):
-        return names.formatted(value, field.type, spec)
+        return options.names.formatted(value, field.type, spec)
     if isinstance(value, int):
         signed = is_signed(field.type) and spec.conversion in "dicC"
         if not signed:
@@ -244,7 +248,7 @@ def formatted_rows(
         parts = []
         for part in format_.parts:
             parts.append(text(part.literal))
-            parts.append(_part_text(part, row, symbolise, options.aggzoom, options.names))
+            parts.append(_part_text(part, row, symbolise, options))
         rows.append("".join(parts))
     return rows
 

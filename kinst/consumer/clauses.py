@@ -111,7 +111,8 @@ def value_of(row: Bytes, field: Field) -> Value:
     return values_of(row, field, is_signed(field.type))[0]
 
 
-def _printable(value: bytes) -> bool:
+def printable(value: bytes) -> bool:
+    """Whether trace() shows bytes as text."""
     # isprint(3) or isspace(3) in the C locale, backspace, bell.
     return all(0x20 <= c <= 0x7E or 0x07 <= c <= 0x0D for c in value)
 
@@ -130,7 +131,7 @@ def dump(value: bytes) -> str:
 
 def traced_string(value: bytes, width: int, quiet: bool, raw: bool) -> str:
     """A string as trace() and the keys of an aggregation show it, width columns wide."""
-    if raw or not _printable(value):
+    if raw or not printable(value):
         return dump(value)
     return text(value) if quiet else f"  {text(value):<{width}}"
 

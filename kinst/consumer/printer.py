@@ -45,8 +45,8 @@ def hexadecimal(address: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Effects:
     """What is done for actions of the program.  system: run a command.  reopen: write to another
-    file, "" for the first.  truncate: empty it.  set: an option's name and value ("" for none);
-    how things are shown from now on."""
+    file, "" for the first.  truncate: empty it.  set: an option's name and value; how things are
+    shown from now on."""
 
     system: Callable[[str], None]
     reopen: Callable[[str], None]
@@ -294,7 +294,8 @@ class Printer:
         elif name == "ftruncate":
             self._effects.truncate()
         elif name == "setopt":
-            name, value = (*(decoded(value_of(row, f)) for f in step.fields), "")[:2]
+            # An option without a value gets 1 (dt_consume_cpu()).
+            name, value = (*(decoded(value_of(row, f)) for f in step.fields), "1")[:2]
             self._display = self._effects.set(name, value)
             self._compile()
 

@@ -18,8 +18,11 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Sizes in bytes, rates as periods in nanoseconds."""
+    """Sizes in bytes, rates as periods in nanoseconds.  cpu: -1 for all."""
 
+    agghist: bool = False
+    aggpack: bool = False
+    aggpercpu: bool = False
     aggrate: int = _SECOND
     aggsize: int = 4 << 20
     aggsortkey: bool = False
@@ -34,9 +37,11 @@ class Options:
     bufsize: int = 4 << 20
     cleanrate: int = _SECOND // 101
     cpp: bool = False
+    cpu: int = -1
     defaultargs: bool = False
     destructive: bool = False
     dynvarsize: int = 1 << 20
+    encoding: str = ""
     errtags: bool = False
     evaltime: str = "exec"
     flowindent: bool = False
@@ -62,8 +67,9 @@ class Options:
         """
         parse = _PARSERS.get(name)
         if parse is None:
-            near = get_close_matches(name[:40], _PARSERS, 1)
-            known = f"did you mean {near[0]}?" if near else "known: " + " ".join(sorted(_PARSERS))
+            near = get_close_matches(name[:40], [*_PARSERS, *OWN_NAMES], 1)
+            every = " ".join(sorted((*_PARSERS, *OWN_NAMES)))
+            known = f"did you mean {near[0]}?" if near else f"known: {every}"
             raise KinstError(f"unknown option {name[:40]!r}", known)
         made = parse(name, value)
         changed: dict[str, Any] = {name: made}
@@ -87,10 +93,13 @@ def _bad(name: str, value: str | None, hint: str) -> KinstError:
 
 
 def parse_boolean(name: str, value: str | None) -> bool:
-    """Nothing, 1, on, yes, true, set; or 0, off, no, false, unset."""
-    if value is None or value.lower() in ("1", "on", "yes", "true", "set"):
+    """Nothing, a number, on, yes, enable, enabled, true, set; or 0, off, no, disable, disabled,
+    false, unset, and an empty value (dt_opt_runtime())."""
+    word = "on" if value is None else value.lower()
+    number = re.fullmatch("[0-9]{1,19}", word)
+    if word in ("on", "yes", "enable", "enabled", "true", "set") or (number and int(word)):
         return True
-    if value.lower() in ("0", "off", "no", "false", "unset"):
+    if word in ("", "off", "no", "disable", "disabled", "false", "unset") or number:
         return False
     raise _bad(name, value, "on or off")
 
@@ -173,6 +182,9 @@ def _one_of(*words: str) -> Callable[[str, str | None], str]:
 
 
 _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
+    "agghist": parse_boolean,
+    "aggpack": parse_boolean,
+    "aggpercpu": parse_boolean,
     "aggrate": parse_rate,
     "aggsize": parse_size,
     "aggsortkey": parse_boolean,
@@ -187,9 +199,11 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "bufsize": parse_size,
     "cleanrate": parse_rate,
     "cpp": parse_boolean,
+    "cpu": parse_number,
     "defaultargs": parse_boolean,
     "destructive": parse_boolean,
     "dynvarsize": parse_size,
+    "encoding": _one_of("ascii", "utf8"),
     "errtags": parse_boolean,
     "evaltime": _one_of("exec", "main", "postinit", "preinit"),
     "flowindent": parse_boolean,
@@ -209,5 +223,16 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "zdefs": parse_boolean,
 }
 NAMES = frozenset(_PARSERS)
+# Those of the compiler, which may be set at any time and then change nothing any more
+# (dtrace_setopt()).
+COMPILE_TIME = frozenset(
+    ("aggpercpu", "amin", "argref", "cpp", "defaultargs", "encoding", "errtags",
+     "evaltime", "zdefs")
+)  # fmt: skip
+# Those that may change while tracing.
+DYNAMIC = frozenset(
+    ("agghist", "aggpack", "aggrate", "aggsortkey", "aggsortkeypos", "aggsortpos", "aggsortrev",
+     "aggzoom", "flowindent", "quiet", "rawbytes", "stackindent", "switchrate")
+)  # fmt: skip
 # Options of kinst alone, which session.py reads; control lines pass them on as they are.
 OWN_NAMES = frozenset({"plant", "scratch"})

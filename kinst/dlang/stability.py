@@ -71,6 +71,23 @@ def _of_type(name: tree.TypeName, own: set[str]) -> Attributes:
     return STABLE if known else PRIVATE
 
 
+def _of_translators(
+    name: tree.TypeName, program: tree.Program, own: Mapping[str, Attributes]
+) -> Attributes:
+    """The least that the members of the program's translators to a type name (dt_cook_xlator());
+    those that come with kinst are stable, as dtrace(1)'s are."""
+    members = [
+        member.value
+        for item in program.items
+        if isinstance(item, tree.Translator) and item.type.words == name.words
+        for member in item.members
+    ]
+    # A translation in a member's own expression: its operand counts, its translator is not
+    # looked into, which may be this one.
+    plain = tree.Program(tuple(i for i in program.items if not isinstance(i, tree.Translator)))
+    return of_names(tuple(members), STABLE, plain, own)
+
+
 def named(
     nodes: object, args: Attributes, program: tree.Program, own: Mapping[str, Attributes]
 ) -> Iterator[tuple[str, Span, Attributes]]:
@@ -80,6 +97,8 @@ def named(
     for node in _within(nodes):
         if isinstance(node, tree.TypeName):
             yield " ".join(node.words), node.span, _of_type(node, types)
+        elif isinstance(node, tree.Xlate):
+            yield "translator", node.span, _of_translators(node.type, program, own)
         elif isinstance(node, tree.Typed):
             yield str(node.type), node.span, PRIVATE
         elif isinstance(node, tree.Aggregation):

@@ -1,0 +1,178 @@
+"""The drawings of quantize(), lquantize() and llquantize(), and of agghist and aggpack.
+
+Facts from the Dynamic Tracing Guide, "Aggregations", and libdtrace (dt_print_quantize(),
+dt_print_quantline(), dt_print_packed()), from where also the widths are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from kinst.consumer.aggregations import (
+    Data,
+    divide,
+    llquantize_bounds,
+    lquantize_step,
+    quantize_bound,
+)
+from kinst.core.records import QUANTIZE_BUCKETS, QUANTIZE_ZERO
+from kinst.dlang.typed_output import AggFunction
+
+BAR = 40
+ZOOM = 0.95  # how much of the bar the highest bucket fills with aggzoom
+DISTRIBUTIONS = frozenset(("quantize", "lquantize", "llquantize"))
+TOTALLED = frozenset(("count", "sum", "avg", "stddev"))  # what agghist is for
+PACKED = frozenset(("quantize", "lquantize"))  # what aggpack is for
+# Terminals that cannot show Unicode's block elements.
+PLAIN_TERMINALS = frozenset(("sun", "sun-color", "dumb"))
+FULL_BLOCK = 0x2588
+LEFT_BLOCK = 0x258F  # an eighth of a block; those of more are before it
+LOWER_BLOCK = 0x2581  # an eighth of a block; those of more are behind it
+EIGHTHS = 8
+LINEAR_WIDTH = 8  # of a packed lquantize()'s bounds
+BOUND_WIDTH = 4  # of a packed quantize()'s bounds at least
+
+
+def total_of(values: Iterable[int], zoom: bool) -> float:
+    """What a full bar stands for: the sum of all, or with aggzoom a little more than the
+    highest."""
+    if zoom:
+        return max((abs(v) for v in values), default=0) / ZOOM
+    return float(sum(abs(v) for v in values))
+
+
+def head(width: int = 0) -> str:
+    """The line above a drawing.  width: of the keys on its left (agghist), 0 for values."""
+    title = f"{'key':>{width}}" if width else f"{'value':>16}"
+    return f"\n{title} {'------------- Distribution -------------':>41} {'count':<9}\n"
+
+
+def _blocks(count: int, total: float) -> str:
+    """A bar of Unicode's block elements, to an eighth of a column."""
+    length = abs(count) * BAR / total
+    whole = int(length)
+    eighths = int((length - whole) * EIGHTHS)
+    drawn = chr(FULL_BLOCK) * whole + (chr(LEFT_BLOCK + 1 - eighths) if eighths else "")
+    return drawn.ljust(BAR)
+
+
+def bar(
+    count: int, shown: int, total: float, positives: bool, negatives: bool, utf8: bool = False
+) -> str:
+    """One bar and its number.  total: what a full bar stands for.  positives, negatives:
+    whether the drawing has such bars, which share its columns."""
+    length = BAR // 2 if positives and negatives else BAR
+    depth = int(abs(count) * length / total + 0.5) if total else 0
+    ats, spaces = "@" * depth, " " * (length - depth)
+    if not negatives:
+        drawn = f"|{_blocks(count, total) if utf8 and positives else ats + spaces}"
+    elif not positives:
+        drawn = f"{spaces}{ats}|"
+    elif count <= 0:
+        drawn = f"{spaces}{ats}|{'':{length}}"
+    else:
+        drawn = f"{'':{length}}|{ats}{spaces}"
+    return f"{drawn} {shown:<9d}\n"
+
+
+def _labels(function: AggFunction, buckets: int) -> list[str]:
+    if function.name == "quantize":
+        return [str(quantize_bound(i)) for i in range(buckets)]
+    if function.name == "lquantize":
+        base, step = function.params[0], lquantize_step(function)
+        levels = buckets - 2
+        inner = [str(base + i * step) for i in range(levels)]
+        return [f"< {base}", *inner, f">= {base + levels * step}"]
+    bounds = llquantize_bounds(function)
+    inner = [str(bound) for bound in bounds[: buckets - 2]]
+    return [f"< {bounds[0]}", *inner, f">= {bounds[buckets - 2]}"]
+
+
+def _shown_range(function: AggFunction, counts: Sequence[int]) -> tuple[int, int]:
+    """First and last bucket shown: those with data and one empty one on either side."""
+    last = len(counts) - 1
+    used = [i for i, count in enumerate(counts) if count]
+    if not used:
+        return {"quantize": (62, 64), "lquantize": (0, 2)}.get(function.name, (0, 1))
+    return max(used[0] - 1, 0), min(used[-1] + 1, last)
+
+
+def distribution(
+    function: AggFunction, data: Data, normal: int = 1, zoom: bool = False, utf8: bool = False
+) -> str:
+    """The drawing of quantize(), lquantize() and llquantize() data."""
+    counts = data.tolist()
+    first, last = _shown_range(function, counts)
+    shown = counts[first : last + 1]
+    positives = any(c > 0 for c in shown)
+    negatives = any(c < 0 for c in shown)
+    total = total_of(shown, zoom)
+    out = [head()]
+    labels = _labels(function, len(counts))
+    for label, count in zip(labels[first : last + 1], shown, strict=True):
+        out.append(f"{label:>16} ")
+        out.append(bar(count, divide(count, normal), total, positives, negatives, utf8))
+    return "".join(out)
+
+
+# --- aggpack -------------------------------------------------------------------------------
+
+
+def used_range(function: AggFunction, rows: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """First and last bucket that rows of one aggregation show: of lquantize() all, else those
+    with data in any row, and an empty one on either side (none below the one of zero)."""
+    if function.name == "lquantize":
+        return 0, len(rows[0]) - 1
+    used = [i for counts in rows for i, count in enumerate(counts) if count]
+    empty = not all(any(counts) for counts in rows)
+    used += [QUANTIZE_ZERO] if empty else []
+    first, last = min(used), max(used)
+    first -= first not in (0, QUANTIZE_ZERO)
+    return first, min(last + 1, QUANTIZE_BUCKETS - 1)
+
+
+def _digits(bound: int) -> int:
+    return max(BOUND_WIDTH, len(str(bound)))
+
+
+def _bounds(function: AggFunction, buckets: int, first: int, last: int) -> tuple[str, str]:
+    """What stands before and behind a packed drawing."""
+    labels = _labels(function, buckets)
+    if function.name == "lquantize":
+        return f"{labels[first]:>{LINEAR_WIDTH}} :", f": {labels[last]:<{LINEAR_WIDTH}}"
+    low, high = labels[first], labels[last]
+    return f" {low:>{_digits(int(low))}} :", f": {high:<{_digits(int(high))}}"
+
+
+def packed_head(function: AggFunction, first: int, last: int, width: int) -> str:
+    """The line above packed drawings of the buckets first to last.  width: of the keys."""
+    low, high = LINEAR_WIDTH - 1, LINEAR_WIDTH
+    if function.name == "quantize":
+        low, high = _digits(quantize_bound(first)), _digits(quantize_bound(last))
+    key = "key" if width else ""
+    return f"\n{key:>{width}} {'min':>{low}} .{'-' * (last - first + 1)}. {'max':<{high}} | count\n"
+
+
+def _element(count: int, total: float, utf8: bool) -> str:
+    """One bucket as one character, by its height."""
+    if not count:
+        return " "
+    if count < 0:
+        return "vvvvVV"[int(abs(count) * 5 / total + 0.5)]
+    height = int(count * (EIGHTHS - 1) / total + 0.5)
+    return chr(LOWER_BLOCK + height) if utf8 else "__xxxxXX"[height]
+
+
+def packed(
+    function: AggFunction, data: Data, first: int, last: int, zoom: bool, encoding: str
+) -> str:
+    """quantize() or lquantize() data in one line.  encoding: ascii, utf8, or "" for what the
+    terminal can show."""
+    utf8 = encoding == "utf8" if encoding else os.environ.get("TERM") not in PLAIN_TERMINALS
+    counts = data.tolist()
+    shown = counts[first : last + 1]
+    total = total_of(shown, zoom)
+    before, behind = _bounds(function, len(counts), first, last)
+    drawn = "".join(_element(count, total, utf8) for count in shown)
+    return f"{before}{drawn}{behind} | {sum(shown)}\n"
