@@ -10,10 +10,10 @@ import pytest
 
 from kinst.cli_options import LONG, REFUSED, SHORT, parse
 from kinst.core.paths import cache_folder
-from kinst.dlang.options import NAMES
+from kinst.dlang.options import NAMES, OWN_NAMES
 from kinst.image.type_files import FileTypes, Places
 from kinst.isa import load, names
-from kinst.session_program import OWN_OPTIONS, compile_request
+from kinst.session_program import compile_request
 from kinst.session_request import DUMP_STAGES
 from kinst.targets import fetch
 
@@ -78,8 +78,8 @@ def test_short_options() -> None:
 def test_x_options() -> None:
     described = COMMAND.split('.Ss "-x OPTIONS"')[1].split(".Sh ")[0]
     tags = " ".join(re.findall(r"^\.It (Cm .*)$", described, re.MULTILINE))
-    assert set(re.findall(r"[a-z]+", tags)) >= NAMES | set(OWN_OPTIONS)
-    assert set(re.findall(r"[a-z]+", OPTIONS_OF_D)) >= NAMES | set(OWN_OPTIONS)
+    assert set(re.findall(r"[a-z]+", tags)) >= NAMES | set(OWN_NAMES)
+    assert set(re.findall(r"[a-z]+", OPTIONS_OF_D)) >= NAMES | set(OWN_NAMES)
 
 
 def test_stages_of_dump() -> None:
