@@ -7,8 +7,8 @@ conditional ones count when they are taken.  A function's .cold part belongs to 
 return arg0 is the offset of the instruction in the function and arg1 the returned value; at a
 tail call that value is not known yet, and reading arg1 there is an error (dtrace:::ERROR).
 
-Functions may be globs where the provider is named; without it one function must be
-(`-n vfs_read:entry`, `-f vfs_read`).
+Functions may be globs, or left out: `fbt:::entry` is every function of the kernel, and so is
+`:::entry`.  Only `:::`, which names nothing at all, has none of them (it asks for no kernel).
 """
 
 from __future__ import annotations
@@ -32,19 +32,21 @@ from kinst.core.stability import stability_of
 from kinst.core.types import TypeSource
 
 NAMES = ("entry", "return")
-MOST = 4000  # functions of one description: beyond it the decoding alone takes a long time
 WORD = 8
 _COLD = ".cold"
 
 
 def entry_site(function: Function, kernel: Kernel) -> Instruction | None:
     """The first instruction that can be planted: a landing pad must stay where it is."""
-    for instruction, flow in zip(
-        kernel.instructions(function), kernel.flows(function), strict=True
-    ):
-        if flow.kind != "landing":
-            return instruction
-    return None
+    isa = kernel.isa
+    return next(
+        (
+            one
+            for one in kernel.instructions(function)
+            if isa.flow(one.code, one.address).kind != "landing"
+        ),
+        None,
+    )
 
 
 def entry_arguments(kernel: Kernel) -> tuple[Argument, ...]:
@@ -126,28 +128,23 @@ class FbtProvider:
         "Evolving/Evolving/Common", "Private/Private/ISA",
     )  # fmt: skip
     needs_kernel = True
-    usage = "fbt::FUNCTION:entry and fbt::FUNCTION:return; FUNCTION may be a glob"
+    usage = "fbt::FUNCTION:entry and fbt::FUNCTION:return name functions, fbt:::entry all"
 
     def listed(self) -> Sequence[Found]:
         return []
 
     def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Sequence[Found]:
-        if pattern.provider not in ("", self.name) or not pattern.function or kernel is None:
+        if pattern.provider not in ("", self.name) or kernel is None or str(pattern) == ":::":
             return []
         names = [n for n in NAMES if fnmatchcase(n, pattern.name or "*")]
-        glob = any(c in pattern.function for c in "*?[")
-        if not pattern.provider and (glob or not names):
-            return []
         if not names:
+            if not pattern.provider:
+                return []
             raise KinstError(f"{pattern}: no such probe", "a function has entry and return")
-        functions = kernel.find(pattern.module, pattern.function)
+        glob = not pattern.function or any(c in pattern.function for c in "*?[")
+        functions = kernel.find(pattern.module, pattern.function or "*")
         if not functions and not glob:
             raise no_function(kernel, pattern.module, pattern.function)
-        if len(functions) > MOST:
-            raise KinstError(
-                f"{pattern} means {len(functions)} functions, more than {MOST}",
-                "a narrower glob",
-            )
         if glob:
             functions = [f for f in functions if _COLD not in f.name]
         return [one for f in functions for n in names for one in self._found(f, n, kernel)]

@@ -110,15 +110,15 @@ class Linux:
 
     def fixup(self, address: int) -> int | None:
         """Where control goes when this instruction faults, by its exception-table entry."""
-        module = self.modules.at(address)
-        if module is not None:
-            return module.fixups.get(address)
-        linked = self._fixups.get(address - self._kernel.slide & MASK)
-        return None if linked is None else linked + self._kernel.slide & MASK
+        return self._fixups.get(address)
 
     @cached_property
     def _fixups(self) -> dict[int, int]:
-        return self._tables.fixups
+        slide = self._kernel.slide
+        found = {at + slide & MASK: to + slide & MASK for at, to in self._tables.fixups.items()}
+        for module in self.modules.all:
+            found.update(module.fixups)
+        return found
 
     def is_bug(self, address: int) -> bool:
         """Whether this instruction is a BUG or WARN trap, which the kernel looks up by its

@@ -98,7 +98,13 @@ def test_globs() -> None:
     assert names == {f"fbt:vmlinux:{n}:entry" for n in ("plain", "tail", "landing", "split")}
     assert {f.name.name for f in match("plain", "")} == {"entry", "return"}
     assert match("no_*", "entry") == []
-    assert match("", "entry") == []
+    every = {str(f.name) for f in match("", "entry")}
+    # Not the second parts of functions.
+    assert every == {f"fbt:vmlinux:{f.name}:entry" for f in KERNEL.find("", "*") if f.size} - {
+        "fbt:vmlinux:split.cold:entry"
+    }
+    assert match("", "entry", module="vmlinux") == match("", "entry")
+    assert match("", "entry", module="other") == []
 
 
 def test_errors() -> None:
@@ -135,15 +141,19 @@ def test_types_of_arguments() -> None:
         types("none", "entry")
 
 
-def test_the_provider_may_be_left_out_where_one_function_is_named() -> None:
-    """As -n vfs_read:entry and -f vfs_read with dtrace(1)."""
+def test_the_provider_may_be_left_out() -> None:
+    """As -n vfs_read:entry, -f 'vfs_*', -m vmlinux and -n entry with dtrace(1)."""
 
-    def found(function: str, name: str) -> list[str]:
-        pattern = ProbePattern("", "", function, name)
-        return sorted({str(f.name) for f in PROVIDER.match(pattern, KERNEL)})
+    def found(function: str, name: str, module: str = "") -> set[str]:
+        pattern = ProbePattern("", module, function, name)
+        return {str(f.name) for f in PROVIDER.match(pattern, KERNEL)}
 
-    assert found("plain", "entry") == ["fbt:vmlinux:plain:entry"]
-    assert found("plain", "") == ["fbt:vmlinux:plain:entry", "fbt:vmlinux:plain:return"]
-    assert found("pl*", "entry") == found("", "entry") == found("plain", "4") == []
+    both = {"fbt:vmlinux:plain:entry", "fbt:vmlinux:plain:return"}
+    assert found("plain", "entry") | found("plain", "return") == found("plain", "") == both
+    assert found("pl*", "") == both
+    assert found("", "entry") == {str(f.name) for f in match("", "entry")}
+    assert found("", "", "vmlinux") == found("", "*") == found("", "entry") | found("", "return")
+    # What is no name of fbt's is another provider's; and ":::" asks for no kernel.
+    assert found("plain", "4") == found("", "tick-1s") == found("", "") == set()
     with pytest.raises(AbsentError, match="no function named"):
         found("plane", "entry")
