@@ -35,23 +35,27 @@ def functions(prepared: Prepared) -> list[str]:
     return [name for name in NAMES.read_text().split() if seen[name] == 1]
 
 
-def work_under_trace(
-    functions: list[str], program: Path, folder: Path, seconds: float, actions: str
-) -> dict[tuple[str, ...], int]:
-    """The whole of it, with every check; what was counted."""
+def every_instruction(functions: list[str]) -> str:
+    """Probe descriptions of them."""
     assert len(functions) >= 200
+    return ", ".join(f"kinst::{name}:" for name in functions)
+
+
+def work_under_trace(
+    description: str, least: int, program: Path, folder: Path, seconds: float, actions: str
+) -> dict[tuple[str, ...], int]:
+    """The whole of it, with every check; what was counted.  least: probes."""
     script = guest_script(
         folder,
         "all.sh",
         f"echo ==before; dmesg -r; echo ==work; workload {seconds:g}; echo ==after; dmesg -r",
     )
-    description = ", ".join(f"kinst::{name}:" for name in functions)
     done = kinst(
         "-v", "-n", f"{description} {{ {actions} }}", "-c", "all.sh",
         copy=[program, script], seconds=240 + 4 * seconds,
     ).good()  # fmt: skip
     (matched,) = MATCHED.findall(done.err)
-    assert int(matched) >= 20_000
+    assert int(matched) >= least
     before, _, rest = done.guest.partition("==work\n")
     work, _, after = rest.partition("==after\n")
     assert work.rstrip().endswith("workload done"), work
@@ -75,7 +79,8 @@ def test_every_instruction_counted(
     broke: the entries of a function are at least the calls that the workload made, and straight
     lines of code are run through evenly."""
     found = work_under_trace(
-        functions,
+        every_instruction(functions),
+        20_000,
         guest_program("workload"),
         tmp_path,
         SHORT,
@@ -86,6 +91,25 @@ def test_every_instruction_counted(
     assert len({key[0] for key in found if key[-1].isdigit()}) >= 100
 
 
+def test_every_function_of_the_kernel(
+    prepared: Prepared, guest_program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """fbt:::entry, with dtrace(1)'s own meaning of an empty function."""
+    shown = subprocess.run(["nm", str(prepared.debug)], capture_output=True, text=True, check=True)
+    names = [w[2] for w in map(str.split, shown.stdout.splitlines()) if w[1] in "tT"]
+    found = work_under_trace(
+        "fbt:::entry",
+        len(names) * 8 // 10,  # the others are refused, are second parts, or have no instructions
+        guest_program("workload"),
+        tmp_path,
+        SHORT,
+        "@[probefunc] = count();",
+    )
+    assert found["vfs_read",] >= found["done", "read"] + found["done", "pipe"]
+    assert found["copy_process",] >= found["done", "fork"] + found["done", "exec"]
+    assert len(found) >= 1000
+
+
 @pytest.mark.slow
 def test_every_instruction_for_thirty_seconds(
     functions: list[str],
@@ -94,7 +118,8 @@ def test_every_instruction_for_thirty_seconds(
 ) -> None:
     """With clauses that are called, not counters."""
     found = work_under_trace(
-        functions,
+        every_instruction(functions),
+        20_000,
         guest_program("workload"),
         tmp_path,
         30,
