@@ -15,7 +15,7 @@ from kinst.codegen.machine import Machine
 from kinst.codegen.objectfile import read_object
 from kinst.codegen.runtime import write_fault_hook, write_trap_hook
 from kinst.codegen.ssa import Function, module_text
-from kinst.codegen.walk import makes_pointers, slots_read, string_table
+from kinst.codegen.walk import makes_pointers, shares_variables, slots_read, string_table
 from kinst.core.errors import KinstError
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
@@ -128,7 +128,7 @@ def lower_program(
         ),
         default=0,
     )
-    unit = Unit(machine, layout, offsets, keys, makes_pointers(program))
+    unit = Unit(machine, layout, offsets, keys, makes_pointers(program), shares_variables(program))
     error = write_error(unit, error_site, [program.clauses[i] for i in error_clauses])
     functions: list[Function] = [error]
     for entry in entries:

@@ -37,7 +37,7 @@ Lowered = Value | Text
 class Unit:
     """One module being written.  strings: offset of each literal in the strings area.
 
-    pointers: the program may have addresses of scratch.
+    pointers: the program may have addresses of scratch, shared: of its variables.
     helpers: the functions written so far, by name."""
 
     machine: Machine
@@ -45,6 +45,7 @@ class Unit:
     strings: Mapping[bytes, int]
     key_bytes: int
     pointers: bool = False
+    shared: bool = False
     helpers: dict[str, Function] = field(default_factory=dict)
 
     def helper(self, name: str, write: Callable[[Unit, str], Function]) -> Function:

@@ -6,7 +6,13 @@ from __future__ import annotations
 from kinst.codegen.fields import size_of
 from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.lower_builtins import bits_of, builtin
-from kinst.codegen.lower_memory import compare_texts, load_string, load_string_or_null, load_word
+from kinst.codegen.lower_memory import (
+    compare_texts,
+    load_string,
+    load_string_or_null,
+    load_word,
+    shared,
+)
 from kinst.codegen.lower_speculation import new_speculation
 from kinst.codegen.lower_store import snapshot, store
 from kinst.codegen.lower_subr import present, subroutine
@@ -20,7 +26,7 @@ from kinst.core.dtypes import StringType
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_DIVZERO, FAULT_ILLOP
 from kinst.dlang import speculation, typed
-from kinst.dlang.typed_store import Before, Root, Snapshot, Store
+from kinst.dlang.typed_store import Before, Root, Shared, Snapshot, Store
 
 _PLAIN = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
 _DIVIDE = {"/": "div", "%": "rem"}
@@ -120,6 +126,8 @@ def lower(firing: Firing, expr: typed.Expr) -> Lowered:
             return firing.old[-1]
         case Snapshot():
             return snapshot(firing, expr, lower)
+        case Shared():
+            return shared(firing, scalar(firing, expr.operand))
         case typed.Load():
             address = firing.code.convert(scalar(firing, expr.address), 64, signed=False)
             if isinstance(expr.type, StringType):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kinst.codegen.access import read_access
 from kinst.codegen.firing import TEMP_WORD, Firing, Text, Unit
 from kinst.codegen.flow import both, byte_of, leave, loop, put
+from kinst.codegen.machine import Machine
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR
@@ -23,10 +24,36 @@ def _read(unit: Unit, name: str) -> Function:
     return code
 
 
+def shared(firing: Firing, address: Value) -> Value:
+    """The address of something in scratch, as the traced kernel has it: a pointer that BEGIN makes
+    on the host means the same in a planted probe."""
+    machine = firing.unit.machine
+    apart = _apart(machine)
+    return firing.code.op("add", address, const(apart)) if apart else address
+
+
+def _apart(machine: Machine) -> int:
+    """From a place of scratch here to the same one in the traced kernel."""
+    start = machine.scratch.address
+    return start - machine.base & (1 << 64) - 1 if machine.host and start else 0
+
+
+def here_of(unit: Unit, code: Function, address: Value) -> Value:
+    """An address that may be of scratch in the traced kernel, as this machine has it."""
+    machine = unit.machine
+    apart = _apart(machine)
+    if not apart:
+        return address
+    offset = code.op("sub", address, const(machine.scratch.address))
+    inside = code.icmp("ult", offset, machine.scratch.size)
+    return code.select(inside, code.op("sub", address, const(apart)), address)
+
+
 def _leave_with_scratch(unit: Unit, code: Function, dst: Value, src: Value, size: Value) -> None:
     """Where src is in scratch: copy it and return 0.  The host could not read it otherwise."""
     if not unit.pointers:
         return
+    src = here_of(unit, code, src)
     scratch, start = unit.machine.scratch, const(unit.machine.address(0))
     offset = code.op("sub", src, start)
     inside = code.icmp("ult", offset, scratch.size)

@@ -12,11 +12,11 @@ from kinst.codegen.fields import size_of
 from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.lower_builtins import bits_of
 from kinst.codegen.lower_dynamic import element_to_change
-from kinst.codegen.lower_memory import copy_text, read_bytes
+from kinst.codegen.lower_memory import copy_text, here_of, read_bytes
 from kinst.codegen.lower_static import base_address
 from kinst.codegen.place_variables import memory_size
 from kinst.codegen.ssa import Value, const
-from kinst.codegen.subr_memory import allocate_zeros, check_allocated
+from kinst.codegen.subr_memory import allocate_zeros, writable
 from kinst.codegen.walk import within
 from kinst.core.dtypes import ArrayType, StringType, StructType
 from kinst.core.errors import KinstError
@@ -47,7 +47,7 @@ def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
     if whole:
         return _store_bytes(firing, expr, address, base, lower)
     size = (expr.bit + expr.bits + 7) // 8 if expr.bits else bits_of(expr.type) // 8
-    _check(firing, expr, address, base, size)
+    address = _check(firing, expr, address, base, size)
     old = _read(firing, expr, address) if before else const(0)
     if before:
         firing.old.append(old)
@@ -88,7 +88,7 @@ def _store_bytes(
 ) -> Lowered:
     """What is handled by its address, and strings."""
     size = size_of(expr.type, firing.unit.layout.strsize)
-    _check(firing, expr, address, base, size)
+    address = _check(firing, expr, address, base, size)
     value = lower(firing, expr.value)
     if isinstance(value, Text):
         copy_text(firing, value, address, size, pad=True)
@@ -97,17 +97,18 @@ def _store_bytes(
     return address
 
 
-def _check(firing: Firing, expr: Store, address: Value, base: Value | None, size: int) -> None:
-    """Fault unless these bytes may be written."""
+def _check(firing: Firing, expr: Store, address: Value, base: Value | None, size: int) -> Value:
+    """The address as this machine has it.  Faults unless these bytes may be written."""
     if expr.variable is None or base is None:
-        check_allocated(firing, address, const(size))
-        return
+        return writable(firing, address, const(size))
+    address = here_of(firing.unit, firing.code, address)
     code, strsize = firing.code, firing.unit.layout.strsize
     one = size_of(expr.variable.type, strsize)
     whole = one if expr.root is not None else memory_size(expr.variable, strsize)
     offset = code.op("sub", address, base)
     bad = code.icmp("ugt", offset, whole - size) if whole >= size else const(1, 1)
     firing.faults.add(code, bad, FAULT_BADADDR, address)
+    return address
 
 
 def _bytes(expr: Store) -> range:

@@ -22,7 +22,7 @@ from kinst.codegen.lower_static import (
 from kinst.codegen.place_variables import element_size, in_registers, memory_size
 from kinst.codegen.ssa import Value, const
 from kinst.codegen.walk import expressions, within
-from kinst.core.dtypes import StringType, StructType
+from kinst.core.dtypes import ArrayType, StringType, StructType
 from kinst.dlang import typed
 
 Lower = Callable[[Firing, typed.Expr], Lowered]
@@ -104,10 +104,10 @@ def _read(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> 
     if in_registers(variable):
         return firing.code.get(register_of(firing, variable))
     address = address_of(firing, variable, keys)
+    if isinstance(variable.type, StructType | ArrayType) or (variable.length and not keys):
+        return address
     if isinstance(variable.type, StringType):
         return read_text(firing, variable, address)
-    if isinstance(variable.type, StructType):
-        return address
     return firing.code.load(bits_of(variable.type), address)
 
 

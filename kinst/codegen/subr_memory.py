@@ -10,7 +10,14 @@ from kinst.codegen.access import read_access
 from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Text, Unit
 from kinst.codegen.flow import leave, loop, put, step, when
 from kinst.codegen.lower_builtins import context_word
-from kinst.codegen.lower_memory import copy_text, read, read_user, read_user_string, write_user
+from kinst.codegen.lower_memory import (
+    copy_text,
+    here_of,
+    read,
+    read_user,
+    read_user_string,
+    write_user,
+)
 from kinst.codegen.lower_paths import d_path
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.errors import KinstError
@@ -77,19 +84,33 @@ def _clear(unit: Unit, name: str) -> Function:
 
 def _bcopy(firing: Firing, args: _Args) -> Lowered:
     source, to, size = _pointer(firing, args[0]), _number(firing, args[1]), _number(firing, args[2])
-    check_allocated(firing, to, size)
+    to = writable(firing, to, size)
     _bad_address(firing, read(firing, to, source, size), source)
     return const(0)
 
 
-def check_allocated(firing: Firing, address: Value, size: Value) -> None:
-    """Fault unless these bytes are the clause's own: nothing else may be written."""
-    code = firing.code
-    offset = code.op("sub", address, firing.arena_start())
-    used = code.get(firing.arena())
-    outside = code.icmp("ugt", offset, used)
-    beyond = code.icmp("ugt", size, code.op("sub", used, offset))
-    firing.faults.add(code, code.op("or", outside, beyond), FAULT_BADADDR, address)
+def writable(firing: Firing, address: Value, size: Value) -> Value:
+    """The address as this machine has it.  Faults unless these bytes are the clause's own, or
+    those of variables that are not dynamic: nothing else may be written."""
+    code, unit = firing.code, firing.unit
+    here = here_of(unit, code, address) if unit.shared else address
+    bad = _outside(code, here, size, firing.arena_start(), code.get(firing.arena()))
+    if unit.shared:
+        scratch, layout = unit.machine.scratch, unit.layout
+        local = code.add(firing.temp(), firing.clause_memory())
+        start = const(unit.machine.address(scratch.globals))
+        for area, length in ((start, layout.globals_size), (local, layout.clause_size)):
+            bad = code.op("and", bad, _outside(code, here, size, area, const(length)))
+    firing.faults.add(code, bad, FAULT_BADADDR, address)
+    return here
+
+
+def _outside(code: Function, address: Value, size: Value, start: Value, length: Value) -> Value:
+    """i1: whether some of these bytes are not in the area."""
+    offset = code.op("sub", address, start)
+    outside = code.icmp("ugt", offset, length)
+    beyond = code.icmp("ugt", size, code.op("sub", length, offset))
+    return code.op("or", outside, beyond)
 
 
 def _copyin(firing: Firing, args: _Args) -> Lowered:
@@ -101,7 +122,7 @@ def _copyin(firing: Firing, args: _Args) -> Lowered:
 
 def _copyinto(firing: Firing, args: _Args) -> Lowered:
     source, size, to = (_number(firing, arg) for arg in args)
-    check_allocated(firing, to, size)
+    to = writable(firing, to, size)
     _bad_address(firing, read_user(firing, to, source, size), source)
     return const(0)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from kinst.codegen.machine import Machine
-from kinst.core.dtypes import StackType, StructType, SymbolType
+from kinst.core.dtypes import ArrayType, StackType, StructType, SymbolType
 from kinst.dlang import typed
-from kinst.dlang.typed_store import Snapshot
+from kinst.dlang.typed_store import Shared, Snapshot
 
 # Subroutines that return an address of scratch, or take one that a string's is made into.
 _POINTERS = frozenset(
@@ -55,11 +55,17 @@ def makes_pointers(program: typed.Program) -> bool:
     if any(isinstance(variable.type, StructType) for variable in program.variables):
         return True
     return any(
-        isinstance(expr, Snapshot)
+        isinstance(expr, Snapshot | Shared)
+        or (isinstance(expr, typed.GlobalRead) and isinstance(expr.type, ArrayType))
         or (isinstance(expr, typed.Subroutine) and expr.name in _POINTERS)
         for clause in program.clauses
         for expr in expressions(clause)
     )
+
+
+def shares_variables(program: typed.Program) -> bool:
+    """Whether the program can have the address of a variable in a variable."""
+    return any(isinstance(e, Shared) for clause in program.clauses for e in expressions(clause))
 
 
 def register_slot(machine: Machine, index: int) -> int | None:

@@ -25,7 +25,7 @@ from kinst.core.errors import DError, KinstError, Span
 from kinst.core.types import Symbol, TypeSource
 from kinst.dlang import guide_names, tree, typed
 from kinst.dlang.convert import size_of
-from kinst.dlang.typenames import QUALIFIERS, STRUCTURES, TAGS, base_type
+from kinst.dlang.typenames import QUALIFIERS, STRUCTURES, TAGS, TYPEDEFS, base_type
 
 INT_MAX, INT_MIN = (1 << 31) - 1, -(1 << 31)
 MOST_ELEMENTS = 1 << 31
@@ -78,6 +78,7 @@ class Types:
         self._typedefs: dict[str, DType] = {}
         self._constants: dict[str, tuple[EnumType, int]] = {}
         self._members: dict[str, Sequence[Member]] = {}
+        self._made: dict[int, tuple[tree.StructBody | tree.EnumBody, DType]] = {}  # by id()
 
     def members(self, struct: StructType) -> Sequence[Member]:
         """See core.dtypes.MemberSource."""
@@ -93,6 +94,10 @@ class Types:
             message = f"typedef redeclared: {node.name}: current: {type_}, previous: {old}"
             raise DError(message, node.span, "D_DECL_TYPERED")
         self._typedefs[node.name] = type_
+
+    def is_typedef(self, name: str) -> bool:
+        """Whether the program or D itself has a type of this name."""
+        return name in self._typedefs or name in TYPEDEFS
 
     def resolve(self, name: tree.TypeName) -> DType:
         """The type that a TypeName means.  Raises DError D_DECL_*, D_UNKNOWN."""
@@ -142,10 +147,8 @@ class Types:
     def _base(self, name: tree.TypeName) -> DType:
         words = [w for w in name.words if w not in QUALIFIERS]
         if words and words[0] in TAGS:
-            if isinstance(name.body, tree.StructBody):
-                return self._structure(name.body)
             if name.body is not None:
-                return self._enumeration(name.body)
+                return self._made_of(name.body)
             return self._tagged(words[0], words[-1], name.span)
         found = base_type(name)
         return found if found is not None else self._named(words[-1], name.span)
@@ -190,6 +193,17 @@ class Types:
         if found is None and self.source is not None:
             found = self.source.tagged(type_.kind, type_.name)
         return found if isinstance(found, StructType) else type_
+
+    def _made_of(self, body: tree.StructBody | tree.EnumBody) -> DType:
+        """One body makes one type, however many names are declared with it."""
+        if id(body) not in self._made:
+            made = (
+                self._structure(body)
+                if isinstance(body, tree.StructBody)
+                else self._enumeration(body)
+            )
+            self._made[id(body)] = (body, made)
+        return self._made[id(body)][1]
 
     def _structure(self, body: tree.StructBody) -> DType:
         key = f"{OWN} {body.kind} {body.tag or len(self._members)}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kinst.core.dtypes import DType, StructType, VoidType
-from kinst.core.errors import DError
+from kinst.core.dtypes import ArrayType, DType, StructType, VoidType
+from kinst.core.errors import DError, Span
 from kinst.dlang import builtins, tree, typed
 from kinst.dlang.convert import is_scalar, is_string, same
 from kinst.dlang.scope import Scope
@@ -21,8 +21,13 @@ def declare(
     """Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_DECL_INCOMPLETE, D_DECL_LOCASSC,
     D_DECL_ARRSUB, D_DECL_ARRBIG, D_DECL_PROTO_TYPE and those of type names."""
     type_ = scope.resolve(node.type)
+    if node.scope == "extern":
+        _declare_only(node.name, type_, node.span, scope)
+        return
     name = f"{node.scope}->{node.name}" if node.scope else node.name
     taken = builtins.kind_of(name) is not None or name in scope.environment.registers
+    if scope.types.is_typedef(name):
+        raise DError(f"typedef identifier redeclared: {name}", node.span, "D_DECL_IDRED")
     if taken or name in scope.inlines:
         kind = "built-in identifier" if taken else "identifier"
         raise DError(f"{kind} redeclared: {name}", node.span, "D_DECL_IDRED")
@@ -35,6 +40,8 @@ def declare(
             raise DError(message, node.span, "D_DECL_INCOMPLETE", "a pointer to it may be declared")
     keys = _keys(node, name, scope)
     length = _length(node, scope, check)
+    if isinstance(type_, ArrayType):
+        type_, length = _array(node, type_, length, name)
     old = scope.variables.get(name)
     if old is None:
         scope.create(name, type_, node.scope or "global", keys, length)
@@ -46,6 +53,30 @@ def declare(
     if not alike or old.length != length or not same(old.type, type_):
         message = f"identifier redeclared: {name}: current: {_shown(new)}, previous: {_shown(old)}"
         raise DError(message, node.span, "D_DECL_IDRED")
+
+
+def _array(node: tree.Declaration, type_: ArrayType, length: int, name: str) -> tuple[DType, int]:
+    """(type of an element, their number) where the type is an array itself: of a typedef, or of
+    arrays."""
+    if node.keys is None and not length and type_.count:
+        type_of, length = type_.of, type_.count
+        if not isinstance(type_of, ArrayType):
+            return type_of, length
+        type_ = type_of
+    if node.keys is not None or node.scope == "self" or not length or not type_.count:
+        message = f"{name} may not be of type {type_}"
+        hint = "arrays of arrays are global or this->; a key for each dimension is as good"
+        raise DError(message, node.span, "D_UNKNOWN", hint)
+    return type_, length
+
+
+def _declare_only(name: str, type_: DType, span: Span, scope: Scope) -> None:
+    """What is extern must have one type; it makes no variable, and is no kernel's symbol either:
+    those are named with a `."""
+    before = scope.externs.setdefault(name, type_)
+    if not same(before, type_):
+        message = f"identifier redeclared: D`{name}: current: {type_}, previous: {before}"
+        raise DError(message, span, "D_DECL_IDRED")
 
 
 def _shown(variable: typed.Variable) -> str:

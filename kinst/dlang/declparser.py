@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from kinst.core.errors import DError
+from kinst.core.errors import DError, Span
 from kinst.dlang import tree
 from kinst.dlang.exprparser import ExpressionParser
 from kinst.dlang.lexer import Lexer, Token
@@ -65,7 +65,7 @@ class DeclarationParser(ExpressionParser):
         if storage and word in _STORAGE:
             message = f"only one storage class allowed in declaration: {storage} {word}"
             raise DError(message, self.token.span, "D_DECL_CLASS")
-        base = self.specifiers()
+        base = self._specifiers_or_int(storage)
         if self.at(";"):
             if base.body is None and base.words[0] not in TAGS:
                 message = "useless declaration"
@@ -81,8 +81,15 @@ class DeclarationParser(ExpressionParser):
             return self.token.end
         if storage == "typedef":
             return self._typedef(base)
-        storage = "" if storage == "extern" else storage
         return self._list_of(lambda: self.items.append(self._variable(base, storage)))
+
+    def _specifiers_or_int(self, storage: str) -> tree.TypeName:
+        """The type; int behind a storage class with nothing but a name, as in C of old."""
+        if storage and self.token.kind == "name" and not self._starts_type(self.token.text):
+            after = self.lexer.expression(self.token.end)
+            if after.kind == "op" and after.text in (";", ",", "[", "("):
+                return tree.TypeName(("int",), 0, self.token.span)
+        return self.specifiers()
 
     def _list_of(self, one: Callable[[], None]) -> int:
         """What `one` parses, separated by commas, and the semicolon behind: its end."""
@@ -99,8 +106,7 @@ class DeclarationParser(ExpressionParser):
         if name.kind != "name" or name.text in KEYWORDS:
             raise self.unexpected("a variable name expected")
         if "`" in name.text:
-            message = f"D scoping operator may not be used in a declaration name ({name.text})"
-            raise DError(message, name.span, "D_DECL_SCOPE")
+            raise self._scoped(name)
         return self.advance()
 
     def _typedef(self, base: tree.TypeName) -> int:
@@ -114,8 +120,9 @@ class DeclarationParser(ExpressionParser):
         return self._list_of(one)
 
     def _variable(self, base: tree.TypeName, scope: str) -> tree.Declaration:
-        """Stars, name and what is in [ ]: types of keys, or a number of elements."""
-        if self.at("("):
+        """Stars, name and what is in [ ]: types of keys, or a number of elements.  What is extern
+        makes no variable, and a function is that without being called so."""
+        if self.at("(") or scope == "extern":
             return self._complicated(base, scope)
         type_ = replace(base, stars=self.stars())
         if self.at("("):
@@ -126,16 +133,21 @@ class DeclarationParser(ExpressionParser):
         if self.at("["):
             bracket = self.advance()
             if self.at("]"):
-                message = "array declaration requires array dimension or tuple signature"
-                raise DError(message, bracket.span, "D_DECL_ARRNULL", f"{name.text}[int, string]")
+                raise self._without_dimension(name.text, bracket.span)
             if self.token.kind == "name" and self._starts_type(self.token.text):
                 keys = tuple(self._listed(self.type_name))
             else:
                 length = self.expression()
             self.expect("]")
-            if self.at("["):
-                message = "arrays of arrays are not supported yet"
-                raise DError(message, self.token.span, "D_UNKNOWN", "write [int, int]")
+            if keys is not None and self.at("["):
+                message = "cannot declare array of associative arrays"
+                raise DError(message, self.token.span, "D_DECL_DYNOBJ", "write [int, int]")
+        behind: list[tree.Derivation] = []
+        while self.at("[") or (self.at("(") and length is None and keys is None):
+            behind.append(self.derivation())
+            if isinstance(behind[-1], tree.FunctionOf):
+                scope = "extern"
+        type_ = replace(type_, derived=tuple(reversed(behind)))
         if self.at("="):
             hint = f"{name.text} = ... in a BEGIN clause"
             raise self.unexpected(f"a declaration has no initial value; write {hint}")
@@ -146,7 +158,27 @@ class DeclarationParser(ExpressionParser):
         type_, name = self.declarator(base)
         if name is None:
             raise self.unexpected("a variable name expected")
+        if "`" in name.text:
+            raise self._scoped(name)
+        outermost = type_.derived[-1] if type_.derived else None
+        if isinstance(outermost, tree.FunctionOf):
+            scope = "extern"
+        if isinstance(outermost, tree.ArrayOf) and scope != "extern":
+            type_ = replace(type_, derived=type_.derived[:-1])
+            if outermost.count is None:
+                raise self._without_dimension(name.text, outermost.span)
+            return tree.Declaration(name.span, type_, name.text, scope, None, outermost.count)
         return tree.Declaration(name.span, type_, name.text, scope)
+
+    @staticmethod
+    def _without_dimension(name: str, span: Span) -> DError:
+        message = "array declaration requires array dimension or tuple signature"
+        return DError(message, span, "D_DECL_ARRNULL", f"{name}[int, string]")
+
+    @staticmethod
+    def _scoped(name: Token) -> DError:
+        message = f"D scoping operator may not be used in a declaration name ({name.text})"
+        return DError(message, name.span, "D_DECL_SCOPE")
 
     def _starts_type(self, word: str) -> bool:
         return word in STARTS_TYPE or (word not in KEYWORDS and self.names_type(word))

@@ -75,6 +75,8 @@ def place(node: tree.Expr, scope: Scope) -> typed.Expr:
         found = _pointed(node, check(node.operand, scope))
     elif isinstance(node, tree.Name) and "`" in node.name:
         found = members.symbol(node.name, node.span, scope)
+    elif isinstance(node, tree.Name) and variables.array_named(node, scope) is not None:
+        found = variables.read(variables.Place(node.name, "global", None, node.span), scope, check)
     else:
         return check(node, scope)
     array = isinstance(found.type, ArrayType) and found.type.count
@@ -93,7 +95,8 @@ def _name(node: tree.Name, scope: Scope) -> typed.Expr:
     if node.name in scope.bound or node.name in scope.inlines:
         return inlines.value(node, None, scope, check)
     if node.name in scope.variables:
-        return variables.read(variables.Place(node.name, "global", None, node.span), scope, check)
+        place = variables.Place(node.name, "global", None, node.span)
+        return members.value(variables.read(place, scope, check))
     if node.name in builtins.VARIABLES:
         type_ = builtins.VARIABLES[node.name].type
         if node.name == "curthread":
@@ -247,6 +250,9 @@ def _address_of(node: tree.Prefix, scope: Scope) -> typed.Expr:
     inner = node.operand
     place = variables.place_of(inner, scope)
     if place is not None:
+        element = variables.element_address(place, scope, check)
+        if element is not None:
+            return element
         variables.read(place, scope, check)
         raise DError("cannot take address of dynamic variable", node.span, "D_ADDROF_VAR")
     if isinstance(inner, tree.Prefix) and inner.op == "*":

@@ -24,6 +24,7 @@ from kinst.core.errors import DError, KinstError, Span
 from kinst.dlang import tree, typed
 from kinst.dlang.convert import cast, constant, size_of
 from kinst.dlang.scope import Scope
+from kinst.dlang.typed_store import Shared, root_of
 from kinst.dlang.typenames import typedef
 
 PER_CPU_HINT = "every CPU has its own: there is no one address"
@@ -55,10 +56,16 @@ def decayed(place: typed.Expr) -> typed.Expr:
     """An array is a pointer to its first element, a function a pointer to it (K&R A7.1)."""
     if isinstance(place, typed.Load):
         if isinstance(place.type, ArrayType):
-            return cast(place.address, PointerType(place.type.of))
+            return cast(_shared(place.address), PointerType(place.type.of))
         if isinstance(place.type, FunctionType):
             return place.address
     return place
+
+
+def _shared(address: typed.Expr) -> typed.Expr:
+    """The address as one that may be kept."""
+    known = isinstance(address, Shared) or root_of(address) is None
+    return address if known else Shared(address.type, address.span, address)
 
 
 def string_place(expr: typed.Expr) -> typed.Expr:
@@ -168,7 +175,7 @@ def address_of(place: typed.Expr, span: Span) -> typed.Expr:
     if isinstance(place, typed.BitField):
         raise DError("cannot take address of bit-field", span, "D_ADDROF_BITFIELD")
     if isinstance(place, typed.Load) and not isinstance(place.type, StringType):
-        return cast(place.address, PointerType(place.type))
+        return cast(_shared(place.address), PointerType(place.type))
     raise DError("unacceptable operand for unary & operator", span, "D_ADDROF_LVAL")
 
 

@@ -40,6 +40,7 @@ class Scope:
     """The variables so far, by typed.Variable.name.  One Scope lives as long as one check of one
     program.
 
+    externs: the types of what is declared extern.
     inlines: by name.  bound: the arguments of the inline array, or the parameter of the
     translator, being expanded.  keys: the types
     found for the keys of each associative array, in the whole program where it is known.
@@ -54,6 +55,7 @@ class Scope:
         self.types = Types(environment.types, environment.strsize)
         self.patterns: tuple[ProbePattern, ...] = ()  # of the clause being checked
         self.variables: dict[str, typed.Variable] = {}
+        self.externs: dict[str, DType] = {}
         self.inlines: dict[str, tree.Inline] = {}
         self.translators: list[Translator] = []
         self.declared_providers: dict[

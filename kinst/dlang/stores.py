@@ -13,7 +13,7 @@ from kinst.dlang import inlines, members, translators, tree, typed
 from kinst.dlang.convert import constant, is_zero
 from kinst.dlang.operators import converted, step_of
 from kinst.dlang.scope import Check, Scope
-from kinst.dlang.typed_store import Before, Root, Store
+from kinst.dlang.typed_store import Before, Root, Shared, Store, root_of
 from kinst.dlang.variables import compound, place_of
 
 _ARRAYS = ("regs", "args", "uregs")  # whose elements are no memory
@@ -49,19 +49,6 @@ def _place(node: tree.Expr, op: str, scope: Scope, check: Check) -> typed.Load |
     return found
 
 
-def _variable(address: typed.Expr) -> typed.Expr | None:
-    """The read of a structure variable that an address is made of; None for all others."""
-    while True:
-        if isinstance(address.type, StructType):
-            return address
-        if isinstance(address, typed.Cast):
-            address = address.operand
-        elif isinstance(address, typed.Binary):
-            address = address.left
-        else:
-            return None
-
-
 def _store(
     node: tree.Expr,
     found: typed.Load | typed.BitField,
@@ -69,7 +56,7 @@ def _store(
     post: bool,
 ) -> typed.Expr:
     bit, bits = (found.bit, found.bits) if isinstance(found, typed.BitField) else (0, 0)
-    root = _variable(found.address)
+    root = root_of(found.address)
     variable = root.variable if isinstance(root, typed.GlobalRead | typed.KeyedRead) else None
     address = found.address
     if variable is None or not variable.is_dynamic:
@@ -83,7 +70,7 @@ def _from_root(address: typed.Expr) -> typed.Expr:
     """An address that is made of a structure variable, with Root in the variable's place."""
     if isinstance(address.type, StructType):
         return Root(PointerType(address.type), address.span)
-    if isinstance(address, typed.Cast):
+    if isinstance(address, typed.Cast | Shared):
         return replace(address, operand=_from_root(address.operand))
     assert isinstance(address, typed.Binary)
     return replace(address, left=_from_root(address.left))

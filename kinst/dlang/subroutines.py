@@ -14,6 +14,7 @@ from kinst.core.dtypes import INT, VOID, DType, IntType, PointerType, StringType
 from kinst.core.errors import DError, Span
 from kinst.dlang import builtins, tree, typed
 from kinst.dlang.convert import cast, is_string, is_string_like, is_zero, to_string
+from kinst.dlang.members import decayed, string_place
 from kinst.dlang.scope import Check, Scope
 from kinst.dlang.typenames import typedef
 
@@ -160,6 +161,7 @@ def _argument(name: str, number: int, wanted: Parameter, given: typed.Expr) -> t
         if is_string_like(given.type) or _is_null(given):
             return given if _is_null(given) and name == "strtok" else to_string(given)
     elif isinstance(wanted.type, PointerType):
+        given = decayed(string_place(given))
         if isinstance(given.type, PointerType) or is_string(given.type) or is_zero(given):
             return given
     elif isinstance(given.type, IntType):

@@ -239,7 +239,8 @@ class Pragma(Item):
 
 @dataclass(frozen=True, slots=True)
 class Declaration(Item):
-    """One variable: type name; scope: "", "self" or "this".
+    """One variable: type name; scope: "", "self" or "this"; "extern" for what is declared only:
+    a function, or with that word before it.
 
     keys: of an associative array; None when it has none.  length: of a scalar array."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kinst.dlang.typed import Expr, Variable
+from kinst.core.dtypes import ArrayType, StructType
+from kinst.dlang.typed import Binary, Cast, Expr, Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,8 +13,8 @@ class Store(Expr):
     """*address = value, then the value (post: then what was there before).
 
     Only memory that the clause has allocated can be written (Dynamic Tracing Guide, "Pointers and
-    Arrays"); any other address faults.  variable: the structure, or array of structures, that the
-    address lies in; then it must lie there, and not in allocated memory.  In value Before stands
+    Arrays"), and that of variables; any other address faults.  variable: the structure or array
+    that the address lies in; then it must lie there, and nowhere else.  In value Before stands
     for what was at the address (of the innermost Store around it).
     bit, bits: as in typed.BitField; bits 0: no bit-field.
     root: of a dynamic variable (self->x, a[key]) its read, whose keys find the element; in address
@@ -49,3 +50,25 @@ class Snapshot(Expr):
 
     first: Expr | None
     stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared(Expr):
+    """The address of a variable, or of a part of one, as a pointer that may be kept: it is the
+    same number in the traced kernel and on the host, which see the variables at two places."""
+
+    operand: Expr
+
+
+def root_of(address: Expr) -> Expr | None:
+    """The read of the structure or array variable that an address is made of; None for all
+    others."""
+    while True:
+        if isinstance(address.type, StructType | ArrayType):
+            return address
+        if isinstance(address, Cast | Shared):
+            address = address.operand
+        elif isinstance(address, Binary):
+            address = address.left
+        else:
+            return None

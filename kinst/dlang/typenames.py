@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kinst.core.dtypes import STRING, VOID, DType, FloatType, IntType
-from kinst.core.errors import DError
+from kinst.core.errors import DError, Span
 from kinst.dlang.tree import TypeName
 
 # size in bytes, signed -> the type names that mean it.
@@ -71,10 +73,31 @@ def is_bool(type_: DType) -> bool:
     return isinstance(type_, IntType) and type_.name.split()[-1] in ("_Bool", "bool")
 
 
+def check_attributes(words: Sequence[str], word: str, span: Span) -> None:
+    """Whether short, long, signed and unsigned among the words may stand with the type called
+    word, "" for a structure, union or enumeration (libdtrace's dt_decl_check()).
+
+    Raises DError D_DECL_CHARATTR, D_DECL_VOIDATTR, D_DECL_SIGNINT, D_DECL_LONGINT."""
+    signs = [w for w in words if w in ("signed", "unsigned")]
+    sizes = [w for w in words if w in ("short", "long")]
+    if word == "char" and sizes:
+        message, tag = "short and long may not be used with char type", "D_DECL_CHARATTR"
+    elif word == "void" and (signs or sizes):
+        message, tag = "attributes may not be used with void type", "D_DECL_VOIDATTR"
+    elif signs and word not in ("char", "void"):
+        message, tag = "signed and unsigned may only be used with integer type", "D_DECL_SIGNINT"
+    elif "long" in sizes and word not in FLOATS:
+        message = "long and long long may only be used with integer or floating-point type"
+        tag = "D_DECL_LONGINT"
+    else:
+        return
+    raise DError(f"invalid type declaration: {message}", span, tag)
+
+
 def base_type(name: TypeName) -> DType | None:
     """The type that the words mean, stars aside; None for a name that is not one of these.
 
-    Raises DError D_DECL_COMBO, D_DECL_SIGNINT."""
+    Raises DError D_DECL_COMBO and those of check_attributes()."""
     words = [w for w in name.words if w not in QUALIFIERS]
     if words == ["void"]:
         return VOID
@@ -82,9 +105,9 @@ def base_type(name: TypeName) -> DType | None:
         return _TYPEDEFS[words[0]]
     signs = [w for w in words if w in ("signed", "unsigned")]
     rest = sorted(w for w in words if w not in signs)
-    if signs and any(w in _TYPEDEFS or w == "void" for w in rest):
-        message = f"{signs[0]} may not be used with type {rest[-1]}"
-        raise DError(message, name.span, "D_DECL_SIGNINT")
+    for word in rest:
+        if word not in ("int", "long", "short"):
+            check_attributes(words, word, name.span)
     if FLOATS & set(rest):
         if signs or rest not in (["float"], ["double"], ["double", "long"]):
             message = f"invalid type: {' '.join(name.words)}"

@@ -10,7 +10,15 @@ from kinst.core.errors import DError, Span
 from kinst.dlang import tree
 from kinst.dlang.lexer import Lexer, Token
 from kinst.dlang.source import words
-from kinst.dlang.typenames import BASE_WORDS, FLOATS, LIBRARY_TYPES, QUALIFIERS, TAGS, TYPEDEFS
+from kinst.dlang.typenames import (
+    BASE_WORDS,
+    FLOATS,
+    LIBRARY_TYPES,
+    QUALIFIERS,
+    TAGS,
+    TYPEDEFS,
+    check_attributes,
+)
 
 MAX_DEPTH = 100
 MAX_BODIES = 20  # structures in structures
@@ -24,6 +32,14 @@ KEYWORDS = (
     | BASE_WORDS
     | QUALIFIERS
 )
+CLASSES = words("auto register static extern typedef self this")  # of storage
+_ATTRIBUTES = words("short long signed unsigned")
+
+
+def _is_nothing(type_: tree.TypeName) -> bool:
+    """Whether a parameter's type is void itself."""
+    words = [w for w in type_.words if w not in QUALIFIERS]
+    return words == ["void"] and not type_.stars and not type_.derived
 
 
 class TypeParser:
@@ -78,19 +94,23 @@ class TypeParser:
         named = False
         while self.token.kind == "name":
             text = self.token.text
-            if text in TAGS and not named:
+            if text in TAGS and (not named or set(found) <= _ATTRIBUTES | QUALIFIERS):
+                check_attributes(found, "", self.token.span)
                 made = self._tagged(found)
                 if made.body is not None or made.words[-1] not in TAGS:
                     found, named, end = list(made.words), True, self._end
                     body = made.body
-                    while self.token.kind == "name" and self.token.text in QUALIFIERS:
+                    while self.token.kind == "name" and self.token.text in (
+                        QUALIFIERS | _ATTRIBUTES
+                    ):
+                        check_attributes([self.token.text], "", self.token.span)
                         end = self.advance().end
                     return tree.TypeName(tuple(found), 0, self.from_to(start, end), (), body)
                 raise self.unexpected("a tag or { expected")
             if text in BASE_WORDS or text in FLOATS:
                 named = True
             elif text not in QUALIFIERS:
-                if named or text in KEYWORDS:
+                if text in KEYWORDS or (named and not self._goes_on(found)):
                     break
                 named = True
             found.append(text)
@@ -98,6 +118,12 @@ class TypeParser:
         if not found:
             raise self.unexpected("a type expected")
         return tree.TypeName(tuple(found), 0, self.from_to(start, end))
+
+    def _goes_on(self, found: list[str]) -> bool:
+        """Whether the current name is a type's and not what is declared: unsigned foo_t x."""
+        if not set(found) <= _ATTRIBUTES | QUALIFIERS or not self.names_type(self.token.text):
+            return False
+        return self.lexer.expression(self.token.end).kind == "name"
 
     def _tagged(self, before: list[str]) -> tree.TypeName:
         """struct, union or enum, with its tag, its body or both."""
@@ -202,7 +228,7 @@ class TypeParser:
             name = self.advance()
         behind: list[tree.Derivation] = []
         while self.at("[", "("):
-            behind.append(self._dimension() if self.at("[") else self._parameters(depth))
+            behind.append(self.derivation(depth))
         return stars, (*reversed(behind), *inner), name
 
     def _is_inner(self) -> bool:
@@ -212,6 +238,10 @@ class TypeParser:
             return after.text in ("*", "(", "[")
         free = after.kind == "name" and after.text not in KEYWORDS
         return free and not self.names_type(after.text)
+
+    def derivation(self, depth: int = 0) -> tree.Derivation:
+        """What [ or ( behind a name says."""
+        return self._dimension() if self.at("[") else self._parameters(depth)
 
     def _dimension(self) -> tree.Derivation:
         bracket = self.advance()
@@ -232,6 +262,11 @@ class TypeParser:
                 variadic = True
                 break
             start = self.token.span
+            if self.token.kind == "name" and self.token.text in CLASSES - {"register"}:
+                message = "inappropriate storage class for function or associative array parameter"
+                raise DError(message, start, "D_DECL_PARMCLASS")
+            if self.token.kind == "name" and self.token.text == "register":
+                self.advance()
             type_, name = self.declarator(self.specifiers(), depth)
             named = (name.text, name.span) if name else ("", start)
             found.append(tree.Parameter(type_, *named))
@@ -241,8 +276,23 @@ class TypeParser:
     def _parameters(self, depth: int) -> tree.Derivation:
         parameters, variadic = self.parameters(depth + 1)
         found = [one.type for one in parameters]
-        if len(found) == 1 and found[0].words == ("void",) and not found[0].stars:
-            found = found if found[0].derived else []
+        nothing = [one for one in parameters if _is_nothing(one.type)]
+        seen: set[str] = set()
+        for number, one in enumerate(parameters, 1):
+            if one in nothing and one.name:
+                message = f"void parameter may not have a name: {one.name}"
+                raise DError(message, one.span, "D_DECL_PROTO_NAME")
+            if one.name and one.name in seen:
+                message = (
+                    f"parameter is already declared in function prototype: {one.name}, "
+                    f"parameter #{number}"
+                )
+                raise DError(message, one.span, "D_DECL_PROTO_FORM")
+            seen.add(one.name)
+        if nothing and (len(found) > 1 or variadic):
+            raise DError("void must be sole parameter", nothing[0].span, "D_DECL_PROTO_VOID")
+        if nothing:
+            found = []
         return tree.FunctionOf(tuple(found), variadic)
 
     def stars(self) -> int:

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kinst.core.dtypes import INT64, DType, IntType, PointerType, StringType, VoidType
+from kinst.core.dtypes import (
+    INT64,
+    ArrayType,
+    DType,
+    IntType,
+    PointerType,
+    StringType,
+    VoidType,
+)
 from kinst.core.errors import DError, Span
 from kinst.dlang import builtins, translators, tree, typed
 from kinst.dlang.constants import CONSTANTS
@@ -25,7 +33,8 @@ from kinst.dlang.convert import (
     same,
     to_string,
 )
-from kinst.dlang.operators import converted, incompatible, operate, step_of, wider_string
+from kinst.dlang.members import decayed
+from kinst.dlang.operators import converted, incompatible, move, operate, step_of, wider_string
 from kinst.dlang.scope import Check, Scope
 from kinst.dlang.translation import Translation
 from kinst.dlang.typenames import typedef
@@ -96,14 +105,45 @@ def array_named(node: tree.Expr, scope: Scope) -> typed.Variable | None:
 
 
 def read(place: Place, scope: Scope, check: Check) -> typed.Expr:
-    """The value of a variable.  Raises DError D_VAR_UNDEF, D_IDENT_UNDEF, D_IDENT_BADREF, and
-    those of keys."""
+    """The value of a variable; of an array the array as a place in memory.  Raises DError
+    D_VAR_UNDEF, D_IDENT_UNDEF, D_IDENT_BADREF, and those of keys."""
     variable = _existing(place, scope)
     if place.keys is None:
+        if variable.length and _is_in_one_piece(variable):
+            return _whole(variable, place.span)
         _refuse_array(place, variable)
         return typed.GlobalRead(variable.type, place.span, variable)
     keys = _keys_of(place, variable, scope, check)
-    return typed.KeyedRead(variable.type, place.span, variable, keys)
+    found = typed.KeyedRead(variable.type, place.span, variable, keys)
+    if isinstance(variable.type, ArrayType):
+        return typed.Load(
+            variable.type, place.span, typed.Cast(PointerType(variable.type), place.span, found)
+        )
+    return found
+
+
+def _is_in_one_piece(variable: typed.Variable) -> bool:
+    """Whether the elements of a scalar array lie one behind another, as C has it."""
+    return not variable.is_dynamic and not isinstance(variable.type, StringType)
+
+
+def _whole(variable: typed.Variable, span: Span) -> typed.Expr:
+    """A scalar array as a place in memory."""
+    array = ArrayType(variable.type, variable.length)
+    address = typed.Cast(PointerType(array), span, typed.GlobalRead(array, span, variable))
+    return typed.Load(array, span, address)
+
+
+def element_address(place: Place, scope: Scope, check: Check) -> typed.Expr | None:
+    """The address of a scalar array's element, which is not read: as in C one behind the last may
+    be pointed to.  None for what has no address that lasts."""
+    variable = scope.variables.get(place.name)
+    if place.keys is None or variable is None or not variable.length:
+        return None
+    if not _is_in_one_piece(variable):
+        return None
+    (index,) = _keys_of(place, variable, scope, check)
+    return move("+", decayed(_whole(variable, place.span)), index, place.span)
 
 
 def _existing(place: Place, scope: Scope) -> typed.Variable:
@@ -122,7 +162,7 @@ def _refuse_array(place: Place, variable: typed.Variable) -> None:
         message = f"associative array '{place.name}' may not be referenced as scalar"
         raise DError(message, place.span, "D_IDENT_BADREF", f"write {place.name}[...]")
     if variable.length:
-        message = f"array {place.name} needs an index"
+        message = f"array {place.name} needs an index here"
         raise DError(message, place.span, "D_UNKNOWN", f"write {place.name}[0]")
 
 

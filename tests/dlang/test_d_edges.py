@@ -18,7 +18,7 @@ INT, UNSIGNED, CHAR = IntType(4, True, "int"), IntType(4, False, "u"), IntType(1
 WRONG = [
     ("BEGIN { x = (void)0; }", "D_OP_INCOMPAT", 'operands have incompatible types: "void"'),
     ("BEGIN { @a = 1; }", "D_AGG_FUNC", "must be assigned the result of an aggregating function"),
-    ("int a[4]; BEGIN { trace(a); }", "D_UNKNOWN", "array a needs an index"),
+    ("self int a[4]; BEGIN { trace(self->a); }", "D_UNKNOWN", "array self->a needs an index"),
     ("inline int pid = 3; BEGIN { }", "D_DECL_IDRED", "built-in identifier redeclared: pid"),
     ("inline int R_RAX = 3; BEGIN { }", "D_DECL_IDRED", "built-in identifier redeclared: R_RAX"),
     ("int x; inline int x = 3; BEGIN { }", "D_DECL_IDRED", "x: current: inline, previous: scalar"),

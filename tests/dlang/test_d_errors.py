@@ -67,7 +67,7 @@ BODIES = [
     ("trace(nope->pid);", "D_IDENT_UNDEF", 7, "nope"),
     ("x = (struct no *)arg0; x->f;", "D_OP_INCOMPLETE", 24, "no struct no definition is"),
     ("x = (float)arg0;", "D_CAST_INVAL", 5, "invalid cast expression"),
-    ("x = (unsigned void)1;", "D_DECL_SIGNINT", 6, "unsigned may not be used with"),
+    ("x = (unsigned void)1;", "D_DECL_VOIDATTR", 6, "attributes may not be used with void"),
     ("x = (short long)1;", "D_DECL_COMBO", 6, "invalid type: short long"),
     ("x = sizeof (string *);", "D_UNKNOWN", 13, "pointers to string"),
     # functions

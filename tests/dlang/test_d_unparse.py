@@ -25,7 +25,7 @@ TEXTS = [
     "enum e { A, B = 3 + 1, C = A ? 2 : 1 }; enum e q; enum { D } r;",
     "int (*f)(void); int *(*(*g)[3])(char, const char *); int (h)[3]; int (**i)[2]; int (*w);",
     "int k[3]; int m[int, string]; int n[char *, struct s *]; self int o; this char **p;",
-    "typedef int (*fn)(int (*)[4], void); typedef int arr[2][3]; typedef int (*up[2])(fn, arr);",
+    "typedef int (*fn)(int (*)[4], void *); typedef int arr[2][3]; typedef int (*up[2])(fn, arr);",
     "inline int C = 1, 2; inline int D[int a, char *b] = a + *b; inline string E = \"x\";",
     "struct o { int a; }; translator struct o < struct i *p > { a = p->b + 1; };"
     " translator struct o < int n > { a = n ? 1 : 2; };",
