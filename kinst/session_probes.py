@@ -42,7 +42,15 @@ class Enabled:
 def wants_kernel(patterns: Sequence[ProbePattern], providers: Mapping[str, Provider]) -> bool:
     """Whether any of these descriptions can mean a probe of a traced kernel."""
     hosts = [p for p in providers.values() if not p.needs_kernel]
-    return not all(pattern.id or any(p.match(pattern, None) for p in hosts) for pattern in patterns)
+    return not all(pattern.id or any(_knows(p, pattern) for p in hosts) for pattern in patterns)
+
+
+def _knows(provider: Provider, pattern: ProbePattern) -> bool:
+    """Whether a description means probes of this provider, or what it says it cannot make."""
+    try:
+        return bool(provider.match(pattern, None))
+    except AbsentError:
+        return True
 
 
 def listed(providers: Mapping[str, Provider]) -> list[Found]:
@@ -119,9 +127,11 @@ def enable(
             try:
                 found = expand(pattern, providers, kernel)
             except KinstError as error:
-                if absent and isinstance(error, AbsentError):
+                none = isinstance(error, AbsentError)
+                if absent and none:
                     continue
-                raise DError(error.message, span, "D_PDESC_INVAL", error.hint) from error
+                tag = "D_PDESC_ZERO" if none else "D_PDESC_INVAL"
+                raise DError(error.message, span, tag, error.hint) from error
             if not found and not zero:
                 raise DError(
                     f"probe description {pattern} does not match any probes",

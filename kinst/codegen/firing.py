@@ -106,7 +106,7 @@ class Firing:
     text_at: int = 0
     locals: dict[str, Local] = field(default_factory=dict)
     record_size: int = 0  # of the clause
-    kept: Local | None = None  # after speculate(): 0 when the record is to be forgotten
+    following: str = ""  # label behind the clause
     this: dict[int, Local] = field(default_factory=dict)
     entries: dict[int, Local] = field(default_factory=dict)
     old: list[Lowered] = field(default_factory=list)

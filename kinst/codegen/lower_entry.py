@@ -104,7 +104,7 @@ def _write_clause(firing: Firing, clause: typed.Clause, ended: str, error: Funct
     layout = firing.unit.layout.clauses[clause.index]
     following = code.fresh("next")
     firing.faults = Faults(code.fresh("fault"))
-    firing.record_size, firing.kept = layout.size, None
+    firing.record_size, firing.following = layout.size, following
     firing.start_action(0)
     code.set(firing.arena(), const(0))
     if clause.predicate is not None:
@@ -127,15 +127,8 @@ def _write_clause(firing: Firing, clause: typed.Clause, ended: str, error: Funct
             chill(firing, action)
         else:
             raise KinstError(f"{action.span}: kinst cannot compile {type(action).__name__} yet")
-    if layout.size and firing.kept is None:
+    if layout.size:
         commit(firing, layout, record, end)
-    elif firing.kept is not None:
-        keep, forget = code.fresh("keep"), code.fresh("forget")
-        code.branch(code.icmp("ne", code.get(firing.kept), 0), keep, forget)
-        code.block(keep)
-        commit(firing, layout, record, end)
-        code.jump(forget)
-        code.block(forget)
     if any(isinstance(action, typed.Exit) for action in clause.actions):
         active = const(firing.unit.machine.address(HEADER_ACTIVE))
         code.store_atomic(const(0), active, "release")

@@ -1,4 +1,5 @@
-"""speculation(), speculate(), commit() and discard() (tables: core/layout.py HEADER_NSPEC).
+"""speculation(), speculate(), commit() and discard() (tables: core/layout.py HEADER_NSPEC; what
+they do with a number that is none, dtrace_speculation_*() of illumos' dtrace.c).
 
 What a clause speculates goes into the ring like any record, with the number of its speculation;
 the consumer keeps it until the record of a commit() or discard() arrives.  So there is nothing
@@ -10,6 +11,7 @@ from __future__ import annotations
 from kinst.codegen.firing import Firing, Unit
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.layout import (
+    FAULT_ILLOP,
     HEADER_NSPEC,
     HEADER_SPECSIZE,
     HEADER_SPECULATIONS,
@@ -24,17 +26,22 @@ def new_speculation(firing: Firing) -> Value:
     return firing.code.call(firing.unit.helper("new_speculation", _new), (firing.state,))
 
 
-def about(firing: Firing, name: str, identifier: Value) -> Value:
-    """What the record of speculate, commit or discard carries."""
-    code = firing.code
+def about(firing: Firing, name: str, number: Value) -> Value:
+    """What the record of speculate, commit or discard carries.
+
+    More than nspec is an illegal operation.  A speculate() without a speculation or without room
+    in it ends the clause: nothing behind it is done, and nothing is recorded."""
+    code, unit = firing.code, firing.unit
+    identifier = code.op("and", number, 0xFFFFFFFF)  # dtrace_specid_t has 32 bits
+    most = code.load(64, const(unit.machine.address(HEADER_NSPEC)))
+    firing.faults.add(code, code.icmp("ugt", identifier, most), FAULT_ILLOP, const(0))
     if name != "speculate":
-        return code.call(firing.unit.helper("end_speculation", _end), (identifier,))
-    use = code.call(
-        firing.unit.helper("speculate", _speculate),
-        (firing.state, identifier, const(firing.record_size)),
-    )
-    firing.kept = code.local(64)
-    code.set(firing.kept, use)
+        return code.call(unit.helper("end_speculation", _end), (identifier,))
+    size = const(firing.record_size)
+    use = code.call(unit.helper("speculate", _speculate), (firing.state, identifier, size))
+    keep = code.fresh("keep")
+    code.branch(code.icmp("ne", use, 0), keep, firing.following)
+    code.block(keep)
     return use
 
 

@@ -29,10 +29,9 @@ class Attributes:
     data: int
     dependency: int
 
-    @property
-    def order(self) -> tuple[int, int, int]:
-        """By names, then by data, then by class, as libdtrace's dt_attr_cmp()."""
-        return self.name, self.data, self.dependency
+    def reaches(self, minimum: Attributes) -> bool:
+        """Whether no part is less than the minimum's (libdtrace's dt_attr_cmp())."""
+        return self.least(minimum) == minimum
 
     def least(self, other: Attributes) -> Attributes:
         """The least of both, part by part."""

@@ -69,7 +69,7 @@ def tracemem(node: tree.Call, scope: Scope) -> typed.Action:
     passed = len(node.arguments)
     if not 2 <= passed <= 3:
         message = f"tracemem( ) prototype mismatch: {passed} args passed, 2 or 3 expected"
-        raise DError(message, node.span, "D_TRACEMEM_ARGS")
+        raise DError(message, node.span, "D_PROTO_LEN" if passed < 2 else "D_TRACEMEM_ARGS")
     address = check(node.arguments[0], scope)
     if not is_scalar(address.type):
         message = (

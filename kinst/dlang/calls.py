@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from kinst.core.dtypes import VOID
 from kinst.core.errors import DError, Span
 from kinst.dlang import builtins, speculation, tree, typed
 from kinst.dlang.scope import Check, Scope
 from kinst.dlang.subroutines import ABSENT, PROTOTYPES, absent, subroutine
+
+# Actions that take at least one argument.
+_WITH_ARGUMENT = frozenset({"trace", "print", "printf", "printa", "exit", "tracemem"})
+
+# Those that are not void, but stacks and names.
+_DATA = frozenset({"stack", "ustack", "sym", "func", "mod", "uaddr", "usym", "ufunc", "umod"})
+
+
+@dataclass(frozen=True, slots=True)
+class Action(typed.Expr):
+    """The call of an action where a value is wanted.  It is void, so most operators refuse it;
+    none is left in a program that the checker has accepted.
+
+    name: as the error shows it."""
+
+    name: str
+
+
+def refused(action: Action) -> DError:
+    """The error where an action is used as a value."""
+    message = f"{action.name} may not be called from a D expression"
+    return DError(f"{message} (D program context required)", action.span, "D_CG_EXPR")
 
 
 def call(node: tree.Call, scope: Scope, check: Check) -> typed.Expr:
@@ -19,12 +44,13 @@ def call(node: tree.Call, scope: Scope, check: Check) -> typed.Expr:
     if name in PROTOTYPES:
         return subroutine(node, name, scope, check)
     if name in builtins.CALLABLE:
-        raise DError(
-            f"{builtins.kind_of(name)} {name}( ) may not be called from a D expression "
-            "(D program context required)",
-            node.span,
-            "D_CG_EXPR",
-        )
+        if not node.arguments and name in _WITH_ARGUMENT:
+            message = f"{name}( ) prototype mismatch: 0 args passed, 1 expected"
+            raise DError(message, node.span, "D_PROTO_LEN")
+        found = Action(VOID, node.span, f"{builtins.kind_of(name)} {name}( )")
+        if name in _DATA:
+            raise refused(found)
+        return found
     raise unknown_function(name, node.span, scope)
 
 
@@ -41,12 +67,3 @@ def unknown_function(name: str, span: Span, scope: Scope) -> DError:
         message = f"{kind} '{name}' may not be referenced as a function"
         return DError(message, span, "D_FUNC_IDKIND")
     return DError(f"undefined function name: {name[:80]}", span, "D_FUNC_UNDEF")
-
-
-def is_action_call(node: tree.Expr) -> bool:
-    """Whether an expression calls an action, such as trace()."""
-    return (
-        isinstance(node, tree.Call)
-        and isinstance(node.function, tree.Name)
-        and builtins.kind_of(node.function.name) == "tracing function"
-    )

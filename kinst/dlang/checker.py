@@ -9,7 +9,7 @@ from kinst.dlang import library, translators, tree, typed
 from kinst.dlang.actions import statement
 from kinst.dlang.aggregates import Aggregations
 from kinst.dlang.convert import is_scalar
-from kinst.dlang.declarations import declare
+from kinst.dlang.declarations import declare, declare_type
 from kinst.dlang.expressions import check as check_expression
 from kinst.dlang.height import check_height
 from kinst.dlang.inlines import define
@@ -55,7 +55,7 @@ def _clauses(
         if isinstance(item, tree.Declaration):
             declare(item, scope, check_expression)
         elif isinstance(item, tree.TypeDeclaration):
-            scope.types.declare(item)
+            declare_type(item, scope)
         elif isinstance(item, tree.Inline):
             define(item, scope, check_expression)
         elif isinstance(item, tree.Translator):

@@ -92,7 +92,7 @@ class Types:
         old = self._typedefs.get(node.name)
         if old is not None and old != type_:
             message = f"typedef redeclared: {node.name}: current: {type_}, previous: {old}"
-            raise DError(message, node.span, "D_DECL_TYPERED")
+            raise DError(message, node.span, "D_DECL_IDRED")
         self._typedefs[node.name] = type_
 
     def is_typedef(self, name: str) -> bool:
@@ -232,8 +232,8 @@ class Types:
                 message = "member declaration requires a name"
                 raise DError(message, field.span, "D_DECL_MNAME")
             if field.name and layout.has(field.name):
-                message = f"member name redeclared: {field.name}"
-                raise DError(message, field.span, "D_DECL_MNAME")
+                message = f"failed to define member '{field.name}': it is there already"
+                raise DError(message, field.span, "D_UNKNOWN")
             layout.add(field.name, type_)
             return
         width = self._constant(field.width)
@@ -266,7 +266,10 @@ class Types:
             if not INT_MIN <= value <= INT_MAX:
                 message = f"enumerator '{one.name}' value overflows INT_MAX ({INT_MAX})"
                 raise DError(message, one.span, "D_DECL_ENOFLOW")
-            if one.name in self._constants or one.name in dict(values):
+            if one.name in dict(values):
+                message = f"failed to define enumerator '{one.name}': it is there already"
+                raise DError(message, one.span, "D_UNKNOWN")
+            if one.name in self._constants:
                 message = f"identifier redeclared: {one.name}"
                 raise DError(message, one.span, "D_DECL_IDRED")
             values.append((one.name, value))

@@ -15,6 +15,23 @@ from kinst.dlang.variables import no_clause_local_array
 MOST_ELEMENTS = 1 << 20
 
 
+def declare_type(node: tree.TypeDeclaration, scope: Scope) -> None:
+    """A structure, an enumeration or a typedef.  Raises DError D_DECL_IDRED for a name that is a
+    variable's, and what Types.declare() raises."""
+    if node.name and _is_global(node.name, scope):
+        message = f"global variable identifier redeclared: {node.name}"
+        raise DError(message, node.span, "D_DECL_IDRED")
+    body = node.type.body
+    for one in body.enumerators if isinstance(body, tree.EnumBody) else ():
+        if builtins.kind_of(one.name) is not None or _is_global(one.name, scope):
+            raise DError(f"identifier redeclared: {one.name}", one.span, "D_DECL_IDRED")
+    scope.types.declare(node)
+
+
+def _is_global(name: str, scope: Scope) -> bool:
+    return name in scope.variables or name in scope.inlines
+
+
 def declare(
     node: tree.Declaration, scope: Scope, check: Callable[[tree.Expr, Scope], typed.Expr]
 ) -> None:

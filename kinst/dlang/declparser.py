@@ -14,7 +14,7 @@ from kinst.dlang.lexer import Lexer, Token
 from kinst.dlang.providerparser import provider
 from kinst.dlang.source import words
 from kinst.dlang.typenames import STARTS_TYPE, TAGS
-from kinst.dlang.typeparser import KEYWORDS
+from kinst.dlang.typeparser import KEYWORDS, further
 
 _Listed = TypeVar("_Listed")
 _NOT_YET = words("import counter")
@@ -74,8 +74,7 @@ class DeclarationParser(ExpressionParser):
             return self.token.end
         if base.body is not None:
             self.items.append(tree.TypeDeclaration(base.span, base))
-            if base.body.tag:
-                base = replace(base, body=None)
+            base = further(base)
         if storage == "inline":
             self.items.append(self._inline(base))
             return self.token.end
@@ -103,6 +102,9 @@ class DeclarationParser(ExpressionParser):
 
     def _declared_name(self) -> Token:
         name = self.token
+        if name.kind == "name" and name.text in STARTS_TYPE & KEYWORDS:
+            message = f"invalid type combination: {name.text} behind a type"
+            raise DError(message, name.span, "D_DECL_COMBO", "is there a ; before it?")
         if name.kind != "name" or name.text in KEYWORDS:
             raise self.unexpected("a variable name expected")
         if "`" in name.text:

@@ -45,6 +45,7 @@ from kinst.dlang.convert import (
     is_string,
     of_field,
     promoted,
+    same,
     size_of,
     to_string,
     unary,
@@ -317,12 +318,13 @@ def _infix(node: tree.Infix, scope: Scope) -> typed.Expr:
 
 def _comma(node: tree.Infix, scope: Scope) -> typed.Expr:
     for side in (node.left, node.right):
-        if calls.is_action_call(side):
-            raise DError("operator , operands cannot be actions", side.span, "D_OP_ACT")
         if is_aggregation(side):
             message = "operator , operands cannot be of dynamic type"
             raise DError(message, side.span, "D_OP_DYN")
     left, right = check(node.left, scope), check(node.right, scope)
+    for expr in (left, right):
+        if isinstance(expr, calls.Action):
+            raise DError("operator , operands cannot be actions", expr.span, "D_OP_ACT")
     return typed.Comma(right.type, node.span, without_void(left), right)
 
 
@@ -341,9 +343,6 @@ def is_aggregation(node: tree.Expr) -> bool:
 
 def _ternary(node: tree.Ternary, scope: Scope) -> typed.Expr:
     for side in (node.then, node.otherwise):
-        if calls.is_action_call(side):
-            message = "action cannot be used in a conditional context"
-            raise DError(message, side.span, "D_OP_ACT", "use a predicate")
         if is_aggregation(side):
             message = "operator ?: operands cannot be of dynamic type"
             raise DError(message, side.span, "D_OP_DYN")
@@ -352,6 +351,9 @@ def _ternary(node: tree.Ternary, scope: Scope) -> typed.Expr:
     if not is_scalar(condition.type):
         message = "operator ?: expression must be of scalar type"
         raise DError(message, condition.span, "D_OP_SCALAR")
+    if isinstance(left, calls.Action) and isinstance(right.type, VoidType):
+        message = "action cannot be used in a conditional context"
+        raise DError(message, left.span, "D_OP_ACT", "use a predicate")
     return choose(condition, left, right, node.span)
 
 
@@ -361,6 +363,11 @@ def _cast_to(node: tree.CastTo, scope: Scope) -> typed.Expr:
     source = operand.type
     if isinstance(type_, VoidType):
         return typed.Cast(type_, node.span, operand)
+    if isinstance(operand, Translation):
+        message = f'invalid cast expression: a translation to "{source}" to "{type_}"'
+        raise DError(message, node.span, "D_CAST_INVAL", "its members are values")
+    if isinstance(type_, StructType) and same(source, type_):
+        return operand
     if is_string(type_) and (is_scalar(source) or is_string(source)):
         return replace(to_string(operand), span=node.span)
     if is_scalar(type_) and is_scalar(source):

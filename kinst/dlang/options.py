@@ -104,8 +104,8 @@ def parse_boolean(name: str, value: str | None) -> bool:
     raise _bad(name, value, "on or off")
 
 
-def parse_size(name: str, value: str | None) -> int:
-    """Bytes: a number with k m g or t behind it, powers of 1024; 1..2**63-1."""
+def parse_size(name: str, value: str | None, least: int = 1) -> int:
+    """Bytes: a number with k m g or t behind it, powers of 1024; least..2**63-1."""
     match = _SIZE.match(value or "")
     hint = "bytes, or a number with k, m, g or t"
     if match is None:
@@ -113,7 +113,7 @@ def parse_size(name: str, value: str | None) -> int:
     digits, unit = match.groups()
     number = int(digits, 16) if digits[:2] in ("0x", "0X") else int(digits)
     size = number << (10 * " kmgt".index(unit.lower() or " "))
-    if not 0 < size < 2**63:
+    if not least <= size < 2**63:
         raise _bad(name, value, hint)
     return size
 
@@ -155,6 +155,11 @@ def parse_frames(name: str, value: str | None) -> int:
     if not frames:
         raise _bad(name, value, "1 or more")
     return frames
+
+
+def parse_specsize(name: str, value: str | None) -> int:
+    """0 is a size as well: nothing has room."""
+    return parse_size(name, value, 0)
 
 
 def parse_strsize(name: str, value: str | None) -> int:
@@ -212,7 +217,7 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "nspec": parse_speculations,
     "quiet": parse_boolean,
     "rawbytes": parse_boolean,
-    "specsize": parse_size,
+    "specsize": parse_specsize,
     "stackframes": parse_frames,
     "stackindent": parse_number,
     "statusrate": parse_rate,

@@ -128,7 +128,7 @@ def check_minimum(
     args: as in named()."""
     own = given(program)
     for name, span, found in named((clause.predicate, clause.statements), args, program, own):
-        if found.order < minimum.order:
+        if not found.reaches(minimum):
             message = f"attributes for {name} ({found}) are less than predefined minimum"
             raise DError(message, span, "D_ATTR_MIN", f"-x amin={minimum}")
 

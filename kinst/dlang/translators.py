@@ -21,6 +21,7 @@ from kinst.core.dtypes import (
 )
 from kinst.core.errors import DError, Span
 from kinst.dlang import inlines, members, tree, typed
+from kinst.dlang.calls import Action, refused
 from kinst.dlang.convert import (
     is_scalar,
     is_string,
@@ -106,20 +107,19 @@ def _given(operand: typed.Expr, type_: DType) -> typed.Expr | None:
 def member(
     node: tree.Member, base: Translation, scope: Scope, check: Check
 ) -> typed.Expr:  # fmt: skip
-    """A member of a translation.  Raises DError D_XLATE_NOCONV, D_OP_PTR, D_OP_SOU,
-    D_TYPE_MEMBER and those of its expression."""
+    """A member of a translation.  Raises DError D_XLATE_NOCONV, D_OP_PTR, D_OP_SOU and those of
+    its expression."""
+    translator = base.translator
+    given = [one for one in translator.node.members if one.name == node.name]
+    if not given:
+        message = f"translator does not define conversion for member: {node.name}"
+        raise DError(message, node.span, "D_XLATE_NOCONV")
     pointer = isinstance(base.type, PointerType)
     if pointer != (node.op == "->"):
         message = f"operator {node.op} must be applied to a {'struct' if pointer else 'pointer'}"
         hint = f"write {'->' if pointer else '.'}{node.name}"
         raise DError(message, node.span, "D_OP_SOU" if pointer else "D_OP_PTR", hint)
-    translator = base.translator
-    members.find(translator.made, node.name, node.span)
-    for one in translator.node.members:
-        if one.name == node.name:
-            return _value(translator, one, base.source, node.span, scope, check)
-    message = f"translator does not define conversion for member: {node.name}"
-    raise DError(message, node.span, "D_XLATE_NOCONV")
+    return _value(translator, given[0], base.source, node.span, scope, check)
 
 
 def _value(
@@ -217,12 +217,19 @@ def _store(wanted: Member, value: typed.Expr, made: StructType) -> Store:
 
 
 def refuse_whole(clause: typed.Clause) -> None:
-    """Raise DError D_OP_DYN where a translation itself is used as a value."""
+    """Raise DError D_OP_DYN where a translation itself is used as a value (D_CG_DYN where it is a
+    statement), and D_CG_EXPR where an action is."""
+    for action in clause.actions:
+        if isinstance(action, typed.Evaluate) and isinstance(action.expr, Translation):
+            message = "expression cannot evaluate to result of dynamic type"
+            raise DError(message, action.expr.span, "D_CG_DYN")
     waiting = list(children(clause))
     while waiting:
         node = waiting.pop()
         if isinstance(node, Translation):
             _refuse(node)
+        if isinstance(node, Action):
+            raise refused(node)
         waiting += children(node)
 
 

@@ -42,6 +42,11 @@ def _is_nothing(type_: tree.TypeName) -> bool:
     return words == ["void"] and not type_.stars and not type_.derived
 
 
+def further(base: tree.TypeName) -> tree.TypeName:
+    """The type of the next declarator: a tag that was defined for the one before is known."""
+    return replace(base, body=None) if base.body is not None and base.body.tag else base
+
+
 class TypeParser:
     """Parses from `token` on; the current token is always the first one not used yet.
 
@@ -84,7 +89,8 @@ class TypeParser:
 
     def names_type(self, name: str) -> bool:
         """Whether a name that is no keyword is that of a type."""
-        known = name in TYPEDEFS or name in LIBRARY_TYPES or name in self.typedefs
+        own = name.removeprefix("D`")
+        known = name in TYPEDEFS or name in LIBRARY_TYPES or own in self.typedefs
         return known or self._knows_type(name)
 
     def specifiers(self) -> tree.TypeName:
@@ -154,7 +160,7 @@ class TypeParser:
                 fields.append(self._field(base))
                 while self.at(","):
                     self.advance()
-                    fields.append(self._field(replace(base, body=None)))
+                    fields.append(self._field(further(base)))
             self.expect(";")
         self._end = self.advance().end
         self._bodies -= 1

@@ -7,7 +7,6 @@ from kinst.core.dtypes import PointerType, spelled
 from kinst.dlang import tree
 from kinst.dlang.exprparser import ASSIGN, COMMA, INFIX, POSTFIX_STRENGTH, PREFIX_STRENGTH, TERNARY
 from kinst.dlang.literals import escape
-from kinst.dlang.typenames import TAGS
 
 _PRIMARY = POSTFIX_STRENGTH + 1
 
@@ -224,14 +223,16 @@ def _body(body: tree.StructBody | tree.EnumBody) -> str:
         ]
         return f"{{ {', '.join(rows)} }}"
     lines: list[str] = []
+    last: object = None
     for field in body.fields:
         width = "" if field.width is None else f": {_expr(field.width, TERNARY)}"
         own = " ".join(filter(None, (_declarator(field.type, field.name), width)))
         # The second one of struct { ... } a, b; has no type of its own.
-        if field.type.body is None and field.type.words[-1] in TAGS:
+        if field.type.body is not None and field.type.body is last:
             lines[-1] += f", {own}"
         else:
             lines.append(_spaced(_base(field.type), own))
+        last = field.type.body
     return " ".join(["{", *(f"{line};" for line in lines), "}"])
 
 

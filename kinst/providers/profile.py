@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kinst.core.errors import KinstError
+from kinst.core.errors import AbsentError
 from kinst.core.kernel import Found, Kernel, Timer
 from kinst.core.probe import ProbeName, ProbePattern
 from kinst.core.stability import stability_of
@@ -30,7 +30,7 @@ SHORTEST_NS = 200_000  # as the profile provider of DTrace: nothing above 5000 H
 def timer_of(name: str) -> Timer | None:
     """The timer that a probe name means, or None when it is not of that form.
 
-    Raises KinstError for an unknown unit, zero, or a period under 200 microseconds.
+    Raises AbsentError for an unknown unit, zero, or a period under 200 microseconds.
     """
     match = _NAME.match(name)
     if match is None:
@@ -38,17 +38,17 @@ def timer_of(name: str) -> Timer | None:
     kind, digits, unit = match.groups()
     number = int(digits)
     if number == 0:
-        raise KinstError(f"profile:::{name} has a rate or period of zero")
+        raise AbsentError(f"profile:::{name} has a rate or period of zero")
     if unit in ("", "hz"):
         period = 10**9 // number
     elif unit in _NS:
         period = number * _NS[unit]
     else:
-        raise KinstError(
+        raise AbsentError(
             f'profile:::{name}: unknown unit "{unit}"', "units are hz, s, ms, us, ns, min, h, d"
         )
     if period < SHORTEST_NS:
-        raise KinstError(f"profile:::{name} fires too often", "at most 5000hz, every 200us")
+        raise AbsentError(f"profile:::{name} fires too often", "at most 5000hz, every 200us")
     return Timer(period, kind == "profile")
 
 

@@ -93,7 +93,7 @@ DECLARATIONS = [
     ("struct a { struct b x; };", "D_DECL_INCOMPLETE"),
     ("struct a { int; };", "D_DECL_MNAME"),
     ("struct a { int x; }; struct a { int y; };", "D_DECL_TYPERED"),
-    ("typedef int t; typedef char t;", "D_DECL_TYPERED"),
+    ("typedef int t; typedef char t;", "D_DECL_IDRED"),
     ("enum e { A = pid };", "D_DECL_ENCONST"),
     ("enum e { A = 0x80000000 };", "D_DECL_ENOFLOW"),
     ("enum e { A }; enum f { A };", "D_DECL_IDRED"),
