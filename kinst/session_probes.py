@@ -91,6 +91,10 @@ def check_arguments(program: typed.Program, enabled: Sequence[Enabled]) -> None:
             raise DError(f"{expr.name} means nothing {what}", expr.span, "D_ARGS_NONE", hint)
 
 
+# Where else the probes of some of dtrace(1)'s providers are.
+_ELSEWHERE = {"syscall": "; a system call is a function, fbt::__*_sys_read:entry"}
+
+
 def naming(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
     """A hint for a description that means nothing: how probes are named."""
     if pattern.id:
@@ -98,7 +102,8 @@ def naming(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
     if pattern.provider in providers:
         return providers[pattern.provider].usage
     if pattern.provider:
-        return f"providers are {', '.join(sorted(providers))}"
+        others = f"providers are {', '.join(sorted(providers))}"
+        return f"{others}{_ELSEWHERE.get(pattern.provider, '')}"
     return ", ".join(p.usage for p in providers.values() if p.needs_kernel)
 
 

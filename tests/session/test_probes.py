@@ -48,6 +48,7 @@ def test_z_is_not_for_offsets_that_cannot_be() -> None:
         (ProbePattern("fbt", "", "", ""), "fbt::FUNCTION:entry"),
         (ProbePattern("profile", "", "", "tock-1s"), "tick-N"),
         (ProbePattern("syscall", "", "read", "entry"), "providers are dtrace, fbt, kinst, profile"),
+        (ProbePattern("syscall", "", "read", "entry"), "fbt::__*_sys_read:entry"),
         (ProbePattern("", "vmlinux", "", ""), "fbt::FUNCTION:entry"),
         (ProbePattern(id=999), "kinst -l"),
     ],
