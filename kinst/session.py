@@ -83,7 +83,8 @@ def run(request: Request, report: Report) -> int:
         raise KinstError("no probes specified", "-n or -s names some; -h is help")
     commanded = bool(request.command) and not request.list_probes
     wanted = commanded or bool(symbols_in(compiled.program))
-    if not (wanted or wants_kernel(compiled.patterns, providers)):
+    fired = not request.list_probes
+    if not (wanted or wants_kernel(compiled.patterns, providers, fired=fired)):
         return _with_machine(request, compiled, Traced(isa), report)
     files = find_files(request, report.progress)
     room = scratch_needed(

@@ -39,18 +39,21 @@ class Enabled:
         return self.probe.id, self.probe.site.address if self.probe.site else 0
 
 
-def wants_kernel(patterns: Sequence[ProbePattern], providers: Mapping[str, Provider]) -> bool:
-    """Whether any of these descriptions can mean a probe of a traced kernel."""
-    hosts = [p for p in providers.values() if not p.needs_kernel]
-    return not all(pattern.id or any(_knows(p, pattern) for p in hosts) for pattern in patterns)
-
-
-def _knows(provider: Provider, pattern: ProbePattern) -> bool:
-    """Whether a description means probes of this provider, or what it says it cannot make."""
-    try:
-        return bool(provider.match(pattern, None))
-    except AbsentError:
-        return True
+def wants_kernel(
+    patterns: Sequence[ProbePattern], providers: Mapping[str, Provider], *, fired: bool
+) -> bool:
+    """Whether any of these descriptions can mean a probe of a traced kernel or, if they are to be
+    fired, one that samples its CPUs (profile-N).  One that a provider without a kernel says it
+    cannot make does not."""
+    for pattern in patterns:
+        try:
+            found = expand(pattern, providers, None)
+        except AbsentError:
+            continue
+        samples = fired and any(one.timer is not None and one.timer.each_cpu for one in found)
+        if samples or not (found or pattern.id):
+            return True
+    return False
 
 
 def listed(providers: Mapping[str, Provider]) -> list[Found]:

@@ -10,7 +10,7 @@ from kinst.core.probe import ProbePattern
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_programs, parse_option
 from kinst.providers import load_all
-from kinst.session_probes import enable, naming
+from kinst.session_probes import enable, naming, wants_kernel
 
 KERNEL = FakeKernel([("plain", 0x1000, ["0f1f440000", "c3"])])
 
@@ -61,3 +61,24 @@ def test_what_matches_nothing_says_how_probes_are_named(pattern: ProbePattern, h
 def test_a_function_of_another_module(provider: str) -> None:
     with pytest.raises(DError, match=r"\"plain\" in module \"other\" \(it is in vmlinux\)"):
         names(f"{provider}:other:plain: {{}}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fired", "listed"),
+    [
+        (ProbePattern("dtrace", "", "", "BEGIN"), False, False),
+        (ProbePattern("", "", "", "tick-1s"), False, False),
+        (ProbePattern("profile", "", "", "profile-97"), True, False),
+        (ProbePattern("", "", "", "profile-10ms"), True, False),
+        (ProbePattern("profile", "", "", ""), True, False),
+        (ProbePattern("", "", "plain", "entry"), True, True),
+        (ProbePattern("kinst", "", "plain", ""), True, True),
+    ],
+)
+def test_what_boots_a_kernel(pattern: ProbePattern, fired: bool, listed: bool) -> None:
+    """What is in it, and what samples its CPUs (Guide, ch. 19: profile-N fires on every CPU)."""
+    providers = load_all()
+    assert wants_kernel([pattern], providers, fired=True) is fired
+    assert wants_kernel([pattern], providers, fired=False) is listed
+    began = ProbePattern("", "", "", "BEGIN")
+    assert wants_kernel([began, pattern], providers, fired=True) is fired

@@ -58,3 +58,19 @@ def test_stop_planted_stacks_are_the_same(read_path: dict[str, list[Row]], reads
     code = b"".join(rows[at] for at in sorted(rows))[16:20]
     assert plain["jump"].count(f"0: {code.hex(' ')}  ") == 3
     assert plain["trap"] == plain["jump"] == plain["stop"]
+
+
+def test_profile_samples_the_kernel_without_another_probe() -> None:
+    """profile-N alone boots the kernel: each sample finds a CPU in the kernel (arg0) or in user
+    mode (arg1), and the stacks are those of the CPUs (Guide, ch. 19)."""
+    program = """
+        profile-97 { @[stack(2)] = count(); @all = count(); @cpus[cpu] = count(); }
+        profile-97 /(arg0 != 0) == (arg1 != 0)/ { @wrong = count(); }
+        tick-2s { exit(0); }
+        END { printa("%k %@d\\n", @); printa("all %@d\\n", @all); printa("cpu %d\\n", @cpus); }"""
+    out = kinst("-q", "-n", program).good().out
+    frames = [line.strip() for line in out.splitlines() if "`" in line]
+    assert frames and all(frame.startswith("vmlinux`") for frame in frames), out
+    (samples,) = re.findall(r"^all (\d+)$", out, re.M)
+    assert int(samples) > 20 and re.findall(r"^cpu (\d+)$", out, re.M) == ["0", "1"]
+    assert out.partition("cpu 1\n")[2].strip() == "", out  # nothing in @wrong
