@@ -11,6 +11,17 @@ from kinst.core.errors import KinstError
 CPP = "cpp"
 # What libdtrace defines (dt_preproc() in dt_cc.c): a D compiler, and its version 1.13.
 PREDEFINED = ("-D__SUNW_D=1", "-D__SUNW_D_VERSION=0x010d0000")
+# D is not GNU's C: with these the headers of Linux and glibc keep to what C has.
+PLAIN = (
+    "-U__GNUC__",
+    "-D__extension__=",
+    "-D__signed__=signed",
+    "-D__const=const",
+    "-D__volatile__=volatile",
+    "-D__inline__=inline",
+    "-D__inline=inline",
+    "-D__builtin_va_list=void *",
+)
 SECONDS = 60
 
 
@@ -31,7 +42,8 @@ def preprocess(
         text = "//" + text  # keeps the line's number; the preprocessor takes the comment out
     folder = Path(file).parent if Path(file).is_file() else Path.cwd()
     program = program or CPP
-    command = [program, "-x", "c", *PREDEFINED, "-iquote", str(folder), *arguments, "-"]
+    given = ("-iquote", str(folder), *arguments)
+    command = [program, "-x", "c", *PREDEFINED, *PLAIN, *given, "-"]
     source = f'# 1 "{file}"\n{text}'.encode("utf-8", "surrogateescape")
     try:
         done = subprocess.run(

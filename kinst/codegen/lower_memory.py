@@ -116,8 +116,11 @@ def read_user(firing: Firing, to: Value, source: Value, size: Value) -> Value:
 
 
 def _write_user(unit: Unit, name: str) -> Function:
-    """write_user(dst, src, size) -> 0 or error."""
+    """write_user(dst, src, size) -> 0 or error; on a host without a target always an error."""
     code = unit.function(name, 3)
+    if unit.machine.host and unit.machine.user is None:
+        code.ret(const(1))
+        return code
     write = user_of(unit).write
     if not write:
         raise KinstError(

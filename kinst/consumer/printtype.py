@@ -111,7 +111,8 @@ class _Printer:
             self._array(type_, bit, depth, nest)
         elif isinstance(type_, StringType):
             text = self.data[bit // 8 :].partition(b"\0")[0]
-            add(f'"{text.decode("utf-8", "surrogateescape")}"')
+            shown = f'"{text.decode("utf-8", "surrogateescape")}"'
+            add(shown if depth == 0 and nest == 0 else f"[ {shown} ]")
         elif isinstance(type_, IntType):
             add(self._integer(type_, bit, bits))
         elif isinstance(type_, PointerType):

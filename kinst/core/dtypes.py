@@ -11,7 +11,7 @@ not take part in comparisons.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 
@@ -199,6 +199,15 @@ def spelled(type_: DType, name: str = "") -> str:
     else:
         own = str(type_)
     return f"{own} {name}" if name else own
+
+
+def named(type_: DType, name: str) -> DType:
+    """The type under a typedef's name."""
+    if isinstance(type_, IntType):
+        return replace(type_, name=name)
+    if isinstance(type_, PointerType | ArrayType | FunctionType | StructType):
+        return replace(type_, alias=name)
+    return type_
 
 
 # Of a record about the current process, first: its id, where its program's code was loaded, and

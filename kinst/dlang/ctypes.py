@@ -20,15 +20,24 @@ from kinst.core.dtypes import (
     PointerType,
     StructType,
     VoidType,
+    named,
 )
 from kinst.core.errors import DError, KinstError, Span
 from kinst.core.types import Symbol, TypeSource
 from kinst.dlang import guide_names, tree, typed
 from kinst.dlang.convert import size_of
-from kinst.dlang.typenames import QUALIFIERS, STRUCTURES, TAGS, TYPEDEFS, base_type
+from kinst.dlang.typenames import (
+    QUALIFIERS,
+    STRUCTURES,
+    TAGS,
+    TYPEDEFS,
+    base_type,
+    is_bool,
+)
 
 INT_MAX, INT_MIN = (1 << 31) - 1, -(1 << 31)
 MOST_ELEMENTS = 1 << 31
+INT_ENUM = EnumType(4, True, "enum")  # one that is not complete yet
 OWN = "D"  # the module name of the program itself: struct D`foo
 
 Check = Callable[[tree.Expr], typed.Expr]
@@ -79,6 +88,7 @@ class Types:
         self._constants: dict[str, tuple[EnumType, int]] = {}
         self._members: dict[str, Sequence[Member]] = {}
         self._made: dict[int, tuple[tree.StructBody | tree.EnumBody, DType]] = {}  # by id()
+        self._bodies = 0  # of structures, to tell those without a tag apart
 
     def members(self, struct: StructType) -> Sequence[Member]:
         """See core.dtypes.MemberSource."""
@@ -89,6 +99,8 @@ class Types:
         type_ = self.resolve(node.type)
         if not node.name:
             return
+        if not is_bool(type_):  # which is known by its name
+            type_ = named(type_, node.name)
         old = self._typedefs.get(node.name)
         if old is not None and old != type_:
             message = f"typedef redeclared: {node.name}: current: {type_}, previous: {old}"
@@ -161,7 +173,7 @@ class Types:
         if self.source is not None and module != OWN:
             found = self.source.typedef(plain, module)
         if found is None and not module and plain in STRUCTURES:
-            return self._tagged("struct", STRUCTURES[plain], span)
+            return named(self._tagged("struct", STRUCTURES[plain], span), plain)
         if found is None:
             message = f"failed to resolve type {word[:80]}: Unknown type name"
             raise DError(message, span, "D_UNKNOWN")
@@ -206,13 +218,14 @@ class Types:
         return self._made[id(body)][1]
 
     def _structure(self, body: tree.StructBody) -> DType:
-        key = f"{OWN} {body.kind} {body.tag or len(self._members)}"
-        if key in self._members and body.tag:
-            message = f"{body.kind} {body.tag} redeclared"
-            raise DError(message, body.span, "D_DECL_TYPERED")
+        self._bodies += 1
+        key = f"{OWN} {body.kind} {body.tag or self._bodies}"
         layout = _Layout(body.kind == "union", self._strsize)
         for field in body.fields:
-            self._add(layout, field)
+            self._add(layout, field)  # which may declare others
+        if key in self._members:
+            message = f"{body.kind} {body.tag} redeclared"
+            raise DError(message, body.span, "D_DECL_TYPERED")
         made = StructType(body.kind, body.tag, layout.size(), key, self)
         self._members[key] = tuple(layout.members)
         if body.tag:
@@ -252,10 +265,7 @@ class Types:
         for one in body.enumerators:
             value += 1
             if one.value is not None:
-                known = dict(values).get(one.value.name) if isinstance(
-                    one.value, tree.Name
-                ) else None  # fmt: skip
-                found = known if known is not None else self._constant(one.value)
+                found = self._constant(one.value)
                 if found is None:
                     message = (
                         f"enumerator '{one.name}' must be assigned to an integral constant"
@@ -273,6 +283,7 @@ class Types:
                 message = f"identifier redeclared: {one.name}"
                 raise DError(message, one.span, "D_DECL_IDRED")
             values.append((one.name, value))
+            self._constants[one.name] = (INT_ENUM, value)  # for those that follow
         made = EnumType(4, True, f"enum {body.tag}".rstrip(), tuple(values))
         if body.tag:
             if ("enum", body.tag) in self._tags:

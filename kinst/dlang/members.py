@@ -180,8 +180,8 @@ def address_of(place: typed.Expr, span: Span) -> typed.Expr:
 
 
 def offset_of(node: tree.OffsetOf, scope: Scope) -> typed.Expr:
-    """offsetof(type, member).  Raises DError D_OFFSETOF_TYPE, D_OFFSETOF_BITFIELD,
-    D_TYPE_MEMBER."""
+    """offsetof(type, member).  Raises DError D_OFFSETOF_TYPE, D_OFFSETOF_BITFIELD; D_UNKNOWN for
+    a member that is not there."""
     type_ = scope.resolve(node.type)
     offset = 0
     for name in node.member.split("."):
@@ -189,7 +189,11 @@ def offset_of(node: tree.OffsetOf, scope: Scope) -> typed.Expr:
         if not isinstance(whole, StructType) or not (whole.size or whole.members):
             message = "offsetof operand must be a struct or union type"
             raise DError(message, node.span, "D_OFFSETOF_TYPE")
-        found = find(whole, name, node.span)
+        try:
+            found = find(whole, name, node.span)
+        except DError as error:
+            message = f"failed to determine offset of {name[:80]}: {error.message}"
+            raise DError(message, node.span, "D_UNKNOWN", error.hint) from error
         if found.bits:
             message = f"cannot take offset of a bit-field: {name}"
             raise DError(message, node.span, "D_OFFSETOF_BITFIELD")

@@ -365,7 +365,8 @@ def compound(op: str, old: typed.Expr, value: typed.Expr, span: Span) -> typed.E
     if op in ("+=", "-="):
         if is_string(old.type) or is_string(value.type):
             raise incompatible(old.type, op, value.type, span)
-        if is_void_pointer(old.type):
+        both = is_integer(old.type) and is_integer(value.type)
+        if not both and (not isinstance(old.type, PointerType) or is_void_pointer(old.type)):
             message = f"operator {op} requires left-hand scalar operand of known size"
             raise DError(message, span, "D_OP_VFPTR")
         if not is_integer(value.type):

@@ -20,6 +20,7 @@ from kinst.core.dtypes import (
     Member,
     PointerType,
     StructType,
+    named,
 )
 from kinst.core.errors import KinstError
 from kinst.image.btf import (
@@ -47,7 +48,7 @@ from kinst.image.btf import (
     parse_btf,
 )
 from kinst.image.elf import Elf
-from kinst.image.names import base_name, named, qualified
+from kinst.image.names import base_name, qualified
 
 SIGNED = 1
 MAX_DEPTH = 64

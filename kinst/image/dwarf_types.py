@@ -18,6 +18,7 @@ from kinst.core.dtypes import (
     Member,
     PointerType,
     StructType,
+    named,
 )
 from kinst.core.errors import KinstError
 from kinst.image.dwarf import Index, NamedDie
@@ -35,7 +36,7 @@ from kinst.image.dwarf_numbers import (
     TAG_UNION,
     TAG_VARIABLE,
 )
-from kinst.image.names import base_name, named, qualified
+from kinst.image.names import base_name, qualified
 
 TAG_ARRAY, TAG_MEMBER, TAG_POINTER, TAG_SUBROUTINE = 0x01, 0x0D, 0x0F, 0x15
 TAG_UNSPECIFIED_PARAMETERS, TAG_SUBRANGE = 0x18, 0x21

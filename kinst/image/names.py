@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kinst.core.dtypes import (
-    ArrayType,
-    DType,
-    FunctionType,
-    IntType,
-    PointerType,
-    StructType,
-    spelled,
-)
+from kinst.core.dtypes import DType, IntType, PointerType, StructType, named, spelled
 
 _LONG = {("long", "int"): "long", ("short", "int"): "short", ("long", "long", "int"): "long long"}
 
@@ -27,15 +19,6 @@ def base_name(name: str) -> str:
     plain = _LONG.get(tuple(rest), " ".join(rest))
     # "signed char" is a type of its own; any other integer is signed anyway.
     return " ".join([*(s for s in signs if s == "unsigned" or plain == "char"), plain])
-
-
-def named(type_: DType, name: str) -> DType:
-    """The type under a typedef's name."""
-    if isinstance(type_, IntType):
-        return replace(type_, name=name)
-    if isinstance(type_, PointerType | ArrayType | FunctionType | StructType):
-        return replace(type_, alias=name)
-    return type_
 
 
 def qualified(type_: DType, qualifier: str) -> DType:
