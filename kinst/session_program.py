@@ -36,6 +36,7 @@ from kinst.sugar.locals import provisional
 
 TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
 GLOB = frozenset("*?[")
+COMMAND = "kinst"  # $0 where there is no script
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,8 @@ def compile_request(
         return own or (known is not None and known(name))
 
     for ordinal, text in enumerate(request.programs, 1):
-        macros = _macros(request, text.file, target_pid, options)
+        script = text.file if text.letter == "s" else COMMAND
+        macros = _macros(request, script, target_pid, options)
         if text.letter == "s":
             source = text.text
             if options.cpp:
@@ -175,6 +177,7 @@ def _checked(
         arguments=partial(argument_types, types=types) if types is not None else None,
         stackframes=options.stackframes,
         ustackframes=options.ustackframes,
+        jstackframes=options.jstackframes,
         providers=frozenset(load_all()),
     )
     program = compile_programs([provisional(p, _local_type(types)) for p in programs], environment)

@@ -7,6 +7,7 @@ from kinst.codegen.firing import TEMP_KEYS, Firing, Text, Unit
 from kinst.codegen.lower_expr import lower, scalar
 from kinst.codegen.lower_memory import copy_text
 from kinst.codegen.lower_stack import store_data
+from kinst.codegen.lower_types import by_address, copy_value
 from kinst.codegen.records import literal_keys
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.layout import HEADER_HALF, SITE_HEADER, STATE_AGG_DROPS
@@ -120,6 +121,8 @@ def _store_keys(
             store_data(firing, value, to)
         elif isinstance(value, Text):
             copy_text(firing, value, to, field.size, pad=True)
+        elif by_address(field.type):
+            copy_value(firing, value, to, field.size)
         else:
             code.store(code.convert(value, 8 * field.size, typed.is_signed(field.type)), to)
 

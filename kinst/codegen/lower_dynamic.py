@@ -11,6 +11,7 @@ from kinst.codegen.firing import TEMP_KEYS, Firing, Lowered, Text
 from kinst.codegen.lower_builtins import bits_of, context_word
 from kinst.codegen.lower_memory import copy_text, read_bytes
 from kinst.codegen.lower_static import checked_index, zeros
+from kinst.codegen.lower_types import by_address, copy_value
 from kinst.codegen.ssa import Local, Value, const
 from kinst.core.dtypes import StringType, StructType
 from kinst.core.errors import KinstError
@@ -125,8 +126,11 @@ def _key(
     if variable.length:
         checked_index(firing, variable, keys, const(0))
     values = [_thread(firing), *keys] if variable.scope == "self" else list(keys)
-    if layout.key_words == 1 and len(values) == 1 and isinstance(values[0], Value):
-        return code.convert(values[0], 64, signed=False)
+    first = values[0]
+    number = isinstance(first, Value) and not by_address(layout.keys[0].type)
+    if layout.key_words == 1 and len(values) == 1 and number:
+        assert isinstance(first, Value)
+        return code.convert(first, 64, signed=False)
     room = code.add(firing.temp(), TEMP_KEYS)
     covered = {f.offset + i for f in layout.keys for i in range(f.size)}
     for at in range(0, 8 * layout.key_words, 8):
@@ -136,6 +140,8 @@ def _key(
         to = code.add(room, field.offset)
         if isinstance(value, Text):
             copy_text(firing, value, to, field.size, pad=True)
+        elif by_address(field.type):
+            copy_value(firing, value, to, field.size)
         else:
             code.store(code.convert(value, 8 * field.size, signed=False), to)
     return code.load(64, room) if layout.key_words == 1 else room

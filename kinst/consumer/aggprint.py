@@ -22,7 +22,13 @@ from kinst.consumer.aggregations import (
     scalar,
     tables_of,
 )
-from kinst.consumer.clauses import INTEGER_WIDTH, printable, traced_signed, traced_string
+from kinst.consumer.clauses import (
+    INTEGER_WIDTH,
+    printable,
+    traced_bytes,
+    traced_signed,
+    traced_string,
+)
 from kinst.consumer.convert import Spec, Symbolise, Value, fixed, text
 from kinst.consumer.distributions import (
     DISTRIBUTIONS,
@@ -37,7 +43,7 @@ from kinst.consumer.distributions import (
     used_range,
 )
 from kinst.consumer.stacks import NO_NAMES, Names, is_address_data
-from kinst.core.dtypes import StringType
+from kinst.core.dtypes import StringType, StructType
 from kinst.core.records import Field
 from kinst.dlang.typed import is_signed
 from kinst.dlang.typed_output import Aggregation, Format, FormatPart
@@ -94,6 +100,10 @@ def _shown_key(value: Value, field: Field, options: AggOptions, *, narrow: bool 
     raw = options.rawbytes
     if isinstance(value, bytes) and is_address_data(field):
         return options.names.data(value, field.type)
+    if isinstance(value, bytes) and isinstance(field.type, StructType):
+        if field.size not in INTEGER_WIDTH:
+            return traced_bytes(value, False, raw, KEY_STRING_WIDTH)
+        value = int.from_bytes(value, "little")  # libdtrace goes by the size alone
     if isinstance(value, bytes):
         if narrow and not raw and printable(value):
             return f" {text(value):>{PACKED_WIDTH}}"

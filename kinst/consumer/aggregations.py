@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from kinst.consumer.rings import Bytes
 from kinst.consumer.stacks import NO_NAMES, Names, is_address_data
-from kinst.core.dtypes import IntType, PointerType, StringType
+from kinst.core.dtypes import IntType, PointerType, StringType, StructType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE, Scratch
 from kinst.core.records import AggregationLayout, Field, KeyValue, ProgramLayout
 from kinst.dlang.typed import Program, is_signed
@@ -244,6 +244,9 @@ class AggregationStore:
                 blob = part.tobytes()
                 values = (blob[i : i + key.size] for i in range(0, len(blob), key.size))
                 columns.append([self._names.merged(value, key.type) for value in values])
+            elif isinstance(key.type, StructType):
+                blob = part.tobytes()
+                columns.append([blob[i : i + key.size] for i in range(0, len(blob), key.size)])
             elif isinstance(key.type, StringType):
                 blob = part.tobytes()
                 columns.append(

@@ -241,11 +241,11 @@ def _print(out: _Template, type_: DType, field: Field, style: TraceStyle) -> Non
     )
 
 
-def traced_bytes(value: bytes, quiet: bool, raw: bool) -> str:
+def traced_bytes(value: bytes, quiet: bool, raw: bool, width: int = STRING_WIDTH) -> str:
     """A structure or array as trace() shows it: as text when it is nothing else up to NULs."""
     text, _, rest = value.partition(b"\0")
-    if text and not rest.strip(b"\0"):
-        return traced_string(text, STRING_WIDTH, quiet, raw)
+    if text and not raw and printable(text) and not rest.strip(b"\0"):
+        return traced_string(text, width, quiet, raw)
     return dump(value)
 
 

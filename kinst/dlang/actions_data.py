@@ -12,7 +12,7 @@ from kinst.dlang.expressions import check
 from kinst.dlang.scope import Scope
 
 SYMBOLS = frozenset({"sym", "func", "mod", "uaddr", "usym", "ufunc", "umod"})
-STACKS = frozenset({"stack", "ustack"})
+STACKS = frozenset({"stack", "ustack", "jstack"})
 MOST_FRAMES = 1024  # of one stack()
 
 
@@ -26,8 +26,8 @@ def data_expression(node: tree.Expr, scope: Scope) -> typed.Expr | None:
     name = node.function.name
     if name == "stack":
         return typed.Stack(StackType(_stack_frames(node, scope)), node.span)
-    if name == "ustack":
-        return typed.Stack(StackType(_user_frames(node, scope), True), node.span)
+    if name in ("ustack", "jstack"):
+        return typed.Stack(StackType(_user_frames(name, node, scope), True), node.span)
     if name in SYMBOLS:
         return _symbol(name, node, scope)
     return None
@@ -57,16 +57,20 @@ def _stack_frames(node: tree.Call, scope: Scope) -> int:
     return _limited(_positive(node.arguments[0], scope, message, "D_STACK_SIZE"), node)
 
 
-def _user_frames(node: tree.Call, scope: Scope) -> int:
+def _user_frames(name: str, node: tree.Call, scope: Scope) -> int:
+    """jstack() is ustack() with defaults of its own where no program helps to name its frames
+    (Dynamic Tracing Guide, "jstack()"), and on Linux none does."""
     if not node.arguments:
-        return _limited(scope.environment.ustackframes, node)
+        environment = scope.environment
+        java = name == "jstack"
+        return _limited(environment.jstackframes if java else environment.ustackframes, node)
     if len(node.arguments) > 2:
-        message = "ustack( ) prototype mismatch: too many arguments"
+        message = f"{name}( ) prototype mismatch: too many arguments"
         raise DError(message, node.span, "D_USTACK_PROTO")
-    message = "ustack( ) argument #1 must be a non-zero positive integer constant"
+    message = f"{name}( ) argument #1 must be a non-zero positive integer constant"
     frames = _positive(node.arguments[0], scope, message, "D_USTACK_FRAMES")
     if len(node.arguments) == 2:  # room for names found in the process, of which there are none
-        message = "ustack( ) argument #2 must be a positive integer constant"
+        message = f"{name}( ) argument #2 must be a positive integer constant"
         _positive(node.arguments[1], scope, message, "D_USTACK_STRSIZE", zero=True)
     return _limited(frames, node)
 

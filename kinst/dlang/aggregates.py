@@ -12,6 +12,7 @@ from kinst.core.dtypes import (
     IntType,
     PointerType,
     StackType,
+    StructType,
     SymbolType,
     VoidType,
 )
@@ -34,6 +35,7 @@ from kinst.dlang.expressions import check, is_aggregation
 from kinst.dlang.operators import wider_string
 from kinst.dlang.quantizers import check_llquantize, check_lquantize, check_same_parameters
 from kinst.dlang.scope import Scope
+from kinst.dlang.translation import Translation
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,8 @@ def _merged(before: DType, now: DType) -> DType | None:
     if isinstance(before, PointerType) and isinstance(now, PointerType):
         void = is_void_pointer(before) or is_void_pointer(now)
         return before if void or same(before, now) else None
+    if isinstance(before, StructType) and same(before, now):
+        return before
     return None
 
 
@@ -198,10 +202,10 @@ def _keys(nodes: Sequence[tree.Expr], scope: Scope) -> list[typed.Expr]:
         kind = "aggregation"
         if not is_aggregation(node):
             key = data_expression(node, scope) or check(node, scope)
-            if not isinstance(key.type, VoidType):
+            if not isinstance(key.type, VoidType) and not isinstance(key, Translation):
                 keys.append(key)
                 continue
-            kind = "void"
+            kind = "void" if isinstance(key.type, VoidType) else f"translated {key.type}"
         message = f"{kind} expression may not be used as aggregation index: key #{number}"
         raise DError(message, node.span, "D_KEY_TYPE")
     return keys

@@ -111,11 +111,12 @@ AGGREGATING = {
     )
 }
 ACTIONS = words(
-    "breakpoint chill clear commit denormalize discard exit freopen ftruncate func mod normalize"
+    "breakpoint chill clear commit denormalize discard exit freopen ftruncate func jstack mod"
+    " normalize"
     " panic print printa printf raise setopt speculate stack stop sym system trace tracemem trunc"
     " uaddr ufunc umod ustack usym"
 )
-ACTIONS_NOT_YET = words("jstack printm printt")
+ACTIONS_NOT_YET = words("printm printt")
 SUBROUTINES = words(
     "alloca basename bcopy cleanpath copyin copyinstr copyinto copyout copyoutstr d_path dirname"
     " getmajor getminor htonl htonll htons index inet_ntoa inet_ntoa6 inet_ntop json lltostr memref"

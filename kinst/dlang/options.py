@@ -212,7 +212,7 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "errtags": parse_boolean,
     "evaltime": _one_of("exec", "main", "postinit", "preinit"),
     "flowindent": parse_boolean,
-    "jstackframes": parse_number,
+    "jstackframes": parse_frames,
     "jstackstrsize": parse_size,
     "nspec": parse_speculations,
     "quiet": parse_boolean,

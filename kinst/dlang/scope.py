@@ -23,7 +23,7 @@ class Environment:
     """registers: names such as R_RAX -> the index that regs[] takes; they are constants in D.
     strsize: bytes of a string without a bound of its own (the strsize option).
     types: the types of the traced kernel, None where there is none.
-    stackframes, ustackframes: of stack() and ustack() without a number.
+    stackframes, ustackframes, jstackframes: of stack(), ustack(), jstack() without a number.
     arguments: the types of args[] by probe description; None for one that is not one probe's.
     providers: names of all that there are."""
 
@@ -32,6 +32,7 @@ class Environment:
     types: TypeSource | None = None
     stackframes: int = 20
     ustackframes: int = 100
+    jstackframes: int = 50
     arguments: Callable[[ProbePattern], Sequence[DType] | None] | None = None
     providers: frozenset[str] = frozenset({"dtrace"})
 

@@ -16,6 +16,7 @@ from kinst.core.dtypes import (
     IntType,
     PointerType,
     StringType,
+    StructType,
     VoidType,
 )
 from kinst.core.errors import DError, Span
@@ -174,7 +175,8 @@ def _checked_keys(place: Place, scope: Scope, check: Check) -> list[typed.Expr]:
         kind = "aggregation" if isinstance(base, tree.Aggregation) else ""
         if not kind:
             key = check(node, scope)
-            if is_scalar(key.type) or is_string(key.type):
+            whole = isinstance(key.type, StructType) and not isinstance(key, Translation)
+            if is_scalar(key.type) or is_string(key.type) or whole:
                 found.append(key)
                 continue
             kind = str(key.type)
@@ -237,10 +239,15 @@ def _merged(before: DType, key: typed.Expr) -> DType | None:
             void = is_void_pointer(before) or is_void_pointer(now)
             return before if void or same(before, now) else None
         return before if is_zero(key) else None
+    if isinstance(before, StructType) and same(before, now):
+        return before
     return None
 
 
 def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
+    """The bytes of a structure are the key, its padding among them."""
+    if isinstance(type_, StructType):
+        return key
     return to_string(key) if is_string(type_) else cast(key, type_)
 
 
