@@ -19,6 +19,7 @@ from kinst.session_probes import Enabled
 LEAF = 2 << 20
 TABLE_ROOM = 128  # trap and fault tables: bytes for each site, both at their emptiest
 TEMP = 16384
+KEPT_RING = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,10 @@ class Sizes:
 
 
 def sizes(options: Options, program: typed.Program) -> Sizes:
-    """ring: bufsize up to a power of two, so that positions wrap by a mask."""
-    ring = 1 << max(12, (options.bufsize - 1).bit_length())
+    """ring: bufsize up to a power of two, so that positions wrap by a mask.  With the policies
+    fill and ring it is the consumer that keeps bufsize bytes, and nothing may be lost before."""
+    wanted = options.bufsize if options.bufpolicy == "switch" else max(options.bufsize, KEPT_RING)
+    ring = 1 << max(12, (wanted - 1).bit_length())
     aggs = (options.aggsize + PAGE - 1) & -PAGE if program.aggregations else PAGE
     clause_local = place_variables(program, options.strsize).clause_size
     strings = max(TEMP, 16 * options.strsize) + clause_local

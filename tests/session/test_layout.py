@@ -111,3 +111,13 @@ def test_counter_blocks_lie_at_one_displacement() -> None:
     assert map_counters(target, (0, 4096), total, 8192) is None  # type: ignore[arg-type]
     assert map_counters(target, (0, 1 << 30), total, 8) is None  # type: ignore[arg-type]
     assert map_counters(FakeTarget(1 << 64), bases, total, 8) is None  # type: ignore[arg-type]
+
+
+def test_what_is_kept_by_the_consumer_has_room_until_it_takes_it() -> None:
+    _, program = compile_text("BEGIN { }", "test")
+    small = Options().with_option("bufsize", "1k")
+    assert sizes(small, program).ring == 4096
+    for policy in ("ring", "fill"):
+        assert sizes(small.with_option("bufpolicy", policy), program).ring >= 1 << 20
+    large = small.with_option("bufsize", "9m").with_option("bufpolicy", "ring")
+    assert sizes(large, program).ring == 16 << 20
