@@ -1,10 +1,11 @@
-"""Addresses to names, as dtrace(1) prints them: module`function+0x13."""
+"""Addresses to names, as dtrace(1) prints them: module`function+0x13, module`variable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from kinst.consumer.stacks import Names, Symbol
+from kinst.consumer.stacks import Names, Symbol, shown
 from kinst.core.paths import cache_folder
 from kinst.core.target import Personality
 from kinst.image.dwarf import Index, open_saved
@@ -16,13 +17,18 @@ def symboliser(personality: Personality | None) -> Callable[[int], str]:
     """A function from an address to module`function+offset, or to hexadecimal outside of all."""
 
     def symbolise(address: int) -> str:
-        function = personality.function_at(address) if personality is not None else None
-        if function is None:
-            return f"{address:#x}"
-        offset = address - function.address
-        return f"{function.module}`{function.name}" + (f"+{offset:#x}" if offset else "")
+        return shown(address, _symbol(personality, address) if personality is not None else None)
 
     return symbolise
+
+
+def _symbol(personality: Personality, address: int) -> Symbol | None:
+    """The function or the variable that holds an address of the kernel."""
+    function = personality.function_at(address)
+    if function is not None:
+        return Symbol(function.module, function.name, function.address)
+    variable = personality.variable_at(address)
+    return None if variable is None else Symbol(*variable)
 
 
 def names_of(traced: Traced, indent: int) -> Names:
@@ -34,11 +40,10 @@ def names_of(traced: Traced, indent: int) -> Names:
     modules: dict[str, int] = {}
 
     def kernel(address: int) -> Symbol | None:
-        function = personality.function_at(address)
-        if function is None:
+        found = _symbol(personality, address)
+        if found is None:
             return None
-        base = modules.setdefault(function.module, function.address)
-        return Symbol(function.module, function.name, function.address, base)
+        return replace(found, base=modules.setdefault(found.module, found.start))
 
     slide = personality.facts.slide
     opened: list[Index | None] = []

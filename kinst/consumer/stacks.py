@@ -17,8 +17,8 @@ INLINED = " (inlined)"
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A function, where it starts, and whose it is; name "" where only the module is known.
-    base: an address that stands for the module."""
+    """A function or a variable, where it starts, and whose it is; name "" where only the module
+    is known.  base: an address that stands for the module."""
 
     module: str
     name: str

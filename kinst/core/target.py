@@ -233,6 +233,10 @@ class Personality(Protocol):
         """The function whose code holds this address."""
         ...
 
+    def variable_at(self, address: int) -> tuple[str, str, int] | None:
+        """(module, name, start) of the variable that holds this address."""
+        ...
+
     def refusals(self, function: Function) -> str:
         """Why no instruction of this function may be planted, or ""."""
         ...

@@ -30,6 +30,7 @@ from kinst.targets.linux_modules import ModuleRules, Modules
 from kinst.targets.linux_names import names_of
 from kinst.targets.linux_refusals import Refusals
 from kinst.targets.linux_unwind import CHAINS, FrameChain
+from kinst.targets.linux_variables import VariableTable
 
 # How far after the text's start the banner of an unknown kernel is searched.
 SEARCH = 48 << 20
@@ -47,6 +48,7 @@ class Linux:
         names = names_of(isa)
         self._tables = KernelTables(kernel.elf, names.label_size)
         self.table = FunctionTable(kernel.elf, kernel.slide)
+        self._variables = VariableTable(kernel.elf, kernel.slide)
         self.ftrace = Ftrace(kernel, btf, names.call_site)
         self._refusals = Refusals(kernel, self._tables, self.table, self.ftrace, names)
         self.modules = Modules(kernel, btf, names)
@@ -80,6 +82,11 @@ class Linux:
             return self.table.at(address)
         inside = (f for f in module.functions if f.address <= address < f.address + f.size)
         return next(inside, None)
+
+    def variable_at(self, address: int) -> tuple[str, str, int] | None:
+        """(module, name, start) of the variable of the kernel proper that holds an address."""
+        found = self._variables.at(address)
+        return None if found is None else (MODULE, *found)
 
     def refusals(self, function: Function) -> str:
         """Why no instruction of this function may be planted, or ""."""

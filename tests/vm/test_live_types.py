@@ -17,6 +17,8 @@ pytestmark = pytest.mark.vm
 
 PROGRAM = r"""
 BEGIN { printf("init %s %d %d\n", `init_task.comm, `init_task.pid, `jiffies > 0); }
+BEGIN { printf("data %a %a %a", &`init_task, (uintptr_t)&`init_task + 9, &`vfs_read); }
+BEGIN { sym((uintptr_t)&`init_task + 9); printf("\n"); }
 fbt::vfs_read:entry
 /execname == "wc" && args[0]->f_path.dentry->d_parent != args[0]->f_path.dentry/
 {
@@ -60,6 +62,8 @@ def test_types_in_a_running_kernel(prepared: Prepared, tmp_path: Path) -> None:
     size, mode = re.findall(r"\d+", done.guest)[0], done.guest.split()[-1]
     assert STABILITY in done.out
     assert "init swapper/0 0 1" in done.out
+    names = " ".join(re.findall("^data (.*)$", done.out, re.M)[0].split())
+    assert names == "vmlinux`init_task vmlinux`init_task+0x9 vmlinux`vfs_read vmlinux`init_task"
     assert "read passwd " in done.out
     assert set(re.findall(r"^same (.*)$", done.out, re.M)) == {"1 1 1 1 1"}
     assert set(re.findall(r"^bits (.*)$", done.out, re.M)) == {"0 1"}
