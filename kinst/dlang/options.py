@@ -58,6 +58,7 @@ class Options:
     switchrate: int = _SECOND
     temporal: bool = True
     ustackframes: int = 100
+    version: str = ""
     zdefs: bool = False
 
     def with_option(self, name: str, value: str | None) -> Options:
@@ -177,6 +178,21 @@ def parse_attributes(name: str, value: str | None) -> str:
         raise _bad(name, value, "Evolving/Evolving/Common is an example") from None
 
 
+def parse_version(name: str, value: str | None) -> str:
+    """Of D: one that there has been (libdtrace's _dtrace_versions[])."""
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,4})(?:\.(\d{1,4}))?", value or "")
+    if match is None:
+        raise _bad(name, value, "1.0 is an example")
+    major, minor, micro = (int(part or 0) for part in match.groups())
+    if major != 1 or minor > 13 or micro > _MICROS.get(minor, 0):
+        raise KinstError(f"version {value} is no version of D", "1.0 to 1.13")
+    return value or ""
+
+
+# Of the minor versions that had any, the last one.
+_MICROS = {2: 2, 4: 1, 6: 3, 7: 1, 8: 1, 9: 1, 12: 1}
+
+
 def _one_of(*words: str) -> Callable[[str, str | None], str]:
     def parse(name: str, value: str | None) -> str:
         if value not in words:
@@ -225,6 +241,7 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "switchrate": parse_rate,
     "temporal": parse_boolean,
     "ustackframes": parse_frames,
+    "version": parse_version,
     "zdefs": parse_boolean,
 }
 NAMES = frozenset(_PARSERS)
@@ -232,7 +249,7 @@ NAMES = frozenset(_PARSERS)
 # (dtrace_setopt()).
 COMPILE_TIME = frozenset(
     ("aggpercpu", "amin", "argref", "cpp", "defaultargs", "encoding", "errtags",
-     "evaltime", "zdefs")
+     "evaltime", "version", "zdefs")
 )  # fmt: skip
 # Those that may change while tracing.
 DYNAMIC = frozenset(
