@@ -14,7 +14,9 @@ from kinst.dlang.subroutines import ABSENT, PROTOTYPES, absent, subroutine
 _WITH_ARGUMENT = frozenset({"trace", "print", "printf", "printa", "exit", "tracemem"})
 
 # Those that are not void, but stacks and names.
-_DATA = frozenset({"stack", "ustack", "sym", "func", "mod", "uaddr", "usym", "ufunc", "umod"})
+_DATA = frozenset(
+    {"stack", "ustack", "jstack", "sym", "func", "mod", "uaddr", "usym", "ufunc", "umod"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,6 @@ BODIES = [
     ("x = sizeof (string *);", "D_UNKNOWN", 13, "pointers to string"),
     # functions
     ("nope();", "D_FUNC_UNDEF", 1, "undefined function name: nope"),
-    ("jstack();", "D_UNKNOWN", 1, "jstack( ) is not supported yet"),
     ("pid();", "D_FUNC_IDKIND", 1, "scalar 'pid' may not be referenced as a function"),
     ("x = 1; x();", "D_FUNC_IDKIND", 8, "scalar 'x' may not be referenced as a function"),
     ("(1)();", "D_FUNC_IDENT", 2, "function designator is not of function type"),
