@@ -58,9 +58,11 @@ class DeclarationParser(ExpressionParser):
             self.items.append(provider(self))
             return self.token.end
         storage = self.advance().text if word in _STORAGE else ""
-        if storage in _CLASSES:
-            message = "specified storage class not appropriate in D"
-            raise DError(message, self.token.span, "D_DECL_BADCLASS")
+        if storage in ("static", "extern") and self.token.text == "inline":
+            self.advance()  # C's, of a function
+            storage = "static"
+        if storage in _CLASSES and storage != "static":
+            raise self._bad_class()
         word = self.token.text
         if storage and word in _STORAGE:
             message = f"only one storage class allowed in declaration: {storage} {word}"
@@ -80,7 +82,41 @@ class DeclarationParser(ExpressionParser):
             return self.token.end
         if storage == "typedef":
             return self._typedef(base)
-        return self._list_of(lambda: self.items.append(self._variable(base, storage)))
+        return self._objects(base, storage)
+
+    def _objects(self, base: tree.TypeName, storage: str) -> int:
+        """Variables, or functions; what is static may only be one of these, and C's headers have
+        it with its body, which is skipped."""
+        scope = "" if storage == "static" else storage
+        first = len(self.items)
+
+        def one() -> None:
+            found = self._variable(base, scope)
+            if storage == "static" and found.scope != "extern":
+                raise self._bad_class()
+            self.items.append(found)
+
+        one()
+        if self.at("{") and storage in ("static", "extern"):
+            found = self.items[first]
+            if isinstance(found, tree.Declaration) and found.scope == "extern":
+                return self._skip_body()
+        return self._more(one)
+
+    def _skip_body(self) -> int:
+        """{ ... } with what is nested; returns its end."""
+        depth = 0
+        while True:
+            if self.token.kind == "end":
+                raise self.unexpected("} expected")
+            depth += self.at("{") - self.at("}")
+            if not depth:
+                return self.token.end
+            self.advance()
+
+    def _bad_class(self) -> DError:
+        message = "specified storage class not appropriate in D"
+        return DError(message, self.token.span, "D_DECL_BADCLASS")
 
     def _specifiers_or_int(self, storage: str) -> tree.TypeName:
         """The type; int behind a storage class with nothing but a name, as in C of old."""
@@ -93,6 +129,10 @@ class DeclarationParser(ExpressionParser):
     def _list_of(self, one: Callable[[], None]) -> int:
         """What `one` parses, separated by commas, and the semicolon behind: its end."""
         one()
+        return self._more(one)
+
+    def _more(self, one: Callable[[], None]) -> int:
+        """More of them behind commas, and the semicolon: its end."""
         while self.at(","):
             self.advance()
             one()

@@ -254,11 +254,19 @@ def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
 def place_to_change(node: tree.Expr, op: str, scope: Scope, check: Check) -> Place:
     """The variable that an assignment or ++ changes.
 
-    Raises DError D_OP_WRITE, D_OP_LVAL, D_IDENT_BADREF."""
+    Raises DError D_OP_WRITE, D_OP_LVAL, D_OP_ARRFUN, D_OP_SCALAR, D_IDENT_BADREF."""
     place = place_of(node, scope)
     if place is not None:
         if place.keys is None and place.name in scope.variables:
-            _refuse_array(place, scope.variables[place.name])
+            variable = scope.variables[place.name]
+            if variable.length and op == "=":
+                type_ = ArrayType(variable.type, variable.length)
+                message = f'operator = may not be applied to operand of type "{type_}"'
+                raise DError(message, place.span, "D_OP_ARRFUN", f"write {place.name}[0]")
+            if variable.length and op in ("++", "--"):
+                message = f"operator {op} requires operand of scalar type"
+                raise DError(message, place.span, "D_OP_SCALAR", f"write {place.name}[0]")
+            _refuse_array(place, variable)
         return place
     if isinstance(node, tree.Name):
         scope.refuse_builtin(node.name, node.span, "scalar")
