@@ -30,7 +30,7 @@ from kinst.session_inline import expanded, wants_expansion
 from kinst.session_kernel import RunningKernel
 from kinst.session_layout import scratch_needed, sizes
 from kinst.session_lines import source_of
-from kinst.session_list import list_all, list_enabled
+from kinst.session_list import list_all, list_enabled, list_planned
 from kinst.session_locals import with_locals
 from kinst.session_machine import Placed, Traced, make_memory, means_of, place_all
 from kinst.session_modules import frames_finder
@@ -132,18 +132,21 @@ def _with_machine(
     program, enabled = with_conditions(compiled.program, enabled, traced.isa)
     compiled = replace(compiled, program=program)
     check_cpu(compiled.options.cpu, traced.cpus)
+    if request.list_probes and not enabled:
+        first = compiled.patterns[0]
+        raise KinstError(
+            f"failed to match {first}: No probe matches description", naming(first, providers)
+        )
+    if request.list_probes and not request.verbose:
+        report.write("\n".join(list_enabled(enabled)) + "\n")
+        return 0
     memory = make_memory(traced, compiled)
     means = means_of(traced, memory, compiled.plant)
     parts = split(enabled, means, traced)
     if request.list_probes:
-        if not enabled:
-            first = compiled.patterns[0]
-            raise KinstError(
-                f"failed to match {first}: No probe matches description", naming(first, providers)
-            )
         source = source_of(traced, files, report) if len(enabled) <= MOST_LINES else _no_source
         about = partial(probe_report_of, providers=providers, types=compiled.types)
-        rows = list_enabled(enabled, parts, traced.kernel, source, about, verbose=request.verbose)
+        rows = list_planned(enabled, parts, traced.kernel, source, about)
         report.write("\n".join(rows) + "\n")
         return 0
     _tell_refused(parts, report)

@@ -19,18 +19,22 @@ def list_all(providers: Mapping[str, Provider]) -> list[str]:
     return [LIST_HEADER, *(list_row(p) for p in probes)]
 
 
-def list_enabled(
+def list_enabled(enabled: Sequence[Enabled]) -> list[str]:
+    """One row for each probe."""
+    probes = {e.probe.id: e.probe for e in enabled}
+    return [LIST_HEADER, *map(list_row, probes.values())]
+
+
+def list_planned(
     enabled: Sequence[Enabled],
     parts: Parts,
     kernel: RunningKernel | None,
     source: Callable[[Function, int], str],
     about: Callable[[ProbeName], str],
-    *,
-    verbose: bool,
 ) -> list[str]:
-    """One row for each probe; with verbose, below it the instruction, its way or reason, and
-    its source line (source: function and address to file:line or ""), or dtrace(1)'s report of
-    its stability (about).  Those of all instructions are alike: they are told once, at the end."""
+    """One row for each probe, and below it the instruction, its way or reason, and its source line
+    (source: function and address to file:line or ""), or dtrace(1)'s report of its stability
+    (about).  Those of all instructions are alike: they are told once, at the end."""
     ways = {e.key: c.way for e, c in parts.planted}
     ways |= {e.key: "stop" for e in parts.stopped}
     ways |= {e.key: f"refused: {reason}" for e, reason in parts.refused}
@@ -40,13 +44,13 @@ def list_enabled(
         if e.probe.id not in listed_ids:
             lines.append(list_row(e.probe))
             listed_ids.add(e.probe.id)
-        if verbose and e.probe.site is not None and kernel is not None:
+        if e.probe.site is not None and kernel is not None:
             instruction = _instruction(kernel, e)
             code = instruction.code.hex(" ")
             place = source(e.probe.site.function, instruction.address)
             row = f"\t{code:<32} {instruction.text:<40} {ways[e.key]:<7}  {place}"
             lines.append(row.rstrip())
-        if verbose and not _alike(e, following):
+        if not _alike(e, following):
             lines.append(about(e.probe.name).removesuffix("\n"))
     return lines
 
