@@ -129,6 +129,8 @@ FUNCTIONS_NOT_YET = words(
     " mutex_type_spin rw_iswriter rw_read_held rw_write_held sx_exclusive_held"
     " sx_isexclusive sx_shared_held typeref"
 )
+# Actions with a value that is recorded and never computed with.
+VALUED_ACTIONS = words("func jstack mod stack sym uaddr ufunc umod ustack usym")
 CALLABLE = frozenset(AGGREGATING) | ACTIONS
 
 

@@ -69,3 +69,9 @@ def unknown_function(name: str, span: Span, scope: Scope) -> DError:
         message = f"{kind} '{name}' may not be referenced as a function"
         return DError(message, span, "D_FUNC_IDKIND")
     return DError(f"undefined function name: {name[:80]}", span, "D_FUNC_UNDEF")
+
+
+def is_valued_action(node: tree.Expr) -> bool:
+    """Whether an expression calls sym(), stack() or the like."""
+    called = node.function if isinstance(node, tree.Call) else None
+    return isinstance(called, tree.Name) and called.name in builtins.VALUED_ACTIONS

@@ -341,19 +341,25 @@ def is_aggregation(node: tree.Expr) -> bool:
     )
 
 
+def _conditional_action(span: Span) -> DError:
+    message = "action cannot be used in a conditional context"
+    return DError(message, span, "D_OP_ACT", "use a predicate")
+
+
 def _ternary(node: tree.Ternary, scope: Scope) -> typed.Expr:
     for side in (node.then, node.otherwise):
         if is_aggregation(side):
             message = "operator ?: operands cannot be of dynamic type"
             raise DError(message, side.span, "D_OP_DYN")
+        if calls.is_valued_action(side):
+            raise _conditional_action(side.span)
     condition = check(node.condition, scope)
     left, right = check(node.then, scope), check(node.otherwise, scope)
     if not is_scalar(condition.type):
         message = "operator ?: expression must be of scalar type"
         raise DError(message, condition.span, "D_OP_SCALAR")
     if isinstance(left, calls.Action) and isinstance(right.type, VoidType):
-        message = "action cannot be used in a conditional context"
-        raise DError(message, left.span, "D_OP_ACT", "use a predicate")
+        raise _conditional_action(left.span)
     return choose(condition, left, right, node.span)
 
 
