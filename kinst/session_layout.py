@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kinst.codegen.place_variables import place_variables
+from kinst.codegen.place_variables import dynamic_size, place_variables
 from kinst.codegen.records import literal_keys
 from kinst.codegen.walk import string_table
 from kinst.core.layout import ARENA, PAGE, Scratch, lay_out
@@ -41,7 +41,7 @@ def sizes(options: Options, program: typed.Program) -> Sizes:
     clause_local = place_variables(program, options.strsize).clause_size
     strings = max(TEMP, 16 * options.strsize) + clause_local
     temp = (strings + ARENA + options.strsize + PAGE - 1) & -PAGE
-    dynamic = options.dynvarsize if any(v.is_dynamic for v in program.variables) else 0
+    dynamic = dynamic_size(program, options.strsize, options.dynvarsize)
     return Sizes(ring, aggs, temp, dynamic)
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from kinst.codegen.fields import align_of, place, size_of, up
 from kinst.core.dtypes import UINT64, IntType, PointerType, StringType
-from kinst.core.errors import KinstError
 from kinst.core.records import DynamicLayout, Field, bucket_size
 from kinst.dlang import typed
 
@@ -64,22 +63,23 @@ def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], F
     return keys, value, up(value.offset + value.size, 8)
 
 
+def dynamic_size(program: typed.Program, strsize: int, dynvarsize: int) -> int:
+    """Bytes of the dynamic variables: dynvarsize, or what one bucket of each takes."""
+    found = lay_out_dynamic(program, strsize, dynvarsize)
+    return max(dynvarsize, found[-1].area + found[-1].buckets * found[-1].stride) if found else 0
+
+
 def lay_out_dynamic(
     program: typed.Program, strsize: int, dynvarsize: int
 ) -> tuple[DynamicLayout, ...]:
     """One table for each dynamic variable; all have the same number of entries.
 
-    Raises KinstError when dynvarsize bytes have no room for one bucket of each.
-    """
+    Where dynvarsize bytes have no room for one bucket of each there is one, as DTrace raises a
+    size that is too small (dtrace_dstate_init())."""
     dynamic = [v for v in program.variables if v.is_dynamic]
     entries = [_entry(v, strsize) for v in dynamic]
     each = sum(bucket_size(size) for _, _, size in entries)
-    buckets = dynvarsize // each if each else 0
-    if each and not buckets:
-        raise KinstError(
-            f"the dynamic variables need at least {each} bytes, dynvarsize is {dynvarsize}",
-            f"-x dynvarsize={up(64 * each, 4096)}",
-        )
+    buckets = max(1, dynvarsize // each) if each else 0
     found = []
     area = 0
     for variable, (keys, value, size) in zip(dynamic, entries, strict=True):

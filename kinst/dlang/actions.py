@@ -33,10 +33,7 @@ def statement(node: tree.Expr, scope: Scope, aggregations: Aggregations) -> type
     if isinstance(node, tree.Assignment) and is_aggregation(node.left):
         return aggregate(node, scope, aggregations)
     if is_aggregation(node):
-        target, _ = parts_of(node)
-        if not aggregations.complete:
-            return None
-        name = aggregations.get(target).name
+        name = parts_of(node)[0].name
         message = f"expression has null effect: @{name}"
         raise DError(message, node.span, "D_AGG_NULL", f"@{name} = count() and the like")
     if isinstance(node, tree.Call) and isinstance(node.function, tree.Name):

@@ -162,6 +162,13 @@ def parts_of(node: tree.Expr) -> tuple[tree.Aggregation, tuple[tree.Expr, ...]]:
     return node, keys
 
 
+def aggregations_of(program: tree.Program) -> frozenset[str]:
+    """The names of all that the clauses assign."""
+    statements = [s for c in program.items if isinstance(c, tree.Clause) for s in c.statements]
+    assigned = [s.left for s in statements if isinstance(s, tree.Assignment)]
+    return frozenset(parts_of(left)[0].name for left in assigned if is_aggregation(left))
+
+
 def aggregate(
     node: tree.Assignment, scope: Scope, aggregations: Aggregations
 ) -> typed.Action | None:

@@ -7,7 +7,7 @@ from functools import partial
 from kinst.core.errors import DError
 from kinst.dlang import library, translators, tree, typed
 from kinst.dlang.actions import statement
-from kinst.dlang.aggregates import Aggregations
+from kinst.dlang.aggregates import Aggregations, aggregations_of
 from kinst.dlang.convert import is_scalar
 from kinst.dlang.declarations import declare, declare_type
 from kinst.dlang.expressions import check as check_expression
@@ -48,6 +48,7 @@ def _clauses(
     program: tree.Program, aggregations: Aggregations, scope: Scope
 ) -> tuple[tuple[typed.Clause, ...], Scope]:
     clauses: list[typed.Clause] = []
+    scope.aggregations = aggregations_of(program)
     scope.types.check = partial(check_expression, scope=scope)
     library.use(program, scope, check_expression)
     for item in program.items:

@@ -121,6 +121,9 @@ def _name(node: tree.Name, scope: Scope) -> typed.Expr:
 
 
 def _aggregation(node: tree.Aggregation, scope: Scope) -> typed.Expr:
+    if node.name not in scope.aggregations:
+        message = f"failed to resolve @{node.name[:80]}: Unknown variable name"
+        raise DError(message, node.span, "D_IDENT_UNDEF")
     message = f"aggregation @{node.name} may not be used in an expression"
     raise DError(message, node.span, "D_OP_DYN", "print it with printa()")
 

@@ -139,6 +139,9 @@ class ExpressionParser(TypeParser):
                 made = tree.Postfix(self.from_to(start, op.end), op.text, made)
             elif op.text == "(":
                 arguments, more = self._arguments(")", depth)
+                if not isinstance(made, tree.Name):
+                    message = "function designator is not of function type"
+                    raise DError(message, made.span, "D_FUNC_IDENT")
                 made = tree.Call(made.span, made, arguments)
                 height = max(height, more)
             elif op.text == "[":

@@ -55,6 +55,7 @@ class Scope:
         self.environment = environment
         self.types = Types(environment.types, environment.strsize)
         self.patterns: tuple[ProbePattern, ...] = ()  # of the clause being checked
+        self.aggregations: frozenset[str] = frozenset()  # that some clause assigns
         self.variables: dict[str, typed.Variable] = {}
         self.externs: dict[str, DType] = {}
         self.inlines: dict[str, tree.Inline] = {}

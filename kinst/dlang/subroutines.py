@@ -164,7 +164,7 @@ def _argument(name: str, number: int, wanted: Parameter, given: typed.Expr) -> t
         given = decayed(string_place(given))
         if isinstance(given.type, PointerType) or is_string(given.type) or is_zero(given):
             return given
-    elif isinstance(given.type, IntType):
+    elif isinstance(given.type, IntType) or _is_null(given):
         return cast(given, wanted.type)
     pointer = isinstance(given.type, PointerType)
     hint = f"cast it: ({wanted.shown})" if pointer or isinstance(given.type, IntType) else ""
