@@ -135,7 +135,7 @@ BODIES = [
     ("x = regs[99];", "D_REGS_IDX", 10, "index 99 is out of range for array regs"),
     ("x = regs[-1];", "D_REGS_IDX", 10, "index -1 is out of range for array regs"),
     ("x = regs[1, 2];", "D_PROTO_LEN", 5, "regs[ ] prototype mismatch: 2 args passed, 1"),
-    ("x = @a + 1;", "D_OP_DYN", 5, "aggregation @a may not be used in an expression"),
+    ("@a = count(); x = @a + 1;", "D_OP_DYN", 19, "aggregation @a may not be used in an expression"),
     ("@a, 1;", "D_OP_DYN", 1, "operator , operands cannot be of dynamic type"),
     ("pid ? @a : @b;", "D_OP_DYN", 7, "operator ?: operands cannot be of dynamic type"),
     # actions
@@ -178,7 +178,7 @@ BODIES = [
     ('printf("%.*.d", 1);', "D_SYNTAX", 8, "more than one '.' specified"),
     ('printf("%99999999d", 1);', "D_SYNTAX", 8, "width or precision over 65535"),
     # aggregations
-    ("@a;", "D_IDENT_UNDEF", 1, "failed to resolve @a: Unknown variable name"),
+    ("@a;", "D_AGG_NULL", 1, "expression has null effect: @a"),
     ("@a = count(); @a;", "D_AGG_NULL", 15, "expression has null effect: @a"),
     ("@a = 1;", "D_AGG_FUNC", 6, "@a must be assigned the result of an aggregating function"),
     ("@a = trace(1);", "D_AGG_FUNC", 6, "@a must be assigned the result"),
