@@ -135,7 +135,7 @@ BODIES = [
     ("x = regs[99];", "D_REGS_IDX", 10, "index 99 is out of range for array regs"),
     ("x = regs[-1];", "D_REGS_IDX", 10, "index -1 is out of range for array regs"),
     ("x = regs[1, 2];", "D_PROTO_LEN", 5, "regs[ ] prototype mismatch: 2 args passed, 1"),
-    ("@a = count(); x = @a + 1;", "D_OP_DYN", 19, "aggregation @a may not be used in an expression"),
+    ("@a = count(); x = @a + 1;", "D_OP_DYN", 19, "aggregation @a may not be used in an"),
     ("@a, 1;", "D_OP_DYN", 1, "operator , operands cannot be of dynamic type"),
     ("pid ? @a : @b;", "D_OP_DYN", 7, "operator ?: operands cannot be of dynamic type"),
     # actions
