@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kinst.codegen.place_variables import dynamic_size, place_variables
 from kinst.codegen.records import literal_keys
 from kinst.codegen.walk import string_table
+from kinst.core.errors import KinstError
 from kinst.core.layout import ARENA, PAGE, Scratch, lay_out
 from kinst.core.probe import Probe
 from kinst.core.records import ProgramLayout
@@ -17,6 +18,7 @@ from kinst.patch.descriptors import FrameRule, Strings, descriptor, descriptor_s
 from kinst.session_probes import Enabled
 
 LEAF = 2 << 20
+MOST_DATA = 1 << 30  # for buffers and variables of all CPUs
 TABLE_ROOM = 128  # trap and fault tables: bytes for each site, both at their emptiest
 TEMP = 16384
 KEPT_RING = 4 << 20
@@ -43,6 +45,36 @@ def sizes(options: Options, program: typed.Program) -> Sizes:
     temp = (strings + ARENA + options.strsize + PAGE - 1) & -PAGE
     dynamic = dynamic_size(program, options.strsize, options.dynvarsize)
     return Sizes(ring, aggs, temp, dynamic)
+
+
+def fitted(options: Options, program: typed.Program, cpus: int) -> Options:
+    """The options with buffers that fit in MOST_DATA bytes: as DTrace does without
+    bufresize=manual, the sizes that are too big are halved until all fit.
+
+    Raises KinstError with bufresize=manual."""
+    wanted = data_needed(options, program, cpus)
+    if wanted > MOST_DATA and options.bufresize == "manual":
+        raise KinstError(
+            f"the buffers of {cpus} CPUs need {wanted} bytes, at most {MOST_DATA} can be had",
+            "a smaller bufsize, aggsize or dynvarsize, or -x bufresize=auto",
+        )
+    share = MOST_DATA
+    while data_needed(options, program, cpus) > MOST_DATA:
+        share //= 2
+        options = replace(
+            options,
+            bufsize=_halved(options.bufsize, share),
+            aggsize=_halved(options.aggsize, share),
+            dynvarsize=_halved(options.dynvarsize, share),
+        )
+    return options
+
+
+def _halved(size: int, most: int) -> int:
+    """A size halved until it is at most `most` bytes."""
+    while size > max(most, 1):
+        size //= 2
+    return size
 
 
 def scratch_needed(options: Options, program: typed.Program, cpus: int, trampolines: int) -> int:
