@@ -18,7 +18,7 @@ from kinst.patch.descriptors import FrameRule, Strings, descriptor, descriptor_s
 from kinst.session_probes import Enabled
 
 LEAF = 2 << 20
-MOST_DATA = 1 << 30  # for buffers and variables of all CPUs
+MOST_DATA = 512 << 20  # for the buffers and variables of all CPUs
 TABLE_ROOM = 128  # trap and fault tables: bytes for each site, both at their emptiest
 TEMP = 16384
 KEPT_RING = 4 << 20
@@ -51,15 +51,14 @@ def fitted(options: Options, program: typed.Program, cpus: int) -> Options:
     """The options with buffers that fit in MOST_DATA bytes: as DTrace does without
     bufresize=manual, the sizes that are too big are halved until all fit.
 
-    Raises KinstError with bufresize=manual."""
-    wanted = data_needed(options, program, cpus)
-    if wanted > MOST_DATA and options.bufresize == "manual":
-        raise KinstError(
-            f"the buffers of {cpus} CPUs need {wanted} bytes, at most {MOST_DATA} can be had",
-            "a smaller bufsize, aggsize or dynvarsize, or -x bufresize=auto",
-        )
+    Raises KinstError with bufresize=manual, and where other options take all of it."""
     share = MOST_DATA
-    while data_needed(options, program, cpus) > MOST_DATA:
+    while (wanted := data_needed(options, program, cpus)) > MOST_DATA:
+        if options.bufresize == "manual" or share <= PAGE:
+            raise KinstError(
+                f"the buffers of {cpus} CPUs need {wanted} bytes, at most {MOST_DATA} can be had",
+                "a smaller bufsize, aggsize, dynvarsize or strsize, or -x bufresize=auto",
+            )
         share //= 2
         options = replace(
             options,

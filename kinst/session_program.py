@@ -31,7 +31,9 @@ from kinst.providers import load_all
 from kinst.providers.fbt import argument_types
 from kinst.session_cpp import preprocess
 from kinst.session_cpu import on_one_cpu
+from kinst.session_layout import fitted
 from kinst.session_request import ProgramText, Request
+from kinst.session_target import CPUS
 from kinst.sugar.locals import provisional
 
 TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
@@ -184,6 +186,7 @@ def _checked(
     if options.cpu >= 0:
         program = on_one_cpu(program, options.cpu)
     _check_destructive(program, options)
+    options = fitted(options, program, CPUS)
     texts, first = [], 0
     for text, one in zip(request.programs, programs, strict=True):
         texts.append((text, tuple(range(first, first + len(one.clauses)))))
