@@ -8,6 +8,7 @@ from kinst.codegen.firing import Firing, Lowered, Text
 from kinst.codegen.lower_builtins import bits_of, builtin
 from kinst.codegen.lower_memory import (
     compare_texts,
+    copy_text,
     load_string,
     load_string_or_null,
     load_word,
@@ -262,5 +263,13 @@ def _conditional(firing: Firing, expr: typed.Conditional) -> Lowered:
 def _cast(firing: Firing, expr: typed.Cast) -> Lowered:
     value = nullable(firing, expr.operand)
     if isinstance(value, Text):
-        return present(firing, value) if isinstance(expr.type, StringType) else value.address
+        if isinstance(expr.type, StringType):
+            return present(firing, value)
+        if isinstance(expr.operand, typed.Builtin):
+            # It may lie where only this code can read it: in the context of a host-run probe.
+            size = value.bound + 1
+            room = firing.text_room(size)
+            copy_text(firing, value, room, size)
+            return room
+        return value.address
     return firing.code.convert(value, bits_of(expr.type), typed.is_signed(expr.operand.type))

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from kinst.codegen.machine import Machine
-from kinst.core.dtypes import ArrayType, StackType, StructType, SymbolType
+from kinst.core.dtypes import (
+    ArrayType,
+    PointerType,
+    StackType,
+    StringType,
+    StructType,
+    SymbolType,
+)
 from kinst.dlang import typed
 from kinst.dlang.typed_store import Shared, Snapshot
 
@@ -50,6 +57,15 @@ def string_table(program: typed.Program) -> tuple[dict[bytes, int], bytes]:
     return offsets, bytes(text)
 
 
+def _points_into_string(expr: typed.Expr) -> bool:
+    """s[i] and the like."""
+    return (
+        isinstance(expr, typed.Cast)
+        and isinstance(expr.type, PointerType)
+        and isinstance(expr.operand.type, StringType)
+    )
+
+
 def makes_pointers(program: typed.Program) -> bool:
     """Whether the program can have the address of something in scratch."""
     if any(isinstance(variable.type, StructType) for variable in program.variables):
@@ -58,6 +74,7 @@ def makes_pointers(program: typed.Program) -> bool:
         isinstance(expr, Snapshot | Shared)
         or (isinstance(expr, typed.GlobalRead) and isinstance(expr.type, ArrayType))
         or (isinstance(expr, typed.Subroutine) and expr.name in _POINTERS)
+        or _points_into_string(expr)
         for clause in program.clauses
         for expr in expressions(clause)
     )

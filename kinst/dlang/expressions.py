@@ -31,6 +31,7 @@ from kinst.dlang import (
     inlines,
     members,
     stores,
+    string_pointers,
     translators,
     tree,
     typed,
@@ -157,7 +158,7 @@ def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.E
             return read, read
         if builtins.is_not_yet(base.name):
             raise DError(f"{base.name}[ ] is not supported yet", base.span, "D_UNKNOWN")
-    pointer = members.decayed(members.string_place(check(base, scope)))
+    pointer = string_pointers.as_pointer(check(base, scope))
     if len(node.arguments) != 1:
         name = base.name if isinstance(base, tree.Name) else "this expression"
         message = f"cannot access {name} as an associative array"
@@ -212,7 +213,7 @@ def _pointed(node: tree.Prefix, operand: typed.Expr) -> typed.Expr:
     """*operand, as a place."""
     if isinstance(operand, Translation) and isinstance(operand.type, PointerType):
         return replace(operand, type=operand.type.to, span=node.span)
-    return load(members.decayed(members.string_place(operand)), node.span)
+    return load(string_pointers.as_pointer(operand), node.span)
 
 
 def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
@@ -268,6 +269,9 @@ def _address_of(node: tree.Prefix, scope: Scope) -> typed.Expr:
         if isinstance(pointer, typed.RegisterRead):
             message = "cannot take address of dynamic variable"
             raise DError(message, node.span, "D_ADDROF_VAR")
+        if isinstance(pointer, typed.Cast) and is_string(pointer.operand.type):
+            message = "cannot take address of a string's character"
+            raise DError(message, node.span, "D_ADDROF_VAR", "a string has no one address in kinst")
         return move("+", pointer, index, node.span)
     if isinstance(inner, tree.Name) and "`" in inner.name:
         return members.address_of(members.symbol(inner.name, inner.span, scope), node.span)
@@ -316,7 +320,8 @@ def _infix(node: tree.Infix, scope: Scope) -> typed.Expr:
     if node.op in COMPARISONS and isinstance(left.type, EnumType):
         tag = enumerators.tag(left.type, node.right, node.op, scope)
     right = tag if tag is not None else check(node.right, scope)
-    return operate(node.op, left, right, node.span, shown=node.op)
+    found = string_pointers.arithmetic(node.op, left, right, node.span)
+    return found or operate(node.op, left, right, node.span, shown=node.op)
 
 
 def _comma(node: tree.Infix, scope: Scope) -> typed.Expr:

@@ -92,7 +92,7 @@ BODIES = [
     ("x = execname * 2;", "D_OP_ARITH", 5, "operator * requires operands of arithmetic type"),
     ("x = execname && 1;", "D_OP_SCALAR", 5, "operator && requires operands of scalar type"),
     ("x = 1 ^^ execname;", "D_OP_SCALAR", 5, "operator ^^ requires operands of scalar type"),
-    ("x = execname + 1;", "D_OP_INCOMPAT", 5, 'incompatible types: "string" + "int"'),
+    ("x = execname + execname;", "D_OP_INCOMPAT", 5, 'incompatible types: "string" + "string"'),
     ("x = curthread + 1;", "D_OP_INCOMPAT", 5, 'incompatible types: "void *" + "int"'),
     ("x = 1 - (char *)arg0;", "D_OP_INCOMPAT", 5, 'incompatible types: "int" - "char *"'),
     ("x = execname == 1;", "D_OP_INCOMPAT", 5, 'incompatible types: "string" == "int"'),

@@ -1,5 +1,5 @@
 """Options that only a traced kernel shows, in one boot: cpu=N, bufpolicy=ring under a flood, and
-structures of the kernel as keys."""
+structures of the kernel as keys; and strings by their characters in the traced kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.vm
 PROGRAM = """
 BEGIN { @own[cpu] = count(); }
 fbt::vfs_read:entry
-/execname == "dd"/
+/execname[0] == 'd' && *(execname + 1) == 'd' && execname + 2 == ""/
 {
 	n++;
 	m[args[0]->f_path]++;
