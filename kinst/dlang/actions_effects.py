@@ -78,6 +78,12 @@ def tracemem(node: tree.Call, scope: Scope) -> typed.Action:
         )
         raise DError(message, address.span, "D_TRACEMEM_ADDR")
     size = check(node.arguments[1], scope)
+    if not is_integer(size.type):
+        message = (
+            "tracemem( ) argument #2 is incompatible with prototype: prototype: size_t, "
+            f"argument: {size.type}"
+        )
+        raise DError(message, size.span, "D_PROTO_ARG")
     if not isinstance(size, typed.IntConst) or not 0 < size.value < 1 << 31:
         message = "tracemem( ) argument #2 must be a non-zero positive integral constant expression"
         raise DError(message, size.span, "D_TRACEMEM_SIZE")
