@@ -83,7 +83,11 @@ def _clear(unit: Unit, name: str) -> Function:
 
 
 def _bcopy(firing: Firing, args: _Args) -> Lowered:
-    source, to, size = _pointer(firing, args[0]), _number(firing, args[1]), _number(firing, args[2])
+    source, to, size = (
+        _pointer(firing, args[0]),
+        _pointer(firing, args[1]),
+        _number(firing, args[2]),
+    )
     to = writable(firing, to, size)
     _bad_address(firing, read(firing, to, source, size), source)
     return const(0)
@@ -121,8 +125,8 @@ def _copyin(firing: Firing, args: _Args) -> Lowered:
 
 
 def _copyinto(firing: Firing, args: _Args) -> Lowered:
-    source, size, to = (_number(firing, arg) for arg in args)
-    to = writable(firing, to, size)
+    source, size = _number(firing, args[0]), _number(firing, args[1])
+    to = writable(firing, _pointer(firing, args[2]), size)
     _bad_address(firing, read_user(firing, to, source, size), source)
     return const(0)
 
@@ -182,8 +186,9 @@ def _strtok(firing: Firing, args: _Args) -> Lowered:
         code.set(position, const(1))
         code.jump(kept)
         code.block(kept)
-    if not isinstance(delimiters, Text):
-        raise KinstError("a string was expected")
+    if not isinstance(delimiters, Text):  # NULL
+        delimiters = Text(const(0), 1)
+        firing.faults.add(code, const(1, 1), FAULT_BADADDR, const(0))
     at = code.get(position)
     firing.faults.add(code, code.icmp("eq", at, 0), FAULT_BADADDR, const(0))
     at = code.op("sub", at, const(1))

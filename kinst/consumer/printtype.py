@@ -112,7 +112,7 @@ class _Printer:
         elif isinstance(type_, StringType):
             text = self.data[bit // 8 :].partition(b"\0")[0]
             shown = f'"{text.decode("utf-8", "surrogateescape")}"'
-            add(shown if depth == 0 and nest == 0 else f"[ {shown} ]")
+            add(shown if depth == 0 else f"[ {shown} ]")
         elif isinstance(type_, IntType):
             add(self._integer(type_, bit, bits))
         elif isinstance(type_, PointerType):
@@ -166,7 +166,7 @@ class _Printer:
             text, nul, _ = raw.partition(b"\0")
             if nul and all(0x20 <= c <= 0x7E for c in text):
                 shown = f'"{text.decode("ascii")}"'
-                add(shown if depth == 0 and nest == 0 else f"[ {shown} ]")
+                add(shown if depth == 0 else f"[ {shown} ]")
                 return
         structured = isinstance(type_.of, StructType)
         add("[ ")

@@ -61,6 +61,9 @@ def _store(
     address = found.address
     if variable is None or not variable.is_dynamic:
         return Store(found.type, node.span, address, value, bit, bits, post, variable)
+    if root is not None and isinstance(root.type, StringType):
+        message = f"characters of {variable.name} cannot be assigned"
+        raise DError(message, node.span, "D_UNKNOWN", "use a global or this-> variable")
     assert root is not None
     address = _from_root(address)
     return Store(found.type, node.span, address, value, bit, bits, post, variable, root)

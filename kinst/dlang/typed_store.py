@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kinst.core.dtypes import ArrayType, StructType
-from kinst.dlang.typed import Binary, Cast, Expr, Variable
+from kinst.core.dtypes import ArrayType, StringType, StructType
+from kinst.dlang.typed import Binary, Cast, Expr, GlobalRead, KeyedRead, Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,12 @@ class Shared(Expr):
 
 
 def root_of(address: Expr) -> Expr | None:
-    """The read of the structure or array variable that an address is made of; None for all
-    others."""
+    """The read of the structure, array or string variable that an address is made of; None for
+    all others."""
     while True:
         if isinstance(address.type, StructType | ArrayType):
+            return address
+        if isinstance(address, GlobalRead | KeyedRead) and isinstance(address.type, StringType):
             return address
         if isinstance(address, Cast | Shared):
             address = address.operand
