@@ -248,11 +248,17 @@ class Printer:
                 show = partial(self._print_row, clause, row.copy(), kept=True)
                 self._speculations.keep(use, show)
                 return
-        for step in steps:
+        at = acts = 0
+        while at < len(steps):
+            step, at = steps[at], at + 1
             if isinstance(step, Text):
                 self._write(step.render(row)[0])
-            else:
-                self._act(step, row)
+                continue
+            self._act(step, row)
+            acts += 1
+            if self._steps[clause] is not steps:  # setopt(): what follows is shown in another way
+                steps = self._steps[clause]
+                at = [i for i, one in enumerate(steps) if isinstance(one, Act)][acts - 1] + 1
 
     def _number(self, step: Act, row: Bytes) -> int | None:
         """The value of the action's last field (clear, trunc and normalize may have none)."""
