@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from kinst.codegen import subr_more, subr_text
 from kinst.codegen.access import read_access
 from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Text, Unit
-from kinst.codegen.flow import leave, loop, put, step, when
+from kinst.codegen.flow import byte_of, leave, loop, put, step, when
 from kinst.codegen.lower_builtins import context_word
 from kinst.codegen.lower_memory import (
     copy_text,
@@ -115,6 +115,40 @@ def _outside(code: Function, address: Value, size: Value, start: Value, length: 
     outside = code.icmp("ugt", offset, length)
     beyond = code.icmp("ugt", size, code.op("sub", length, offset))
     return code.op("or", outside, beyond)
+
+
+def _fill_zeros(unit: Unit, name: str) -> Function:
+    """fill_zeros(dst, size, byte): byte where there is a NUL."""
+    code = unit.function(name, 3, 0)
+    dst, size, byte = code.params
+    at = code.local(64)
+
+    def one() -> None:
+        found = byte_of(code, dst, code.get(at))
+        put(code, at, code.select(code.icmp("eq", found, 0), byte, found), dst)
+
+    loop(code, lambda: code.icmp("ult", code.get(at), size), one)
+    code.ret()
+    return code
+
+
+def _memstr(firing: Firing, args: _Args) -> Lowered:
+    """FreeBSD's: the last of the bytes becomes the NUL; no bytes are NULL."""
+    code = firing.code
+    strsize = firing.unit.layout.strsize
+    source, byte, size = (
+        _pointer(firing, args[0]),
+        _number(firing, args[1]),
+        _number(firing, args[2]),
+    )
+    room = firing.text_room(strsize)
+    none = code.icmp("eq", size, 0)
+    whole = code.select(code.icmp("ult", size, strsize), size, const(strsize))
+    most = code.select(none, const(0), code.op("sub", whole, 1))
+    _bad_address(firing, read(firing, room, source, most), source)
+    code.call(firing.unit.helper("fill_zeros", _fill_zeros), (room, most, byte))
+    code.store(const(0, 8), code.op("add", room, most))
+    return Text(code.select(none, const(0), room), strsize, nullable=True)
 
 
 def _copyin(firing: Firing, args: _Args) -> Lowered:
@@ -333,6 +367,7 @@ LOWER: dict[str, Callable[[Firing, _Args], Lowered]] = {
     "copyout": _copyout,
     "copyoutstr": _copyoutstr,
     "d_path": _d_path,
+    "memstr": _memstr,
     "inet_ntoa": _inet_ntoa,
     "inet_ntoa6": _inet_ntoa6,
     "inet_ntop": _inet_ntop,

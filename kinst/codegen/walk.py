@@ -19,7 +19,17 @@ from kinst.dlang.typed_store import Shared, Snapshot
 
 # Subroutines that return an address of scratch, or take one that a string's is made into.
 _POINTERS = frozenset(
-    {"alloca", "bcopy", "copyin", "copyout", "inet_ntoa", "inet_ntoa6", "inet_ntop", "memref"}
+    {
+        "alloca",
+        "bcopy",
+        "copyin",
+        "copyout",
+        "inet_ntoa",
+        "inet_ntoa6",
+        "inet_ntop",
+        "memref",
+        "memstr",
+    }
 )
 
 

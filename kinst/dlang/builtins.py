@@ -120,7 +120,7 @@ ACTIONS_NOT_YET = words("printm printt")
 SUBROUTINES = words(
     "alloca basename bcopy cleanpath copyin copyinstr copyinto copyout copyoutstr d_path dirname"
     " getmajor getminor htonl htonll htons index inet_ntoa inet_ntoa6 inet_ntop json lltostr memref"
-    " ntohl ntohll ntohs progenyof rand rindex strchr strjoin strlen strrchr strstr strtok"
+    " memstr ntohl ntohll ntohs progenyof rand rindex strchr strjoin strlen strrchr strstr strtok"
     " strtoll substr tolower toupper"
 )
 # Subroutines of other kernels (subroutines.ABSENT says why) and those not there yet.
