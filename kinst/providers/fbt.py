@@ -138,9 +138,7 @@ class FbtProvider:
             return []
         names = [n for n in NAMES if fnmatchcase(n, pattern.name or "*")]
         if not names:
-            if not pattern.provider:
-                return []
-            raise KinstError(f"{pattern}: no such probe", "a function has entry and return")
+            return []
         glob = not pattern.function or any(c in pattern.function for c in "*?[")
         functions = kernel.find(pattern.module, pattern.function or "*")
         if not functions and not glob:
