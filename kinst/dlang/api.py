@@ -44,7 +44,8 @@ def parse_text(
 
 def combine(programs: Sequence[tree.Program]) -> tree.Program:
     """One program of several: clauses in order, globals and aggregations shared."""
-    return tree.Program(tuple(item for program in programs for item in program.items))
+    items = tuple(item for program in programs for item in program.items)
+    return tree.Program(items, next((p.empty for p in programs if p.empty is not None), None))
 
 
 def compile_programs(programs: Sequence[tree.Program], environment: Environment) -> typed.Program:

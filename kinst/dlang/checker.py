@@ -33,6 +33,8 @@ def check(program: tree.Program, environment: Environment) -> typed.Program:
     _, first = _clauses(program, aggregations, Scope(environment))
     aggregations.complete = True
     clauses, scope = _clauses(program, aggregations, Scope(environment, first.keys))
+    if program.empty is not None:
+        raise tree.empty(program.empty)
     for clause in clauses:
         translators.refuse_whole(clause)
         check_height(clause)

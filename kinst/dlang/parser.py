@@ -90,7 +90,9 @@ class _ProgramParser(DeclarationParser):
         declared = part and not all(isinstance(i, tree.Option | tree.Pragma) for i in self.items)
         if not declared and not any(isinstance(item, tree.Clause) for item in self.items):
             span = self.source.span(0, 1)
-            raise DError("empty D program translation unit", span, "D_EMPTY")
+            if not self.items:
+                raise tree.empty(span)
+            return tree.Program(tuple(self.items), span)
         self._use.check_used(self.source.span(0, 1))
         return tree.Program(tuple(self.items))
 

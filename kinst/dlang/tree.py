@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kinst.core.dtypes import DType
-from kinst.core.errors import Span
+from kinst.core.errors import DError, Span
 from kinst.core.probe import Crossing, ProbePattern
 from kinst.dlang.literals import IntLiteral
 
@@ -360,9 +360,12 @@ class Clause(Item):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """items: in source order (a control line inside a clause comes before the clause)."""
+    """items: in source order (a control line inside a clause comes before the clause).
+    empty: the place of a text that has no clause and should have one; None for all others.  What
+    it declares is checked first."""
 
     items: tuple[Item, ...] = field(default=())
+    empty: Span | None = None
 
     @property
     def clauses(self) -> tuple[Clause, ...]:
@@ -375,3 +378,8 @@ class Program:
     @property
     def options(self) -> tuple[Option, ...]:
         return tuple(i for i in self.items if isinstance(i, Option))
+
+
+def empty(span: Span) -> DError:
+    """The error of a text without a clause."""
+    return DError("empty D program translation unit", span, "D_EMPTY")

@@ -106,7 +106,7 @@ def provisional(
         if isinstance(item, tree.Clause) and (_nodes(item.statements) or _nodes(item.predicate)):
             item = _typed_clause(item, type_of)
         items.append(item)
-    return tree.Program(tuple(items))
+    return replace(program, items=tuple(items))
 
 
 def _typed_clause(
