@@ -175,8 +175,9 @@ class Types:
         if found is None and not module and plain in STRUCTURES:
             return named(self._tagged("struct", STRUCTURES[plain], span), plain)
         if found is None:
+            # To libdtrace's lexer a plain name is no type unless it is known as one.
             message = f"failed to resolve type {word[:80]}: Unknown type name"
-            raise DError(message, span, "D_UNKNOWN")
+            raise DError(message, span, "D_UNKNOWN" if module else "D_SYNTAX")
         return found
 
     def _tagged(self, kind: str, word: str, span: Span) -> DType:
