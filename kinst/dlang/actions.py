@@ -10,7 +10,7 @@ from kinst.core.errors import DError, Span
 from kinst.dlang import actions_effects, builtins, speculations, tree, typed, typed_output
 from kinst.dlang.actions_data import STACKS, SYMBOLS, data_expression
 from kinst.dlang.aggregates import Aggregations, aggregate, parts_of
-from kinst.dlang.convert import cast, is_integer, is_scalar, is_zero, same, widened
+from kinst.dlang.convert import cast, is_integer, is_scalar, is_zero, same
 from kinst.dlang.expressions import check, is_aggregation, place, without_void
 from kinst.dlang.formats import (
     Value,
@@ -232,7 +232,7 @@ def _normalize(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typ
     target = _aggregation_argument(node, 0, "D_NORMALIZE_AGGARG", scope)
     divisor: typed.Expr | None = None
     if count == 2:
-        divisor = widened(_scalar_second(node, "D_NORMALIZE_SCALAR", scope), UINT64)
+        divisor = cast(_scalar_second(node, "D_NORMALIZE_SCALAR", scope), UINT64)
         if is_zero(divisor):
             message = "expression contains division by zero"
             raise DError(message, node.arguments[1].span, "D_DIV_ZERO")

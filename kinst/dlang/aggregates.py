@@ -30,7 +30,6 @@ from kinst.dlang.convert import (
     is_void_pointer,
     same,
     to_string,
-    widened,
 )
 from kinst.dlang.expressions import check, is_aggregation
 from kinst.dlang.operators import wider_string
@@ -257,7 +256,7 @@ def aggregating_call(node: tree.Call, scope: Scope) -> Update:
     elif name == "quantize":
         weight = _weight(name, arguments, 1)
     signed = typed.is_signed(value.type)
-    wide = widened(value, INT64 if signed else UINT64)
+    wide = cast(value, INT64 if signed else UINT64)
     return Update(typed_output.AggFunction(name, params), wide, weight, signed)
 
 
@@ -274,4 +273,4 @@ def _weight(name: str, arguments: Sequence[typed.Expr], at: int) -> typed.Expr |
     if not is_integer(weight.type):
         message = f"{name}( ) increment value (argument #{at + 1}) must be of scalar type"
         raise DError(message, weight.span, "D_PROTO_ARG")
-    return widened(weight, INT64)
+    return cast(weight, INT64)

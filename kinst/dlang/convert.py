@@ -104,24 +104,17 @@ def wrap(value: int, type_: DType) -> int:
     return value
 
 
-def _is_int(type_: DType) -> bool:
-    return type(type_) is IntType and same(type_, INT)
-
-
-def _exact(expr: typed.IntConst) -> int:
-    return expr.value if expr.exact is None else expr.exact
+def constant(value: int, type_: DType, span: Span) -> typed.IntConst:
+    return typed.IntConst(type_, span, wrap(value, type_))
 
 
 def _result(value: int, type_: DType, span: Span) -> typed.IntConst:
-    """What an operator on constants gives; see widened()."""
-    made = constant(value, type_, span)
-    if made.value == value or not _is_int(type_):
-        return made
-    return typed.IntConst(type_, span, made.value, wrap(value, INT64))
-
-
-def constant(value: int, type_: DType, span: Span) -> typed.IntConst:
-    return typed.IntConst(type_, span, wrap(value, type_))
+    """What an operator makes of constants.  What int cannot hold is int64_t, as the literal of that
+    value is: `timestamp - start > 5 * 1000000000`, `1 << 40` (libdtrace's dt_node_op2() computes
+    constants in 64 bits)."""
+    if type(type_) is IntType and same(type_, INT) and wrap(value, INT) != value:
+        return constant(value, INT64, span)
+    return constant(value, type_, span)
 
 
 def cast(expr: typed.Expr, type_: DType) -> typed.Expr:
@@ -130,7 +123,7 @@ def cast(expr: typed.Expr, type_: DType) -> typed.Expr:
     if expr.type == type_ and not isinstance(expr, typed.BitField):
         return expr
     if isinstance(expr, typed.IntConst):
-        value = int(_exact(expr) != 0) if is_bool(type_) else _exact(expr)
+        value = int(expr.value != 0) if is_bool(type_) else expr.value
         return constant(value, type_, expr.span)
     if is_bool(type_) and not is_bool(expr.type):
         zero = constant(0, expr.type, expr.span)
@@ -206,35 +199,14 @@ def binary(op: str, left: typed.Expr, right: typed.Expr, type_: DType, span: Spa
     if op in ("/", "%") and is_zero(right):
         raise DError("expression contains division by zero", span, "D_DIV_ZERO")
     if isinstance(left, typed.IntConst) and isinstance(right, typed.IntConst):
-        return _result(_folded(op, _exact(left), _exact(right)), type_, span)
+        return _result(_folded(op, left.value, right.value), type_, span)
     return typed.Binary(type_, span, op, left, right)
-
-
-_IN_64_BITS = frozenset((*_PLAIN, "*", "/", "%", "<<", ">>"))
-
-
-def widened(expr: typed.Expr, type_: DType) -> typed.Expr:
-    """cast(), but what int operators compute is not cut to int where 64 bits are wanted: C leaves
-    an int that overflows undefined, libdtrace computes everything in 64 bits and folds constants
-    so (dt_node_op2()), and programs count on it: timestamp - start > 5 * 1000000000."""
-    if not isinstance(type_, IntType) or type_.size <= INT.size or not _is_int(expr.type):
-        return cast(expr, type_)
-    if isinstance(expr, typed.Binary) and expr.op in _IN_64_BITS:
-        left = widened(expr.left, INT64)
-        right = expr.right if expr.op in ("<<", ">>") else widened(expr.right, INT64)
-        return cast(binary(expr.op, left, right, INT64, expr.span), type_)
-    if isinstance(expr, typed.Unary) and expr.op in ("-", "~"):
-        return cast(unary(expr.op, widened(expr.operand, INT64), INT64, expr.span), type_)
-    if isinstance(expr, typed.Conditional):
-        then, otherwise = widened(expr.then, type_), widened(expr.otherwise, type_)
-        return typed.Conditional(type_, expr.span, expr.condition, then, otherwise)
-    return cast(expr, type_)
 
 
 def logical(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr:
     """&& || ^^, folded when both sides are constants."""
     if isinstance(left, typed.IntConst) and isinstance(right, typed.IntConst):
-        a, b = _exact(left) != 0, _exact(right) != 0
+        a, b = left.value != 0, right.value != 0
         value = {"&&": a and b, "||": a or b, "^^": a != b}[op]
         return constant(int(value), INT, span)
     return typed.Logical(INT, span, op, left, right)
@@ -243,8 +215,7 @@ def logical(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.E
 def unary(op: str, operand: typed.Expr, type_: DType, span: Span) -> typed.Expr:
     """- ~ ! on an operand that has its final type, folded when it is a constant."""
     if isinstance(operand, typed.IntConst):
-        exact = _exact(operand)
-        value = {"-": -exact, "~": ~exact, "!": int(exact == 0)}[op]
+        value = {"-": -operand.value, "~": ~operand.value, "!": int(operand.value == 0)}[op]
         return _result(value, type_, span)
     return typed.Unary(type_, span, op, operand)
 

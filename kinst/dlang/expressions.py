@@ -385,11 +385,7 @@ def _cast_to(node: tree.CastTo, scope: Scope) -> typed.Expr:
     if is_string(type_) and (is_scalar(source) or is_string(source)):
         return replace(to_string(operand), span=node.span)
     if is_scalar(type_) and is_scalar(source):
-        made = cast(operand, type_)
-        if made is operand and isinstance(operand, typed.Binary | typed.Unary | typed.Conditional):
-            made = typed.Cast(type_, node.span, operand)  # cuts what convert.widened() would not
-        made = replace(made, span=node.span)
-        return replace(made, exact=None) if isinstance(made, typed.IntConst) else made
+        return replace(cast(operand, type_), span=node.span)
     message = f'invalid cast expression: "{source}" to "{type_}"'
     raise DError(message, node.span, "D_CAST_INVAL")
 

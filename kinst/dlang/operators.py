@@ -36,7 +36,6 @@ from kinst.dlang.convert import (
     same,
     size_of,
     to_string,
-    widened,
 )
 from kinst.dlang.scope import Scope
 from kinst.dlang.source import words
@@ -68,7 +67,7 @@ def converted(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Exp
     Raises DError D_OP_INCOMPAT.
     """
     if is_integer(type_) and is_integer(value.type):
-        return widened(value, type_)
+        return cast(value, type_)
     if is_string(type_) and is_string_like(value.type):
         return to_string(value)
     if isinstance(type_, PointerType):
@@ -125,13 +124,13 @@ def operate(op: str, left: typed.Expr, right: typed.Expr, span: Span, shown: str
         count = cast(right, promoted(right.type))
         return binary(op, cast(left, type_), count, type_, span)
     type_ = common(left.type, right.type)
-    return binary(op, widened(left, type_), widened(right, type_), type_, span)
+    return binary(op, cast(left, type_), cast(right, type_), type_, span)
 
 
 def _compare(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr:
     if isinstance(left.type, IntType) and isinstance(right.type, IntType):
         type_: DType = common(left.type, right.type)
-        return binary(op, widened(left, type_), widened(right, type_), INT, span)
+        return binary(op, cast(left, type_), cast(right, type_), INT, span)
     likes = is_string_like(left.type) and is_string_like(right.type)
     if likes and (is_string(left.type) or is_string(right.type)):
         return typed.Binary(INT, span, op, to_string(left), to_string(right))

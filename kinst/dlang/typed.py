@@ -26,11 +26,7 @@ class Expr:
 
 @dataclass(frozen=True, slots=True)
 class IntConst(Expr):
-    """exact: what int operators have made of constants, where int cannot hold it; value is what
-    int holds of it then."""
-
     value: int
-    exact: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

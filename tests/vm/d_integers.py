@@ -39,17 +39,28 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
 }  # fmt: skip
+NOWHERE = World()  # where constants have their values
 _ORDERS = {"ntohs": USHORT, "htons": USHORT, "htonl": UINT, "ntohl": UINT, "htonll": ULONG}
 _NUMERALS = ("0", "12", "-7", "007", "0x1f", "  99", "12ab", "zz9", "-", "", "7fffffff", "101")
+
+
+def made(text: str, type_: Type, exact: Callable[[World], int], *of: Number) -> Number:
+    """What an operator makes of numbers.  Of constants it is one, of LONG where INT cannot hold it
+    (docs/d.md), as a literal of that value is."""
+    constant = all(one.constant for one in of)
+    int_ = (type_.size, type_.signed) == (INT.size, INT.signed)
+    if constant and int_ and INT.fit(exact(NOWHERE)) != exact(NOWHERE):
+        type_ = LONG
+    return Number(text, type_, lambda w: type_.fit(exact(w)), constant=constant)
 
 
 def combined(a: Number, op: str, b: Number) -> Number:
     """Two numbers under a binary operator of PLAIN or DIVIDE, in the type that both become."""
     type_ = common(a.type, b.type)
     work = PLAIN[op] if op in PLAIN else DIVIDE[op]
-    return Number(
+    return made(
         f"({a.text} {op} {b.text})", type_,
-        lambda w: type_.fit(work(type_.fit(a.value(w)), type_.fit(b.value(w)))),
+        lambda w: work(type_.fit(a.value(w)), type_.fit(b.value(w))), a, b,
     )  # fmt: skip
 
 
@@ -69,14 +80,14 @@ def literal(value: int, chance: random.Random) -> Number:
     form = chance.randrange(6)
     if form == 0:
         types = [t for t in (INT, UINT, LONG, ULONG) if t.fit(value) == value]
-        return Number(f"{value:#x}", types[0], lambda _: value)
+        return Number(f"{value:#x}", types[0], lambda _: value, constant=True)
     if form == 1:
         types = [t for t in (UINT, ULONG) if t.fit(value) == value]
-        return Number(f"{value}u", types[0], lambda _: value)
+        return Number(f"{value}u", types[0], lambda _: value, constant=True)
     if form == 2 and 32 < value < 127 and chr(value) not in "'\\\"?":
-        return Number(f"'{chr(value)}'", INT, lambda _: value)
+        return Number(f"'{chr(value)}'", INT, lambda _: value, constant=True)
     type_ = INT if value < 2**31 else LONG
-    return Number(str(value), type_, lambda _: value)
+    return Number(str(value), type_, lambda _: value, constant=True)
 
 
 class Integers:
@@ -104,9 +115,11 @@ class Integers:
 
     def of_layout(self, struct: Struct) -> Number:
         if self.chance(0.5):
-            return Number(f"sizeof (struct {struct.name})", ULONG, lambda _: struct.size)
+            text = f"sizeof (struct {struct.name})"
+            return Number(text, ULONG, lambda _: struct.size, constant=True)
         member, at = self.random.choice(struct.tops)
-        return Number(f"offsetof (struct {struct.name}, {member})", ULONG, lambda _: at)
+        text = f"offsetof (struct {struct.name}, {member})"
+        return Number(text, ULONG, lambda _: at, constant=True)
 
     def read(self) -> Number:
         if self.scope.cells and self.chance(0.5):
@@ -140,7 +153,7 @@ class Integers:
         """ "| 1": never zero."""
         b = self.number(depth)
         under = promoted(b.type)
-        odd = Number(f"({b.text} | 1)", under, lambda w: under.fit(under.fit(b.value(w)) | 1))
+        odd = made(f"({b.text} | 1)", under, lambda w: under.fit(b.value(w)) | 1, b)
         return self.quotient(self.number(depth), odd)
 
     def divided_by_any(self, depth: int) -> Number:
@@ -168,7 +181,7 @@ class Integers:
     def shifted(self, depth: int) -> Number:
         """In 64 bits with the count modulo 64, then cut to the promoted left type (docs/d.md)."""
         a, count = self.number(depth), self.random.randrange(64)
-        b = Number(str(count), INT, lambda _: count)
+        b = Number(str(count), INT, lambda _: count, constant=True)
         if self.chance(0.4):
             b = self.number(min(depth, 1))
         type_ = promoted(a.type)
@@ -176,17 +189,17 @@ class Integers:
 
         def value(w: World) -> int:
             inner, by = type_.fit(a.value(w)), b.value(w) & 63
-            return type_.fit(inner << by if left else inner >> by)
+            return inner << by if left else inner >> by
 
-        return Number(f"({a.text} {'<<' if left else '>>'} {b.text})", type_, value)
+        return made(f"({a.text} {'<<' if left else '>>'} {b.text})", type_, value, a, b)
 
     def compared(self, depth: int) -> Number:
         a, b = self.number(depth), self.number(depth)
         op = self.random.choice(list(_COMPARE))
         type_, work = common(a.type, b.type), _COMPARE[op]
-        return Number(
+        return made(
             f"({a.text} {op} {b.text})", INT,
-            lambda w: int(work(type_.fit(a.value(w)), type_.fit(b.value(w)))),
+            lambda w: int(work(type_.fit(a.value(w)), type_.fit(b.value(w)))), a, b,
         )  # fmt: skip
 
     def logical(self, depth: int) -> Number:
@@ -199,33 +212,35 @@ class Integers:
                 return int(x != bool(b.value(w)))
             return int(bool(b.value(w)) if x == (op == "&&") else x)
 
-        return Number(f"({a.text} {op} {b.text})", INT, value)
+        return made(f"({a.text} {op} {b.text})", INT, value, a, b)
 
     def unary(self, depth: int) -> Number:
         a = self.number(depth)
         op = self.random.choice("-~!+")
         if op == "!":
-            return Number(f"(!{a.text})", INT, lambda w: int(a.value(w) == 0))
+            return made(f"(!{a.text})", INT, lambda w: int(a.value(w) == 0), a)
         type_ = promoted(a.type)
 
         def value(w: World) -> int:
             inner = type_.fit(a.value(w))
-            return type_.fit({"-": -inner, "~": ~inner, "+": inner}[op])
+            return {"-": -inner, "~": ~inner, "+": inner}[op]
 
-        return Number(f"({op} {a.text})", type_, value)
+        return made(f"({op} {a.text})", type_, value, a)
 
     def cast(self, depth: int) -> Number:
         a, type_ = self.number(depth), self.random.choice(TYPES)
-        return Number(f"(({type_.name}){a.text})", type_, lambda w: type_.fit(a.value(w)))
+        text = f"(({type_.name}){a.text})"
+        return Number(text, type_, lambda w: type_.fit(a.value(w)), constant=a.constant)
 
     def chosen(self, depth: int) -> Number:
         c, a, b = self.number(depth), self.number(depth), self.number(depth)
         # Two of one type are not promoted, unlike in C (libdtrace, dt_parser.c: dt_cook_op3).
         alike = (a.type.size, a.type.signed) == (b.type.size, b.type.signed)
         type_ = a.type if alike else common(a.type, b.type)
+        taken = c.constant and (a if c.value(NOWHERE) else b).constant
         return Number(
             f"({c.text} ? {a.text} : {b.text})", type_,
-            lambda w: type_.fit(a.value(w) if c.value(w) else b.value(w)),
+            lambda w: type_.fit(a.value(w) if c.value(w) else b.value(w)), constant=taken,
         )  # fmt: skip
 
     def of_size(self, depth: int) -> Number:
@@ -233,7 +248,7 @@ class Integers:
         a = self.leaf(depth)
         if a.width:  # sizeof of a bit-field is an error
             return a
-        return Number(f"sizeof ({a.text})", ULONG, lambda _: a.type.size)
+        return Number(f"sizeof ({a.text})", ULONG, lambda _: a.type.size, constant=True)
 
     def swapped(self, depth: int) -> Number:
         """htonl() and its like, on machines whose low byte is first."""

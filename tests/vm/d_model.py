@@ -97,6 +97,7 @@ class Number:
     value: Callable[[World], int]
     # The bits that promotion looks at: of a bit-field fewer than its type's.
     width: int = 0
+    constant: bool = False
 
     @property
     def plain(self) -> Number:
