@@ -5,8 +5,8 @@
 #pragma D option quiet
 fbt::do_sys_openat2:entry { self->path = arg1; }
 fbt::do_sys_openat2:return
-/self->path && (int)arg1 < 0/
+/self->path && errno/
 {
-	@[execname, copyinstr(self->path), -(int)arg1] = count();
+	@[execname, copyinstr(self->path), errno] = count();
 }
 fbt::do_sys_openat2:return { self->path = 0; }

@@ -12,13 +12,13 @@ fbt::do_sys_openat2:entry
 	printf("opening %s, flags %o\n", copyinstr(arg1), args[2]->flags);
 }
 fbt::do_sys_openat2:return
-/self->spec && (int)arg1 < 0/
+/self->spec && errno/
 {
 	speculate(self->spec);
-	printf("failed with %d\n", (int)arg1);
+	printf("failed with %d\n", -errno);
 }
 fbt::do_sys_openat2:return
-/self->spec && (int)arg1 < 0/
+/self->spec && errno/
 {
 	commit(self->spec);
 	self->spec = 0;

@@ -41,6 +41,7 @@ def _table() -> dict[str, BuiltinVariable]:
         ("cwd", StringType(), everywhere, "current directory of the current process"),
         ("curthread", PointerType(VOID), kernel, "address of the current thread's structure"),
         ("epid", uint, everywhere, "id of this enabling of the probe"),
+        ("errno", INT, kernel, "error that the function returns, at fbt::F:return"),
         ("execargs", StringType(), everywhere, "arguments of the current process"),
         ("execname", execname, everywhere, "name of the current process"),
         ("gid", typedef("gid_t"), everywhere, "real group id of the current process"),
@@ -77,14 +78,12 @@ ARRAYS_NOT_YET: frozenset[str] = frozenset()
 _NO_ZONES = "it names a part of another kernel's system; Linux has namespaces"
 # Variables that mean nothing in Linux, with the reason.
 VARIABLES_ABSENT = {
-    "curcpu": "it is a structure of illumos; cpu is the number of the CPU",
-    "errno": "Linux keeps no error number; look at the value that the system call returns",
     "ipl": "Linux has no interrupt priority levels",
     "jailname": _NO_ZONES,
     "jid": _NO_ZONES,
     "zonename": _NO_ZONES,
 }
-VARIABLES_NOT_YET = words("curcpu errno inet ipl jid jailname locals zonename")
+VARIABLES_NOT_YET = words("inet ipl jid jailname locals zonename")
 
 
 @dataclass(frozen=True, slots=True)

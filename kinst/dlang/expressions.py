@@ -26,7 +26,9 @@ from kinst.dlang import (
     arguments,
     builtins,
     calls,
+    casts,
     enumerators,
+    errno,
     guide_names,
     inlines,
     members,
@@ -46,7 +48,6 @@ from kinst.dlang.convert import (
     is_string,
     of_field,
     promoted,
-    same,
     size_of,
     to_string,
     unary,
@@ -99,6 +100,8 @@ def _name(node: tree.Name, scope: Scope) -> typed.Expr:
     if node.name in scope.variables:
         place = variables.Place(node.name, "global", None, node.span)
         return members.value(variables.read(place, scope, check))
+    if node.name == errno.NAME:
+        return errno.read(node.span, scope)
     if node.name in builtins.VARIABLES:
         type_ = builtins.VARIABLES[node.name].type
         if node.name == "curthread":
@@ -371,31 +374,6 @@ def _ternary(node: tree.Ternary, scope: Scope) -> typed.Expr:
     return choose(condition, left, right, node.span)
 
 
-def _cast_to(node: tree.CastTo, scope: Scope) -> typed.Expr:
-    type_ = scope.resolve(node.type)
-    operand = check(node.operand, scope)
-    source = operand.type
-    if isinstance(type_, VoidType):
-        return typed.Cast(type_, node.span, operand)
-    if isinstance(operand, Translation):
-        message = f'invalid cast expression: a translation to "{source}" to "{type_}"'
-        raise DError(message, node.span, "D_CAST_INVAL", "its members are values")
-    if isinstance(type_, StructType) and same(source, type_):
-        return operand
-    if is_string(type_) and (is_scalar(source) or is_string(source)):
-        return replace(to_string(operand), span=node.span)
-    if is_scalar(type_) and is_scalar(source):
-        return replace(cast(operand, type_), span=node.span)
-    message = f'invalid cast expression: "{source}" to "{type_}"'
-    raise DError(message, node.span, "D_CAST_INVAL")
-
-
-def _typed(node: tree.Typed, scope: Scope) -> typed.Expr:
-    """What kinst itself has made for a local variable."""
-    type_ = PointerType(node.type) if node.pointer else node.type
-    return cast(check(node.operand, scope), type_)
-
-
 _HANDLERS: dict[type, Callable[[Any, Scope], typed.Expr]] = {
     tree.Integer: _integer,
     tree.String: _string,
@@ -409,8 +387,8 @@ _HANDLERS: dict[type, Callable[[Any, Scope], typed.Expr]] = {
     tree.Infix: _infix,
     tree.Assignment: _assignment,
     tree.Ternary: _ternary,
-    tree.CastTo: _cast_to,
-    tree.Typed: _typed,
+    tree.CastTo: lambda node, scope: casts.cast_to(node, scope, check),
+    tree.Typed: lambda node, scope: casts.made(node, check(node.operand, scope)),
     tree.SizeofType: _sizeof_type,
     tree.OffsetOf: members.offset_of,
     tree.Xlate: lambda node, scope: translators.xlate(node, scope, check),

@@ -73,6 +73,13 @@ translator lwpsinfo_t < struct task_struct *T > {
 };
 inline lwpsinfo_t *curlwpsinfo = xlate < lwpsinfo_t * > (curthread);
 """
+_CPUINFO = """
+typedef struct cpuinfo {
+    processorid_t cpu_id; psetid_t cpu_pset; chipid_t cpu_chip; lgrp_id_t cpu_lgrp;
+} cpuinfo_t;
+translator cpuinfo_t < int C > { cpu_id = C; };
+inline cpuinfo_t *curcpu = xlate < cpuinfo_t * > (cpu);
+"""
 # A path would take a loop over the directories above.
 _FILEINFO = """
 typedef struct fileinfo {
@@ -107,6 +114,7 @@ _PARTS = (
         words("lwpsinfo_t"),
         words("lwpsinfo_t lwpsinfo curlwpsinfo PR_STOPPED PR_ASLEEP PR_ISSYS"),
     ),
+    _Part(_CPUINFO, words("cpuinfo_t"), words("cpuinfo_t cpuinfo curcpu")),
     _Part(
         _FILEINFO,
         words("fileinfo_t"),

@@ -56,7 +56,7 @@ STRUCTURES = {
     "timeval_t": "timeval",
 }
 TYPEDEFS = (frozenset(_TYPEDEFS) | STRUCTURES.keys()) - BASE_WORDS
-LIBRARY_TYPES = frozenset({"psinfo_t", "lwpsinfo_t", "fileinfo_t"})  # library.py
+LIBRARY_TYPES = frozenset({"psinfo_t", "lwpsinfo_t", "cpuinfo_t", "fileinfo_t"})  # library.py
 TAGS = frozenset({"struct", "union", "enum"})
 FLOATS = frozenset({"float", "double"})
 STARTS_TYPE = BASE_WORDS | QUALIFIERS | TYPEDEFS | TAGS | FLOATS

@@ -100,7 +100,7 @@ DECLARATIONS = [
     ("static int x;", "D_DECL_BADCLASS"),
     ("int;", "D_DECL_USELESS"),
     ("struct a { int x[pid]; };", "D_DECL_ARRSUB"),
-    ("no_such_t x;", "D_UNKNOWN"),
+    ("no_such_t x;", "D_SYNTAX"),
 ]
 
 

@@ -58,7 +58,7 @@ BODIES = [
     ("trace(trace);", "D_IDENT_BADREF", 7, "tracing function 'trace' may not be referenced"),
     ("trace(regs);", "D_IDENT_BADREF", 7, "associative array 'regs' may not be"),
     ("count = 1;", "D_IDENT_BADREF", 1, "aggregating function 'count'"),
-    ("trace(errno);", "D_IDENT_UNDEF", 7, "errno is not available: Linux keeps"),
+    ("trace(errno);", "D_IDENT_UNDEF", 7, "errno is not available at :::"),
     ("trace(args[0]);", "D_ARGS_IDX", 7, "is out of range for"),
     ("trace(`jiffies);", "D_IDENT_UNDEF", 7, "failed to resolve `jiffies: Unknown symbol name"),
     ("trace(x[1]);", "D_IDENT_UNDEF", 7, "failed to resolve x"),

@@ -100,7 +100,7 @@ def test_other_kernels_subroutines_say_so(name: str) -> None:
     assert found.message.startswith(f"{name}( ) is not available: ")
 
 
-@pytest.mark.parametrize("name", ["errno", "ipl", "jid", "jailname", "zonename"])
+@pytest.mark.parametrize("name", ["ipl", "jid", "jailname", "zonename"])
 def test_other_kernels_variables_say_so(name: str) -> None:
     found = error(f"BEGIN {{ trace({name}); }}")
     assert found.tag == "D_IDENT_UNDEF"

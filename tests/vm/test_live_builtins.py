@@ -252,3 +252,30 @@ def test_kernel_data_through_pointers(
     assert int(dword, 16).to_bytes(4, "little") == version[1:5]
     assert char.encode() == version[6:7]
     assert int(word, 16).to_bytes(2, "little") == version[7:9]
+
+
+def test_errno_where_functions_return(tmp_path: Path) -> None:
+    """Of a system call (a long) and of a function that returns int, against what the guest's
+    programs were told; and never where the function is entered."""
+    script = guest_script(
+        tmp_path, "opens.sh", "cat /no/such; cat /etc/passwd; echo x > /proc/version; cat /dev"
+    )
+    calls = "fbt::__x64_sys_openat:return, fbt::__x64_sys_open:return, fbt::do_filp_open:return"
+    program = f"""
+        {calls}, fbt::ksys_read:return /execname == "cat" || execname == "opens.sh"/
+        {{ @[probefunc, errno] = count(); @sign = min(errno); }}
+        fbt::vfs_statx:return /execname == "stat"/ {{ @stats[errno ? "failed" : "did"] = count(); }}
+        END {{ printa("%s %d %@d\\n", @); printa("stat %s %@d\\n", @stats); }}"""
+    done = kinst(
+        "-q", "-n", program, "-c", "opens.sh; stat /no/such; stat /etc/passwd", copy=[script]
+    ).good()  # fmt: skip
+    found = {(name, int(error)) for name, error in re.findall(r"^(\w+) (\d+) \d+$", done.out, re.M)}
+    # errno(3): ENOENT 2, EACCES 13, EISDIR 21.
+    assert ("__x64_sys_openat", 2) in found and ("__x64_sys_openat", 0) in found, done
+    assert ("do_filp_open", 2) in found  # a pointer, ERR_PTR() of it
+    assert {name for name, error in found if error == 21} == {"ksys_read"}, done
+    assert {error for _, error in found} <= {0, 2, 13, 21}, done
+    stats = dict(re.findall(r"^stat (\w+) (\d+)$", done.out, re.M))
+    assert set(stats) == {"failed", "did"}
+    refused = kinst("-n", "fbt::vfs_read:entry, fbt::vfs_read:return { trace(errno); }")
+    assert refused.status == 1 and "errno is not available at fbt::vfs_read:entry" in refused.err
