@@ -61,7 +61,8 @@ def values(run: Rig, record: object) -> list[int | bytes]:
         ("execname == \"dd\"", 1),
         ("execname < \"dc\"", 0),
         ("probefunc != \"function_7\"", 0),
-        ("0x7fffffff + 1", -(1 << 31)),
+        ("0x7fffffff + 1", 1 << 31),  # as the literal of that value
+        ("(int)(0x7fffffff + 1)", -(1 << 31)),
         ("*(int *)regs[R_3]", 0x04030201),
         ("*(unsigned short *)(regs[R_3] + 1)", 0x0302),
         ("((short *)regs[R_3])[1]", 0x0403),

@@ -80,9 +80,10 @@ def test_listing_shows_the_way(stub: Stub, prepared: Prepared, read_function: st
 def test_what_a_stub_cannot_do(stub: Stub, prepared: Prepared, read_function: str) -> None:
     """No one is there to run a command; a bad description leaves the guest alone."""
     program = f"kinst::{read_function}:0 {{ @ = count(); }}"
-    for more in (["-n", program, "-c", "true"], ["-n", "kinst::no_such_function:0"]):
+    wrong_usage = ["-n", program, "-c", "true"]
+    for status, more in ((2, wrong_usage), (1, ["-n", "kinst::no_such_function:0"])):
         done = kinst(*options(stub, prepared, *more), boots=False)
-        assert done.status == 1, done
+        assert done.status == status, done
         assert "Traceback" not in done.err
     assert stub.goes_on()
 
