@@ -24,7 +24,7 @@ from kinst.providers import load_all
 from kinst.session_build import Built, Parts, build, fill, split
 from kinst.session_conditions import with_conditions
 from kinst.session_counters import counters_room
-from kinst.session_cpu import check_cpu
+from kinst.session_cpu import check_cpu, on_one_cpu
 from kinst.session_file import of_file, show_in_file
 from kinst.session_inline import expanded, wants_expansion
 from kinst.session_kernel import RunningKernel
@@ -129,9 +129,10 @@ def _with_machine(
     enabled, _ = enable(compiled.program, providers, traced.kernel, zero=zero, absent=absent)
     check_arguments(compiled.program, enabled)
     matched = enabled
+    check_cpu(compiled.options.cpu, traced.cpus)
+    enabled = on_one_cpu(enabled, compiled.options.cpu)
     program, enabled = with_conditions(compiled.program, enabled, traced.isa)
     compiled = replace(compiled, program=program)
-    check_cpu(compiled.options.cpu, traced.cpus)
     if request.list_probes and not enabled:
         first = compiled.patterns[0]
         raise KinstError(

@@ -18,7 +18,7 @@ from kinst.session_probes import Enabled
 
 
 def condition_of(text: str, isa: Isa) -> typed.Expr:
-    """A D expression over regs[], typed.  Raises DError where it is none."""
+    """A D expression over regs[] and built-ins, typed.  Raises DError where it is none."""
     environment = Environment({r.d_name: r.index for r in isa.registers}, 8)
     _, program = compile_text(f"BEGIN/{text}/{{}}", "<condition>", None, environment)
     predicate = program.clauses[0].predicate

@@ -30,7 +30,6 @@ from kinst.patch.ways import checked_way
 from kinst.providers import load_all
 from kinst.providers.fbt import argument_types
 from kinst.session_cpp import preprocess
-from kinst.session_cpu import on_one_cpu
 from kinst.session_layout import fitted
 from kinst.session_request import ProgramText, Request
 from kinst.session_target import CPUS
@@ -183,8 +182,6 @@ def _checked(
         providers=frozenset(load_all()),
     )
     program = compile_programs([provisional(p, _local_type(types)) for p in programs], environment)
-    if options.cpu >= 0:
-        program = on_one_cpu(program, options.cpu)
     _check_destructive(program, options)
     options = fitted(options, program, CPUS)
     texts, first = [], 0
