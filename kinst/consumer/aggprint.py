@@ -67,6 +67,11 @@ class AggOptions:
     rawbytes: bool = False
     names: Names = NO_NAMES
 
+    @property
+    def utf8(self) -> bool:
+        """Whether bars are made of Unicode's block elements."""
+        return self.encoding == "utf8"
+
 
 # --- Order ---------------------------------------------------------------------------------
 
@@ -117,8 +122,7 @@ def _shown_key(value: Value, field: Field, options: AggOptions, *, narrow: bool 
 def _shown_value(table: Table, data: Data, options: AggOptions) -> str:
     function = table.aggregation.function
     if function.name in DISTRIBUTIONS:
-        utf8 = options.encoding == "utf8"
-        return distribution(function, data, table.normal, options.aggzoom, utf8)
+        return distribution(function, data, table.normal, options.aggzoom, options.utf8)
     return f" {scalar(function, data, table.normal):16d}"
 
 
@@ -148,9 +152,8 @@ def _histogram(table: Table, options: AggOptions) -> list[str]:
     out = [head(_key_columns(table))] if rows else []
     for (key, data), value in zip(rows, values, strict=True):
         shown = scalar(function, data[0], table.normal)
-        utf8 = options.encoding == "utf8"
         keys = _narrow_keys(table, key, options)
-        out.append(keys + " " + bar(value, shown, total, positives, negatives, utf8))
+        out.append(keys + " " + bar(value, shown, total, positives, negatives, options.utf8))
     return out
 
 

@@ -13,11 +13,6 @@ from kinst.dlang.subroutines import ABSENT, PROTOTYPES, absent, subroutine
 # Actions that take at least one argument.
 _WITH_ARGUMENT = frozenset({"trace", "print", "printf", "printa", "exit", "tracemem"})
 
-# Those that are not void, but stacks and names.
-_DATA = frozenset(
-    {"stack", "ustack", "jstack", "sym", "func", "mod", "uaddr", "usym", "ufunc", "umod"}
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Action(typed.Expr):
@@ -50,7 +45,7 @@ def call(node: tree.Call, scope: Scope, check: Check) -> typed.Expr:
             message = f"{name}( ) prototype mismatch: 0 args passed, 1 expected"
             raise DError(message, node.span, "D_PROTO_LEN")
         found = Action(VOID, node.span, f"{builtins.kind_of(name)} {name}( )")
-        if name in _DATA:
+        if name in builtins.VALUED_ACTIONS:
             raise refused(found)
         return found
     raise unknown_function(name, node.span, scope)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
+from functools import cache
 
 from kinst.core.kernel import Provider
 
 
+@cache
 def load_all() -> Mapping[str, Provider]:
     """Every provider by name; each module of this package offers PROVIDER."""
     found: dict[str, Provider] = {}
