@@ -136,7 +136,8 @@ def _with_machine(
     if request.list_probes and not enabled:
         first = compiled.patterns[0]
         raise KinstError(
-            f"failed to match {first}: No probe matches description", naming(first, providers)
+            f"failed to match {first}: No probe matches description",
+            naming(first, providers, traced.kernel),
         )
     if request.list_probes and not request.verbose:
         report.write("\n".join(list_enabled(enabled)) + "\n")

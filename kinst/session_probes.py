@@ -98,10 +98,14 @@ def check_arguments(program: typed.Program, enabled: Sequence[Enabled]) -> None:
 _ELSEWHERE = {"syscall": "; a system call is a function, fbt::__*_sys_read:entry"}
 
 
-def naming(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
+def naming(pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None) -> str:
     """A hint for a description that means nothing: how probes are named."""
     if pattern.id:
         return "kinst -l lists those with numbers"
+    last = pattern.name
+    # As a glob: a plain name that several symbols have is an error of find().
+    if last and not pattern.function and kernel and kernel.find("", f"{last[:-1]}[{last[-1]}]"):
+        return f"{last} is a function: {last}:entry and {last}:return, or -f {last}"
     if pattern.provider in providers:
         return providers[pattern.provider].usage
     if pattern.provider:
@@ -145,7 +149,7 @@ def enable(
                     f"probe description {pattern} does not match any probes",
                     span,
                     "D_PDESC_ZERO",
-                    naming(pattern, providers),
+                    naming(pattern, providers, kernel),
                 )
             for one in found:
                 key = str(one.name)

@@ -162,7 +162,9 @@ class Server:
             one.silent = True
         answers = []
         while by_address and rounds:
-            gdb.execute("continue", to_string=True)
+            said = gdb.execute("continue", to_string=True)
+            if not gdb.selected_thread():
+                raise RuntimeError(f"nothing is left to trace: {said}")
             frame = not_inline(gdb.newest_frame())
             pc = frame.pc()
             if pc not in by_address:

@@ -77,10 +77,10 @@ def _boots(machine: ModuleType, kernel: Path, deadline: float) -> bool:
     end = time.monotonic() + deadline
     qemu = Qemu(config, machine)
     try:
-        qemu.wait_for(lambda: _END_OF_BOOT in "\n".join(qemu.console), deadline, "booted")
+        qemu.wait_for(lambda: _END_OF_BOOT in "\n".join(qemu.console.lines), deadline, "booted")
     except TargetError:
         # Also: QEMU refused at once, or the panic ended it before its text was looked at.
-        return _END_OF_BOOT in "\n".join(qemu.console) and time.monotonic() < end
+        return _END_OF_BOOT in "\n".join(qemu.console.lines) and time.monotonic() < end
     finally:
         qemu.close()
     return True

@@ -10,7 +10,6 @@ QEMU is asked for them, kinst.isa.<name>.machine says.
 
 from __future__ import annotations
 
-import re
 import select
 import time
 from collections import deque
@@ -21,17 +20,9 @@ from types import ModuleType
 
 from kinst.core.errors import TargetError
 from kinst.core.target import CommandEnded, Gone
+from kinst.targets.console import Console
 from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_pair
 
-_CONSOLE_LINES = 2000
-_LAST_LINES = 30
-_TROUBLE_LINES = 120  # of the console's end in which trouble is looked for
-_PANIC = re.compile(r"Kernel panic - not syncing: .*")
-_TROUBLE = re.compile(
-    r"BUG: .*|Oops: .*|WARNING: CPU: .*|general protection fault.*|"
-    r".*rcu.* detected (?:expedited )?stalls.*|.*hung_task: .*"
-)
-_INIT_RUNS = re.compile(r"Run \S+ as init process")
 _AFTER_PANIC = 3.0
 _FIRMWARE = 1 << 20  # SeaBIOS keeps its tables at the end of RAM
 _TABLES = 1 << 20  # page tables of kinst's own
@@ -91,16 +82,10 @@ class Qemu:
         self._size = config.memory + config.scratch + _TABLES + _FIRMWARE
         self._map: tuple[tuple[int, int, int], ...] = machine.memory_map(self._size)
         self.layout = self._place()
-        self.console: deque[str] = deque(maxlen=_CONSOLE_LINES)
-        self._partial = ""
+        self.console = Console()
         self._control_partial = b""
         self._messages = b""
         self._control: deque[str] = deque()
-        self.warnings: list[str] = []
-        self.init_runs = False
-        self.heard = time.monotonic()  # when the console last said something
-        self._panic = ""
-        self._panic_at = 0.0
         self._open: set[str] = set()
         self._closed = False
         self._archive: SharedMemory | None = None
@@ -212,7 +197,7 @@ class Qemu:
             if not data:
                 self._open.discard(name)
             elif name == "console":
-                self._take_console(data)
+                self.console.take(data)
             elif name == "output":
                 if self._on_output is not None:
                     self._on_output(data)
@@ -223,31 +208,10 @@ class Qemu:
                 self._messages = (self._messages + data)[-4096:]
         if not self._open:
             return self.ended(1.0)
-        if self._panic and time.monotonic() > self._panic_at + _AFTER_PANIC:
-            return Gone(self._panic, self.last_lines())
+        panic = self.console.panic
+        if panic and time.monotonic() > self.console.panic_at + _AFTER_PANIC:
+            return Gone(panic, self.console.last_lines())
         return None
-
-    def _take_console(self, data: bytes) -> None:
-        self.heard = time.monotonic()
-        *lines, self._partial = (self._partial + data.decode("utf-8", "replace")).split("\n")
-        for line in lines:
-            line = line.rstrip("\r")
-            self.console.append(line)
-            if not self._panic and (found := _PANIC.search(line)):
-                self._panic, self._panic_at = found[0], time.monotonic()
-            elif found := _TROUBLE.search(line):
-                self.warnings.append(found[0])
-            elif _INIT_RUNS.search(line):
-                self.init_runs = True
-
-    def last_lines(self) -> str:
-        """The console from the first line of trouble on, or its end, for an error's reader."""
-        lines = [*self.console, self._partial.rstrip("\r")]
-        recent = lines[-_TROUBLE_LINES:]
-        bad = (k for k, line in enumerate(recent) if _PANIC.search(line) or _TROUBLE.search(line))
-        start = next(bad, None)
-        shown = lines[-_LAST_LINES:] if start is None else recent[start:]
-        return "\n".join(shown).strip("\n")
 
     def ended(self, grace: float) -> Gone | None:
         """Why QEMU ended, if it does within grace seconds."""
@@ -258,19 +222,19 @@ class Qemu:
             time.sleep(0.01)
         for name, data in self._pump.take():
             if name == "console":
-                self._take_console(data)
+                self.console.take(data)
             elif name == "messages":
                 self._messages += data
         text = self._messages.decode("utf-8", "replace").strip().splitlines()
-        if self._panic:
-            reason = self._panic
+        if self.console.panic:
+            reason = self.console.panic
         elif status == 0 and not text:
             reason = "the guest shut down or reset itself"
         else:
             how = f"by signal {-status}" if status < 0 else f"with status {status}"
             why = f": {text[-1].removeprefix(self._machine.QEMU + ': ')}" if text else ""
             reason = f"QEMU ended {how}{why}"
-        return Gone(reason, self.last_lines())
+        return Gone(reason, self.console.last_lines())
 
     # The control channel.
 
@@ -286,9 +250,8 @@ class Qemu:
                 raise TargetError(describe(gone))
             left = deadline - time.monotonic()
             if left <= 0:
-                raise TargetError(
-                    describe(Gone(f"the guest has not {what} in {timeout:g} s", self.last_lines()))
-                )
+                late = f"the guest has not {what} in {timeout:g} s"
+                raise TargetError(describe(Gone(late, self.console.last_lines())))
             select.select([self], [], [], min(left, 0.5))
 
     def control_line(self, verb: str) -> str | None:

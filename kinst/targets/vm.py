@@ -55,7 +55,7 @@ class Vm(Guest):
 
         def over() -> bool:
             now = time.monotonic()
-            return self._hears_init() or now > deadline or now > self.qemu.heard + silence
+            return self._hears_init() or now > deadline or now > self.qemu.console.heard + silence
 
         while True:
             self.qemu.wait_for(over, seconds + 1.0, "booted")
@@ -99,17 +99,17 @@ class Vm(Guest):
         deadline = time.monotonic() + timeout
         first = deadline - timeout + 1.0  # the firmware and the decompressor are done
         self.qemu.wait_for(
-            lambda: self.qemu.init_runs or time.monotonic() > first, timeout, "booted"
+            lambda: self.qemu.console.init_runs or time.monotonic() > first, timeout, "booted"
         )
         self._attach()
         final = 0  # times that the text was seen to be write-protected
-        while not self.qemu.init_runs and not self._in_user_mode():
+        while not self.qemu.console.init_runs and not self._in_user_mode():
             final += self._text_is_final()
             if final * SAMPLE > 1.0:
                 break
             if time.monotonic() > deadline:
                 late = f"the guest has not run a program in {timeout:g} s"
-                raise TargetError(describe(Gone(late, self.qemu.last_lines())))
+                raise TargetError(describe(Gone(late, self.qemu.console.last_lines())))
             self.resume()
             event = self.wait(SAMPLE)
             if isinstance(event, Gone):
@@ -189,7 +189,7 @@ class Vm(Guest):
             return None
         self.stop()
         where = ", ".join(f"CPU {c} at {at:#x}" for c, at in sorted(places.items()))
-        return Gone(f"the guest hangs with interrupts off: {where}", self.qemu.last_lines())
+        return Gone(f"the guest hangs with interrupts off: {where}", self.qemu.console.last_lines())
 
     def _beat_moved(self) -> bool:
         beat = self.read(self._beat_at, 8)
@@ -202,7 +202,7 @@ class Vm(Guest):
     def take_warnings(self) -> list[str]:
         """Kernel complaints (BUG:, Oops:, WARNING:, stalls) seen on the console since last
         asked."""
-        taken, self.qemu.warnings = self.qemu.warnings, []
+        taken, self.qemu.console.warnings = self.qemu.console.warnings, []
         return taken
 
     # The guest's command.

@@ -1,5 +1,6 @@
 /* threads COUNT UID: become user UID, then start COUNT threads; the k-th (from 0) binds itself to
- * CPU k % 2 and calls read(2) on /dev/zero 100 + k times.  Prints for each, when all are done:
+ * CPU k % 2 and calls read(2) on /dev/zero 100 + k times.  None ends before all have read, so that
+ * the kernel cannot give one's task_struct to the next.  Prints for each, when all are done:
  * "thread PID TID PPID UID CPU READS". */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -13,6 +14,7 @@
 enum { MOST = 16 };
 static int zero;
 static long tids[MOST];
+static pthread_barrier_t all_read;
 
 static void *work(void *argument)
 {
@@ -27,6 +29,7 @@ static void *work(void *argument)
     for (long i = 0; i < 100 + k; i++)
         if (syscall(SYS_read, zero, &byte, 1) != 1)
             exit(1);
+    pthread_barrier_wait(&all_read);
     return NULL;
 }
 
@@ -36,7 +39,8 @@ int main(int argc, char **argv)
     long count = argc > 2 ? strtol(argv[1], NULL, 0) : 0;
     long uid = argc > 2 ? strtol(argv[2], NULL, 0) : 0;
     zero = open("/dev/zero", O_RDONLY);
-    if (count <= 0 || count > MOST || zero < 0 || setuid(uid)) {
+    if (count <= 0 || count > MOST || zero < 0 || setuid(uid)
+        || pthread_barrier_init(&all_read, NULL, count)) {
         fprintf(stderr, "usage: threads COUNT UID (as root, at most 16)\n");
         return 2;
     }

@@ -51,10 +51,12 @@ def test_z_is_not_for_offsets_that_cannot_be() -> None:
         (ProbePattern("syscall", "", "read", "entry"), "fbt::__*_sys_read:entry"),
         (ProbePattern("", "vmlinux", "", ""), "fbt::FUNCTION:entry"),
         (ProbePattern(id=999), "kinst -l"),
+        (ProbePattern("", "", "", "plain"), "plain is a function: plain:entry and plain:return"),
+        (ProbePattern("", "", "", "absent"), "fbt::FUNCTION:entry"),
     ],
 )
 def test_what_matches_nothing_says_how_probes_are_named(pattern: ProbePattern, hint: str) -> None:
-    assert hint in naming(pattern, load_all())
+    assert hint in naming(pattern, load_all(), KERNEL)
 
 
 @pytest.mark.parametrize("provider", ["kinst", "fbt"])

@@ -307,7 +307,9 @@ def test_an_initrd_of_the_users(prepared: Prepared, tmp_path: Path, append: str)
         assert vm.read(scratch + 64 * MEGABYTE - 4, 4) == b"last"
         # The kernel looks for pages that are writable and executable just before its init.
         vm.resume()
-        assert wait_for(lambda: vm.wait(0.1) is None and (vm.qemu.init_runs or "quiet" in append))
+        assert wait_for(
+            lambda: vm.wait(0.1) is None and (vm.qemu.console.init_runs or "quiet" in append)
+        )
         assert vm.take_warnings() == []
         vm.stop()
         with pytest.raises(TargetError, match="kinst's own initrd"):
@@ -370,7 +372,7 @@ def test_a_guest_that_does_not_boot_is_started_again(
         assert not Path(f"/proc/{first}").exists() and vm.qemu.pid != first
         with monkeypatch.context() as patched:
             patched.setattr(machine, "is_lost", lambda registers: registers["cs"] >= 0)
-            vm.qemu.heard -= 10.0
+            vm.qemu.console.heard -= 10.0
             assert not vm.boots(SECONDS)
         vm.start_again()
         assert vm.boots(SECONDS)

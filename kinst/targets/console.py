@@ -1,0 +1,60 @@
+"""The kernel's console: its last lines, and what in them an error's reader should see."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+
+_KEPT_LINES = 2000
+_LAST_LINES = 30
+_TROUBLE_LINES = 120  # of the console's end in which trouble is looked for
+_PANIC = re.compile(r"Kernel panic - not syncing: .*")
+_TROUBLE = re.compile(
+    r"BUG: .*|Oops: .*|WARNING: CPU: .*|general protection fault.*|PANIC: .*|"
+    # What die() of an architecture says, whatever it died of: "int3: 0000 [#1] SMP".
+    r"\w[\w: -]*: [0-9a-f]{4,16} \[#\d+\].*|\w[\w -]* \[#\d+\]|"
+    r".*rcu.* detected (?:expedited )?stalls.*|.*hung_task: .*"
+)
+_INIT_RUNS = re.compile(r"Run \S+ as init process")
+
+
+class Console:
+    """What the kernel printed.
+
+    lines: the last of them, whole.  heard: when something came last (time.monotonic()).
+    panic, panic_at: its message, "" before there is one, and when it came.  warnings: lines of
+    trouble that is not a panic.  init_runs: whether the kernel said that it starts init.
+    """
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self.heard = time.monotonic()
+        self.panic = ""
+        self.panic_at = 0.0
+        self.warnings: list[str] = []
+        self.init_runs = False
+        self._partial = ""
+
+    def take(self, data: bytes) -> None:
+        """Some more of it, cut anywhere."""
+        self.heard = time.monotonic()
+        *lines, self._partial = (self._partial + data.decode("utf-8", "replace")).split("\n")
+        for line in lines:
+            line = line.rstrip("\r")
+            self.lines.append(line)
+            if not self.panic and (found := _PANIC.search(line)):
+                self.panic, self.panic_at = found[0], time.monotonic()
+            elif found := _TROUBLE.search(line):
+                self.warnings.append(found[0])
+            elif _INIT_RUNS.search(line):
+                self.init_runs = True
+
+    def last_lines(self) -> str:
+        """From the first line of trouble on, or the end, for an error's reader."""
+        lines = [*self.lines, self._partial.rstrip("\r")]
+        recent = lines[-_TROUBLE_LINES:]
+        bad = (k for k, line in enumerate(recent) if _PANIC.search(line) or _TROUBLE.search(line))
+        start = next(bad, None)
+        shown = lines[-_LAST_LINES:] if start is None else recent[start:]
+        return "\n".join(shown).strip("\n")
