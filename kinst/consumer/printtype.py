@@ -22,6 +22,7 @@ from kinst.core.dtypes import (
     StringType,
     StructType,
     VoidType,
+    is_char,
 )
 
 INDENT = 4
@@ -43,10 +44,6 @@ def _size(type_: DType) -> int:
     if isinstance(type_, IntType | PointerType | StructType | FloatType | StringType):
         return type_.size
     return 0
-
-
-def _is_char(type_: DType) -> bool:
-    return isinstance(type_, IntType) and type_.size == 1 and type_.signed
 
 
 def _hex(value: int) -> str:
@@ -133,7 +130,7 @@ class _Printer:
             width = bits or 8 * type_.size
             signed = value - (1 << width) if type_.signed and value >> (width - 1) else value
             return type_.name_of(signed) or type_.name_of(value) or str(signed)
-        if _is_char(type_) and not bits:
+        if is_char(type_) and not bits:
             return _character(value)
         return _hex(value)
 
@@ -161,7 +158,7 @@ class _Printer:
     def _array(self, type_: ArrayType, bit: int, depth: int, nest: int) -> None:
         add = self.out.append
         size = _size(type_.of)
-        if _is_char(type_.of):
+        if is_char(type_.of):
             raw = self.data[bit // 8 : bit // 8 + type_.count]
             text, nul, _ = raw.partition(b"\0")
             if nul and all(0x20 <= c <= 0x7E for c in text):

@@ -31,11 +31,13 @@ class VoidType(DType):
 
 @dataclass(frozen=True, slots=True)
 class IntType(DType):
-    """An integer: size in bytes (1, 2, 4, 8); name as D spells it."""
+    """An integer: size in bytes (1, 2, 4, 8); name as D spells it.  plain_char: C's char, which
+    is unsigned in kernels of some ISAs, and since Linux 6.2 in all (-funsigned-char)."""
 
     size: int
     signed: bool
     name: str
+    plain_char: bool = field(default=False, compare=False, kw_only=True)
 
     def __str__(self) -> str:
         return self.name
@@ -199,6 +201,13 @@ def spelled(type_: DType, name: str = "") -> str:
     else:
         own = str(type_)
     return f"{own} {name}" if name else own
+
+
+def is_char(type_: DType) -> bool:
+    """Whether arrays of this type are strings."""
+    if not isinstance(type_, IntType) or type_.size != 1:
+        return False
+    return type_.signed or type_.plain_char
 
 
 def named(type_: DType, name: str) -> DType:

@@ -25,6 +25,7 @@ from kinst.core.dtypes import (
     StringType,
     StructType,
     VoidType,
+    is_char,
 )
 from kinst.core.errors import DError, Span
 from kinst.dlang import typed
@@ -81,7 +82,8 @@ def same(left: DType, right: DType) -> bool:
     if isinstance(left, IntType) and isinstance(right, IntType):
         return left.size == right.size and left.signed == right.signed
     if isinstance(left, PointerType) and isinstance(right, PointerType):
-        return same(left.to, right.to)
+        # D's own char is signed, the kernel's may not be.
+        return same(left.to, right.to) or (is_char(left.to) and is_char(right.to))
     if isinstance(left, ArrayType) and isinstance(right, ArrayType):
         return left.count == right.count and same(left.of, right.of)
     if isinstance(left, StructType) and isinstance(right, StructType):

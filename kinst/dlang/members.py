@@ -13,12 +13,12 @@ from kinst.core.dtypes import (
     ArrayType,
     DType,
     FunctionType,
-    IntType,
     Member,
     PointerType,
     StringType,
     StructType,
     VoidType,
+    is_char,
 )
 from kinst.core.errors import DError, KinstError, Span
 from kinst.dlang import tree, typed
@@ -28,11 +28,6 @@ from kinst.dlang.typed_store import Shared, root_of
 from kinst.dlang.typenames import typedef
 
 PER_CPU_HINT = "every CPU has its own: there is no one address"
-
-
-def is_char(type_: DType) -> bool:
-    """Whether arrays of this type are strings."""
-    return isinstance(type_, IntType) and type_.size == 1 and type_.signed
 
 
 def is_char_array(type_: DType) -> bool:

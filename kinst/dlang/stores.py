@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kinst.core.dtypes import ArrayType, FunctionType, PointerType, StringType, StructType
+from kinst.core.dtypes import ArrayType, FunctionType, PointerType, StringType, StructType, is_char
 from kinst.core.errors import DError
 from kinst.dlang import inlines, members, translators, tree, typed
 from kinst.dlang.convert import constant, is_zero
@@ -40,7 +40,7 @@ def _place(node: tree.Expr, op: str, scope: Scope, check: Check) -> typed.Load |
     found = members.string_place(check(node, scope))
     if isinstance(found, typed.Load) and isinstance(found.type, ArrayType):
         whole = found.type
-        if members.is_char(whole.of) and whole.count:
+        if is_char(whole.of) and whole.count:
             return typed.Load(StringType(whole.count), found.span, found.address)
     fixed = isinstance(found.type, ArrayType | FunctionType)
     if fixed or not isinstance(found, typed.Load | typed.BitField):

@@ -18,6 +18,7 @@ from kinst.core.dtypes import (
     StringType,
     StructType,
     VoidType,
+    is_char,
 )
 from kinst.core.errors import DError, Span
 from kinst.dlang import inlines, members, tree, typed
@@ -157,7 +158,7 @@ def _value(
 
 def _as_member(value: typed.Expr, type_: DType) -> typed.Expr | None:
     """value as a member of type_, or None where it cannot be one."""
-    if isinstance(type_, ArrayType) and members.is_char(type_.of):
+    if isinstance(type_, ArrayType) and is_char(type_.of):
         return to_string(value) if is_string_like(value.type) else None
     if isinstance(type_, ArrayType):
         alike = isinstance(value.type, PointerType) and same(value.type.to, type_.of)

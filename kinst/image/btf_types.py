@@ -140,7 +140,7 @@ class BtfTypes:
             signed = bool(word >> 24 & SIGNED)
             if third not in (1, 2, 4, 8):
                 return FloatType(third, name)
-            return IntType(third, signed, base_name(name))
+            return IntType(third, signed, base_name(name), plain_char=name == "char")
         if kind == KIND_PTR:
             return PointerType(self.type(third, depth))
         if kind == KIND_ARRAY:

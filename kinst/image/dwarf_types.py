@@ -122,7 +122,9 @@ class DwarfTypes:
             encoding = die.number(AT_ENCODING)
             if encoding in FLOAT_ENCODINGS or size not in (1, 2, 4, 8):
                 return FloatType(size, name)
-            return IntType(size, encoding in SIGNED_ENCODINGS, base_name(name))
+            return IntType(
+                size, encoding in SIGNED_ENCODINGS, base_name(name), plain_char=name == "char"
+            )
         if die.tag in _KINDS:
             key = f"{self.module} {die.offset:#x}"
             whole = 0 if die.number(AT_DECLARATION) else size

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kinst.core.dtypes import INT, UINT64, IntType, PointerType, StringType
 from kinst.dlang.api import Environment, combine, compile_programs, parse_text
+from kinst.dlang.convert import same
 
 VARIABLES = (
     "char c; unsigned char uc; short s; unsigned short us; int i; unsigned int u;"
@@ -278,6 +279,14 @@ def test_builtins() -> None:
     assert value('"abc"').type == StringType(4)
     assert value("pid").type == IntType(4, True, "pid_t")
     assert isinstance(value("curthread").type, PointerType)
+
+
+def test_char_pointers_of_any_sign_are_one_type() -> None:
+    """char is unsigned in many kernels and signed in D."""
+    plain = PointerType(IntType(1, False, "char", plain_char=True))
+    bytes_ = PointerType(IntType(1, False, "unsigned char"))
+    mine = value("p", VARIABLES).type
+    assert same(mine, plain) and same(plain, mine) and not same(mine, bytes_)
 
 
 def test_an_empty_body_is_the_default_action() -> None:

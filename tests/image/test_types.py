@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kinst.core.dtypes import EnumType, StructType
+from kinst.core.dtypes import ArrayType, EnumType, StructType, is_char
 from kinst.core.paths import cache_folder
 from kinst.image.btf_types import BtfTypes, open_types
 from kinst.image.dwarf import open_index
@@ -17,6 +17,7 @@ from kinst.image.dwarf_sections import debug_sections
 from kinst.image.dwarf_types import DwarfTypes
 from kinst.image.elf import open_elf
 from kinst.targets.fetch import Prepared
+from kinst.targets.fetch import prepared as prepared_kernel
 
 SOURCE = """
 #include <stddef.h>
@@ -95,3 +96,39 @@ def test_btf_and_dwarf_of_the_kernel_agree(prepared: Prepared) -> None:
         ((type_, value),) = source.enumerators("PIDTYPE_SID")
         assert value == 3 and type_.name_of(1) == "PIDTYPE_TGID"
     assert str(dwarf.variable("init_task")) == "struct task_struct"
+
+
+CHARS = """
+typedef char letter;
+struct s {
+    char plain[4]; const letter named[4]; unsigned char bytes[4]; signed char small[4]; _Bool b[4];
+} value;
+"""
+
+
+@pytest.mark.parametrize("option", ["-funsigned-char", "-fsigned-char"])
+def test_plain_char_is_text_whatever_its_sign(tmp_path: Path, option: str) -> None:
+    """unsigned char is not (libdtrace's IS_CHAR()): u8[] is numbers."""
+    source, made = tmp_path / "s.c", tmp_path / "s.o"
+    source.write_text(CHARS)
+    subprocess.run(["gcc", "-g", option, "-c", "-o", str(made), str(source)], check=True)
+    struct = dwarf_of(made, "s").variable("value")
+    assert isinstance(struct, StructType)
+    arrays = {m.name: m.type for m in struct.members}
+    text = {name for name, a in arrays.items() if isinstance(a, ArrayType) and is_char(a.of)}
+    assert len(arrays) == 5 and text == {"plain", "named", "small"}
+
+
+@pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
+def test_text_in_btf(isa: str) -> None:
+    """char is unsigned on arm64 and riscv64 (their ABIs)."""
+    kernel = prepared_kernel(isa)
+    assert kernel is not None, f"no {isa} kernel is there: run `make setup-test`"
+    btf = open_types(open_elf(kernel.debug), "vmlinux", None, cache_folder())
+    assert isinstance(btf, BtfTypes)
+    members = [("task_struct", "comm", True), ("dentry", "d_iname", False)]
+    for tag, name, text in members:
+        struct = btf.tagged("struct", tag)
+        found = struct.member(name) if isinstance(struct, StructType) else None
+        assert found is not None and isinstance(found.type, ArrayType)
+        assert is_char(found.type.of) == text

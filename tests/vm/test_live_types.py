@@ -1,4 +1,5 @@
-"""The kernel's types in a running kernel: members, symbols, args[], print(); one boot."""
+"""The kernel's types in a running kernel: members, symbols, args[], print(); a boot of each ISA
+(char is unsigned but on amd64)."""
 
 from __future__ import annotations
 
@@ -6,12 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
-from command import kinst
+from isa_guest import Guest
 
 from kinst.core.paths import cache_folder
 from kinst.image.btf import open_btf
 from kinst.image.elf import open_elf
-from kinst.targets.fetch import Prepared
 
 pytestmark = pytest.mark.vm
 
@@ -31,7 +31,8 @@ fbt::vfs_read:entry
     printf("mode %o\n", args[0]->f_inode->i_mode);
     printf("array %s %c\n", curthread->comm, curthread->comm[1]);
 }
-fbt::vfs_read:entry /execname == "wc" && !printed++/ { print(*curthread->cred); }
+fbt::vfs_read:entry /execname == "wc" && !printed++/
+{ print(*curthread->cred); print(curthread->comm); }
 fbt::vfs_read:return /execname == "wc"/ { printf("returned %d\n", args[1]); }
 fbt::vfs_read:entry /execname == "wc" && !chained++/
 { trace(((struct task_struct *)0)->real_parent->mm->pgd); }
@@ -53,12 +54,11 @@ STABILITY = """
 """
 
 
-def test_types_in_a_running_kernel(prepared: Prepared, tmp_path: Path) -> None:
+def test_types_in_a_running_kernel(guest: Guest, tmp_path: Path) -> None:
     script = tmp_path / "types.d"
     script.write_text(PROGRAM)
-    done = kinst(
-        "-q", "-v", "-s", str(script), "-c", "wc -c /etc/passwd; stat -c %a /etc/passwd"
-    ).good()
+    command = "wc -c /etc/passwd; stat -c %a /etc/passwd"
+    done = guest.trace("-q", "-v", "-s", str(script), "-c", command, copy=[])
     size, mode = re.findall(r"\d+", done.guest)[0], done.guest.split()[-1]
     assert STABILITY in done.out
     assert "init swapper/0 0 1" in done.out
@@ -72,10 +72,11 @@ def test_types_in_a_running_kernel(prepared: Prepared, tmp_path: Path) -> None:
     assert f"returned {size}" in done.out and "returned 0" in done.out
     assert re.search(r"^(const )?struct cred \{$", done.out, re.M)
     assert "    kuid_t uid = {\n        uid_t val = 0\n    }\n" in done.out
+    assert 'char [16] "wc"' in done.out
     assert "    struct user_namespace *user_ns = 0xffff" in done.out
     # A chain that begins with NULL faults at its first step, with that address.
     ((kind, address),) = set(re.findall(r"error (\d+) (\w+)$", done.out, re.M))
     assert kind == "1"
-    elf = open_elf(prepared.debug)
+    elf = open_elf(guest.kernel.debug)
     btf = open_btf(elf, cache_folder())
     assert btf is not None and int(address, 16) == btf.offset("task_struct", "real_parent")
