@@ -5,8 +5,8 @@ from __future__ import annotations
 from kinst.codegen.access import read_access
 from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Text, Unit
 from kinst.codegen.flow import both, byte_in, least, leave, loop, most, step
-from kinst.codegen.lower_memory import user_helper, user_of
 from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.user_memory import user_helper, user_of
 from kinst.core.errors import KinstError
 from kinst.core.layout import CONTEXT_CURTHREAD, FAULT_BADADDR
 

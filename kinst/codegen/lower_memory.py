@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from kinst.codegen.access import read_access
 from kinst.codegen.firing import TEMP_WORD, Firing, Text, Unit
-from kinst.codegen.flow import both, byte_of, leave, loop, put
+from kinst.codegen.flow import both, byte_of, loop, put
 from kinst.codegen.machine import Machine
 from kinst.codegen.ssa import Function, Value, const
-from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR
-from kinst.core.target import UserMemory
 
 # Strings are read in aligned pieces of this many bytes: none crosses a page, so nothing past
 # the page of the last byte is touched.
@@ -76,66 +73,6 @@ def read(firing: Firing, to: Value, source: Value, size: Value) -> Value:
     return firing.code.call(firing.unit.helper("read", _read), (to, source, size))
 
 
-def user_of(unit: Unit) -> UserMemory:
-    """How the current process is read.  Raises KinstError where it cannot be."""
-    if unit.machine.user is None:
-        raise KinstError(
-            "the traced program's memory cannot be read: this kernel offers no function for it"
-        )
-    return unit.machine.user
-
-
-def _leave_without_user(unit: Unit, code: Function) -> None:
-    """A kernel thread has no memory of its own: return an error."""
-    access = user_of(unit).mm
-    if access is not None and not unit.machine.host:
-        mm = read_access(code, unit.machine, access)
-        if isinstance(mm, Value):
-            leave(code, code.icmp("eq", mm, 0), const(1))
-
-
-def _read_user(unit: Unit, name: str) -> Function:
-    """read_user(dst, src, size) -> 0 or error; on a host without a target always an error."""
-    code = unit.function(name, 3)
-    if unit.machine.host and unit.machine.user is None:
-        code.ret(const(1))
-        return code
-    _leave_without_user(unit, code)
-    code.ret(code.call_c(user_of(unit).read, code.params))
-    return code
-
-
-def user_helper(unit: Unit) -> Function:
-    """read_user(dst, src, size) -> 0 or error."""
-    return unit.helper("read_user", _read_user)
-
-
-def read_user(firing: Firing, to: Value, source: Value, size: Value) -> Value:
-    """Copy `size` bytes from the memory of the current process; 0 or an error."""
-    return firing.code.call(user_helper(firing.unit), (to, source, size))
-
-
-def _write_user(unit: Unit, name: str) -> Function:
-    """write_user(dst, src, size) -> 0 or error; on a host without a target always an error."""
-    code = unit.function(name, 3)
-    if unit.machine.host and unit.machine.user is None:
-        code.ret(const(1))
-        return code
-    write = user_of(unit).write
-    if not write:
-        raise KinstError(
-            "the traced program's memory cannot be written: there is no function for it here"
-        )
-    _leave_without_user(unit, code)
-    code.ret(code.call_c(write, code.params))
-    return code
-
-
-def write_user(firing: Firing, to: Value, source: Value, size: Value) -> Value:
-    """Copy `size` bytes to the memory of the current process; 0 or an error."""
-    return firing.code.call(firing.unit.helper("write_user", _write_user), (to, source, size))
-
-
 def load_bytes(firing: Firing, address: Value, to: Value, size: int) -> None:
     """Copy bytes from any address of the traced kernel; a bad one faults."""
     code = firing.code
@@ -162,26 +99,17 @@ def read_bytes(firing: Firing, source: Value, to: Value, size: int) -> None:
 
 def _read_chars(unit: Unit, name: str) -> Function:
     """read_chars(dst, src, size) -> 0 or error: at most size bytes up to a NUL at dst."""
-    return _string_reader(unit, name, unit.helper("read", _read), cut=False)
+    return string_reader(unit, name, unit.helper("read", _read), cut=False)
 
 
 def _read_string(unit: Unit, name: str) -> Function:
     """read_string(dst, src, size) -> 0 or error: at most size bytes with the NUL at dst."""
-    return _string_reader(unit, name, unit.helper("read", _read), cut=True)
+    return string_reader(unit, name, unit.helper("read", _read), cut=True)
 
 
-def _read_user_string(unit: Unit, name: str) -> Function:
-    """read_user_string(dst, src, size), from the memory of the current process."""
-    return _string_reader(unit, name, user_helper(unit), cut=True)
-
-
-def read_user_string(firing: Firing, to: Value, source: Value, size: Value) -> Value:
-    """Copy a string of the current process, cut to size - 1 bytes; 0 or an error."""
-    helper = firing.unit.helper("read_user_string", _read_user_string)
-    return firing.code.call(helper, (to, source, size))
-
-
-def _string_reader(unit: Unit, name: str, reader: Function, cut: bool) -> Function:
+def string_reader(unit: Unit, name: str, reader: Function, cut: bool) -> Function:
+    """NAME(dst, src, size) -> 0 or error: at most `size` bytes up to a NUL, by reader(dst, src,
+    size); cut: the last of them is a NUL in any case."""
     code = unit.function(name, 3)
     dst, src, size = code.params
     done = code.local(64)

@@ -7,9 +7,10 @@ from kinst.codegen.access import read_access
 from kinst.codegen.firing import TEMP_WORD, Firing, Unit
 from kinst.codegen.flow import both, leave, loop, step, when
 from kinst.codegen.lower_builtins import builtin, context_word
-from kinst.codegen.lower_memory import copy_string_helper, load_word, user_helper, user_of
+from kinst.codegen.lower_memory import copy_string_helper, load_word
 from kinst.codegen.lower_unwind import DEPTH, WORD, clear_words_helper
 from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.user_memory import user_helper, user_of
 from kinst.core.dtypes import UINT64, USER_WORDS
 from kinst.core.errors import KinstError
 from kinst.core.layout import CONTEXT_CURTHREAD, FAULT_ILLOP

@@ -47,6 +47,7 @@ class Function:
     convention: str
     internal: bool = True
     noinline: bool = False
+    frame_pointer: bool = False
     locals: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     at: str = "begin"  # label of the block being written
@@ -152,6 +153,14 @@ class Function:
         self.locals.append(f"  {name} = alloca i{bits}\n  store i{bits} {value}, ptr {name}")
         return Local(bits, name)
 
+    def buffer(self, size: int) -> Value:
+        """Address of `size` bytes on the stack, of which a kernel that follows frame pointers can
+        see that they are in this function's frame."""
+        name = "%" + self.fresh("b")
+        self.locals.append(f"  {name} = alloca [{size} x i8], align 8")
+        self.frame_pointer = True
+        return self._value(64, f"ptrtoint ptr {name} to i64")
+
     def get(self, local: Local) -> Value:
         return self._value(local.bits, f"load i{local.bits}, ptr {local.name}")
 
@@ -207,7 +216,8 @@ class Function:
 
     def text(self) -> str:
         linkage = "internal " if self.internal else ""
-        extra = " noinline" if self.noinline else ""
+        extra = f' "frame-pointer"="{"all" if self.frame_pointer else "none"}"'
+        extra += " noinline" if self.noinline else ""
         head = f"define {linkage}{self.convention} {_type(self.result)} @{self.name}"
         body = "\n".join([*self.locals, *self.lines])
         return f"{head}({_list(self.params)}) #0{extra} {{\nbegin:\n{body}\n}}\n"
@@ -230,7 +240,7 @@ def module_text(triple: str, functions: Sequence[Function]) -> str:
     parts += [function.text() for function in functions]
     parts.append(
         'attributes #0 = { nounwind noredzone noimplicitfloat "no-builtins"'
-        ' "no-jump-tables"="true" "frame-pointer"="none" }'
+        ' "no-jump-tables"="true" }'
     )
     parts.append(f'!0 = !{{!"branch_weights", i32 {LIKELY}, i32 1}}')
     parts.append(f'!1 = !{{!"branch_weights", i32 1, i32 {LIKELY}}}')

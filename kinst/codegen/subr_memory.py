@@ -14,14 +14,13 @@ from kinst.codegen.lower_memory import (
     copy_text,
     here_of,
     read,
-    read_user,
-    read_user_string,
-    write_user,
 )
 from kinst.codegen.lower_paths import d_path
 from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.user_memory import read_user, read_user_string, write_user
 from kinst.core.errors import KinstError
 from kinst.core.layout import (
+    ARENA,
     CONTEXT_CURTHREAD,
     CONTEXT_PID,
     CONTEXT_PPID,
@@ -152,10 +151,26 @@ def _memstr(firing: Firing, args: _Args) -> Lowered:
 
 
 def _copyin(firing: Firing, args: _Args) -> Lowered:
+    code = firing.code
     source, size = _number(firing, args[0]), _number(firing, args[1])
     to = firing.allocate(size)
     _bad_address(firing, read_user(firing, to, source, size), source)
+    _end_text(firing, code.op("add", to, size))
     return to
+
+
+def _end_text(firing: Firing, end: Value) -> None:
+    """A NUL behind the last thing allocated, if there is room, so that stringof() of it has no
+    more."""
+    code = firing.code
+    inside = code.icmp("ult", end, code.op("add", firing.arena_start(), const(ARENA)))
+
+    def put_nul() -> None:
+        code.store(const(0, 8), end)
+        used = code.op("sub", end, firing.arena_start())
+        code.set(firing.arena(), code.op("and", code.op("add", used, 8), -8))
+
+    when(code, inside, put_nul)
 
 
 def _copyinto(firing: Firing, args: _Args) -> Lowered:

@@ -260,6 +260,21 @@ class KernelTables:
         ))  # fmt: skip
 
     @cached_property
+    def calls(self) -> U64:
+        """Calls that a kernel which counts their depth sends through thunks at boot (since 6.2),
+        sorted."""
+        return np.sort(self._relative(
+            self._bytes("__call_sites", "__call_sites_end", ".call_sites", 4), 4
+        ))  # fmt: skip
+
+    @cached_property
+    def seals(self) -> U64:
+        """endbr64 where no indirect branch goes, which boot replaces (since 5.18), sorted."""
+        return np.sort(self._relative(
+            self._bytes("__ibt_endbr_seal", "__ibt_endbr_seal_end", ".ibt_endbr_seal", 4), 4
+        ))  # fmt: skip
+
+    @cached_property
     def blacklist(self) -> U64:
         """Functions that the kernel itself forbids to probe (NOKPROBE_SYMBOL), sorted."""
         table = self._bytes(

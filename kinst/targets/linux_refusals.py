@@ -117,6 +117,8 @@ class Refusals:
             self._spans(tables.paravirt.start, tables.paravirt.size),
             self._points(tables.retpolines, 6),
             self._points(tables.returns, 5),
+            self._points(tables.calls, 5),
+            self._points(tables.seals, 4),
             self._points(tables.locks, 1),
             _live(self._ftrace.sites - np.uint64(before), before),
         ]

@@ -46,7 +46,7 @@ class Attached:
 def booted(
     prepared: Prepared, vmlinux: Elf, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Attached]]:
-    """A function: "nokaslr", "kaslr" or "one cpu" -> the one guest booted so, attached to."""
+    """A function: "nokaslr", "kaslr", "kaslr again" or "one cpu" -> the one guest booted so."""
     started: dict[str, Attached] = {}
     guests: list[Guest] = []
 
@@ -87,7 +87,8 @@ def test_slide_release_and_addresses(running: Attached, vmlinux: Elf) -> None:
 
 def test_kaslr_moves_the_kernel(booted: Callable[[str], Attached]) -> None:
     assert booted("nokaslr").linux.facts.slide == 0
-    assert booted("kaslr").linux.facts.slide > 0
+    # One place of the some 480 that the kernel draws from is where it was linked.
+    assert any(booted(mode).linux.facts.slide > 0 for mode in ("kaslr", "kaslr again"))
 
 
 def test_page_tables(running: Attached) -> None:
