@@ -62,6 +62,8 @@ def test_two_symbols_of_one_name(kernel: RunningKernel) -> None:
 def test_suggestions(kernel: RunningKernel) -> None:
     assert kernel.suggest("vfs_raed").startswith("did you mean vfs_read")
     assert kernel.suggest("zzz") == ""
+    # As when __kmalloc() became __kmalloc_noprof().
+    assert kernel.suggest("vfs").startswith("did you mean vfs_read or vfs_write")
 
 
 def test_what_the_compiler_has_made_of_a_function_is_told(kernel: RunningKernel) -> None:
