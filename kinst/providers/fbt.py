@@ -81,8 +81,7 @@ def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) ->
     """
 
     def outside(address: int) -> bool:
-        inside = any(p.address <= address < p.address + p.size for p in parts)
-        return address in starts or not inside
+        return not any(p.address <= address < p.address + p.size for p in parts)
 
     if flow.kind == "return":
         return ""
@@ -91,7 +90,8 @@ def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) ->
         return " && ".join(
             f"({place} < {p.address:#x} || {place} >= {p.address + p.size:#x})" for p in parts
         ) if place else ""  # fmt: skip
-    taken = flow.target is not None and flow.kind in ("jump", "branch") and outside(flow.target)
+    goes = flow.target is not None and flow.kind in ("jump", "branch")
+    taken = goes and (flow.target in starts or outside(flow.target or 0))
     # A function of assembly may run on into the next one; behind a call that is the last
     # instruction, or a trap, nothing runs on.
     on = flow.kind in ("next", "branch", "landing") and outside(end)

@@ -89,6 +89,7 @@ def test_ways_out() -> None:
         (0x1505, "(regs[R_RAX] < 0x1500 || regs[R_RAX] >= 0x1507)", False)
     ]
     assert returns("split") == [(0x160D, "", True), (0x1707, "", False)]
+    assert returns("landing") == [(0x1409, "", True)]
     assert returns("runs_on") == [(0x1901, "", False)]
     assert match("dies", "return") == []
 

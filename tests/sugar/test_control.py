@@ -61,6 +61,10 @@ def test_branches_as_the_emulator_takes_them(form: str) -> None:
     [
         ("90", "next", True, None), ("4889e5", "next", True, None),
         ("f30f1efa", "landing", True, None),
+        # What Linux seals them with, two forms; a nop of the assembler.
+        ("660f1f00", "landing", True, None),
+        ("0f1f40d6", "landing", True, None),
+        ("0f1f4000", "next", True, None),
         ("e910000000", "jump", False, 0x1015), ("ebfe", "jump", False, 0x1000),
         ("2ee910000000", "jump", False, 0x1016),
         ("e810000000", "call", True, 0x1015), ("ffd0", "call", True, None),

@@ -52,6 +52,9 @@ _ONE = {
 }  # fmt: skip
 _TWO = {0x0B: WARN, 0xB9: TRAP, 0xFF: TRAP, 0x07: INDIRECT, 0x35: INDIRECT}
 _ENDBR = (b"\xf3\x0f\x1e\xfa", b"\xf3\x0f\x1e\xfb")
+# What Linux writes over an endbr64 that nothing jumps to (asm/ibt.h: gen_endbr_poison()), early and
+# late versions.
+_SEALED = {bytes.fromhex("660f1f00"), bytes.fromhex("0f1f40d6")}
 
 _RETURN_THUNK = re.compile(r"\w*return_thunk\Z")
 _INDIRECT_THUNK = re.compile(r"__x86_indirect_(?:\w+_)?thunk_(r[a-z0-9]+)\Z")
@@ -94,7 +97,7 @@ def flow(code: bytes, address: int) -> Flow:
     if parsed.map == TWO_BYTE:
         if op & 0xF0 == 0x80:
             return _conditional(op & 0xF, after + _signed("<i", parsed))
-        if code in _ENDBR:
+        if code in _ENDBR or code in _SEALED:
             return LANDING
         return _TWO.get(op, NEXT)
     return NEXT
