@@ -2,7 +2,8 @@
 calls are counted (tests/programs/deeds.c): no errors, no drops, and what examples.cases beside
 expects, which was worked out from the workload's text.
 
-`make test` runs those in COVERING; all of them are slow (about 8 seconds each).
+`make test` runs those in COVERING; all of them are slow (about 8 seconds each), and so
+are those in PORTABLE on the other instruction sets.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ COVERING = {
     "stacks_of_writes", "table_with_header", "files_read", "syscall_arguments", "open_to_close",
     "preprocessed", "task_translator",
 }  # fmt: skip
+# That name no register, system call or function that only amd64's kernel has.
+PORTABLE = {
+    "read_sizes", "failing_opens_in_detail", "path_of_an_unlink", "heat_map", "table_with_header",
+    "files_read", "preprocessed", "task_translator", "written_text", "opensnoop",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,9 @@ class Example:
     arguments: tuple[str, ...]
     found: tuple[str, ...]
     not_found: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def examples() -> list[Example]:
@@ -53,12 +62,11 @@ def examples() -> list[Example]:
     return found
 
 
-def complaints(example: Example, deeds: Path) -> list[str]:
+def complaints(example: Example, deeds: Path, *options: str) -> list[str]:
     """What is wrong with a run of it."""
     script = EXAMPLES / f"{example.name}.d"
-    done = kinst(
-        *example.options, "-s", str(script), "-c", "deeds", *example.arguments, copy=[deeds]
-    )
+    words = [*options, *example.options, "-s", str(script), "-c", "deeds", *example.arguments]
+    done = kinst(*words, copy=[deeds])
     wrong = [] if done.status == 0 else [f"status {done.status}"]
     wrong += [
         f"on stderr: {line}"
@@ -83,10 +91,20 @@ def test_example(example: Example, guest_program: Callable[[str], Path]) -> None
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ["arm64", "riscv64"])
+@pytest.mark.parametrize("example", [e for e in examples() if e.name in PORTABLE], ids=str)
+def test_other_instruction_sets(
+    example: Example, isa: str, program_for: Callable[[str, str], Path]
+) -> None:
+    wrong = complaints(example, program_for("deeds", isa), f"--vm={isa}")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_each_script_is_expected_of() -> None:
     """Every script has its expectations, and says in a comment how it is run."""
     cases = examples()
     assert {path.stem for path in EXAMPLES.glob("*.d")} == {e.name for e in cases}
-    assert len(cases) >= 100 and {e.name for e in cases} > COVERING
+    assert len(cases) >= 100 and {e.name for e in cases} > COVERING | PORTABLE
     for path in EXAMPLES.glob("*.d"):
         assert re.match(rf"/\*\n \* .*\n \* Run: kinst .*-s examples/{path.name}", path.read_text())
