@@ -93,7 +93,8 @@ class RunningKernel:
             return f"the compiler has made {' and '.join(made[:3])} of it"
         near = [n for n in names if len(n) in spread and n[:1] == function[:1]]
         # What has become of it in a newer kernel: __kmalloc_noprof.
-        longer = sorted((n for n in names if n.startswith(f"{function}_")), key=len)[:2]
+        longer = sorted(n for n in names if n.startswith(f"{function}_"))
+        longer = sorted(longer, key=len)[:2]
         close = list(dict.fromkeys([*longer, *get_close_matches(function, near, 3, 0.7)]))[:3]
         return f"did you mean {' or '.join(close)}?" if close else ""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kinst.codegen.walk import expressions
 from kinst.core.errors import AbsentError, DError, KinstError
-from kinst.core.kernel import Argument, Found, Kernel, Provider, Timer
+from kinst.core.kernel import Argument, Found, Kernel, Provider, Timer, all_named
 from kinst.core.probe import Probe, ProbePattern
 from kinst.dlang import typed
 
@@ -103,8 +103,7 @@ def naming(pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Ker
     if pattern.id:
         return "kinst -l lists those with numbers"
     last = pattern.name
-    # As a glob: a plain name that several symbols have is an error of find().
-    if last and not pattern.function and kernel and kernel.find("", f"{last[:-1]}[{last[-1]}]"):
+    if last and not pattern.function and kernel and all_named(kernel, last):
         return f"{last} is a function: {last}:entry and {last}:return, or -f {last}"
     if pattern.provider in providers:
         return providers[pattern.provider].usage

@@ -63,6 +63,26 @@ def byte_of(code: Function, start: Value, index: Value) -> Value:
     return code.convert(code.load(8, code.op("add", start, index)), 64, signed=False)
 
 
+def copy_bytes(code: Function, at: Local, to: Value, source: Value, size: Value) -> None:
+    """to[at] = source[at], from `at` on, which is `size` then."""
+    loop(
+        code,
+        lambda: code.icmp("ult", code.get(at), size),
+        lambda: put(code, at, byte_of(code, source, code.get(at)), to),
+    )
+
+
+def copy_words(code: Function, at: Local, to: Value, source: Value, size: Value) -> None:
+    """The same by words of 8 bytes; size is a multiple of that."""
+
+    def word() -> None:
+        here = code.get(at)
+        code.store(code.load(64, code.op("add", source, here)), code.op("add", to, here))
+        step(code, at, 8)
+
+    loop(code, lambda: code.icmp("ult", code.get(at), size), word)
+
+
 def byte_in(code: Function, start: Value, index: Value, bound: Value) -> Value:
     """start[index] as an i64, 0 at and behind the bound."""
     inside, after = code.fresh("inside"), code.fresh("after")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinst.codegen.firing import TEMP_WORD, Firing, Text, Unit
-from kinst.codegen.flow import both, byte_of, loop, put
+from kinst.codegen.flow import both, copy_bytes
 from kinst.codegen.machine import Machine
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.layout import FAULT_BADADDR
@@ -59,11 +59,7 @@ def _leave_with_scratch(unit: Unit, code: Function, dst: Value, src: Value, size
     own, other = code.fresh("own"), code.fresh("other")
     code.branch(both(code, inside, fits), own, other)
     code.block(own)
-    loop(
-        code,
-        lambda: code.icmp("ult", code.get(at), size),
-        lambda: put(code, at, byte_of(code, src, code.get(at)), dst),
-    )
+    copy_bytes(code, at, dst, src, size)
     code.ret(const(0))
     code.block(other)
 

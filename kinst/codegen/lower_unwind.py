@@ -5,6 +5,7 @@ and put it behind the context (CONTEXT_STACK)."""
 from __future__ import annotations
 
 from kinst.codegen.firing import Firing, Unit
+from kinst.codegen.flow import copy_words
 from kinst.codegen.lower_builtins import context_word
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.errors import KinstError
@@ -73,7 +74,7 @@ def _call_unwinder(unit: Unit, name: str) -> Function:
 
 
 def clear_words_helper(unit: Unit) -> Function:
-    """clear_words(dst, size): zeros, size being a multiple of 8 and not 0."""
+    """clear_words(dst, size): zeros, size being a multiple of 8."""
     return unit.helper("clear_words", _clear_words)
 
 
@@ -98,14 +99,6 @@ def _copy_words(unit: Unit, name: str) -> Function:
     """copy_words(dst, src, size): size being a multiple of 8 and not 0."""
     code = unit.function(name, 3, 0)
     dst, src, size = code.params
-    at = code.local(64)
-    code.jump("word")
-    code.block("word")
-    here = code.get(at)
-    code.store(code.load(64, code.op("add", src, here)), code.op("add", dst, here))
-    following = code.op("add", here, WORD)
-    code.set(at, following)
-    code.branch(code.icmp("ult", following, size), "word", "done")
-    code.block("done")
+    copy_words(code, code.local(64), dst, src, size)
     code.ret()
     return code

@@ -163,14 +163,13 @@ def _end_text(firing: Firing, end: Value) -> None:
     """A NUL behind the last thing allocated, if there is room, so that stringof() of it has no
     more."""
     code = firing.code
-    inside = code.icmp("ult", end, code.op("add", firing.arena_start(), const(ARENA)))
+    used = code.op("sub", end, firing.arena_start())
 
     def put_nul() -> None:
         code.store(const(0, 8), end)
-        used = code.op("sub", end, firing.arena_start())
         code.set(firing.arena(), code.op("and", code.op("add", used, 8), -8))
 
-    when(code, inside, put_nul)
+    when(code, code.icmp("ult", used, ARENA), put_nul)
 
 
 def _copyinto(firing: Firing, args: _Args) -> Lowered:

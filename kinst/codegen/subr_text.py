@@ -12,6 +12,7 @@ from kinst.codegen.flow import (
     both,
     byte_in,
     byte_of,
+    copy_bytes,
     either,
     least,
     leave,
@@ -178,11 +179,7 @@ def substr(unit: Unit, name: str) -> Function:
     count = code.select(outside, const(0), most(code, count, 0))
     at = code.local(64)
     source = code.op("add", string, first)
-    loop(
-        code,
-        lambda: code.icmp("ult", code.get(at), count),
-        lambda: put(code, at, byte_of(code, source, code.get(at)), dst),
-    )
+    copy_bytes(code, at, dst, source, count)
     put(code, at, const(0), dst)
     code.ret()
     return code
@@ -272,11 +269,7 @@ def basename(unit: Unit, name: str) -> Function:
     at = code.local(64)
     count = least(code, code.op("sub", end, start), code.op("sub", size, const(1)))
     source = code.op("add", string, start)
-    loop(
-        code,
-        lambda: code.icmp("ult", code.get(at), count),
-        lambda: put(code, at, byte_of(code, source, code.get(at)), dst),
-    )
+    copy_bytes(code, at, dst, source, count)
     empty = code.icmp("eq", whole, 0)
     single = code.select(empty, const(DOT), const(SLASH))
     when(code, only, lambda: put(code, at, single, dst))
@@ -319,11 +312,7 @@ def dirname(unit: Unit, name: str) -> Function:
         _back(code, at, string, slashes)
     end = least(code, code.get(at), code.op("sub", size, const(1)))
     to = code.local(64)
-    loop(
-        code,
-        lambda: code.icmp("ult", code.get(to), end),
-        lambda: put(code, to, byte_of(code, string, code.get(to)), dst),
-    )
+    copy_bytes(code, to, dst, string, end)
     single = code.select(rooted, const(SLASH), const(DOT))
     when(code, code.icmp("eq", end, 0), lambda: put(code, to, single, dst))
     put(code, to, const(0), dst)

@@ -13,14 +13,13 @@ from collections.abc import Callable
 
 from kinst.codegen.access import read_access
 from kinst.codegen.firing import Firing, Unit
-from kinst.codegen.flow import byte_of, leave, loop, put
+from kinst.codegen.flow import copy_bytes, copy_words, leave, loop
 from kinst.codegen.lower_memory import string_reader
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.errors import KinstError
 from kinst.core.target import UserMemory
 
 BUFFER = 128  # bytes on whatever stack a probe fires on
-_WORD = 8
 
 
 def user_of(unit: Unit) -> UserMemory:
@@ -45,55 +44,50 @@ def _copy(code: Function, to: Value, source: Value, size: Value) -> None:
     """Copy `size` bytes of scratch or the stack, by words as far as there are whole ones."""
     at = code.local(64)
     code.set(at, const(0))
-    whole = code.op("and", size, -_WORD)
-
-    def word() -> None:
-        here = code.get(at)
-        code.store(code.load(64, code.op("add", source, here)), code.op("add", to, here))
-        code.set(at, code.op("add", here, _WORD))
-
-    loop(code, lambda: code.icmp("ult", code.get(at), whole), word)
-    loop(
-        code,
-        lambda: code.icmp("ult", code.get(at), size),
-        lambda: put(code, at, byte_of(code, source, code.get(at)), to),
-    )
+    copy_words(code, at, to, source, code.op("and", size, -8))
+    copy_bytes(code, at, to, source, size)
 
 
-def _in_pieces(code: Function, copy: Callable[[Value, Value], None]) -> None:
-    """The body of a function of three parameters, the last a size: copy(offset, length) of pieces
-    of at most BUFFER bytes, then return 0."""
-    size, done = code.params[2], code.local(64)
-
-    def piece() -> None:
-        at = code.get(done)
-        left = code.op("sub", size, at)
-        length = code.select(code.icmp("ult", left, BUFFER), left, const(BUFFER))
-        copy(at, length)
-        code.set(done, code.op("add", at, length))
-
-    loop(code, lambda: code.icmp("ult", code.get(done), size), piece)
-    code.ret(const(0))
+def _call(code: Function, function: int, to: Value, source: Value, size: Value) -> None:
+    """Call one of the kernel's functions; leaves with its failure."""
+    failed = code.call_c(function, (to, source, size))
+    leave(code, code.icmp("ne", failed, 0), const(1))
 
 
-def _read_user(unit: Unit, name: str) -> Function:
-    """read_user(dst, src, size) -> 0 or error; on a host without a target always an error."""
+_Piece = Callable[[Function, Value, Value, Value, Value], None]
+
+
+def _in_pieces(unit: Unit, name: str, piece: _Piece) -> Function:
+    """name(dst, src, size) -> 0 or error; on a host without a target always an error.  It is made
+    of piece(code, buffer, dst, src, length), which copies at most BUFFER bytes."""
     code = unit.function(name, 3)
     if unit.machine.host and unit.machine.user is None:
         code.ret(const(1))
         return code
     _leave_without_user(unit, code)
-    dst, src, _ = code.params
-    buffer = code.buffer(BUFFER)
+    dst, src, size = code.params
+    buffer, done = code.buffer(BUFFER), code.local(64)
 
-    def copy(at: Value, length: Value) -> None:
-        words = (buffer, code.op("add", src, at), length)
-        failed = code.call_c(user_of(unit).read, words)
-        leave(code, code.icmp("ne", failed, 0), const(1))
-        _copy(code, code.op("add", dst, at), buffer, length)
+    def step() -> None:
+        at = code.get(done)
+        left = code.op("sub", size, at)
+        length = code.select(code.icmp("ult", left, BUFFER), left, const(BUFFER))
+        piece(code, buffer, code.op("add", dst, at), code.op("add", src, at), length)
+        code.set(done, code.op("add", at, length))
 
-    _in_pieces(code, copy)
+    loop(code, lambda: code.icmp("ult", code.get(done), size), step)
+    code.ret(const(0))
     return code
+
+
+def _read_user(unit: Unit, name: str) -> Function:
+    """read_user(dst, src, size): see _in_pieces()."""
+
+    def piece(code: Function, buffer: Value, to: Value, source: Value, length: Value) -> None:
+        _call(code, user_of(unit).read, buffer, source, length)
+        _copy(code, to, buffer, length)
+
+    return _in_pieces(unit, name, piece)
 
 
 def user_helper(unit: Unit) -> Function:
@@ -106,28 +100,24 @@ def read_user(firing: Firing, to: Value, source: Value, size: Value) -> Value:
     return firing.code.call(user_helper(firing.unit), (to, source, size))
 
 
-def _write_user(unit: Unit, name: str) -> Function:
-    """write_user(dst, src, size) -> 0 or error; on a host without a target always an error."""
-    code = unit.function(name, 3)
-    if unit.machine.host and unit.machine.user is None:
-        code.ret(const(1))
-        return code
+def _writer(unit: Unit) -> int:
+    """The kernel's function that writes.  Raises KinstError where it has none."""
     write = user_of(unit).write
     if not write:
         raise KinstError(
             "the traced program's memory cannot be written: there is no function for it here"
         )
-    _leave_without_user(unit, code)
-    dst, src, _ = code.params
-    buffer = code.buffer(BUFFER)
+    return write
 
-    def copy(at: Value, length: Value) -> None:
-        _copy(code, buffer, code.op("add", src, at), length)
-        failed = code.call_c(write, (code.op("add", dst, at), buffer, length))
-        leave(code, code.icmp("ne", failed, 0), const(1))
 
-    _in_pieces(code, copy)
-    return code
+def _write_user(unit: Unit, name: str) -> Function:
+    """write_user(dst, src, size): see _in_pieces()."""
+
+    def piece(code: Function, buffer: Value, to: Value, source: Value, length: Value) -> None:
+        _copy(code, buffer, source, length)
+        _call(code, _writer(unit), to, buffer, length)
+
+    return _in_pieces(unit, name, piece)
 
 
 def write_user(firing: Firing, to: Value, source: Value, size: Value) -> Value:

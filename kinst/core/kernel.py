@@ -56,11 +56,15 @@ class Kernel(Protocol):
         ...
 
 
+def all_named(kernel: Kernel, name: str) -> Sequence[Function]:
+    """The functions of exactly this name, of any module, also where several have it."""
+    return kernel.find("", f"{name[:-1]}[{name[-1]}]")  # a glob of one name
+
+
 def no_function(kernel: Kernel, module: str, function: str) -> AbsentError:
     """The error for a function that is not there: where it is, or what it may have been."""
     plain = function.partition("@")[0]
-    one_glob = f"{plain[:-1]}[{plain[-1]}]"  # which also finds a name that several have
-    elsewhere = kernel.find("", one_glob) if module else ()
+    elsewhere = all_named(kernel, plain) if module else ()
     return AbsentError(
         f'no function named "{function}"' + (f' in module "{module}"' if module else ""),
         f"it is in {elsewhere[0].module}" if elsewhere else kernel.suggest(function),

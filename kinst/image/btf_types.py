@@ -16,7 +16,6 @@ from kinst.core.dtypes import (
     EnumType,
     FloatType,
     FunctionType,
-    IntType,
     Member,
     PointerType,
     StructType,
@@ -48,7 +47,7 @@ from kinst.image.btf import (
     parse_btf,
 )
 from kinst.image.elf import Elf
-from kinst.image.names import base_name, qualified
+from kinst.image.names import integer, qualified
 
 SIGNED = 1
 MAX_DEPTH = 64
@@ -140,7 +139,7 @@ class BtfTypes:
             signed = bool(word >> 24 & SIGNED)
             if third not in (1, 2, 4, 8):
                 return FloatType(third, name)
-            return IntType(third, signed, base_name(name), plain_char=name == "char")
+            return integer(name, third, signed)
         if kind == KIND_PTR:
             return PointerType(self.type(third, depth))
         if kind == KIND_ARRAY:

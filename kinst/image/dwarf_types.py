@@ -14,7 +14,6 @@ from kinst.core.dtypes import (
     EnumType,
     FloatType,
     FunctionType,
-    IntType,
     Member,
     PointerType,
     StructType,
@@ -36,7 +35,7 @@ from kinst.image.dwarf_numbers import (
     TAG_UNION,
     TAG_VARIABLE,
 )
-from kinst.image.names import base_name, qualified
+from kinst.image.names import integer, qualified
 
 TAG_ARRAY, TAG_MEMBER, TAG_POINTER, TAG_SUBROUTINE = 0x01, 0x0D, 0x0F, 0x15
 TAG_UNSPECIFIED_PARAMETERS, TAG_SUBRANGE = 0x18, 0x21
@@ -122,9 +121,7 @@ class DwarfTypes:
             encoding = die.number(AT_ENCODING)
             if encoding in FLOAT_ENCODINGS or size not in (1, 2, 4, 8):
                 return FloatType(size, name)
-            return IntType(
-                size, encoding in SIGNED_ENCODINGS, base_name(name), plain_char=name == "char"
-            )
+            return integer(name, size, encoding in SIGNED_ENCODINGS)
         if die.tag in _KINDS:
             key = f"{self.module} {die.offset:#x}"
             whole = 0 if die.number(AT_DECLARATION) else size

@@ -21,6 +21,11 @@ def base_name(name: str) -> str:
     return " ".join([*(s for s in signs if s == "unsigned" or plain == "char"), plain])
 
 
+def integer(name: str, size: int, signed: bool) -> IntType:
+    """A base type of C: its name as the compiler has it, its size in bytes."""
+    return IntType(size, signed, base_name(name), plain_char=name == "char")
+
+
 def qualified(type_: DType, qualifier: str) -> DType:
     """The type with const, volatile or restrict before (behind: of a pointer) its name."""
     if isinstance(type_, PointerType):

@@ -118,6 +118,10 @@ class KernelTables:
         at = np.arange(len(words), dtype=np.int64) * entry + offset
         return (words.astype(np.int64) + at).astype(np.uint64) + np.uint64(base)
 
+    def _sites(self, name: str) -> U64:
+        """What the section .name lists, by 32-bit distances alone; sorted."""
+        return np.sort(self._relative(self._bytes(f"__{name}", f"__{name}_end", f".{name}", 4), 4))
+
     def _first_bytes(self, addresses: U64) -> npt.NDArray[np.uint8]:
         """The file's byte at each code address (0 where the file has none)."""
         found = np.zeros(len(addresses), dtype=np.uint8)
@@ -248,31 +252,23 @@ class KernelTables:
     @cached_property
     def retpolines(self) -> U64:
         """Indirect calls and jumps through thunks; rewritten at boot at most.  Sorted."""
-        return np.sort(self._relative(
-            self._bytes("__retpoline_sites", "__retpoline_sites_end", ".retpoline_sites", 4), 4
-        ))  # fmt: skip
+        return self._sites("retpoline_sites")
 
     @cached_property
     def returns(self) -> U64:
         """Jumps to the return thunk; rewritten at boot at most.  Sorted."""
-        return np.sort(self._relative(
-            self._bytes("__return_sites", "__return_sites_end", ".return_sites", 4), 4
-        ))  # fmt: skip
+        return self._sites("return_sites")
 
     @cached_property
     def calls(self) -> U64:
         """Calls that a kernel which counts their depth sends through thunks at boot (since 6.2),
         sorted."""
-        return np.sort(self._relative(
-            self._bytes("__call_sites", "__call_sites_end", ".call_sites", 4), 4
-        ))  # fmt: skip
+        return self._sites("call_sites")
 
     @cached_property
     def seals(self) -> U64:
         """endbr64 where no indirect branch goes, which boot replaces (since 5.18), sorted."""
-        return np.sort(self._relative(
-            self._bytes("__ibt_endbr_seal", "__ibt_endbr_seal_end", ".ibt_endbr_seal", 4), 4
-        ))  # fmt: skip
+        return self._sites("ibt_endbr_seal")
 
     @cached_property
     def blacklist(self) -> U64:

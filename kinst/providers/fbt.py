@@ -90,8 +90,8 @@ def leaves(flow: Flow, end: int, parts: Sequence[Function], starts: set[int]) ->
         return " && ".join(
             f"({place} < {p.address:#x} || {place} >= {p.address + p.size:#x})" for p in parts
         ) if place else ""  # fmt: skip
-    goes = flow.target is not None and flow.kind in ("jump", "branch")
-    taken = goes and (flow.target in starts or outside(flow.target or 0))
+    target = flow.target if flow.kind in ("jump", "branch") else None
+    taken = target is not None and (target in starts or outside(target))
     # A function of assembly may run on into the next one; behind a call that is the last
     # instruction, or a trap, nothing runs on.
     on = flow.kind in ("next", "branch", "landing") and outside(end)
