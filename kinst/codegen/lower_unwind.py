@@ -74,7 +74,7 @@ def _call_unwinder(unit: Unit, name: str) -> Function:
 
 
 def clear_words_helper(unit: Unit) -> Function:
-    """clear_words(dst, size): zeros, size being a multiple of 8."""
+    """clear_words(dst, size): zeros, size being a multiple of 8 and not 0."""
     return unit.helper("clear_words", _clear_words)
 
 
@@ -96,7 +96,7 @@ def _clear_words(unit: Unit, name: str) -> Function:
 
 
 def _copy_words(unit: Unit, name: str) -> Function:
-    """copy_words(dst, src, size): size being a multiple of 8 and not 0."""
+    """copy_words(dst, src, size): size being a multiple of 8."""
     code = unit.function(name, 3, 0)
     dst, src, size = code.params
     copy_words(code, code.local(64), dst, src, size)
