@@ -11,10 +11,10 @@ from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.image.elf import open_elf
-from kinst.session_request import Request
-from kinst.session_target import find_files, isa_of, load_machine
-from kinst.targets import initramfs
-from kinst.targets.qemu import Qemu, VmConfig
+from kinst.machines.vm import initramfs
+from kinst.machines.vm.qemu import Qemu, VmConfig
+from kinst.session.request import Request
+from kinst.session.target import find_files, isa_of, load_machine
 
 SECONDS = 60.0
 # gdb talks to a program's standard streams; these two carry them to QEMU's socket.

@@ -13,24 +13,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kinst.cli_options import parse
-from kinst.codegen.records import lay_out_program
+from kinst.cli.options import parse
+from kinst.codegen.layout.records import lay_out_program
 from kinst.core.errors import KinstError
 from kinst.core.probe import ProbeName
 from kinst.core.target import CommandEnded, Gone, Target
 from kinst.image.elf import open_elf
 from kinst.providers import load_all
-from kinst.session_build import Built, Parts, build, fill, split
-from kinst.session_counters import Counters, counters_room, map_counters, share_counters
-from kinst.session_kernel import RunningKernel
-from kinst.session_layout import LEAF, place, scratch_needed, sizes
-from kinst.session_machine import Memory, Placed, Traced, means_of
-from kinst.session_probes import enable
-from kinst.session_program import Compiled, compile_request
-from kinst.session_report import Report
-from kinst.session_request import Request
-from kinst.session_run import Trace
-from kinst.session_target import CPUS, attach, find_files, isa_of, open_target
+from kinst.session.build import Built, Parts, build, fill, split
+from kinst.session.counters import Counters, counters_room, map_counters, share_counters
+from kinst.session.kernel import RunningKernel
+from kinst.session.layout import LEAF, place, scratch_needed, sizes
+from kinst.session.machine import Memory, Placed, Traced, means_of
+from kinst.session.probes import enable
+from kinst.session.program import Compiled, compile_request
+from kinst.session.report import Report
+from kinst.session.request import Request
+from kinst.session.run import Trace
+from kinst.session.target import CPUS, attach, find_files, isa_of, open_target
 from kinst.wire import native
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"

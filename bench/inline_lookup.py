@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rich.console import Console
 from rich.table import Table
 
-from kinst.targets.fetch import prepared
+from kinst.kernels.fetch import prepared
 
 INLINECALL = Path(sys.executable).with_name("inlinecall")
 FUNCTIONS = ("skb_put", "fdget", "list_add", "get_current")

@@ -13,9 +13,9 @@ from rich.console import Console
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.isa import load
-from kinst.session_target import load_machine
-from kinst.targets.fetch import Prepared, prepare, prepared
-from kinst.targets.kvm import prove, verdict
+from kinst.kernels.fetch import Prepared, prepare, prepared
+from kinst.machines.vm.kvm import prove, verdict
+from kinst.session.target import load_machine
 
 _EVERY = 5.0  # seconds between two lines where there is no terminal
 

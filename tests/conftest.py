@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kinst.core.paths import cache_folder
-from kinst.targets.fetch import Prepared
-from kinst.targets.fetch import prepared as prepared_kernel
+from kinst.kernels.fetch import Prepared
+from kinst.kernels.fetch import prepared as prepared_kernel
 
 _PROGRAMS = Path(__file__).with_name("programs")
 _FLAGS = ("-O2", "-static", "-Wall", "-Wextra", "-Werror")

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kinst.cli_options import LONG, REFUSED, SHORT, parse
+from kinst.cli.options import LONG, REFUSED, SHORT, parse
 from kinst.core.paths import cache_folder
-from kinst.dlang.options import NAMES, OWN_NAMES
+from kinst.dlang.vocabulary.options import NAMES, OWN_NAMES
 from kinst.image.type_files import FileTypes, Places
 from kinst.isa import load, names
-from kinst.session_program import compile_request
-from kinst.session_request import DUMP_STAGES
-from kinst.targets import fetch
+from kinst.kernels import fetch
+from kinst.session.program import compile_request
+from kinst.session.request import DUMP_STAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kinst.inlinecall import main
+from kinst.cli.inlinecall import main
 
 sys.path.insert(0, str(Path(__file__).parent / "image"))
 from dwarf_made import COPIES, CROSS, compiled, marks, symbols, table
@@ -29,7 +29,7 @@ BUILDS = [
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes of this module's files are of no use to anyone later."""
     monkeypatch.setattr(
-        "kinst.inlinecall.cache_folder", lambda: tmp_path_factory.getbasetemp() / "indexes"
+        "kinst.cli.inlinecall.cache_folder", lambda: tmp_path_factory.getbasetemp() / "indexes"
     )
 
 

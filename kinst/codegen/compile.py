@@ -9,8 +9,8 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from kinst.codegen.entry import write_entry, write_error
 from kinst.codegen.firing import Unit
-from kinst.codegen.lower_entry import write_entry, write_error
 from kinst.codegen.machine import Machine
 from kinst.codegen.objectfile import read_object
 from kinst.codegen.runtime import write_fault_hook, write_trap_hook

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from kinst.codegen.lower_agg import GOLDEN
+from kinst.codegen.actions.aggregations import GOLDEN
 from kinst.codegen.machine import Machine
 from kinst.codegen.ssa import Function, Value, const
 

@@ -6,14 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from kinst.codegen.machine import Machine
-from kinst.core.dtypes import (
-    ArrayType,
-    PointerType,
-    StackType,
-    StringType,
-    StructType,
-    SymbolType,
-)
+from kinst.core.dtypes import ArrayType, PointerType, StackType, StringType, StructType, SymbolType
 from kinst.dlang import typed
 from kinst.dlang.typed_store import Shared, Snapshot
 

@@ -1,7 +1,7 @@
 """Errors that are for people: one line, where it is, and what would work instead.
 
 Everything that a user can cause is raised as a KinstError (or a subclass) and printed by
-cli.py alone; any other exception that reaches cli.py is a defect of kinst.
+kinst/cli alone; any other exception that reaches it is a defect of kinst.
 """
 
 from __future__ import annotations

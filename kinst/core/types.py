@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kinst.core.dtypes import (
-    ArrayType,
-    DType,
-    EnumType,
-    FunctionType,
-    PointerType,
-    StructType,
-)
+from kinst.core.dtypes import ArrayType, DType, EnumType, FunctionType, PointerType, StructType
 from kinst.core.errors import KinstError
 
 KERNEL = "vmlinux"  # the module name of the kernel proper

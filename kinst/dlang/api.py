@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kinst.dlang import tree, typed
-from kinst.dlang.checker import Environment, check
-from kinst.dlang.ctypes import type_names
-from kinst.dlang.macros import Macros
-from kinst.dlang.parser import Level, parse
-from kinst.dlang.probespec import parse_option
+from kinst.dlang import typed
+from kinst.dlang.check.checker import Environment, check
+from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.macros import Macros
+from kinst.dlang.syntax.probe_options import parse_option
+from kinst.dlang.syntax.program import Level, parse
+from kinst.dlang.types.ctypes import type_names
 
 __all__ = [
     "Environment",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kinst.core.errors import KinstError
-from kinst.image.dwarf_file import DebugFile, open_file
+from kinst.image.dwarf.file import DebugFile, open_file
 
 SYSTEM = (Path("/usr/lib/debug"),)
 PIECE = 1 << 20

@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from kinst.core.errors import KinstError
-from kinst.image.dwarf_file import ET_REL, SHT_RELA, DebugFile, layout, open_file
-from kinst.image.dwarf_sections import AARCH64, RELOCATION, X86_64
+from kinst.image.dwarf.file import ET_REL, SHT_RELA, DebugFile, layout, open_file
+from kinst.image.dwarf.sections import AARCH64, RELOCATION, X86_64
 from kinst.image.elf import SHF_EXECINSTR, SHN_UNDEF, Elf, Section, Symbols, open_elf
 
 

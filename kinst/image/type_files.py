@@ -15,16 +15,16 @@ from kinst.core.dtypes import DType, EnumType, FunctionType
 from kinst.core.errors import KinstError
 from kinst.core.types import KERNEL, AmbiguousNameError, Symbol
 from kinst.image.btf_types import BtfTypes, open_types
-from kinst.image.cfi import Cfi, open_cfi
-from kinst.image.dwarf import Index, key_of, open_index
-from kinst.image.dwarf_calls import Caller
-from kinst.image.dwarf_dies import Dies
-from kinst.image.dwarf_enumerators import EnumeratorNames
-from kinst.image.dwarf_file import open_file
-from kinst.image.dwarf_lists import Lists
-from kinst.image.dwarf_locals import DwarfLocals
-from kinst.image.dwarf_sections import DebugSections, debug_sections
-from kinst.image.dwarf_types import DwarfTypes
+from kinst.image.dwarf.calls import Caller
+from kinst.image.dwarf.cfi import Cfi, open_cfi
+from kinst.image.dwarf.dies import Dies
+from kinst.image.dwarf.enumerators import EnumeratorNames
+from kinst.image.dwarf.file import open_file
+from kinst.image.dwarf.index import Index, key_of, open_index
+from kinst.image.dwarf.lists import Lists
+from kinst.image.dwarf.locals import DwarfLocals
+from kinst.image.dwarf.sections import DebugSections, debug_sections
+from kinst.image.dwarf.types import DwarfTypes
 from kinst.image.elf import SHN_ABS, STB_LOCAL, STT_FUNC, STT_OBJECT, Elf, open_elf
 from kinst.image.placed import open_placed
 

@@ -17,19 +17,10 @@ from kinst.core.errors import DError, KinstError
 from kinst.core.inline import DebugIndex, FunctionDie
 from kinst.core.kernel import Kernel
 from kinst.core.probe import Crossing, Function, ProbePattern
-from kinst.dlang import tree
 from kinst.dlang.api import parse_text
+from kinst.dlang.syntax import tree
 from kinst.sugar.graph import Graph
-from kinst.sugar.inline import (
-    Exit,
-    Region,
-    Stay,
-    entry_place,
-    exits,
-    graphs_of,
-    regions_of,
-    stay,
-)
+from kinst.sugar.inline import Exit, Region, Stay, entry_place, exits, graphs_of, regions_of, stay
 
 PROVIDER = "kinst"
 NAMES = ("entry", "return")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kinst.core.errors import DError, KinstError
 from kinst.core.probe import ProbePattern
-from kinst.dlang import tree
+from kinst.dlang.syntax import tree
 
 PROVIDER = "kinst"
 _NAME = re.compile(r"@(?:(.+)@)?([0-9]+)\Z")

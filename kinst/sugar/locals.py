@@ -14,10 +14,10 @@ from kinst.core.dtypes import INT64, ArrayType, DType, FloatType, StructType, Vo
 from kinst.core.errors import DError, KinstError, Span
 from kinst.core.locals import Local, Piece
 from kinst.core.probe import ProbePattern
-from kinst.dlang import tree
 from kinst.dlang.api import parse_text
-from kinst.dlang.convert import size_of
-from kinst.dlang.unparse import unparse_expression
+from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.unparse import unparse_expression
+from kinst.dlang.types.convert import size_of
 
 NAME = "locals"
 

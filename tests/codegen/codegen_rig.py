@@ -15,8 +15,8 @@ import unicorn
 from unicorn import x86_const as x86
 
 from kinst.codegen.compile import Code, HostCode, compile_host, compile_target, host_triple
+from kinst.codegen.layout.records import lay_out_program
 from kinst.codegen.machine import Machine
-from kinst.codegen.records import lay_out_program
 from kinst.core import layout as lay
 from kinst.core.dtypes import INT, STRING, UINT64, DType
 from kinst.core.errors import Span

@@ -14,9 +14,9 @@ from codegen_rig import (
     SP_SLOT,
 )
 
-from kinst.codegen import dynvars
 from kinst.codegen.compile import host_triple
 from kinst.codegen.firing import Faults, Firing, Unit
+from kinst.codegen.helpers import dynvars
 from kinst.codegen.machine import Machine
 from kinst.codegen.ssa import Function, Value, const, module_text
 from kinst.core import layout as lay

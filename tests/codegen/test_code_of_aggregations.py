@@ -21,8 +21,8 @@ from codegen_rig import (
     string,
 )
 
-from kinst.codegen.buckets import data_words
-from kinst.codegen.records import lay_out_program
+from kinst.codegen.layout.buckets import data_words
+from kinst.codegen.layout.records import lay_out_program
 from kinst.core import layout as lay
 from kinst.core.dtypes import INT, INT64, STRING, UINT, UINT64, DType, IntType
 from kinst.core.errors import KinstError

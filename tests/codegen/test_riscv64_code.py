@@ -8,8 +8,8 @@ from codegen_rig import BASE, BUILTINS, CLOCK, NOFAULT, builtin, integer, progra
 from codegen_rig import trace as trace_of
 
 from kinst.codegen.compile import compile_target
+from kinst.codegen.layout.records import lay_out_program
 from kinst.codegen.machine import target_machine
-from kinst.codegen.records import lay_out_program
 from kinst.core.dtypes import STRING, UINT64
 from kinst.core.target import Access, Facts
 from kinst.dlang import typed as t

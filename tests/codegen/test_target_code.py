@@ -27,9 +27,9 @@ from codegen_rig import (
 
 from kinst.codegen import runtime
 from kinst.codegen.compile import compile_target
+from kinst.codegen.layout.records import lay_out_program
 from kinst.codegen.machine import target_machine
 from kinst.codegen.objectfile import ObjectError, read_object
-from kinst.codegen.records import lay_out_program
 from kinst.core import layout as lay
 from kinst.core.dtypes import UINT64
 from kinst.core.errors import KinstError

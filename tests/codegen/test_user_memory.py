@@ -16,8 +16,8 @@ from codegen_rig import STACK, TargetRig, read_memory
 from subroutines_rig import compiled
 from unicorn import x86_const as x86
 
+from kinst.codegen.helpers.user_memory import BUFFER
 from kinst.codegen.machine import Machine
-from kinst.codegen.user_memory import BUFFER
 from kinst.core import layout as lay
 from kinst.core.target import UserMemory
 

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 
-from kinst import cli
+from kinst.cli import command as cli
 
 
 def child(request: dict[str, object]) -> None:

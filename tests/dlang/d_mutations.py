@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kinst.core.errors import DError, KinstError
-from kinst.dlang import tree
 from kinst.dlang.api import Environment, Macros, compile_text
-from kinst.dlang.source import to_text
-from kinst.dlang.unparse import unparse
-from kinst.session import run
-from kinst.session_report import Report
-from kinst.session_request import ProgramText, Request
+from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.source import to_text
+from kinst.dlang.syntax.unparse import unparse
+from kinst.session.path import run
+from kinst.session.report import Report
+from kinst.session.request import ProgramText, Request
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 5.0  # seconds of CPU time that one text may take

@@ -6,8 +6,9 @@ import dataclasses
 from typing import Any
 
 from kinst.core.errors import DError, Span
-from kinst.dlang import tree, typed, typed_output
+from kinst.dlang import typed, typed_output
 from kinst.dlang.api import Environment, Macros, compile_text
+from kinst.dlang.syntax import tree
 
 REGISTERS = {"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RSP": 20}
 ENVIRONMENT = Environment(REGISTERS, 256)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kinst.core.errors import DError
-from kinst.dlang import builtins
 from kinst.dlang.api import Environment, compile_text
-from kinst.dlang.options import NAMES
-from kinst.dlang.typenames import TYPEDEFS
+from kinst.dlang.types.typenames import TYPEDEFS
+from kinst.dlang.vocabulary import builtins
+from kinst.dlang.vocabulary.options import NAMES
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "d.md").read_text()
 BLOCKS = re.findall(r"^```d(?: error (\w+))?\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)

@@ -6,10 +6,11 @@ import pytest
 from dhelp import compile_, error, value, without_spans
 
 from kinst.core.probe import ProbeName, ProbePattern
-from kinst.dlang import tree, typed
+from kinst.dlang import typed
 from kinst.dlang.api import Macros, parse_option, parse_text
-from kinst.dlang.literals import IntLiteral, escape, unescape
-from kinst.dlang.unparse import unparse, unparse_expression
+from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.literals import IntLiteral, escape, unescape
+from kinst.dlang.syntax.unparse import unparse, unparse_expression
 
 
 def patterns(text: str, macros: Macros | None = None) -> list[ProbePattern]:

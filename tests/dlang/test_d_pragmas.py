@@ -6,7 +6,7 @@ import pytest
 from dhelp import DError, compile_, error, tree
 
 from kinst.dlang.api import parse_text
-from kinst.dlang.unparse import unparse
+from kinst.dlang.syntax.unparse import unparse
 
 BODY = "\nint x; inline int y = 1; BEGIN { z = 1; }\n"
 

@@ -10,9 +10,9 @@ from test_d_parse import without_spans
 
 from kinst.core.dtypes import INT
 from kinst.core.errors import Span
-from kinst.dlang import tree
 from kinst.dlang.api import parse_text
-from kinst.dlang.unparse import unparse
+from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.unparse import unparse
 
 SPAN = Span("t.d", 1, 1)
 TEXTS = [

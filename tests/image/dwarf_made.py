@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from kinst.image.dwarf_file import open_file
+from kinst.image.dwarf.file import open_file
 
 C = Path(__file__).parent.parent / "c"
 COPIES = C / "copies.c"

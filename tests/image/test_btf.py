@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kinst.core.errors import KinstError
 from kinst.image.btf import Btf, open_btf, parse_btf
 from kinst.image.elf import Elf, open_elf
-from kinst.targets.fetch import Prepared
+from kinst.kernels.fetch import Prepared
 
 MEMBERS = [
     ("task_struct", "pid"), ("task_struct", "tgid"), ("task_struct", "comm"),

@@ -1,5 +1,5 @@
-"""kinst/image/cfi.py: against readelf's reading of a whole kernel's .debug_frame, and on entries
-made by hand."""
+"""kinst/image/dwarf/cfi.py: against readelf's reading of a whole kernel's
+.debug_frame, and on entries made by hand."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from kinst.core.errors import KinstError
-from kinst.image.cfi import CallerRule, Cfi, open_cfi
-from kinst.image.dwarf_file import layout, open_file
+from kinst.image.dwarf.cfi import CallerRule, Cfi, open_cfi
+from kinst.image.dwarf.file import layout, open_file
 from kinst.image.elf import open_elf
-from kinst.targets.fetch import prepared as prepared_kernel
+from kinst.kernels.fetch import prepared as prepared_kernel
 
 # DWARF numbers of the registers that readelf names in the CFA column, and of the return address.
 NUMBERS = {

@@ -17,11 +17,11 @@ import pytest
 from dwarf_made import COPIES, CROSS, C, compiled
 
 from kinst.core.inline import DebugIndex
-from kinst.image.dwarf import Index, open_index
-from kinst.image.dwarf_file import open_file, place
-from kinst.image.lines import Lines
-from kinst.targets.fetch import Prepared
-from kinst.targets.fetch import prepared as prepared_kernel
+from kinst.image.dwarf.file import open_file, place
+from kinst.image.dwarf.index import Index, open_index
+from kinst.image.dwarf.lines import Lines
+from kinst.kernels.fetch import Prepared
+from kinst.kernels.fetch import prepared as prepared_kernel
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -309,7 +309,7 @@ def test_a_lookup_is_small(prepared: Prepared, kernel: Index, tmp_path: Path) ->
     which would take longer than the lookup (bench/inline_lookup.py has the times)."""
     code = (
         "import sys, pathlib\n"
-        "from kinst.image.dwarf import open_index\n"
+        "from kinst.image.dwarf.index import open_index\n"
         f"index = open_index({str(prepared.debug)!r}, pathlib.Path(sys.argv[1]))\n"
         "assert len(index.copies('fdget')) > 100\n"
         "assert not {'numba', 'numpy', 'llvmlite'} & set(sys.modules)\n"

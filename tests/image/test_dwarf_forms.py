@@ -11,7 +11,7 @@ from dwarf_asm import Unit, Value, elf, sleb, uleb
 
 from kinst.core.errors import KinstError
 from kinst.core.inline import InlineCopy
-from kinst.image.dwarf import open_index
+from kinst.image.dwarf.index import open_index
 
 NAME, LOW, HIGH, INLINE, ORIGIN, RANGES = 0x03, 0x11, 0x12, 0x20, 0x31, 0x55
 CALL_FILE, CALL_LINE, ENTRY, SIBLING, LANGUAGE = 0x58, 0x59, 0x52, 0x01, 0x13

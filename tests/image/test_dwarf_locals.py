@@ -13,14 +13,14 @@ from gdb_rig import Pair, gdb_with, reached, report
 
 from kinst.core.errors import KinstError
 from kinst.core.locals import Local, Piece
-from kinst.image.cfi import open_cfi
-from kinst.image.dwarf_expressions import Base, Context, NotHereError, pieces_of
-from kinst.image.dwarf_frames import Frame
-from kinst.image.dwarf_locals import DwarfLocals
+from kinst.image.dwarf.cfi import open_cfi
+from kinst.image.dwarf.expressions import Base, Context, NotHereError, pieces_of
+from kinst.image.dwarf.frames import Frame
+from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.elf import open_elf
 from kinst.image.type_files import FileTypes, Places
 from kinst.isa import load
-from kinst.session_locals import call_convention
+from kinst.session.locals import call_convention
 
 SOURCE = Path(__file__).parent.parent / "c" / "locals.c"
 FUNCTIONS = ("plain", "pieces", "memory", "inlined", "entry", "walk", "real")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kinst.core.errors import KinstError
 from kinst.image.elf import Elf, build_id_in, open_elf
-from kinst.targets.fetch import Prepared
+from kinst.kernels.fetch import Prepared
 
 AMD64 = 62
 

@@ -12,7 +12,7 @@ import pytest
 
 from kinst.image.elf import Elf, Section, open_elf
 from kinst.image.orc import FrameRule, Orc, open_orc
-from kinst.targets.fetch import Prepared
+from kinst.kernels.fetch import Prepared
 
 NAMES = {"rsp": "R_RSP", "rbp": "R_RBP", "r10": "R_R10"}
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kinst.core.errors import KinstError
 from kinst.image.elf import Elf, open_elf
 from kinst.image.tables import KernelTables, Spans, spans
-from kinst.targets.fetch import Prepared
+from kinst.kernels.fetch import Prepared
 
 
 @pytest.fixture(scope="module")

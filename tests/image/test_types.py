@@ -10,14 +10,14 @@ import pytest
 from kinst.core.dtypes import ArrayType, EnumType, StructType, is_char
 from kinst.core.paths import cache_folder
 from kinst.image.btf_types import BtfTypes, open_types
-from kinst.image.dwarf import open_index
-from kinst.image.dwarf_dies import Dies
-from kinst.image.dwarf_file import open_file
-from kinst.image.dwarf_sections import debug_sections
-from kinst.image.dwarf_types import DwarfTypes
+from kinst.image.dwarf.dies import Dies
+from kinst.image.dwarf.file import open_file
+from kinst.image.dwarf.index import open_index
+from kinst.image.dwarf.sections import debug_sections
+from kinst.image.dwarf.types import DwarfTypes
 from kinst.image.elf import open_elf
-from kinst.targets.fetch import Prepared
-from kinst.targets.fetch import prepared as prepared_kernel
+from kinst.kernels.fetch import Prepared
+from kinst.kernels.fetch import prepared as prepared_kernel
 
 SOURCE = """
 #include <stddef.h>

@@ -8,12 +8,7 @@ from fake_kernel import ISA, FakeKernel
 from kinst.core.dtypes import CHAR, INT, INT64, DType, FunctionType, VoidType
 from kinst.core.errors import AbsentError, KinstError
 from kinst.core.kernel import Argument, Found
-from kinst.core.layout import (
-    ARGUMENT_CONSTANT,
-    ARGUMENT_NONE,
-    ARGUMENT_SLOT,
-    ARGUMENT_STACK,
-)
+from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_NONE, ARGUMENT_SLOT, ARGUMENT_STACK
 from kinst.core.probe import ProbePattern
 from kinst.providers.fbt import PROVIDER, argument_types
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kinst.cli_options import parse
+from kinst.cli.guard import UsageError
+from kinst.cli.options import parse
 from kinst.core.errors import KinstError
-from kinst.core.guard import UsageError
 
 
 def test_clustered_and_interleaved() -> None:

@@ -24,7 +24,7 @@ from elftools.elf.elffile import ELFFile
 from fake_kernel import evaluate
 from unicorn import x86_const as x86
 
-from kinst.cli import main
+from kinst.cli.command import main
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "image"))
 from dwarf_made import COPIES, compiled, marks, symbols, table
@@ -62,7 +62,7 @@ REGISTERS = {
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes of this module's files are of no use to anyone later."""
     monkeypatch.setattr(
-        "kinst.session_file.cache_folder", lambda: tmp_path_factory.getbasetemp() / "indexes"
+        "kinst.session.file.cache_folder", lambda: tmp_path_factory.getbasetemp() / "indexes"
     )
 
 

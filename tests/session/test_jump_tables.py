@@ -13,8 +13,8 @@ import pytest
 
 from kinst.image.placed import open_placed
 from kinst.isa import load
-from kinst.session_file import FileImage
-from kinst.session_kernel import RunningKernel
+from kinst.session.file import FileImage
+from kinst.session.kernel import RunningKernel
 
 TOOLS = {
     "amd64": ("", ("-fno-stack-protector",)),

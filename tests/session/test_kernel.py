@@ -8,7 +8,7 @@ import pytest
 
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function
-from kinst.session_kernel import RunningKernel
+from kinst.session.kernel import RunningKernel
 
 FUNCTIONS = [
     Function("vmlinux", "vfs_read", 0x1000, 64),

@@ -6,14 +6,14 @@ from itertools import pairwise
 
 import pytest
 
-from kinst.codegen.records import lay_out_program
+from kinst.codegen.layout.records import lay_out_program
 from kinst.core.layout import PAGE
 from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.dlang.api import Environment, compile_text
-from kinst.dlang.options import Options
-from kinst.session_counters import counters_room, map_counters
-from kinst.session_layout import LEAF, counted_entries, exits_in, place, scratch_needed, sizes
-from kinst.session_probes import Enabled
+from kinst.dlang.vocabulary.options import Options
+from kinst.session.counters import counters_room, map_counters
+from kinst.session.layout import LEAF, counted_entries, exits_in, place, scratch_needed, sizes
+from kinst.session.probes import Enabled
 
 FUNCTION = Function("vmlinux", "f", 0x1000, 64)
 

@@ -12,7 +12,7 @@ from kinst.core.errors import DError, KinstError
 from kinst.core.locals import Local, Piece
 from kinst.core.probe import ProbePattern
 from kinst.dlang.api import parse_text
-from kinst.dlang.unparse import unparse
+from kinst.dlang.syntax.unparse import unparse
 from kinst.sugar.locals import Expansion, Place, expand_locals, has_locals, provisional
 
 

@@ -23,7 +23,7 @@ KINST = Path(sys.executable).with_name("kinst")
 # The machine may be shared: a run that hangs is one that takes this long.
 SECONDS = 600.0
 # QEMU leaves one of some hundred guests standing in its boot: what kinst says then is of no test's
-# concern (tests/targets/test_vm.py has one of its own).
+# concern (tests/machines/test_vm.py has one of its own).
 _AGAIN = re.compile(r"^kinst: the guest stands in its boot and is started again\n", re.M)
 # dmesg -r puts <priority> before each line: facility * 8 + level, 4 is warning, 0 the worst.
 _LOGGED = re.compile(r"^<(\d+)>(.*)$", re.M)

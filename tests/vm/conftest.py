@@ -10,8 +10,8 @@ import pytest
 from command import Row, counts, kinst, list_functions
 from isa_guest import ISAS, Guest
 
-from kinst.targets.fetch import Prepared
-from kinst.targets.fetch import prepared as prepared_kernel
+from kinst.kernels.fetch import Prepared
+from kinst.kernels.fetch import prepared as prepared_kernel
 
 READ_PATH = ("ksys_read", "vfs_read", "rw_verify_area", "__fdget_pos", "__fget_light")
 

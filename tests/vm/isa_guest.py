@@ -11,7 +11,7 @@ from pathlib import Path
 
 from command import Result, Row, kinst, listed
 
-from kinst.targets.fetch import Prepared
+from kinst.kernels.fetch import Prepared
 
 ISAS = ("amd64", "arm64", "riscv64")
 

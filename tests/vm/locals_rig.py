@@ -12,18 +12,18 @@ from gdb_rig import Gdb, Pair, gdb_with, reached
 
 from kinst.core.locals import Local
 from kinst.core.paths import cache_folder
-from kinst.image.cfi import open_cfi
-from kinst.image.dwarf_frames import Frame
-from kinst.image.dwarf_locals import DwarfLocals
+from kinst.image.dwarf.cfi import open_cfi
+from kinst.image.dwarf.frames import Frame
+from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.elf import open_elf
 from kinst.image.orc import open_orc
 from kinst.image.type_files import FileTypes, Places
 from kinst.isa import load
-from kinst.session_locals import call_convention
-from kinst.session_target import load_machine
-from kinst.targets import initramfs
-from kinst.targets.fetch import Prepared
-from kinst.targets.qemu import Qemu, VmConfig, describe
+from kinst.kernels.fetch import Prepared
+from kinst.machines.vm import initramfs
+from kinst.machines.vm.qemu import Qemu, VmConfig, describe
+from kinst.session.locals import call_convention
+from kinst.session.target import load_machine
 
 SECONDS = 120.0
 MARKER = "begin_new_exec"  # each round of the workload starts programs

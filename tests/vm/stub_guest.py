@@ -13,8 +13,8 @@ from pathlib import Path
 
 import second_boot
 
-from kinst.targets.fetch import Prepared
-from kinst.targets.initramfs import build
+from kinst.kernels.fetch import Prepared
+from kinst.machines.vm.initramfs import build
 
 # A guest of its own: after each sleep it makes 10 reads and says so on the console.
 INIT = """#!/bin/busybox sh

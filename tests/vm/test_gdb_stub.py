@@ -11,7 +11,7 @@ import pytest
 from command import Running, counts, kinst
 from stub_guest import Stub, stub_guest
 
-from kinst.targets.fetch import Prepared
+from kinst.kernels.fetch import Prepared
 
 pytestmark = pytest.mark.vm
 

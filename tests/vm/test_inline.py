@@ -14,8 +14,8 @@ import pytest
 from command import Result, guest_script, kinst, list_functions, listed
 
 from kinst.core.paths import cache_folder
-from kinst.image.dwarf import Index, open_index
-from kinst.targets.fetch import Prepared
+from kinst.image.dwarf.index import Index, open_index
+from kinst.kernels.fetch import Prepared
 
 pytestmark = pytest.mark.vm
 

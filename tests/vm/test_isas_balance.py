@@ -20,7 +20,7 @@ from isa_guest import ISAS, Guest
 from test_inline import WORK, in_flight, tables
 
 from kinst.core.paths import cache_folder
-from kinst.image.dwarf import Index, open_index
+from kinst.image.dwarf.index import Index, open_index
 from kinst.image.elf import STT_FUNC, open_elf
 
 pytestmark = pytest.mark.vm

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from command import counts, guest_script, kinst, warnings
 
-from kinst.targets.fetch import prepared as prepared_kernel
+from kinst.kernels.fetch import prepared as prepared_kernel
 
 pytestmark = pytest.mark.vm
 

@@ -16,7 +16,7 @@ from test_inline import LOOKUP, expansions, in_flight, tables
 from test_isas_kprobes import runs_with
 
 from kinst.core.paths import cache_folder
-from kinst.image.dwarf import open_index
+from kinst.image.dwarf.index import open_index
 
 pytestmark = pytest.mark.vm
 

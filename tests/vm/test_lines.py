@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command import kinst
 
-from kinst.targets.fetch import Prepared
+from kinst.kernels.fetch import Prepared
 
 pytestmark = pytest.mark.vm
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from command import Row, counts, guest_script, kinst, warnings
 
-from kinst.targets.fetch import Prepared
+from kinst.kernels.fetch import Prepared
 
 pytestmark = pytest.mark.vm
 

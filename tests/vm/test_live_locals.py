@@ -15,8 +15,8 @@ from gdb_rig import Pair, report
 from locals_rig import KinstLocals, compare
 
 from kinst.image.elf import open_elf
-from kinst.targets.fetch import Prepared
-from kinst.targets.fetch import prepared as prepared_kernel
+from kinst.kernels.fetch import Prepared
+from kinst.kernels.fetch import prepared as prepared_kernel
 
 pytestmark = pytest.mark.vm
 

@@ -14,7 +14,7 @@ import pytest
 from command import Result, Row, counts, kinst, list_functions
 from kernel_stacks import choose_pairs, compare, draw
 
-from kinst.targets.fetch import Prepared
+from kinst.kernels.fetch import Prepared
 
 pytestmark = pytest.mark.vm
 

@@ -13,10 +13,10 @@ from kinst.core.isa import Refused
 from kinst.core.probe import Site
 from kinst.image.elf import open_elf
 from kinst.isa import load
-from kinst.session_build import rerun_refusals
-from kinst.targets.linux import attach
+from kinst.session.build import rerun_refusals
+from kinst.systems.linux.system import attach
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "targets"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "machines"))
 
 from booted import boot
 

@@ -18,15 +18,7 @@ import struct
 from kinst.core.isa import Moved, OutOfReach, Refused, Relocated, with_way_back
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64.decode import split
-from kinst.isa.amd64.parse import (
-    ADDRESS_SIZE,
-    ONE_BYTE,
-    OPERAND_SIZE,
-    RSP,
-    TWO_BYTE,
-    Parsed,
-    parse,
-)
+from kinst.isa.amd64.parse import ADDRESS_SIZE, ONE_BYTE, OPERAND_SIZE, RSP, TWO_BYTE, Parsed, parse
 from kinst.isa.amd64.refuse import refusal
 
 _CALL, _JUMP, _JUMP_SHORT, _GROUP5 = 0xE8, 0xE9, 0xEB, 0xFF

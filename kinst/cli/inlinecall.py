@@ -1,0 +1,161 @@
+"""The inlinecall command: where an inline function was declared, and where its copies are.
+
+After Christos Margiolis' inlinecall(1), whose output format this keeps.  Needs no target, and
+with the index present nothing but the standard library: it answers in a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kinst import __version__
+from kinst.cli.guard import UsageError, guarded, say, standard_files, write
+from kinst.core.errors import KinstError
+from kinst.core.inline import FunctionDie, InlineCopy
+from kinst.core.paths import cache_folder
+from kinst.image.debuglink import find_debug
+from kinst.image.dwarf.file import open_file
+from kinst.image.dwarf.index import Index, open_index
+
+USAGE = "usage: inlinecall [--json] FUNCTION FILE\n"
+HELP = f"""{USAGE}
+Print where the inline function FUNCTION is declared in the ELF file FILE, and for each copy of
+it the addresses of its code, where it was called, and the function that it is in.
+
+  --json     one JSON list instead, with addresses as numbers
+  --help     this text
+  --version  the version of kinst
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line asks for."""
+
+    function: str
+    file: str
+    json: bool
+
+
+def parse(words: Sequence[str]) -> Wanted:
+    """The command line without the program's name.  Raises UsageError."""
+    names, as_json, options = [], False, True
+    for word in words:
+        if options and word == "--":
+            options = False
+        elif options and word == "--json":
+            as_json = True
+        elif options and word.startswith("-") and len(word) > 1:
+            raise UsageError(f"unknown option {word}")
+        else:
+            names.append(word)
+    if len(names) != 2 or not names[0]:
+        raise UsageError("a function and a file are needed")
+    return Wanted(names[0], names[1], as_json)
+
+
+def progress(part: float) -> None:
+    """Progress of making the index, on a terminal only."""
+    if sys.stderr.isatty():
+        end = "\r\x1b[K" if part >= 1 else ""
+        sys.stderr.write(f"\r\x1b[Kinlinecall: reading debug information {part:.0%}{end}")
+        sys.stderr.flush()
+
+
+def place(file: str, line: int) -> str:
+    """file:line, as far as it is known."""
+    return f"{file}:{line}" if file else ""
+
+
+def _columns(bounds: str, called: str, symbol: tuple[str, int] | None) -> str:
+    caller = f"{symbol[0]}()" if symbol else ""
+    return "".join(f"\t{text}" for text in (bounds, called, caller) if text)
+
+
+def as_text(index: Index, functions: Sequence[FunctionDie]) -> str:
+    """The declarations and copies in inlinecall(1)'s format, one line for each range."""
+    lines = []
+    for function in functions:
+        lines.append(place(function.decl_file, function.decl_line) or function.name)
+        for copy in index.copies_of(function):
+            called = place(copy.call_file, copy.call_line)
+            for low, high in copy.ranges:
+                lines.append(_columns(f"[{low:#x} - {high:#x}]", called, index.symbol_at(low)))
+            if not copy.ranges:
+                found = None if copy.entry is None else index.symbol_at(copy.entry)
+                lines.append(_columns("[no code]", called, found))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def copy_as_json(index: Index, copy: InlineCopy) -> dict[str, object]:
+    """One copy, for --json; null is what the file does not say."""
+    found = None if copy.entry is None else index.symbol_at(copy.entry)
+    return {
+        "entry": copy.entry,
+        "ranges": [list(pair) for pair in copy.ranges],
+        "caller": found[0] if found else None,
+        "caller_offset": copy.entry - found[1] if found and copy.entry is not None else None,
+        "call_file": copy.call_file or None,
+        "call_line": copy.call_line or None,
+    }
+
+
+def as_json(index: Index, functions: Sequence[FunctionDie]) -> str:
+    """The declarations and copies as one JSON list."""
+    found = [
+        {
+            "function": function.name,
+            "decl_file": function.decl_file or None,
+            "decl_line": function.decl_line or None,
+            "copies": [copy_as_json(index, copy) for copy in index.copies_of(function)],
+        }
+        for function in functions
+    ]
+    return json.dumps(found, indent=1) + "\n"
+
+
+def run(wanted: Wanted) -> str:
+    """What the command prints.  Raises KinstError; says on stderr what was skipped."""
+    found = find_debug(open_file(wanted.file))
+    for warning in found.warnings:
+        say(f"inlinecall: warning: {warning}")
+    if found.file is None:
+        raise KinstError(
+            f"{wanted.file}: no debug information", "install its debug package, or build with -g"
+        )
+    index = open_index(found.file, cache_folder(), progress)
+    functions = index.functions(wanted.function)
+    inline = [function for function in functions if function.inlined]
+    if not inline:
+        if functions:
+            raise KinstError(f"{wanted.file}: {wanted.function} is not an inline function")
+        raise KinstError(f"{wanted.file}: no function {wanted.function} in its debug information")
+    return as_json(index, inline) if wanted.json else as_text(index, inline)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The inlinecall command.  argv: without the program's name; sys.argv when None.
+
+    Exit status: 0, 1 for an error (one line on stderr), 2 for a wrong command line.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    standard_files()
+
+    def work() -> int:
+        if "--help" in words:
+            text = HELP
+        elif "--version" in words:
+            text = f"inlinecall: kinst {__version__}\n"
+        else:
+            text = run(parse(words))
+        write(sys.stdout, text)
+        return 0
+
+    return guarded(work, "inlinecall", USAGE, lambda error: say(f"inlinecall: {error}"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,241 @@
+"""The command line: dtrace(1)'s options where they make sense here, and kinst's own long ones."""
+
+from __future__ import annotations
+
+import getopt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kinst.cli.guard import UsageError
+from kinst.core.errors import KinstError
+from kinst.session.request import DUMP_STAGES, ProgramText, Request
+
+SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"
+LONG = [
+    "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "qemu-arg=", "copy=", "module=",
+    "dump=", "help", "version",
+]  # fmt: skip
+STRICTNESS = ("a", "c", "s", "t")
+
+# Options of dtrace(1) that mean nothing here.
+_64_BITS = "the data model is that of the traced kernel, which has 64 bits"
+_ANONYMOUS = "there is no anonymous tracing: no driver of kinst's is in the kernel"
+REFUSED = {
+    "-a": _ANONYMOUS,
+    "-A": _ANONYMOUS,
+    "-G": "it makes object files of a program's own probes, which kinst does not trace",
+    "-k": "kernels do not load D of their own",
+    "-L": "D libraries are not searched for: what they define is built in; -s takes a file",
+    "-p": "the processes of the traced kernel cannot be grabbed; use a predicate: /pid == N/",
+    "-3": _64_BITS,
+    "-2": _64_BITS,
+    "-6": _64_BITS,
+    "-4": _64_BITS,
+}
+
+USAGE = """\
+usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name] [-I path]
+             [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --gdb ADDRESS]
+             [--kernel FILE] [--debug FILE] [--initrd FILE] [--append TEXT]
+             [--qemu-arg ARG] [--copy FILE] [--module NAME] [--dump STAGE]
+             [-P provider [[predicate] action]]
+             [-m [provider:]module [[predicate] action]]
+             [-f [[provider:]module:]function [[predicate] action]]
+             [-n [[[provider:]module:]function:]name [[predicate] action]]
+             [-i probe-id [[predicate] action]] [-s script] [args ...]
+"""
+
+HELP = (
+    USAGE
+    + """
+  -n, -P, -m, -f, -i  enable or list probes by name, provider, module, function, id
+  -s FILE    enable or list probes by a D script ("-" is standard input)
+  -c CMD     run CMD in the guest; the trace ends with it; its pid is $target
+  -l         list the probes that match; with -v each instruction's bytes, disassembly, and
+             the way it would be planted or why it is refused
+  -q         print only what the program prints
+  -v         say what is done, with times
+  -o FILE    write output to FILE (appended)
+  -e         exit after compiling, before anything is planted
+  -S         show the code that the program compiles to
+  -d         show the D program after syntactic transformation
+  -Z         let descriptions match nothing
+  -F         show entries and returns as a tree (option flowindent)
+  -b SIZE    size of each CPU's buffer (option bufsize)
+  -w         permit destructive actions
+  -x OPT[=VAL]  set an option (bufsize=16m, plant=trap, ...)
+  -X a|c|s|t    accepted for dtrace(1)'s sake
+  -C         run scripts through the C preprocessor (option cpp), with
+  -D NAME[=VALUE], -U NAME, -I FOLDER   its options, and -H: show the files included
+  -V, --version    version
+  --vm[=ISA]       trace a kernel that kinst boots in QEMU (the default); ISA: amd64 (as
+                   without it), arm64, riscv64
+  --gdb ADDRESS    trace the kernel behind a GDB stub: host:port or a unix socket's path
+  --kernel FILE    kernel to boot (--vm), or its vmlinux with symbols (--gdb)
+  --debug FILE     the vmlinux with symbols that belongs to --kernel
+  --debug DIR      a folder with debug files of modules (repeat it)
+  --initrd FILE    initial ram disk to boot with, instead of kinst's own
+  --append TEXT    more kernel command line, e.g. nokaslr
+  --qemu-arg ARG   one more argument for QEMU (repeat it)
+  --copy FILE      put FILE into the guest's /bin (repeat it)
+  --module NAME    load a module of the kernel's into the guest at boot (repeat it)
+  --dump STAGE     print the value after a stage: """
+    + ", ".join(DUMP_STAGES)
+    + "\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """request: what to do; help and version: print that and end."""
+
+    request: Request
+    help: bool = False
+    version: bool = False
+
+
+def _expand_vm(argv: Sequence[str]) -> list[str]:
+    """--vm alone means --vm=amd64: getopt knows no optional arguments."""
+    out: list[str] = []
+    for k, word in enumerate(argv):
+        if word == "--":
+            return out + list(argv[k:])
+        out.append("--vm=amd64" if word == "--vm" else word)
+    return out
+
+
+def _script(path: str, stdin: Callable[[], str]) -> ProgramText:
+    if path == "-":
+        return ProgramText("s", stdin(), "<stdin>")
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return ProgramText("s", file.read(), path)
+    except OSError as error:
+        raise KinstError(f"failed to open {path}: {error.strerror}") from error
+
+
+def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
+    """The command line (without the program's name); stdin: reads what -s - takes.
+
+    Raises UsageError and KinstError."""
+    try:
+        options, rest = getopt.gnu_getopt(_expand_vm(argv), SHORT, LONG)
+    except getopt.GetoptError as error:
+        raise UsageError(error.msg) from error
+    request = Request(arguments=tuple(rest))
+    shown = CommandLine(request)
+    for option, value in options:
+        if option in ("-h", "--help"):
+            shown = replace(shown, help=True)
+        elif option in ("-V", "--version"):
+            shown = replace(shown, version=True)
+        else:
+            request = _apply(request, option, value, stdin)
+    if not (shown.help or shown.version):
+        _conflicts(request)
+    return replace(shown, request=request)
+
+
+_FLAGS = {
+    "-l": "list_probes", "-v": "verbose", "-Z": "zero", "-e": "compile_only",
+    "-S": "show_code", "-d": "show_program",
+}  # fmt: skip
+_VALUES = {
+    "-c": "command", "-o": "output", "--vm": "vm", "--gdb": "gdb", "--kernel": "kernel",
+    "--debug": "debug", "--initrd": "initrd", "--append": "append",
+}  # fmt: skip
+_MANY = {"--qemu-arg": "qemu_args", "--copy": "copies", "--module": "modules"}
+
+
+# Options of -x that are the preprocessor's.
+_PREPROCESSOR = {"define": "-D", "undef": "-U", "incdir": "-I", "cpphdrs": "-H"}
+
+
+def _with_option(request: Request, name: str, equals: str, value: str) -> Request:
+    """-x name, -x name=value."""
+    if name in _PREPROCESSOR:
+        if bool(value) == (name == "cpphdrs"):
+            needs = "takes no value" if value else "needs a value"
+            raise KinstError(f"option {name!r} {needs}")
+        return replace(request, preprocessor=(*request.preprocessor, _PREPROCESSOR[name] + value))
+    if name == "cpppath":
+        if not value:
+            raise KinstError(f"option {name!r} needs a value", "the preprocessor's path")
+        return replace(request, preprocessor_path=value)
+    if name == "stdc":
+        return _apply(request, "-X", value, str)
+    return replace(request, settings=(*request.settings, (name, value)))
+
+
+def _conflicts(request: Request) -> None:
+    """Raises UsageError for options that exclude one another."""
+    given = {
+        "--initrd": request.initrd, "--append": request.append, "--qemu-arg": request.qemu_args,
+        "--copy": request.copies, "--module": request.modules,
+    }  # fmt: skip
+    booted = [name for name, value in given.items() if value]
+    if request.gdb:
+        if request.vm:
+            raise UsageError("--gdb and --vm: one target at a time")
+        if request.command:
+            raise UsageError("-c needs the VM: kinst runs no commands behind --gdb")
+        if not (request.debug or request.kernel):
+            raise UsageError("--gdb needs the kernel's symbols", "--kernel VMLINUX")
+        if booted:
+            raise UsageError(f"{booted[0]} is about what kinst boots, and --gdb boots nothing")
+    of_file = request.show_program and request.compile_only
+    if request.kernel and not (request.gdb or request.debug or of_file):
+        message = f"--kernel {request.kernel} needs its vmlinux with symbols"
+        raise UsageError(message, "--debug VMLINUX")
+    if request.kernel and request.modules:
+        raise UsageError("--module needs the kernel that kinst fetched", "leave out --kernel")
+    for one in ("--copy", "--module") if request.initrd else ():
+        if one in booted:
+            raise UsageError(f"{one} puts files into kinst's own initrd, which --initrd replaces")
+    if request.initrd and request.command:
+        raise UsageError("-c needs kinst's own initrd", "leave out --initrd")
+
+
+def _apply(request: Request, option: str, value: str, stdin: Callable[[], str]) -> Request:
+    if option in REFUSED:
+        raise UsageError(f"option {option} is not available: {REFUSED[option]}")
+    if option in _FLAGS:
+        return replace(request, **{_FLAGS[option]: True})  # type: ignore[arg-type]
+    if option == "-b":
+        return replace(request, settings=(*request.settings, ("bufsize", value)))
+    if option == "-c" and not value.strip():
+        raise UsageError("-c: no command")
+    if option == "--debug" and Path(value).is_dir():
+        return replace(request, debug_folders=(*request.debug_folders, value))
+    if option in _VALUES:
+        return replace(request, **{_VALUES[option]: value})  # type: ignore[arg-type]
+    if option in _MANY:
+        more = {_MANY[option]: (*getattr(request, _MANY[option]), value)}
+        return replace(request, **more)  # type: ignore[arg-type]
+    if option == "-s":
+        return replace(request, programs=(*request.programs, _script(value, stdin)))
+    if option == "-q":
+        return replace(request, settings=(*request.settings, ("quiet", "")))
+    if option == "-C":
+        return replace(request, settings=(*request.settings, ("cpp", "")))
+    if option in ("-D", "-U", "-I", "-H"):
+        return replace(request, preprocessor=(*request.preprocessor, option + value))
+    if option == "-F":
+        return replace(request, settings=(*request.settings, ("flowindent", "")))
+    if option == "-w":
+        return replace(request, settings=(*request.settings, ("destructive", "")))
+    if option == "-x":
+        return _with_option(request, *value.partition("="))
+    if option == "-X":
+        if value not in STRICTNESS:
+            raise UsageError(f"-X {value}: no such conformance", "a, c, s or t")
+        return request
+    if option == "--dump":
+        if value not in DUMP_STAGES:
+            raise UsageError(f"--dump {value}: no such stage", ", ".join(DUMP_STAGES))
+        return replace(request, dump=value)
+    return replace(
+        request,
+        programs=(*request.programs, ProgramText(option[1], value, "<command line>")),
+    )

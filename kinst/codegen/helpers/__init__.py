@@ -1,0 +1,1 @@
+"""Functions in LLVM IR that lowered code calls."""

@@ -1,0 +1,235 @@
+"""The tables of dynamic variables: finding, making and freeing entries (layout: DynamicLayout).
+
+All CPUs and the host share them, with no lock on the way to an entry that is there:
+
+* A tag is set to the key's hash and BUSY by a compare-and-exchange of 0, so an entry has one
+  owner; it becomes LIVE when its key is written, and only then is looked at.
+* No two inserters of the same key: a thread's own variables have one, because the thread runs on
+  one CPU; those of an associative array take the lock of the key's first bucket.  It is tried
+  LOCK_TRIES times, then the assignment is dropped and counted.
+* A freed entry of an associative array is DIRTY: a clause on another CPU may have found it just
+  before.  The consumer makes it free when no clause runs any more that ran then.  A thread's own
+  entries are free at once.
+
+A key is in one of DYNAMIC_PROBES buckets from its own on; a search ends at the first whose
+control word does not say that an insertion passed it.
+
+Each variable has functions of its own, so that sizes and addresses are constants.  They take the
+key: itself where it is one word, else its address.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kinst.codegen.firing import Firing, Unit
+from kinst.codegen.helpers.dyntable import UNROLLED, Table
+from kinst.codegen.ssa import Function, Local, Value, const
+from kinst.core.dtypes import StructType
+from kinst.core.layout import STATE_DYNAMIC_DIRTY, STATE_DYNAMIC_DROPS, STATE_DYNAMIC_RINSING
+from kinst.core.records import (
+    DYNAMIC_BUSY,
+    DYNAMIC_DIRTY,
+    DYNAMIC_LINE,
+    DYNAMIC_LIVE,
+    DYNAMIC_LOCKED,
+    DYNAMIC_PASSED,
+    DYNAMIC_RINSING,
+    DYNAMIC_STATE,
+    DynamicLayout,
+)
+
+LOCK_TRIES = 4096  # well below a millisecond with interrupts off
+
+
+def call_find(firing: Firing, layout: DynamicLayout, key: Value) -> Value:
+    """Address of the entry with this key, or 0."""
+    write = partial(_write_find, layout)
+    return firing.code.call(firing.unit.helper(f"find_{layout.index}", write), (key,))
+
+
+def call_obtain(firing: Firing, layout: DynamicLayout, key: Value) -> Value:
+    """The same, made where there is none, its value's first word 0.  0: dropped, and counted."""
+    helper = firing.unit.helper(f"obtain_{layout.index}", partial(_write_obtain, layout))
+    return firing.code.call(helper, (key, firing.state))
+
+
+def release(firing: Firing, layout: DynamicLayout, entry: Value) -> None:
+    """Free an entry of the thread's own variable that this firing has found."""
+    code, machine = firing.code, firing.unit.machine
+    table = machine.address(machine.scratch.dynamic + layout.area)
+    offset = code.op("sub", entry, table)
+    bucket = code.op("udiv", offset, layout.stride)
+    line = code.op("mul", bucket, layout.stride)
+    within = code.op("sub", code.op("sub", offset, line), DYNAMIC_LINE)
+    tag = code.add(code.op("mul", code.op("udiv", within, layout.entry_size), 8), 8)
+    place = code.op("add", code.add(line, table), tag)
+    code.store_atomic(const(0), place, "release")
+
+
+def call_remove(firing: Firing, layout: DynamicLayout, key: Value) -> None:
+    """Free the entry with this key, if there is one."""
+    helper = firing.unit.helper(f"remove_{layout.index}", partial(_write_remove, layout))
+    firing.code.call(helper, (key,))
+
+
+def _write_find(layout: DynamicLayout, unit: Unit, name: str) -> Function:
+    """find(key) -> address of the entry, or 0."""
+    code = unit.function(name, 1)
+    table = Table(unit, layout, code)
+    _, entry = table.search(*table.hash(), "missing")
+    code.ret(entry)
+    code.block("missing")
+    code.ret(const(0))
+    return code
+
+
+def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> Function:
+    """remove(key)."""
+    code = unit.function(name, 1, 0)
+    table = Table(unit, layout, code)
+    tag, first = table.hash()
+    place, _ = table.search(tag, first, "missing")
+    if layout.shared:
+        dirty = code.op("xor", tag, DYNAMIC_LIVE ^ DYNAMIC_DIRTY)
+        code.exchange_if(place, tag, dirty)
+    else:
+        code.store_atomic(const(0), place, "release")
+    code.ret()
+    code.block("missing")
+    code.ret()
+    return code
+
+
+def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> Function:
+    """obtain(key, address of the state page) -> address of the entry, or 0."""
+    code = unit.function(name, 2)
+    table = Table(unit, layout, code)
+    tag, first = table.hash()
+    _, entry = table.search(tag, first, "absent")
+    code.ret(entry)
+    code.block("absent")
+    home = table.line(first)
+    if layout.shared:
+        _lock(code, home)
+        # Somebody may have made it meanwhile.
+        _, entry = table.search(tag, first, "still_absent")
+        _unlock(code, home)
+        code.ret(entry)
+        code.block("still_absent")
+    seen = code.local(64)
+    place, entry = _claim(table, tag, first, seen)
+    for i in range(layout.key_words) if layout.key_words <= UNROLLED else ():
+        code.store(table.word(8 * i), code.add(entry, 8 * i))
+    if layout.key_words > UNROLLED:
+        _copy_words(table, entry)
+    _clear_value(table, entry)
+    code.store_atomic(tag, place, "release")
+    if layout.shared:
+        _unlock(code, home)
+    code.ret(entry)
+    code.block("full")
+    if layout.shared:
+        _unlock(code, home)
+    dirty = code.op("and", code.get(seen), 1 << DYNAMIC_DIRTY)
+    rinsing = code.op("and", code.get(seen), 1 << DYNAMIC_RINSING)
+    at = code.select(
+        code.icmp("ne", rinsing, 0), const(STATE_DYNAMIC_RINSING), const(STATE_DYNAMIC_DROPS)
+    )
+    at = code.select(code.icmp("ne", dirty, 0), const(STATE_DYNAMIC_DIRTY), at)
+    code.increment(code.op("add", code.params[1], at))
+    code.ret(const(0))
+    if layout.shared:
+        code.block("busy")
+        code.increment(code.add(code.params[1], STATE_DYNAMIC_DROPS))
+        code.ret(const(0))
+    return code
+
+
+def _clear_value(table: Table, entry: Value) -> None:
+    """The first word of a new entry's value is 0, and all of a structure: its members may be
+    stored one by one."""
+    code, field = table.code, table.layout.value
+    start = code.add(entry, field.offset)
+    if not isinstance(field.type, StructType) or field.size <= 8:
+        code.store(const(0), start)
+        return
+    at = code.local(64)
+    code.set(at, const(0))
+    code.jump("clear")
+    code.block("clear")
+    here = code.get(at)
+    code.store(const(0), code.op("add", start, here))
+    following = code.add(here, 8)
+    code.set(at, following)
+    code.branch(code.icmp("ult", following, field.size), "clear", "cleared")
+    code.block("cleared")
+
+
+def _claim(table: Table, tag: Value, first: Value, seen: Local) -> tuple[Value, Value]:
+    """(address of the tag, of the entry) of a free entry that is ours now, its tag BUSY; else
+    control goes to `full`.  seen: a bit for each state of the tags looked at."""
+    code = table.code
+    busy = code.op("xor", tag, DYNAMIC_LIVE ^ DYNAMIC_BUSY)
+    places, entries = code.local(64), code.local(64)
+
+    def each(line: Value, at: Value | int, there: Value, following: str) -> None:
+        free, taken = code.fresh("free"), code.fresh("taken")
+        code.branch(code.icmp("eq", there, 0), free, taken)
+        code.block(free)
+        place = table.place(line, at)
+        code.set(places, place)
+        code.set(entries, table.entry(line, at))
+        code.branch(code.exchange_if(place, const(0), busy), "claimed", following)
+        code.block(taken)
+        bit = code.op("shl", const(1), code.op("and", there, DYNAMIC_STATE))
+        code.set(seen, code.op("or", code.get(seen), bit))
+        code.jump(following)
+
+    def behind(line: Value, further: str) -> None:
+        mark = code.fresh("mark")
+        passed = code.op("and", code.load_atomic(line), DYNAMIC_PASSED)
+        code.branch(code.icmp("eq", passed, 0), mark, further)
+        code.block(mark)
+        code.change_atomic("or", line, const(DYNAMIC_PASSED))
+        code.jump(further)
+
+    table.walk(first, each, behind, "full")
+    code.block("claimed")
+    return code.get(places), code.get(entries)
+
+
+def _lock(code: Function, home: Value) -> None:
+    """Take a bucket's lock, or go to `busy`."""
+    tries = code.local(64)
+    code.jump("lock")
+    code.block("lock")
+    control = code.load_atomic(home)
+    held = code.op("and", control, DYNAMIC_LOCKED)
+    code.branch(code.icmp("eq", held, 0), "unlocked", "again", likely=True)
+    code.block("unlocked")
+    mine = code.op("or", control, DYNAMIC_LOCKED)
+    code.branch(code.exchange_if(home, control, mine), "locked", "again", likely=True)
+    code.block("again")
+    tried = code.add(code.get(tries), 1)
+    code.set(tries, tried)
+    code.branch(code.icmp("ult", tried, LOCK_TRIES), "lock", "busy", likely=True)
+    code.block("locked")
+
+
+def _unlock(code: Function, home: Value) -> None:
+    code.change_atomic("and", home, const(~DYNAMIC_LOCKED))
+
+
+def _copy_words(table: Table, entry: Value) -> None:
+    """The key into an entry."""
+    code = table.code
+    at = code.local(64)
+    code.jump("copy")
+    code.block("copy")
+    here = code.get(at)
+    code.store(table.word(here), code.op("add", entry, here))
+    following = code.add(here, 8)
+    code.set(at, following)
+    code.branch(code.icmp("ult", following, 8 * table.layout.key_words), "copy", "copied")
+    code.block("copied")

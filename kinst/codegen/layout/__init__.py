@@ -1,0 +1,1 @@
+"""Where everything that clauses write lies: records, tables, variables."""

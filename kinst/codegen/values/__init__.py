@@ -1,0 +1,1 @@
+"""Lowering of expressions: what a value is made of."""

@@ -1,0 +1,1 @@
+"""From the syntax tree to the typed tree: names, types, actions."""

@@ -1,0 +1,126 @@
+"""From syntax tree to typed tree: names, types, actions."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kinst.core.errors import DError
+from kinst.dlang import typed
+from kinst.dlang.check import library, translators
+from kinst.dlang.check.actions import statement
+from kinst.dlang.check.aggregates import Aggregations, aggregations_of
+from kinst.dlang.check.declarations import declare, declare_type
+from kinst.dlang.check.expressions import check as check_expression
+from kinst.dlang.check.height import check_height
+from kinst.dlang.check.inlines import define
+from kinst.dlang.check.pragmas import check_pragma
+from kinst.dlang.check.provider_declarations import declare_provider
+from kinst.dlang.check.scope import Environment, Scope
+from kinst.dlang.check.speculations import check_order
+from kinst.dlang.syntax import tree
+from kinst.dlang.types.convert import is_scalar
+
+__all__ = ["Environment", "check"]
+
+
+def check(program: tree.Program, environment: Environment) -> typed.Program:
+    """The typed program.
+
+    Raises DError for everything that is wrong with names, types and arguments.  Clauses are
+    checked in order, so that a variable's first assignment gives it its type; aggregations
+    are collected over the whole program first, so that printa() may come before the clause
+    that fills them.
+    """
+    aggregations = Aggregations()
+    _, first = _clauses(program, aggregations, Scope(environment))
+    aggregations.complete = True
+    clauses, scope = _clauses(program, aggregations, Scope(environment, first.keys))
+    if program.empty is not None:
+        raise tree.empty(program.empty)
+    for clause in clauses:
+        translators.refuse_whole(clause)
+        check_height(clause)
+    return typed.Program(
+        clauses,
+        tuple(sorted(scope.variables.values(), key=lambda v: v.index)),
+        aggregations.all(),
+        tuple((o.name, o.value) for o in program.options),
+    )
+
+
+def _clauses(
+    program: tree.Program, aggregations: Aggregations, scope: Scope
+) -> tuple[tuple[typed.Clause, ...], Scope]:
+    clauses: list[typed.Clause] = []
+    scope.aggregations = aggregations_of(program)
+    scope.types.check = partial(check_expression, scope=scope)
+    library.use(program, scope, check_expression)
+    for item in program.items:
+        scope.patterns = ()
+        if isinstance(item, tree.Declaration):
+            declare(item, scope, check_expression)
+        elif isinstance(item, tree.TypeDeclaration):
+            declare_type(item, scope)
+        elif isinstance(item, tree.Inline):
+            define(item, scope, check_expression)
+        elif isinstance(item, tree.Translator):
+            translators.define(item, scope, check_expression)
+        elif isinstance(item, tree.Provider):
+            declare_provider(item, scope)
+        elif isinstance(item, tree.Pragma) and item.kind == "depends_on":
+            check_pragma(item, scope)
+        elif isinstance(item, tree.Clause):
+            clauses.append(_clause(item, len(clauses), scope, aggregations))
+    for item in program.items:
+        if isinstance(item, tree.Pragma) and item.kind != "depends_on":
+            check_pragma(item, scope)
+    return tuple(clauses), scope
+
+
+def _clause(
+    node: tree.Clause, index: int, scope: Scope, aggregations: Aggregations
+) -> typed.Clause:
+    """Statements are checked before the predicate, because they more often create variables;
+    if a name is missing there, the predicate goes first (libdtrace's dt_cook_clause)."""
+    before = scope.snapshot()
+    scope.patterns = tuple(d.pattern for d in node.descriptions)
+    try:
+        actions = _actions(node, scope, aggregations)
+        predicate = _predicate(node, scope)
+    except DError as error:
+        missing = error.tag in ("D_IDENT_UNDEF", "D_VAR_UNDEF")
+        if not missing or node.predicate is None:
+            raise
+        scope.restore(before)
+        predicate = _predicate(node, scope)
+        actions = _actions(node, scope, aggregations)
+    return typed.Clause(
+        index,
+        tuple(d.pattern for d in node.descriptions),
+        tuple(d.span for d in node.descriptions),
+        predicate,
+        actions,
+        node.span,
+        tuple(d.crossing for d in node.descriptions),
+    )
+
+
+def _actions(
+    node: tree.Clause, scope: Scope, aggregations: Aggregations
+) -> tuple[typed.Action, ...]:
+    made = [statement(s, scope, aggregations) for s in node.statements]
+    actions = tuple(a for a in made if a is not None)
+    if aggregations.complete:
+        check_order(actions)
+    return actions
+
+
+def _predicate(node: tree.Clause, scope: Scope) -> typed.Expr | None:
+    if node.predicate is None:
+        return None
+    predicate = check_expression(node.predicate, scope)
+    if not is_scalar(predicate.type):
+        message = "predicate result must be of scalar type"
+        hint = 'compare the string: execname == "..."' if str(predicate.type) == "string" else ""
+        raise DError(message, predicate.span, "D_PRED_SCALAR", hint)
+    return predicate

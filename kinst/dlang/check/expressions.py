@@ -1,0 +1,383 @@
+"""Expressions: names resolved, types found, conversions made explicit.
+
+check() takes a tree.Expr and gives a typed.Expr; every DError here has libdtrace's tag and,
+up to line breaks, its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from kinst.core.dtypes import (
+    INT,
+    UINT64,
+    ArrayType,
+    EnumType,
+    IntType,
+    PointerType,
+    StringType,
+    StructType,
+    VoidType,
+)
+from kinst.core.errors import DError, Span
+from kinst.dlang import typed
+from kinst.dlang.check import arguments, calls, inlines, stores, translators, variables
+from kinst.dlang.check.operators import choose, load, move, operate
+from kinst.dlang.check.scope import Scope
+from kinst.dlang.check.translation import Translation
+from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.literals import literal_type
+from kinst.dlang.types import casts, enumerators, members, string_pointers
+from kinst.dlang.types.convert import (
+    COMPARISONS,
+    cast,
+    constant,
+    is_scalar,
+    is_string,
+    of_field,
+    promoted,
+    size_of,
+    to_string,
+    unary,
+)
+from kinst.dlang.types.typenames import typedef
+from kinst.dlang.vocabulary import builtins, errno, guide_names
+from kinst.dlang.vocabulary.constants import CONSTANTS
+
+_SIZE_T = typedef("size_t")
+
+
+def check(node: tree.Expr, scope: Scope) -> typed.Expr:
+    """The typed expression of a syntax tree.  Raises DError."""
+    return _HANDLERS[type(node)](node, scope)
+
+
+def place(node: tree.Expr, scope: Scope) -> typed.Expr:
+    """check(), but an array in memory is the array and no pointer to its first element: for
+    sizeof, trace() and print()."""
+    found: typed.Expr | None = None
+    if isinstance(node, tree.Member):
+        found = _member_place(node, scope)
+    elif isinstance(node, tree.Index):
+        found = _index_place(node, scope)
+    elif isinstance(node, tree.Prefix) and node.op == "*":
+        found = _pointed(node, check(node.operand, scope))
+    elif isinstance(node, tree.Name) and "`" in node.name:
+        found = members.symbol(node.name, node.span, scope)
+    elif isinstance(node, tree.Name) and variables.array_named(node, scope) is not None:
+        found = variables.read(variables.Place(node.name, "global", None, node.span), scope, check)
+    else:
+        return check(node, scope)
+    array = isinstance(found.type, ArrayType) and found.type.count
+    return found if array and not members.is_char_array(found.type) else members.value(found)
+
+
+def _integer(node: tree.Integer, scope: Scope) -> typed.Expr:
+    return constant(node.literal.value, literal_type(node.literal, node.span), node.span)
+
+
+def _string(node: tree.String, scope: Scope) -> typed.Expr:
+    return typed.StrConst(StringType(len(node.value) + 1), node.span, node.value)
+
+
+def _name(node: tree.Name, scope: Scope) -> typed.Expr:
+    if node.name in scope.bound or node.name in scope.inlines:
+        return inlines.value(node, None, scope, check)
+    if node.name in scope.variables:
+        place = variables.Place(node.name, "global", None, node.span)
+        return members.value(variables.read(place, scope, check))
+    if node.name == errno.NAME:
+        return errno.read(node.span, scope)
+    if node.name in builtins.VARIABLES:
+        type_ = builtins.VARIABLES[node.name].type
+        if node.name == "curthread":
+            type_ = members.current_thread(scope)
+        return typed.Builtin(type_, node.span, node.name)
+    if node.name in scope.environment.registers:
+        return constant(scope.environment.registers[node.name], INT, node.span)
+    if node.name in CONSTANTS:
+        return constant(CONSTANTS[node.name], INT, node.span)
+    if node.name == "NULL":
+        return constant(0, PointerType(VoidType()), node.span)
+    scope.refuse_builtin(node.name, node.span, "scalar")
+    if "`" in node.name:
+        return members.value(members.symbol(node.name, node.span, scope))
+    known = enumerators.named(node, scope)
+    if known is not None:
+        return known
+    if node.name in guide_names.CONSTANTS:
+        return constant(guide_names.CONSTANTS[node.name], INT, node.span)
+    raise scope.unknown(node.name, node.span)
+
+
+def _aggregation(node: tree.Aggregation, scope: Scope) -> typed.Expr:
+    if node.name not in scope.aggregations:
+        message = f"failed to resolve @{node.name[:80]}: Unknown variable name"
+        raise DError(message, node.span, "D_IDENT_UNDEF")
+    message = f"aggregation @{node.name} may not be used in an expression"
+    raise DError(message, node.span, "D_OP_DYN", "print it with printa()")
+
+
+def _index(node: tree.Index, scope: Scope) -> typed.Expr:
+    return members.value(_index_place(node, scope))
+
+
+def _index_place(node: tree.Index, scope: Scope) -> typed.Expr:
+    if isinstance(node.base, tree.Aggregation):
+        return _aggregation(node.base, scope)
+    if inlines.is_array(node.base, scope):
+        return inlines.value(node.base, node, scope, check)
+    if isinstance(node.base, tree.Name) and node.base.name == "args":
+        return arguments.read(node, scope, check)
+    place = variables.place_of(node, scope)
+    if place is not None:
+        return variables.read(place, scope, check)
+    pointer, index = _base_and_index(node, scope)
+    if isinstance(pointer, typed.RegisterRead):
+        return pointer
+    return load(move("+", pointer, index, node.span), node.span)
+
+
+def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.Expr]:
+    """The parts of base[index]; for regs[] and uregs[] the finished read twice."""
+    base = node.base
+    if isinstance(base, tree.Name) and base.name not in scope.variables:
+        if base.name in ("regs", "uregs"):
+            read = _register(base.name, node, scope)
+            return read, read
+        if builtins.is_not_yet(base.name):
+            raise DError(f"{base.name}[ ] is not supported yet", base.span, "D_UNKNOWN")
+    pointer = string_pointers.as_pointer(check(base, scope))
+    if len(node.arguments) != 1:
+        name = base.name if isinstance(base, tree.Name) else "this expression"
+        message = f"cannot access {name} as an associative array"
+        raise DError(message, node.span, "D_ARR_BADREF")
+    index = check(node.arguments[0], scope)
+    if not isinstance(pointer.type, PointerType) and not isinstance(index.type, PointerType):
+        raise DError("cannot dereference non-pointer type", node.span, "D_DEREF_NONPTR")
+    return pointer, index
+
+
+def _register(name: str, node: tree.Index, scope: Scope) -> typed.Expr:
+    """regs[constant], uregs[constant] (Dynamic Tracing Guide, "regs"; dt_idcook_regs for the
+    errors)."""
+    count = len(node.arguments)
+    if count != 1:
+        message = f"{name}[ ] prototype mismatch: {count} args passed, 1 expected"
+        raise DError(message, node.span, "D_PROTO_LEN")
+    index = check(node.arguments[0], scope)
+    if not isinstance(index, typed.IntConst):
+        raise DError(
+            f"{name}[ ] argument #1 is incompatible with prototype: prototype: integer constant, "
+            f"argument: {index.type}",
+            index.span,
+            "D_PROTO_ARG",
+        )
+    known = scope.environment.registers
+    if index.value < 0 or (known and index.value not in known.values()):
+        message = f"index {index.value} is out of range for array {name}"
+        raise DError(message, index.span, "D_REGS_IDX", "use a register's name, such as R_PC")
+    return typed.RegisterRead(UINT64, node.span, index, name == "uregs")
+
+
+def _call(node: tree.Call, scope: Scope) -> typed.Expr:
+    return calls.call(node, scope, check)
+
+
+def _member(node: tree.Member, scope: Scope) -> typed.Expr:
+    return members.value(_member_place(node, scope))
+
+
+def _member_place(node: tree.Member, scope: Scope) -> typed.Expr:
+    place = variables.place_of(node, scope)
+    if place is not None:
+        return variables.read(place, scope, check)
+    base = check(node.base, scope)
+    if isinstance(base, Translation):
+        return translators.member(node, base, scope, check)
+    return members.place_of_member(node, base, scope)
+
+
+def _pointed(node: tree.Prefix, operand: typed.Expr) -> typed.Expr:
+    """*operand, as a place."""
+    if isinstance(operand, Translation) and isinstance(operand.type, PointerType):
+        return replace(operand, type=operand.type.to, span=node.span)
+    return load(string_pointers.as_pointer(operand), node.span)
+
+
+def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
+    if node.op in ("++", "--"):
+        return _step(node, scope, post=False)
+    if node.op == "&":
+        return _address_of(node, scope)
+    array = variables.array_named(node.operand, scope) if node.op == "sizeof" else None
+    if array is not None:
+        size = size_of(array.type, scope.environment.strsize) * array.length
+        return _sizeof(size, node.span)
+    operand = (place if node.op == "sizeof" else check)(node.operand, scope)
+    span, type_ = node.span, operand.type
+    if node.op == "*":
+        return members.value(_pointed(node, operand))
+    if node.op == "sizeof":
+        return _sizeof(members.size_of_place(operand, scope, span), span)
+    if node.op == "stringof":
+        if not is_scalar(type_) and not is_string(type_):
+            message = f"cannot apply stringof to a value of type {type_}"
+            raise DError(message, span, "D_STRINGOF_TYPE")
+        return to_string(operand)
+    if node.op == "!":
+        if not is_scalar(type_):
+            message = "operator ! requires an operand of scalar type"
+            raise DError(message, span, "D_OP_SCALAR")
+        return unary("!", operand, INT, span)
+    if not isinstance(type_, IntType):
+        kind, tag = ("integral", "D_OP_INT") if node.op == "~" else ("arithmetic", "D_OP_ARITH")
+        raise DError(f"operator {node.op} requires an operand of {kind} type", span, tag)
+    operand = of_field(operand)
+    assert isinstance(operand.type, IntType)
+    operand = cast(operand, promoted(operand.type))
+    return operand if node.op == "+" else unary(node.op, operand, operand.type, span)
+
+
+def _address_of(node: tree.Prefix, scope: Scope) -> typed.Expr:
+    """&*p is p and &p[i] is p + i; D variables have no address."""
+    inner = node.operand
+    place = variables.place_of(inner, scope)
+    if place is not None:
+        element = variables.element_address(place, scope, check)
+        if element is not None:
+            return element
+        variables.read(place, scope, check)
+        raise DError("cannot take address of dynamic variable", node.span, "D_ADDROF_VAR")
+    if isinstance(inner, tree.Prefix) and inner.op == "*":
+        address = check(inner.operand, scope)
+        load(address, node.span)
+        return address
+    if isinstance(inner, tree.Index) and not isinstance(inner.base, tree.Aggregation):
+        pointer, index = _base_and_index(inner, scope)
+        if isinstance(pointer, typed.RegisterRead):
+            message = "cannot take address of dynamic variable"
+            raise DError(message, node.span, "D_ADDROF_VAR")
+        if isinstance(pointer, typed.Cast) and is_string(pointer.operand.type):
+            message = "cannot take address of a string's character"
+            raise DError(message, node.span, "D_ADDROF_VAR", "a string has no one address in kinst")
+        return move("+", pointer, index, node.span)
+    if isinstance(inner, tree.Name) and "`" in inner.name:
+        return members.address_of(members.symbol(inner.name, inner.span, scope), node.span)
+    if isinstance(inner, tree.Name | tree.Aggregation):
+        if isinstance(inner, tree.Name):
+            check(inner, scope)
+        raise DError("cannot take address of dynamic variable", node.span, "D_ADDROF_VAR")
+    return members.address_of(check(inner, scope), node.span)
+
+
+def _sizeof(size: int, span: Span) -> typed.Expr:
+    if not size:
+        message = "cannot apply sizeof to an operand of unknown size"
+        raise DError(message, span, "D_SIZEOF_TYPE")
+    return constant(size, _SIZE_T, span)
+
+
+def _sizeof_type(node: tree.SizeofType, scope: Scope) -> typed.Expr:
+    type_ = scope.resolve(node.type)
+    if isinstance(type_, StructType):
+        type_ = scope.types.lookup(type_)
+    return _sizeof(size_of(type_, scope.environment.strsize), node.span)
+
+
+def _postfix(node: tree.Postfix, scope: Scope) -> typed.Expr:
+    return _step(node, scope, post=True)
+
+
+def _step(node: tree.Prefix | tree.Postfix, scope: Scope, *, post: bool) -> typed.Expr:
+    change = stores.step if stores.is_memory(node.operand, scope) else variables.step
+    return change(node, scope, check, post=post)
+
+
+def _assignment(node: tree.Assignment, scope: Scope) -> typed.Expr:
+    if isinstance(node.left, tree.Aggregation):
+        return _aggregation(node.left, scope)
+    change = stores.assignment if stores.is_memory(node.left, scope) else variables.assignment
+    return change(node, scope, check)
+
+
+def _infix(node: tree.Infix, scope: Scope) -> typed.Expr:
+    if node.op == ",":
+        return _comma(node, scope)
+    left = check(node.left, scope)
+    tag = None
+    if node.op in COMPARISONS and isinstance(left.type, EnumType):
+        tag = enumerators.tag(left.type, node.right, node.op, scope)
+    right = tag if tag is not None else check(node.right, scope)
+    found = string_pointers.arithmetic(node.op, left, right, node.span)
+    return found or operate(node.op, left, right, node.span, shown=node.op)
+
+
+def _comma(node: tree.Infix, scope: Scope) -> typed.Expr:
+    for side in (node.left, node.right):
+        if is_aggregation(side):
+            message = "operator , operands cannot be of dynamic type"
+            raise DError(message, side.span, "D_OP_DYN")
+    left, right = check(node.left, scope), check(node.right, scope)
+    for expr in (left, right):
+        if isinstance(expr, calls.Action):
+            raise DError("operator , operands cannot be actions", expr.span, "D_OP_ACT")
+    return typed.Comma(right.type, node.span, without_void(left), right)
+
+
+def without_void(expr: typed.Expr) -> typed.Expr:
+    """(void)x, where the value is not used, is x."""
+    while isinstance(expr, typed.Cast) and isinstance(expr.type, VoidType):
+        expr = expr.operand
+    return expr
+
+
+def is_aggregation(node: tree.Expr) -> bool:
+    return isinstance(node, tree.Aggregation) or (
+        isinstance(node, tree.Index) and is_aggregation(node.base)
+    )
+
+
+def _conditional_action(span: Span) -> DError:
+    message = "action cannot be used in a conditional context"
+    return DError(message, span, "D_OP_ACT", "use a predicate")
+
+
+def _ternary(node: tree.Ternary, scope: Scope) -> typed.Expr:
+    for side in (node.then, node.otherwise):
+        if is_aggregation(side):
+            message = "operator ?: operands cannot be of dynamic type"
+            raise DError(message, side.span, "D_OP_DYN")
+        if calls.is_valued_action(side):
+            raise _conditional_action(side.span)
+    condition = check(node.condition, scope)
+    left, right = check(node.then, scope), check(node.otherwise, scope)
+    if not is_scalar(condition.type):
+        message = "operator ?: expression must be of scalar type"
+        raise DError(message, condition.span, "D_OP_SCALAR")
+    if isinstance(left, calls.Action) and isinstance(right.type, VoidType):
+        raise _conditional_action(left.span)
+    return choose(condition, left, right, node.span)
+
+
+_HANDLERS: dict[type, Callable[[Any, Scope], typed.Expr]] = {
+    tree.Integer: _integer,
+    tree.String: _string,
+    tree.Name: _name,
+    tree.Aggregation: _aggregation,
+    tree.Index: _index,
+    tree.Call: _call,
+    tree.Member: _member,
+    tree.Prefix: _prefix,
+    tree.Postfix: _postfix,
+    tree.Infix: _infix,
+    tree.Assignment: _assignment,
+    tree.Ternary: _ternary,
+    tree.CastTo: lambda node, scope: casts.cast_to(node, scope, check),
+    tree.Typed: lambda node, scope: casts.made(node, check(node.operand, scope)),
+    tree.SizeofType: _sizeof_type,
+    tree.OffsetOf: members.offset_of,
+    tree.Xlate: lambda node, scope: translators.xlate(node, scope, check),
+}

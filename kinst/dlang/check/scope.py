@@ -1,0 +1,129 @@
+"""What the checker knows while it goes through a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from kinst.core.dtypes import DType
+from kinst.core.errors import DError, Span
+from kinst.core.probe import ProbePattern
+from kinst.core.types import TypeSource
+from kinst.dlang import typed
+from kinst.dlang.check.translation import Translator
+from kinst.dlang.syntax import tree
+from kinst.dlang.types.ctypes import Types
+from kinst.dlang.vocabulary import builtins
+
+# What checks an expression: expressions.check(), handed to the modules that it is made of.
+Check = Callable[[tree.Expr, "Scope"], typed.Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """registers: names such as R_RAX -> the index that regs[] takes; they are constants in D.
+    strsize: bytes of a string without a bound of its own (the strsize option).
+    types: the types of the traced kernel, None where there is none.
+    stackframes, ustackframes, jstackframes: of stack(), ustack(), jstack() without a number.
+    arguments: the types of args[] by probe description; None for one that is not one probe's.
+    providers: names of all that there are."""
+
+    registers: Mapping[str, int] = field(default_factory=dict)
+    strsize: int = 256
+    types: TypeSource | None = None
+    stackframes: int = 20
+    ustackframes: int = 100
+    jstackframes: int = 50
+    arguments: Callable[[ProbePattern], Sequence[DType] | None] | None = None
+    providers: frozenset[str] = frozenset({"dtrace"})
+
+
+class Scope:
+    """The variables so far, by typed.Variable.name.  One Scope lives as long as one check of one
+    program.
+
+    externs: the types of what is declared extern.
+    inlines: by name.  bound: the arguments of the inline array, or the parameter of the
+    translator, being expanded.  keys: the types
+    found for the keys of each associative array, in the whole program where it is known.
+    declared_providers: the probes of the program's provider declarations, with the types of
+    their arguments: as they are, and as they are translated (None: the same).
+    """
+
+    def __init__(
+        self, environment: Environment, keys: dict[str, tuple[DType, ...]] | None = None
+    ) -> None:
+        self.environment = environment
+        self.types = Types(environment.types, environment.strsize)
+        self.patterns: tuple[ProbePattern, ...] = ()  # of the clause being checked
+        self.aggregations: frozenset[str] = frozenset()  # that some clause assigns
+        self.variables: dict[str, typed.Variable] = {}
+        self.externs: dict[str, DType] = {}
+        self.inlines: dict[str, tree.Inline] = {}
+        self.translators: list[Translator] = []
+        self.declared_providers: dict[
+            str, Mapping[str, tuple[Sequence[DType], Sequence[DType] | None]]
+        ] = {}
+        self.bound: dict[str, typed.Expr] = {}
+        self.expansions = 0
+        self.keys: dict[str, tuple[DType, ...]] = keys or {}
+        self._being_assigned: list[str] = []
+
+    def resolve(self, name: tree.TypeName) -> DType:
+        """The type that a TypeName means.  Raises DError D_DECL_*, D_UNKNOWN."""
+        return self.types.resolve(name)
+
+    def snapshot(self) -> dict[str, typed.Variable]:
+        return dict(self.variables)
+
+    def restore(self, variables: dict[str, typed.Variable]) -> None:
+        self.variables = variables
+        self._being_assigned = []
+
+    def create(
+        self,
+        name: str,
+        type_: DType,
+        scope: str = "global",
+        keys: tuple[DType, ...] = (),
+        length: int = 0,
+    ) -> typed.Variable:
+        variable = typed.Variable(name, type_, len(self.variables), scope, keys, length)
+        self.variables[name] = variable
+        return variable
+
+    def begin_assignment(self, name: str) -> None:
+        """name has no type before the assignment under way is over."""
+        self._being_assigned.append(name)
+
+    def end_assignment(self) -> None:
+        self._being_assigned.pop()
+
+    def refuse_builtin(self, name: str, span: Span, role: str) -> None:
+        """Raise DError D_IDENT_BADREF when name is a built-in array or function; role: what
+        the program takes it for."""
+        kind = builtins.kind_of(name)
+        if kind is not None and kind != "scalar":
+            message = f"{kind} '{name}' may not be referenced as {role}"
+            raise DError(message, span, "D_IDENT_BADREF")
+
+    def unknown(self, name: str, span: Span) -> DError:
+        """The error for a name that nothing defines."""
+        if name in self._being_assigned:
+            return DError(
+                f"{name} has not yet been declared or assigned", span, "D_VAR_UNDEF",
+                f"int64_t {name}; before the clauses declares it",
+            )  # fmt: skip
+        if name in builtins.VARIABLES_ABSENT:
+            reason = builtins.VARIABLES_ABSENT[name]
+            return DError(f"{name} is not available: {reason}", span, "D_IDENT_UNDEF")
+        if builtins.is_not_yet(name):
+            return DError(f"{name} is not supported yet", span, "D_UNKNOWN")
+        known = [
+            *self.variables, *self.inlines, *builtins.VARIABLES, *self.environment.registers,
+        ]  # fmt: skip
+        near = get_close_matches(name[:80], known, 1)
+        hint = f"did you mean {near[0]}?" if near else "variables begin with an assignment"
+        message = f"failed to resolve {name[:80]}: Unknown variable name"
+        return DError(message, span, "D_IDENT_UNDEF", hint)

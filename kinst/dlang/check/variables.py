@@ -1,0 +1,399 @@
+"""Variables: global, thread-local (self->) and clause-local (this->) ones, associative and scalar
+arrays; what names them, and what assigns to them (Dynamic Tracing Guide, "Variables").
+
+Every DError has libdtrace's tag and, up to line breaks, its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kinst.core.dtypes import (
+    INT64,
+    ArrayType,
+    DType,
+    IntType,
+    PointerType,
+    StringType,
+    StructType,
+    VoidType,
+)
+from kinst.core.errors import DError, Span
+from kinst.dlang import typed
+from kinst.dlang.check import translators
+from kinst.dlang.check.operators import (
+    converted,
+    incompatible,
+    move,
+    operate,
+    step_of,
+    wider_string,
+)
+from kinst.dlang.check.scope import Check, Scope
+from kinst.dlang.check.translation import Translation
+from kinst.dlang.syntax import tree
+from kinst.dlang.types.convert import (
+    cast,
+    common,
+    is_integer,
+    is_scalar,
+    is_string,
+    is_string_like,
+    is_void_pointer,
+    is_zero,
+    same,
+    to_string,
+)
+from kinst.dlang.types.members import decayed
+from kinst.dlang.types.typenames import typedef
+from kinst.dlang.vocabulary import builtins
+from kinst.dlang.vocabulary.constants import CONSTANTS
+
+SCOPES = ("self", "this")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a name, self->name or name[keys] stands for; the variable may not be there yet.
+
+    name: typed.Variable.name.  keys: None without [ ].
+    """
+
+    name: str
+    scope: str
+    keys: tuple[tree.Expr, ...] | None
+    span: Span
+
+
+def _root(node: tree.Expr) -> tuple[str, str] | None:
+    """(variable name, its scope) of name, self->name and this->name."""
+    if isinstance(node, tree.Name):
+        return node.name, "global"
+    if not isinstance(node, tree.Member) or node.op != "->":
+        return None
+    base = node.base
+    if isinstance(base, tree.Name) and base.name in SCOPES:
+        return f"{base.name}->{node.name}", base.name
+    return None
+
+
+def _is_taken(name: str, scope: Scope) -> bool:
+    """Whether a plain name means something that is not a variable."""
+    return (
+        builtins.kind_of(name) is not None
+        or name in scope.environment.registers
+        or name in scope.inlines
+        or name in scope.bound
+        or (name in CONSTANTS and name not in scope.variables)
+        or "`" in name
+    )
+
+
+def place_of(node: tree.Expr, scope: Scope) -> Place | None:
+    """The variable, or the element of an array variable, that a node names; None for all else:
+    built-ins, inlines, and p[i] where p is a pointer."""
+    keys: tuple[tree.Expr, ...] | None = None
+    root = _root(node)
+    if isinstance(node, tree.Index):
+        root, keys = _root(node.base), node.arguments
+    if root is None:
+        return None
+    name, where = root
+    if where == "global" and _is_taken(name, scope):
+        return None
+    variable = scope.variables.get(name)
+    if keys is not None and variable is not None and not (variable.keys or variable.length):
+        return None
+    return Place(name, where, keys, node.span)
+
+
+def array_named(node: tree.Expr, scope: Scope) -> typed.Variable | None:
+    """The scalar array that a node names as a whole."""
+    place = place_of(node, scope)
+    found = scope.variables.get(place.name) if place is not None and place.keys is None else None
+    return found if found is not None and found.length else None
+
+
+def read(place: Place, scope: Scope, check: Check) -> typed.Expr:
+    """The value of a variable; of an array the array as a place in memory.  Raises DError
+    D_VAR_UNDEF, D_IDENT_UNDEF, D_IDENT_BADREF, and those of keys."""
+    variable = _existing(place, scope)
+    if place.keys is None:
+        if variable.length and _is_in_one_piece(variable):
+            return _whole(variable, place.span)
+        _refuse_array(place, variable)
+        return typed.GlobalRead(variable.type, place.span, variable)
+    keys = _keys_of(place, variable, scope, check)
+    found = typed.KeyedRead(variable.type, place.span, variable, keys)
+    if isinstance(variable.type, ArrayType):
+        return typed.Load(
+            variable.type, place.span, typed.Cast(PointerType(variable.type), place.span, found)
+        )
+    return found
+
+
+def _is_in_one_piece(variable: typed.Variable) -> bool:
+    """Whether the elements of a scalar array lie one behind another, as C has it."""
+    return not variable.is_dynamic and not isinstance(variable.type, StringType)
+
+
+def _whole(variable: typed.Variable, span: Span) -> typed.Expr:
+    """A scalar array as a place in memory."""
+    array = ArrayType(variable.type, variable.length)
+    address = typed.Cast(PointerType(array), span, typed.GlobalRead(array, span, variable))
+    return typed.Load(array, span, address)
+
+
+def element_address(place: Place, scope: Scope, check: Check) -> typed.Expr | None:
+    """The address of a scalar array's element, which is not read: as in C one behind the last may
+    be pointed to.  None for what has no address that lasts."""
+    variable = scope.variables.get(place.name)
+    if place.keys is None or variable is None or not variable.length:
+        return None
+    if not _is_in_one_piece(variable):
+        return None
+    (index,) = _keys_of(place, variable, scope, check)
+    return move("+", decayed(_whole(variable, place.span)), index, place.span)
+
+
+def _existing(place: Place, scope: Scope) -> typed.Variable:
+    variable = scope.variables.get(place.name)
+    if variable is not None:
+        return variable
+    if place.scope == "global":
+        raise scope.unknown(place.name, place.span)
+    declared = f"{place.scope} int64_t {place.name.partition('->')[2]}"
+    message = f"{place.name} has not yet been declared or assigned"
+    raise DError(message, place.span, "D_VAR_UNDEF", f"{declared}; before the clauses declares it")
+
+
+def _refuse_array(place: Place, variable: typed.Variable) -> None:
+    if variable.keys:
+        message = f"associative array '{place.name}' may not be referenced as scalar"
+        raise DError(message, place.span, "D_IDENT_BADREF", f"write {place.name}[...]")
+    if variable.length:
+        message = f"array {place.name} needs an index here"
+        raise DError(message, place.span, "D_UNKNOWN", f"write {place.name}[0]")
+
+
+def _checked_keys(place: Place, scope: Scope, check: Check) -> list[typed.Expr]:
+    """The keys as they are written.  Raises DError D_KEY_TYPE."""
+    found: list[typed.Expr] = []
+    for number, node in enumerate(place.keys or (), 1):
+        base = node.base if isinstance(node, tree.Index) else node
+        kind = "aggregation" if isinstance(base, tree.Aggregation) else ""
+        if not kind:
+            key = check(node, scope)
+            whole = isinstance(key.type, StructType) and not isinstance(key, Translation)
+            if is_scalar(key.type) or is_string(key.type) or whole:
+                found.append(key)
+                continue
+            kind = str(key.type)
+        message = f"{kind} expression may not be used as associative array index: key #{number}"
+        raise DError(message, node.span, "D_KEY_TYPE")
+    return found
+
+
+def _keys_of(
+    place: Place, variable: typed.Variable, scope: Scope, check: Check
+) -> tuple[typed.Expr, ...]:
+    """The keys, converted to the array's.  Raises DError D_PROTO_LEN, D_PROTO_ARG, D_ARR_BADREF."""
+    keys = _checked_keys(place, scope, check)
+    if variable.length:
+        return _index_of(place, variable, keys)
+    if len(keys) != len(variable.keys):
+        plural = "arg" if len(keys) == 1 else "args"
+        message = (
+            f"{place.name}[ ] prototype mismatch: {len(keys)} {plural} passed, "
+            f"{len(variable.keys)} expected"
+        )
+        raise DError(message, place.span, "D_PROTO_LEN")
+    known = scope.keys.setdefault(place.name, variable.keys)
+    merged = []
+    for number, (key, want) in enumerate(zip(keys, known, strict=True), 1):
+        type_ = _merged(want, key)
+        if type_ is None:
+            message = (
+                f"{place.name}[ ] argument #{number} is incompatible with prototype: "
+                f"prototype: {want}, argument: {key.type}"
+            )
+            raise DError(message, key.span, "D_PROTO_ARG")
+        merged.append(type_)
+    scope.keys[place.name] = tuple(merged)
+    return tuple(_as_key(k, t) for k, t in zip(keys, variable.keys, strict=True))
+
+
+def _index_of(
+    place: Place, variable: typed.Variable, keys: Sequence[typed.Expr]
+) -> tuple[typed.Expr, ...]:
+    if len(keys) != 1:
+        message = f"cannot access {place.name} as an associative array"
+        raise DError(message, place.span, "D_ARR_BADREF")
+    (index,) = keys
+    if not is_integer(index.type):
+        message = f"cannot use {index.type} as an index of {place.name}"
+        raise DError(message, index.span, "D_ARR_BADREF", "an integer is wanted")
+    return (cast(index, INT64),)
+
+
+def _merged(before: DType, key: typed.Expr) -> DType | None:
+    """The type that holds the values of keys so far and this one, or None."""
+    now = key.type
+    if isinstance(before, IntType) and isinstance(now, IntType):
+        return before if same(before, now) else common(before, now)
+    if is_string(before) and is_string_like(now):
+        return wider_string(before, now if is_string(now) else StringType())
+    if isinstance(before, PointerType):
+        if isinstance(now, PointerType):
+            void = is_void_pointer(before) or is_void_pointer(now)
+            return before if void or same(before, now) else None
+        return before if is_zero(key) else None
+    if isinstance(before, StructType) and same(before, now):
+        return before
+    return None
+
+
+def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
+    """The bytes of a structure are the key, its padding among them."""
+    if isinstance(type_, StructType):
+        return key
+    return to_string(key) if is_string(type_) else cast(key, type_)
+
+
+def place_to_change(node: tree.Expr, op: str, scope: Scope, check: Check) -> Place:
+    """The variable that an assignment or ++ changes.
+
+    Raises DError D_OP_WRITE, D_OP_LVAL, D_OP_ARRFUN, D_OP_SCALAR, D_IDENT_BADREF."""
+    place = place_of(node, scope)
+    if place is not None:
+        if place.keys is None and place.name in scope.variables:
+            variable = scope.variables[place.name]
+            if variable.length and op == "=":
+                type_ = ArrayType(variable.type, variable.length)
+                message = f'operator = may not be applied to operand of type "{type_}"'
+                raise DError(message, place.span, "D_OP_ARRFUN", f"write {place.name}[0]")
+            if variable.length and op in ("++", "--"):
+                message = f"operator {op} requires operand of scalar type"
+                raise DError(message, place.span, "D_OP_SCALAR", f"write {place.name}[0]")
+            _refuse_array(place, variable)
+        return place
+    if isinstance(node, tree.Name):
+        scope.refuse_builtin(node.name, node.span, "scalar")
+    else:
+        check(node, scope)
+        if not isinstance(node, tree.Index):
+            message = f"operator {op} requires modifiable lvalue as an operand"
+            raise DError(message, node.span, "D_OP_LVAL")
+    message = f"operator {op} can only be applied to a writable variable"
+    raise DError(message, node.span, "D_OP_WRITE")
+
+
+def _create(place: Place, type_: DType, keys: Sequence[typed.Expr], scope: Scope) -> typed.Variable:
+    """Raises DError D_ARR_LOCAL."""
+    if place.keys is None:
+        return scope.create(place.name, type_, place.scope)
+    if place.scope == "this":
+        raise no_clause_local_array(place.name, place.span, "D_ARR_LOCAL")
+    types = scope.keys.setdefault(place.name, tuple(k.type for k in keys))
+    return scope.create(place.name, type_, place.scope, types)
+
+
+def no_clause_local_array(name: str, span: Span, tag: str) -> DError:
+    message = f"clause-local variables may not be associative arrays: {name}"
+    return DError(message, span, tag, "self-> variables may, and int x[5] is an array")
+
+
+def step(node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: bool) -> typed.Expr:
+    """++ and --; a variable that has no type yet becomes int64_t 0 first, as in libdtrace."""
+    place = place_to_change(node.operand, node.op, scope, check)
+    variable = scope.variables.get(place.name)
+    if variable is None:
+        made = _checked_keys(place, scope, check)
+        variable = scope.variables.get(place.name)
+        variable = variable or _create(place, typedef("int64_t"), made, scope)
+    type_, span = variable.type, node.span
+    by = step_of(node, type_, scope)
+    if place.keys is None:
+        return typed.Step(type_, span, variable, by, post)
+    keys = _keys_of(place, variable, scope, check)
+    return typed.KeyedStep(type_, span, variable, keys, by, post)
+
+
+def assignment(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
+    """variable = value and variable op= value.  The first one gives the variable its type."""
+    place = place_to_change(node.left, node.op, scope, check)
+    span = node.span
+    keys: tuple[typed.Expr, ...] = ()
+    variable = scope.variables.get(place.name)
+    if variable is not None:
+        keys = _keys_of(place, variable, scope, check) if place.keys is not None else ()
+        value = _assignable(check(node.right, scope), place, scope, check)
+        if node.op != "=":
+            old = _old(place, variable, keys)
+            value = compound(node.op, old, value, span)
+        return _stored(place, variable, keys, assigned(value, variable.type, node.op, span), span)
+    scope.begin_assignment(place.name)
+    if node.op != "=":
+        raise scope.unknown(place.name, place.span)
+    written = _checked_keys(place, scope, check)
+    value = _assignable(check(node.right, scope), place, scope, check)
+    scope.end_assignment()
+    type_ = StringType() if is_string(value.type) else value.type
+    if isinstance(type_, VoidType):
+        raise incompatible(type_, "=", value.type, span)
+    # The right-hand side may have created it: x = x++.
+    variable = scope.variables.get(place.name) or _create(place, type_, written, scope)
+    keys = _keys_of(place, variable, scope, check) if place.keys is not None else ()
+    return _stored(place, variable, keys, converted(value, type_, "=", span), span)
+
+
+def _assignable(value: typed.Expr, place: Place, scope: Scope, check: Check) -> typed.Expr:
+    """A translation as what a variable can have.  Raises DError D_OP_DYN: what a pointer points
+    to is gone when the clause ends."""
+    if isinstance(value, Translation) and isinstance(value.type, PointerType):
+        if place.scope != "this":
+            message = f"a translation to {value.type} may not be assigned to {place.name}"
+            hint = f"assign xlate < {value.type.to} > (...): it is kept as a whole"
+            raise DError(message, value.span, "D_OP_DYN", hint)
+        return translators.as_pointer(value, scope, check)
+    return translators.as_structure(value, scope, check)
+
+
+def assigned(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Expr:
+    """value as what is assigned to a variable of type_; 0 frees a string."""
+    if is_string(type_) and is_zero(value) and op == "=":
+        return value
+    return converted(value, type_, op, span)
+
+
+def _old(place: Place, variable: typed.Variable, keys: tuple[typed.Expr, ...]) -> typed.Expr:
+    if place.keys is None:
+        return typed.GlobalRead(variable.type, place.span, variable)
+    return typed.OldValue(variable.type, place.span, variable)
+
+
+def _stored(
+    place: Place,
+    variable: typed.Variable,
+    keys: tuple[typed.Expr, ...],
+    value: typed.Expr,
+    span: Span,
+) -> typed.Expr:
+    if place.keys is None:
+        return typed.Assign(variable.type, span, variable, value)
+    return typed.KeyedAssign(variable.type, span, variable, keys, value)
+
+
+def compound(op: str, old: typed.Expr, value: typed.Expr, span: Span) -> typed.Expr:
+    """The new value of `old op value`, op being a compound assignment."""
+    if op in ("+=", "-="):
+        if is_string(old.type) or is_string(value.type):
+            raise incompatible(old.type, op, value.type, span)
+        both = is_integer(old.type) and is_integer(value.type)
+        if not both and (not isinstance(old.type, PointerType) or is_void_pointer(old.type)):
+            message = f"operator {op} requires left-hand scalar operand of known size"
+            raise DError(message, span, "D_OP_VFPTR")
+        if not is_integer(value.type):
+            raise incompatible(old.type, op, value.type, span)
+    return operate(op[:-1], old, value, span, shown=op)

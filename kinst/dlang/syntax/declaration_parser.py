@@ -1,0 +1,281 @@
+"""Declarations: variables, typedefs, structures, inlines and translators at the outer level."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from kinst.core.errors import DError, Span
+from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.expression_parser import ExpressionParser
+from kinst.dlang.syntax.lexer import Lexer, Token
+from kinst.dlang.syntax.provider_parser import provider
+from kinst.dlang.syntax.source import words
+from kinst.dlang.syntax.type_parser import KEYWORDS, further
+from kinst.dlang.types.typenames import STARTS_TYPE, TAGS
+
+_Listed = TypeVar("_Listed")
+_NOT_YET = words("import counter")
+_CLASSES = words("auto register static")  # C's, which D does not have
+_STORAGE = words("inline self this typedef extern") | _CLASSES
+_TYPEDEF_NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_]*\*?\Z")
+# The first words of everything at the outer level that is not a clause.
+_NOT_CLAUSES = STARTS_TYPE | _NOT_YET | _STORAGE | {"translator", "provider"}
+
+
+class DeclarationParser(ExpressionParser):
+    """Adds what it reads to `items`."""
+
+    def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
+        super().__init__(lexer, knows_type)
+        self.items: list[tree.Item] = []
+
+    def declares(self, head: Token) -> bool:
+        """Whether a declaration begins here: at int, uint64_t*x and struct; at int* alone too, as
+        libdtrace decides it."""
+        if head.kind != "description" or ":" in head.text:
+            return False
+        word = head.text.split("*", 1)[0]
+        if word in _NOT_CLAUSES or word in self.typedefs:
+            return True
+        # foo_t x; and foo_t *x; are no clauses: nothing stands between a description and , / {
+        if not _TYPEDEF_NAME.match(head.text):
+            return False
+        name = self.lexer.head(head.end)
+        return name.kind == "description" and self.lexer.head(name.end).text in (";", ",")
+
+    def declaration(self, head: Token) -> int:
+        """Read one; returns the offset of its semicolon's end.  Raises DError."""
+        self.token = self.lexer.expression(head.start)
+        word = self.token.text
+        if word in _NOT_YET:
+            raise DError(f"{word} is not supported yet", self.token.span, "D_UNKNOWN")
+        if word == "translator":
+            return self._translator()
+        if word == "provider":
+            self.items.append(provider(self))
+            return self.token.end
+        storage = self.advance().text if word in _STORAGE else ""
+        if storage in ("static", "extern") and self.token.text == "inline":
+            self.advance()  # C's, of a function
+            storage = "static"
+        if storage in _CLASSES and storage != "static":
+            raise self._bad_class()
+        word = self.token.text
+        if storage and word in _STORAGE:
+            message = f"only one storage class allowed in declaration: {storage} {word}"
+            raise DError(message, self.token.span, "D_DECL_CLASS")
+        base = self._specifiers_or_int(storage)
+        if self.at(";"):
+            if base.body is None and base.words[0] not in TAGS:
+                message = "useless declaration"
+                raise DError(message, base.span, "D_DECL_USELESS", "a name is missing")
+            self.items.append(tree.TypeDeclaration(base.span, base))
+            return self.token.end
+        if base.body is not None:
+            self.items.append(tree.TypeDeclaration(base.span, base))
+            base = further(base)
+        if storage == "inline":
+            self.items.append(self._inline(base))
+            return self.token.end
+        if storage == "typedef":
+            return self._typedef(base)
+        return self._objects(base, storage)
+
+    def _objects(self, base: tree.TypeName, storage: str) -> int:
+        """Variables, or functions; what is static may only be one of these, and C's headers have
+        it with its body, which is skipped."""
+        scope = "" if storage == "static" else storage
+        first = len(self.items)
+
+        def one() -> None:
+            found = self._variable(base, scope)
+            if storage == "static" and found.scope != "extern":
+                raise self._bad_class()
+            self.items.append(found)
+
+        one()
+        if self.at("{") and storage in ("static", "extern"):
+            found = self.items[first]
+            if isinstance(found, tree.Declaration) and found.scope == "extern":
+                return self._skip_body()
+        return self._more(one)
+
+    def _skip_body(self) -> int:
+        """{ ... } with what is nested; returns its end."""
+        depth = 0
+        while True:
+            if self.token.kind == "end":
+                raise self.unexpected("} expected")
+            depth += self.at("{") - self.at("}")
+            if not depth:
+                return self.token.end
+            self.advance()
+
+    def _bad_class(self) -> DError:
+        message = "specified storage class not appropriate in D"
+        return DError(message, self.token.span, "D_DECL_BADCLASS")
+
+    def _specifiers_or_int(self, storage: str) -> tree.TypeName:
+        """The type; int behind a storage class with nothing but a name, as in C of old."""
+        if storage and self.token.kind == "name" and not self._starts_type(self.token.text):
+            after = self.lexer.expression(self.token.end)
+            if after.kind == "op" and after.text in (";", ",", "[", "("):
+                return tree.TypeName(("int",), 0, self.token.span)
+        return self.specifiers()
+
+    def _list_of(self, one: Callable[[], None]) -> int:
+        """What `one` parses, separated by commas, and the semicolon behind: its end."""
+        one()
+        return self._more(one)
+
+    def _more(self, one: Callable[[], None]) -> int:
+        """More of them behind commas, and the semicolon: its end."""
+        while self.at(","):
+            self.advance()
+            one()
+        if not self.at(";"):
+            raise self.unexpected("; expected")
+        return self.token.end
+
+    def _declared_name(self) -> Token:
+        name = self.token
+        if name.kind == "name" and name.text in STARTS_TYPE & KEYWORDS:
+            message = f"invalid type combination: {name.text} behind a type"
+            raise DError(message, name.span, "D_DECL_COMBO", "is there a ; before it?")
+        if name.kind != "name" or name.text in KEYWORDS:
+            raise self.unexpected("a variable name expected")
+        if "`" in name.text:
+            raise self._scoped(name)
+        return self.advance()
+
+    def _typedef(self, base: tree.TypeName) -> int:
+        def one() -> None:
+            type_, name = self.declarator(base)
+            if name is None or "`" in name.text:
+                raise self.unexpected("a name for the type expected")
+            self.items.append(tree.TypeDeclaration(name.span, type_, name.text))
+            self.typedefs.add(name.text)
+
+        return self._list_of(one)
+
+    def _variable(self, base: tree.TypeName, scope: str) -> tree.Declaration:
+        """Stars, name and what is in [ ]: types of keys, or a number of elements.  What is extern
+        makes no variable, and a function is that without being called so."""
+        if self.at("(") or scope == "extern":
+            return self._complicated(base, scope)
+        type_ = replace(base, stars=self.stars())
+        if self.at("("):
+            return self._complicated(type_, scope)
+        name = self._declared_name()
+        keys: tuple[tree.TypeName, ...] | None = None
+        length: tree.Expr | None = None
+        if self.at("["):
+            bracket = self.advance()
+            if self.at("]"):
+                raise self._without_dimension(name.text, bracket.span)
+            if self.token.kind == "name" and self._starts_type(self.token.text):
+                keys = tuple(self._listed(self.type_name))
+            else:
+                length = self.expression()
+            self.expect("]")
+            if keys is not None and self.at("["):
+                message = "cannot declare array of associative arrays"
+                raise DError(message, self.token.span, "D_DECL_DYNOBJ", "write [int, int]")
+        behind: list[tree.Derivation] = []
+        while self.at("[") or (self.at("(") and length is None and keys is None):
+            behind.append(self.derivation())
+            if isinstance(behind[-1], tree.FunctionOf):
+                scope = "extern"
+        type_ = replace(type_, derived=tuple(reversed(behind)))
+        if self.at("="):
+            hint = f"{name.text} = ... in a BEGIN clause"
+            raise self.unexpected(f"a declaration has no initial value; write {hint}")
+        return tree.Declaration(name.span, type_, name.text, scope, keys, length)
+
+    def _complicated(self, base: tree.TypeName, scope: str) -> tree.Declaration:
+        """A variable whose declarator has parentheses: int (*f)(void)."""
+        type_, name = self.declarator(base)
+        if name is None:
+            raise self.unexpected("a variable name expected")
+        if "`" in name.text:
+            raise self._scoped(name)
+        outermost = type_.derived[-1] if type_.derived else None
+        if isinstance(outermost, tree.FunctionOf):
+            scope = "extern"
+        if isinstance(outermost, tree.ArrayOf) and scope != "extern":
+            type_ = replace(type_, derived=type_.derived[:-1])
+            if outermost.count is None:
+                raise self._without_dimension(name.text, outermost.span)
+            return tree.Declaration(name.span, type_, name.text, scope, None, outermost.count)
+        return tree.Declaration(name.span, type_, name.text, scope)
+
+    @staticmethod
+    def _without_dimension(name: str, span: Span) -> DError:
+        message = "array declaration requires array dimension or tuple signature"
+        return DError(message, span, "D_DECL_ARRNULL", f"{name}[int, string]")
+
+    @staticmethod
+    def _scoped(name: Token) -> DError:
+        message = f"D scoping operator may not be used in a declaration name ({name.text})"
+        return DError(message, name.span, "D_DECL_SCOPE")
+
+    def _starts_type(self, word: str) -> bool:
+        return word in STARTS_TYPE or (word not in KEYWORDS and self.names_type(word))
+
+    def _listed(self, one: Callable[[], _Listed]) -> list[_Listed]:
+        """one, and more of it behind commas."""
+        found = [one()]
+        while self.at(","):
+            self.advance()
+            found.append(one())
+        return found
+
+    def _parameter(self) -> tree.Parameter:
+        base = self.specifiers()
+        type_ = replace(base, stars=self.stars())
+        name = self._declared_name()
+        return tree.Parameter(type_, name.text, name.span)
+
+    def _inline(self, base: tree.TypeName) -> tree.Inline:
+        """name = expression; or name[type key, ...] = expression;"""
+        type_ = replace(base, stars=self.stars())
+        name = self._declared_name()
+        parameters: tuple[tree.Parameter, ...] | None = None
+        if self.at("["):
+            self.advance()
+            parameters = tuple(self._listed(self._parameter))
+            self.expect("]")
+        if not self.at("="):
+            raise self.unexpected("an inline is defined where it is declared: = expected")
+        self.advance()
+        value = self.expression()
+        if not self.at(";"):
+            raise self.unexpected("; expected")
+        return tree.Inline(name.span, type_, name.text, parameters, value)
+
+    def _translator(self) -> int:
+        """translator type < source parameter > { member = expression; ... };"""
+        span = self.advance().span
+        type_ = self.type_name()
+        self.expect("<")
+        source, name = self.declarator(self.specifiers())
+        if name is None:
+            raise self.unexpected("a name for what is translated expected")
+        self.expect(">")
+        self.expect("{")
+        members: list[tree.MemberValue] = []
+        while not self.at("}"):
+            if self.token.kind != "name" or self.token.text in KEYWORDS:
+                raise self.unexpected("a member expected")
+            member = self.advance()
+            self.expect("=")
+            members.append(tree.MemberValue(member.text, self.constant(), member.span))
+            self.expect(";")
+        self.advance()
+        if not self.at(";"):
+            raise self.unexpected("; expected")
+        self.items.append(tree.Translator(span, type_, source, name.text, tuple(members)))
+        return self.token.end

@@ -1,0 +1,279 @@
+"""Expressions: recursive descent by precedence, with a bound on nesting.
+
+Two Python frames are used for each level of nesting, and no tree is higher than MAX_DEPTH,
+so that later stages may simply recurse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kinst.core.errors import DError, Span
+from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.lexer import Lexer, Token
+from kinst.dlang.syntax.source import words
+from kinst.dlang.syntax.type_parser import KEYWORDS, MAX_DEPTH, TypeParser
+from kinst.dlang.types.typenames import STARTS_TYPE, TYPEDEFS
+from kinst.dlang.vocabulary import builtins
+
+# Binding strength, weakest first (K&R A7; ^^ lies between || and &&, as in libdtrace).
+COMMA, ASSIGN, TERNARY = 1, 2, 3
+INFIX = {
+    "||": 4, "^^": 5, "&&": 6, "|": 7, "^": 8, "&": 9, "==": 10, "!=": 10,
+    "<": 11, "<=": 11, ">": 11, ">=": 11, "<<": 12, ">>": 12, "+": 13, "-": 13,
+    "*": 14, "/": 14, "%": 14, ",": COMMA,
+}  # fmt: skip
+PREFIX_STRENGTH = 15
+POSTFIX_STRENGTH = 16
+ASSIGNMENTS = words("= += -= *= /= %= &= ^= |= <<= >>=")
+_PREFIXES = words("* & - + ~ ! ++ --")
+
+_Sized = tuple[tree.Expr, int]  # an expression and its height
+
+
+class ExpressionParser(TypeParser):
+    """Parses from `token` on; the current token is always the first one not used yet."""
+
+    def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
+        super().__init__(lexer, knows_type)
+        self.in_predicate = False
+        self.args_used = False  # in the clause so far
+        self._open: list[str] = []
+        self._variables: set[str] = set()  # names that look like types but are assigned to
+
+    def constant(self) -> tree.Expr:
+        """See TypeParser."""
+        return self._level(TERNARY)[0]
+
+    def expression(self) -> tree.Expr:
+        """A whole expression, commas included."""
+        return self._level(COMMA)[0]
+
+    def _higher(self, span: Span, *heights: int) -> int:
+        height = max(heights, default=0) + 1
+        if height > MAX_DEPTH:
+            message = f"expression is nested more than {MAX_DEPTH} levels deep"
+            raise DError(message, span, "D_SYNTAX", "use a variable for a part of it")
+        return height
+
+    def _level(self, strength: int, depth: int = 0) -> _Sized:
+        """An expression of operators at least as strong as `strength`."""
+        self._higher(self.token.span, depth)
+        start = self.token.start
+        left, height = self._unary(depth)
+        while self.token.kind == "op":
+            op, at = self.token.text, self.token
+            if op == "/" and self._closes_predicate():
+                break
+            if op in INFIX and INFIX[op] >= strength:
+                self.advance()
+                right, more = self._level(INFIX[op] + 1, depth + 1)
+                height = self._higher(at.span, height, more)
+                left = tree.Infix(self._operator_span(start, at), op, left, right)
+            elif op in ASSIGNMENTS and strength <= ASSIGN:
+                self.advance()
+                right, more = self._level(ASSIGN, depth + 1)
+                height = self._higher(at.span, height, more)
+                left = tree.Assignment(self._operator_span(start, at), op, left, right)
+            elif op == "?" and strength <= TERNARY:
+                self.advance()
+                then, more = self._level(COMMA, depth + 1)
+                self.expect(":")
+                otherwise, most = self._level(TERNARY, depth + 1)
+                height = self._higher(at.span, height, more, most)
+                left = tree.Ternary(self._operator_span(start, at), left, then, otherwise)
+            else:
+                break
+        return left, height
+
+    def _operator_span(self, start: int, at: Token) -> Span:
+        """Where errors of an operator point: its first operand to itself, if on one line."""
+        whole = self.source.span(start, at.end)
+        return whole if whole.line == at.span.line else at.span
+
+    def _closes_predicate(self) -> bool:
+        if not self.in_predicate or not self.lexer.ends_predicate(self.token.end):
+            return False
+        if self._open:
+            message = f"closing {self._open[-1]} expected in predicate before /"
+            raise DError(message, self.token.span, "D_SYNTAX")
+        return True
+
+    def _unary(self, depth: int) -> _Sized:
+        """Prefix operators and casts, gathered in a loop, around a postfix expression."""
+        prefixes: list[tuple[Token, tree.TypeName | None, Span]] = []
+        operand: _Sized | None = None
+        while operand is None:
+            token = self.token
+            if len(prefixes) + depth > MAX_DEPTH:
+                self._higher(token.span, MAX_DEPTH)
+            named = token.text if token.kind == "name" else ""
+            if named == "stringof" or (token.kind == "op" and token.text in _PREFIXES):
+                prefixes.append((self.advance(), None, token.span))
+            elif named == "sizeof":
+                self.advance()
+                if self._type_in_parentheses():
+                    operand = tree.SizeofType(token.span, self._parenthesized_type()[0]), 1
+                else:
+                    prefixes.append((token, None, token.span))
+            elif self._type_in_parentheses():
+                type_, end = self._parenthesized_type()
+                prefixes.append((token, type_, self.from_to(token.start, end)))
+            else:
+                operand = self._postfix(depth)
+        made, height = operand
+        for token, cast_to, span in reversed(prefixes):
+            height = self._higher(span, height)
+            if cast_to is not None:
+                made = tree.CastTo(span, cast_to, made)
+            else:
+                made = tree.Prefix(span, token.text, made)
+        return made, height
+
+    def _postfix(self, depth: int) -> _Sized:
+        start = self.token.start
+        made, height = self._primary(depth)
+        while self.token.kind == "op":
+            op = self.token
+            if op.text in ("++", "--"):
+                self.advance()
+                made = tree.Postfix(self.from_to(start, op.end), op.text, made)
+            elif op.text == "(":
+                arguments, more = self._arguments(")", depth)
+                if not isinstance(made, tree.Name):
+                    message = "function designator is not of function type"
+                    raise DError(message, made.span, "D_FUNC_IDENT")
+                made = tree.Call(made.span, made, arguments)
+                height = max(height, more)
+            elif op.text == "[":
+                arguments, more = self._arguments("]", depth)
+                if not arguments:
+                    raise DError('syntax error near "]"', op.span, "D_SYNTAX", "an index expected")
+                made = tree.Index(made.span, made, arguments)
+                height = max(height, more)
+            elif op.text in (".", "->"):
+                self.advance()
+                if self.token.kind != "name":
+                    message = f"operator {op.text} must be followed by an identifier"
+                    raise DError(message, self.token.span, "D_OP_IDENT")
+                name = self.advance()
+                made = tree.Member(self.from_to(start, name.end), made, op.text, name.text)
+            else:
+                break
+            height = self._higher(op.span, height)
+        return made, height
+
+    def _arguments(self, close: str, depth: int) -> tuple[tuple[tree.Expr, ...], int]:
+        self.advance()
+        self._open.append(close)
+        arguments: list[tree.Expr] = []
+        height = 0
+        while not self.at(close):
+            if arguments:
+                self.expect(",")
+            made, more = self._level(ASSIGN, depth + 1)
+            arguments.append(made)
+            height = max(height, more)
+        self._open.pop()
+        self.advance()
+        return tuple(arguments), height
+
+    def _primary(self, depth: int) -> _Sized:
+        token = self.token
+        if token.kind == "int":
+            self.advance()
+            assert token.integer is not None
+            made: tree.Expr = tree.Integer(token.span, token.integer, token.text)
+            if token.sign:
+                return tree.Prefix(token.span, token.sign, made), 2
+            return made, 1
+        if token.kind == "string":
+            self.advance()
+            return tree.String(token.span, token.data), 1
+        if token.kind == "agg":
+            self.advance()
+            name = token.text[1:]
+            return tree.Aggregation(token.span, "" if name == "_" else name), 1
+        if token.kind == "name" and token.text == "xlate":
+            return self._xlate(depth)
+        if token.kind == "name":
+            return self._name(token), 1
+        if self.at("("):
+            self.advance()
+            self._open.append(")")
+            made, height = self._level(COMMA, depth + 1)
+            self.expect(")")
+            self._open.pop()
+            return made, height
+        raise self.unexpected()
+
+    def _name(self, token: Token) -> tree.Expr:
+        """A name.  Keywords cannot be names; a type name is one where it is assigned to."""
+        if token.text == "offsetof":
+            return self._offsetof()
+        if token.text in KEYWORDS:
+            raise self.unexpected(f"{token.text} is a reserved word")
+        self.args_used = self.args_used or token.text == "args"
+        self.advance()
+        if (token.text in TYPEDEFS or token.text in self.typedefs) and (
+            token.text not in self._variables
+        ):
+            if not self.at("=", "++", "--", "["):
+                self.token = token
+                raise self.unexpected(f"{token.text} is a type")
+            self._variables.add(token.text)
+        return tree.Name(token.span, token.text)
+
+    def _xlate(self, depth: int) -> _Sized:
+        """xlate < type > (expression)."""
+        start = self.advance().start
+        self.expect("<")
+        type_ = self.type_name()
+        self.expect(">")
+        self.expect("(")
+        self._open.append(")")
+        operand, height = self._level(COMMA, depth + 1)
+        end = self.expect(")").end
+        self._open.pop()
+        span = self.from_to(start, end)
+        return tree.Xlate(span, type_, operand), self._higher(span, height)
+
+    def _type_in_parentheses(self) -> bool:
+        if not self.at("("):
+            return False
+        after = self.lexer.expression(self.token.end)
+        if after.kind != "name" or after.text in self._variables:
+            return False
+        if after.text in KEYWORDS:
+            return after.text in STARTS_TYPE
+        then = self.lexer.expression(after.end)
+        if then.kind == "op" and then.text in ("=", "++", "--", "["):
+            return False
+        if after.text in TYPEDEFS or after.text in self.typedefs:
+            return True
+        # Only where a type may stand is it worth looking whether the kernel has it.
+        fits = then.kind == "name" or (then.kind == "op" and then.text in (")", "*", "("))
+        return fits and not builtins.kind_of(after.text) and self.names_type(after.text)
+
+    def _parenthesized_type(self) -> tuple[tree.TypeName, int]:
+        """(type), and the offset behind it."""
+        self.expect("(")
+        type_ = self.type_name()
+        return type_, self.expect(")").end
+
+    def _offsetof(self) -> tree.Expr:
+        """offsetof(type, member)."""
+        start = self.advance().start
+        self.expect("(")
+        type_ = self.type_name()
+        self.expect(",")
+        path: list[str] = []
+        while True:
+            if self.token.kind != "name":
+                raise self.unexpected("a member expected")
+            path.append(self.advance().text)
+            if not self.at("."):
+                break
+            self.advance()
+        end = self.expect(")").end
+        return tree.OffsetOf(self.from_to(start, end), type_, ".".join(path))

@@ -1,0 +1,226 @@
+"""The lexer: tokens of expressions, and of clause heads, which are lexed differently.
+
+As in dtrace(1) a probe description is one token in which : * ? [ ] ! - . @ $ \\ are ordinary
+characters; the parser says which of the two ways the text at an offset is to be read.
+Tokens are made on demand, by offset, so that looking ahead costs nothing to undo.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kinst.core.errors import DError, Span
+from kinst.dlang.syntax.literals import IntLiteral, character_value, read_integer, string_value
+from kinst.dlang.syntax.macros import NUMBER_OR_NAME, MacroUse
+from kinst.dlang.syntax.source import Source, to_bytes
+
+_SPACE = re.compile(r"[ \t\n\r\f\v]+|\\\n")
+_COMMENT_STOP = re.compile(r"/\*|\*/")
+_INTEGER = re.compile(r"(?:0[xX][0-9A-Fa-f]+|[0-9]+)[uU]?[lL]?[lL]?")
+_FLOAT = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[fFlL]?")
+_NAME = re.compile(r"[a-zA-Z_`][0-9a-zA-Z_`]*")
+_AGGREGATION = re.compile(r"@(?:[a-zA-Z_][0-9a-zA-Z_]*)?")
+_MACRO = re.compile(r"\$\$?(?:[0-9]+|[a-zA-Z_][0-9a-zA-Z_]*)")
+_STRING = re.compile(r'"((?:[^"\\\n]|\\[^\n])*)"')
+_CHARACTER = re.compile(r"'((?:[^'\\\n]|\\[^\n])*)'")
+_DESCRIPTION = re.compile(r"[-$:a-zA-Z_.?*\\\[\]!@][-$:0-9a-zA-Z_.`?*\\\[\]!@]*")
+_OPERATORS = (
+    "<<=", ">>=", "...",
+    "&&", "||", "^^", "==", "!=", "<=", ">=", "<<", ">>", "++", "--", "->",
+    "+=", "-=", "*=", "/=", "%=", "&=", "^=", "|=",
+    *"|^&<>+-*/%~!?:.=,;()[]{}",
+)  # fmt: skip
+_OPERATOR = re.compile("|".join(re.escape(o) for o in _OPERATORS))
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """kind: int, string, name, agg, op, description, end.
+
+    text: as written (an operator, a name, a description); for a macro, what it stands for.
+    sign: of a macro argument such as -5.
+    """
+
+    kind: str
+    text: str
+    span: Span
+    start: int
+    end: int
+    integer: IntLiteral | None = None
+    data: bytes = b""
+    sign: str = ""
+
+    def __str__(self) -> str:
+        return self.text if self.kind != "end" else "end of input"
+
+
+class Lexer:
+    """Tokens of one Source.  control_lines collects the # lines skipped, by offset."""
+
+    def __init__(self, source: Source, macros: MacroUse) -> None:
+        self.source = source
+        self.macros = macros
+        self.control_lines: dict[int, str] = {}
+
+    def skip(self, at: int) -> int:
+        """The offset of the next character that is not space, comment or control line.
+
+        Raises DError D_SYNTAX for a comment that does not end.
+        """
+        text = self.source.text
+        while at < len(text):
+            if match := _SPACE.match(text, at):
+                at = match.end()
+            elif text.startswith("/*", at):
+                at = self._comment_end(at)
+            elif text[at] == "#" and self._starts_line(at):
+                end = text.find("\n", at)
+                end = len(text) if end < 0 else end
+                if not text.startswith("#!", at):
+                    self.control_lines[at] = text[at:end]
+                at = end
+            else:
+                break
+        return at
+
+    def _comment_end(self, at: int) -> int:
+        text = self.source.text
+        match = _COMMENT_STOP.search(text, at + 2)
+        if match is None:
+            span = self.source.span(at, at + 2)
+            message = "end-of-file encountered before matching */"
+            raise DError(message, span, "D_SYNTAX")
+        if match.group() == "/*":
+            span = self.source.span(match.start(), match.end())
+            raise DError("/* encountered inside a comment", span, "D_SYNTAX")
+        return match.end()
+
+    def _starts_line(self, at: int) -> bool:
+        line = self.source.text.rfind("\n", 0, at) + 1
+        return not self.source.text[line:at].strip(" \t\f\v\r")
+
+    def head(self, at: int) -> Token:
+        """The token at `at` in a clause head: description, int, or an operator."""
+        at = self.skip(at)
+        text = self.source.text
+        if at >= len(text):
+            return self._token("end", at, at)
+        if text[at] in ",/{};":
+            return self._token("op", at, at + 1)
+        if match := _INTEGER.match(text, at):
+            token = self._token("int", at, match.end())
+            return self._with_integer(token, read_integer(match.group(), token.span))
+        if match := _DESCRIPTION.match(text, at):
+            return self._token("description", at, match.end())
+        raise self._unexpected(at)
+
+    def expression(self, at: int) -> Token:
+        """The token at `at` in an expression, statement or declaration.
+
+        Raises DError D_SYNTAX, D_INT_*, D_STR_NL, D_CHR_*, D_MACRO_*.
+        """
+        at = self.skip(at)
+        text = self.source.text
+        if at >= len(text):
+            return self._token("end", at, at)
+        c = text[at]
+        if (c.isascii() and c.isdigit()) or (c == "." and _FLOAT.match(text, at)):
+            return self._number(at)
+        if match := _NAME.match(text, at):
+            return self._token("name", at, match.end())
+        if c == '"':
+            return self._string(at)
+        if c == "'":
+            return self._character(at)
+        if match := _AGGREGATION.match(text, at):
+            return self._token("agg", at, match.end())
+        if match := _MACRO.match(text, at):
+            return self._macro(at, match.end())
+        if match := _OPERATOR.match(text, at):
+            return self._token("op", at, match.end())
+        raise self._unexpected(at)
+
+    def ends_predicate(self, at: int) -> bool:
+        """Whether a / that ends just before `at` closes a predicate: dtrace(1) looks whether
+        { ; / or the end of the text comes next."""
+        at = self.skip(at)
+        return at >= len(self.source.text) or self.source.text[at] in ";{/"
+
+    def _token(self, kind: str, start: int, end: int) -> Token:
+        return Token(kind, self.source.text[start:end], self.source.span(start, end), start, end)
+
+    def _with_integer(self, token: Token, literal: IntLiteral, text: str = "") -> Token:
+        return Token(
+            "int", text or token.text, token.span, token.start, token.end, literal,
+        )  # fmt: skip
+
+    def _unexpected(self, at: int) -> DError:
+        c = self.source.text[at]
+        shown = c if c.isprintable() else f"\\{ord(c):03o}"
+        return DError(f'syntax error near "{shown}"', self.source.span(at, at + 1), "D_SYNTAX")
+
+    def _number(self, at: int) -> Token:
+        text = self.source.text
+        real = _FLOAT.match(text, at)
+        whole = _INTEGER.match(text, at)
+        if real is not None and (whole is None or real.end() > whole.end()):
+            span = self.source.span(at, real.end())
+            raise DError("floating-point constants are not permitted", span, "D_SYNTAX")
+        assert whole is not None
+        token = self._token("int", at, whole.end())
+        return self._with_integer(token, read_integer(whole.group(), token.span))
+
+    def _string(self, at: int) -> Token:
+        match = _STRING.match(self.source.text, at)
+        if match is None:
+            raise self._unclosed(at, "string literal", "D_STR_NL")
+        token = self._token("string", at, match.end())
+        data = string_value(match.group(1))
+        return Token("string", token.text, token.span, at, match.end(), data=data)
+
+    def _character(self, at: int) -> Token:
+        match = _CHARACTER.match(self.source.text, at)
+        if match is None:
+            raise self._unclosed(at, "character constant", "D_CHR_NL")
+        token = self._token("int", at, match.end())
+        return self._with_integer(token, character_value(match.group(1), token.span))
+
+    def _unclosed(self, at: int, what: str, tag: str) -> DError:
+        end = self.source.text.find("\n", at)
+        if end < 0:
+            span = self.source.span(at, at + 1)
+            return DError(f"end-of-file encountered in {what}", span, "D_SYNTAX")
+        return DError(f"newline encountered in {what}", self.source.span(at, end), tag)
+
+    def _macro(self, start: int, end: int) -> Token:
+        """$$x is a string.  $1 is an integer or a name where its text is one, else a string."""
+        token = self._token("name", start, end)
+        reference = token.text
+        as_string = reference.startswith("$$")
+        if reference.lstrip("$")[0].isdigit():
+            value = self.macros.argument(reference, token.span, "" if as_string else "0")
+        else:
+            value = str(self.macros.variable(reference, token.span))
+        if not as_string and NUMBER_OR_NAME.match(value):
+            if value[0] not in "+-0123456789":
+                return Token("name", value, token.span, start, end)
+            sign = value[0] if value[0] in "+-" else ""
+            literal = self._macro_integer(reference, value[len(sign) :], token.span)
+            text = value[len(sign) :]
+            return Token("int", text, token.span, start, end, literal, sign=sign)
+        if not as_string and len(value) > 1 and value[0] == value[-1] == '"':
+            value = value[1:-1]
+        data = to_bytes(value) if "\\" not in value else string_value(value)
+        return Token("string", value, token.span, start, end, data=data.split(b"\0", 1)[0])
+
+    def _macro_integer(self, reference: str, value: str, span: Span) -> IntLiteral:
+        try:
+            return read_integer(value, span)
+        except DError as error:
+            if error.tag != "D_INT_OFLOW":
+                raise
+            message = (
+                f"macro argument {reference} constant {value[:40]} results in integer overflow"
+            )
+            raise DError(message, span, "D_MACRO_OFLOW") from None

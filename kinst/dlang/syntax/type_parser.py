@@ -1,0 +1,316 @@
+"""Types as C writes them: specifiers, declarators, bodies of structures and enumerations (K&R
+A8; Dynamic Tracing Guide, "Structs and Unions")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kinst.core.errors import DError, Span
+from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.lexer import Lexer, Token
+from kinst.dlang.syntax.source import words
+from kinst.dlang.types.typenames import (
+    BASE_WORDS,
+    FLOATS,
+    LIBRARY_TYPES,
+    QUALIFIERS,
+    TAGS,
+    TYPEDEFS,
+    check_attributes,
+)
+
+MAX_DEPTH = 100
+MAX_BODIES = 20  # structures in structures
+
+KEYWORDS = (
+    words(
+        "auto break case continue counter default do else enum extern for goto if import inline"
+        " offsetof probe provider register return sizeof static stringof struct switch"
+        " translator typedef union while xlate float double"
+    )
+    | BASE_WORDS
+    | QUALIFIERS
+)
+CLASSES = words("auto register static extern typedef self this")  # of storage
+_ATTRIBUTES = words("short long signed unsigned")
+
+
+def _is_nothing(type_: tree.TypeName) -> bool:
+    """Whether a parameter's type is void itself."""
+    words = [w for w in type_.words if w not in QUALIFIERS]
+    return words == ["void"] and not type_.stars and not type_.derived
+
+
+def further(base: tree.TypeName) -> tree.TypeName:
+    """The type of the next declarator: a tag that was defined for the one before is known."""
+    return replace(base, body=None) if base.body is not None and base.body.tag else base
+
+
+class TypeParser:
+    """Parses from `token` on; the current token is always the first one not used yet.
+
+    knows_type: whether a name is that of a type of the traced kernel."""
+
+    def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
+        self.lexer = lexer
+        self.source = lexer.source
+        self.token = Token("end", "", self.source.span(0, 0), 0, 0)
+        self.typedefs: set[str] = set()  # by the program itself
+        self._knows_type = knows_type or (lambda name: False)
+        self._bodies = 0
+
+    def advance(self) -> Token:
+        """Use the current token; the next one becomes current."""
+        used = self.token
+        self.token = self.lexer.expression(used.end)
+        return used
+
+    def at(self, *operators: str) -> bool:
+        return self.token.kind == "op" and self.token.text in operators
+
+    def expect(self, operator: str) -> Token:
+        if not self.at(operator):
+            raise self.unexpected(f"{operator} expected")
+        return self.advance()
+
+    def unexpected(self, hint: str = "") -> DError:
+        """A D_SYNTAX error at the current token."""
+        shown = str(self.token)[:40]
+        where = shown if self.token.kind == "end" else f'"{shown}"'
+        return DError(f"syntax error near {where}", self.token.span, "D_SYNTAX", hint)
+
+    def from_to(self, start: int, end: int) -> Span:
+        return self.source.span(start, end)
+
+    def constant(self) -> tree.Expr:
+        """An expression without comma, as in a dimension or the width of a bit-field."""
+        raise NotImplementedError
+
+    def names_type(self, name: str) -> bool:
+        """Whether a name that is no keyword is that of a type."""
+        own = name.removeprefix("D`")
+        known = name in TYPEDEFS or name in LIBRARY_TYPES or own in self.typedefs
+        return known or self._knows_type(name)
+
+    def specifiers(self) -> tree.TypeName:
+        """A type without stars and declarator: const unsigned long, struct file, foo_t, ..."""
+        found: list[str] = []
+        start, end = self.token.start, self.token.end
+        named = False
+        while self.token.kind == "name":
+            text = self.token.text
+            if text in TAGS and (not named or set(found) <= _ATTRIBUTES | QUALIFIERS):
+                check_attributes(found, "", self.token.span)
+                made = self._tagged(found)
+                if made.body is not None or made.words[-1] not in TAGS:
+                    found, named, end = list(made.words), True, self._end
+                    body = made.body
+                    while self.token.kind == "name" and self.token.text in (
+                        QUALIFIERS | _ATTRIBUTES
+                    ):
+                        check_attributes([self.token.text], "", self.token.span)
+                        end = self.advance().end
+                    return tree.TypeName(tuple(found), 0, self.from_to(start, end), (), body)
+                raise self.unexpected("a tag or { expected")
+            if text in BASE_WORDS or text in FLOATS:
+                named = True
+            elif text not in QUALIFIERS:
+                if text in KEYWORDS or (named and not self._goes_on(found)):
+                    break
+                named = True
+            found.append(text)
+            end = self.advance().end
+        if not found:
+            raise self.unexpected("a type expected")
+        return tree.TypeName(tuple(found), 0, self.from_to(start, end))
+
+    def _goes_on(self, found: list[str]) -> bool:
+        """Whether the current name is a type's and not what is declared: unsigned foo_t x."""
+        if not set(found) <= _ATTRIBUTES | QUALIFIERS or not self.names_type(self.token.text):
+            return False
+        return self.lexer.expression(self.token.end).kind == "name"
+
+    def _tagged(self, before: list[str]) -> tree.TypeName:
+        """struct, union or enum, with its tag, its body or both."""
+        kind = self.advance()
+        self._end = kind.end
+        tag = ""
+        if self.token.kind == "name" and self.token.text not in KEYWORDS:
+            self._end = self.token.end
+            tag = self.advance().text
+        body: tree.StructBody | tree.EnumBody | None = None
+        if self.at("{"):
+            body = self._enumeration(tag) if kind.text == "enum" else self._structure(kind, tag)
+        head = (*before, kind.text, tag) if tag else (*before, kind.text)
+        return tree.TypeName(head, 0, kind.span, (), body)
+
+    def _structure(self, kind: Token, tag: str) -> tree.StructBody:
+        self._bodies += 1
+        if self._bodies > MAX_BODIES:
+            message = f"structures are nested more than {MAX_BODIES} levels deep"
+            raise DError(message, kind.span, "D_SYNTAX")
+        self.advance()
+        fields: list[tree.Field] = []
+        while not self.at("}"):
+            base = self.specifiers()
+            if self.at(";"):
+                fields.append(tree.Field(base, "", None, base.span))
+            else:
+                fields.append(self._field(base))
+                while self.at(","):
+                    self.advance()
+                    fields.append(self._field(further(base)))
+            self.expect(";")
+        self._end = self.advance().end
+        self._bodies -= 1
+        return tree.StructBody(kind.text, tag, tuple(fields), kind.span)
+
+    def _field(self, base: tree.TypeName) -> tree.Field:
+        type_, name = base, None
+        if not self.at(":"):
+            type_, name = self.declarator(base)
+        width: tree.Expr | None = None
+        if self.at(":"):
+            self.advance()
+            width = self.constant()
+        if name is not None and "`" in name.text:
+            message = f"D scoping operator may not be used in a member name ({name.text})"
+            raise DError(message, name.span, "D_DECL_SCOPE")
+        if name is None and width is None:
+            raise DError("member declaration requires a name", base.span, "D_DECL_MNAME")
+        span = name.span if name else base.span
+        return tree.Field(type_, name.text if name else "", width, span)
+
+    def _enumeration(self, tag: str) -> tree.EnumBody:
+        span = self.advance().span
+        found: list[tree.Enumerator] = []
+        while not self.at("}"):
+            if found:
+                self.expect(",")
+                if self.at("}"):
+                    break
+            if self.token.kind != "name" or self.token.text in KEYWORDS:
+                raise self.unexpected("a name expected")
+            name = self.advance()
+            if "`" in name.text:
+                message = f"D scoping operator may not be used in an enumerator name ({name.text})"
+                raise DError(message, name.span, "D_DECL_SCOPE")
+            value: tree.Expr | None = None
+            if self.at("="):
+                self.advance()
+                value = self.constant()
+            found.append(tree.Enumerator(name.text, value, name.span))
+        if not found:
+            raise self.unexpected("an enumerator expected")
+        self._end = self.advance().end
+        return tree.EnumBody(tag, tuple(found), span)
+
+    def type_name(self) -> tree.TypeName:
+        """A type without a name, as in a cast or in sizeof."""
+        type_, name = self.declarator(self.specifiers())
+        if name is not None:
+            self.token = name
+            raise self.unexpected("a type has no name here")
+        return type_
+
+    def declarator(self, base: tree.TypeName, depth: int = 0) -> tuple[tree.TypeName, Token | None]:
+        """(type, name) of stars, name or ( ), and [ ] and ( ) behind it; the name may miss."""
+        stars, derived, name = self._declared(depth)
+        return replace(base, stars=base.stars + stars, derived=derived), name
+
+    def _declared(self, depth: int) -> tuple[int, tuple[tree.Derivation, ...], Token | None]:
+        if depth > MAX_BODIES:
+            message = f"declarators are nested more than {MAX_BODIES} levels deep"
+            raise DError(message, self.token.span, "D_SYNTAX")
+        stars, name = self.stars(), None
+        inner: tuple[tree.Derivation, ...] = ()
+        if self.at("(") and self._is_inner():
+            self.advance()
+            more, inner, name = self._declared(depth + 1)
+            inner = (*((tree.PointerTo(),) * more), *inner)
+            self.expect(")")
+        elif self.token.kind == "name" and self.token.text not in KEYWORDS:
+            name = self.advance()
+        behind: list[tree.Derivation] = []
+        while self.at("[", "("):
+            behind.append(self.derivation(depth))
+        return stars, (*reversed(behind), *inner), name
+
+    def _is_inner(self) -> bool:
+        """Whether ( begins a declarator in parentheses rather than parameters."""
+        after = self.lexer.expression(self.token.end)
+        if after.kind == "op":
+            return after.text in ("*", "(", "[")
+        free = after.kind == "name" and after.text not in KEYWORDS
+        return free and not self.names_type(after.text)
+
+    def derivation(self, depth: int = 0) -> tree.Derivation:
+        """What [ or ( behind a name says."""
+        return self._dimension() if self.at("[") else self._parameters(depth)
+
+    def _dimension(self) -> tree.Derivation:
+        bracket = self.advance()
+        count = None if self.at("]") else self.constant()
+        self.expect("]")
+        return tree.ArrayOf(count, bracket.span)
+
+    def parameters(self, depth: int = 0) -> tuple[tuple[tree.Parameter, ...], bool]:
+        """(parameters in parentheses, each with its name or "", whether ... follows them)."""
+        self.expect("(")
+        found: list[tree.Parameter] = []
+        variadic = False
+        while not self.at(")"):
+            if found:
+                self.expect(",")
+            if self.at("..."):
+                self.advance()
+                variadic = True
+                break
+            start = self.token.span
+            if self.token.kind == "name" and self.token.text in CLASSES - {"register"}:
+                message = "inappropriate storage class for function or associative array parameter"
+                raise DError(message, start, "D_DECL_PARMCLASS")
+            if self.token.kind == "name" and self.token.text == "register":
+                self.advance()
+            type_, name = self.declarator(self.specifiers(), depth)
+            named = (name.text, name.span) if name else ("", start)
+            found.append(tree.Parameter(type_, *named))
+        self.expect(")")
+        return tuple(found), variadic
+
+    def _parameters(self, depth: int) -> tree.Derivation:
+        parameters, variadic = self.parameters(depth + 1)
+        found = [one.type for one in parameters]
+        nothing = [one for one in parameters if _is_nothing(one.type)]
+        seen: set[str] = set()
+        for number, one in enumerate(parameters, 1):
+            if one in nothing and one.name:
+                message = f"void parameter may not have a name: {one.name}"
+                raise DError(message, one.span, "D_DECL_PROTO_NAME")
+            if one.name and one.name in seen:
+                message = (
+                    f"parameter is already declared in function prototype: {one.name}, "
+                    f"parameter #{number}"
+                )
+                raise DError(message, one.span, "D_DECL_PROTO_FORM")
+            seen.add(one.name)
+        if nothing and (len(found) > 1 or variadic):
+            raise DError("void must be sole parameter", nothing[0].span, "D_DECL_PROTO_VOID")
+        if nothing:
+            found = []
+        return tree.FunctionOf(tuple(found), variadic)
+
+    def stars(self) -> int:
+        """Count the * that follow (qualifiers between them are dropped)."""
+        count = 0
+        while True:
+            if self.at("*"):
+                count += 1
+                if count > MAX_DEPTH:
+                    message = f"expression is nested more than {MAX_DEPTH} levels deep"
+                    hint = "use a variable for a part of it"
+                    raise DError(message, self.token.span, "D_SYNTAX", hint)
+            elif not (self.token.kind == "name" and self.token.text in QUALIFIERS):
+                return count
+            self.advance()

@@ -1,0 +1,260 @@
+"""Prints a syntax tree as D, in the layout of dtrace -d: one description a line, statements
+indented by a tab (shared/seeds/status-report-2023q1.txt)."""
+
+from __future__ import annotations
+
+from kinst.core.dtypes import PointerType, spelled
+from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.expression_parser import (
+    ASSIGN,
+    COMMA,
+    INFIX,
+    POSTFIX_STRENGTH,
+    PREFIX_STRENGTH,
+    TERNARY,
+)
+from kinst.dlang.syntax.literals import escape
+
+_PRIMARY = POSTFIX_STRENGTH + 1
+
+
+def unparse(program: tree.Program) -> str:
+    """D text that parses to the same tree (spans apart); only the parts that an if has become
+    (branches.py) are shown with names that D does not have."""
+    blocks: list[str] = []
+    plain: list[str] = []
+    items = list(program.items)
+    while items:
+        if isinstance(items[0], tree.Clause):
+            if plain:
+                blocks.append("".join(plain))
+                plain = []
+            blocks.append(unparse_clause(items[0]))
+            items = items[1:]
+            continue
+        alike = items[: _declared_together(items)]
+        plain.append(_plain(alike))
+        items = items[len(alike) :]
+    return "\n".join([*blocks, *(["".join(plain)] if plain else [])])
+
+
+def _declared_together(items: list[tree.Item]) -> int:
+    """How many items one declaration has become: those of a structure without a tag."""
+    first = items[0]
+    if not isinstance(first, tree.TypeDeclaration) or first.name or not first.type.body:
+        return 1
+    count = 1
+    for item in items[1:]:
+        typed = isinstance(item, tree.TypeDeclaration | tree.Declaration | tree.Inline)
+        if not typed or item.type.body is not first.type.body:  # type: ignore[attr-defined]
+            break
+        count += 1
+    return count
+
+
+def _plain(items: list[tree.Item]) -> str:
+    """What is no clause: one item, or those of one declaration."""
+    item, last = items[0], items[-1]
+    if isinstance(item, tree.Option):
+        return f"#pragma D option {item.name}{f'={item.value}' if item.value else ''}\n"
+    if isinstance(item, tree.Pragma):
+        return f"#pragma D {' '.join((item.kind, *item.words))}\n"
+    if isinstance(item, tree.TypeDeclaration) and not item.name and last is item:
+        return f"{_base(item.type)};\n"
+    if isinstance(last, tree.Inline):
+        return _inline(last)
+    if isinstance(last, tree.Translator):
+        return _translator(last)
+    if isinstance(last, tree.Provider):
+        return _provider(last)
+    named = items[1:] if len(items) > 1 else items
+    if isinstance(last, tree.TypeDeclaration):
+        head = "typedef "
+        names = [_declarator(i.type, i.name) for i in named if isinstance(i, tree.TypeDeclaration)]
+        return f"{head}{_spaced(_base(last.type), ', '.join(names))};\n"
+    assert isinstance(last, tree.Declaration)
+    names = [_variable(i) for i in named if isinstance(i, tree.Declaration)]
+    return f"{last.scope} {_spaced(_base(last.type), ', '.join(names))};\n".lstrip()
+
+
+def _variable(item: tree.Declaration) -> str:
+    # int x[3] would be D's own array; what C calls one is in parentheses.
+    derived = item.type.derived
+    whole = derived and not isinstance(derived[-1], tree.PointerTo)
+    text = _declarator(item.type, f"({item.name})" if whole else item.name)
+    if item.keys is not None:
+        text += f"[{', '.join(map(_type, item.keys))}]"
+    elif item.length is not None:
+        text += f"[{unparse_expression(item.length)}]"
+    return text
+
+
+def _inline(item: tree.Inline) -> str:
+    text = f"inline {_type(item.type, item.name)}"
+    if item.parameters is not None:
+        text += f"[{', '.join(_type(p.type, p.name) for p in item.parameters)}]"
+    return f"{text} = {unparse_expression(item.value)};\n"
+
+
+def _translator(item: tree.Translator) -> str:
+    lines = [f"\t{one.name} = {_expr(one.value, ASSIGN)};\n" for one in item.members]
+    source = _type(item.source, item.parameter)
+    return f"translator {_type(item.type)} < {source} > {{\n{''.join(lines)}}};\n"
+
+
+def _provider(item: tree.Provider) -> str:
+    lines = []
+    for one in item.probes:
+        behind = f" : {_prototype(one.outputs)}" if one.outputs is not None else ""
+        lines.append(f"\tprobe {one.name}{_prototype(one.inputs)}{behind};\n")
+    return f"provider {item.name} {{\n{''.join(lines)}}};\n"
+
+
+def _prototype(item: tree.Prototype) -> str:
+    given = [_type(p.type, p.name) for p in item.parameters] + ["..."] * item.variadic
+    return f"({', '.join(given)})"
+
+
+def unparse_clause(clause: tree.Clause) -> str:
+    """One clause, ending in a newline."""
+    lines = [",\n".join(str(d.pattern) for d in clause.descriptions)]
+    if clause.predicate is not None:
+        lines.append(f"/{_predicate(clause.predicate)}/")
+    lines.append("{")
+    lines += [f"\t{unparse_expression(s)};" for s in clause.statements]
+    return "\n".join([*lines, "}\n"])
+
+
+def _predicate(expr: tree.Expr) -> str:
+    """/*p/ would begin a comment, and a / before { ; or / would end the predicate."""
+    text = unparse_expression(expr)
+    return f" {text}" if text.startswith("*") else text
+
+
+def unparse_expression(expr: tree.Expr) -> str:
+    return _expr(expr, COMMA)
+
+
+def _expr(expr: tree.Expr, strength: int) -> str:
+    """expr, in parentheses if its own operator binds weaker than `strength`."""
+    text, own = _with_strength(expr)
+    return f"({text})" if own < strength else text
+
+
+def _with_strength(expr: tree.Expr) -> tuple[str, int]:
+    match expr:
+        case tree.Integer():
+            return expr.text, _PRIMARY
+        case tree.String():
+            return f'"{escape(expr.value)}"', _PRIMARY
+        case tree.Name():
+            return expr.name, _PRIMARY
+        case tree.Aggregation():
+            return f"@{expr.name}", _PRIMARY
+        case tree.Index():
+            return f"{_expr(expr.base, POSTFIX_STRENGTH)}[{_list(expr.arguments)}]", _PRIMARY
+        case tree.Call():
+            return f"{_expr(expr.function, POSTFIX_STRENGTH)}({_list(expr.arguments)})", _PRIMARY
+        case tree.Member():
+            base = _expr(expr.base, POSTFIX_STRENGTH)
+            # 1.m would be a number of floating point.
+            base = f"({base})" if isinstance(expr.base, tree.Integer) else base
+            return f"{base}{expr.op}{expr.name}", POSTFIX_STRENGTH
+        case tree.Postfix():
+            return f"{_expr(expr.operand, POSTFIX_STRENGTH)}{expr.op}", POSTFIX_STRENGTH
+        case tree.Prefix():
+            return _prefix(expr), PREFIX_STRENGTH
+        case tree.CastTo():
+            return f"({_type(expr.type)}){_expr(expr.operand, PREFIX_STRENGTH)}", PREFIX_STRENGTH
+        case tree.Typed():
+            shown = spelled(PointerType(expr.type) if expr.pointer else expr.type)
+            return f"({shown}){_expr(expr.operand, PREFIX_STRENGTH)}", PREFIX_STRENGTH
+        case tree.OffsetOf():
+            return f"offsetof({_type(expr.type)}, {expr.member})", _PRIMARY
+        case tree.Xlate():
+            operand = unparse_expression(expr.operand)
+            return f"xlate < {_type(expr.type)} > ({operand})", _PRIMARY
+        case tree.SizeofType():
+            return f"sizeof ({_type(expr.type)})", PREFIX_STRENGTH
+        case tree.Infix():
+            return _infix(expr), INFIX[expr.op]
+        case tree.Assignment():
+            left = _expr(expr.left, TERNARY + 1)
+            return f"{left} {expr.op} {_expr(expr.right, ASSIGN)}", ASSIGN
+        case tree.Ternary():
+            condition = _expr(expr.condition, TERNARY + 1)
+            then, otherwise = _expr(expr.then, COMMA), _expr(expr.otherwise, TERNARY)
+            return f"{condition} ? {then} : {otherwise}", TERNARY
+    raise AssertionError(f"no D text for {type(expr).__name__}")
+
+
+def _prefix(expr: tree.Prefix) -> str:
+    operand = _expr(expr.operand, PREFIX_STRENGTH)
+    if expr.op.isalpha():
+        return f"{expr.op} ({unparse_expression(expr.operand)})"
+    # - -x and & &x are not --x and &&x.
+    return f"{expr.op} {operand}" if operand[0] == expr.op[0] else f"{expr.op}{operand}"
+
+
+def _infix(expr: tree.Infix) -> str:
+    strength = INFIX[expr.op]
+    left, right = _expr(expr.left, strength), _expr(expr.right, strength + 1)
+    if expr.op == ",":
+        return f"{left}, {right}"
+    return f"{left} {expr.op} {right}"
+
+
+def _list(arguments: tuple[tree.Expr, ...]) -> str:
+    return ", ".join(_expr(a, ASSIGN) for a in arguments)
+
+
+def _type(type_: tree.TypeName, name: str = "") -> str:
+    """As C writes it: int (*name)[4]."""
+    return _spaced(_base(type_), _declarator(type_, name))
+
+
+def _spaced(base: str, declarator: str) -> str:
+    return f"{base} {declarator}" if declarator else base
+
+
+def _base(type_: tree.TypeName) -> str:
+    """A type without stars and declarator."""
+    return " ".join((*type_.words, *([_body(type_.body)] if type_.body else [])))
+
+
+def _body(body: tree.StructBody | tree.EnumBody) -> str:
+    if isinstance(body, tree.EnumBody):
+        rows = [
+            e.name if e.value is None else f"{e.name} = {_expr(e.value, TERNARY)}"
+            for e in body.enumerators
+        ]
+        return f"{{ {', '.join(rows)} }}"
+    lines: list[str] = []
+    last: object = None
+    for field in body.fields:
+        width = "" if field.width is None else f": {_expr(field.width, TERNARY)}"
+        own = " ".join(filter(None, (_declarator(field.type, field.name), width)))
+        # The second one of struct { ... } a, b; has no type of its own.
+        if field.type.body is not None and field.type.body is last:
+            lines[-1] += f", {own}"
+        else:
+            lines.append(_spaced(_base(field.type), own))
+        last = field.type.body
+    return " ".join(["{", *(f"{line};" for line in lines), "}"])
+
+
+def _declarator(type_: tree.TypeName, name: str) -> str:
+    """The stars, name, brackets and parentheses around a name."""
+    text = name
+    for one in reversed(type_.derived):
+        if isinstance(one, tree.PointerTo):
+            text = f"*{text}"
+            continue
+        text = f"({text})" if text.startswith("*") else text
+        if isinstance(one, tree.ArrayOf):
+            text += f"[{'' if one.count is None else _expr(one.count, TERNARY)}]"
+        else:
+            taken = [*map(_type, one.parameters), *(["..."] if one.variadic else [])]
+            text += f"({', '.join(taken) or 'void'})"
+    outer = type_.derived and isinstance(type_.derived[0], tree.PointerTo)
+    return "*" * type_.stars + (f"({text})" if outer else text)

@@ -1,0 +1,1 @@
+"""D's types and conversions between them."""

@@ -1,0 +1,1 @@
+"""The words of D as tables: built-ins, options, formats, constants."""

@@ -1,0 +1,158 @@
+"""The built-in variables, functions and actions of D: what kinst knows and what it does not yet.
+
+Types are those of dtrace(1) (Dynamic Tracing Guide, "Built-in Variables"); strings that have a
+bound of their own carry it, in bytes with the NUL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from kinst.core.dtypes import INT, INT64, UINT64, VOID, DType, PointerType, StringType
+from kinst.dlang.syntax.source import words
+from kinst.dlang.types.typenames import typedef
+
+
+class Where(Enum):
+    """EVERYWHERE: any probe.  KERNEL: means something only where a probe fires in the kernel;
+    0 in BEGIN, END and tick."""
+
+    EVERYWHERE = "everywhere"
+    KERNEL = "kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinVariable:
+    name: str
+    type: DType
+    where: Where
+    meaning: str
+
+
+def _table() -> dict[str, BuiltinVariable]:
+    everywhere, kernel = Where.EVERYWHERE, Where.KERNEL
+    # TASK_COMM_LEN of Linux (16) and the limits of dtrace(1)'s probe names, NUL included.
+    execname, part, function = StringType(16), StringType(64), StringType(192)
+    uint, pid = typedef("uint_t"), typedef("pid_t")
+    rows: list[tuple[str, DType, Where, str]] = [
+        ("caller", typedef("uintptr_t"), kernel, "return address of the traced function"),
+        ("cpu", INT, everywhere, "number of the CPU that the probe fires on"),
+        ("cwd", StringType(), everywhere, "current directory of the current process"),
+        ("curthread", PointerType(VOID), kernel, "address of the current thread's structure"),
+        ("epid", uint, everywhere, "id of this enabling of the probe"),
+        ("errno", INT, kernel, "error that the function returns, at fbt::F:return"),
+        ("execargs", StringType(), everywhere, "arguments of the current process"),
+        ("execname", execname, everywhere, "name of the current process"),
+        ("gid", typedef("gid_t"), everywhere, "real group id of the current process"),
+        ("id", uint, everywhere, "id of the probe"),
+        ("pid", pid, everywhere, "id of the current process"),
+        ("ppid", pid, everywhere, "id of its parent"),
+        ("probefunc", function, everywhere, "third part of the probe's name"),
+        ("probemod", part, everywhere, "second part of the probe's name"),
+        ("probename", part, everywhere, "last part of the probe's name"),
+        ("stackdepth", typedef("uint32_t"), kernel, "frames of the kernel's stack"),
+        ("probeprov", part, everywhere, "first part of the probe's name"),
+        ("root", StringType(), everywhere, "root directory of the current process"),
+        ("tid", typedef("id_t"), everywhere, "id of the current thread"),
+        ("timestamp", UINT64, everywhere, "nanoseconds since a fixed moment"),
+        ("ucaller", UINT64, kernel, "return address of the traced program's function"),
+        ("uid", typedef("uid_t"), everywhere, "real user id of the current process"),
+        ("usermode", INT, everywhere, "1 where the probe fired in user mode, else 0"),
+        ("ustackdepth", typedef("uint32_t"), kernel, "frames of the traced program's stack"),
+        ("vtimestamp", UINT64, everywhere, "nanoseconds that the thread has run"),
+        ("walltimestamp", UINT64, everywhere, "nanoseconds since 1970-01-01 00:00 UTC"),
+    ]
+    rows += [
+        (f"arg{n}", INT64, everywhere, f"argument {n} of the probe, as an integer")
+        for n in range(10)
+    ]
+    return {row[0]: BuiltinVariable(*row) for row in rows}
+
+
+VARIABLES = _table()
+
+# Arrays are the checker's business.
+ARRAYS = frozenset({"args", "regs", "uregs"})
+ARRAYS_NOT_YET: frozenset[str] = frozenset()
+_NO_ZONES = "it names a part of another kernel's system; Linux has namespaces"
+# Variables that mean nothing in Linux, with the reason.
+VARIABLES_ABSENT = {
+    "ipl": "Linux has no interrupt priority levels",
+    "jailname": _NO_ZONES,
+    "jid": _NO_ZONES,
+    "zonename": _NO_ZONES,
+}
+VARIABLES_NOT_YET = words("inet ipl jid jailname locals zonename")
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatingFunction:
+    """least: arguments it must have.  most: it may have, None for any number."""
+
+    name: str
+    least: int
+    most: int | None
+
+
+AGGREGATING = {
+    f.name: f
+    for f in (
+        AggregatingFunction("avg", 1, 1),
+        AggregatingFunction("count", 0, 0),
+        AggregatingFunction("llquantize", 5, None),
+        AggregatingFunction("lquantize", 3, None),
+        AggregatingFunction("max", 1, 1),
+        AggregatingFunction("min", 1, 1),
+        AggregatingFunction("quantize", 1, None),
+        AggregatingFunction("stddev", 1, 1),
+        AggregatingFunction("sum", 1, 1),
+    )
+}
+ACTIONS = words(
+    "breakpoint chill clear commit denormalize discard exit freopen ftruncate func jstack mod"
+    " normalize"
+    " panic print printa printf raise setopt speculate stack stop sym system trace tracemem trunc"
+    " uaddr ufunc umod ustack usym"
+)
+ACTIONS_NOT_YET = words("printm printt")
+SUBROUTINES = words(
+    "alloca basename bcopy cleanpath copyin copyinstr copyinto copyout copyoutstr d_path dirname"
+    " getmajor getminor htonl htonll htons index inet_ntoa inet_ntoa6 inet_ntop json lltostr memref"
+    " memstr ntohl ntohll ntohs progenyof rand rindex strchr strjoin strlen strrchr strstr strtok"
+    " strtoll substr tolower toupper"
+)
+# Subroutines of other kernels (subroutines.ABSENT says why) and those not there yet.
+FUNCTIONS_NOT_YET = words(
+    "ddi_pathname getf msgdsize msgsize mutex_owned mutex_owner mutex_type_adaptive"
+    " mutex_type_spin rw_iswriter rw_read_held rw_write_held sx_exclusive_held"
+    " sx_isexclusive sx_shared_held typeref"
+)
+# Actions with a value that is recorded and never computed with.
+VALUED_ACTIONS = words("func jstack mod stack sym uaddr ufunc umod ustack usym")
+CALLABLE = frozenset(AGGREGATING) | ACTIONS
+
+
+def kind_of(name: str) -> str | None:
+    """What dtrace(1) calls the kind of a built-in name, or None for a name that is free."""
+    if name in VARIABLES or name in VARIABLES_NOT_YET:
+        return "scalar"
+    if name in ARRAYS or name in ARRAYS_NOT_YET:
+        return "associative array"
+    if name in AGGREGATING:
+        return "aggregating function"
+    if name in ACTIONS or name in ACTIONS_NOT_YET:
+        return "tracing function"
+    if name in SUBROUTINES or name in FUNCTIONS_NOT_YET or name == "speculation":
+        return "function"
+    return None
+
+
+def is_not_yet(name: str) -> bool:
+    """Whether dtrace(1) has this name and kinst does not have it yet."""
+    return (
+        name in ARRAYS_NOT_YET
+        or name in VARIABLES_NOT_YET
+        or name in ACTIONS_NOT_YET
+        or name in FUNCTIONS_NOT_YET
+    )

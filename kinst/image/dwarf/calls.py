@@ -1,0 +1,297 @@
+"""What a function's registers held at its entry, by what its callers say (DWARF 5, 3.4).
+
+A call site says what each register holds when it calls, as an expression over what the caller
+still has when the call has been made: registers that calls keep, and constants.  Which call site
+it was is known where the probe fires, by the return address.  So the value is one expression:
+of the sites' values the one whose return address it is; where it is none of them (an indirect
+call, a call from a module) the address 0 is read, which fires dtrace:::ERROR.
+
+That a return address belongs to a direct call of the function does not yet say that the
+registers are the call's: between the two the function may have gone on by tail calls, and one of
+them may have led to it again.  Functions of which that cannot be ruled out are refused, as gdb
+does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from kinst.image.dwarf.cfi import CallerRule, Cfi
+from kinst.image.dwarf.dies import Die
+from kinst.image.dwarf.expressions import (
+    OP_REG0,
+    Base,
+    Context,
+    NotHereError,
+    added,
+    constant,
+    pieces_of,
+    value_of,
+)
+from kinst.image.dwarf.frames import ROOM, Frame
+from kinst.image.dwarf.index import Index
+from kinst.image.dwarf.lists import Lists
+from kinst.image.dwarf.numbers import (
+    AT_ABSTRACT_ORIGIN,
+    TAG_INLINED_SUBROUTINE,
+    TAG_LEXICAL_BLOCK,
+)
+
+AT_LOCATION, AT_FRAME_BASE = 0x02, 0x40
+TAG_CALL_SITE, TAG_CALL_SITE_PARAMETER = 0x48, 0x49
+AT_CALL_ALL_CALLS, AT_CALL_ALL_TAIL_CALLS = 0x7A, 0x7C
+AT_CALL_RETURN_PC, AT_CALL_VALUE, AT_CALL_ORIGIN = 0x7D, 0x7E, 0x7F
+AT_CALL_TAIL_CALL = 0x82
+_BELOW = (TAG_INLINED_SUBROUTINE, TAG_LEXICAL_BLOCK)
+MOST_CALLS = 60  # of a function: each is a comparison in the expression
+MOST_TAIL_CALLS = 40  # functions that are looked at for tail calls
+UNKNOWN = "(*(uint64_t *)0)"
+_NO_FRAME = "the unwinder does not know the frame here"
+_ONLY_ENTRY = "only its value at the function's entry is known"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What is asked of the code.  returns: return addresses of the direct calls of a function;
+    cfi: the call frame information; both by linked addresses.  stack: DWARF number of the stack
+    pointer; kept: of the registers that calls keep.  signature: bits of a return address to the
+    kernel that may be a signature's; without one they are ones."""
+
+    returns: Callable[[int], Sequence[int]]
+    cfi: Callable[[], Cfi | None]
+    stack: int
+    kept: frozenset[int]
+    signature: int
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What is asked of the debug information: the function whose code holds a linked address,
+    the entries below one, its name, and its unit's base types."""
+
+    function_at: Callable[[int], Die | None]
+    below: Callable[[Die], Sequence[Die]]
+    name: Callable[[Die], str]
+    die: Callable[[int], Die]
+    base_of: Callable[[Die], Callable[[int], Base]]
+
+
+class Calls:
+    """Values at entry of one image's functions."""
+
+    def __init__(
+        self,
+        entries: Entries,
+        lists: Lists,
+        index: Index,
+        names: Sequence[str],
+        facts: Caller,
+    ) -> None:
+        """names: of registers in D by DWARF number."""
+        self._entries = entries
+        self._lists = lists
+        self._index = index
+        self._names = names
+        self._facts = facts
+        self._sites: dict[int, dict[int, Die]] = {}
+        self._callers: dict[int, tuple[tuple[int, Die, Die], ...]] = {}
+
+    def entry_value(self, function: Die, frame: Frame, register: int) -> str:
+        """What a register (by DWARF number) held when the function was entered, as a D
+        expression at an instruction of it.  Raises NotHereError."""
+        callee = _Callee(frame, self._facts.cfi(), self._names, self._facts)
+        by_value: dict[str, list[str]] = {}
+        reason = _ONLY_ENTRY
+        for back, caller, site in self._calls_of(function):
+            try:
+                code = self._passed(site, register)
+                text = value_of(code, self._context(caller, site, callee, back))
+            except NotHereError as error:
+                reason = f"{_ONLY_ENTRY} ({error})"
+                continue
+            by_value.setdefault(text, []).append(constant(frame.place(back)))
+        if not by_value:
+            raise NotHereError(reason)
+        came = callee.came_from()
+        text = UNKNOWN
+        for value, places in by_value.items():
+            condition = " || ".join(f"{came} == {place}" for place in places)
+            text = f"({condition} ? {value} : {text})"
+        return text
+
+    def _passed(self, site: Die, register: int) -> bytes:
+        """The expression of what a call passes in a register."""
+        for one in self._entries.below(site):
+            if one.tag == TAG_CALL_SITE_PARAMETER:
+                place, value = one.attributes.get(AT_LOCATION), one.attributes.get(AT_CALL_VALUE)
+                if place == bytes([OP_REG0 + register]) and isinstance(value, bytes):
+                    return value
+        raise NotHereError("a caller does not say what it was")
+
+    def _context(self, caller: Die, site: Die, callee: _Callee, back: int) -> Context:
+        """What a call's expressions may ask."""
+
+        def frame_base() -> str:
+            code = self._lists.location(caller, AT_FRAME_BASE, back - 1)
+            (piece, *more) = pieces_of(code or b"", made(no_base))
+            if more:
+                raise NotHereError("its caller's frame base is in pieces")
+            return piece.text
+
+        def no_base() -> str:
+            raise NotHereError("its caller's frame base is not known")
+
+        def made(base: Callable[[], str]) -> Context:
+            return Context(
+                registers=(),
+                frame_base=base,
+                frame_address=lambda: self._frame_address(callee, back),
+                at_entry=False,
+                base=self._entries.base_of(site),
+                indexed=lambda index: self._lists.indexed(site, index),
+                place=callee.frame.place,
+                caller=callee.value,
+            )
+
+        return made(frame_base)
+
+    def _frame_address(self, callee: _Callee, back: int) -> str:
+        cfi = self._facts.cfi()
+        rule = cfi.rule(back - 1) if cfi else None
+        if rule is None:
+            raise NotHereError("its caller's frame is not known")
+        return added(callee.value(rule.register), rule.offset)
+
+    def _calls_of(self, function: Die) -> Sequence[tuple[int, Die, Die]]:
+        """(return address, calling function, call site) of the direct calls of a function.
+        Raises NotHereError where they cannot be told, or are too many."""
+        if function.offset not in self._callers:
+            ranges = self._lists.ranges(function)
+            symbol = self._index.symbol_at(ranges[0][0]) if ranges else None
+            # Callers call the symbol; what is described begins behind the room for ftrace.
+            if symbol is None or all(not 0 <= low - symbol[1] <= ROOM for low, _ in ranges):
+                raise NotHereError(_ONLY_ENTRY)
+            found = []
+            for back in self._facts.returns(symbol[1]):
+                caller = self._entries.function_at(back - 1)
+                site = self._sites_of(caller).get(back) if caller is not None else None
+                if caller is not None and site is not None:
+                    found.append((back, caller, site))
+            self._callers[function.offset] = tuple(found)
+        found_ = self._callers[function.offset]
+        if len(found_) > MOST_CALLS:
+            raise NotHereError(f"{_ONLY_ENTRY}, and {len(found_)} places call it")
+        if not found_:
+            raise NotHereError(_ONLY_ENTRY)
+        self._check_tail_calls(function)
+        return found_
+
+    def _sites_of(self, function: Die) -> dict[int, Die]:
+        """The call sites of a function, by return address."""
+        if function.offset not in self._sites:
+            found, queue = {}, [function]
+            while queue:
+                for one in self._entries.below(queue.pop()):
+                    if one.tag == TAG_CALL_SITE:
+                        found[one.number(AT_CALL_RETURN_PC)] = one
+                    elif one.tag in _BELOW:
+                        queue.append(one)
+            self._sites[function.offset] = found
+        return self._sites[function.offset]
+
+    def _check_tail_calls(self, function: Die) -> None:
+        """Raises NotHereError where a function may come to itself again by tail calls."""
+        seen, queue = {function.offset}, [function]
+        while queue:
+            for target in self._tail_calls(queue.pop()):
+                if target.offset == function.offset or len(seen) > MOST_TAIL_CALLS:
+                    raise NotHereError(f"{_ONLY_ENTRY}, and it may call itself at its end")
+                if target.offset not in seen:
+                    seen.add(target.offset)
+                    queue.append(target)
+
+    def _tail_calls(self, function: Die) -> Iterator[Die]:
+        said = function.number(AT_CALL_ALL_CALLS) or function.number(AT_CALL_ALL_TAIL_CALLS)
+        if not said:
+            raise NotHereError(f"{_ONLY_ENTRY}, and its tail calls are not")
+        queue = [function]
+        while queue:
+            for one in self._entries.below(queue.pop()):
+                if one.tag in _BELOW:
+                    queue.append(one)
+                elif one.tag == TAG_CALL_SITE and one.number(AT_CALL_TAIL_CALL):
+                    origin = one.number(AT_CALL_ORIGIN) or one.number(AT_ABSTRACT_ORIGIN)
+                    if not origin:
+                        raise NotHereError(f"{_ONLY_ENTRY}, and it ends in an indirect call")
+                    yield from self._definitions(self._entries.die(origin))
+
+    def _definitions(self, origin: Die) -> Iterator[Die]:
+        """The code of a function that a tail call names."""
+        if self._lists.ranges(origin):
+            yield origin
+            return
+        found = self._index.functions(self._entries.name(origin))
+        if not found:
+            raise NotHereError(f"{_ONLY_ENTRY}, and it ends in a call of what has no description")
+        for one in found:
+            for low, _ in one.ranges[:1]:
+                die = self._entries.function_at(low)
+                if die is not None:
+                    yield die
+
+
+class _Callee:
+    """The registers that a caller had when it called, from inside what it has called."""
+
+    def __init__(self, frame: Frame, cfi: Cfi | None, names: Sequence[str], facts: Caller) -> None:
+        self.frame = frame
+        self._cfi = cfi
+        self._names = names
+        self._facts = facts
+
+    def came_from(self) -> str:
+        """The return address."""
+        rule = self._rule(None)
+        if rule.return_at is not None:
+            text = f"(*(uint64_t *){added(self._cfa, rule.return_at)})"
+        elif rule.return_register < len(self._names):
+            text = f"regs[{self._names[rule.return_register]}]"
+        else:
+            raise NotHereError(_NO_FRAME)
+        signature = self._facts.signature
+        return f"({text} | {constant(signature)})" if signature else text
+
+    def value(self, register: int) -> str:
+        """Raises NotHereError."""
+        if register == self._facts.stack:
+            return self._cfa
+        if register not in self._facts.kept:
+            raise NotHereError("its caller had it in a register that calls do not keep")
+        rule = self._rule(register)
+        if rule.return_at is None:
+            return f"regs[{self._names[register]}]"
+        saved = added(self._cfa, rule.return_at)
+        # What is below the stack pointer may have been overwritten by an interrupt.
+        if rule.register != self._facts.stack:
+            stack = f"regs[{self._names[self._facts.stack]}]"
+            return f"({stack} <= {saved} ? (*(uint64_t *){saved}) : {UNKNOWN})"
+        if rule.offset + rule.return_at < 0:
+            raise NotHereError("the register that its caller had it in is not known here")
+        return f"(*(uint64_t *){saved})"
+
+    @property
+    def _cfa(self) -> str:
+        if self.frame.cfa is None:
+            raise NotHereError(_NO_FRAME)
+        return self.frame.cfa
+
+    def _rule(self, register: int | None) -> CallerRule:
+        """Only where both descriptions of the frame agree: the kernel's own and the file's."""
+        rule = self._cfi.rule(self.frame.address, register) if self._cfi else None
+        if rule is None:
+            raise NotHereError(_NO_FRAME)
+        own = f"(regs[{self._names[rule.register]}] + {rule.offset})"
+        if own != self.frame.cfa:
+            raise NotHereError(_NO_FRAME)
+        return rule

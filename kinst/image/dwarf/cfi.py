@@ -1,0 +1,203 @@
+"""Call frame information: where the caller's frame is at each instruction, from .debug_frame.
+
+Format: DWARF 5, 6.4; versions 1, 3 and 4 of its entries.  Entries are found once for the whole
+section; the rules of one function are worked out when they are asked for.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from kinst.core.errors import KinstError
+from kinst.image.dwarf.file import open_file
+from kinst.image.dwarf.frames import ROOM
+from kinst.image.dwarf.reader import Reader
+from kinst.image.dwarf.sections import debug_section
+from kinst.image.elf import Elf
+
+_CIE = 0xFFFFFFFF
+_NO_OPERAND = {0x00, 0x2D}  # nop; DW_CFA_AARCH64_negate_ra_state
+_ONE = {0x2E}  # DW_CFA_GNU_args_size: an unsigned number that says nothing of the caller
+
+
+@dataclass(frozen=True, slots=True)
+class CallerRule:
+    """CFA = register + offset; the return address lies at CFA + return_at, or is still in the
+    return register when that is None.  Registers by DWARF number."""
+
+    register: int
+    offset: int
+    return_register: int
+    return_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cie:
+    code_align: int
+    data_align: int
+    return_register: int
+    program: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """cfa: (register, offset), None where it is an expression.  back: from the CFA to the saved
+    return address; None: it is in its register; lost: it is nowhere that can be said."""
+
+    cfa: tuple[int, int] | None = None
+    back: int | None = None
+    lost: bool = False
+
+
+# Binutils for RISC-V begin with a register alone (DW_CFA_def_cfa_register): its offset is 0 then.
+_NO_REGISTER = -1
+_START = _State((_NO_REGISTER, 0))
+
+
+class Cfi:
+    """The call frame information of one image.  Made by open_cfi()."""
+
+    def __init__(self, section: bytes) -> None:
+        self._section = section
+        self._cies: dict[int, _Cie] = {}
+        # (first address, end, offset of the CIE, start and end of the program)
+        self._entries = sorted(self._read())
+        self._starts = [entry[0] for entry in self._entries]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _read(self) -> Iterator[tuple[int, int, int, int, int]]:
+        data, at = self._section, 0
+        while at + 24 <= len(data):
+            length, kind = struct.unpack_from("<II", data, at)
+            end = at + 4 + length
+            if length == 0xFFFFFFFF or end > len(data):
+                raise KinstError("damaged .debug_frame, or one of 64-bit DWARF")
+            if kind != _CIE and length >= 20:
+                low, size = struct.unpack_from("<QQ", data, at + 8)
+                yield low, low + size, kind, at + 24, end
+            at = end
+
+    def _cie(self, offset: int) -> _Cie:
+        if offset not in self._cies:
+            length = int.from_bytes(self._section[offset : offset + 4], "little")
+            read = Reader(self._section[offset + 8 : offset + 4 + length])
+            version = read.number(1)
+            if read.number(1):
+                raise KinstError(".debug_frame with an augmentation that kinst does not know")
+            if version >= 4:
+                read.number(2)  # sizes of an address and of a segment
+            code, data = read.uleb(), read.sleb()
+            back = read.number(1) if version == 1 else read.uleb()
+            self._cies[offset] = _Cie(code, data, back, bytes(read.data[read.at :]))
+        return self._cies[offset]
+
+    def rule(self, address: int, register: int | None = None) -> CallerRule | None:
+        """The rule at a linked address, or None where there is none that is this simple.
+
+        register: the one whose value in the caller is asked for, by DWARF number; without it
+        the return address.  The answer's return_... then say where that value is."""
+        index = bisect_right(self._starts, address) - 1
+        if index < 0 or address >= self._entries[index][1]:
+            index += 1
+            if index == len(self._starts) or self._starts[index] - address > ROOM:
+                return None
+            address = self._starts[index]
+        low, _, parent, start, end = self._entries[index]
+        try:
+            cie = self._cie(parent)
+            if register is not None:
+                cie = replace(cie, return_register=register)
+            first = _run(cie, cie.program, _START, _START, 0, None)
+            state = _run(cie, self._section[start:end], first, first, low, address)
+        except (IndexError, ValueError):
+            return None
+        if state.cfa is None or state.cfa[0] == _NO_REGISTER or state.lost:
+            return None
+        return CallerRule(*state.cfa, cie.return_register, state.back)
+
+
+def _run(
+    cie: _Cie, program: bytes, state: _State, initial: _State, at: int, until: int | None
+) -> _State:
+    """The state behind a program, or at the address `until`.  Raises ValueError for an
+    instruction that kinst does not know."""
+    read, stack = Reader(program), list[_State]()
+    while read.left():
+        code = read.number(1)
+        high, low = code & 0xC0, code & 0x3F
+        step = low if high == 0x40 else None
+        if code in (0x02, 0x03, 0x04):
+            step = read.number(1 << code - 2)
+        if step is not None or code == 0x01:
+            at = read.number(8) if step is None else at + step * cie.code_align
+            if until is not None and at > until:
+                return state
+        elif code == 0x0A:
+            stack.append(state)
+        elif code == 0x0B:
+            state = stack.pop()
+        elif high or code in (0x05, 0x06, 0x07, 0x08, 0x09, 0x10, 0x11, 0x14, 0x15, 0x16):
+            state = _register(cie, read, code, state, initial)
+        else:
+            state = _frame(cie, read, code, state)
+    return state
+
+
+def _register(cie: _Cie, read: Reader, code: int, state: _State, initial: _State) -> _State:
+    """Where a register is saved; only the return address's matters."""
+    high = code & 0xC0
+    which = code & 0x3F if high else read.uleb()
+    new = replace(state, lost=True)
+    if high == 0x80 or code == 0x05:
+        new = replace(state, back=read.uleb() * cie.data_align, lost=False)
+    elif code == 0x11:
+        new = replace(state, back=read.sleb() * cie.data_align, lost=False)
+    elif high == 0xC0 or code == 0x06:
+        new = replace(state, back=initial.back, lost=initial.lost)
+    elif code == 0x08:
+        new = replace(state, back=None, lost=False)
+    elif code in (0x09, 0x14):
+        read.uleb()
+    elif code == 0x15:
+        read.sleb()
+    elif code in (0x10, 0x16):
+        read.at += read.uleb()
+    return new if which == cie.return_register else state
+
+
+def _frame(cie: _Cie, read: Reader, code: int, state: _State) -> _State:
+    """How the CFA is found."""
+    if code in _NO_OPERAND:
+        return state
+    if code in _ONE:
+        read.uleb()
+        return state
+    if code == 0x0C:
+        return replace(state, cfa=(read.uleb(), read.uleb()))
+    if code == 0x12:
+        return replace(state, cfa=(read.uleb(), read.sleb() * cie.data_align))
+    if code == 0x0F:
+        read.at += read.uleb()
+        return replace(state, cfa=None)
+    if state.cfa is None or code not in (0x0D, 0x0E, 0x13):
+        raise ValueError(f"call frame instruction {code:#x}")
+    register, offset = state.cfa
+    if code == 0x0D:
+        return replace(state, cfa=(read.uleb(), offset))
+    moved = read.uleb() if code == 0x0E else read.sleb() * cie.data_align
+    return replace(state, cfa=(register, moved))
+
+
+def open_cfi(elf: Elf) -> Cfi | None:
+    """The call frame information of an image, or None when it has none.  Addresses are linked
+    ones; in a relocatable file, those of dwarf_file.layout().
+
+    Raises KinstError when it is damaged.
+    """
+    section = debug_section(open_file(elf.path), elf, "frame")
+    return Cfi(section.tobytes()) if len(section) else None

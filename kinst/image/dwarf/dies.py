@@ -1,0 +1,248 @@
+"""Single entries of .debug_info, read when they are asked for (DWARF 5, section 7.5).
+
+The index (dwarf.py) says where entries are; here are their attributes, and what is below them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kinst.core.errors import KinstError
+from kinst.image.dwarf.numbers import (
+    AT_SIBLING,
+    AT_STR_OFFSETS_BASE,
+    CLASS_CONST,
+    CLASS_LINE_STRP,
+    CLASS_REF_ADDR,
+    CLASS_REFERENCE,
+    CLASS_STRING,
+    CLASS_STRP,
+    CLASS_STRX,
+    FORM_FLAG_PRESENT,
+    FORM_IMPLICIT_CONST,
+    FORM_INDIRECT,
+    FORM_SDATA,
+    FORMS,
+    SIZE_ADDRESS,
+    SIZE_BLOCK,
+    SIZE_BLOCK1,
+    SIZE_BLOCK2,
+    SIZE_BLOCK4,
+    SIZE_OFFSET,
+    SIZE_REF_ADDR,
+    SIZE_SLEB,
+    SIZE_STRING,
+    SIZE_ULEB,
+    UT_PARTIAL,
+    UT_SKELETON,
+    UT_SPLIT_COMPILE,
+)
+from kinst.image.dwarf.reader import Reader
+from kinst.image.dwarf.sections import DebugSections
+
+Value = int | str | bytes
+# (attribute, form, value of an implicit constant)
+Abbreviation = tuple[int, bool, Sequence[tuple[int, int, int]]]
+_LENGTHS = {SIZE_BLOCK1: 1, SIZE_BLOCK2: 2, SIZE_BLOCK4: 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit of .debug_info: offset of its header, its end, its first entry, and its sizes."""
+
+    offset: int
+    end: int
+    first: int
+    version: int
+    offset_size: int
+    address_size: int
+    abbreviations: Mapping[int, Abbreviation]
+
+
+@dataclass(frozen=True, slots=True)
+class Die:
+    """An entry.  attributes: by DW_AT_*; references are offsets in .debug_info, blocks and
+    expressions bytes, flags and constants numbers.  forms: of the same.  next: offset behind it."""
+
+    offset: int
+    unit: Unit
+    tag: int
+    children: bool
+    attributes: Mapping[int, Value]
+    forms: Mapping[int, int]
+    next: int
+
+    def number(self, attribute: int, default: int = 0) -> int:
+        value = self.attributes.get(attribute, default)
+        return value if isinstance(value, int) else default
+
+    def text(self, attribute: int) -> str:
+        value = self.attributes.get(attribute, "")
+        return value if isinstance(value, str) else ""
+
+
+class Dies:
+    """Entries of one debug file by their offsets in .debug_info."""
+
+    def __init__(self, sections: DebugSections, units: Sequence[int]) -> None:
+        """units: the offsets of all units' headers, ascending (Index.units)."""
+        self._sections = sections
+        self._info = sections.arrays["info"].data
+        self._abbrev = sections.arrays["abbrev"].data
+        self._offsets = units
+        self._units: dict[int, Unit] = {}
+        self._tables: dict[int, Mapping[int, Abbreviation]] = {}
+        self._string_bases: dict[int, int] = {}
+
+    def die(self, offset: int) -> Die:
+        """The entry at an offset.  Raises KinstError for damaged debug information."""
+        try:
+            return self._die(offset, self._unit_of(offset))
+        except (IndexError, ValueError, KeyError):
+            where = self._sections.where
+            raise KinstError(
+                f"{where}: damaged debug information: no entry at {offset:#x}"
+            ) from None
+
+    def first_of(self, unit: int) -> int:
+        """The offset of the first entry of the unit whose header is at an offset."""
+        if unit not in self._units:
+            self._units[unit] = self._header(unit)
+        return self._units[unit].first
+
+    def children(self, die: Die) -> Iterator[Die]:
+        """The entries directly below one."""
+        at = die.next
+        while die.children and at < die.unit.end:
+            if self._info[at] == 0:
+                return
+            child = self.die(at)
+            yield child
+            at = self._behind(child)
+
+    def _behind(self, die: Die) -> int:
+        """The offset behind an entry and all that is below it."""
+        sibling = die.number(AT_SIBLING)
+        if sibling > die.offset:
+            return sibling
+        at, depth = die.next, int(die.children)
+        while depth:
+            if self._info[at] == 0:
+                at, depth = at + 1, depth - 1
+                continue
+            inner = self.die(at)
+            sibling = inner.number(AT_SIBLING)
+            if inner.children and sibling > inner.offset:
+                at = sibling
+            else:
+                at, depth = inner.next, depth + int(inner.children)
+        return at
+
+    def _unit_of(self, offset: int) -> Unit:
+        start = self._offsets[bisect_right(self._offsets, offset) - 1]
+        if start not in self._units:
+            self._units[start] = self._header(start)
+        unit = self._units[start]
+        if not unit.first <= offset < unit.end:
+            raise ValueError
+        return unit
+
+    def _header(self, start: int) -> Unit:
+        r = Reader(self._info, start)
+        length = r.number(4)
+        size = 4
+        if length == 0xFFFFFFFF:
+            length, size = r.number(8), 8
+        end = r.at + length
+        version = r.number(2)
+        kind = 0
+        if version >= 5:
+            kind, address_size = r.number(1), r.number(1)
+            table = r.number(size)
+            # Skeletons have an id; type units a signature and an offset.
+            if kind in (UT_SKELETON, UT_SPLIT_COMPILE):
+                r.at += 8
+            elif kind > UT_PARTIAL or kind == 2:
+                r.at += 8 + size
+        else:
+            table, address_size = r.number(size), r.number(1)
+        return Unit(start, end, r.at, version, size, address_size, self._table(table))
+
+    def _table(self, offset: int) -> Mapping[int, Abbreviation]:
+        if offset not in self._tables:
+            found: dict[int, Abbreviation] = {}
+            r = Reader(self._abbrev, offset)
+            while code := r.uleb():
+                tag, children = r.uleb(), bool(r.number(1))
+                rows = []
+                while True:
+                    attribute, form = r.uleb(), r.uleb()
+                    constant = r.sleb() if form == FORM_IMPLICIT_CONST else 0
+                    if not attribute and not form:
+                        break
+                    rows.append((attribute, form, constant))
+                found[code] = tag, children, rows
+            self._tables[offset] = found
+        return self._tables[offset]
+
+    def _die(self, offset: int, unit: Unit) -> Die:
+        r = Reader(self._info, offset)
+        tag, children, rows = unit.abbreviations[r.uleb()]
+        attributes: dict[int, Value] = {}
+        forms: dict[int, int] = {}
+        for attribute, form, constant in rows:
+            while form == FORM_INDIRECT:
+                form = r.uleb()
+            attributes[attribute] = self._value(r, unit, form, constant)
+            forms[attribute] = form
+        return Die(offset, unit, tag, children, attributes, forms, r.at)
+
+    def _value(self, r: Reader, unit: Unit, form: int, constant: int) -> Value:
+        size, what = FORMS[form]
+        if form in (FORM_FLAG_PRESENT, FORM_IMPLICIT_CONST):
+            return 1 if form == FORM_FLAG_PRESENT else constant
+        if size == SIZE_STRING:
+            text = self._sections.text("info", r.at)
+            r.at += len(text) + 1
+            return text.decode("utf-8", "replace")
+        if size in _LENGTHS or size == SIZE_BLOCK:
+            return r.take(r.uleb() if size == SIZE_BLOCK else r.number(_LENGTHS[size]))
+        if size == SIZE_ULEB:
+            value = r.uleb()
+        elif size == SIZE_SLEB or form == FORM_SDATA:
+            return r.sleb()
+        else:
+            if size == SIZE_ADDRESS or (size == SIZE_REF_ADDR and unit.version == 2):
+                size = unit.address_size
+            elif size in (SIZE_OFFSET, SIZE_REF_ADDR):
+                size = unit.offset_size
+            if size == 16:
+                return r.take(16)
+            value = r.number(size)
+        if what == CLASS_STRP:
+            return self._sections.text("str", value).decode("utf-8", "replace")
+        if what == CLASS_LINE_STRP:
+            return self._sections.text("line_str", value).decode("utf-8", "replace")
+        if what == CLASS_STRX:
+            return self._indexed(unit, value)
+        if what == CLASS_REFERENCE:
+            return value + unit.offset
+        assert what in (CLASS_CONST, CLASS_REF_ADDR) or what != CLASS_STRING
+        return value
+
+    def _indexed(self, unit: Unit, index: int) -> str:
+        """A string by its index in .debug_str_offsets; the unit's entry says from where on."""
+        if unit.offset not in self._string_bases:
+            # Behind the header of the section, unless the unit says otherwise.
+            self._string_bases[unit.offset] = 16 if unit.offset_size == 8 else 8
+            base = self._die(unit.first, unit).number(AT_STR_OFFSETS_BASE, -1)
+            if base >= 0:
+                self._string_bases[unit.offset] = base
+        at = self._string_bases[unit.offset] + index * unit.offset_size
+        piece = self._sections.arrays["str_offsets"][at : at + unit.offset_size].tobytes()
+        if len(piece) != unit.offset_size:
+            return ""
+        offset = int.from_bytes(piece, "little")
+        return self._sections.text("str", offset).decode("utf-8", "replace")

@@ -1,0 +1,300 @@
+"""The index of a file's debug information: opened from the cache, or made and kept there.
+
+Reading an index needs the standard library alone; what makes one (build.py, with numpy and
+numba) is imported only when it is missing.  Terms: kinst/core/inline.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kinst.core.errors import KinstError
+from kinst.core.inline import FunctionDie, InlineCopy
+from kinst.image.dwarf import store as dwarf_store
+from kinst.image.dwarf.file import DebugFile, open_file
+from kinst.image.dwarf.numbers import (
+    KIND_BASE,
+    KIND_ENUMERATION,
+    KIND_STRUCTURE,
+    KIND_TYPEDEF,
+    KIND_UNION,
+)
+from kinst.image.dwarf.store import Arrays
+
+KINDS = {
+    KIND_STRUCTURE: "struct", KIND_UNION: "union", KIND_ENUMERATION: "enum",
+    KIND_TYPEDEF: "typedef", KIND_BASE: "base",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NamedDie:
+    """A named type or variable.  kind: struct, union, enum, typedef, base or variable.
+
+    die, unit: offsets in .debug_info.
+    """
+
+    kind: str
+    name: str
+    die: int
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitLines:
+    """Where a unit's line table is.  offset: in .debug_line, -1 for none.  home: where the
+    compiler ran; version: of the unit's DWARF."""
+
+    offset: int
+    home: str
+    version: int
+
+
+class Index:
+    """core.inline.DebugIndex on mapped arrays, and types and variables by name."""
+
+    def __init__(self, where: str, arrays: Arrays) -> None:
+        self.where = where
+        self._a = {name: memoryview(array) for name, array in arrays.items()}
+        self._names = self._a["name_text"]
+        self._name_at = self._a["name_at"]
+        # Rows of copies by name and entry of their functions, as copies_of() has been asked.
+        self._by_function: dict[str, dict[int, list[int]]] = {}
+
+    def functions(self, name: str) -> Sequence[FunctionDie]:
+        """See DebugIndex.functions.  The ranges of several out-of-line instances of one
+        abstract instance (clones) come one after the other."""
+        return [self._function(row) for row in self._rows("function_name", name)]
+
+    def copies(self, name: str) -> Sequence[InlineCopy]:
+        """See DebugIndex.copies."""
+        return [self._copy(row) for row in self._rows("copy_name", name)]
+
+    def copies_of(self, function: FunctionDie) -> Sequence[InlineCopy]:
+        """The inlined copies of one function (an abstract instance), in file order."""
+        if function.name not in self._by_function:
+            die, of = self._a["function_die"], self._a["copy_function"]
+            grouped: dict[int, list[int]] = {}
+            for row in self._rows("copy_name", function.name):
+                grouped.setdefault(die[of[row]], []).append(row)
+            self._by_function[function.name] = grouped
+        return [self._copy(row) for row in self._by_function[function.name].get(function.die, [])]
+
+    def inline_names(self) -> Sequence[str]:
+        """See DebugIndex.inline_names; in order of their bytes."""
+        return [self._name(number) for number in sorted(set(self._a["copy_name"]))]
+
+    def function_names(self) -> Sequence[str]:
+        """The distinct names of all functions, in order of their bytes."""
+        return [self._name(number) for number in sorted(set(self._a["function_name"]))]
+
+    def copies_at(self, address: int) -> Sequence[InlineCopy]:
+        """See DebugIndex.copies_at."""
+        ranges, rows = self._a["copy_ranges"], self._a["by_low_range"]
+        reach, owners = self._a["by_low_reach"], self._a["by_low_copy"]
+        found = set()
+        at = bisect_right(rows, address, key=lambda row: int(ranges[2 * row])) - 1
+        # Ranges that start further down hold the address only while some reach that far.
+        while at >= 0 and reach[at] > address:
+            if ranges[2 * rows[at] + 1] > address:
+                found.add(int(owners[at]))
+            at -= 1
+        parents = self._a["copy_parent"]
+        depth = {row: len(list(_chain(parents, row))) for row in found}
+        return [self._copy(row) for row in sorted(depth, key=lambda r: (-depth[r], r))]
+
+    def symbol_at(self, address: int) -> tuple[str, int] | None:
+        """The function of the symbol table that holds an address, and its own address.
+
+        None where none does, or the file has no symbol table.
+        """
+        lows, highs, reach = (self._a[f"symbol_{what}"] for what in ("low", "high", "reach"))
+        at = bisect_right(lows, address) - 1
+        while at >= 0 and reach[at] > address:
+            if highs[at] > address:
+                return self._text("symbol", at), int(lows[at])
+            at -= 1
+        return None
+
+    def types(self, name: str) -> Sequence[NamedDie]:
+        """Every complete type of this name (tag or typedef); of equal ones the first."""
+        kinds = self._a["type_kind"]
+        return [
+            NamedDie(KINDS[int(kinds[row])], name, *self._place("type_die", row))
+            for row in self._rows("type_name", name)
+        ]
+
+    def variables(self, name: str) -> Sequence[NamedDie]:
+        """Every variable at file scope of this name that is more than a declaration."""
+        return [
+            NamedDie("variable", name, *self._place("variable_die", row))
+            for row in self._rows("variable_name", name)
+        ]
+
+    @property
+    def enumerations(self) -> Sequence[int]:
+        """The offsets of all enumerations at file scope, ascending; of equal ones the first."""
+        found: Sequence[int] = self._a["enumeration_die"]
+        return found
+
+    @property
+    def units(self) -> Sequence[int]:
+        """The offsets of all units in .debug_info, ascending."""
+        found: Sequence[int] = self._a["unit_offset"]
+        return found
+
+    def lines_of(self, unit: int) -> UnitLines:
+        """Where the line table of the unit at this offset is.  Raises KinstError for no unit."""
+        offsets = self._a["unit_offset"]
+        row = bisect_left(offsets, unit)
+        if row >= len(offsets) or int(offsets[row]) != unit:
+            raise KinstError(f"{self.where}: no unit at {unit:#x}")
+        home = self._text("home", int(self._a["unit_home"][row]))
+        return UnitLines(int(self._a["unit_lines"][row]), home, int(self._a["unit_version"][row]))
+
+    def _name(self, number: int) -> str:
+        at = self._name_at
+        return bytes(self._names[at[number] : at[number + 1]]).decode("utf-8", "surrogateescape")
+
+    def _text(self, what: str, number: int) -> str:
+        at = self._a[f"{what}_at"]
+        text = self._a[f"{what}_text"][at[number] : at[number + 1]]
+        return bytes(text).decode("utf-8", "surrogateescape")
+
+    def _number(self, name: str) -> int:
+        """The number of a name; -1 when no entry has it."""
+        wanted = name.encode("utf-8", "surrogateescape")
+        text, at = self._names, self._name_at
+        low, high = 0, len(at) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if bytes(text[at[middle] : at[middle + 1]]) < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        if low < len(at) - 1 and bytes(text[at[low] : at[low + 1]]) == wanted:
+            return low
+        return -1
+
+    def _rows(self, column: str, name: str) -> range:
+        number = self._number(name) if name else -1
+        if number < 0:
+            return range(0)
+        numbers = self._a[column]
+        return range(bisect_left(numbers, number), bisect_right(numbers, number))
+
+    def _place(self, column: str, row: int) -> tuple[int, int]:
+        die = self._a[column][row]
+        offsets = self._a["unit_offset"]
+        return int(die), int(offsets[bisect_right(offsets, die) - 1])
+
+    def _file(self, number: int) -> str:
+        return self._text("file", number) if number >= 0 else ""
+
+    def _ranges(self, what: str, row: int) -> tuple[tuple[int, int], ...]:
+        first, last = self._a[f"{what}_range"][row : row + 2].tolist()
+        values = self._a[f"{what}_ranges"][2 * first : 2 * last].tolist()
+        return tuple(zip(values[::2], values[1::2], strict=True))
+
+    def _function(self, row: int) -> FunctionDie:
+        a = self._a
+        return FunctionDie(
+            name=self._name(int(a["function_name"][row])),
+            die=int(a["function_die"][row]),
+            unit=int(a["unit_offset"][int(a["function_unit"][row])]),
+            decl_file=self._file(int(a["function_file"][row])),
+            decl_line=int(a["function_line"][row]),
+            inlined=bool(a["function_inlined"][row]),
+            ranges=self._ranges("function", row),
+        )
+
+    def _function_name(self, copy: int) -> str:
+        return self._name(int(self._a["copy_name"][copy]))
+
+    def _copy(self, row: int) -> InlineCopy:
+        a = self._a
+        return InlineCopy(
+            function=self._function_name(row),
+            die=int(a["copy_die"][row]),
+            unit=int(a["unit_offset"][int(a["copy_unit"][row])]),
+            entry=int(a["copy_entry"][row]) if a["copy_has_entry"][row] else None,
+            ranges=self._ranges("copy", row),
+            call_file=self._file(int(a["copy_file"][row])),
+            call_line=int(a["copy_line"][row]),
+            within=tuple(self._function_name(r) for r in _chain(a["copy_parent"], row)),
+            caller=self._name(int(a["copy_caller"][row])),
+        )
+
+
+def _chain(parents: Any, row: int) -> Iterator[int]:
+    """The copies that a copy is nested in, innermost first."""
+    row = int(parents[row])
+    while row >= 0:
+        yield row
+        row = int(parents[row])
+
+
+def key_of(file: DebugFile) -> str:
+    """What an index is kept by: the build-id (or the content), and what the index is made of.
+
+    strip, objcopy and dwz change debug sections and symbols but keep the build-id.
+    """
+    made_of = [s for s in file.sections if "debug_" in s.name or s.name in (".symtab", ".strtab")]
+    digest = hashlib.sha256(repr([(s.name, s.size, s.flags) for s in made_of]).encode())
+    for section in made_of:
+        if section.name in (".debug_info", ".zdebug_info"):
+            start = file.data[section.offset : section.offset + min(section.size, 1 << 16)]
+            digest.update(zlib.crc32(start).to_bytes(4, "little"))
+    if not file.build_id:
+        digest.update(file.data)
+    return f"{file.build_id or 'none'}-{digest.hexdigest()[:32]}"
+
+
+def open_saved(path: str | Path, cache: Path) -> Index | None:
+    """The index of a file where one was made before; None otherwise, and for damaged files."""
+    try:
+        file = open_file(path)
+        key = key_of(file) if file.has_debug else ""
+    except KinstError:
+        return None
+    arrays = dwarf_store.load(cache / f"dwarf-{key}.index", key) if key else None
+    return Index(str(file.path), arrays) if arrays is not None and _whole(arrays) else None
+
+
+def _whole(arrays: Arrays) -> bool:
+    """Whether an index has all that there is today: kinst may have been another one then."""
+    return "enumeration_die" in arrays
+
+
+def open_index(
+    file: DebugFile | str | Path,
+    cache: Path | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Index:
+    """The index of a file's own debug information.
+
+    cache: the folder of saved indexes (core.paths), or None to save nothing.  progress:
+    called with the part that is done (0 to 1) while an index is made, not when there is one.
+    Raises KinstError when the file has no debug information or it is damaged.
+    """
+    file = file if isinstance(file, DebugFile) else open_file(file)
+    if not file.has_debug:
+        raise KinstError(
+            f"{file.path}: no debug information", "install its debug package, or build with -g"
+        )
+    key = key_of(file) if cache else ""
+    saved = cache / f"dwarf-{key}.index" if cache else None
+    arrays = dwarf_store.load(saved, key) if saved else None
+    if arrays is None or not _whole(arrays):
+        builder: Any = importlib.import_module("kinst.image.dwarf.build")
+        arrays = builder.build(file, progress or (lambda part: None))
+        if saved:
+            dwarf_store.save(saved, key, arrays)
+    return Index(str(file.path), arrays)

@@ -1,0 +1,300 @@
+"""Source lines of instructions, from .debug_line, one unit at a time when it is asked for.
+
+Format: DWARF 5, section 6.2; DWARF 2 to 4 by the same program with their older headers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from kinst.core.errors import KinstError
+from kinst.image.dwarf.file import DebugFile, source_path
+from kinst.image.dwarf.index import Index
+from kinst.image.dwarf.numbers import (
+    FORM_BLOCK,
+    FORM_DATA1,
+    FORM_DATA2,
+    FORM_DATA4,
+    FORM_DATA8,
+    FORM_DATA16,
+    FORM_LINE_STRP,
+    FORM_STRING,
+    FORM_STRP,
+    FORM_UDATA,
+    LNCT_DIRECTORY_INDEX,
+    LNCT_PATH,
+)
+from kinst.image.dwarf.reader import Reader
+from kinst.image.dwarf.sections import DebugSections, debug_sections
+from kinst.image.elf import open_elf
+
+# Standard and extended opcodes (DWARF 5, tables 7.25 and 7.26).
+(
+    LNS_COPY, LNS_ADVANCE_PC, LNS_ADVANCE_LINE, LNS_SET_FILE, LNS_SET_COLUMN, LNS_NEGATE_STMT,
+    LNS_BASIC_BLOCK, LNS_CONST_ADD_PC, LNS_FIXED_ADVANCE_PC, LNS_PROLOGUE_END,
+    LNS_EPILOGUE_BEGIN, LNS_SET_ISA,
+) = range(1, 13)  # fmt: skip
+LNE_END_SEQUENCE, LNE_SET_ADDRESS, LNE_DEFINE_FILE, LNE_SET_DISCRIMINATOR = 1, 2, 3, 4
+FIXED_FORMS = {FORM_DATA1: 1, FORM_DATA2: 2, FORM_DATA4: 4, FORM_DATA8: 8, FORM_DATA16: 16}
+
+
+@dataclass(frozen=True, slots=True)
+class LineSpan:
+    """Instructions of one source line: addresses low to high (exclusive), as linked.
+
+    statement: whether low is a good place for a breakpoint on the line (is_stmt).
+    """
+
+    low: int
+    high: int
+    file: str
+    line: int
+    statement: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    program: int
+    end: int
+    step: int
+    default_statement: bool
+    line_base: int
+    line_range: int
+    opcode_lengths: Sequence[int]
+    files: Sequence[str]
+
+
+class Lines:
+    """The line tables of one debug file, by unit (offset in .debug_info)."""
+
+    def __init__(self, file: DebugFile, index: Index) -> None:
+        self._file = file
+        self._index = index
+        self._known: dict[int, Sequence[LineSpan]] = {}
+
+    def spans(self, unit: int) -> Sequence[LineSpan]:
+        """Every span of a unit, by address.  () when it has no line table.
+
+        Raises KinstError when the table is damaged.
+        """
+        if unit not in self._known:
+            where = self._index.lines_of(unit)
+            found: Sequence[LineSpan] = ()
+            if where.offset >= 0:
+                try:
+                    found = _spans(self._sections, where.offset, where.home)
+                except (IndexError, ValueError):
+                    raise KinstError(
+                        f"{self._file.path}: damaged debug information: line table at"
+                        f" {where.offset:#x} of the unit at {unit:#x}"
+                    ) from None
+            self._known[unit] = found
+        return self._known[unit]
+
+    def at(self, unit: int, address: int) -> LineSpan | None:
+        """The span that holds an address, or None."""
+        spans = self.spans(unit)
+        at = bisect_right(spans, address, key=lambda span: span.low) - 1
+        # Spans of discarded code may start at 0 and lie about how far they reach.
+        while at >= 0 and spans[at].high <= address and spans[at].low + 0x1000 > address:
+            at -= 1
+        return spans[at] if at >= 0 and spans[at].low <= address < spans[at].high else None
+
+    def of_line(
+        self, unit: int, file: str, line: int, within: Sequence[tuple[int, int]]
+    ) -> Sequence[LineSpan]:
+        """The spans of a source line inside some ranges (a function's), by address.
+
+        file: the path or its last parts ("fork.c", "kernel/fork.c"); "" for any.
+        """
+        tail = "/" + file.lstrip("/")
+        return [
+            span
+            for span in self.spans(unit)
+            if span.line == line
+            and (not file or ("/" + span.file).endswith(tail))
+            and any(low <= span.low < high for low, high in within)
+        ]
+
+    @cached_property
+    def _sections(self) -> DebugSections:
+        return debug_sections(self._file, open_elf(self._file.path))
+
+
+class _Program(Reader):
+    """A line number program and its header."""
+
+    def text(self) -> bytes:
+        """A string, without its NUL.  Raises ValueError when it has none."""
+        end = bytes(self.data).index(b"\0", self.at)
+        found = bytes(self.data[self.at : end])
+        self.at = end + 1
+        return found
+
+
+def _spans(sections: DebugSections, offset: int, home: str) -> Sequence[LineSpan]:
+    array = sections.arrays["line"]
+    if offset + 15 > len(array):
+        raise IndexError
+    length = int.from_bytes(array[offset : offset + 4].tobytes(), "little")
+    wide = length == 0xFFFFFFFF
+    if wide:
+        length = int.from_bytes(array[offset + 4 : offset + 12].tobytes(), "little")
+    start = offset + (12 if wide else 4)
+    if start + length > len(array):
+        raise IndexError
+    data = array[start : start + length].tobytes()
+    header = _header(sections, _Program(data), home.encode("utf-8", "surrogateescape"), wide)
+    return sorted(_run(data, header), key=lambda span: span.low)
+
+
+def _header(sections: DebugSections, r: _Program, home: bytes, wide: bool) -> _Header:
+    size = 8 if wide else 4
+    version = r.number(2)
+    if not 2 <= version <= 5:
+        raise ValueError
+    if version == 5:
+        r.at += 2
+    length = r.number(size)
+    program = r.at + length
+    step = r.number(1)
+    if version >= 4:
+        r.at += 1
+    statement = bool(r.number(1))
+    base = r.number(1)
+    line_range = r.number(1)
+    lengths = [r.number(1) for _ in range(max(r.number(1), 1) - 1)]
+    files = _new_files(sections, r, home, size) if version == 5 else _old_files(r, home)
+    return _Header(
+        program, len(r.data), step, statement, base - 256 * (base >> 7), line_range, lengths, files
+    )
+
+
+def _path(home: bytes, folders: Sequence[bytes | None], folder: int, name: bytes) -> str:
+    known = folders[folder] if folder < len(folders) else None
+    return source_path(home, known, name).decode("utf-8", "surrogateescape")
+
+
+def _old_files(r: _Program, home: bytes) -> Sequence[str]:
+    folders: list[bytes | None] = [None]
+    while text := r.text():
+        folders.append(text)
+    # File 0 is none.
+    files = [""]
+    while text := r.text():
+        folder = r.uleb()
+        r.uleb()
+        r.uleb()
+        files.append(_path(home, folders, folder, text))
+    return files
+
+
+def _new_files(sections: DebugSections, r: _Program, home: bytes, size: int) -> Sequence[str]:
+    folders = [name for name, _ in _entries(sections, r, size)]
+    return [_path(home, folders, folder, name) for name, folder in _entries(sections, r, size)]
+
+
+def _entries(sections: DebugSections, r: _Program, size: int) -> Sequence[tuple[bytes, int]]:
+    formats = [(r.uleb(), r.uleb()) for _ in range(r.number(1))]
+    found = []
+    count = r.uleb()
+    # Every entry has at least a byte.
+    if count > len(r.data) or (count and not formats):
+        raise ValueError
+    for _ in range(count):
+        name, folder = b"", 0
+        for what, form in formats:
+            value = _value(sections, r, form, size)
+            if what == LNCT_PATH and isinstance(value, bytes):
+                name = value
+            elif what == LNCT_DIRECTORY_INDEX and isinstance(value, int):
+                folder = value
+        found.append((name, folder))
+    return found
+
+
+def _value(sections: DebugSections, r: _Program, form: int, size: int) -> bytes | int:
+    if form == FORM_STRING:
+        return r.text()
+    if form == FORM_LINE_STRP:
+        return sections.text("line_str", r.number(size))
+    if form == FORM_STRP:
+        return sections.text("str", r.number(size))
+    if form == FORM_UDATA:
+        return r.uleb()
+    if form in FIXED_FORMS:
+        return r.number(FIXED_FORMS[form])
+    if form == FORM_BLOCK:
+        r.at += r.uleb()
+        return 0
+    raise ValueError
+
+
+@dataclass(slots=True)
+class _Row:
+    address: int
+    file: int
+    line: int
+    statement: bool
+
+
+def _run(data: bytes, header: _Header) -> list[LineSpan]:
+    """Run the line program; a row's span ends where the next row of its sequence starts."""
+    r = _Program(data, header.program)
+    found: list[LineSpan] = []
+    state = _Row(0, 1, 1, header.default_statement)
+    before: _Row | None = None
+    first_special = len(header.opcode_lengths) + 1
+
+    def emit() -> None:
+        nonlocal before
+        if before is not None and before.address < state.address and before.line:
+            known = before.file < len(header.files)
+            file = header.files[before.file] if known else ""
+            found.append(
+                LineSpan(before.address, state.address, file, before.line, before.statement)
+            )
+        before = _Row(state.address, state.file, state.line, state.statement)
+
+    def special(opcode: int) -> None:
+        state.address += (opcode - first_special) // (header.line_range or 1) * header.step
+
+    while r.at < header.end:
+        opcode = r.number(1)
+        if opcode >= first_special:
+            special(opcode)
+            state.line += header.line_base + (opcode - first_special) % (header.line_range or 1)
+            emit()
+        elif opcode == 0:
+            length = r.uleb()
+            end = r.at + length
+            kind = r.number(1) if length else 0
+            if kind == LNE_END_SEQUENCE:
+                emit()
+                before = None
+                state = _Row(0, 1, 1, header.default_statement)
+            elif kind == LNE_SET_ADDRESS:
+                state.address = r.number(length - 1)
+            r.at = end
+        elif opcode == LNS_COPY:
+            emit()
+        elif opcode == LNS_ADVANCE_PC:
+            state.address += r.uleb() * header.step
+        elif opcode == LNS_ADVANCE_LINE:
+            state.line += r.sleb()
+        elif opcode == LNS_SET_FILE:
+            state.file = r.uleb()
+        elif opcode == LNS_NEGATE_STMT:
+            state.statement = not state.statement
+        elif opcode == LNS_CONST_ADD_PC:
+            special(255)
+        elif opcode == LNS_FIXED_ADVANCE_PC:
+            state.address += r.number(2)
+        else:
+            # Others have only operands to step over.
+            for _ in range(header.opcode_lengths[opcode - 1]):
+                r.uleb()
+    return found

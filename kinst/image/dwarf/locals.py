@@ -1,0 +1,332 @@
+"""Local variables and parameters at an instruction, by DWARF (DWARF 5, sections 2.6 and 3.5).
+
+A name is looked for in the innermost block that holds the instruction, then outwards to the
+function that the block is of (inlined or not), then in the functions that this one is inlined
+in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kinst.core.dtypes import DType
+from kinst.core.locals import Local, Piece
+from kinst.image.dwarf.calls import Caller, Calls, Entries
+from kinst.image.dwarf.dies import Die, Dies
+from kinst.image.dwarf.enumerators import AT_CONST_VALUE
+from kinst.image.dwarf.expressions import (
+    GENERIC,
+    Base,
+    Context,
+    NotHereError,
+    constant,
+    pieces_of,
+)
+from kinst.image.dwarf.frames import ROOM, Frame
+from kinst.image.dwarf.index import Index
+from kinst.image.dwarf.lists import Lists
+from kinst.image.dwarf.numbers import (
+    AT_ABSTRACT_ORIGIN,
+    AT_BYTE_SIZE,
+    AT_DECLARATION,
+    AT_NAME,
+    AT_SPECIFICATION,
+    TAG_INLINED_SUBROUTINE,
+    TAG_LEXICAL_BLOCK,
+    TAG_SUBPROGRAM,
+    TAG_VARIABLE,
+)
+from kinst.image.dwarf.types import AT_ENCODING, SIGNED_ENCODINGS, TAG_PARAMETER, DwarfTypes
+
+AT_LOCATION, AT_FRAME_BASE = 0x02, 0x40
+_SCOPES = (TAG_LEXICAL_BLOCK, TAG_INLINED_SUBROUTINE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """A function or block that holds an instruction.  function: its function's name."""
+
+    die: Die
+    function: str
+
+
+class DwarfLocals:
+    """The local variables of one image."""
+
+    def __init__(
+        self,
+        dies: Dies,
+        lists: Lists,
+        index: Index,
+        types: DwarfTypes,
+        registers: Sequence[str],
+        caller: Caller | None = None,
+    ) -> None:
+        """registers: D names by DWARF number.  caller: what is asked of the code for values that
+        only a caller has; None where that is not known."""
+        self._dies = dies
+        self._lists = lists
+        self._index = index
+        self._types = types
+        self._registers = registers
+        self._functions: dict[int, list[tuple[int, int, int]]] = {}
+        self._calls: Calls | None = None
+        if caller is not None:
+            entries = Entries(
+                lambda at: self._function_at("", at), self._below, self._name, dies.die,
+                self._base_of,
+            )  # fmt: skip
+            self._calls = Calls(entries, lists, index, registers, caller)
+        self._own: dict[int, list[Die]] = {}
+        self._children: dict[int, tuple[Die, ...]] = {}
+
+    def names(self, name: str, address: int) -> list[str]:
+        """The variables that an instruction's functions have, innermost first.  name: of the
+        function's symbol; address: as linked."""
+        found: dict[str, None] = {}
+        address = self._described(name, address)
+        for scope in self._scopes(name, address):
+            for die in self._variables(scope.die):
+                found.setdefault(self._name(die), None)
+        return [n for n in found if n]
+
+    def find(self, name: str, frame: Frame, variable: str, inlined: str = "") -> Local | None:
+        """A variable at an instruction, or None when there is none of this name.
+
+        name: of the function's symbol.  inlined: the inlined function whose variable is meant;
+        "" for the innermost.  Raises KinstError for damaged debug information.
+        """
+        frame = replace(frame, address=self._described(name, frame.address))
+        scopes = self._scopes(name, frame.address)
+        if inlined:
+            scopes = self._copy_scopes(name, frame.address, inlined) or scopes
+        for at, scope in enumerate(scopes):
+            # The last of a name is the one that hides the others.
+            for die in reversed(self._variables(scope.die)):
+                if self._name(die) == variable:
+                    return self._local(die, scope, scopes[at:], frame)
+        return None
+
+    def type_in(self, function: str, variable: str) -> DType | None:
+        """The type of a variable of this name anywhere in a function, inlined or not; for what
+        has to be known before the instructions are."""
+        for found in self._index.functions(function):
+            queue = [self._dies.die(found.die)]
+            while queue:
+                die = queue.pop(0)
+                for child in self._below(die):
+                    if child.tag in (TAG_PARAMETER, TAG_VARIABLE):
+                        if self._name(child) == variable:
+                            return self._types.of(child)
+                    elif child.tag in _SCOPES:
+                        queue.append(child)
+                origin = die.number(AT_ABSTRACT_ORIGIN)
+                if origin and die.tag in (TAG_SUBPROGRAM, TAG_INLINED_SUBROUTINE):
+                    queue.append(self._dies.die(origin))
+        return None
+
+    # Scopes
+
+    def _scopes(self, name: str, address: int) -> list[_Scope]:
+        """What holds an instruction, innermost first."""
+        die = self._function_at(name, address)
+        found: list[_Scope] = []
+        function = ""
+        while die is not None:
+            if die.tag != TAG_LEXICAL_BLOCK:
+                function = self._name(die)
+            found.insert(0, _Scope(die, function))
+            die = next(
+                (
+                    child
+                    for child in self._below(die)
+                    if child.tag in _SCOPES and self._holds(child, address)
+                ),
+                None,
+            )
+        return found
+
+    def _copy_scopes(self, name: str, address: int, inlined: str) -> list[_Scope]:
+        """The scopes of a copy of an inlined function, itself first, at an instruction of it or
+        at its entry, which may belong to other code (an empty range begins there)."""
+        top = self._function_at(name, address)
+        ways = [[_Scope(top, self._name(top))]] if top is not None else []
+        while ways:
+            way = ways.pop()
+            for child in self._below(way[0].die):
+                if child.tag not in _SCOPES or not self._reaches(child, address):
+                    continue
+                block = child.tag == TAG_LEXICAL_BLOCK
+                scope = _Scope(child, way[0].function if block else self._name(child))
+                if not block and scope.function == inlined:
+                    return [scope, *way]
+                ways.append([scope, *way])
+        return []
+
+    def _reaches(self, die: Die, address: int) -> bool:
+        return self._holds(die, address) or any(
+            low == address for low, _ in self._lists.ranges(die)
+        )
+
+    def _holds(self, die: Die, address: int) -> bool:
+        ranges = self._lists.ranges(die)
+        # A block without ranges of its own holds what is in the blocks below it.
+        if not ranges and die.tag == TAG_LEXICAL_BLOCK:
+            return any(c.tag in _SCOPES and self._holds(c, address) for c in self._below(die))
+        return any(low <= address < high for low, high in ranges)
+
+    def _described(self, name: str, address: int) -> int:
+        """The address, or the first one that the debug information has of its function: the room
+        for ftrace at a function's start is in front of that, and changes no variable."""
+        symbol = self._index.symbol_at(address)
+        if symbol is None or self._function_at(name, address) is not None:
+            return address
+        for at in range(address + 1, address + ROOM + 1):
+            if self._index.symbol_at(at) == symbol and self._function_at(name, at) is not None:
+                return at
+        return address
+
+    def _function_at(self, name: str, address: int) -> Die | None:
+        """The entry of the function whose own code holds an address."""
+        plain = name.partition("@")[0].partition(".")[0]
+        symbol = self._index.symbol_at(address)
+        names = dict.fromkeys([plain, symbol[0].partition(".")[0] if symbol else plain])
+        for one in names:
+            for function in self._index.functions(one):
+                if any(low <= address < high for low, high in function.ranges):
+                    return self._in_unit(function.unit, address)
+        # An alias, or a name that the debug information does not know: by what is inlined there.
+        for copy in self._index.copies_at(address):
+            return self._in_unit(copy.unit, address)
+        return None
+
+    def _in_unit(self, unit: int, address: int) -> Die | None:
+        if unit not in self._functions:
+            top = self._dies.die(self._dies.first_of(unit))
+            self._functions[unit] = [
+                (low, high, die.offset)
+                for die in self._dies.children(top)
+                if die.tag == TAG_SUBPROGRAM
+                for low, high in self._lists.ranges(die)
+            ]
+        for low, high, offset in self._functions[unit]:
+            if low <= address < high:
+                return self._dies.die(offset)
+        return None
+
+    def _below(self, die: Die) -> tuple[Die, ...]:
+        if die.offset not in self._children:
+            self._children[die.offset] = tuple(self._dies.children(die))
+        return self._children[die.offset]
+
+    # Variables
+
+    def _variables(self, die: Die) -> list[Die]:
+        if die.offset not in self._own:
+            own = [c for c in self._below(die) if c.tag in (TAG_PARAMETER, TAG_VARIABLE)]
+            named = {self._name(c) for c in own}
+            # Static ones of the abstract instance come first: those after them hide them.
+            left = [c for c in self._inherited(die) if self._name(c) not in named]
+            self._own[die.offset] = [*left, *own]
+        return self._own[die.offset]
+
+    def _inherited(self, die: Die) -> list[Die]:
+        """Static variables that only the abstract instance of a function or block has; of
+        several with one name none, because the debug information does not say which is meant."""
+        origin = die.number(AT_ABSTRACT_ORIGIN)
+        if not origin:
+            return []
+        known = {c.number(AT_ABSTRACT_ORIGIN) for c in self._below(die)}
+        queue, found = [self._dies.die(origin)], list[Die]()
+        while queue:
+            for child in self._below(queue.pop()):
+                if child.offset in known:
+                    continue
+                if child.tag == TAG_LEXICAL_BLOCK:
+                    queue.append(child)
+                elif child.tag == TAG_VARIABLE and AT_LOCATION in child.attributes:
+                    found.append(child)
+        names = [self._name(c) for c in found]
+        return [c for c, name in zip(found, names, strict=True) if names.count(name) == 1]
+
+    def _origins(self, die: Die) -> Iterator[Die]:
+        """An entry, and those that it leaves its attributes to."""
+        for _ in range(8):
+            yield die
+            origin = die.number(AT_ABSTRACT_ORIGIN) or die.number(AT_SPECIFICATION)
+            if not origin:
+                return
+            die = self._dies.die(origin)
+
+    def _name(self, die: Die) -> str:
+        return next((d.text(AT_NAME) for d in self._origins(die) if AT_NAME in d.attributes), "")
+
+    def _local(self, die: Die, scope: _Scope, scopes: Sequence[_Scope], frame: Frame) -> Local:
+        name, type_ = self._name(die), self._types.of(die)
+        try:
+            pieces = self._pieces(die, scopes, frame)
+        except NotHereError as error:
+            return Local(name, type_, scope.function, (), str(error))
+        return Local(name, type_, scope.function, pieces)
+
+    def _pieces(self, die: Die, scopes: Sequence[_Scope], frame: Frame) -> tuple[Piece, ...]:
+        for one in self._origins(die):
+            if AT_LOCATION in one.attributes:
+                code = self._lists.location(one, AT_LOCATION, frame.address)
+                return pieces_of(code or b"", self._context(one, scopes, frame))
+            if AT_CONST_VALUE in one.attributes:
+                value = one.attributes[AT_CONST_VALUE]
+                if isinstance(value, bytes) and len(value) <= 8:
+                    value = int.from_bytes(value, "little")
+                if isinstance(value, int):
+                    return (Piece("value", constant(value)),)
+                raise NotHereError("it is a constant of more than 8 bytes")
+            if one.number(AT_DECLARATION):
+                raise NotHereError("it is declared here and defined elsewhere: `name reads it")
+        raise NotHereError("it is optimised out")
+
+    def _context(self, die: Die, scopes: Sequence[_Scope], frame: Frame) -> Context:
+        return Context(
+            registers=self._registers,
+            frame_base=lambda: self._frame_base(scopes, frame),
+            frame_address=lambda: _cfa(frame),
+            at_entry=frame.at_entry,
+            base=self._base_of(die),
+            indexed=lambda index: self._lists.indexed(die, index),
+            place=frame.place,
+            entry=self._entry(scopes[-1].die, frame),
+        )
+
+    def _entry(self, function: Die, frame: Frame) -> Callable[[int], str] | None:
+        calls = self._calls
+        return None if calls is None else lambda n: calls.entry_value(function, frame, n)
+
+    def _frame_base(self, scopes: Sequence[_Scope], frame: Frame) -> str:
+        """The frame base of the function itself, also for what is inlined in it."""
+        function = scopes[-1].die
+        code = self._lists.location(function, AT_FRAME_BASE, frame.address)
+        (piece, *more) = pieces_of(code or b"", self._context(function, scopes, frame))
+        if more:
+            raise NotHereError("its frame base is in pieces")
+        return piece.text
+
+    def _base_of(self, die: Die) -> Callable[[int], Base]:
+        def base(offset: int) -> Base:
+            if not offset:
+                return GENERIC
+            found = self._dies.die(die.unit.offset + offset)
+            size = found.number(AT_BYTE_SIZE)
+            if size not in (1, 2, 4, 8):
+                raise NotHereError("its location needs a number that D does not compute with")
+            return Base(size, found.number(AT_ENCODING) in SIGNED_ENCODINGS)
+
+        return base
+
+
+def _cfa(frame: Frame) -> str:
+    if frame.cfa is None:
+        raise NotHereError(
+            "it is in the stack frame, and the unwinder does not know the frame here"
+        )
+    return frame.cfa

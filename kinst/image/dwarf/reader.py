@@ -1,0 +1,54 @@
+"""Numbers and strings of DWARF data, one after another, in plain Python.
+
+For what is read lazily; the scan of all of .debug_info is compiled (scan/read.py).
+"""
+
+from __future__ import annotations
+
+_LONGEST = 126  # bits of a LEB128 number; the compiled scan takes as many
+
+
+class Reader:
+    """Reads from data at `at`, which it moves on.
+
+    Every method raises IndexError where the data ends too early, and ValueError for a LEB128
+    number (DWARF 5, 7.6) longer than 18 bytes, which nobody writes.
+    """
+
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: bytes | memoryview, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+
+    def left(self) -> bool:
+        return self.at < len(self.data)
+
+    def take(self, size: int) -> bytes:
+        piece = bytes(self.data[self.at : self.at + size])
+        if len(piece) != size:
+            raise IndexError
+        self.at += size
+        return piece
+
+    def number(self, size: int, signed: bool = False) -> int:
+        """A number of `size` bytes, the lowest first."""
+        return int.from_bytes(self.take(size), "little", signed=signed)
+
+    def uleb(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.data[self.at]
+            self.at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+            if shift >= _LONGEST:
+                raise ValueError
+
+    def sleb(self) -> int:
+        start = self.at
+        value = self.uleb()
+        bits = 7 * (self.at - start)
+        return value - (1 << bits) if value >> (bits - 1) & 1 else value

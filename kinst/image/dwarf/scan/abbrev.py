@@ -1,0 +1,194 @@
+"""Compiled reading of abbreviation tables (DWARF 5, section 7.5.3).
+
+A table becomes arrays: for each abbreviation its attributes in order, and a shorter program to
+step over an entry: what is of fixed size is one addition, and only what varies is read.
+"""
+
+from __future__ import annotations
+
+from kinst.image.dwarf.numbers import (
+    AT_SIBLING,
+    E_ABBREV,
+    E_FORM,
+    FORM_IMPLICIT_CONST,
+    FULL_ABBREVIATIONS,
+    SIZE_NONE,
+    U_ABBREV,
+    U_ADDRSIZE,
+    U_OFFSIZE,
+    U_VERSION,
+)
+from kinst.image.dwarf.scan.entry import size_of
+from kinst.image.dwarf.scan.jit import compiled
+from kinst.image.dwarf.scan.read import sleb, u8, uleb
+from kinst.image.dwarf.scan.space import (
+    A_CHILDREN,
+    A_CODE,
+    A_COLUMNS,
+    A_DO,
+    A_FIRST,
+    A_LAST,
+    A_SIBLING,
+    A_STEP,
+    A_STEPS,
+    A_TAIL,
+    ABBREVIATIONS,
+    AT,
+    ATTRIBUTES,
+    B_COLUMNS,
+    B_CONST,
+    B_FORM,
+    B_SIZE,
+    B_SLOT,
+    B_STEP_FIXED,
+    B_STEP_FORM,
+    DO_OF,
+    END,
+    K_COUNT,
+    K_FIRST,
+    K_OFFSET,
+    K_SHAPE,
+    KNOWN,
+    MEMORY,
+    ROOM,
+    S_ABBREV,
+    SLOT_OF,
+    START,
+    WORK,
+    N,
+    Space,
+    fold,
+)
+
+
+@compiled
+def read_attributes(s: Space, u: int, r: int, attribute: int, p: int) -> tuple[int, int]:
+    """The attributes of one abbreviation into rows: (next free row, position after them)."""
+    w = s.w
+    b = s.rest
+    end = w[END + S_ABBREV]
+    rows = w[AT + ATTRIBUTES]
+    w[r + A_FIRST] = rows + attribute * B_COLUMNS
+    w[r + A_STEP] = rows + attribute * B_COLUMNS
+    w[r + A_SIBLING] = 0
+    step = attribute
+    fixed = 0
+    while True:
+        at, p = uleb(b, p, end)
+        if p < 0:
+            return 0, -E_ABBREV
+        form, p = uleb(b, p, end)
+        if p < 0:
+            return 0, -E_ABBREV
+        const = 1
+        if form == FORM_IMPLICIT_CONST:
+            const, p = sleb(b, p, end)
+            if p < 0:
+                return 0, -E_ABBREV
+        if at == 0 and form == 0:
+            break
+        if attribute >= w[ROOM + ATTRIBUTES]:
+            return 0, -FULL_ABBREVIATIONS
+        form = fold(form)
+        size = size_of(s, u, form)
+        if size == SIZE_NONE:
+            return 0, -E_FORM
+        row = rows + attribute * B_COLUMNS
+        w[row + B_SLOT] = w[SLOT_OF + fold(at)]
+        w[row + B_FORM] = form
+        w[row + B_CONST] = const
+        w[row + B_SIZE] = size
+        attribute += 1
+        if at == AT_SIBLING:
+            w[r + A_SIBLING] = 1
+        if size >= 0:
+            fixed += size
+        else:
+            # There are never more steps than attributes, so they share the rows.
+            w[rows + step * B_COLUMNS + B_STEP_FIXED] = fixed
+            w[rows + step * B_COLUMNS + B_STEP_FORM] = form
+            step += 1
+            fixed = 0
+    w[r + A_LAST] = rows + attribute * B_COLUMNS
+    w[r + A_STEPS] = rows + step * B_COLUMNS
+    w[r + A_TAIL] = fixed
+    return attribute, p
+
+
+@compiled
+def read_table(s: Space, u: int) -> int:
+    """Append the table at a unit's abbreviation offset: how many, or minus the trouble."""
+    w = s.w
+    end = w[END + S_ABBREV]
+    p = w[u + U_ABBREV]
+    if p < 0 or p >= end - w[START + S_ABBREV]:
+        return -E_ABBREV
+    p += w[START + S_ABBREV]
+    start = p
+    row = w[N + ABBREVIATIONS]
+    attribute = w[N + ATTRIBUTES]
+    while True:
+        code, p = uleb(s.rest, p, end)
+        if p < 0:
+            return -E_ABBREV
+        if code == 0:
+            break
+        if row >= w[ROOM + ABBREVIATIONS]:
+            return -FULL_ABBREVIATIONS
+        tag, p = uleb(s.rest, p, end)
+        if p < 0 or p >= end:
+            return -E_ABBREV
+        r = w[AT + ABBREVIATIONS] + row * A_COLUMNS
+        w[r + A_CODE] = code
+        w[r + A_DO] = w[DO_OF + tag] if 0 <= tag < 0x80 else 0
+        w[r + A_CHILDREN] = u8(s.rest, p)
+        attribute, p = read_attributes(s, u, r, attribute, p + 1)
+        if p < 0:
+            return p
+        row += 1
+    n = row - w[N + ABBREVIATIONS]
+    w[N + ABBREVIATIONS] = row
+    w[N + ATTRIBUTES] = attribute
+    w[WORK] += p - start
+    return n
+
+
+@compiled
+def compile_table(s: Space, u: int) -> tuple[int, int]:
+    """The abbreviations of a unit: (where the first row is, how many), or (the trouble, 0)."""
+    w = s.w
+    offset = w[u + U_ABBREV]
+    shape = w[u + U_OFFSIZE] << 16 | w[u + U_ADDRSIZE] << 8
+    if w[u + U_VERSION] == 2:
+        shape |= 1
+    known = w[AT + KNOWN] + ((offset ^ offset >> 10) & (MEMORY - 1)) * 4
+    if w[known + K_OFFSET] == offset and w[known + K_SHAPE] == shape:
+        return w[known + K_FIRST], w[known + K_COUNT]
+    n = read_table(s, u)
+    if n == -FULL_ABBREVIATIONS and w[N + ABBREVIATIONS] > 0:
+        # Forget the tables of units before and start at the front again.
+        for i in range(MEMORY):
+            w[w[AT + KNOWN] + i * 4 + K_OFFSET] = -1
+        w[N + ABBREVIATIONS] = 0
+        w[N + ATTRIBUTES] = 0
+        n = read_table(s, u)
+    if n < 0:
+        return n, 0
+    w[known + K_OFFSET] = offset
+    w[known + K_SHAPE] = shape
+    w[known + K_FIRST] = w[AT + ABBREVIATIONS] + (w[N + ABBREVIATIONS] - n) * A_COLUMNS
+    w[known + K_COUNT] = n
+    return w[known + K_FIRST], n
+
+
+@compiled
+def find(s: Space, first: int, count: int, code: int) -> int:
+    """The row of an abbreviation code in a table; -1 when it has none."""
+    w = s.w
+    # Compilers number them from 1, without gaps.
+    if 0 < code <= count and w[first + (code - 1) * A_COLUMNS + A_CODE] == code:
+        return first + (code - 1) * A_COLUMNS
+    for row in range(count):
+        if w[first + row * A_COLUMNS + A_CODE] == code:
+            return first + row * A_COLUMNS
+    return -1

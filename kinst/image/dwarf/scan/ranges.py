@@ -1,0 +1,170 @@
+"""Compiled reading of range lists (DWARF 4, section 2.17.3; DWARF 5, section 2.17.3)."""
+# ruff: noqa: SIM109 (membership in a tuple compiles to a loop)
+
+from __future__ import annotations
+
+from kinst.image.dwarf.numbers import (
+    E_RANGES,
+    FULL,
+    RLE_BASE_ADDRESS,
+    RLE_BASE_ADDRESSX,
+    RLE_END,
+    RLE_OFFSET_PAIR,
+    RLE_START_END,
+    RLE_START_LENGTH,
+    RLE_STARTX_ENDX,
+    RLE_STARTX_LENGTH,
+    U_ADDRSIZE,
+    U_LOW,
+    U_OFFSIZE,
+    U_RNG_BASE,
+    U_VERSION,
+)
+from kinst.image.dwarf.scan.entry import address_at, element
+from kinst.image.dwarf.scan.jit import compiled
+from kinst.image.dwarf.scan.read import number, u8, uleb
+from kinst.image.dwarf.scan.space import (
+    AT,
+    END,
+    FIRST_ANY,
+    FIRST_LOW,
+    RANGES,
+    ROOM,
+    S_RANGES,
+    S_RNGLISTS,
+    START,
+    Space,
+)
+
+
+@compiled
+def add_range(s: Space, n: int, low: int, high: int) -> int:
+    """Append a range unless it is empty; the new count, or minus FULL.
+
+    FIRST_ANY and FIRST_LOW of the head: has there been any, and the start of the first."""
+    w = s.w
+    if w[FIRST_ANY] == 0:
+        w[FIRST_ANY] = 1
+        w[FIRST_LOW] = low
+    # Empty ones have no code.  Neither have those that end before they start; addresses are
+    # unsigned, which a flipped top bit compares.
+    if low ^ (-1 << 63) >= high ^ (-1 << 63):
+        return n
+    if n >= w[ROOM + RANGES]:
+        return -FULL
+    w[w[AT + RANGES] + 2 * n] = low
+    w[w[AT + RANGES] + 2 * n + 1] = high
+    return n + 1
+
+
+@compiled
+def read_old_ranges(s: Space, u: int, offset: int, n: int) -> tuple[int, int]:
+    """A list of .debug_ranges (DWARF 2 to 4) appended: (new count, bytes read)."""
+    w = s.w
+    b = s.rest
+    end = w[END + S_RANGES]
+    size = w[u + U_ADDRSIZE]
+    base = w[u + U_LOW]
+    select = -1 if size == 8 else 0xFFFFFFFF
+    if offset < 0 or offset > end - w[START + S_RANGES]:
+        return -E_RANGES, 0
+    p = w[START + S_RANGES] + offset
+    start = p
+    while 2 * size <= end - p:
+        low = number(b, p, size)
+        high = number(b, p + size, size)
+        p += 2 * size
+        if low == select:
+            base = high
+        elif low == 0 and high == 0:
+            return n, p - start
+        else:
+            n = add_range(s, n, base + low, base + high)
+            if n < 0:
+                return n, 0
+    return -E_RANGES, 0
+
+
+@compiled
+def list_offset(s: Space, u: int, index: int) -> int:
+    """The offset in .debug_rnglists of an index (DW_FORM_rnglistx), or minus the trouble."""
+    w = s.w
+    size = w[u + U_OFFSIZE]
+    base = w[u + U_RNG_BASE]
+    at = element(s, S_RNGLISTS, base, index, size)
+    if at < 0:
+        return -E_RANGES
+    offset = number(s.rest, at, size)
+    return base + offset if 0 <= offset <= len(s.rest) else -E_RANGES
+
+
+@compiled
+def read_operand(s: Space, u: int, p: int, indexed: bool) -> tuple[int, int]:
+    """An address in a range list, plain or by index: (address, position after it)."""
+    w = s.w
+    b = s.rest
+    end = w[END + S_RNGLISTS]
+    if indexed:
+        index, p = uleb(b, p, end)
+        if p < 0:
+            return 0, p
+        address, bad = address_at(s, u, index)
+        return address, (bad if bad < 0 else p)
+    size = w[u + U_ADDRSIZE]
+    if size > end - p:
+        return 0, -E_RANGES
+    return number(b, p, size), p + size
+
+
+@compiled
+def read_ranges(s: Space, u: int, offset: int, n: int) -> tuple[int, int]:
+    """The range list at an offset appended: (new count, bytes read).
+
+    The count is minus the trouble where the list is damaged.
+    """
+    w = s.w
+    if w[u + U_VERSION] < 5:
+        return read_old_ranges(s, u, offset, n)
+    b = s.rest
+    end = w[END + S_RNGLISTS]
+    base = w[u + U_LOW]
+    if offset < 0 or offset > end - w[START + S_RNGLISTS]:
+        return -E_RANGES, 0
+    p = w[START + S_RNGLISTS] + offset
+    start = p
+    while p < end:
+        kind = u8(b, p)
+        p += 1
+        if kind == RLE_END:
+            return n, p - start
+        if kind == RLE_BASE_ADDRESSX or kind == RLE_BASE_ADDRESS:
+            base, p = read_operand(s, u, p, kind == RLE_BASE_ADDRESSX)
+            if p < 0:
+                return p, 0
+            continue
+        if kind == RLE_OFFSET_PAIR:
+            low, p = uleb(b, p, end)
+            if p >= 0:
+                high, p = uleb(b, p, end)
+            if p < 0:
+                return -E_RANGES, 0
+            low += base
+            high += base
+        elif kind <= RLE_START_LENGTH:
+            indexed = kind == RLE_STARTX_ENDX or kind == RLE_STARTX_LENGTH
+            low, p = read_operand(s, u, p, indexed)
+            if p < 0:
+                return p, 0
+            if kind == RLE_STARTX_ENDX or kind == RLE_START_END:
+                high, p = read_operand(s, u, p, indexed)
+            else:
+                high, p = uleb(b, p, end)
+                high += low
+            if p < 0:
+                return -E_RANGES, 0
+        else:
+            return -E_RANGES, 0
+        n = add_range(s, n, low, high)
+        if n < 0:
+            return n, 0
+    return -E_RANGES, 0

@@ -1,0 +1,398 @@
+"""The compiled scan of .debug_info: functions, inlined copies, types, variables into rows."""
+# ruff: noqa: SIM109 (membership in a tuple compiles to a loop)
+
+from __future__ import annotations
+
+from kinst.image.dwarf.numbers import (
+    ABSENT,
+    ABSTRACT_ORIGIN,
+    BYTE_SIZE,
+    CALL_FILE,
+    CALL_LINE,
+    CLASS_ADDRESS,
+    CLASS_ADDRX,
+    CLASS_CONST,
+    CLASS_RNGLISTX,
+    DECL_FILE,
+    DECL_LINE,
+    DECLARATION,
+    DO_COPY,
+    DO_FUNCTION,
+    DO_NOTHING,
+    DO_TYPE,
+    DO_VARIABLE,
+    E_ABBREV,
+    E_ADDRX,
+    E_DEPTH,
+    E_SIBLING,
+    E_WORK,
+    ENTRY_PC,
+    FULL,
+    HIGH_PC,
+    INLINE,
+    KIND_ENUMERATION,
+    LOW_PC,
+    NAME,
+    RANGE_LIST,
+    SIBLING,
+    SPECIFICATION,
+    U_C_LIKE,
+    U_COLUMNS,
+    U_END,
+    U_FIRST,
+    U_SLOT,
+    U_SLOTS,
+)
+from kinst.image.dwarf.scan.abbrev import compile_table, find
+from kinst.image.dwarf.scan.entry import (
+    address_of,
+    read_entry,
+    reference_of,
+    skip_entry,
+    string_of,
+)
+from kinst.image.dwarf.scan.files import read_files
+from kinst.image.dwarf.scan.jit import compiled, entry_point
+from kinst.image.dwarf.scan.ranges import add_range, list_offset, read_ranges
+from kinst.image.dwarf.scan.read import uleb
+from kinst.image.dwarf.scan.space import (
+    A_CHILDREN,
+    A_DO,
+    A_SIBLING,
+    AT,
+    C_DIE,
+    C_ENTRY,
+    C_FILE,
+    C_HAS_ENTRY,
+    C_LINE,
+    C_ORIGIN,
+    C_PARENT,
+    C_RANGE,
+    C_RANGES,
+    C_ROOT,
+    C_UNIT,
+    CLASS,
+    CODE_COLUMNS,
+    COPIES,
+    DEPTH,
+    F_FILE,
+    F_INLINE,
+    F_LINE,
+    F_NAME,
+    F_ORIGIN,
+    F_RANGE,
+    F_RANGES,
+    F_SPECIFICATION,
+    FILES,
+    FIRST_ANY,
+    FIRST_LOW,
+    FUNCTIONS,
+    PATH,
+    RANGES,
+    ROOM,
+    S_COPY,
+    S_FUNCTION,
+    S_GLOBAL,
+    SLOTS,
+    T_DIE,
+    TYPES,
+    TYPES_HASH,
+    UNITS,
+    V_DECLARATION,
+    V_DIE,
+    V_NAME,
+    V_SPECIFICATION,
+    VALUE,
+    VARIABLES,
+    WORK,
+    N,
+    Space,
+    intern,
+)
+from kinst.image.dwarf.scan.units import read_unit_entry
+
+# Lists may be shared by entries, but not so often that reading them takes for ever: bytes of
+# lists and tables read, as a multiple of the bytes there are.
+WORK_LIMIT = 64
+
+
+@compiled
+def file_number(s: Space, u: int, slot: int) -> int:
+    """The number in FILES of the unit's file in a slot; -1 when there is none."""
+    w = s.w
+    index = w[VALUE + slot]
+    if w[CLASS + slot] == ABSENT or index < 0 or index >= w[u + U_SLOTS]:
+        return -1
+    return w[w[AT + SLOTS] + w[u + U_SLOT] + index]
+
+
+@compiled
+def line_number(s: Space, slot: int) -> int:
+    """The line in a slot; 0 when there is none, or nonsense."""
+    v = s.w[VALUE + slot]
+    return v if s.w[CLASS + slot] != ABSENT and 0 <= v < 1 << 31 else 0
+
+
+@compiled
+def add_type(s: Space, u: int, die: int, kind: int) -> int:
+    """The type whose entry has been read into TYPES: 0, or minus the trouble.
+
+    Of those without a name only enumerations, whose values have names."""
+    w = s.w
+    name = string_of(s, u, NAME)
+    if name < 0:
+        return name
+    if w[CLASS + DECLARATION] != ABSENT or (name == 0 and kind != KIND_ENUMERATION):
+        return 0
+    size = w[VALUE + BYTE_SIZE] if w[CLASS + BYTE_SIZE] == CLASS_CONST else 0
+    place = file_number(s, u, DECL_FILE) << 32 ^ line_number(s, DECL_LINE)
+    known = w[N + TYPES]
+    row = intern(s, TYPES, TYPES_HASH, kind << 56 | name, size, place)
+    if row < 0:
+        return row
+    if row == known:
+        w[w[AT + TYPES] + row * 4 + T_DIE] = die
+    return 0
+
+
+@compiled
+def add_variable(s: Space, u: int, die: int) -> int:
+    """The variable at file scope whose entry has been read: 0, or minus the trouble."""
+    w = s.w
+    n = w[N + VARIABLES]
+    if n >= w[ROOM + VARIABLES]:
+        return -FULL
+    name = string_of(s, u, NAME)
+    specification = reference_of(s, u, SPECIFICATION)
+    if specification == ABSENT:
+        specification = reference_of(s, u, ABSTRACT_ORIGIN)
+    if name < 0 or specification < ABSENT:
+        return name if name < 0 else specification
+    row = w[AT + VARIABLES] + n * 4
+    w[row + V_DIE] = die
+    w[row + V_NAME] = name
+    w[row + V_SPECIFICATION] = specification
+    w[row + V_DECLARATION] = 0 if w[CLASS + DECLARATION] == ABSENT else 1
+    w[N + VARIABLES] = n + 1
+    return 0
+
+
+@compiled
+def add_ranges(s: Space, u: int) -> int:
+    """The ranges of the entry that has been read, to RANGES: 0, or minus the trouble."""
+    w = s.w
+    n = w[N + RANGES]
+    w[FIRST_ANY] = 0
+    if w[CLASS + RANGE_LIST] != ABSENT:
+        offset = w[VALUE + RANGE_LIST]
+        if w[CLASS + RANGE_LIST] == CLASS_RNGLISTX:
+            offset = list_offset(s, u, offset)
+            if offset < 0:
+                return offset
+        n, read = read_ranges(s, u, offset, n)
+        w[WORK] += read
+    elif w[CLASS + LOW_PC] != ABSENT and w[CLASS + HIGH_PC] != ABSENT:
+        low, bad = address_of(s, u, LOW_PC)
+        high, bad_too = address_of(s, u, HIGH_PC)
+        if bad < 0 or bad_too < 0:
+            return -E_ADDRX
+        if w[CLASS + HIGH_PC] == CLASS_CONST:
+            high += low
+        n = add_range(s, n, low, high)
+    if n < 0:
+        return n
+    w[N + RANGES] = n
+    return 0
+
+
+@compiled
+def add_entry(s: Space, u: int, row: int) -> int:
+    """Where a copy is entered, into its row: 0, or minus the trouble.
+
+    DW_AT_entry_pc, else DW_AT_low_pc, else the start of its first range.
+    """
+    w = s.w
+    start = 0
+    has_start = 0
+    if w[CLASS + LOW_PC] == CLASS_ADDRESS or w[CLASS + LOW_PC] == CLASS_ADDRX:
+        start, bad = address_of(s, u, LOW_PC)
+        if bad < 0:
+            return bad
+        has_start = 1
+    elif w[FIRST_ANY] != 0:
+        start = w[FIRST_LOW]
+        has_start = 1
+    what = w[CLASS + ENTRY_PC]
+    if what == CLASS_CONST:
+        # An offset from where the entry starts (DWARF 5, section 2.18).
+        start += w[VALUE + ENTRY_PC]
+    elif what == CLASS_ADDRESS or what == CLASS_ADDRX:
+        start, bad = address_of(s, u, ENTRY_PC)
+        if bad < 0:
+            return bad
+        has_start = 1
+    w[row + C_ENTRY] = start
+    w[row + C_HAS_ENTRY] = has_start
+    return 0
+
+
+@compiled
+def add_code(s: Space, u: int, number: int, die: int, copy: bool, depth: int) -> int:
+    """The function or inlined copy whose entry has been read: 0, or minus the trouble."""
+    w = s.w
+    table = COPIES if copy else FUNCTIONS
+    n = w[N + table]
+    if n >= w[ROOM + table]:
+        return -FULL
+    start = w[N + RANGES]
+    bad = add_ranges(s, u)
+    if bad < 0:
+        return bad
+    origin = reference_of(s, u, ABSTRACT_ORIGIN)
+    if origin < ABSENT:
+        return origin
+    row = w[AT + table] + n * CODE_COLUMNS
+    w[row + C_DIE] = die
+    w[row + C_UNIT] = number
+    if copy:
+        above = w[AT + PATH] + (depth - 1) * 3
+        w[row + C_ORIGIN] = origin
+        w[row + C_RANGE] = start
+        w[row + C_RANGES] = w[N + RANGES] - start
+        w[row + C_FILE] = file_number(s, u, CALL_FILE)
+        w[row + C_LINE] = line_number(s, CALL_LINE)
+        w[row + C_PARENT] = w[above + S_COPY]
+        w[row + C_ROOT] = w[above + S_FUNCTION]
+        bad = add_entry(s, u, row)
+        if bad < 0:
+            return bad
+    else:
+        name = string_of(s, u, NAME)
+        specification = reference_of(s, u, SPECIFICATION)
+        if name < 0 or specification < ABSENT:
+            return name if name < 0 else specification
+        w[row + F_NAME] = name
+        w[row + F_FILE] = file_number(s, u, DECL_FILE)
+        w[row + F_LINE] = line_number(s, DECL_LINE)
+        w[row + F_INLINE] = 0 if w[CLASS + INLINE] == ABSENT else w[VALUE + INLINE]
+        w[row + F_ORIGIN] = origin
+        w[row + F_SPECIFICATION] = specification
+        w[row + F_RANGE] = start
+        w[row + F_RANGES] = w[N + RANGES] - start
+    w[N + table] = n + 1
+    return 0
+
+
+@compiled
+def may_skip(s: Space, u: int, do: int) -> bool:
+    """Whether nothing below an entry belongs into the index."""
+    if do >= DO_TYPE:
+        # In C structures hold no functions.
+        return s.w[u + U_C_LIKE] != 0
+    return do == DO_NOTHING or do == DO_VARIABLE
+
+
+@compiled
+def descend(s: Space, depth: int, do: int) -> int:
+    """Enter the children of an entry: the new depth, or minus the trouble."""
+    w = s.w
+    if depth + 1 >= DEPTH:
+        return -E_DEPTH
+    here = w[AT + PATH] + depth * 3
+    above = here - 3
+    w[here + S_FUNCTION] = w[above + S_FUNCTION]
+    w[here + S_COPY] = w[above + S_COPY]
+    w[here + S_GLOBAL] = w[above + S_GLOBAL]
+    if do == DO_FUNCTION:
+        w[here + S_FUNCTION] = w[N + FUNCTIONS] - 1
+        w[here + S_COPY] = -1
+        w[here + S_GLOBAL] = 0
+    elif do == DO_COPY:
+        w[here + S_COPY] = w[N + COPIES] - 1
+        w[here + S_GLOBAL] = 0
+    return depth + 1
+
+
+@compiled
+def scan_unit(s: Space, u: int, number: int, first: int, count: int) -> int:
+    """One unit's entries into rows: 0, or minus the trouble."""
+    w = s.w
+    p = w[u + U_FIRST]
+    end = w[u + U_END]
+    depth = 1
+    path = w[AT + PATH]
+    w[path + S_FUNCTION] = -1
+    w[path + S_COPY] = -1
+    w[path + S_GLOBAL] = 1
+    while p < end:
+        die = p
+        code, p = uleb(s.info, p, end)
+        if p < 0:
+            return p
+        if code == 0:
+            depth -= 1
+            if depth <= 1:
+                break
+            continue
+        r = find(s, first, count, code)
+        if r < 0:
+            return -E_ABBREV
+        do = w[r + A_DO]
+        children = w[r + A_CHILDREN] != 0
+        if do >= DO_VARIABLE and w[path + (depth - 1) * 3 + S_GLOBAL] == 0:
+            # Types and variables inside functions stay out.
+            do = DO_NOTHING
+        skip = children and w[r + A_SIBLING] != 0 and may_skip(s, u, do)
+        wanted = skip or do >= DO_FUNCTION
+        p = read_entry(s, u, r, p) if wanted else skip_entry(s, u, r, p)
+        if p < 0:
+            return p
+        bad = 0
+        if do == DO_FUNCTION or do == DO_COPY:
+            bad = add_code(s, u, number, die, do == DO_COPY, depth)
+        elif do == DO_VARIABLE:
+            bad = add_variable(s, u, die)
+        elif do > DO_TYPE:
+            bad = add_type(s, u, die, do - DO_TYPE)
+        if bad < 0:
+            return bad
+        if skip and w[CLASS + SIBLING] != ABSENT:
+            sibling = reference_of(s, u, SIBLING)
+            if sibling < p or sibling > end:
+                return -E_SIBLING
+            p = sibling
+        elif children:
+            depth = descend(s, depth, do)
+            if depth < 0:
+                return depth
+    return 0
+
+
+@entry_point
+def scan_units(s: Space, start: int, stop: int) -> tuple[int, int]:
+    """Scan the units start to stop: (where it ended, 0 or minus the trouble there).
+
+    With minus FULL the counts are as before that unit, whose scan is to be tried again.
+    """
+    w = s.w
+    limit = WORK_LIMIT * (len(s.info) + len(s.rest))
+    for number in range(start, stop):
+        u = w[AT + UNITS] + number * U_COLUMNS
+        functions, copies, ranges = w[N + FUNCTIONS], w[N + COPIES], w[N + RANGES]
+        types, variables, files = w[N + TYPES], w[N + VARIABLES], w[N + FILES]
+        slots, work = w[N + SLOTS], w[WORK]
+        first, count = compile_table(s, u)
+        bad = first if first < 0 else read_unit_entry(s, u, first, count)
+        if bad >= 0:
+            bad = read_files(s, u)
+        if bad >= 0:
+            bad = scan_unit(s, u, number, first, count)
+        if bad >= 0 and w[WORK] > limit:
+            bad = -E_WORK
+        if bad == -FULL:
+            w[N + FUNCTIONS], w[N + COPIES], w[N + RANGES] = functions, copies, ranges
+            w[N + TYPES], w[N + VARIABLES], w[N + FILES] = types, variables, files
+            w[N + SLOTS], w[WORK] = slots, work
+        if bad < 0:
+            return number, bad
+    return stop, 0

@@ -1,0 +1,249 @@
+"""Where the compiled scan keeps everything: three arrays.
+
+The scan's functions share one value: .debug_info, the other sections one after the other, and
+one array of int64 that holds all its tables.  (Every array that a compiled function is given
+costs numba compile time, so tables are places in one array instead of arrays of their own.)
+The array starts with a head of counts and of where each table lies; rows are named by where
+they start.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.image.dwarf.numbers import (
+    ALSO_SLOTTED,
+    FORMS,
+    FULL,
+    SIZE_NONE,
+    SLOTTED,
+    TAGS,
+    U_COLUMNS,
+)
+from kinst.image.dwarf.scan.jit import I64, U8, compiled, entry_point
+from kinst.image.dwarf.sections import NAMES
+
+# Columns of a function: offset of its entry, its unit's number, string key of its name, number
+# of its file (-1: none), line, DW_AT_inline (0 when absent), entries it refers to (-1: none).
+(
+    F_DIE, F_UNIT, F_NAME, F_FILE, F_LINE, F_INLINE, F_ORIGIN, F_SPECIFICATION, F_RANGE,
+    F_RANGES, F_DECLARATION,
+) = range(11)  # fmt: skip
+# Columns of an inlined copy; parent: number of the copy it is in, root: of the function; or -1.
+(
+    C_DIE, C_UNIT, C_ORIGIN, C_ENTRY, C_HAS_ENTRY, C_RANGE, C_RANGES, C_FILE, C_LINE, C_PARENT,
+    C_ROOT,
+) = range(11)  # fmt: skip
+CODE_COLUMNS = 11
+# Columns of a type.  The first three make it the same as another: kind and name, size, place.
+T_NAME, T_SIZE, T_PLACE, T_DIE = range(4)
+V_DIE, V_NAME, V_SPECIFICATION, V_DECLARATION = range(4)
+# Columns of the path of entries above the current one: function, copy, is it file scope.
+S_FUNCTION, S_COPY, S_GLOBAL = range(3)
+# Columns of an abbreviation, of an attribute (B_STEP_*: fixed bytes before a form that varies),
+# and of the memory of abbreviation tables that are still there.
+A_CODE, A_DO, A_CHILDREN, A_SIBLING, A_FIRST, A_LAST, A_STEP, A_STEPS, A_TAIL = range(9)
+A_COLUMNS = 9
+B_SLOT, B_FORM, B_CONST, B_SIZE, B_STEP_FIXED, B_STEP_FORM = range(6)
+B_COLUMNS = 6
+K_OFFSET, K_SHAPE, K_FIRST, K_COUNT = range(4)
+
+# The tables, in their order in the array, with their columns.
+(
+    FUNCTIONS, COPIES, RANGES, TYPES, VARIABLES, FILES, SLOTS, ABBREVIATIONS, ATTRIBUTES,
+    TYPES_HASH, FILES_HASH, KNOWN, PATH, UNITS,
+) = range(14)  # fmt: skip
+COLUMNS = (CODE_COLUMNS, CODE_COLUMNS, 2, 4, 4, 3, 1, A_COLUMNS, B_COLUMNS, 1, 1, 4, 3, U_COLUMNS)
+TABLES = len(COLUMNS)
+GROWING = range(FUNCTIONS, ATTRIBUTES + 1)
+DEPTH = 1024
+MEMORY = 1024
+# The head: rows in use of each table, then where each starts, then how many it has room for.
+N, AT, ROOM = 0, 16, 32
+# Bytes of lists read; two numbers that read_ranges() leaves; start and end of each section.
+WORK, FIRST_ANY, FIRST_LOW, START, END = 48, 49, 50, 64, 80
+# The current entry's attributes: value and class by slot (LINE and FILE of its declaration or
+# call are among them).
+VALUE, CLASS = 96, 128
+# By number (see fold()): size and class of forms, slot of attributes, what to do with tags.
+FORM_SIZE, FORM_CLASS, SLOT_OF, DO_OF = 160, 416, 672, 928
+HEAD = 1184
+S_INFO, S_ABBREV, S_STR, S_LINE_STR, S_STR_OFFSETS, S_ADDR, S_RANGES, S_RNGLISTS, S_LINE = range(9)
+
+
+class Words(Protocol):
+    """An array of int64, as compiled code sees it."""
+
+    def __getitem__(self, at: int) -> int: ...
+    def __setitem__(self, at: int, value: int) -> None: ...
+
+
+class Space(NamedTuple):
+    """info: .debug_info.  rest: the other sections that are read.  w: head and tables."""
+
+    info: U8
+    rest: U8
+    w: Words
+
+
+# Compiled functions that only compiled ones call cannot be called from Python.
+def _fold(number: int) -> int:
+    place: int = fold.py_func(number)  # type: ignore[attr-defined]
+    return place
+
+
+def make_space(arrays: dict[str, U8]) -> Space:
+    """Room for the scan of these sections (as DebugSections has them)."""
+    pieces, bounds, at = [], [(0, len(arrays["info"]))], 0
+    for name in NAMES[1:]:
+        size = len(arrays[name])
+        # Of strings only the keys are looked at.
+        if name in ("str", "line_str"):
+            bounds.append((0, size))
+            continue
+        pieces.append(arrays[name])
+        bounds.append((at, at + size))
+        at += size
+    rest = np.concatenate(pieces)
+    rest.flags.writeable = False
+    few = max(64, len(arrays["info"]) // 400)
+    types = max(64, len(arrays["info"]) // 2000)
+    w = _tables([few, few, 2 * few, types, few, 1 << 14, 3 * few, 1 << 13, 1 << 16], 0)
+    w[FORM_SIZE : FORM_SIZE + 256] = SIZE_NONE
+    w[SLOT_OF:HEAD] = 0
+    for form, (size, what) in FORMS.items():
+        w[FORM_SIZE + _fold(form)], w[FORM_CLASS + _fold(form)] = size, what
+    for slot, attribute in enumerate(SLOTTED):
+        w[SLOT_OF + attribute] = slot
+    for attribute, slot in ALSO_SLOTTED.items():
+        w[SLOT_OF + _fold(attribute)] = slot
+    for tag, do in TAGS.items():
+        w[DO_OF + tag] = do
+    for number, (start, end) in enumerate(bounds):
+        w[START + number], w[END + number] = start, end
+    return Space(arrays["info"], rest, cast(Words, w))
+
+
+def _hash_size(rows: int) -> int:
+    return 1 << (2 * rows).bit_length()
+
+
+def _tables(rooms: list[int], units: int) -> I64:
+    rooms = [*rooms, _hash_size(rooms[TYPES]), _hash_size(rooms[FILES]), MEMORY, DEPTH, units]
+    w = np.empty(HEAD + sum(r * c for r, c in zip(rooms, COLUMNS, strict=True)), dtype=np.int64)
+    w[:HEAD] = 0
+    at = HEAD
+    for number, (room, columns) in enumerate(zip(rooms, COLUMNS, strict=True)):
+        w[AT + number], w[ROOM + number] = at, room
+        if number in (TYPES_HASH, FILES_HASH, KNOWN):
+            w[at : at + room * columns] = -1
+        at += room * columns
+    return w
+
+
+def words(space: Space) -> I64:
+    """The array of head and tables, for numpy."""
+    return cast(I64, space.w)
+
+
+def table(space: Space, number: int) -> npt.NDArray[np.int64]:
+    """The rows in use of a table."""
+    w, columns = words(space), COLUMNS[number]
+    start, rows = int(w[AT + number]), int(w[N + number])
+    found: npt.NDArray[np.int64] = w[start : start + rows * columns].reshape(rows, columns)
+    return found
+
+
+def grown(space: Space, units: int, double: bool = True, all_of_them: bool = False) -> Space:
+    """The same rows with twice the room in every table that is at least half full.
+
+    units: how many there are.  all_of_them: twice the room everywhere, for when it is not known
+    which table a unit filled up (its rows are taken back).
+    """
+    old = words(space)
+    rooms = [
+        int(old[ROOM + n])
+        * (2 if double and (all_of_them or 2 * int(old[N + n]) >= int(old[ROOM + n])) else 1)
+        for n in GROWING
+    ]
+    w = _tables(rooms, units)
+    w[:AT] = old[:AT]
+    w[WORK:HEAD] = old[WORK:HEAD]
+    found = Space(space.info, space.rest, cast(Words, w))
+    for number in (*GROWING, UNITS):
+        if number not in (ABBREVIATIONS, ATTRIBUTES):
+            table(found, number)[:] = table(space, number)
+    # Abbreviations are read again.
+    w[N + ABBREVIATIONS] = w[N + ATTRIBUTES] = 0
+    rehash(found, TYPES, TYPES_HASH)
+    rehash(found, FILES, FILES_HASH)
+    return found
+
+
+@compiled
+def fold(number: int) -> int:
+    """The place of a tag, an attribute or a form in a table of 256; 0 for what nobody knows.
+
+    GNU's forms are at 0x1f00, its attributes at 0x2100.
+    """
+    if number < 0:
+        return 0
+    if number < 0x80:
+        return number
+    if 0x1F00 <= number < 0x1F40:
+        return number - 0x1F00 + 0x80
+    if 0x2100 <= number < 0x2140:
+        return number - 0x2100 + 0xC0
+    return 0
+
+
+@compiled
+def place_of(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
+    """The slot of a hash table that has the row (a, b, c), or the free one where it belongs."""
+    w = s.w
+    h = (a ^ (b << 17) ^ (b >> 9)) * 0x9E3779B97F4A7C1 + c
+    h = (h ^ (h >> 29)) * 0x1B873593CC9E2D5
+    mask = w[ROOM + slots] - 1
+    columns = 4 if table == TYPES else 3
+    at = (h ^ (h >> 31)) & mask
+    while True:
+        row = w[w[AT + slots] + at]
+        if row < 0:
+            return w[AT + slots] + at
+        r = w[AT + table] + row * columns
+        if w[r] == a and w[r + 1] == b and w[r + 2] == c:
+            return w[AT + slots] + at
+        at = (at + 1) & mask
+
+
+@entry_point
+def rehash(s: Space, table: int, slots: int) -> None:
+    """Fill an empty hash table with the rows of a table."""
+    w = s.w
+    columns = 4 if table == TYPES else 3
+    for row in range(w[N + table]):
+        r = w[AT + table] + row * columns
+        w[place_of(s, table, slots, w[r], w[r + 1], w[r + 2])] = row
+
+
+@compiled
+def intern(s: Space, table: int, slots: int, a: int, b: int, c: int) -> int:
+    """The number of the row (a, b, c), appended when it is new; minus FULL without room."""
+    w = s.w
+    at = place_of(s, table, slots, a, b, c)
+    row = w[at]
+    if row >= 0:
+        return row
+    row = w[N + table]
+    if row >= w[ROOM + table]:
+        return -FULL
+    r = w[AT + table] + row * (4 if table == TYPES else 3)
+    w[r] = a
+    w[r + 1] = b
+    w[r + 2] = c
+    w[at] = row
+    w[N + table] = row + 1
+    return row

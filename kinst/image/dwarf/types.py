@@ -1,0 +1,205 @@
+"""D types out of DWARF (DWARF 5, chapter 5): what BTF lacks, and kernels without BTF.
+
+A type is read when it is asked for; members of structures when they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinst.core.dtypes import (
+    VOID,
+    ArrayType,
+    DType,
+    EnumType,
+    FloatType,
+    FunctionType,
+    Member,
+    PointerType,
+    StructType,
+    named,
+)
+from kinst.core.errors import KinstError
+from kinst.image.dwarf.dies import Die, Dies
+from kinst.image.dwarf.enumerators import EnumeratorNames, enumerators_of
+from kinst.image.dwarf.index import Index, NamedDie
+from kinst.image.dwarf.numbers import (
+    AT_BYTE_SIZE,
+    AT_DECLARATION,
+    AT_NAME,
+    TAG_BASE_TYPE,
+    TAG_ENUMERATION,
+    TAG_STRUCTURE,
+    TAG_SUBPROGRAM,
+    TAG_TYPEDEF,
+    TAG_UNION,
+    TAG_VARIABLE,
+)
+from kinst.image.names import integer, qualified
+
+TAG_ARRAY, TAG_MEMBER, TAG_POINTER, TAG_SUBROUTINE = 0x01, 0x0D, 0x0F, 0x15
+TAG_UNSPECIFIED_PARAMETERS, TAG_SUBRANGE = 0x18, 0x21
+TAG_PARAMETER, TAG_CONST, TAG_VOLATILE, TAG_RESTRICT, TAG_ATOMIC = 0x05, 0x26, 0x35, 0x37, 0x47
+TAG_UNSPECIFIED = 0x3B
+AT_BIT_SIZE, AT_BIT_OFFSET, AT_UPPER_BOUND = 0x0D, 0x0C, 0x2F
+AT_PROTOTYPED, AT_COUNT, AT_MEMBER_LOCATION, AT_ENCODING, AT_TYPE = 0x27, 0x37, 0x38, 0x3E, 0x49
+AT_DATA_BIT_OFFSET, AT_ABSTRACT_ORIGIN, AT_SPECIFICATION = 0x6B, 0x31, 0x47
+# DW_ATE_*: boolean, float, signed, signed_char, unsigned, unsigned_char, UTF.
+SIGNED_ENCODINGS, FLOAT_ENCODINGS = (0x05, 0x06), (0x03, 0x04)
+OP_PLUS_UCONST = 0x23
+MAX_DEPTH = 64
+_QUALIFIERS = {
+    TAG_CONST: "const", TAG_VOLATILE: "volatile", TAG_RESTRICT: "restrict", TAG_ATOMIC: "_Atomic",
+}  # fmt: skip
+_KINDS = {TAG_STRUCTURE: "struct", TAG_UNION: "union"}
+
+
+class DwarfTypes:
+    """Types of one debug file by name and by entry.  Implements core.dtypes.MemberSource."""
+
+    def __init__(
+        self, dies: Dies, index: Index, module: str, names: EnumeratorNames | None = None
+    ) -> None:
+        """names: of the enumerators, where they are kept."""
+        self.module = module
+        self._names = names or EnumeratorNames(dies, index.enumerations)
+        self._dies = dies
+        self._index = index
+        self._known: dict[int, DType] = {}
+
+    def tagged(self, kind: str, name: str) -> DType | None:
+        """The struct, union or enum with this tag."""
+        return self._one(self._index.types(name), (kind,))
+
+    def typedef(self, name: str) -> DType | None:
+        """The type that a typedef or base type names."""
+        return self._one(self._index.types(name), ("typedef", "base"))
+
+    def variable(self, name: str) -> DType | None:
+        """The type of a variable at file scope."""
+        for found in self._index.variables(name):
+            return self.of(self._dies.die(found.die))
+        return None
+
+    def function(self, name: str) -> FunctionType | None:
+        """The prototype of the first function of this name."""
+        for found in self._index.functions(name):
+            return self.prototype(self._dies.die(found.die), 0)
+        return None
+
+    def enumerators(self, name: str) -> list[tuple[EnumType, int]]:
+        """Every enumeration that has a value of this name, and the value."""
+        found = []
+        for offset in self._names.enumerations(name):
+            type_ = self.at(offset)
+            if isinstance(type_, EnumType) and name in dict(type_.values):
+                found.append((type_, dict(type_.values)[name]))
+        return found
+
+    def _one(self, found: Sequence[NamedDie], kinds: Sequence[str]) -> DType | None:
+        return next((self.at(one.die) for one in found if one.kind in kinds), None)
+
+    def of(self, die: Die, depth: int = 0) -> DType:
+        """The type that an entry's DW_AT_type means (of a variable, parameter, member)."""
+        # A variable's definition may leave its type to its declaration.
+        for also in (AT_ABSTRACT_ORIGIN, AT_SPECIFICATION):
+            if AT_TYPE not in die.attributes and also in die.attributes and depth < MAX_DEPTH:
+                return self.of(self._dies.die(die.number(also)), depth + 1)
+        return self.at(die.number(AT_TYPE), depth) if AT_TYPE in die.attributes else VOID
+
+    def at(self, offset: int, depth: int = 0) -> DType:
+        """The type of the entry at an offset in .debug_info.  Raises KinstError."""
+        if depth > MAX_DEPTH:
+            raise KinstError(f"damaged debug information of {self.module}: type at {offset:#x}")
+        if offset not in self._known:
+            self._known[offset] = self._made(self._dies.die(offset), depth + 1)
+        return self._known[offset]
+
+    def _made(self, die: Die, depth: int) -> DType:
+        name, size = die.text(AT_NAME), die.number(AT_BYTE_SIZE)
+        if die.tag == TAG_BASE_TYPE:
+            encoding = die.number(AT_ENCODING)
+            if encoding in FLOAT_ENCODINGS or size not in (1, 2, 4, 8):
+                return FloatType(size, name)
+            return integer(name, size, encoding in SIGNED_ENCODINGS)
+        if die.tag in _KINDS:
+            key = f"{self.module} {die.offset:#x}"
+            whole = 0 if die.number(AT_DECLARATION) else size
+            return StructType(_KINDS[die.tag], name, whole, key, self)
+        if die.tag == TAG_POINTER:
+            return PointerType(self.of(die, depth))
+        if die.tag == TAG_ENUMERATION:
+            return EnumType(
+                size or 4, True, f"enum {name}".rstrip(), enumerators_of(self._dies, die)
+            )
+        if die.tag == TAG_TYPEDEF:
+            return named(self.of(die, depth), name)
+        if die.tag in _QUALIFIERS:
+            return qualified(self.of(die, depth), _QUALIFIERS[die.tag])
+        if die.tag == TAG_ARRAY:
+            return self._array(die, depth)
+        if die.tag in (TAG_SUBROUTINE, TAG_SUBPROGRAM):
+            return self.prototype(die, depth)
+        if die.tag in (TAG_UNSPECIFIED, TAG_VARIABLE):
+            return VOID
+        raise KinstError(
+            f"the debug information of {self.module} has a type of an unknown kind"
+            f" ({die.tag:#x}, at {die.offset:#x})"
+        )
+
+    def _array(self, die: Die, depth: int) -> DType:
+        counts = []
+        for child in self._dies.children(die):
+            if child.tag in (TAG_SUBRANGE, TAG_ENUMERATION):
+                count = child.number(AT_COUNT, -1)
+                bound = child.number(AT_UPPER_BOUND, -1)
+                counts.append(count if count >= 0 else bound + 1 if bound < 1 << 31 else 0)
+        made = self.of(die, depth)
+        for count in reversed(counts or [0]):
+            made = ArrayType(made, count)
+        return made
+
+    def prototype(self, die: Die, depth: int) -> FunctionType:
+        """What a function (or function type) takes and returns."""
+        result = self.of(die, depth)
+        origin = die.number(AT_ABSTRACT_ORIGIN)
+        if origin and depth < MAX_DEPTH:
+            return self.prototype(self._dies.die(origin), depth + 1)
+        taken: list[DType] = []
+        variadic = False
+        for child in self._dies.children(die):
+            if child.tag == TAG_PARAMETER:
+                taken.append(self.of(child, depth))
+            variadic = variadic or child.tag == TAG_UNSPECIFIED_PARAMETERS
+        return FunctionType(result, tuple(taken), variadic)
+
+    def members(self, struct: StructType) -> Sequence[Member]:
+        """See core.dtypes.MemberSource."""
+        die = self._dies.die(int(struct.key.rpartition(" ")[2], 16))
+        found = []
+        for child in self._dies.children(die):
+            if child.tag == TAG_MEMBER:
+                bit, bits = _place(child)
+                found.append(Member(child.text(AT_NAME), self.of(child), bit, bits))
+        return tuple(found)
+
+
+def _place(member: Die) -> tuple[int, int]:
+    """(first bit, width of a bit-field or 0) of a member (DWARF 5, section 5.7.6)."""
+    location = member.attributes.get(AT_MEMBER_LOCATION, 0)
+    if isinstance(location, bytes):
+        # DWARF 2: an expression, DW_OP_plus_uconst N.
+        value = shift = 0
+        for byte in location[1:] if location[:1] == bytes([OP_PLUS_UCONST]) else b"":
+            value |= (byte & 127) << shift
+            shift += 7
+        location = value
+    at = 8 * location if isinstance(location, int) else 0
+    bits = member.number(AT_BIT_SIZE)
+    if AT_DATA_BIT_OFFSET in member.attributes:
+        return at + member.number(AT_DATA_BIT_OFFSET), bits
+    if bits and AT_BIT_OFFSET in member.attributes:
+        # DWARF 2 and 3 count from the most significant bit of the storage unit.
+        storage = 8 * (member.number(AT_BYTE_SIZE) or 4)
+        return at + storage - member.number(AT_BIT_OFFSET) - bits, bits
+    return at, bits

@@ -1,0 +1,1 @@
+"""Rank 3: fetching kernels, debug files, modules and busybox, into a cache."""

@@ -1,0 +1,271 @@
+"""Debian's newest kernel with its debug file, and a static busybox, into the user's cache.
+
+apt does the fetching, so mirrors, proxies and keys are those of the machine; but it works on
+lists, a cache and a status file of its own, so the system's apt is neither needed up to date
+nor changed, no root is needed, and another architecture or release can be fetched as well
+(apt.conf(5), apt-get(8)).  In the cache folder:
+
+    kernels/amd64/6.1.0-NN-cloud-amd64/    boot/, lib/modules/, bin/busybox, ..., manifest.json
+    fetching/amd64/                        work in progress; a later run goes on from there
+    fetching/amd64.lock                    held by the one that fetches
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kinst.core.errors import KinstError
+from kinst.core.paths import cache_folder
+from kinst.kernels.apt import Apt, Package, unpack
+
+# What is being done, and which part of it is done (0 to 1; None where that is not known).
+Progress = Callable[[str, float | None], None]
+
+_BUSYBOX = "busybox-static"
+_MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Files of one fetched kernel; all exist.
+
+    kernel: the bootable image.  debug: vmlinux with symbols and DWARF.  busybox: static, for
+    the kernel's ISA.  config: the kernel's .config.  modules: folder lib/modules/RELEASE.
+    release: as uname -r says it in the guest.
+    """
+
+    kernel: Path
+    debug: Path
+    busybox: Path
+    config: Path
+    modules: Path
+    release: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """Where Debian has the kernel of one ISA.
+
+    suite: code name of the release.  image: regular expression of the whole package name; its
+    groups are numbers that order the versions.  The debug package is named the same with -dbg.
+    room: bytes of packed and unpacked files and the indexes, with some to spare.
+    """
+
+    suite: str
+    architecture: str
+    image: str
+    room: int
+
+
+_KERNELS = {
+    "amd64": _Kernel("bookworm", "amd64", r"linux-image-6\.1\.0-(\d+)-cloud-amd64", 1_300_000_000),
+    "arm64": _Kernel("bookworm", "arm64", r"linux-image-6\.1\.0-(\d+)-cloud-arm64", 1_300_000_000),
+    # Bookworm has no riscv64.  The debug package is 1 GB, most of it for modules.
+    "riscv64": _Kernel(
+        "trixie", "riscv64", r"linux-image-6\.12\.(\d+)\+deb13(?:\+(\d+))?-riscv64", 2_200_000_000
+    ),
+}
+
+
+def prepared(isa: str) -> Prepared | None:
+    """The newest kernel of this ISA that is in the cache whole, or None.  Offline, fast."""
+    wanted = _wanted(isa)
+    found = [
+        (_version(wanted, f"linux-image-{folder.name}"), folder)
+        for folder in _kernels_of(isa).glob("*")
+        if _is_whole(folder)
+    ]
+    return _paths(max(found)[1]) if found else None
+
+
+def prepare(isa: str, progress: Progress, *, refresh: bool = False) -> Prepared:
+    """The kernel to boot for this ISA, fetched on first use.
+
+    amd64: 310 MB, of which 670 MB unpacked are kept; arm64: 284 and 360; riscv64: 1,139 and 430.
+
+    progress is called with what is being done and its done part, often, and not at all when
+    there is nothing to do.  refresh: look for a newer one than what is in the cache.
+    Raises KinstError: unknown ISA, no apt, no mirror, no network, disk full, a broken package.
+    """
+    found = prepared(isa)
+    if found and not refresh:
+        return found
+    wanted = _wanted(isa)
+    work = cache_folder() / "fetching" / isa
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        with alone(work.with_suffix(".lock"), progress):
+            # Another kinst may have done it all while this one waited for the lock.
+            found = prepared(isa)
+            if found and not refresh:
+                return found
+            release = _fetch(isa, wanted, work, progress)
+            shutil.rmtree(work)
+    except OSError as error:
+        raise KinstError(
+            f"cannot write {error.filename or work}: {error.strerror}",
+            "XDG_CACHE_HOME chooses another folder",
+        ) from error
+    return _paths(_kernels_of(isa) / release)
+
+
+def suite_of(isa: str) -> str:
+    """The Debian release that has the kernel of this ISA.  Raises KinstError: unknown ISA."""
+    return _wanted(isa).suite
+
+
+def _wanted(isa: str) -> _Kernel:
+    if isa not in _KERNELS:
+        raise KinstError(
+            f"kinst knows no kernel package for {isa}", f"it does for {', '.join(_KERNELS)}"
+        )
+    return _KERNELS[isa]
+
+
+def _kernels_of(isa: str) -> Path:
+    return cache_folder() / "kernels" / isa
+
+
+def _version(wanted: _Kernel, package: str) -> tuple[int, ...]:
+    """The order of a kernel package among its kind; () for any other package."""
+    match = re.fullmatch(wanted.image, package)
+    return tuple(int(group or 0) for group in match.groups()) if match else ()
+
+
+def _paths(folder: Path) -> Prepared:
+    release = folder.name
+    return Prepared(
+        kernel=folder / f"boot/vmlinuz-{release}",
+        debug=folder / f"usr/lib/debug/boot/vmlinux-{release}",
+        busybox=folder / "bin/busybox",
+        config=folder / f"boot/config-{release}",
+        modules=folder / f"lib/modules/{release}",
+        release=release,
+    )
+
+
+def _is_whole(folder: Path) -> bool:
+    """True when the big files are there with the size that they were unpacked with."""
+    try:
+        sizes = json.loads((folder / _MANIFEST).read_text())["files"]
+        paths = _paths(folder)
+        checked = (paths.kernel, paths.debug, paths.busybox, paths.config)
+        return paths.modules.is_dir() and all(
+            file.stat().st_size == sizes[str(file.relative_to(folder))]["size"] for file in checked
+        )
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+@contextmanager
+def alone(lock: Path, progress: Progress) -> Iterator[None]:
+    """Hold the lock file; the system lets go of it however this process ends."""
+    with lock.open("w") as file:
+        started = time.monotonic()
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waited = time.monotonic() - started
+                progress(f"another kinst is fetching; waiting for it ({waited:.0f} s)", None)
+                time.sleep(0.2)
+        yield
+
+
+def _fetch(isa: str, wanted: _Kernel, work: Path, progress: Progress) -> str:
+    """Download, unpack, check and move into place; the kernel's release."""
+    free = shutil.disk_usage(work).free
+    need = wanted.room - sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
+    if free < need:
+        raise KinstError(
+            f"{work} has {free / 1e6:.0f} MB free; {need / 1e6:.0f} MB are needed",
+            "XDG_CACHE_HOME chooses another folder",
+        )
+    apt = Apt(work / "apt", wanted.suite, wanted.architecture)
+    progress("reading the package lists", None)
+    trouble = apt.update(progress)
+    image = _newest(wanted, apt, trouble)
+    release = image.removeprefix("linux-image-")
+    place = _kernels_of(isa) / release
+    if _is_whole(place):
+        return release
+    packages = apt.download([image, f"{image}-dbg", _BUSYBOX], work / "packages", progress)
+    tree = work / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
+    files: dict[str, dict[str, object]] = {}
+    for package in packages:
+        files |= _unpack(package, release, tree, progress)
+    _check_all_there(tree, release)
+    manifest = {"packages": {p.name: p.version for p in packages}, "files": files}
+    (tree / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+    # What is in the way can only be a broken copy: whole ones have been answered above.
+    shutil.rmtree(place, ignore_errors=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    os.sync()
+    os.rename(tree, place)
+    return release
+
+
+def _newest(wanted: _Kernel, apt: Apt, trouble: str) -> str:
+    names = apt.names("linux-image-")
+    # A kernel may be published some hours before its debug package.
+    kernels = [n for n in names if _version(wanted, n) and f"{n}-dbg" in names]
+    if not kernels:
+        raise KinstError(
+            f"no kernel package for {wanted.architecture} of Debian {wanted.suite} found by apt",
+            trouble or "--kernel, --debug and --initrd boot your own",
+        )
+    return max(kernels, key=lambda name: _version(wanted, name))
+
+
+def _unpack(
+    package: Package, release: str, tree: Path, progress: Progress
+) -> dict[str, dict[str, object]]:
+    """Unpack what is needed of one package: path -> size and checksum, for the manifest."""
+    image = [f"{boot}-{release}" for boot in ("boot/vmlinuz", "boot/vmlinux")]
+    modules = f"lib/modules/{release}/"
+    parts = [*image, f"boot/config-{release}", modules, f"usr/{modules}"]
+    if package.name == _BUSYBOX:
+        parts = ["bin/busybox", "usr/bin/busybox"]
+    elif package.name.endswith("-dbg"):
+        parts = [f"usr/lib/debug/boot/vmlinux-{release}"]
+    # One file of a debug package is needed: what comes after it need not be unpacked.
+    only_one = package.name != f"linux-image-{release}"
+    done = unpack(package, parts, tree, progress, stop_at_first=only_one)
+    # Since trixie everything is below usr; and an image that is not compressed is a vmlinux.
+    moves = {
+        "usr/bin/busybox": "bin/busybox",
+        f"usr/{modules}": modules,
+        f"boot/vmlinux-{release}": f"boot/vmlinuz-{release}",
+    }
+    for old, new in moves.items():
+        if (tree / old).exists():
+            (tree / new).parent.mkdir(parents=True, exist_ok=True)
+            (tree / old).rename(tree / new)
+    files: dict[str, dict[str, object]] = {}
+    for path, file in done.items():
+        start = next((old for old in moves if path.startswith(old)), "")
+        name = moves[start] + path.removeprefix(start) if start else path
+        files[name] = {"size": file.size, "md5": file.md5}
+    return files
+
+
+def _check_all_there(tree: Path, release: str) -> None:
+    paths = _paths(tree.with_name(release))
+    for file in (paths.kernel, paths.debug, paths.busybox, paths.config, paths.modules):
+        name = file.relative_to(tree.with_name(release))
+        if not (tree / name).exists():
+            raise KinstError(
+                f"Debian's packages of {release} have no /{name}",
+                "--kernel, --debug and --initrd boot your own",
+            )

@@ -1,0 +1,49 @@
+"""Debug files of kernel modules, one by one: they are 1.2 GB together and few are asked for."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from kinst.core.errors import KinstError
+from kinst.core.paths import cache_folder
+from kinst.kernels import fetch
+from kinst.kernels.apt import Apt, unpack
+from kinst.kernels.fetch import Prepared, Progress
+
+
+def _path_of(ready: Prepared, module: Path) -> str:
+    """Where a module's debug file is in Debian's debug package."""
+    inside = module.relative_to(ready.modules)
+    return f"usr/lib/debug/lib/modules/{ready.release}/{inside}"
+
+
+def module_debug(isa: str, ready: Prepared, modules: Sequence[Path], progress: Progress) -> Path:
+    """The folder of these modules' debug files, fetched on first use.
+
+    modules: files below ready.modules.  Raises KinstError as fetch.prepare does, and when the
+    package of this release has no debug file for one of them.
+    """
+    tree = ready.modules.parents[2]
+    paths = [_path_of(ready, module) for module in modules]
+    missing = [path for path in paths if not (tree / path).exists()]
+    folder = tree / f"usr/lib/debug/lib/modules/{ready.release}"
+    if not missing:
+        return folder
+    work = cache_folder() / "fetching" / f"{isa}-modules"
+    work.mkdir(parents=True, exist_ok=True)
+    with fetch.alone(work.with_suffix(".lock"), progress):
+        apt = Apt(work / "apt", fetch.suite_of(isa), isa)
+        apt.update(progress)
+        name = f"linux-image-{ready.release}-dbg"
+        for package in apt.download([name], work / "packages", progress):
+            done = unpack(package, missing, work / "tree", progress)
+        lost = [path for path in missing if path not in done]
+        if lost:
+            raise KinstError(f"Debian's {name} has no {lost[0]}")
+        for path in missing:
+            (tree / path).parent.mkdir(parents=True, exist_ok=True)
+            (work / "tree" / path).replace(tree / path)
+        shutil.rmtree(work)
+    return folder

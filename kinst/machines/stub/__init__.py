@@ -1,0 +1,1 @@
+"""What all machines behind a GDB stub share."""

@@ -1,0 +1,226 @@
+"""A guest of QEMU: its memory and its CPUs, by QEMU's gdb stub and the file of its RAM."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from kinst.core.errors import TargetError
+from kinst.core.isa import Isa
+from kinst.machines.stub.cpus import Debugger
+from kinst.machines.stub.memory import GuestMemory
+from kinst.machines.vm.qemu import Qemu, VmConfig, describe
+from kinst.machines.vm.stale import PAGE, all_code, code_at_hand
+from kinst.wire.rsp import Rsp
+
+SAMPLE = 0.25  # seconds between two looks at a machine that runs
+SAMPLES = 4  # looks until something is believed of its CPUs
+
+
+class Guest:
+    """A QEMU of kinst's own; what core/target.py says of a target's memory and CPUs."""
+
+    def __init__(
+        self, isa: Isa, config: VmConfig, on_output: Callable[[bytes], None] | None = None
+    ) -> None:
+        """Start QEMU and return at once.
+
+        on_output: gets the guest command's output.  Raises TargetError when QEMU or a file is
+        missing, or memory.
+        """
+        self.isa = isa
+        self.cpus = config.cpus
+        self._config = config
+        self._paging: ModuleType = importlib.import_module(f"kinst.isa.{isa.name}.paging")
+        self._machine: ModuleType = importlib.import_module(f"kinst.isa.{isa.name}.board")
+        self._on_output = on_output
+        self._closed = False
+        self._start()
+
+    def _start(self) -> None:
+        self.qemu = Qemu(self._config, self._machine, self._on_output)
+        layout = self.qemu.layout
+        self.memory = GuestMemory(self._paging, self.qemu, (layout.tables, layout.tables_size))
+        self._rsp: Rsp | None = None
+        self._debugger: Debugger | None = None
+
+    def _attach(self) -> None:
+        """Use the stub from now on, which stops the machine the first time."""
+        if self._rsp is not None:
+            return
+        with self._watched():
+            self._rsp = Rsp(self.qemu.gdb, running=True)
+            self._debugger = Debugger(self._rsp, self._machine, len(self.isa.breakpoint))
+            if not self._rsp.physical_memory():
+                raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
+
+    def _is_lost(self) -> bool:
+        """Whether a CPU is beyond help, each time that the running machine is looked at."""
+        lost = set(range(self.cpus))
+        for _ in range(SAMPLES):
+            self._attach()
+            self.stop()
+            lost = {cpu for cpu in lost if self._machine.is_lost(self.registers(cpu))}
+            self.resume()
+            if not lost:
+                return False
+            time.sleep(SAMPLE)
+        return True
+
+    def _translate_anew(self, everything: bool) -> None:
+        """Make QEMU forget its translations of all of the kernel's code, or of what the CPUs are
+        at; the machine runs on."""
+        if self._config.accel != "tcg":
+            return
+        self._attach()
+        self.stop()
+        pages: set[int] = set()
+        for cpu in range(self.cpus):
+            registers = self.registers(cpu)
+            with contextlib.suppress(TargetError):  # it has no page tables yet
+                if everything:
+                    pages |= all_code(self._paging, self.qemu, registers)
+                else:
+                    pages |= code_at_hand(self._paging, self._machine, self.qemu, registers)
+        with self._watched():
+            assert self._rsp is not None
+            read = self.qemu.read_physical
+            self._rsp.write_memory([(page, read(page, PAGE)) for page in sorted(pages)])
+        self.resume()
+
+    @property
+    def _stub(self) -> Debugger:
+        if self._debugger is None:
+            raise TargetError("the guest is not ready yet")
+        return self._debugger
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """A failure of the stub is told as what happened to the guest, where that is why."""
+        try:
+            yield
+        except TargetError as error:
+            if self._closed:
+                raise TargetError("the guest has been closed") from error
+            gone = self.qemu.poll()
+            if gone is None and (self._rsp is None or self._rsp.closed):
+                gone = self.qemu.ended(1.0)
+            if gone is not None:
+                raise TargetError(describe(gone)) from error
+            raise
+
+    # Memory.
+
+    def set_tables(self, address: int) -> None:
+        """Use the page tables whose top level is at this virtual address from now on.  Stopped,
+        or after a read."""
+        self._need_root()
+        self.memory.set_tables(address)
+
+    def page_root(self) -> Any:
+        """The ISA's Root in use: for kinst.isa.<name>.paging functions."""
+        self._need_root()
+        return self.memory.root
+
+    def find_text(self) -> int:
+        """Where the kernel's text starts (virtual), KASLR or not.  Stopped, or after a read."""
+        self._need_root()
+        address: int = self._paging.find_text(self.qemu.read_physical, self.memory.root)
+        return address
+
+    def _need_root(self) -> None:
+        if not self.memory.has_root:
+            cpus = [self.registers(cpu) for cpu in range(self.cpus)]
+            cpus.sort(key=self._paging.in_user_mode)
+            self.memory.adopt_root(cpus[0])
+
+    def read(self, address: int, size: int) -> bytes:
+        """Kernel memory, without stopping the machine once the page tables are known."""
+        self._need_root()
+        return self.memory.read(address, size)
+
+    def read_user(self, cpu: int, address: int, size: int) -> bytes:
+        """See core/target.py: by the page tables that the CPU has now."""
+        if (address | address + size) >> 63:
+            raise TargetError(f"{address:#x} is not an address of a process")
+        memory = GuestMemory(self._paging, self.qemu, (0, 0))
+        memory.set_root(self._paging.root_of(self.registers(cpu)))
+        return memory.read(address, size)
+
+    def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
+        """Write code that may have run: through QEMU, which translates it anew.  Stopped."""
+        if self._stub.running:
+            raise TargetError("the machine must be stopped before its text can be written")
+        self._need_root()
+        with self._watched():
+            assert self._rsp is not None
+            self._rsp.write_memory(self.memory.physical_writes(writes))
+
+    def map_scratch(
+        self,
+        size: int,
+        near: tuple[int, int],
+        reach: tuple[int, int] | None = None,
+        data: int = 0,
+    ) -> int | None:
+        """See core/target.py.  size: at most the scratch of the VmConfig."""
+        self._need_root()
+        layout = self.qemu.layout
+        if size > layout.scratch_size:
+            raise TargetError(
+                f"scratch of {size} bytes was asked for and the guest has {layout.scratch_size}"
+            )
+        return self.memory.map_near(
+            layout.scratch, size, near, self._paging.SCRATCH_RANGE, reach or near, data
+        )
+
+    def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
+        """Map a part of scratch a second time, at a virtual address of the caller's choice.
+
+        All of them multiples of 2 MB.  False where the page-table slots are not free.  Stopped.
+        """
+        self._need_root()
+        if scratch_offset + size > self.qemu.layout.scratch_size:
+            return False
+        physical = self.qemu.layout.scratch + scratch_offset
+        return self.memory.map_at(physical, size, virtual, self.find_text())
+
+    def scratch_view(self) -> memoryview:
+        layout = self.qemu.layout
+        return self.qemu.view_physical(layout.scratch, layout.scratch_size)
+
+    # CPUs.
+
+    def stop(self) -> None:
+        with self._watched():
+            self._stub.stop()
+
+    def resume(self) -> None:
+        with self._watched():
+            self._stub.resume()
+
+    def registers(self, cpu: int) -> Mapping[str, int]:
+        with self._watched():
+            return self._stub.registers(cpu)
+
+    def insert_breakpoint(self, address: int) -> None:
+        with self._watched():
+            self._stub.insert_breakpoint(address)
+
+    def remove_breakpoint(self, address: int) -> None:
+        with self._watched():
+            self._stub.remove_breakpoint(address)
+
+    def step_over(self, cpu: int, address: int) -> None:
+        with self._watched():
+            self._stub.step_over(cpu, address)
+
+    def close(self) -> None:
+        """End QEMU.  Safe to call twice."""
+        self._closed = True
+        self.qemu.close()

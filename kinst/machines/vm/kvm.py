@@ -1,0 +1,86 @@
+"""Whether KVM truly works here.
+
+/dev/kvm that opens proves nothing: on some hosts a guest then hangs in early boot.  So the
+proof is a boot: the kernel is started without a file system, and KVM works when it comes as
+far as to panic for want of one.  The verdict holds until the host is booted anew or QEMU
+changes; asking for it costs a file read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from types import ModuleType
+
+from kinst.core.errors import TargetError
+from kinst.machines.vm.qemu import MEGABYTE, Qemu, VmConfig
+from kinst.wire.process import boot_id, find_program
+
+_DEVICE = Path("/dev/kvm")
+_FILE = "kvm.json"
+_END_OF_BOOT = "Unable to mount root fs"
+
+
+def accelerator(cache: Path, machine: ModuleType) -> str:
+    """ "kvm" when it has been proved on this host since its last boot, else "tcg"."""
+    return "kvm" if verdict(cache, machine) else "tcg"
+
+
+def verdict(cache: Path, machine: ModuleType) -> bool | None:
+    """What prove() found, or None when it has not been asked here and now."""
+    try:
+        said = json.loads((cache / _FILE).read_text())
+        key, works = said["key"], said["works"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return bool(works) if key == _key(machine) else None
+
+
+def prove(cache: Path, machine: ModuleType, kernel: Path, deadline: float = 8.0) -> bool:
+    """Boot kernel under KVM and remember in the cache folder whether it comes up.
+
+    deadline: seconds for the whole boot.  Costs nothing where there is no KVM.  Raises
+    TargetError only when QEMU or the kernel is missing.
+    """
+    works = _opens(machine) and _boots(machine, kernel, deadline)
+    cache.mkdir(parents=True, exist_ok=True)
+    part = cache / f"{_FILE}.{os.getpid()}"
+    part.write_text(json.dumps({"key": _key(machine), "works": works}))
+    part.replace(cache / _FILE)
+    return works
+
+
+def _key(machine: ModuleType) -> str:
+    """This boot of this host, and this QEMU: the file's identity stands for its version, which
+    would cost a process to ask for."""
+    program = find_program(machine.QEMU, machine.PACKAGE)
+    found = os.stat(program)
+    return f"{boot_id()} {program} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
+
+
+def _opens(machine: ModuleType) -> bool:
+    if os.uname().machine not in machine.HOST_MACHINES:
+        return False
+    try:
+        os.close(os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+def _boots(machine: ModuleType, kernel: Path, deadline: float) -> bool:
+    config = VmConfig(
+        kernel, control=False, memory=256 * MEGABYTE, scratch=2 * MEGABYTE, accel="kvm"
+    )
+    end = time.monotonic() + deadline
+    qemu = Qemu(config, machine)
+    try:
+        qemu.wait_for(lambda: _END_OF_BOOT in "\n".join(qemu.console.lines), deadline, "booted")
+    except TargetError:
+        # Also: QEMU refused at once, or the panic ended it before its text was looked at.
+        return _END_OF_BOOT in "\n".join(qemu.console.lines) and time.monotonic() < end
+    finally:
+        qemu.close()
+    return True

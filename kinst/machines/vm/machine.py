@@ -1,0 +1,232 @@
+"""The vm target: a kernel that kinst boots in QEMU, with scratch memory inside."""
+
+from __future__ import annotations
+
+import math
+import select
+import time
+from collections.abc import Callable
+
+from kinst.core.errors import TargetError
+from kinst.core.isa import Isa
+from kinst.core.target import Event, Gone, Stopped
+from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
+from kinst.machines.vm.qemu import VmConfig, describe
+
+_PREPARE_TIMEOUT = 60.0
+_BEAT_SILENCE = 5.0  # seconds without a timer tick before the CPUs are looked at
+# Seconds without a word from a kernel that boots, until QEMU is made to translate code anew: that
+# which the CPUs are at and, at last, all.
+_SILENCES = (4.0, 8.0, 30.0)
+_COMMAND_LIMIT = 64 * 1024
+
+
+class Vm(Guest):
+    """Target over a guest that kinst boots (core/target.py has the protocol)."""
+
+    def __init__(
+        self, isa: Isa, config: VmConfig, on_output: Callable[[bytes], None] | None = None
+    ) -> None:
+        """Start QEMU and return at once; call wait_ready before anything else.
+
+        on_output: gets the guest command's output, from within wait and its like.  Raises
+        TargetError when QEMU or a file is missing, or memory.
+        """
+        super().__init__(isa, config, on_output)
+        self._init_is_ready = False
+        self._beat_at = 0
+        self._beat = b""
+        self._beat_seen = 0.0
+        self._revived = False  # since the last beat
+
+    # Booting.
+
+    def boots(self, seconds: float) -> bool:
+        """Whether kinst's init is heard of within so many seconds; with an initrd of the user's
+        True at once, as nothing can be heard there.  Before wait_ready.
+
+        A guest that falls silent meanwhile is revived (stale.py), if that is what it needs;
+        False at once where a CPU is beyond help.
+        Raises TargetError when the guest ends.
+        """
+        deadline = time.monotonic() + seconds
+        silences = iter((*_SILENCES, math.inf))
+        silence = next(silences)
+
+        def over() -> bool:
+            now = time.monotonic()
+            return self._hears_init() or now > deadline or now > self.qemu.console.heard + silence
+
+        while True:
+            self.qemu.wait_for(over, seconds + 1.0, "booted")
+            if self._hears_init() or time.monotonic() > deadline:
+                return self._hears_init()
+            self._translate_anew(silence == _SILENCES[-1])
+            if self._is_lost():
+                return False
+            silence = next(silences)
+
+    def start_again(self) -> None:
+        """End this guest, which has not booted, and start another one like it."""
+        self.qemu.close()
+        self._init_is_ready = False
+        self._start()
+
+    def _hears_init(self) -> bool:
+        if self._config.control and not self._init_is_ready:
+            self._init_is_ready = self.qemu.control_line("ready") is not None
+        return self._init_is_ready or not self._config.control
+
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        """Wait until the kernel is up: kinst's init says so or, with an initrd of the user's,
+        the first program runs.  The machine is stopped then.
+
+        Raises TargetError with the console's last lines when it does not get there.
+        """
+        if self._config.control:
+            self.qemu.wait_for(self._hears_init, timeout, "booted")
+            self._attach()
+            self.stop()
+        else:
+            self._wait_init(timeout)
+
+    def _wait_init(self, timeout: float) -> None:
+        """Ready is when the kernel has said that it starts init or (with `quiet`) has
+        write-protected its text or (with `rodata=off` too) a CPU is caught in user mode.
+
+        Behind the protection Linux looks through its page tables for pages that are writable and
+        executable (debug_checkwx), and would warn of scratch: it is given a second for that."""
+        deadline = time.monotonic() + timeout
+        first = deadline - timeout + 1.0  # the firmware and the decompressor are done
+        self.qemu.wait_for(
+            lambda: self.qemu.console.init_runs or time.monotonic() > first, timeout, "booted"
+        )
+        self._attach()
+        final = 0  # times that the text was seen to be write-protected
+        while not self.qemu.console.init_runs and not self._in_user_mode():
+            final += self._text_is_final()
+            if final * SAMPLE > 1.0:
+                break
+            if time.monotonic() > deadline:
+                late = f"the guest has not run a program in {timeout:g} s"
+                raise TargetError(describe(Gone(late, self.qemu.console.last_lines())))
+            self.resume()
+            event = self.wait(SAMPLE)
+            if isinstance(event, Gone):
+                raise TargetError(describe(event))
+            self.stop()
+
+    def _in_user_mode(self) -> bool:
+        """Whether a CPU is."""
+        return any(self._paging.in_user_mode(self.registers(cpu)) for cpu in range(self.cpus))
+
+    def _text_is_final(self) -> bool:
+        read, final = self.qemu.read_physical, self._paging.text_is_final
+        return any(final(read, self.registers(cpu)) for cpu in range(self.cpus))
+
+    # Running.
+
+    def resume(self) -> None:
+        self._beat_seen = time.monotonic()
+        super().resume()
+
+    def wait(self, timeout: float) -> Event | None:
+        """See core/target.py.  The command's output goes to on_output from here."""
+        deadline = time.monotonic() + timeout
+        while True:
+            gone = self.qemu.poll()
+            event: Event | None = self.qemu.command_ended() or gone
+            if event is not None:
+                return event
+            try:
+                stopped = self._stub.poll(0.0)
+            except TargetError:
+                gone = self.qemu.ended(2.0)
+                if gone is None:
+                    raise
+                return gone
+            if stopped is not None:
+                if isinstance(stopped, Stopped):
+                    return stopped
+                return self.qemu.ended(5.0) or Gone("QEMU let the guest go")
+            event = self._hung()
+            left = deadline - time.monotonic()
+            if event is not None or left <= 0:
+                return event
+            assert self._rsp is not None
+            fds = [self._rsp.fileno(), self.qemu.fileno()]
+            select.select(fds, [], [], min(left, 0.5))
+
+    def watch_heartbeat(self, address: int) -> None:
+        """Tell wait where the kernel counts its timer ticks (jiffies_64; 8 bytes), so that it
+        can report a kernel that hangs with interrupts off.  Stopped, or after a read."""
+        self._beat = self.read(address, 8)
+        self._beat_at = address
+        self._beat_seen = time.monotonic()
+
+    def _hung(self) -> Gone | None:
+        """The machine hangs when no tick is counted for seconds although a CPU takes no
+        interrupts all the while.  (No ticks alone is how a machine sleeps.)"""
+        if not self._beat_at or not self._stub.running:
+            return None
+        now = time.monotonic()
+        if self._beat_moved() or now - self._beat_seen < _BEAT_SILENCE:
+            return None
+        stuck = set(range(self.cpus))
+        for _ in range(SAMPLES):
+            self.stop()
+            stuck &= {c for c in stuck if self._machine.interrupts_off(self.registers(c))}
+            places = {c: self.registers(c)[self._machine.PC] for c in stuck}
+            if not stuck or self._beat_moved():
+                self.resume()
+                self._beat_seen = now
+                return None
+            self.resume()
+            time.sleep(SAMPLE)
+        if not self._revived:
+            self._revived = True
+            self._translate_anew(everything=False)
+            return None
+        self.stop()
+        where = ", ".join(f"CPU {c} at {at:#x}" for c, at in sorted(places.items()))
+        return Gone(f"the guest hangs with interrupts off: {where}", self.qemu.console.last_lines())
+
+    def _beat_moved(self) -> bool:
+        beat = self.read(self._beat_at, 8)
+        moved, self._beat = beat != self._beat, beat
+        if moved:
+            self._beat_seen = time.monotonic()
+            self._revived = False
+        return moved
+
+    def take_warnings(self) -> list[str]:
+        """Kernel complaints (BUG:, Oops:, WARNING:, stalls) seen on the console since last
+        asked."""
+        taken, self.qemu.console.warnings = self.qemu.console.warnings, []
+        return taken
+
+    # The guest's command.
+
+    def prepare_command(self, command: str) -> int:
+        """See core/target.py.  The machine runs meanwhile, and is as before afterwards."""
+        text = command.encode().hex()
+        if len(text) > _COMMAND_LIMIT:
+            raise TargetError("the command is too long for the guest", "put it into a file")
+        was_stopped = not self._stub.running
+        pid = ""
+
+        def answered() -> bool:
+            nonlocal pid
+            pid = self.qemu.control_line("pid") or pid
+            return bool(pid)
+
+        self.resume()
+        self.qemu.send_control(f"prepare {text}")
+        self.qemu.wait_for(answered, _PREPARE_TIMEOUT, "prepared the command")
+        if was_stopped:
+            self.stop()
+        return int(pid)
+
+    def start_command(self) -> None:
+        """See core/target.py.  It starts when the machine runs."""
+        self.qemu.send_control("go")

@@ -1,0 +1,298 @@
+"""QEMU with a kernel in it: started, watched, ended.  No page tables, no breakpoints here.
+
+Everything between kinst and QEMU goes through inherited descriptors: guest RAM is one piece of
+shared memory, the stub and the serial ports are socket pairs.  Nothing has a file name.
+
+There are three serial ports: the kernel's console, what the guest's command prints, and the
+conversation with kinst's init (guest_init.sh), in lines.  What the guest calls them, and how
+QEMU is asked for them, kinst.isa.<name>.machine says.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from kinst.core.errors import TargetError
+from kinst.core.target import CommandEnded, Gone
+from kinst.machines.vm.console import Console
+from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_pair
+
+_AFTER_PANIC = 3.0
+_FIRMWARE = 1 << 20  # SeaBIOS keeps its tables at the end of RAM
+_TABLES = 1 << 20  # page tables of kinst's own
+MEGABYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class VmConfig:
+    """What to boot.
+
+    kernel: bzImage or the like.  initrd: a file or the bytes of an archive.  control: whether
+    kinst's own init is in it.  memory, scratch: bytes.  accel: "tcg" or "kvm".
+    """
+
+    kernel: Path
+    initrd: Path | bytes | None = None
+    control: bool = True
+    append: str = ""
+    qemu_args: Sequence[str] = ()
+    cpus: int = 2
+    memory: int = 1024 * MEGABYTE
+    scratch: int = 64 * MEGABYTE
+    accel: str = "tcg"
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalLayout:
+    """Guest physical addresses: scratch, and room for page tables (bytes)."""
+
+    scratch: int
+    scratch_size: int
+    tables: int
+    tables_size: int
+
+
+class Qemu:
+    """A running QEMU.  Raises TargetError when it cannot be started."""
+
+    def __init__(
+        self,
+        config: VmConfig,
+        machine: ModuleType,
+        on_output: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """machine: kinst.isa.<name>.machine.  on_output: gets what the command prints, from
+        within calls of this object."""
+        if config.memory % (2 * MEGABYTE) or config.scratch % (2 * MEGABYTE):
+            raise TargetError("guest memory and scratch are multiples of 2 MB")
+        program = find_program(machine.QEMU, machine.PACKAGE)
+        if not config.kernel.is_file():
+            raise TargetError(f"{config.kernel}: no such kernel")
+        if isinstance(config.initrd, Path) and not config.initrd.is_file():
+            raise TargetError(f"{config.initrd}: no such initrd")
+        self._config = config
+        self._machine = machine
+        self._on_output = on_output
+        self._size = config.memory + config.scratch + _TABLES + _FIRMWARE
+        self._map: tuple[tuple[int, int, int], ...] = machine.memory_map(self._size)
+        self.layout = self._place()
+        self.console = Console()
+        self._control_partial = b""
+        self._messages = b""
+        self._control: deque[str] = deque()
+        self._open: set[str] = set()
+        self._closed = False
+        self._archive: SharedMemory | None = None
+        self.memory = SharedMemory("guest memory", self._size)
+        try:
+            self._start(program)
+        except BaseException:
+            self.memory.close()
+            raise
+
+    def _place(self) -> PhysicalLayout:
+        start, offset, _ = self._map[-1]
+        scratch = start + self._config.memory - offset
+        tables = scratch + self._config.scratch
+        return PhysicalLayout(scratch, self._config.scratch, tables, _TABLES)
+
+    def _start(self, program: str) -> None:
+        names = ("console", "output", "control", "gdb", "messages")
+        ours, theirs = {}, {}
+        for name in names:
+            ours[name], theirs[name] = stream_pair()
+        inherit = [self.memory.fd, *(sock.fileno() for sock in theirs.values())]
+        initrd: list[str] = []
+        if isinstance(self._config.initrd, bytes):
+            self._archive = SharedMemory("initrd", len(self._config.initrd))
+            self._archive.view[:] = self._config.initrd
+            inherit.append(self._archive.fd)
+            initrd = ["-initrd", self._archive.path]
+        elif self._config.initrd is not None:
+            initrd = ["-initrd", str(self._config.initrd)]
+        argv = [program, *self._arguments({n: s.fileno() for n, s in theirs.items()}), *initrd]
+        try:
+            self._child = Child(
+                [*argv, *self._config.qemu_args], inherit, theirs["messages"].fileno()
+            )
+        finally:
+            for sock in theirs.values():
+                sock.close()
+        self.gdb = ours.pop("gdb")
+        self._open = set(ours)
+        self._pump = Pump(ours, last="control")
+
+    def _arguments(self, fds: dict[str, int]) -> list[str]:
+        c, m = self._config, self._machine
+        argv = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+        argv += ["-machine", f"{m.MACHINE},accel={c.accel},memory-backend=ram"]
+        cpu = "host" if c.accel == "kvm" else m.CPU
+        argv += ["-cpu", cpu] if cpu else []
+        backend = f"id=ram,size={self._size},mem-path={self.memory.path},share=on"
+        argv += ["-object", f"memory-backend-file,{backend}"]
+        argv += ["-m", f"{self._size // MEGABYTE}M", "-smp", str(c.cpus)]
+        for name in ("console", "output", "control", "gdb"):
+            argv += ["-chardev", f"socket,id={name},fd={fds[name]}"]
+        for name, device in zip(("console", "output", "control"), m.SERIAL, strict=True):
+            # Without a name it is the machine's own port, of which there is one.
+            card = ["-device", f"{device},chardev={name}"]
+            argv += card if device else ["-serial", f"chardev:{name}"]
+        argv += ["-gdb", "chardev:gdb", "-kernel", str(c.kernel)]
+        limit = m.memory_limit(self.layout.scratch)
+        # panic=-1: reboot at once, which -no-reboot turns into QEMU's exit.
+        append = f"console={m.CONSOLE} panic=-1 {limit} {self._own()}{c.append}".strip()
+        return [*argv, "-append", append]
+
+    def _own(self) -> str:
+        """Kernel parameters for kinst's own init.
+
+        The self-tests of the kernel's ciphers are a fifth of its boot under TCG; a guest of the
+        user's own boots as it would elsewhere.  What the kernel does not know it hands to init as
+        variables.
+        """
+        if not self._config.control:
+            return ""
+        output, control = self._machine.PORTS
+        ports = f"kinst_output={output} kinst_control={control}"
+        tuned = f"cryptomgr.notests random.trust_cpu=on {self._machine.PARAMETERS}".strip()
+        return f"{tuned} {ports} "
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    # Physical memory.
+
+    def _offset(self, address: int, size: int) -> int:
+        for start, offset, length in self._map:
+            if start <= address and address + size <= start + length:
+                return offset + address - start
+        raise TargetError(f"physical address {address:#x} is not in the guest's memory")
+
+    def read_physical(self, address: int, size: int) -> bytes:
+        """Guest RAM.  Raises TargetError outside of it."""
+        offset = self._offset(address, size)
+        return bytes(self.memory.view[offset : offset + size])
+
+    def view_physical(self, address: int, size: int) -> memoryview:
+        """Guest RAM, writable.  Not for code that may already have run (QEMU translated it)."""
+        offset = self._offset(address, size)
+        return self.memory.view[offset : offset + size]
+
+    # What the guest says.
+
+    def fileno(self) -> int:
+        """Readable when poll() has work."""
+        return self._pump.fileno()
+
+    def poll(self) -> Gone | None:
+        """Take what has arrived from the guest, without waiting; Gone when it ended."""
+        for name, data in self._pump.take():
+            if not data:
+                self._open.discard(name)
+            elif name == "console":
+                self.console.take(data)
+            elif name == "output":
+                if self._on_output is not None:
+                    self._on_output(data)
+            elif name == "control":
+                *lines, self._control_partial = (self._control_partial + data).split(b"\n")
+                self._control += [line.decode("ascii", "replace").strip() for line in lines]
+            else:
+                self._messages = (self._messages + data)[-4096:]
+        if not self._open:
+            return self.ended(1.0)
+        panic = self.console.panic
+        if panic and time.monotonic() > self.console.panic_at + _AFTER_PANIC:
+            return Gone(panic, self.console.last_lines())
+        return None
+
+    def ended(self, grace: float) -> Gone | None:
+        """Why QEMU ended, if it does within grace seconds."""
+        deadline = time.monotonic() + grace
+        while (status := self._child.status()) is None:
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.01)
+        for name, data in self._pump.take():
+            if name == "console":
+                self.console.take(data)
+            elif name == "messages":
+                self._messages += data
+        text = self._messages.decode("utf-8", "replace").strip().splitlines()
+        if self.console.panic:
+            reason = self.console.panic
+        elif status == 0 and not text:
+            reason = "the guest shut down or reset itself"
+        else:
+            how = f"by signal {-status}" if status < 0 else f"with status {status}"
+            why = f": {text[-1].removeprefix(self._machine.QEMU + ': ')}" if text else ""
+            reason = f"QEMU ended {how}{why}"
+        return Gone(reason, self.console.last_lines())
+
+    # The control channel.
+
+    def wait_for(self, done: Callable[[], bool], timeout: float, what: str) -> None:
+        """Poll until done().  Raises TargetError when the guest ends, or after timeout seconds
+        (the guest has not <what>)."""
+        deadline = time.monotonic() + timeout
+        while True:
+            gone = self.poll()
+            if done():
+                return
+            if gone is not None:
+                raise TargetError(describe(gone))
+            left = deadline - time.monotonic()
+            if left <= 0:
+                late = f"the guest has not {what} in {timeout:g} s"
+                raise TargetError(describe(Gone(late, self.console.last_lines())))
+            select.select([self], [], [], min(left, 0.5))
+
+    def control_line(self, verb: str) -> str | None:
+        """What follows `verb` in the oldest control line with it, which is taken; else None.
+
+        Raises TargetError for an `error` line.
+        """
+        for line in self._control:
+            found, _, rest = line.partition(" ")
+            if found in (verb, "error"):
+                self._control.remove(line)
+                if found == "error":
+                    raise TargetError(f"the guest's init says: {rest}")
+                return rest
+        return None
+
+    def command_ended(self) -> CommandEnded | None:
+        status = self.control_line("exit")
+        return None if status is None else CommandEnded(int(status))
+
+    def send_control(self, line: str) -> None:
+        if not self._config.control:
+            raise TargetError(
+                "commands need kinst's own initrd: this guest has no one to run them",
+                "leave out --initrd, or -c",
+            )
+        self._pump.send("control", line.encode() + b"\n")
+
+    def close(self) -> None:
+        """End QEMU and give its memory back.  Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self.gdb.close()
+        self._child.end()
+        self._pump.close()
+        for memory in (self.memory, self._archive):
+            if memory is not None:
+                memory.close()
+
+
+def describe(gone: Gone) -> str:
+    """The reason, and the console's end below it."""
+    return f"{gone.reason}\n{gone.console}" if gone.console else gone.reason

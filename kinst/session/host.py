@@ -1,0 +1,204 @@
+"""What clauses that run on the host are told: registers and the context after the frame."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinst.core import layout
+from kinst.core.isa import Isa
+from kinst.core.target import Access, Clock, Facts, Target
+
+MASK = (1 << 64) - 1
+EXECNAME_SIZE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Built-in variables of one host-run firing; times in ns.
+
+    interrupt: the kernel's preemption count, see codegen/values/dynamic.py."""
+
+    cpu: int = 0
+    pid: int = 0
+    tid: int = 0
+    ppid: int = 0
+    uid: int = 0
+    gid: int = 0
+    curthread: int = 0
+    timestamp: int = 0
+    vtimestamp: int = 0
+    walltimestamp: int = 0
+    caller: int = 0
+    arguments: tuple[int, ...] = ()
+    execname: bytes = b""
+    interrupt: int = 0
+    stack: tuple[int, ...] = ()
+
+
+def pack(
+    isa: Isa, registers: Mapping[int, int], context: Context, frames: int = 0
+) -> NDArray[np.uint64]:
+    """The frame (registers by slot) and the context after it, as a clause reads them.
+
+    frames: the program's longest stack()."""
+    frame = np.zeros(isa.frame_slots + layout.CONTEXT_SLOTS + 1 + frames, np.uint64)
+    for slot, value in registers.items():
+        frame[slot] = value & MASK
+    at = isa.frame_slots
+    for slot, value in (
+        (layout.CONTEXT_CPU, context.cpu),
+        (layout.CONTEXT_PID, context.pid),
+        (layout.CONTEXT_TID, context.tid),
+        (layout.CONTEXT_PPID, context.ppid),
+        (layout.CONTEXT_UID, context.uid),
+        (layout.CONTEXT_GID, context.gid),
+        (layout.CONTEXT_CURTHREAD, context.curthread),
+        (layout.CONTEXT_TIMESTAMP, context.timestamp),
+        (layout.CONTEXT_VTIMESTAMP, context.vtimestamp),
+        (layout.CONTEXT_WALLTIMESTAMP, context.walltimestamp),
+        (layout.CONTEXT_CALLER, context.caller),
+        (layout.CONTEXT_INTERRUPT, context.interrupt),
+    ):
+        frame[at + slot] = value & MASK
+    for k, value in enumerate(context.arguments):
+        frame[at + layout.CONTEXT_ARGS + k] = value & MASK
+    stack = at + layout.CONTEXT_STACK
+    frame[stack] = len(context.stack)
+    for k, value in enumerate(context.stack[:frames], 1):
+        frame[stack + k] = value & MASK
+    name = context.execname[: EXECNAME_SIZE - 1].ljust(EXECNAME_SIZE, b"\0")
+    start = at + layout.CONTEXT_EXECNAME
+    frame[start : start + EXECNAME_SIZE // 8] = np.frombuffer(name, np.uint64)
+    return frame
+
+
+class HostClock:
+    """Time for host-run clauses: the guest's monotonic clock as the host can follow it.
+
+    Without a target it is the host's own monotonic clock.  It is made while the guest stands.
+    A stopped guest's time stands still, so the difference is taken anew at each resume.
+    """
+
+    def __init__(self, clock: Clock | None) -> None:
+        self._ahead = clock.now_ns - time.monotonic_ns() if clock else 0
+        self._follows = clock is not None
+        self._stopped_at = time.monotonic_ns() if clock else None
+
+    def stopped(self) -> None:
+        if self._follows and self._stopped_at is None:
+            self._stopped_at = time.monotonic_ns()
+
+    def resumed(self) -> None:
+        if self._stopped_at is not None:
+            self._ahead -= time.monotonic_ns() - self._stopped_at
+            self._stopped_at = None
+
+    def now(self) -> int:
+        """ns, on the scale of D's timestamp."""
+        return (self._stopped_at or time.monotonic_ns()) + self._ahead
+
+
+def own_context(clock: HostClock, cpu: int = 0, arguments: tuple[int, ...] = ()) -> Context:
+    """BEGIN, END and tick run in kinst itself, as they do in dtrace(1)."""
+    return Context(
+        cpu=cpu,
+        pid=os.getpid(),
+        tid=os.getpid(),
+        ppid=os.getppid(),
+        uid=os.getuid(),
+        gid=os.getgid(),
+        timestamp=clock.now(),
+        vtimestamp=time.process_time_ns(),
+        walltimestamp=time.time_ns(),
+        arguments=arguments,
+        execname=b"kinst",
+    )
+
+
+def _thread(target: Target, facts: Facts, cpu: int) -> int:
+    """Address of the thread that a stopped CPU runs, where a register has it."""
+    registers = target.registers(cpu)
+    found = (registers.get(name, 0) for name in facts.thread_registers)
+    return next((value for value in found if value), 0)
+
+
+def read_access(target: Target, facts: Facts, cpu: int, access: Access) -> int | bytes:
+    """The value of a built-in of the traced kernel on one CPU; the machine is stopped.
+
+    Raises TargetError where memory is not mapped.
+    """
+    if access.thread:
+        pointer = _thread(target, facts, cpu)
+        if not access.offsets:
+            return pointer
+    elif access.per_cpu is None:
+        pointer = access.address
+    else:
+        where = facts.per_cpu_bases[cpu] + access.per_cpu
+        size = 8 if access.offsets else access.size
+        pointer = int.from_bytes(target.read(where & MASK, size), "little")
+        if not access.offsets:
+            return pointer
+    for offset in access.offsets[:-1]:
+        pointer = int.from_bytes(target.read(pointer + offset, 8), "little")
+    raw = target.read(pointer + access.offsets[-1], access.size)
+    return raw.split(b"\0")[0] if access.string else int.from_bytes(raw, "little")
+
+
+def thread_ns(target: Target, facts: Facts, cpu: int, now: int) -> int:
+    """vtimestamp of the thread on a stopped CPU, at `now` on timestamp's scale; 0 where the
+    kernel offers none."""
+    terms = facts.thread_time
+    if terms is None:
+        return 0
+    total: int = now + terms.offset_ns
+    for sign, accesses in ((1, terms.plus), (-1, terms.minus)):
+        for access in accesses:
+            value = read_access(target, facts, cpu, access)
+            total += sign * value if isinstance(value, int) else 0
+    return total
+
+
+def stopped_context(
+    target: Target,
+    facts: Facts,
+    cpu: int,
+    clock: HostClock,
+    caller: int,
+    wanted: Callable[[str], bool],
+) -> Context:
+    """What the thread that a stopped CPU runs would see; only the wanted built-ins are read."""
+
+    def value(name: str) -> int:
+        access = facts.builtins.get(name)
+        if access is None or not wanted(name):
+            return 0
+        found = read_access(target, facts, cpu, access)
+        return found if isinstance(found, int) else 0
+
+    execname = b""
+    if wanted("execname") and "execname" in facts.builtins:
+        found = read_access(target, facts, cpu, facts.builtins["execname"])
+        execname = found if isinstance(found, bytes) else b""
+    now = clock.now()
+    return Context(
+        cpu=cpu,
+        pid=value("pid"),
+        tid=value("tid"),
+        ppid=value("ppid"),
+        uid=value("uid"),
+        gid=value("gid"),
+        curthread=value("curthread"),
+        timestamp=now,
+        vtimestamp=thread_ns(target, facts, cpu, now) if wanted("vtimestamp") else 0,
+        walltimestamp=time.time_ns(),
+        caller=caller,
+        execname=execname,
+        interrupt=value("interrupt"),
+    )

@@ -1,0 +1,135 @@
+"""Planting a plan in a target, and taking it out again, whatever happened in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kinst.core.errors import KinstError, TargetError
+from kinst.core.target import Target
+from kinst.patch.plan import Patch, remaining, restore
+from kinst.session.machine import Traced
+from kinst.session.probes import Enabled
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The kernel's text at one moment: bytes from `address` on."""
+
+    address: int
+    data: bytes
+
+    def at(self, address: int, size: int) -> bytes:
+        """Bytes at an address, or nothing where they lie outside."""
+        start = address - self.address
+        inside = start >= 0 and start + size <= len(self.data)
+        return self.data[start : start + size] if inside else b""
+
+
+class Planted:
+    """What is in the target now.  plant() and unplant() are called with the machine stopped."""
+
+    def __init__(self, traced: Traced, target: Target) -> None:
+        self._target = target
+        self._personality = traced.personality
+        self._range = traced.text
+        self._before = Text(0, b"")
+        self._patches: tuple[Patch, ...] = ()
+        self._claimed: Sequence[tuple[int, bytes]] = ()
+        self._stops: dict[int, list[Enabled]] = {}
+
+    def _read_text(self) -> Text:
+        low, high = self._range
+        return Text(low, self._target.read(low, high - low))
+
+    def _bytes(self, text: Text, patch: Patch) -> bytes:
+        """What is at a patch's place; modules lie outside of the kernel's own text."""
+        size = len(patch.old)
+        return text.at(patch.address, size) or self._target.read(patch.address, size)
+
+    def plant(self, hooks: Sequence[Patch], sites: Sequence[Patch]) -> None:
+        """Write the patches: hooks first, since a trap may be hit as soon as it stands.
+
+        Raises KinstError, with nothing written, where the live text is not what was planned on.
+        """
+        patches = (*hooks, *sites)
+        if not patches:
+            return
+        self._before = self._read_text()
+        for patch in patches:
+            if self._bytes(self._before, patch) != patch.old:
+                raise KinstError(
+                    f"the kernel changed its text at {patch.address:#x} while the plan was made",
+                    "run kinst again",
+                )
+        if self._personality is not None:
+            self._claimed = self._personality.claims([p.address for p in patches])
+            self._target.write_text(self._claimed)
+        self._patches = patches
+        self._target.write_text([(p.address, p.new) for p in patches])
+
+    def plant_stop(self, enabled: Enabled) -> None:
+        """Insert the breakpoint of a stop-planted probe."""
+        assert enabled.probe.site is not None
+        address = enabled.probe.site.address
+        there = self._stops.setdefault(address, [])
+        if not there:
+            self._target.insert_breakpoint(address)
+        there.append(enabled)
+
+    def stopped_at(self, address: int) -> Sequence[Enabled]:
+        """The stop-planted probes at this address."""
+        return self._stops.get(address, ())
+
+    def unplant(self) -> str:
+        """Undo everything and say how the text compares to what it was ("" without patches).
+
+        Raises TargetError that names what remains when it cannot be undone.
+        """
+        for address in list(self._stops):
+            self._target.remove_breakpoint(address)
+            del self._stops[address]
+        patches, self._patches = self._patches, ()
+        if not patches:
+            return ""
+        here = [p for p in patches if self._still_there(p)]
+        self._target.write_text(restore(here))
+        after = self._read_text()
+        left = remaining(here, {p.address: self._bytes(after, p) for p in here})
+        if left:
+            raise TargetError(
+                f"{len(left)} patches could not be undone, the first at {left[0].address:#x}",
+                "the traced kernel should be booted again",
+            )
+        if self._personality is not None:
+            self._target.write_text(self._personality.releases(self._claimed))
+        self._claimed = ()
+        gone = len(patches) - len(here)
+        unloaded = f"; {gone} patches went with a module that was unloaded" if gone else ""
+        return compared(self._before, after) + unloaded
+
+    def _still_there(self, patch: Patch) -> bool:
+        """False for a patch in a module that was unloaded since: whatever is there now is not
+        kinst's to write."""
+        low, high = self._range
+        if low <= patch.address < high:
+            return True
+        try:
+            return self._target.read(patch.address, len(patch.new)) == patch.new
+        except TargetError:
+            return False
+
+
+def compared(before: Text, after: Text) -> str:
+    """How the kernel's text compares to what it was, in a sentence."""
+    size = len(before.data)
+    if before.data == after.data:
+        return f"kernel text is as before ({size} bytes compared)"
+    pairs = np.frombuffer(before.data, np.uint8) != np.frombuffer(after.data, np.uint8)
+    where = np.flatnonzero(pairs)
+    return (
+        f"the kernel itself changed {len(where)} of {size} bytes of its text meanwhile, "
+        f"the first at {before.address + int(where[0]):#x}; kinst's patches are all undone"
+    )

@@ -1,0 +1,196 @@
+"""All programs of a command line, compiled into one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from kinst.codegen.walk import expressions
+from kinst.core.dtypes import DType
+from kinst.core.errors import KinstError
+from kinst.core.isa import Isa
+from kinst.core.probe import ProbePattern
+from kinst.core.types import TypeSource, as_named
+from kinst.dlang import typed
+from kinst.dlang.api import (
+    Environment,
+    Macros,
+    combine,
+    compile_programs,
+    parse_option,
+    parse_text,
+    type_names,
+)
+from kinst.dlang.check.actions_effects import is_destructive, name_of
+from kinst.dlang.check.subroutines import destructive_calls
+from kinst.dlang.syntax import tree
+from kinst.dlang.vocabulary.options import OWN_NAMES, Options, parse_size
+from kinst.patch.ways import checked_way
+from kinst.providers import load_all
+from kinst.providers.fbt import argument_types
+from kinst.session.cpp import preprocess
+from kinst.session.layout import fitted
+from kinst.session.request import ProgramText, Request
+from kinst.session.target import CPUS
+from kinst.sugar.locals import provisional
+
+TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
+GLOB = frozenset("*?[")
+COMMAND = "kinst"  # $0 where there is no script
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """texts: as given, with the clauses of each: (text, indexes of its clauses).  programs:
+    their trees.
+
+    types: of the kernel, as the program was compiled with them.
+    plant: the way that -x plant= forces, "" for none.  trampolines: bytes for code.
+    """
+
+    texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
+    programs: tuple[tree.Program, ...]
+    program: typed.Program
+    options: Options
+    plant: str
+    trampolines: int
+    types: TypeSource | None = None
+
+    @property
+    def tree(self) -> tree.Program:
+        """All of them as one."""
+        return combine(self.programs)
+
+    @property
+    def patterns(self) -> list[ProbePattern]:
+        return [p for clause in self.program.clauses for p in clause.patterns]
+
+
+def _macros(request: Request, script: str, target_pid: int, options: Options) -> Macros:
+    variables = {
+        "pid": os.getpid(), "ppid": os.getppid(), "uid": os.getuid(), "euid": os.geteuid(),
+        "gid": os.getgid(), "egid": os.getegid(), "pgid": os.getpgrp(), "sid": os.getsid(0),
+        "projid": 0, "taskid": 0, "target": target_pid,
+    }  # fmt: skip
+    return Macros((script, *request.arguments), variables, options.defaultargs, options.argref)
+
+
+def _with_settings(options: Options, settings: tuple[tuple[str, str], ...]) -> Options:
+    for name, value in settings:
+        if name not in OWN_NAMES:
+            options = options.with_option(name, value or None)
+    return options
+
+
+def compile_request(
+    request: Request,
+    isa: Isa,
+    target_pid: int,
+    types: TypeSource | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Compiled:
+    """Parse and check everything that -n, -P, -m, -f, -i and -s gave.
+
+    target_pid: $target.  types: of the kernel to be traced.  say: gets what the C preprocessor
+    tells.  Raises DError with its place, KinstError for options.
+    """
+    options = _with_settings(Options(), request.settings)
+    programs: list[tree.Program] = []
+    known = type_names(types)
+    part = len(request.programs) > 1
+
+    def knows(name: str) -> bool:
+        """Types of the kernel, and of the programs before."""
+        own = any(t.name == name for p in programs for t in p.items
+                  if isinstance(t, tree.TypeDeclaration))  # fmt: skip
+        return own or (known is not None and known(name))
+
+    for ordinal, text in enumerate(request.programs, 1):
+        script = text.file if text.letter == "s" else COMMAND
+        macros = _macros(request, script, target_pid, options)
+        if text.letter == "s":
+            source = text.text
+            if options.cpp:
+                path = request.preprocessor_path
+                source = preprocess(source, text.file, request.preprocessor, say, path)
+            programs.append(
+                parse_text(source, text.file, macros, script=True, part=part, knows_type=knows)
+            )
+        else:
+            programs.append(
+                parse_option(
+                    text.letter, text.text, macros, ordinal=ordinal, part=part, knows_type=knows
+                )
+            )
+    return _checked(request, tuple(programs), options, isa, types)
+
+
+def with_programs(
+    request: Request,
+    programs: tuple[tree.Program, ...],
+    isa: Isa,
+    types: TypeSource | None = None,
+) -> Compiled:
+    """The request with other trees for its programs, in their order.  Raises DError."""
+    options = _with_settings(Options(), request.settings)
+    return _checked(request, programs, options, isa, types)
+
+
+def _check_destructive(program: typed.Program, options: Options) -> None:
+    """Raises KinstError unless the program is harmless or may do harm, and for destructive
+    actions that kinst does not do."""
+    for clause in program.clauses:
+        names = list(destructive_calls(tuple(expressions(clause))))
+        names += [name_of(action) for action in clause.actions if is_destructive(action)]
+        if names and not options.destructive:
+            message = f"could not enable tracing: destructive actions not allowed: {names[0]}( )"
+            raise KinstError(message, "-w permits them")
+        for action in clause.actions:
+            if isinstance(action, typed.Refused):
+                raise KinstError(f"{action.span}: there is no {action.name}(): {action.reason}")
+
+
+def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType | None]:
+    def type_of(pattern: ProbePattern, name: str) -> DType | None:
+        """The type of a variable in the function that a description names."""
+        module = "" if GLOB & set(pattern.module) else pattern.module
+        plain = pattern.function.partition("@")[0]
+        found = None if types is None else types.local(plain, name, module)
+        return None if types is None or found is None else as_named(found, types)
+
+    return type_of
+
+
+def _checked(
+    request: Request,
+    programs: tuple[tree.Program, ...],
+    options: Options,
+    isa: Isa,
+    types: TypeSource | None,
+) -> Compiled:
+    written = tuple((o.name, o.value) for o in combine(programs).options)
+    options = _with_settings(_with_settings(options, written), request.settings)
+    environment = Environment(
+        {r.d_name: r.index for r in isa.registers},
+        options.strsize,
+        types,
+        arguments=partial(argument_types, types=types) if types is not None else None,
+        stackframes=options.stackframes,
+        ustackframes=options.ustackframes,
+        jstackframes=options.jstackframes,
+        providers=frozenset(load_all()),
+    )
+    program = compile_programs([provisional(p, _local_type(types)) for p in programs], environment)
+    _check_destructive(program, options)
+    options = fitted(options, program, CPUS)
+    texts, first = [], 0
+    for text, one in zip(request.programs, programs, strict=True):
+        texts.append((text, tuple(range(first, first + len(one.clauses)))))
+        first += len(one.clauses)
+    own = dict((*program.options, *request.settings))
+    room = parse_size("scratch", own["scratch"]) if "scratch" in own else TRAMPOLINES
+    return Compiled(
+        tuple(texts), programs, program, options, checked_way(own.get("plant", "")), room, types
+    )

@@ -1,0 +1,90 @@
+"""-v: dtrace(1)'s reports of how stable a program and its probes are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kinst.consumer.messages import described
+from kinst.consumer.stability import probe_report, program_report
+from kinst.core.dtypes import DType
+from kinst.core.errors import KinstError
+from kinst.core.kernel import Provider
+from kinst.core.probe import ProbeName, ProbePattern
+from kinst.core.stability import ANY, ProviderStability, attributes, is_open, least, of_description
+from kinst.core.types import TypeSource
+from kinst.dlang.check.stability import check_minimum, given, of_clause
+from kinst.providers.fbt import argument_types
+from kinst.session.probes import FIRST_ID, listed
+from kinst.session.program import Compiled
+
+
+def _named(pattern: ProbePattern, providers: Mapping[str, Provider]) -> ProbePattern:
+    """A description by number as the one of its probe."""
+    found = listed(providers)[pattern.id - FIRST_ID : pattern.id - FIRST_ID + 1]
+    if not pattern.id or not found:
+        return pattern
+    name = found[0].name
+    return ProbePattern(name.provider, name.module, name.function, name.name)
+
+
+def _of_provider(pattern: ProbePattern, providers: Mapping[str, Provider]) -> ProviderStability:
+    if is_open(pattern.provider) or pattern.provider not in providers:
+        return ANY
+    return providers[pattern.provider].stability
+
+
+def check_stability(compiled: Compiled, providers: Mapping[str, Provider]) -> None:
+    """-x amin=...: raises DError D_ATTR_MIN for a name that is less stable."""
+    if not compiled.options.amin:
+        return
+    minimum = attributes(compiled.options.amin)
+    for clause in compiled.tree.clauses:
+        for one in clause.descriptions:
+            args = _of_provider(_named(one.pattern, providers), providers).args
+            check_minimum(clause, args, compiled.tree, minimum)
+
+
+def program_reports(compiled: Compiled, providers: Mapping[str, Provider]) -> str:
+    """Of every -n, -s, ... in their order."""
+    own = given(compiled.tree)
+    reports = []
+    for (text, _), program in zip(compiled.texts, compiled.programs, strict=True):
+        descriptions, statements = [], []
+        for clause in program.clauses:
+            for one in clause.descriptions:
+                pattern = _named(one.pattern, providers)
+                stability = _of_provider(pattern, providers)
+                descriptions.append(of_description(pattern, stability))
+                statements.append(of_clause(clause, stability.args, compiled.tree, own))
+        what = described(text.letter, text.text, text.file)
+        reports.append(program_report(what, least(descriptions), least(statements)))
+    return "".join(reports)
+
+
+def probe_report_of(
+    name: ProbeName | ProbePattern,
+    providers: Mapping[str, Provider],
+    types: TypeSource | None,
+) -> str:
+    """Of one probe: its attributes, and the types of its arguments."""
+    pattern = ProbePattern(name.provider, name.module, name.function, name.name)
+    stability = _of_provider(pattern, providers)
+    found: Sequence[DType] = ()
+    if types is not None:
+        try:
+            found = argument_types(pattern, types) or ()
+        except KinstError:
+            found = ()
+    return probe_report(of_description(pattern, stability), stability.args, [str(t) for t in found])
+
+
+def description_reports(compiled: Compiled, providers: Mapping[str, Provider]) -> str:
+    """-e -v: of each probe description, as it is written."""
+    reports = []
+    for clause in compiled.tree.clauses:
+        for one in clause.descriptions:
+            pattern = _named(one.pattern, providers)
+            report = probe_report_of(pattern, providers, compiled.types)
+            name = ":".join((pattern.provider, pattern.module, pattern.function, pattern.name))
+            reports.append(f"\n{name}\n{report}")
+    return "".join(reports)

@@ -1,0 +1,60 @@
+"""Addresses to names, as dtrace(1) prints them: module`function+0x13, module`variable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kinst.consumer.stacks import Names, Symbol, shown
+from kinst.core.paths import cache_folder
+from kinst.core.target import Personality
+from kinst.image.dwarf.index import Index, open_saved
+from kinst.session.machine import Traced
+from kinst.session.user import user_names
+
+
+def symboliser(personality: Personality | None) -> Callable[[int], str]:
+    """A function from an address to module`function+offset, or to hexadecimal outside of all."""
+
+    def symbolise(address: int) -> str:
+        return shown(address, _symbol(personality, address) if personality is not None else None)
+
+    return symbolise
+
+
+def _symbol(personality: Personality, address: int) -> Symbol | None:
+    """The function or the variable that holds an address of the kernel."""
+    function = personality.function_at(address)
+    if function is not None:
+        return Symbol(function.module, function.name, function.address)
+    variable = personality.variable_at(address)
+    return None if variable is None else Symbol(*variable)
+
+
+def names_of(traced: Traced, indent: int) -> Names:
+    """Names for recorded addresses; indent: of a stack's lines, in columns."""
+    personality = traced.personality
+    if personality is None:
+        return Names(indent=indent)
+
+    modules: dict[str, int] = {}
+
+    def kernel(address: int) -> Symbol | None:
+        found = _symbol(personality, address)
+        if found is None:
+            return None
+        return replace(found, base=modules.setdefault(found.module, found.start))
+
+    slide = personality.facts.slide
+    opened: list[Index | None] = []
+
+    def copies(address: int) -> list[str]:
+        """Of the kernel proper, when its index was made before: it is never made for this."""
+        if not opened:
+            opened.append(open_saved(traced.debug, cache_folder()) if traced.debug else None)
+        index = opened[0]
+        if index is None:
+            return []
+        return [c.function for c in index.copies_at(address - slide & (1 << 64) - 1)]
+
+    return Names(kernel, user_names(traced.programs), copies, indent)

@@ -1,0 +1,85 @@
+"""The kernel's types in a session: which files they come from, and where symbols are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from kinst.codegen.walk import expressions
+from kinst.core.errors import KinstError
+from kinst.core.paths import cache_folder
+from kinst.core.types import KERNEL, TypeSource
+from kinst.dlang import typed
+from kinst.image.type_files import FileTypes, Places
+from kinst.kernels.kmod import module_name
+from kinst.session.machine import Traced
+from kinst.session.modules import find_file
+from kinst.session.report import Report
+from kinst.session.request import Request
+from kinst.session.target import Files, find_files, isa_of, module_folders
+
+MASK = (1 << 64) - 1
+
+
+def open_types(request: Request, report: Report) -> TypeSource:
+    """The types of the kernel that the request means; no file is looked for before one is asked
+    for."""
+
+    @cache
+    def files() -> Files:
+        return find_files(request, report.progress)
+
+    def modules() -> Mapping[str, Path]:
+        found = {module_name(path): path for path in files().modules}
+        for name in found:
+            debug = find_file(name, files().folders)
+            found[name] = debug or found[name]
+        return found
+
+    def progress(part: float) -> None:
+        report.progress("indexing debug information", part)
+
+    def module_debug(name: str) -> Path | None:
+        return find_file(name, module_folders(files(), isa_of(request), report.progress))
+
+    return FileTypes(Places(lambda: files().debug, modules, cache_folder(), progress, module_debug))
+
+
+def symbols_in(program: typed.Program) -> set[tuple[str, str]]:
+    """(module, name) of the kernel's symbols that a program uses."""
+    return {
+        (expr.module, expr.name)
+        for clause in program.clauses
+        for expr in expressions(clause)
+        if isinstance(expr, typed.SymbolAddress)
+    }
+
+
+def running_addresses(
+    program: typed.Program, types: TypeSource | None, traced: Traced
+) -> dict[tuple[str, str], int]:
+    """Where the symbols of a program are in the running kernel.
+
+    Raises KinstError for a symbol of a module that is not loaded.
+    """
+    found: dict[tuple[str, str], int] = {}
+    wanted = symbols_in(program)
+    if not wanted or types is None or traced.personality is None:
+        return found
+    slide = traced.personality.facts.slide
+    loaded = {m.name: m for m in traced.personality.modules.all}
+    for module, name in sorted(wanted):
+        symbol = types.symbol(name, module)
+        if symbol is None:
+            continue
+        if module == KERNEL:
+            found[module, name] = symbol.address + slide & MASK
+            continue
+        sections = {s.name: s.address for s in loaded[module].sections} if module in loaded else {}
+        if symbol.section not in sections:
+            raise KinstError(
+                f"{module}`{name}: module {module} is not loaded", f"--module {module}"
+            )
+        found[module, name] = sections[symbol.section] + symbol.address
+    return found

@@ -1,0 +1,1 @@
+"""Rank 3: one folder for each operating system."""

@@ -1,0 +1,1 @@
+"""What must be known of Linux to trace it."""

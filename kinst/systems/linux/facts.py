@@ -1,0 +1,222 @@
+"""Facts of a running Linux kernel: built-ins, CPUs, the clock.
+
+Sources: the kernel's include/linux/sched.h, include/linux/timekeeper_internal.h and
+arch/x86/kernel/tsc.c for the meaning; where members lie comes from the kernel's own BTF.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from kinst.core.errors import KinstError
+from kinst.core.target import Access, Clock, Facts, UserMemory
+from kinst.image.btf import Btf
+from kinst.systems.linux.memory import MASK, Kernel
+from kinst.systems.linux.names import IsaNames, names_of
+from kinst.systems.linux.paths import paths
+from kinst.systems.linux.time import thread_time
+from kinst.systems.linux.unwind import unwinder
+from kinst.systems.linux.user import user_state
+
+NANOSECONDS = 1_000_000_000
+
+
+def _current(kernel: Kernel, btf: Btf) -> tuple[Access, Access]:
+    """The current thread's address, and the CPU's number."""
+    if kernel.has("pcpu_hot"):  # 6.2 to 6.14 keep these together
+        hot = kernel.per_cpu("pcpu_hot")
+        task = hot + btf.offset("pcpu_hot", "current_task")
+        number = hot + btf.offset("pcpu_hot", "cpu_number")
+        return Access(task, (), 8), Access(number, (), 4, True)
+    # __entry_task is what the way in from user mode takes the current thread from.
+    for name in ("current_task", "__entry_task"):
+        if kernel.has(name):
+            task, number = kernel.per_cpu(name), kernel.per_cpu("cpu_number")
+            return Access(task, (), 8), Access(number, (), 4, True)
+    inside = btf.offset("task_struct", "thread_info.cpu")
+    return Access(None, (), 8, thread=True), Access(None, (inside,), 4, True, thread=True)
+
+
+def builtins(kernel: Kernel, btf: Btf) -> dict[str, Access]:
+    """How in-target code finds D's built-in variables.
+
+    Raises KinstError naming the structure member or symbol that this kernel does not have.
+    """
+    thread, number = _current(kernel, btf)
+
+    def in_task(*path: str, size: int = 4, signed: bool = True) -> Access:
+        structs = ("task_struct", "cred") if path[0] == "cred" else ("task_struct",) * len(path)
+        offsets = tuple(btf.offset(s, p) for s, p in zip(structs, path, strict=True))
+        return replace(thread, offsets=offsets, size=size, signed=signed)
+
+    comm = btf.member("task_struct", "comm")
+    counts = preemption_count(kernel, btf, thread)
+    return {
+        **({} if counts is None else {"interrupt": counts}),
+        "curthread": thread,
+        "cpu": number,
+        "pid": in_task("tgid"),
+        "tid": in_task("pid"),
+        "ppid": in_task("real_parent", "tgid"),
+        "uid": in_task("cred", "uid.val", signed=False),
+        "gid": in_task("cred", "gid.val", signed=False),
+        "execname": replace(thread, offsets=(comm.offset,), size=comm.size, string=True),
+    }
+
+
+def preemption_count(kernel: Kernel, btf: Btf, thread: Access) -> Access | None:
+    """Where the kernel notes that it handles an interrupt (include/linux/preempt.h), which
+    thread-local variables ask for; None when it is not found.
+
+    thread: where the current thread's address is."""
+    if kernel.has("pcpu_hot") and btf.has("pcpu_hot", "preempt_count"):
+        return Access(kernel.per_cpu("pcpu_hot") + btf.offset("pcpu_hot", "preempt_count"), (), 4)
+    if kernel.has("__preempt_count"):
+        return Access(kernel.per_cpu("__preempt_count"), (), 4)
+    if btf.has("task_struct", "thread_info") and btf.has("thread_info", "preempt_count"):
+        inside = btf.offset("task_struct", "thread_info")
+        offset = inside + btf.offset("thread_info", "preempt_count")
+        return replace(thread, offsets=(offset,), size=4)
+    return None
+
+
+def online_cpus(kernel: Kernel) -> int:
+    """One more than the highest CPU that is online."""
+    possible = kernel.number(kernel.symbol("nr_cpu_ids"), 4) if kernel.has("nr_cpu_ids") else 64
+    if not 0 < possible <= 8192:
+        raise KinstError(f"the running kernel says it has {possible} CPUs: not a Linux kernel?")
+    mask = kernel.number(kernel.symbol("__cpu_online_mask"), (possible + 63) // 64 * 8)
+    return max(1, (mask & (1 << possible) - 1).bit_length())
+
+
+def per_cpu_bases(kernel: Kernel, cpus: int) -> tuple[int, ...]:
+    """The per-CPU base register's value on each CPU."""
+    table = kernel.symbol("__per_cpu_offset")
+    raw = kernel.read(table, 8 * cpus)
+    return tuple(int.from_bytes(raw[i : i + 8], "little") for i in range(0, 8 * cpus, 8))
+
+
+def _steady_timekeeper(kernel: Kernel, btf: Btf) -> int:
+    """The address of a timekeeper that is not being written.
+
+    The kernel makes a new state in shadow_timekeeper and copies it while the sequence count
+    is odd; a machine that stands still in that copy has a whole state there.
+    """
+    core = kernel.symbol("tk_core")
+    if btf.has("tk_data", "timekeeper"):
+        inside = btf.offset("tk_data", "timekeeper")
+    else:
+        inside = btf.size("seqcount_raw_spinlock") + 7 & -8
+    for _ in range(4):
+        if not kernel.number(core, 4) & 1:
+            return core + inside
+    return kernel.symbol("shadow_timekeeper") if kernel.has("shadow_timekeeper") else core + inside
+
+
+def clock(kernel: Kernel, btf: Btf, names: IsaNames, per_cpu_base: int) -> Clock | None:
+    """Cycles to CLOCK_MONOTONIC nanoseconds, as the kernel itself computes them.
+
+    codegen must multiply to 128 bits before the shift.  When the kernel keeps time by another
+    clock (hpet, kvm-clock), its scheduler's conversion of the TSC is taken, moved by what
+    CLOCK_MONOTONIC was ahead of it at the scheduler's last tick (struct sched_clock_data keeps
+    both): right to a tick where the scheduler distrusts the TSC, else as far off as the TSC has
+    run away from that other clock since boot; without NTP's corrections.  None when the kernel
+    has calibrated neither.
+    """
+    keeper = _steady_timekeeper(kernel, btf)
+
+    def field(path: str, size: int = 8) -> int:
+        return kernel.number(keeper + btf.offset("timekeeper", path), size)
+
+    def signed(value: int) -> int:
+        return value - (1 << 64) if value >> 63 else value
+
+    wall = signed(field("offs_real"))
+    source = field("tkr_mono.clock")
+    name_at = kernel.number(source + btf.offset("clocksource", "name"))
+    shift = field("tkr_mono.shift", 4)
+    now = field("tkr_mono.base") + (field("tkr_mono.xtime_nsec") >> shift)
+    if kernel.text(name_at, 32) in names.clocksources:
+        cycles, mult = field("tkr_mono.cycle_last"), field("tkr_mono.mult", 4)
+        return Clock(cycles, now, mult, shift, wall, now)
+    if not kernel.has("cyc2ns") or not btf.has("cyc2ns_data", "cyc2ns_mul"):
+        return None
+    data = per_cpu_base + kernel.per_cpu("cyc2ns") & MASK
+
+    def cyc2ns(member: str, size: int) -> int:
+        return kernel.number(data + btf.offset("cyc2ns_data", member), size)
+
+    mult, shift = cyc2ns("cyc2ns_mul", 4), cyc2ns("cyc2ns_shift", 4)
+    if not mult:
+        return None
+    base = signed(cyc2ns("cyc2ns_offset", 8))
+    if kernel.has("sched_clock_data") and btf.has("sched_clock_data", "tick_gtod"):
+        tick = per_cpu_base + kernel.per_cpu("sched_clock_data") & MASK
+        raw, monotonic = (
+            kernel.number(tick + btf.offset("sched_clock_data", member))
+            for member in ("tick_raw", "tick_gtod")
+        )
+        base += monotonic - raw
+    return Clock(0, base, mult, shift, wall, now)
+
+
+def release(kernel: Kernel) -> str:
+    """The kernel's release (uname -r) from its banner, or "" when it cannot be read."""
+    found = re.match(r"Linux version (\S+)", kernel.text(kernel.symbol("linux_banner"), 128))
+    return found[1] if found else ""
+
+
+def user_memory(kernel: Kernel, btf: Btf, thread: Access) -> UserMemory | None:
+    """How a clause reads the memory of the current process: by the kernel's own functions that
+    take no fault and never sleep (mm/maccess.c); None where this kernel has none."""
+    read = "copy_from_user_nofault"
+    if not kernel.has(read) or not btf.has("task_struct", "mm"):
+        return None
+    known = btf.has("mm_struct", "arg_start") and btf.has("mm_struct", "arg_end")
+    write = "copy_to_user_nofault"
+    return UserMemory(
+        kernel.symbol(read),
+        kernel.symbol(write) if kernel.has(write) else 0,
+        replace(thread, offsets=(btf.offset("task_struct", "mm"),)),
+        btf.offset("mm_struct", "arg_start") if known else 0,
+        btf.offset("mm_struct", "arg_end") if known else 0,
+    )
+
+
+def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
+    """All facts of a kernel whose slide is known and verified.
+
+    Raises KinstError naming what is missing: an ISA without Linux names, a type, a symbol.
+    """
+    names = names_of(isa)
+    cpus = online_cpus(kernel)
+    bases = per_cpu_bases(kernel, cpus)
+
+    def optional(symbol: str) -> int:
+        return kernel.symbol(symbol) if kernel.has(symbol) else 0
+
+    found = builtins(kernel, btf)
+    ticks = clock(kernel, btf, names, bases[0])
+    return Facts(
+        os="Linux",
+        release=release(kernel),
+        slide=kernel.slide,
+        cpus=cpus,
+        builtins=found,
+        nofault_read=optional("copy_from_kernel_nofault"),
+        trap_hook=kernel.symbol(names.trap_hook),
+        trap_pc_offset=btf.offset("pt_regs", names.pc),
+        trap_pc_delta=names.pc_delta,
+        fault_hook=optional("search_exception_tables"),
+        per_cpu_bases=bases,
+        # Not report_bug: that one first reads the instruction at the address it is given.
+        bug_hook=optional("find_bug"),
+        clock=ticks,
+        thread_time=thread_time(kernel, btf, found["curthread"], bases[0], ticks),
+        unwinder=unwinder(kernel, btf, isa),
+        thread_registers=names.thread_registers,
+        user=user_memory(kernel, btf, found["curthread"]),
+        paths=paths(btf),
+        user_state=user_state(kernel, btf, isa),
+    )

@@ -1,0 +1,114 @@
+"""Where the caller's frame is at each instruction of the kernel and of its modules.
+
+From ORC where the kernel has it; else from call frame information: the kernel's is in its file, a
+module's in its debug file, which the caller of find_with() looks for.  In call frame information
+the return address may still be in its register: then its place is RA_IN_SLOT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from kinst.core.layout import RA_IN_SLOT
+from kinst.image.dwarf.cfi import CallerRule, Cfi, open_cfi
+from kinst.image.orc import Orc, open_orc
+from kinst.systems.linux.memory import MASK, Kernel
+from kinst.systems.linux.modules import Module, Modules
+from kinst.systems.linux.names import IsaNames
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFrames:
+    """A module's call frame information.  back: from running addresses to the file's, or None."""
+
+    cfi: Cfi
+    back: Callable[[int], int | None]
+
+
+FindFrames = Callable[[Module], ModuleFrames | None]
+
+
+class Frames:
+    """The rules of one running kernel."""
+
+    def __init__(self, kernel: Kernel, modules: Modules, names: IsaNames) -> None:
+        self._kernel = kernel
+        self._modules = modules
+        self._names = names
+        self._find: FindFrames = lambda module: None
+        self._found: dict[str, ModuleFrames | None] = {}
+
+    def find_with(self, find: FindFrames) -> None:
+        """Where a module has no tables of its own in memory, ask `find`, once for each."""
+        self._find = find
+        self._found.clear()
+
+    @cached_property
+    def _own_orc(self) -> Orc | None:
+        return open_orc(self._kernel.elf)
+
+    @cached_property
+    def _own_cfi(self) -> Cfi | None:
+        return open_cfi(self._kernel.elf)
+
+    def _orc(self, address: int) -> tuple[Orc | None, int]:
+        """The table that an address is in, and the address as it has it."""
+        module = self._modules.at(address)
+        if module is not None:
+            return module.orc, address
+        return self._own_orc, address - self._kernel.slide & MASK
+
+    def _cfi(self, address: int) -> CallerRule | None:
+        module = self._modules.at(address)
+        if module is None:
+            own = self._own_cfi
+            return own.rule(address - self._kernel.slide & MASK) if own is not None else None
+        if module.name not in self._found:
+            self._found[module.name] = self._find(module)
+        found = self._found[module.name]
+        place = found.back(address) if found is not None else None
+        return found.cfi.rule(place) if found is not None and place is not None else None
+
+    def rule(self, address: int) -> tuple[str, int, int] | None:
+        """(base register's D name, offset of the CFA, return address's from the CFA); or (the
+        return address's register, 0, RA_IN_SLOT); or None."""
+        orc, place = self._orc(address)
+        if orc is not None:
+            rule = orc.rule(place)
+            return None if rule is None else (rule.register, rule.offset, rule.return_address)
+        cfi, names = self._cfi(address), self._names.frame_registers
+        if cfi is None:
+            return self._at_entry(address)
+        register = cfi.register if cfi.return_at is not None else cfi.return_register
+        if register not in names:
+            return None
+        if cfi.return_at is None:
+            return names[register], 0, RA_IN_SLOT
+        return names[register], cfi.offset, cfi.return_at
+
+    def cfa(self, address: int) -> tuple[str, int] | None:
+        """(base register's D name, offset) of the canonical frame address, or None."""
+        orc, place = self._orc(address)
+        if orc is not None:
+            rule = orc.rule(place)
+            return None if rule is None else (rule.register, rule.offset)
+        cfi, names = self._cfi(address), self._names.frame_registers
+        if cfi is None or cfi.register not in names:
+            return None
+        return names[cfi.register], cfi.offset
+
+    def _at_entry(self, address: int) -> tuple[str, int, int] | None:
+        """Of a module of which nothing else is known: at a function's first instruction the return
+        address is where the ABI has it."""
+        module, link = self._modules.at(address), self._names.link
+        if module is None or not link:
+            return None
+        entered = any(address == function.address for function in module.functions)
+        return (link, 0, RA_IN_SLOT) if entered else None
+
+    def saved_frame_pointer(self, address: int) -> int | None:
+        """Where the caller's frame pointer is saved, from the CFA, or None."""
+        orc, place = self._orc(address)
+        return None if orc is None else orc.saved_frame_pointer(place)

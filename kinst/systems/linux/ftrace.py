@@ -1,0 +1,174 @@
+"""ftrace's records: the nop (or two) at nearly every function's start, and who owns it.
+
+ftrace keeps one struct dyn_ftrace (ip, flags) for each such nop, in pages of records sorted
+by ip, chained from ftrace_pages_start.  The low bits of flags count the users; bit 31 says
+that the nop is a call now; bit 25 (FTRACE_FL_DISABLED) says that the code is not ftrace's to
+touch.  Linux 6.1 skips a record that is DISABLED and not ENABLED in everything that would
+change it (checked in the running kernel's disassembly: the test is flags & 0x82000000 ==
+0x2000000, in __ftrace_hash_rec_update before it counts a user, and in ftrace_check_record
+before it decides on a change, where it answers "ignore"): no user is counted, no byte is
+compared or written, no warning is given, and filters do not match the function.
+
+The flag may be taken back only when ftrace has no user at all: a user that came while the
+record was disabled was not counted in it, and ftrace would stop itself with a warning when it
+finds nothing to uncount.  Otherwise the flag stays, which only makes that function unknown to
+ftrace until the kernel is booted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import KinstError
+from kinst.image.btf import Btf
+from kinst.systems.linux.memory import Kernel
+
+USED = "ftrace uses it now (a tracer, kprobe, bpf program or livepatch is attached)"
+INSIDE = "it overlaps ftrace's call site without starting at it"
+# A chain longer than this is not a chain of ftrace pages.
+MAX_PAGES = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class FtraceRecord:
+    """flags_address: of the 8-byte flags word.  flags: its value when it was read.
+
+    in_use: a tracer, a kprobe, a bpf program or a livepatch has this function now.
+    """
+
+    flags_address: int
+    flags: int
+    in_use: bool
+    disabled: bool
+
+
+class Ftrace:
+    """The ftrace records of a running kernel, indexed at the first question."""
+
+    def __init__(self, kernel: Kernel, btf: Btf, call_site: bytes) -> None:
+        """call_site: what an unused one has (IsaNames)."""
+        self._kernel = kernel
+        self._btf = btf
+        self.call_site = call_site
+
+    @property
+    def sites(self) -> npt.NDArray[np.uint64]:
+        """Running addresses of all call sites, sorted."""
+        return self._index[0]
+
+    @cached_property
+    def _index(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Sites in order of their addresses, and the addresses of their flags words."""
+        kernel, btf = self._kernel, self._btf
+        empty = np.zeros(0, dtype=np.uint64)
+        if not kernel.has("ftrace_pages_start"):
+            return empty, empty
+        size = btf.size("dyn_ftrace")
+        ip_at, flags_at = btf.offset("dyn_ftrace", "ip"), btf.offset("dyn_ftrace", "flags")
+        members = [btf.offset("ftrace_page", m) for m in ("next", "records", "index")]
+        page_size = btf.size("ftrace_page")
+        page = kernel.number(kernel.symbol("ftrace_pages_start"))
+        ips, flags = [empty], [empty]
+        for _ in range(MAX_PAGES):
+            if not page:
+                break
+            raw = kernel.read(page, page_size)
+            page, records = (int.from_bytes(raw[m : m + 8], "little") for m in members[:2])
+            count = int.from_bytes(raw[members[2] : members[2] + 4], "little", signed=True)
+            if count <= 0:
+                continue
+            rows = np.frombuffer(kernel.read(records, count * size), dtype=np.uint8)
+            rows = rows.reshape(count, size)
+            ips.append(np.ascontiguousarray(rows[:, ip_at : ip_at + 8]).view("<u8").reshape(-1))
+            step = np.arange(count, dtype=np.uint64) * np.uint64(size)
+            flags.append(step + np.uint64(records + flags_at))
+        else:
+            raise KinstError("the running kernel's list of ftrace records has no end")
+        ip, where = np.concatenate(ips), np.concatenate(flags)
+        order = np.argsort(ip, kind="stable")
+        return ip[order], where[order]
+
+    def __len__(self) -> int:
+        return len(self._index[0])
+
+    @cached_property
+    def _bits(self) -> tuple[int, int, int]:
+        """FTRACE_FL_DISABLED, FTRACE_FL_ENABLED, and the mask of the user count."""
+        disabled = self._btf.enumerator("FTRACE_FL_DISABLED")
+        enabled = self._btf.enumerator("FTRACE_FL_ENABLED")
+        if disabled is None or enabled is None:
+            raise KinstError("the kernel's types do not have ftrace's flags (FTRACE_FL_DISABLED)")
+        # Every flag lies above the count; the lowest of them bounds it.  Which is the lowest
+        # changed over time (DIRECT_EN is bit 23 in 6.1, TOUCHED is 20 in 6.6).
+        low = [self._btf.enumerator(f"FTRACE_FL_{name}") for name in
+               ("DISABLED", "DIRECT_EN", "CALL_OPS_EN", "TOUCHED", "MODIFIED")]  # fmt: skip
+        return disabled, enabled, min(bit for bit in low if bit) - 1
+
+    def record(self, address: int) -> FtraceRecord | None:
+        """The record of the call site around this running address, read now, or None."""
+        ip, where = self._index
+        at = int(np.searchsorted(ip, np.uint64(address), side="right")) - 1
+        if at < 0 or address >= int(ip[at]) + len(self.call_site):
+            return None
+        flags = self._kernel.number(int(where[at]))
+        disabled, enabled, count = self._bits
+        return FtraceRecord(
+            int(where[at]), flags, bool(flags & (enabled | count)), bool(flags & disabled)
+        )
+
+    def refusal(self, address: int, size: int, live: bytes) -> str | None:
+        """None for an instruction outside of every call site; "" for one that may be planted
+        because ftrace leaves its call site unused; else why not.  live: its bytes now."""
+        sites = self.sites
+        last = int(np.searchsorted(sites, np.uint64(address + size), side="left")) - 1
+        inside = address - int(sites[last]) if last >= 0 else len(self.call_site)
+        if inside >= len(self.call_site):
+            return None
+        if inside < 0 or inside + size > len(self.call_site):
+            return INSIDE
+        if live != self.call_site[inside : inside + size]:
+            return USED
+        found = self.record(address)
+        return USED if found is not None and found.in_use else ""
+
+    def idle(self) -> bool:
+        """Whether ftrace has no user at all (no ftrace_ops is registered)."""
+        kernel = self._kernel
+        if not (kernel.has("ftrace_ops_list") and kernel.has("ftrace_list_end")):
+            return False
+        return kernel.number(kernel.symbol("ftrace_ops_list")) == kernel.symbol("ftrace_list_end")
+
+    def claims(self, addresses: Iterable[int]) -> list[tuple[int, bytes]]:
+        """Writes of data that keep ftrace off these nops; made while the machine is stopped
+        and before the nops are overwritten.  Records already disabled are left alone.
+
+        Each write is the one byte of the flags word that holds the flag.  Raises KinstError
+        when ftrace uses one of them.
+        """
+        shift = self._bits[0].bit_length() - 1
+        writes = []
+        for address in addresses:
+            found = self.record(address)
+            if found is None or found.disabled:
+                continue
+            if found.in_use:
+                raise KinstError(f"ftrace has begun to use the function at {address:#x}")
+            byte = found.flags >> shift // 8 * 8 & 0xFF | 1 << shift % 8
+            writes.append((found.flags_address + shift // 8, bytes([byte])))
+        return writes
+
+    def releases(self, claimed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Writes that undo what claims() returned; while the machine is stopped and after the
+        nops are back.  Empty when ftrace has users: see the module's text."""
+        if not self.idle():
+            return []
+        shift = self._bits[0].bit_length() - 1
+        return [
+            (at, bytes([self._kernel.number(at, 1) & ~(1 << shift % 8) & 0xFF]))
+            for at, _ in claimed
+        ]

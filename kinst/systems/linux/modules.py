@@ -1,0 +1,299 @@
+"""Loaded modules, as the running kernel itself describes them: functions, tables, sections.
+
+Everything comes from struct module in memory (include/linux/module.h): the symbols that
+kallsyms keeps, the tables that the kernel applied when it loaded the module, and the places of
+its sections.  No file is needed to trace a module by function or instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import KinstError
+from kinst.core.probe import Function
+from kinst.image.btf import Btf
+from kinst.image.elf import SYMBOL
+from kinst.image.orc import ENTRY, Orc
+from kinst.image.tables import Spans, spans
+from kinst.systems.linux.ftrace import Ftrace
+from kinst.systems.linux.memory import MASK, Kernel
+from kinst.systems.linux.names import IsaNames
+from kinst.systems.linux.refusals import BUG, FIXUP, JUMP_LABEL, STATIC_CALL
+
+U64 = npt.NDArray[np.uint64]
+
+MAX_MODULES = 4096
+MAX_TABLE = 1 << 22  # entries of one table of one module: more is not a module
+TEXT_LETTERS = frozenset(b"tTwW")
+STT_FUNC = 2
+BUG_SIZE = 2
+LIVE = 0  # MODULE_STATE_LIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of a loaded module and its running address."""
+
+    name: str
+    address: int
+
+
+@dataclass(frozen=True)
+class Module:
+    """One loaded module.  text: [start, end) of its code.  forbidden: (start, end, reason).
+    fixups: of what may fault on purpose, where control goes then."""
+
+    name: str
+    text: tuple[int, int]
+    functions: tuple[Function, ...]
+    sections: tuple[Section, ...]
+    exceptions: Spans
+    bugs: Spans
+    jump_labels: Spans
+    static_calls: Spans
+    forbidden: tuple[tuple[int, int, str], ...]
+    orc: Orc | None
+    fixups: Mapping[int, int]
+
+    def holds(self, address: int) -> bool:
+        return self.text[0] <= address < self.text[1]
+
+
+class _Reader:
+    """struct module at one address."""
+
+    def __init__(self, kernel: Kernel, btf: Btf, at: int) -> None:
+        self._kernel = kernel
+        self._btf = btf
+        self._at = at
+
+    def has(self, path: str) -> bool:
+        return self._btf.has("module", path)
+
+    def place(self, path: str) -> int:
+        return self._at + self._btf.offset("module", path)
+
+    def number(self, path: str, size: int = 8) -> int:
+        return self._kernel.number(self.place(path), size)
+
+    def table(self, pointer: str, count: str, entry: int) -> tuple[int, bytes]:
+        """A table's address and bytes; nothing where the kernel was built without it."""
+        if not self.has(pointer):
+            return 0, b""
+        number, start = self.number(count, 4), self.number(pointer)
+        if number > MAX_TABLE:
+            raise KinstError(f"a loaded module says that its {pointer} has {number} entries")
+        return start, self._kernel.read(start, number * entry) if number and start else b""
+
+    def relative(self, pointer: str, count: str, entry: int, offset: int = 0) -> U64:
+        """Addresses stored as 32-bit distances from the field at `offset` of each entry."""
+        start, raw = self.table(pointer, count, entry)
+        words = np.frombuffer(raw, dtype="<i4").reshape(-1, entry // 4)[:, offset // 4]
+        words = words.astype(np.int64)
+        at = np.arange(len(words), dtype=np.int64) * entry + offset
+        return (words + at).astype(np.uint64) + np.uint64(start)
+
+    def absolute(self, pointer: str, count: str) -> U64:
+        """Addresses stored as such."""
+        return np.frombuffer(self.table(pointer, count, 8)[1], dtype="<u8")
+
+    def region(self, start: str, size: str) -> tuple[int, int]:
+        if not self.has(start):
+            return 0, 0
+        at = self.number(start)
+        return at, at + self.number(size, 4)
+
+
+def _points(addresses: U64, size: int) -> Spans:
+    return spans(addresses, np.full(len(addresses), size, dtype=np.uint64))
+
+
+def _within(addresses: U64, text: tuple[int, int]) -> U64:
+    return addresses[(addresses >= np.uint64(text[0])) & (addresses < np.uint64(text[1]))]
+
+
+def _sized(kernel: Kernel, addresses: U64, sizes: dict[int, int], otherwise: int) -> Spans:
+    """Code whose length its first byte tells."""
+    first = [kernel.number(int(a), 1) for a in addresses.tolist()]
+    found = np.array([sizes.get(b, otherwise) for b in first], dtype=np.uint64)
+    return spans(addresses, found)
+
+
+class Modules:
+    """The modules that are loaded when they are first asked for."""
+
+    def __init__(self, kernel: Kernel, btf: Btf, names: IsaNames) -> None:
+        self._kernel = kernel
+        self._btf = btf
+        self._label_size = names.label_size
+
+    @cached_property
+    def all(self) -> tuple[Module, ...]:
+        """Every live module.  Raises KinstError when the list is damaged."""
+        kernel, btf = self._kernel, self._btf
+        layouts = btf.has("module", "core_layout") or btf.has("module", "mem")
+        if not kernel.has("modules") or not layouts:
+            return ()
+        head = kernel.symbol("modules")
+        link = btf.offset("module", "list")
+        found: list[Module] = []
+        at = kernel.number(head)
+        for _ in range(MAX_MODULES):
+            if at == head:
+                return tuple(found)
+            reader = _Reader(kernel, btf, at - link)
+            if reader.number("state", 4) == LIVE:
+                found.append(self._read(reader))
+            at = kernel.number(at)
+        raise KinstError("the running kernel's list of modules has no end")
+
+    def at(self, address: int) -> Module | None:
+        """The module whose code holds this address."""
+        return next((m for m in self.all if m.holds(address)), None)
+
+    def _read(self, reader: _Reader) -> Module:
+        kernel = self._kernel
+        name = kernel.text(reader.place("name"), 56)
+        text = self._text(reader)
+        # Tables keep entries for code that was freed after the module's init.
+        jumps = _within(reader.relative("jump_entries", "num_jump_entries", 16), text)
+        calls = _within(reader.relative("static_call_sites", "num_static_call_sites", 8), text)
+        faulting = reader.relative("extable", "num_exentries", 12)
+        fixups = reader.relative("extable", "num_exentries", 12, 4)
+        return Module(
+            name,
+            text,
+            self._functions(reader, name, text),
+            self._sections(reader),
+            _points(faulting, 1),
+            _points(reader.relative("bug_table", "num_bugs", 12), BUG_SIZE),
+            _points(jumps, self._label_size)
+            if self._label_size
+            else _sized(kernel, jumps, {0xE9: 5, 0x0F: 5}, 2),
+            _sized(kernel, calls, {0x0F: 6}, 5),
+            self._forbidden(reader),
+            self._orc(reader),
+            dict(zip(faulting.tolist(), fixups.tolist(), strict=True)),
+        )
+
+    def _text(self, reader: _Reader) -> tuple[int, int]:
+        """[start, end) of a module's code: since 6.4 it is the first of an array of memories."""
+        if reader.has("core_layout"):
+            base = reader.number("core_layout.base")
+            return base, base + reader.number("core_layout.text_size", 4)
+        memory, member = reader.place("mem"), self._btf.offset
+        base = self._kernel.number(memory + member("module_memory", "base"))
+        return base, base + self._kernel.number(memory + member("module_memory", "size"), 4)
+
+    def _functions(
+        self, reader: _Reader, module: str, text: tuple[int, int]
+    ) -> tuple[Function, ...]:
+        kernel, btf = self._kernel, self._btf
+        kallsyms = reader.number("kallsyms")
+        symtab, strtab, types = (
+            kernel.number(kallsyms + btf.offset("mod_kallsyms", member))
+            for member in ("symtab", "strtab", "typetab")
+        )
+        count = kernel.number(kallsyms + btf.offset("mod_kallsyms", "num_symtab"), 4)
+        if count > MAX_TABLE:
+            raise KinstError(f"module {module} says that it has {count} symbols")
+        rows = np.frombuffer(kernel.read(symtab, count * SYMBOL.itemsize), dtype=SYMBOL)
+        letters = kernel.read(types, count)
+        found: dict[int, Function] = {}
+        for row, letter in zip(rows.tolist(), letters, strict=True):
+            offset, info, _, _, address, size = row
+            inside = text[0] <= address < text[1]
+            if inside and letter in TEXT_LETTERS and info & 15 == STT_FUNC:
+                name = kernel.text(strtab + offset, 256)
+                found.setdefault(address, Function(module, name, address, size))
+        return tuple(found[address] for address in sorted(found))
+
+    def _sections(self, reader: _Reader) -> tuple[Section, ...]:
+        kernel, btf = self._kernel, self._btf
+        attrs = reader.number("sect_attrs") if reader.has("sect_attrs") else 0
+        if not attrs:
+            return ()
+        count = kernel.number(attrs + btf.offset("module_sect_attrs", "nsections"), 4)
+        first = attrs + btf.offset("module_sect_attrs", "attrs")
+        size = btf.size("module_sect_attr")
+        where = btf.offset("module_sect_attr", "address")
+        named = btf.offset("module_sect_attr", "battr") + btf.offset("bin_attribute", "attr.name")
+        return tuple(
+            Section(kernel.text(kernel.number(at + named), 128), kernel.number(at + where))
+            for at in range(first, first + min(count, 1024) * size, size)
+        )
+
+    def _forbidden(self, reader: _Reader) -> tuple[tuple[int, int, str], ...]:
+        noinstr = reader.region("noinstr_text_start", "noinstr_text_size")
+        kprobes = reader.region("kprobes_text_start", "kprobes_text_size")
+        listed = reader.absolute("kprobe_blacklist", "num_kprobe_blacklist").tolist()
+        listing = "it is on the kernel's own do-not-probe list"
+        return (
+            (*noinstr, "the kernel marks it noinstr: it runs where no probe may"),
+            (*kprobes, listing),
+            *((address, address + 1, listing) for address in listed),
+        )
+
+    def _orc(self, reader: _Reader) -> Orc | None:
+        if not reader.has("arch.num_orcs"):
+            return None
+        start, raw = reader.table("arch.orc_unwind_ip", "arch.num_orcs", 4)
+        _, rules = reader.table("arch.orc_unwind", "arch.num_orcs", ENTRY.itemsize)
+        if not raw:
+            return None
+        distances = np.frombuffer(raw, dtype="<i4").astype(np.int64)
+        at = np.arange(len(distances), dtype=np.int64) * 4
+        places = (distances + at).astype(np.uint64) + np.uint64(start & MASK)
+        return Orc(places, np.frombuffer(rules, dtype=ENTRY), self._kernel.has("orc_header"))
+
+
+def _over(where: Spans, address: int, size: int) -> bool:
+    at, length = np.array([address], np.uint64), np.array([size], np.uint64)
+    return bool(where.overlaps(at, length)[0])
+
+
+class ModuleRules:
+    """What is not planted in modules, and why; the words are refusals.py's."""
+
+    def __init__(self, kernel: Kernel, modules: Modules, ftrace: Ftrace) -> None:
+        self._kernel = kernel
+        self._modules = modules
+        self._ftrace = ftrace
+
+    def function(self, function: Function) -> str:
+        """Why no instruction of a module's function may be planted, or ""."""
+        module = self._modules.at(function.address)
+        if module is None:
+            return f"module {function.module} is not loaded any more"
+        for start, end, reason in module.forbidden:
+            if start <= function.address < end:
+                return reason
+        return ""
+
+    def site(self, address: int, size: int, fault_hook: bool, bug_hook: bool) -> str:
+        """Why this one instruction of a module may not be planted, or ""."""
+        module = self._modules.at(address)
+        if module is None:
+            return "its module is not loaded any more"
+        for where, reason, free in (
+            (module.jump_labels, JUMP_LABEL, False),
+            (module.static_calls, STATIC_CALL, False),
+            (module.bugs, BUG, bug_hook),
+            (module.exceptions, FIXUP, fault_hook),
+        ):
+            if not free and _over(where, address, size):
+                return reason
+        return self._ftrace.refusal(address, size, self._kernel.read(address, size)) or ""
+
+    def has_fixup(self, address: int) -> bool:
+        module = self._modules.at(address)
+        return module is not None and _over(module.exceptions, address, 1)
+
+    def is_bug(self, address: int) -> bool:
+        module = self._modules.at(address)
+        return module is not None and _over(module.bugs, address, 1)

@@ -1,0 +1,231 @@
+"""What of the Linux kernel is never planted on, and why.
+
+After boot the text is final but for jump labels, static calls and ftrace's nops.  Alternatives,
+paravirtual calls, retpolines and return thunks were rewritten once before the first process
+ran, so their live bytes are planted like any other.  Lock prefixes are rewritten only when a
+kernel that booted with one CPU gets a second one, and then only where the byte is still the
+one that boot put there: under a patch the kernel leaves it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import KinstError
+from kinst.core.probe import Function
+from kinst.image.tables import KernelTables, Spans, spans
+from kinst.systems.linux.ftrace import Ftrace
+from kinst.systems.linux.functions import FunctionTable
+from kinst.systems.linux.memory import MASK, Kernel
+from kinst.systems.linux.names import IsaNames
+from kinst.systems.linux.untouchable import HOOKED, NAME_REASONS, REGION_REASONS
+
+U64 = npt.NDArray[np.uint64]
+
+JUMP_LABEL = "the kernel rewrites it: a jump label (static key)"
+STATIC_CALL = "the kernel rewrites it: a static call"
+BUG = "it is a BUG or WARN trap, which the kernel knows by its address"
+CHANGED = "its live bytes are not the file's: something else has patched it"
+FIXUP = "it may fault on purpose, and the kernel's fault lookup cannot be hooked"
+
+
+class Refusals:
+    """The rules for one running kernel."""
+
+    def __init__(self, kernel: Kernel, tables: KernelTables, table: FunctionTable,
+                 ftrace: Ftrace, names: IsaNames) -> None:  # fmt: skip
+        self._kernel = kernel
+        self._tables = tables
+        self._functions = table
+        self._ftrace = ftrace
+        self._names = names
+
+    @cached_property
+    def _regions(self) -> list[tuple[int, int, str]]:
+        slide = self._kernel.slide
+        return [
+            (r.start + slide & MASK, r.end + slide & MASK, REGION_REASONS[r.name])
+            for r in self._tables.regions
+            if r.name in REGION_REASONS
+        ]
+
+    @cached_property
+    def _by_address(self) -> dict[int, str]:
+        """Functions refused one by one: address to reason."""
+        found: dict[int, str] = {}
+        for linked in self._tables.blacklist.tolist():
+            function = self._functions.at(linked + self._kernel.slide & MASK)
+            if function is not None:
+                found[function.address] = "it is on the kernel's own do-not-probe list"
+        for name, reason in {**NAME_REASONS, self._names.trap_hook: HOOKED}.items():
+            for function in self._functions.lookup(name):
+                found[function.address] = reason
+        return found
+
+    def function(self, function: Function) -> str:
+        """Why no instruction of a function may be planted, or ""."""
+        for start, end, reason in self._regions:
+            if start <= function.address < end:
+                return reason
+        if function.address in self._by_address:
+            return self._by_address[function.address]
+        # The compiler moved a function's unlikely part out of the section that it was put in.
+        parent, dot, _ = function.name.partition(".cold")
+        if dot:
+            for whole in self._functions.lookup(parent):
+                reason = self.function(whole)
+                if reason:
+                    return f"it is a part of {parent}: {reason}"
+        return ""
+
+    def _spans(self, start: U64, size: U64) -> Spans:
+        return spans(start + np.uint64(self._kernel.slide & MASK), size)
+
+    def _points(self, start: U64, size: int) -> Spans:
+        return self._spans(start, np.full(len(start), size, dtype=np.uint64))
+
+    @cached_property
+    def _rewritten(self) -> list[tuple[str, Spans]]:
+        tables = self._tables
+        return [
+            (JUMP_LABEL, self._spans(tables.jump_labels.start, tables.jump_labels.size)),
+            (STATIC_CALL, self._spans(tables.static_calls.start, tables.static_calls.size)),
+        ]
+
+    @cached_property
+    def _bugs(self) -> Spans:
+        return self._points(self._tables.bugs, 2)
+
+    @cached_property
+    def _exceptions(self) -> Spans:
+        return self._points(self._tables.exceptions, 1)
+
+    @cached_property
+    def _ftrace_sites(self) -> Spans:
+        return _live(self._ftrace.sites, len(self._ftrace.call_site))
+
+    @cached_property
+    def _final(self) -> list[Spans]:
+        """Code that may differ from the file because boot chose its final form."""
+        tables, before = self._tables, self._names.before_call_site
+        return [
+            self._spans(tables.alternatives.start, tables.alternatives.size),
+            self._spans(tables.paravirt.start, tables.paravirt.size),
+            self._points(tables.retpolines, 6),
+            self._points(tables.returns, 5),
+            self._points(tables.calls, 5),
+            self._points(tables.seals, 4),
+            self._points(tables.locks, 1),
+            _live(self._ftrace.sites - np.uint64(before), before),
+        ]
+
+    def has_fixup(self, address: int) -> bool:
+        """Whether the instruction at this address has an exception-table entry."""
+        at = np.array([address], dtype=np.uint64)
+        return bool(self._exceptions.overlaps(at, np.ones(1, dtype=np.uint64))[0])
+
+    def is_bug(self, address: int) -> bool:
+        """Whether the instruction at this address is a BUG or WARN trap."""
+        at = np.array([address], dtype=np.uint64)
+        return bool(self._bugs.overlaps(at, np.ones(1, dtype=np.uint64))[0])
+
+    def sites(
+        self, sites: Sequence[tuple[int, int]], fault_hook: bool, bug_hook: bool
+    ) -> list[str]:
+        """For each (address, size) of an instruction: why it may not be planted, or "".
+
+        Reads the live bytes, of many neighbouring sites at once.  fault_hook: whether faults
+        in displaced instructions can be reported as at the original address; bug_hook: whether
+        BUG and WARN traps can be.
+        """
+        reasons = [""] * len(sites)
+        if not sites:
+            return reasons
+        address = np.array([a for a, _ in sites], dtype=np.uint64)
+        size = np.array([s for _, s in sites], dtype=np.uint64)
+        for reason, where in self._rewritten:
+            self._mark(reasons, where.overlaps(address, size), reason)
+        if not bug_hook:
+            self._mark(reasons, self._bugs.overlaps(address, size), BUG)
+        if not fault_hook:
+            one = np.ones(len(address), dtype=np.uint64)
+            self._mark(reasons, self._exceptions.overlaps(address, one), FIXUP)
+        at_ftrace = self._ftrace_sites.overlaps(address, size)
+        boot = np.zeros(len(address), dtype=np.bool_)
+        for where in self._final:
+            boot |= where.overlaps(address, size)
+        live, linked = self._bytes(sites)
+        for i in np.flatnonzero(at_ftrace).tolist():
+            reasons[i] = reasons[i] or self._ftrace.refusal(*sites[i], live[i]) or ""
+        for i in np.flatnonzero(~boot & ~at_ftrace).tolist():
+            if live[i] != linked[i] and not reasons[i] and not self._slid(live[i], linked[i]):
+                reasons[i] = CHANGED
+        return reasons
+
+    @staticmethod
+    def _mark(reasons: list[str], which: npt.NDArray[np.bool_], reason: str) -> None:
+        for i in np.flatnonzero(which).tolist():
+            reasons[i] = reasons[i] or reason
+
+    def _bytes(self, sites: Sequence[tuple[int, int]]) -> tuple[list[bytes], list[bytes]]:
+        """Live bytes and the file's bytes of each site, read in runs of neighbours."""
+        live, linked = [b""] * len(sites), [b""] * len(sites)
+        order = sorted(range(len(sites)), key=lambda i: sites[i][0])
+        at = 0
+        while at < len(order):
+            start, last = sites[order[at]][0], at
+            while last + 1 < len(order) and sites[order[last + 1]][0] - start < 1 << 16:
+                last += 1
+            run = order[at : last + 1]
+            length = max(sites[i][0] + sites[i][1] for i in run) - start
+            now = self._kernel.read(start, length)
+            then = self._file(start, length)
+            for i in run:
+                offset, size = sites[i][0] - start, sites[i][1]
+                live[i], linked[i] = now[offset : offset + size], then[offset : offset + size]
+            at = last + 1
+        return live, linked
+
+    def _file(self, address: int, size: int) -> bytes:
+        try:
+            return self._kernel.elf.read(address - self._kernel.slide & MASK, size)
+        except KinstError:
+            return b""
+
+    def _slid(self, live: bytes, linked: bytes) -> bool:
+        """Whether the bytes differ only by a 32- or 64-bit address that KASLR relocated.
+
+        Absolute addresses move by the slide; distances to per-CPU variables, which do not
+        move, shrink by it.
+        """
+        slide = self._kernel.slide
+        return bool(slide) and len(live) == len(linked) and _relocated(live, linked, slide, 2)
+
+
+def _live(start: U64, size: int) -> Spans:
+    """Spans of one size at running addresses."""
+    return spans(start, np.full(len(start), size, dtype=np.uint64))
+
+
+def _relocated(live: bytes, linked: bytes, slide: int, fields: int) -> bool:
+    """Whether linked becomes live by moving at most `fields` of its 4- or 8-byte fields."""
+    first = next((i for i, (a, b) in enumerate(zip(live, linked, strict=True)) if a != b), None)
+    if first is None:
+        return True
+    if not fields:
+        return False
+    for width in (4, 8):
+        # The slide is a multiple of 2 MB: a field's first differing byte is its third.
+        for at in range(max(0, first - 3), min(first, len(linked) - width) + 1):
+            old = int.from_bytes(linked[at : at + width], "little")
+            for delta in (slide, -slide):
+                new = (old + delta & (1 << 8 * width) - 1).to_bytes(width, "little")
+                if live[at : at + width] == new and _relocated(
+                    live[at + width :], linked[at + width :], slide, fields - 1
+                ):
+                    return True
+    return False

@@ -1,0 +1,272 @@
+"""The Linux personality: what must be known of a running Linux kernel to plant in it.
+
+attach() checks that the file is the running kernel's and returns a Linux, which answers the
+Personality protocol of kinst/core/target.py and a little more (lookup and glob of functions,
+many sites at once, ftrace's claims).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fnmatch import translate
+from functools import cached_property
+from pathlib import Path
+
+from kinst.core.errors import KinstError
+from kinst.core.paths import cache_folder
+from kinst.core.probe import Function
+from kinst.core.target import Clock, Facts
+from kinst.image.btf import Btf, open_btf
+from kinst.image.elf import SHF_EXECINSTR, Elf, build_id_in
+from kinst.image.tables import KernelTables
+from kinst.systems.linux.facts import clock, gather
+from kinst.systems.linux.frames import Frames
+from kinst.systems.linux.ftrace import Ftrace, FtraceRecord
+from kinst.systems.linux.functions import MODULE, FunctionTable
+from kinst.systems.linux.memory import MASK, Kernel, Memory
+from kinst.systems.linux.modules import ModuleRules, Modules
+from kinst.systems.linux.names import names_of
+from kinst.systems.linux.refusals import Refusals
+from kinst.systems.linux.unwind import CHAINS, FrameChain
+from kinst.systems.linux.variables import VariableTable
+
+# How far after the text's start the banner of an unknown kernel is searched.
+SEARCH = 48 << 20
+CHUNK = 1 << 20
+
+
+class Linux:
+    """A running Linux kernel.  Made by attach()."""
+
+    def __init__(self, kernel: Kernel, btf: Btf, facts: Facts, isa: str) -> None:
+        self.facts = facts
+        self._btf = btf
+        self._isa = isa
+        self._kernel = kernel
+        names = names_of(isa)
+        self._tables = KernelTables(kernel.elf, names.label_size)
+        self.table = FunctionTable(kernel.elf, kernel.slide)
+        self._variables = VariableTable(kernel.elf, kernel.slide)
+        self.ftrace = Ftrace(kernel, btf, names.call_site)
+        self._refusals = Refusals(kernel, self._tables, self.table, self.ftrace, names)
+        self.modules = Modules(kernel, btf, names)
+        self.frames = Frames(kernel, self.modules, names)
+        self._module_rules = ModuleRules(kernel, self.modules, self.ftrace)
+
+    def clock(self) -> Clock | None:
+        """facts.clock, read anew: its now_ns is the last tick's."""
+        return clock(self._kernel, self._btf, names_of(self._isa), self.facts.per_cpu_bases[0])
+
+    def functions(self) -> Sequence[Function]:
+        """Every function of the kernel under its canonical name, in address order, and then of
+        the loaded modules."""
+        return (*self.table.all, *(f for m in self.modules.all for f in m.functions))
+
+    def lookup(self, name: str) -> list[Function]:
+        """The functions of exactly this name or alias; several when it is ambiguous."""
+        of_modules = [f for m in self.modules.all for f in m.functions if f.name == name]
+        return self.table.lookup(name) + of_modules
+
+    def glob(self, pattern: str) -> list[Function]:
+        """The functions that match an sh(1) pattern, each once, in address order."""
+        match = re.compile(translate(pattern)).match
+        of_modules = [f for m in self.modules.all for f in m.functions if match(f.name)]
+        return self.table.glob(pattern) + of_modules
+
+    def function_at(self, address: int) -> Function | None:
+        """The function whose code holds this address, or None."""
+        module = self.modules.at(address)
+        if module is None:
+            return self.table.at(address)
+        inside = (f for f in module.functions if f.address <= address < f.address + f.size)
+        return next(inside, None)
+
+    def variable_at(self, address: int) -> tuple[str, str, int] | None:
+        """(module, name, start) of the variable of the kernel proper that holds an address."""
+        found = self._variables.at(address)
+        return None if found is None else (MODULE, *found)
+
+    def refusals(self, function: Function) -> str:
+        """Why no instruction of this function may be planted, or ""."""
+        if function.module != MODULE:
+            return self._module_rules.function(function)
+        return self._refusals.function(function)
+
+    def site_refusal(self, address: int, size: int) -> str:
+        """Why this one instruction may not be planted, or ""; reads its live bytes."""
+        return self.site_refusals([(address, size)])[0]
+
+    def site_refusals(self, sites: Sequence[tuple[int, int]]) -> list[str]:
+        """site_refusal() of many (address, size) at once, much faster."""
+        hooks = bool(self.facts.fault_hook), bool(self.facts.bug_hook)
+        apart = [i for i, (at, _) in enumerate(sites) if self.modules.at(at) is not None]
+        if not apart:
+            return self._refusals.sites(sites, *hooks)
+        reasons = {i: self._module_rules.site(*sites[i], *hooks) for i in apart}
+        own = [i for i in range(len(sites)) if i not in reasons]
+        found = self._refusals.sites([sites[i] for i in own], *hooks)
+        reasons.update(zip(own, found, strict=True))
+        return [reasons[i] for i in range(len(sites))]
+
+    def has_fixup(self, address: int) -> bool:
+        """Whether the kernel expects faults of this instruction (it has an exception-table
+        entry), so that one in its displaced copy must go through facts.fault_hook."""
+        return self._refusals.has_fixup(address) or self._module_rules.has_fixup(address)
+
+    def fixup(self, address: int) -> int | None:
+        """Where control goes when this instruction faults, by its exception-table entry."""
+        return self._fixups.get(address)
+
+    @cached_property
+    def _fixups(self) -> dict[int, int]:
+        slide = self._kernel.slide
+        found = {at + slide & MASK: to + slide & MASK for at, to in self._tables.fixups.items()}
+        for module in self.modules.all:
+            found.update(module.fixups)
+        return found
+
+    def is_bug(self, address: int) -> bool:
+        """Whether this instruction is a BUG or WARN trap, which the kernel looks up by its
+        address, so that its displaced copy must go through facts.bug_hook."""
+        return self._refusals.is_bug(address) or self._module_rules.is_bug(address)
+
+    def is_fatal(self, address: int) -> bool:
+        """Whether this instruction is a BUG, behind which nothing runs on (a WARN does)."""
+        return address - self._kernel.slide & MASK in self._fatal
+
+    @cached_property
+    def _fatal(self) -> frozenset[int]:
+        return frozenset(self._tables.fatal_bugs.tolist())
+
+    def ftrace_record(self, address: int) -> FtraceRecord | None:
+        """ftrace's record of the nop at this address, read now; None where it has none."""
+        return self.ftrace.record(address)
+
+    def claims(self, addresses: Iterable[int]) -> list[tuple[int, bytes]]:
+        """Data writes to make, stopped, before any of these sites is planted (also before the
+        trap and fault hooks are): they keep ftrace away from nops among them."""
+        return self.ftrace.claims(addresses)
+
+    def releases(self, claimed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Data writes that undo claims(), to make, stopped, when the sites have their original
+        bytes again."""
+        return self.ftrace.releases(claimed)
+
+    def frame_rule(self, address: int) -> tuple[str, int, int] | None:
+        """(base register's D name, offset, return address offset from CFA), or None; with the
+        return address still in its register (that register, 0, RA_IN_SLOT).  frames.py."""
+        return self.frames.rule(address)
+
+    def frame_address(self, address: int) -> tuple[str, int] | None:
+        """(base register's D name, offset) of the CFA at an instruction, or None."""
+        return self.frames.cfa(address)
+
+    def saved_frame_pointer(self, address: int) -> int | None:
+        """Where the caller's frame pointer is saved, from the CFA, or None."""
+        return self.frames.saved_frame_pointer(address)
+
+    def frame_chain(self) -> FrameChain | None:
+        """How this kernel unwinds by frame pointers, or None where it has tables for that."""
+        return CHAINS.get(self._isa)
+
+    def page_tables(self) -> int:
+        """Address of the top level of the page tables that map the kernel in every context.
+        Raises KinstError where the kernel has no symbol for it."""
+        return self._kernel.symbol(names_of(self._isa).page_tables)
+
+    @property
+    def text(self) -> tuple[int, int]:
+        """[start, end) of the kernel's own text, as it runs."""
+        return self._kernel.symbol("_stext"), self._kernel.symbol("_etext")
+
+
+def _running_banner(memory: Memory, text_base: int) -> str:
+    """The running kernel's version line, searched in memory, or "" when it is not found."""
+    tail = b""
+    for at in range(text_base, text_base + SEARCH, CHUNK):
+        try:
+            chunk = tail + memory.read(at, CHUNK)
+        except KinstError:
+            tail = b""
+            continue
+        found = chunk.find(b"Linux version ")
+        if 0 <= found < len(chunk) - 256:
+            line = chunk[found : found + 256].split(b"\n")[0].split(b"\0")[0]
+            if b"%s" not in line:
+                return line.decode("utf-8", "replace")
+        tail = chunk[-512:]
+    return ""
+
+
+def _slides(elf: Elf, text_base: int) -> list[int]:
+    """How far the running kernel may lie from where it was linked, likeliest first.
+
+    What a walk of page tables finds is where executable mappings begin, which is not the same
+    place of the image on every ISA: _text, or _stext, or the first section with code.
+    """
+    code = [s.address for s in elf.sections if s.flags & SHF_EXECINSTR and s.address]
+    linked = (elf.address("_text"), elf.address("_stext"), min(code, default=None))
+    return list(dict.fromkeys(text_base - at for at in linked if at is not None))
+
+
+def _build_id(kernel: Kernel, notes: tuple[int, int]) -> str:
+    """The build-id in memory, or "" where there is none."""
+    try:
+        return build_id_in(kernel.read(notes[0] + kernel.slide & MASK, notes[1] - notes[0]))
+    except KinstError:
+        return ""
+
+
+def _verified(memory: Memory, elf: Elf, text_base: int) -> Kernel:
+    """The kernel at the slide where the build-id in memory is the file's; raises KinstError
+    that names both where there is none."""
+    first, last = elf.address("__start_notes"), elf.address("__stop_notes")
+    if first is None or last is None:
+        raise KinstError(f"{elf.path}: no kernel notes (not a vmlinux?)")
+    kernels = [Kernel(memory, elf, slide) for slide in _slides(elf, text_base)]
+    found = [_build_id(kernel, (first, last)) for kernel in kernels]
+    for kernel, running in zip(kernels, found, strict=True):
+        if running and running == elf.build_id:
+            return kernel
+    running = next((text for text in found if text), "")
+    banner = elf.address("linux_banner")
+    name = elf.read(banner, 96).split(b"\0")[0].decode("utf-8", "replace") if banner else ""
+    words = _running_banner(memory, text_base).split()
+    theirs = " ".join(words[:3]) or "not known"
+    raise KinstError(
+        f"the running kernel is {theirs} (build-id {running or 'not found'}), "
+        f"the file is {' '.join(name.split()[:3]) or elf.path} (build-id {elf.build_id})",
+        "give the vmlinux of the running kernel with --debug",
+    )
+
+
+def attach(
+    memory: Memory,
+    elf: Elf,
+    text_base: int,
+    *,
+    isa: str = "amd64",
+    cache: Path | None = None,
+    hook_bugs: bool = False,
+) -> Linux:
+    """Attach to a running Linux kernel.
+
+    memory: the kernel's virtual memory.  elf: its vmlinux.  text_base: the running address of
+    its first code (KASLR).  cache: the folder for saved indexes; kinst's own when None.  hook_bugs:
+    the caller promises to hook facts.bug_hook, and BUG and WARN traps may be planted; without
+    it they are refused.  Raises KinstError when the file is another kernel's, or has no
+    symbols or BTF.
+    """
+    if elf.address("_text") is None:
+        raise KinstError(f"{elf.path}: no symbol _text", "a Linux vmlinux is needed")
+    kernel = _verified(memory, elf, text_base)
+    btf = open_btf(elf, cache or cache_folder())
+    if btf is None:
+        raise KinstError(
+            f"{elf.path}: no .BTF section: kinst cannot tell where task_struct's members lie",
+            "it needs a kernel built with CONFIG_DEBUG_INFO_BTF",
+        )
+    facts = gather(kernel, btf, isa)
+    return Linux(kernel, btf, facts if hook_bugs else replace(facts, bug_hook=0), isa)

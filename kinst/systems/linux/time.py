@@ -1,0 +1,97 @@
+"""vtimestamp on Linux: how long the current thread has run, from its scheduling entity.
+
+A thread's sum_exec_runtime is brought up to date when it is switched out and at ticks; what
+came since is the run queue's task clock minus exec_start, and what came since the run queue's
+clock was read is now minus that clock, in the scheduler's nanoseconds (kernel/sched/core.c
+update_rq_clock(), kernel/sched/fair.c update_curr(); for the meaning).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from kinst.core.target import Access, Clock, ThreadTime
+from kinst.image.btf import Btf
+from kinst.systems.linux.memory import MASK, Kernel
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def thread_time(
+    kernel: Kernel, btf: Btf, thread: Access, per_cpu_base: int, clock: Clock | None
+) -> ThreadTime | None:
+    """The terms of vtimestamp, or None where the scheduler's clock is not the cycle counter.
+
+    thread: of the current thread's address.  per_cpu_base: of any CPU.
+    """
+    if clock is None:
+        return None
+    queue: Callable[[str], Access]
+    if kernel.has("cyc2ns"):
+        scheduler = _x86_clock(kernel, btf, per_cpu_base, clock)
+        queue = partial(_this_queue, kernel, btf)
+    else:
+        scheduler = _generic_clock(kernel, btf, clock)
+        queue = partial(_queue_of, btf, thread)
+    if scheduler is None or not kernel.has("runqueues"):
+        return None
+
+    def entity(member: str) -> Access:
+        return replace(thread, offsets=(btf.offset("task_struct", f"se.{member}"),))
+
+    return ThreadTime(
+        plus=(entity("sum_exec_runtime"), queue("clock_task")),
+        minus=(entity("exec_start"), queue("clock")),
+        offset_ns=scheduler - clock.base_ns,
+    )
+
+
+def _this_queue(kernel: Kernel, btf: Btf, member: str) -> Access:
+    """Of the run queue of this CPU."""
+    return Access(kernel.per_cpu("runqueues") + btf.offset("rq", member), (), 8)
+
+
+def _queue_of(btf: Btf, thread: Access, member: str) -> Access:
+    """Of the run queue that the current thread is on: where per-CPU data takes a table."""
+    path = (("task_struct", "se.cfs_rq"), ("cfs_rq", "rq"), ("rq", member))
+    return replace(thread, offsets=tuple(btf.offset(*one) for one in path))
+
+
+def _x86_clock(kernel: Kernel, btf: Btf, per_cpu_base: int, clock: Clock) -> int | None:
+    """The scheduler's ns at clock.base_cycles, which it makes of the TSC's cycles."""
+    if not all(kernel.has(name) for name in ("__sched_clock_stable", "__sched_clock_offset")):
+        return None
+    if kernel.number(kernel.symbol("__sched_clock_stable"), 4) != 1:
+        return None
+    data = per_cpu_base + kernel.per_cpu("cyc2ns") & MASK
+
+    def cyc2ns(member: str, size: int) -> int:
+        return kernel.number(data + btf.offset("cyc2ns_data", member), size)
+
+    scaled = clock.base_cycles * cyc2ns("cyc2ns_mul", 4) >> cyc2ns("cyc2ns_shift", 4)
+    scheduler = scaled + _signed(cyc2ns("cyc2ns_offset", 8))
+    return scheduler + _signed(kernel.number(kernel.symbol("__sched_clock_offset")))
+
+
+def _generic_clock(kernel: Kernel, btf: Btf, clock: Clock) -> int | None:
+    """The scheduler's ns at clock.base_cycles by the generic sched_clock (kernel/time/
+    sched_clock.c), which counts the cycles that the architecture's clock source counts.
+
+    Of its two sets of numbers the latch's low bit says which one is not being written."""
+    if not kernel.has("cd") or not btf.has("clock_data", "read_data"):
+        return None
+    if kernel.has("sched_clock_data"):  # the scheduler corrects an unstable one by ticks
+        return None
+    data = kernel.symbol("cd")
+    latch = kernel.number(data + btf.offset("clock_data", "seq"), 4)
+    data += btf.offset("clock_data", "read_data") + (latch & 1) * btf.size("clock_read_data")
+
+    def number(member: str, size: int = 8) -> int:
+        return kernel.number(data + btf.offset("clock_read_data", member), size)
+
+    passed = (clock.base_cycles - number("epoch_cyc")) * number("mult", 4) >> number("shift", 4)
+    return number("epoch_ns") + passed

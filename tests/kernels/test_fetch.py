@@ -1,0 +1,391 @@
+"""Fetching the kernel: real .deb files, made here, behind an apt-get made here (fake_apt.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from fake_apt import APT_CACHE, APT_CONFIG, APT_GET, Machine
+
+from kinst.core.errors import KinstError
+from kinst.core.paths import cache_folder
+from kinst.kernels.apt import narrow, parse_sources
+from kinst.kernels.fetch import Prepared, prepare, prepared
+
+ONE_LINE = """\
+# deb http://commented.test/debian bookworm main
+deb http://a.test/debian bookworm main contrib # and a remark
+deb [arch=amd64 signed-by=/k.gpg check-valid-until=no] http://b.test/sec bookworm-security main
+deb-src http://a.test/debian bookworm main
+deb http://vendor.test/linux bookworm stable
+deb http://vendor.test/sdk sdk-bookworm main
+deb http://a.test/debian bookworm-backports main
+"""
+
+STANZAS = """\
+Types: deb deb-src
+# a remark inside
+URIs: http://a.test/debian
+Suites: bookworm bookworm-updates bookworm-backports
+Components: main non-free
+Signed-By: /usr/share/keyrings/debian.gpg
+
+Types: deb
+URIs: http://off.test/debian
+Suites: bookworm
+Components: main
+Enabled: no
+
+Types: deb-src
+URIs: http://sources.test/debian
+Suites: bookworm
+Components: main
+
+Types: deb
+URIs: http://b.test/sec
+Suites: stable-security
+Components: main
+Signed-By:
+ -----BEGIN PGP PUBLIC KEY BLOCK-----
+ .
+ mQINBFit
+ -----END PGP PUBLIC KEY BLOCK-----
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    folder = tmp_path / "machine"
+    for part in ("bin", "packages", "etc/sources.list.d"):
+        (folder / part).mkdir(parents=True)
+    for name, text in (("apt-get", APT_GET), ("apt-cache", APT_CACHE), ("apt-config", APT_CONFIG)):
+        (folder / "bin" / name).write_text(text)
+        (folder / "bin" / name).chmod(0o755)
+    (folder / "etc/sources.list").write_text(ONE_LINE)
+    monkeypatch.setenv("FAKE_APT", str(folder))
+    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    machine = Machine(folder)
+    machine.add("busybox-static", {"bin/busybox": b"a static busybox"})
+    return machine
+
+
+def quiet(what: str, part: float | None) -> None:
+    assert what
+    assert part is None or 0 <= part <= 1
+
+
+def files_below(folder: Path) -> set[str]:
+    return {str(f.relative_to(folder)) for f in folder.rglob("*") if f.is_file()}
+
+
+# Sources.
+
+
+def test_one_line_sources() -> None:
+    sources = parse_sources(ONE_LINE, deb822=False)
+    assert [s.uris[0] for s in sources] == [
+        "http://a.test/debian",
+        "http://b.test/sec",
+        "http://vendor.test/linux",
+        "http://vendor.test/sdk",
+        "http://a.test/debian",
+    ]
+    assert sources[0].components == ("main", "contrib")
+    assert sources[1].fields == {"signed-by": "/k.gpg", "check-valid-until": "no"}
+
+
+def test_stanza_sources() -> None:
+    first, second = parse_sources(STANZAS, deb822=True)
+    assert first.suites == ("bookworm", "bookworm-updates", "bookworm-backports")
+    assert first.fields == {"signed-by": "/usr/share/keyrings/debian.gpg"}
+    assert second.uris == ("http://b.test/sec",)
+    assert second.fields["signed-by"].splitlines()[-2:] == [
+        " mQINBFit",
+        " -----END PGP PUBLIC KEY BLOCK-----",
+    ]
+
+
+def test_narrowed_to_debian_and_its_release() -> None:
+    text = narrow(parse_sources(ONE_LINE, deb822=False), "bookworm")
+    assert "vendor" not in text and "backports" not in text and "contrib" not in text
+    again = parse_sources(text, deb822=True)
+    assert [(s.uris, s.suites) for s in again] == [
+        (("http://a.test/debian",), ("bookworm",)),
+        (("http://b.test/sec",), ("bookworm-security",)),
+    ]
+    assert again[1].fields == {"signed-by": "/k.gpg", "check-valid-until": "no"}
+
+
+def test_other_release_of_the_same_mirrors() -> None:
+    text = narrow(parse_sources(STANZAS, deb822=True), "trixie")
+    again = parse_sources(text, deb822=True)
+    assert [s.suites for s in again] == [("trixie", "trixie-updates"), ("trixie-security",)]
+    assert again[1].fields == parse_sources(STANZAS, deb822=True)[1].fields
+
+
+def test_no_debian_in_sources() -> None:
+    vendors = [s for s in parse_sources(ONE_LINE, deb822=False) if "vendor" in s.uris[0]]
+    assert narrow(vendors, "bookworm") == ""
+
+
+# Preparing.
+
+
+def test_newest_kernel_with_a_debug_package(machine: Machine) -> None:
+    machine.add_kernel(9)
+    newest = machine.add_kernel(10)
+    machine.add_kernel(11, debug=False)
+    machine.add("linux-image-6.1.0-99-rt-amd64", {"boot/x": b"another flavour"})
+    found = prepare("amd64", quiet)
+    assert found.release == newest == "6.1.0-10-cloud-amd64"
+    assert found.kernel.read_bytes() == b"kernel 10"
+    assert found.debug.read_bytes()[:9] == b"debug 10 "
+    assert found.busybox.read_bytes() == b"a static busybox"
+    assert found.config.read_text() == "CONFIG_SMP=y\n"
+    assert (found.modules / "kernel/fs/x.ko").read_bytes() == b"module"
+
+
+def test_only_what_is_needed_is_kept(machine: Machine) -> None:
+    release = machine.add_kernel(7)
+    prepare("amd64", quiet)
+    folder = cache_folder() / "kernels/amd64" / release
+    assert files_below(folder) == {
+        "bin/busybox",
+        f"boot/config-{release}",
+        f"boot/vmlinuz-{release}",
+        f"lib/modules/{release}/kernel/fs/x.ko",
+        f"usr/lib/debug/boot/vmlinux-{release}",
+        "manifest.json",
+    }
+    # Writable by nobody else, as the package says it or not.
+    assert (folder / "bin/busybox").stat().st_mode & 0o7777 == 0o644
+    assert files_below(cache_folder()) - {
+        f"kernels/amd64/{release}/{name}" for name in files_below(folder)
+    } == {"fetching/amd64.lock"}
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["packages"]["busybox-static"] == "1"
+    assert manifest["files"]["bin/busybox"]["size"] == len(b"a static busybox")
+
+
+def test_second_time_asks_nobody(machine: Machine) -> None:
+    machine.add_kernel(7)
+    first = prepare("amd64", quiet)
+    before = machine.calls("apt")
+
+    def never(what: str, part: float | None) -> None:
+        raise AssertionError(what)
+
+    assert prepare("amd64", never) == first == prepared("amd64")
+    assert machine.calls("apt") == before
+
+
+def test_refresh_finds_the_newer_one(machine: Machine) -> None:
+    machine.add_kernel(7)
+    assert prepare("amd64", quiet).release.startswith("6.1.0-7-")
+    assert prepare("amd64", quiet, refresh=True).release.startswith("6.1.0-7-")
+    assert len(machine.calls(" download")) == 2  # print-uris and the download, both of before
+    machine.add_kernel(12)
+    assert prepare("amd64", quiet).release.startswith("6.1.0-7-")
+    assert prepare("amd64", quiet, refresh=True).release.startswith("6.1.0-12-")
+    assert prepare("amd64", quiet).release.startswith("6.1.0-12-")
+
+
+def test_apt_is_kept_away_from_the_system(machine: Machine) -> None:
+    machine.add_kernel(7)
+    prepare("amd64", quiet)
+    calls = machine.calls("/apt-")
+    assert len(calls) >= 4
+    for call in calls:
+        own = str(cache_folder() / "fetching/amd64/apt")
+        for option in (
+            "Dir::State::status=/dev/null",
+            "Dir::Etc::SourceParts=/dev/null",
+            f"Dir::Etc::SourceList={own}/kinst.sources",
+            f"Dir::State::Lists={own}/",
+            f"Dir::Cache={own}/",
+            "APT::Architecture=amd64",
+        ):
+            assert f"-o{option}" in call
+
+
+def damage_size(found: Prepared) -> None:
+    with found.debug.open("ab") as file:
+        file.write(b"x")
+
+
+def damage_missing(found: Prepared) -> None:
+    found.busybox.unlink()
+
+
+def damage_manifest(found: Prepared) -> None:
+    (found.kernel.parents[1] / "manifest.json").write_text("{}")
+
+
+@pytest.mark.parametrize("damage", [damage_size, damage_missing, damage_manifest])
+def test_damaged_copy_is_replaced(machine: Machine, damage: Callable[[Prepared], None]) -> None:
+    machine.add_kernel(7)
+    found = prepare("amd64", quiet)
+    good = found.debug.read_bytes()
+    damage(found)
+    assert prepared("amd64") is None
+    assert prepare("amd64", quiet) == found
+    assert found.debug.read_bytes() == good
+    assert found.busybox.read_bytes() == b"a static busybox"
+
+
+def test_two_at_once_fetch_once(machine: Machine) -> None:
+    machine.add_kernel(7)
+    answers: list[Prepared] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(prepare("amd64", quiet))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(answers) == 3 and len(set(answers)) == 1
+    assert len(machine.calls(" update")) == 1
+
+
+def test_interrupted_then_again(machine: Machine) -> None:
+    machine.add_kernel(7)
+
+    def interrupt(what: str, part: float | None) -> None:
+        if what.startswith("unpacking vmlinux"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare("amd64", interrupt)
+    assert prepared("amd64") is None
+    assert prepare("amd64", quiet).kernel.read_bytes() == b"kernel 7"
+
+
+# Errors.
+
+
+def test_a_release_that_lies_below_usr_with_a_plain_image(machine: Machine) -> None:
+    """As Debian 13 packs riscv64: boot/vmlinux, usr/lib/modules, usr/bin/busybox."""
+    for number in ("6.12.9+deb13", "6.12.10+deb13", "6.12.10+deb13+1"):
+        release = f"{number}-riscv64"
+        files = {
+            f"boot/vmlinux-{release}": f"kernel {number}".encode(),
+            f"boot/config-{release}": b"CONFIG_SMP=y\n",
+            f"usr/lib/modules/{release}/kernel/fs/x.ko.xz": b"module",
+        }
+        machine.add(f"linux-image-{release}", files)
+        debug = {f"usr/lib/debug/boot/vmlinux-{release}": b"debug"}
+        machine.add(f"linux-image-{release}-dbg", debug)
+    machine.add("busybox-static", {"usr/bin/busybox": b"box"})
+    found = prepare("riscv64", quiet)
+    assert found.release == "6.12.10+deb13+1-riscv64"
+    assert found.kernel.read_bytes() == b"kernel 6.12.10+deb13+1"
+    assert found.debug.read_bytes() == b"debug"
+    assert found.busybox.read_bytes() == b"box"
+    assert (found.modules / "kernel/fs/x.ko.xz").read_bytes() == b"module"
+    assert prepared("riscv64") == found
+
+
+def error_of(*, isa: str = "amd64") -> str:
+    with pytest.raises(KinstError) as raised:
+        prepare(isa, quiet)
+    assert "\n" not in str(raised.value)
+    assert prepared("amd64") is None
+    return str(raised.value)
+
+
+def test_changed_content_is_refused(machine: Machine) -> None:
+    release = machine.add_kernel(7)
+    file = next(machine.folder.glob(f"packages/linux-image-{release}_*.deb"))
+    data = file.read_bytes()
+    assert data.count(b"kernel 7") == 1  # the package is not compressed
+    file.write_bytes(data.replace(b"kernel 7", b"kernel 8"))
+    assert f"boot/vmlinuz-{release}" in error_of()
+
+
+def test_cut_package_is_refused_and_fetched_anew(machine: Machine) -> None:
+    release = machine.add_kernel(7)
+    file = next(machine.folder.glob(f"packages/linux-image-{release}-dbg_*.deb"))
+    whole = file.read_bytes()
+    file.write_bytes(whole[: 1 << 20])
+    assert "cannot be unpacked" in error_of()
+    file.write_bytes(whole)
+    assert prepare("amd64", quiet).debug.read_bytes()[:8] == b"debug 7 "
+
+
+def test_package_without_the_file(machine: Machine) -> None:
+    release = machine.add_kernel(7)
+    machine.add(f"linux-image-{release}-dbg", {"usr/lib/debug/other": b""})
+    assert f"/usr/lib/debug/boot/vmlinux-{release}" in error_of()
+
+
+def test_no_network(machine: Machine) -> None:
+    (machine.folder / "broken").write_text(
+        "W: Something mild\nE: Could not resolve 'a.test'\nE: More\n"
+    )
+    assert "Could not resolve 'a.test'" in error_of()
+
+
+def test_no_kernel_in_the_lists(machine: Machine) -> None:
+    assert "no kernel package for amd64" in error_of()
+
+
+def test_no_mirror(machine: Machine) -> None:
+    (machine.folder / "etc/sources.list").write_text("deb http://vendor.test/ other main\n")
+    assert "no Debian mirror" in error_of()
+
+
+def test_no_apt(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(machine.folder))
+    assert "apt-get is missing" in error_of()
+
+
+def test_disk_too_small(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.add_kernel(7)
+    usage = shutil._ntuple_diskusage(10**9, 9 * 10**8, 10**8)  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    assert "100 MB free" in error_of()
+
+
+def test_cache_that_cannot_be_made(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = machine.folder / "a-file"
+    file.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    assert str(file) in error_of()
+
+
+def test_unknown_isa() -> None:
+    with pytest.raises(KinstError, match=r"vax.*amd64"):
+        prepare("vax", quiet)
+
+
+def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Path.home()
+    for value, folder in (
+        ("/some/where", Path("/some/where/kinst")),
+        ("", home / ".cache/kinst"),
+        ("relative", home / ".cache/kinst"),
+    ):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert cache_folder() == folder
+
+
+def test_what_make_setup_fetched(prepared: Prepared) -> None:
+    """The real one: an x86-64 vmlinux with DWARF, the kernel's own name, a static busybox."""
+    sections = read_elf(["readelf", "-SW", str(prepared.debug)])
+    assert ".debug_info" in sections and ".text" in sections
+    assert "X86-64" in read_elf(["readelf", "-hW", str(prepared.debug)])
+    assert prepared.release.encode() in prepared.debug.read_bytes()[:0x3000000]
+    assert "CONFIG_SERIAL_8250_CONSOLE=y" in prepared.config.read_text()
+    assert "INTERP" not in read_elf(["readelf", "-lW", str(prepared.busybox)])
+    assert list(prepared.modules.rglob("*.ko"))
+
+
+def read_elf(command: Sequence[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

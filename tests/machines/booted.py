@@ -1,0 +1,78 @@
+"""Guests for the tests of targets: booted with kinst's initramfs, ended with the test."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from second_boot import FIRST_SECONDS
+
+from kinst.core.target import CommandEnded, Event, Gone
+from kinst.kernels.fetch import Prepared
+from kinst.machines.vm.initramfs import build
+from kinst.machines.vm.machine import Vm
+from kinst.machines.vm.qemu import VmConfig
+
+# Of whatever a guest is waited for: a hang takes this long, a busy machine is slow.
+SECONDS = 240.0
+
+# All that targets ask of an ISA.
+ISA: Any = SimpleNamespace(name="amd64", breakpoint=b"\xcc")
+
+
+@dataclass
+class Guest:
+    """A Vm that is ready and stopped, and what its commands printed."""
+
+    vm: Vm
+    output: bytearray = field(default_factory=bytearray)
+
+    def run(self, command: str) -> str:
+        """Run a command to its end, without breakpoints; its output.  Leaves the guest stopped."""
+        del self.output[:]
+        self.vm.prepare_command(command)
+        self.vm.start_command()
+        self.vm.resume()
+        event = self.vm.wait(SECONDS)
+        assert event == CommandEnded(0), (event, bytes(self.output))
+        self.vm.stop()
+        return self.output.decode()
+
+    def symbol(self, name: str) -> int:
+        """Its address as the guest's own kernel says it."""
+        line = self.run(f"grep -E ' {name}$' /proc/kallsyms")
+        return int(line.split()[0], 16)
+
+
+def boot(
+    prepared: Prepared, programs: dict[str, Path] | None = None, *, isa: Any = ISA, **config: Any
+) -> Guest:
+    """Start a guest and wait until it is ready."""
+    files = {f"/bin/{name}": path for name, path in (programs or {}).items()}
+    initrd = build(prepared.busybox, files)
+    output = bytearray()
+    vm = Vm(isa, VmConfig(prepared.kernel, initrd, **config), output.extend)
+    try:
+        if not vm.boots(FIRST_SECONDS):
+            vm.start_again()
+        vm.wait_ready(SECONDS)
+    except BaseException:
+        vm.close()
+        raise
+    return Guest(vm, output)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = SECONDS) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def is_gone(event: Event | None, pattern: str) -> bool:
+    return isinstance(event, Gone) and re.search(pattern, event.reason) is not None

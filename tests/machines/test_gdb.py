@@ -1,0 +1,119 @@
+"""The gdb target against QEMU's own stub, started here without kinst's help."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from booted import ISA, SECONDS, is_gone, wait_for
+
+from kinst.core.errors import TargetError
+from kinst.core.target import Stopped
+from kinst.kernels.fetch import Prepared
+from kinst.machines import load
+from kinst.machines.gdb import GdbStub
+from kinst.machines.vm.initramfs import build
+
+pytestmark = pytest.mark.vm
+
+
+def symbols(prepared: Prepared, *names: str) -> list[int]:
+    """Linked addresses, as nm(1) has them; with nokaslr the running ones too."""
+    text = subprocess.run(["nm", str(prepared.debug)], capture_output=True, text=True).stdout
+    found = {line.split()[2]: int(line.split()[0], 16) for line in text.splitlines()}
+    return [found[name] for name in names]
+
+
+@pytest.fixture(scope="module")
+def stub(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The stub's socket; the kernel behind it has come to its init."""
+    folder = tmp_path_factory.mktemp("qemu")
+    (folder / "initrd").write_bytes(build(prepared.busybox, {}))
+    console = folder / "console"
+    argv = f"""qemu-system-x86_64 -nodefaults -display none -no-reboot -machine q35 -m 512 -smp 2
+        -serial file:{console} -gdb unix:{folder}/gdb,server,nowait -kernel {prepared.kernel}
+        -initrd {folder}/initrd""".split()
+    child = subprocess.Popen([*argv, "-append", "console=ttyS0 nokaslr panic=-1"])
+    try:
+        up = wait_for(
+            lambda: console.exists() and "Run /init" in console.read_text(errors="replace")
+        )
+        assert up
+        yield folder / "gdb"
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_breakpoints_registers_and_steps(stub: Path, prepared: Prepared) -> None:
+    tick, banner = symbols(prepared, "scheduler_tick", "linux_banner")
+    target = GdbStub(ISA, str(stub))
+    assert target.cpus == 2
+    assert target.read(banner, 14) == b"Linux version "
+    assert target.map_scratch(1 << 21, (tick, tick)) is None
+    target.insert_breakpoint(tick)
+    target.resume()
+    for _ in range(20):
+        event = target.wait(SECONDS)
+        assert isinstance(event, Stopped)
+        assert event.pc == tick
+        registers = target.registers(event.cpu)
+        assert registers["rip"] == tick
+        assert registers["rsp"] >> 47 == (1 << 17) - 1
+        return_address = int.from_bytes(target.read(registers["rsp"], 8), "little")
+        assert 0xFFFFFFFF81000000 <= return_address < 0xFFFFFFFF83000000
+        target.step_over(event.cpu, tick)
+        assert target.registers(event.cpu)["rip"] == tick + 5  # over ftrace's nop
+        target.resume()
+    target.close()
+    target.close()
+
+
+def test_it_is_left_running_and_can_be_attached_again(stub: Path, prepared: Prepared) -> None:
+    (jiffies,) = symbols(prepared, "jiffies_64")
+
+    def ticks() -> int:
+        target = GdbStub(ISA, f"unix:{stub}")
+        count = int.from_bytes(target.read(jiffies, 8), "little")
+        target.close()
+        return count
+
+    first = ticks()
+    assert wait_for(lambda: ticks() > first)
+    target = GdbStub(ISA, f"unix:{stub}")
+    with pytest.raises(TargetError, match="0x1000 cannot be read"):
+        target.read(0x1000, 4)
+    target.close()
+
+
+def test_what_a_stub_cannot_do_is_said(stub: Path) -> None:
+    target = GdbStub(ISA, str(stub))
+    for action in (
+        lambda: target.write_text([(0, b"x")]),
+        lambda: target.prepare_command("true"),
+        lambda: target.scratch_view(),
+        lambda: target.registers(7),
+    ):
+        with pytest.raises(TargetError):
+            action()
+    target.close()
+    with pytest.raises(TargetError, match="no GDB stub at"):
+        GdbStub(ISA, str(stub) + ".not")
+
+
+def test_a_stub_that_goes_away_is_reported(stub: Path) -> None:
+    target = GdbStub(ISA, str(stub))
+    target.resume()
+    pid = int(subprocess.run(["pgrep", "-f", str(stub)], capture_output=True, text=True).stdout)
+    os.kill(pid, 9)
+    assert is_gone(target.wait(SECONDS), "closed the connection")
+    target.close()
+
+
+def test_load_finds_targets_by_name() -> None:
+    assert load("gdb").GdbStub is GdbStub
+    with pytest.raises(Exception, match="nothing: no such target"):
+        load("nothing")

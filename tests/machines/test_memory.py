@@ -1,0 +1,60 @@
+"""The guest's virtual memory, by page tables and physical memory made here."""
+
+from __future__ import annotations
+
+import pytest
+from test_paging import TEXT, Ram, kernel
+
+from kinst.core.errors import TargetError
+from kinst.isa.amd64 import paging
+from kinst.machines.stub.memory import GuestMemory
+
+
+class Physical:
+    def __init__(self, ram: Ram) -> None:
+        self.ram = ram
+
+    def read_physical(self, address: int, size: int) -> bytes:
+        return self.ram.read(address, size)
+
+    def view_physical(self, address: int, size: int) -> memoryview:
+        return memoryview(self.ram.data)[address : address + size]
+
+
+def memory_of(ram: Ram) -> GuestMemory:
+    memory = GuestMemory(paging, Physical(ram), (0x100000, 0x4000))
+    memory.set_root(paging.Root(ram.root))
+    return memory
+
+
+def test_a_range_is_read_in_pieces() -> None:
+    """Two mappings that lie side by side only in virtual memory."""
+    ram = kernel()
+    memory, end = memory_of(ram), TEXT + (2 << 20)
+    assert list(memory.pieces(end - 16, 48)) == [(0x400000 - 16, 16), (0x3FF000, 32)]
+    ram.data[0x400000 - 4 : 0x400000] = b"left"
+    ram.data[0x3FF000:0x3FF005] = b"right"
+    assert memory.read(end - 4, 9) == b"leftright"
+    assert list(memory.pieces(TEXT, 0)) == []
+
+
+def test_what_is_not_mapped_is_named() -> None:
+    memory = memory_of(kernel())
+    beyond = TEXT + (2 << 20) + 4096
+    with pytest.raises(TargetError, match=f"{beyond:#x} cannot be read"):
+        memory.read(beyond - 8, 16)
+    with pytest.raises(TargetError, match="not known yet"):
+        list(GuestMemory(paging, Physical(kernel()), (0, 0)).pieces(TEXT, 1))
+
+
+def test_the_process_of_the_top_level_may_end() -> None:
+    """kinst's own copy of it goes on mapping the kernel; RAM for tables has an end."""
+    ram = kernel()
+    memory = memory_of(ram)
+    memory.adopt_root({"cr3": ram.root | 0x7, "cr4": 0, "cs": 0})
+    ram.data[ram.root : ram.root + 4096] = bytes(4096)
+    assert memory.read(TEXT, 8) == bytes(ram.data[0x200000:0x200008])
+    for _ in range(3):
+        memory.adopt_root({"cr3": 0, "cr4": 0, "cs": 0})
+    with pytest.raises(TargetError, match="no room"):
+        memory.adopt_root({"cr3": 0, "cr4": 0, "cs": 0})

@@ -1,0 +1,59 @@
+"""Which code QEMU is made to translate again, by page tables that are laid out by hand."""
+
+from __future__ import annotations
+
+from test_paging import NX, PS, TEXT, P, Ram
+
+from kinst.isa.amd64 import board as machine
+from kinst.isa.amd64 import paging
+from kinst.machines.vm.stale import PAGE, all_code, code_at_hand
+
+STACK = 0xFFFF_C900_0000_0000
+USER = 0x400000
+
+
+class Memory:
+    """What stale.py asks of QEMU's memory."""
+
+    def __init__(self, ram: Ram) -> None:
+        self.read_physical = ram.read
+        self.ram = ram
+
+    def view_physical(self, address: int, size: int) -> memoryview:
+        return memoryview(self.ram.data)[address : address + size]
+
+
+def world() -> tuple[Memory, dict[str, int]]:
+    """4 KB pages of text, the third of them data, in reversed order; a stack of one page."""
+    ram = Ram()
+    for k, flags in enumerate((P, P, P | NX, P)):
+        ram.map(TEXT + k * PAGE, 0x300000 - k * PAGE | flags, PAGE)
+    ram.map(STACK, 0x280000 | P | NX, PAGE)
+    ram.map(USER, 0x281000 | P | 4, PAGE)
+    for at, word in ((0, TEXT + PAGE + 5), (8, TEXT + 2 * PAGE), (16, USER + 8), (24, 0x1234)):
+        ram.put(0x280F00 + at, word)
+    ram.put(0x280EF8, TEXT + 3 * PAGE)  # below the stack pointer: where it has been
+    registers = {"cr3": ram.root, "cr4": 0, "cs": 0x10, "rsp": STACK + 0xF00, "rip": TEXT + 0xFFF}
+    return Memory(ram), registers
+
+
+def test_code_at_hand_is_where_the_cpu_is_and_returns_to() -> None:
+    memory, registers = world()
+    found = code_at_hand(paging, machine, memory, registers)
+    assert found == {0x300000, 0x300000 - PAGE}
+
+
+def test_code_at_hand_without_a_stack_that_can_be_read() -> None:
+    memory, registers = world()
+    registers |= {"rsp": STACK + PAGE, "rip": TEXT + 3 * PAGE}
+    assert code_at_hand(paging, machine, memory, registers) == {0x300000 - 3 * PAGE}
+    registers["rip"] = USER
+    assert code_at_hand(paging, machine, memory, registers) == set()
+
+
+def test_all_code_is_every_executable_page_of_the_image() -> None:
+    memory, registers = world()
+    memory.ram.map(TEXT + (2 << 20), 0x200000 | P | PS, 2 << 20)
+    wanted = {0x300000 - k * PAGE for k in (0, 1, 3)} | set(range(0x200000, 0x400000, PAGE))
+    assert all_code(paging, memory, registers) == wanted
+    assert all_code(paging, memory, registers | {"cr3": memory.ram.page()}) == set()
