@@ -173,7 +173,7 @@ def test_the_suite_is_whole() -> None:
 def test_every_error_tag_has_a_program() -> None:
     """Each tag that the checker can raise is raised by a program here."""
     source = Path(__file__).parents[2] / "kinst" / "dlang"
-    code = "\n".join(path.read_text() for path in source.glob("*.py"))
+    code = "\n".join(path.read_text() for path in source.rglob("*.py"))
     tags = set(re.findall(r'"(D_[A-Z_]+[A-Z])"', code)) - set(PREFIXES)
     expected = {t for c in CASES for line in c.err or () for t in re.findall(r"\[(D_\w+)\]", line)}
     assert sorted(tags - expected - set(ELSEWHERE)) == []
