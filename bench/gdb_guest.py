@@ -13,8 +13,8 @@ from kinst.core.errors import KinstError
 from kinst.image.elf import open_elf
 from kinst.machines.vm import initramfs
 from kinst.machines.vm.qemu import Qemu, VmConfig
-from kinst.session.request import Request
 from kinst.session.target import find_files, isa_of, load_machine
+from kinst.session.values import Request
 
 SECONDS = 60.0
 # gdb talks to a program's standard streams; these two carry them to QEMU's socket.

@@ -16,21 +16,32 @@ from pathlib import Path
 from kinst.cli.options import parse
 from kinst.codegen.layout.records import lay_out_program
 from kinst.core.errors import KinstError
+from kinst.core.layout import LEAF
 from kinst.core.probe import ProbeName
 from kinst.core.target import CommandEnded, Gone, Target
 from kinst.image.elf import open_elf
 from kinst.providers import load_all
-from kinst.session.build import Built, Parts, build, fill, split
-from kinst.session.counters import Counters, counters_room, map_counters, share_counters
+from kinst.session.build import build, fill, split
+from kinst.session.counters import map_counters, share_counters
+from kinst.session.enable import enable
 from kinst.session.kernel import RunningKernel
-from kinst.session.layout import LEAF, place, scratch_needed, sizes
-from kinst.session.machine import Memory, Placed, Traced, means_of
-from kinst.session.probes import enable
-from kinst.session.program import Compiled, compile_request
+from kinst.session.place import means_of, place
+from kinst.session.program import compile_request
 from kinst.session.report import Report
-from kinst.session.request import Request
 from kinst.session.run import Trace
-from kinst.session.target import CPUS, attach, find_files, isa_of, open_target
+from kinst.session.sizes import counters_room, scratch_needed, sizes
+from kinst.session.target import attach, find_files, isa_of, open_target
+from kinst.session.values import (
+    CPUS,
+    Compiled,
+    Counters,
+    Placed,
+    Placement,
+    PlantedImage,
+    Request,
+    ScratchMemory,
+    TracedMachine,
+)
 from kinst.wire import native
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"
@@ -83,9 +94,9 @@ class Program:
     times.  ways: how its sites are planted; hits are counted by whoever reads its output."""
 
     compiled: Compiled
-    parts: Parts
+    parts: Placement
     placed: Placed
-    built: Built
+    built: PlantedImage
 
     @property
     def ways(self) -> set[str]:
@@ -124,7 +135,7 @@ class Guest:
             personality = attach(self.target, self.isa, elf, print)
             self.kernel = RunningKernel(self.target, personality, self.isa)
             text = personality.text
-            self._traced = Traced(self.isa, self.target, personality, self.kernel, text)
+            self._traced = TracedMachine(self.isa, self.target, personality, self.kernel, text)
             address = self.target.map_scratch(room, text)
             if address is None:
                 raise KinstError("this guest has no scratch memory")
@@ -190,15 +201,15 @@ class Guest:
         self.target.resume()
         return Program(compiled, parts, placed, built)
 
-    def _part(self, size: int) -> Memory:
+    def _part(self, size: int) -> ScratchMemory:
         """The next part of scratch.  Its view has the counters behind, as in a session."""
         at, self._used = self._used, self._used + size + self._counters
         if self._used > self._limit:
             raise KinstError("more D programs than the benchmark has set aside memory for")
         view = self._view[at : self._used]
-        return Memory(view, self._address + at, native.address_of(view), size)
+        return ScratchMemory(view, self._address + at, native.address_of(view), size)
 
-    def _map_counters(self, part: Memory, size: int) -> Counters | None:
+    def _map_counters(self, part: ScratchMemory, size: int) -> Counters | None:
         """Counters at the end of the part that was given out last."""
         start = part.address - self._address
         if self.isa.shared_counters:

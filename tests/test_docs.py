@@ -15,7 +15,7 @@ from kinst.image.type_files import FileTypes, Places
 from kinst.isa import load, names
 from kinst.kernels import fetch
 from kinst.session.program import compile_request
-from kinst.session.request import DUMP_STAGES
+from kinst.session.values import DUMP_STAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()

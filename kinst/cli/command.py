@@ -21,7 +21,7 @@ from kinst.cli.options import HELP, USAGE, parse
 from kinst.core.errors import DError, KinstError
 from kinst.session.path import run
 from kinst.session.report import Report
-from kinst.session.request import Request
+from kinst.session.values import Request
 
 D_VERSION = "1.13"
 # Objects until Python looks for cycles again: the millions of instructions of a whole kernel are

@@ -56,6 +56,28 @@ class Kernel(Protocol):
         ...
 
 
+class LiveKernel(Kernel, Protocol):
+    """What planting asks of the traced kernel, beyond what providers do."""
+
+    def unsafe(self, address: int) -> str:
+        """Why the instructions around the one at address, one of those that instructions() has
+        given, do not let it be planted (Isa.unsafe), or ""."""
+        ...
+
+    def live(self, address: int, size: int) -> bytes:
+        """Bytes of kernel text as they are now."""
+        ...
+
+    def again(self, function: Function, address: int) -> bytes:
+        """The live bytes before the instruction at address, one of those that instructions() has
+        given, that must be run again when it is planted (Isa.again), or b""."""
+        ...
+
+    def following(self, function: Function, address: int, size: int) -> bytes:
+        """At most `size` live bytes from `address` on, within the function's instructions."""
+        ...
+
+
 def all_named(kernel: Kernel, name: str) -> Sequence[Function]:
     """The functions of exactly this name, of any module, also where several have it."""
     return kernel.find("", f"{name[:-1]}[{name[-1]}]")  # a glob of one name

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PAGE = 4096
+LEAF = 2 << 20  # bytes that one entry of the last level but one of page tables maps
 
 # Header page.
 HEADER_ACTIVE = 0  # u64: 0 not started or ended: probes return at once; 1 running

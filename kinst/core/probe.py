@@ -31,6 +31,11 @@ class ProbeName:
     def __str__(self) -> str:
         return f"{self.provider}:{self.module}:{self.function}:{self.name}"
 
+    @property
+    def parts(self) -> tuple[str, str, str, str]:
+        """Its four parts, in order."""
+        return self.provider, self.module, self.function, self.name
+
 
 def _globs(pattern: str, value: str) -> bool:
     return not pattern or fnmatchcase(value, pattern)

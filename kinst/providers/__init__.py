@@ -7,7 +7,9 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cache
 
-from kinst.core.kernel import Provider
+from kinst.core.kernel import Found, Provider
+
+FIRST_ID = 1  # of the probes that are there without being asked for
 
 
 @cache
@@ -18,3 +20,8 @@ def load_all() -> Mapping[str, Provider]:
         provider: Provider = importlib.import_module(f"{__name__}.{info.name}").PROVIDER
         found[provider.name] = provider
     return found
+
+
+def listed(providers: Mapping[str, Provider]) -> list[Found]:
+    """The probes that are there without being asked for; their ids start at FIRST_ID."""
+    return [found for p in providers.values() for found in p.listed()]

@@ -5,22 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kinst.codegen.compile import Code, HostCode, compile_host, compile_target, host_triple
+from kinst.codegen.compile import Code, compile_host, compile_target, host_triple
+from kinst.codegen.layout.records import literal_keys
 from kinst.codegen.machine import host_machine, parents_of, target_machine
 from kinst.codegen.runtime import build_trap_table
-from kinst.core.errors import KinstError
+from kinst.codegen.walk import string_table
+from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Body, CallBody, CountBody, Isa
 from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK, Scratch
 from kinst.core.probe import Probe
-from kinst.core.target import Personality
+from kinst.core.records import ProgramLayout
+from kinst.core.target import Facts, Personality, Target, UserMemory
 from kinst.dlang import typed
-from kinst.patch.descriptors import FrameRule
+from kinst.patch.descriptors import FrameRule, Strings, descriptor, descriptor_size
 from kinst.patch.plan import Hook, Plan, Wanted, plan_hooks, plan_sites
-from kinst.patch.ways import Choice, Means, choose
-from kinst.providers.dtrace import BEGIN, END, ERROR
-from kinst.session.layout import Descriptors, counted_entries, describe, exits_in
-from kinst.session.machine import Placed, StoppedUser, Traced, read_for_host
-from kinst.session.probes import Enabled
+from kinst.patch.ways import Means, choose
+from kinst.providers.dtrace import ERROR
+from kinst.session.host import read_access
+from kinst.session.values import (
+    Descriptors,
+    EnabledSite,
+    Placed,
+    Placement,
+    PlantedImage,
+    StoppedCpu,
+    TracedMachine,
+)
 from kinst.wire import native
 
 HOOK_BYTES = 32  # live bytes of a hooked function that a detour may displace
@@ -28,34 +38,7 @@ FOLLOWING = 48  # bytes after a site that are looked at for flag liveness
 ERROR_ID = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The enabled probes by who runs them.  error is there even when nothing enables it."""
-
-    host: tuple[Enabled, ...]
-    planted: tuple[tuple[Enabled, Choice], ...]
-    stopped: tuple[Enabled, ...]
-    refused: tuple[tuple[Enabled, str], ...]
-    error: Enabled
-
-    def named(self, name: object) -> Enabled | None:
-        return next((e for e in self.host if e.probe.name == name), None)
-
-    @property
-    def begin(self) -> Enabled | None:
-        return self.named(BEGIN)
-
-    @property
-    def end(self) -> Enabled | None:
-        return self.named(END)
-
-    @property
-    def running(self) -> tuple[Enabled, ...]:
-        """Every probe that can fire, in id order."""
-        return (*self.host, *(e for e, _ in self.planted), *self.stopped)
-
-
-def split(enabled: Sequence[Enabled], means: Means, traced: Traced) -> Parts:
+def split(enabled: Sequence[EnabledSite], means: Means, traced: TracedMachine) -> Placement:
     """Choose the way for every site; probes without a site run on the host."""
     personality, kernel = traced.personality, traced.kernel
     host = tuple(e for e in enabled if e.probe.site is None)
@@ -80,8 +63,8 @@ def split(enabled: Sequence[Enabled], means: Means, traced: Traced) -> Parts:
                 refused.append((e, choice.reason))
     error = next((e for e in host if e.probe.name == ERROR), None)
     if error is None:
-        error = Enabled(Probe(ERROR_ID, ERROR), (), 0, None)
-    return Parts(host, tuple(planted), tuple(stopped), tuple(refused), error)
+        error = EnabledSite(Probe(ERROR_ID, ERROR), (), 0, None)
+    return Placement(host, tuple(planted), tuple(stopped), tuple(refused), error)
 
 
 def rerun_refusals(
@@ -100,9 +83,9 @@ def rerun_refusals(
 
 
 def frame_rules(
-    isa: Isa, personality: Personality, enabled: Sequence[Enabled]
+    isa: Isa, personality: Personality, enabled: Sequence[EnabledSite]
 ) -> dict[tuple[int, int], FrameRule]:
-    """How the caller is found at each site, by Enabled.key; sites without a rule are left out."""
+    """How the caller is found at each site that has a rule, by EnabledSite.key."""
     slots = {r.d_name: r.slot for r in isa.registers}
     found = {}
     for e in enabled:
@@ -113,28 +96,7 @@ def frame_rules(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
-    """All that is to be written: descriptors, host code, and for planted probes target code,
-    the trap table and the patch plans (hooks first).
-
-    rules: how the caller is found, by Enabled.key.  read: what host code reads memory with, kept
-    alive here.  user, read_user: the same for the memory of the traced program.
-    """
-
-    descriptors: Descriptors
-    host: HostCode
-    code: Code | None
-    hooks: Plan
-    sites: Plan
-    traps: bytes
-    rules: Mapping[tuple[int, int], FrameRule]
-    read: native.NativeRead
-    user: StoppedUser
-    read_user: native.NativeRead
-
-
-def _entries(enabled: Sequence[Enabled]) -> tuple[tuple[int, ...], ...]:
+def _entries(enabled: Sequence[EnabledSite]) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(e.clauses for e in enabled))
 
 
@@ -143,11 +105,11 @@ _NOTHING = Plan((), (), (), (), (), 0)
 
 def build(
     program: typed.Program,
-    parts: Parts,
+    parts: Placement,
     placed: Placed,
-    traced: Traced,
+    traced: TracedMachine,
     symbols: Mapping[tuple[str, str], int] | None = None,
-) -> Built:
+) -> PlantedImage:
     """Compile for host and target, and plan the patches.
 
     symbols: running addresses by (module, name).  Raises KinstError."""
@@ -158,7 +120,8 @@ def build(
         scratch, base, program, placed.layout, parts.running, parts.error, in_target, rules
     )
     read = read_for_host(traced.target)
-    user = StoppedUser(traced.target, traced.facts)
+    stopped = StoppedCpu()
+    user = StoppedUser(traced.target, traced.facts, stopped)
     read_user = native.native_read(user.read)
     here = host_machine(
         isa, scratch, base, read.address, host_triple(), user.functions(read_user),
@@ -171,7 +134,9 @@ def build(
         base + descriptors.error_host,
     )  # fmt: skip
     if not parts.planted:
-        return Built(descriptors, host, None, _NOTHING, _NOTHING, b"", rules, read, user, read_user)
+        return PlantedImage(
+            descriptors, host, None, _NOTHING, _NOTHING, b"", rules, read, read_user, stopped
+        )
     if traced.facts is None:
         raise KinstError("probes can be planted only in a kernel")
     there = target_machine(isa, traced.facts, scratch)
@@ -184,10 +149,12 @@ def build(
     wanted = _wanted(program, parts, placed, traced, code, descriptors, rules)
     sites = plan_sites(wanted, isa, hooks.end, scratch.address + scratch.size)
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
-    return Built(descriptors, host, code, hooks, sites, traps, rules, read, user, read_user)
+    return PlantedImage(
+        descriptors, host, code, hooks, sites, traps, rules, read, read_user, stopped
+    )
 
 
-def _hooks(parts: Parts, code: Code, traced: Traced) -> list[Hook]:
+def _hooks(parts: Placement, code: Code, traced: TracedMachine) -> list[Hook]:
     """The kernel functions to detour: its breakpoint handler when there are traps, its search
     of exception tables when a planted instruction may fault on purpose, and its search of BUG
     and WARN traps when one of those is planted."""
@@ -210,9 +177,9 @@ def _hooks(parts: Parts, code: Code, traced: Traced) -> list[Hook]:
 
 def _wanted(
     program: typed.Program,
-    parts: Parts,
+    parts: Placement,
     placed: Placed,
-    traced: Traced,
+    traced: TracedMachine,
     code: Code,
     descriptors: Descriptors,
     rules: Mapping[tuple[int, int], FrameRule],
@@ -247,14 +214,14 @@ def _wanted(
     return list(wanted.values())
 
 
-def argument_slots(isa: Isa, enabled: Enabled, numbers: frozenset[int]) -> frozenset[int]:
+def argument_slots(isa: Isa, enabled: EnabledSite, numbers: frozenset[int]) -> frozenset[int]:
     """The frame slots in which these arguments of a probe are, or are found by."""
     read = [a for n, a in enumerate(enabled.arguments) if n in numbers]
     stack = {isa.sp_slot for a in read if a.kind == ARGUMENT_STACK}
     return frozenset(stack | {a.value for a in read if a.kind == ARGUMENT_SLOT})
 
 
-def fill(view: memoryview, scratch: Scratch, built: Built) -> None:
+def fill(view: memoryview, scratch: Scratch, built: PlantedImage) -> None:
     """Write everything but the patches of kernel text into scratch."""
 
     def put(offset: int, data: bytes) -> None:
@@ -267,3 +234,121 @@ def fill(view: memoryview, scratch: Scratch, built: Built) -> None:
         put(built.code.address - scratch.address, built.code.code)
     for address, data in (*built.hooks.text, *built.sites.text):
         put(address - scratch.address, data)
+
+
+def describe(
+    scratch: Scratch,
+    host_base: int,
+    program: typed.Program,
+    layout: ProgramLayout,
+    enabled: Sequence[EnabledSite],
+    error: EnabledSite,
+    in_target: frozenset[tuple[int, int]],
+    rules: Mapping[tuple[int, int], FrameRule],
+) -> Descriptors:
+    """Site descriptors of all enabled probes.
+
+    host_base: native address of scratch.  error: dtrace:::ERROR, enabled or not.  in_target:
+    keys of those whose clauses run in the target: their pointers are target addresses.
+    rules: by key, too.
+    """
+    strings = Strings(string_table(program)[1])
+    wanted = [(e, e.key in in_target) for e in enabled] + [(error, True), (error, False)]
+    size = descriptor_size(len(layout.constant_aggregations))
+    data: list[bytes] = []
+    offsets: list[int] = []
+    for enable, inside in wanted:
+        base = (scratch.address if inside else host_base) + scratch.strings
+        addresses = {part: base + strings.add(part) for part in enable.probe.name.parts}
+        keys = tuple(
+            layout.site_keys.get((enable.probe.id, index), 0)
+            for index in layout.constant_aggregations
+        )
+        rule = rules.get(enable.key)
+        offsets.append(scratch.sites + len(data) * size)
+        data.append(descriptor(enable.probe, enable.epid, addresses, rule, keys, enable.arguments))
+    return Descriptors(
+        b"".join(data),
+        strings.data,
+        {e.key: at for (e, _), at in zip(wanted[:-2], offsets, strict=False)},
+        offsets[-2],
+        offsets[-1],
+    )
+
+
+def counted_entries(
+    program: typed.Program, layout: ProgramLayout, enabled: EnabledSite
+) -> tuple[int, ...] | None:
+    """Offsets in the counter block that one hit adds one to, when counting with keys known
+    beforehand is all that the probe's clauses do; otherwise None."""
+    offsets = []
+    for index in enabled.clauses:
+        clause = program.clauses[index]
+        if clause.predicate is not None or not clause.actions:
+            return None
+        for action in clause.actions:
+            if not isinstance(action, typed.Aggregate):
+                return None
+            table = layout.aggregations[action.aggregation.index]
+            if table.counters < 0 or table.constant_keys is None:
+                return None
+            keys = literal_keys(action.keys)
+            entry = (
+                table.constant_keys.index(keys)
+                if keys is not None
+                else layout.site_keys[enabled.probe.id, table.index]
+            )
+            offsets.append(table.counters + 8 * entry)
+    return tuple(offsets)
+
+
+def exits_in(program: typed.Program, clauses: frozenset[int]) -> bool:
+    """Whether any of these clauses has an exit()."""
+    return any(
+        isinstance(action, typed.Exit) for c in clauses for action in program.clauses[c].actions
+    )
+
+
+def read_for_host(target: Target | None) -> native.NativeRead:
+    """How host-run clauses read an address: the target's memory, or nothing without one."""
+
+    def read(address: int, size: int) -> bytes | None:
+        if target is None:
+            return None
+        try:
+            return target.read(address, size)
+        except TargetError:
+            return None
+
+    return native.native_read(read)
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedUser:
+    """The memory of the process that a stopped CPU runs, for host-run clauses."""
+
+    target: Target | None
+    facts: Facts | None
+    cpu: StoppedCpu
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """None where nothing can be read: no such address, or a kernel thread."""
+        if self.target is None or self.cpu.number < 0:
+            return None
+        known = self.facts.user if self.facts else None
+        try:
+            mm = known.mm if known else None
+            if self.facts and mm and not read_access(self.target, self.facts, self.cpu.number, mm):
+                return None
+            return self.target.read_user(self.cpu.number, address, size)
+        except TargetError:
+            return None
+
+    def functions(self, read: native.NativeRead) -> UserMemory | None:
+        """What host code is told; read: self.read for native code."""
+        if self.target is None:
+            return None
+        known = self.facts.user if self.facts else None
+        if known is None:
+            return UserMemory(read.address, 0)
+        return UserMemory(read.address, 0, known.mm, known.arg_start, known.arg_end)

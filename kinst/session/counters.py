@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
+from kinst.core.layout import LEAF
 from kinst.core.target import Target
-from kinst.session.layout import LEAF
+from kinst.session.sizes import counters_room
+from kinst.session.values import Counters, ScratchMemory, TracedMachine
 
 REACH = 1 << 31  # of a signed 32-bit displacement
 STEP = 64 << 20
@@ -16,23 +17,6 @@ SLACK = 16 << 20  # of the reach, kept for the blocks themselves
 # the time (current, the stack canary): in a direct-mapped TLB, as QEMU's is, they would evict
 # each other at every hit.  Any distance does that is no multiple of 64 pages or so.
 COLOUR = 0x95000
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """The second mapping of the counter blocks.
-
-    displacement: from a CPU's per-CPU base to its block, or the address of a block that all
-    CPUs share.  offsets: of each CPU's block in scratch, in CPU order, or of the shared one.
-    """
-
-    displacement: int
-    offsets: tuple[int, ...]
-
-
-def counters_room(cpus: int) -> int:
-    """Bytes to keep at the end of scratch for the blocks of `cpus` CPUs."""
-    return (cpus + 1) * LEAF
 
 
 def share_counters(address: int, offset: int, block_size: int, room: int) -> Counters | None:
@@ -80,3 +64,15 @@ def map_counters(
             start, inside = virtual + within, offset + within
             return Counters(start - lowest, tuple(inside + base - lowest for base in bases))
     return None
+
+
+def place_counters(
+    traced: TracedMachine, memory: ScratchMemory, block_size: int
+) -> Counters | None:
+    """Counter blocks of block_size bytes behind the rest of scratch; None where there are none."""
+    if traced.target is None or traced.facts is None or not memory.address:
+        return None
+    room = counters_room(traced.cpus)
+    if traced.isa.shared_counters:
+        return share_counters(memory.address, memory.size, block_size, room)
+    return map_counters(traced.target, traced.facts.per_cpu_bases, memory.size + room, block_size)

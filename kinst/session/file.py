@@ -28,10 +28,10 @@ from kinst.image.type_files import FileTypes, Places
 from kinst.session.kernel import RunningKernel
 from kinst.session.lines import SourceLines
 from kinst.session.locals import FrameAddress, ImageLocals, expand_all
-from kinst.session.program import Compiled, compile_request, with_programs
+from kinst.session.program import compile_request, with_programs
 from kinst.session.report import Report
-from kinst.session.request import Request
 from kinst.session.target import isa_of_file
+from kinst.session.values import Compiled, Request
 from kinst.sugar.expand import Sources, expand, has_sugar
 from kinst.sugar.lines import expand_lines, has_lines
 from kinst.sugar.locals import has_locals

@@ -10,12 +10,11 @@ from kinst.core.paths import cache_folder
 from kinst.image.dwarf.index import open_index
 from kinst.image.elf import Elf
 from kinst.session.lines import SourceLines, module_files
-from kinst.session.machine import Traced
 from kinst.session.modules import JoinedIndex, module_indexes
-from kinst.session.program import Compiled, with_programs
+from kinst.session.program import with_programs
 from kinst.session.report import Report
-from kinst.session.request import Request
-from kinst.session.target import Files, module_folders
+from kinst.session.target import module_folders
+from kinst.session.values import Compiled, Files, Request, TracedMachine
 from kinst.sugar.expand import Sources, expand, has_sugar
 from kinst.sugar.lines import expand_lines, has_lines
 from kinst.sugar.locals import has_locals
@@ -43,7 +42,7 @@ class NoIndex:
         return ()
 
 
-def _index(elf: Elf, files: Files, traced: Traced, report: Report) -> DebugIndex:
+def _index(elf: Elf, files: Files, traced: TracedMachine, report: Report) -> DebugIndex:
     """The kernel's index, joined with those of the loaded modules whose debug files are found."""
 
     def progress(part: float) -> None:
@@ -75,7 +74,7 @@ def _index(elf: Elf, files: Files, traced: Traced, report: Report) -> DebugIndex
 def expanded(
     request: Request,
     compiled: Compiled,
-    traced: Traced,
+    traced: TracedMachine,
     elf: Elf,
     files: Files,
     report: Report,

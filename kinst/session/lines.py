@@ -8,17 +8,16 @@ from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.core.inline import FunctionDie
-from kinst.core.kernel import no_function
+from kinst.core.kernel import Kernel, no_function
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function, ProbePattern
 from kinst.image.dwarf.file import open_file
 from kinst.image.dwarf.index import Index, open_index
 from kinst.image.dwarf.lines import Lines, LineSpan
-from kinst.session.kernel import RunningKernel
-from kinst.session.machine import Traced
 from kinst.session.modules import Move, mover, own_file
 from kinst.session.report import Report
-from kinst.session.target import Files, module_folders
+from kinst.session.target import module_folders
+from kinst.session.values import Files, TracedMachine
 from kinst.sugar.lines import Line
 
 MASK = (1 << 64) - 1
@@ -82,7 +81,7 @@ class SourceLines:
         self,
         debug: Path,
         slide: int,
-        kernel: RunningKernel,
+        kernel: Kernel,
         report: Report,
         modules: ModuleFiles = no_modules,
     ) -> None:
@@ -159,7 +158,7 @@ class SourceLines:
         return found
 
 
-def module_files(traced: Traced, files: Files | None, report: Report) -> ModuleFiles:
+def module_files(traced: TracedMachine, files: Files | None, report: Report) -> ModuleFiles:
     """Debug files of the loaded modules, each looked for when it is first asked for."""
 
     def find(name: str) -> tuple[Path, Move, Move] | None:
@@ -180,7 +179,7 @@ def module_files(traced: Traced, files: Files | None, report: Report) -> ModuleF
 
 
 def source_of(
-    traced: Traced, files: Files | None, report: Report
+    traced: TracedMachine, files: Files | None, report: Report
 ) -> Callable[[Function, int], str]:
     """(function, address) to file:line, or "" where debug files do not tell."""
     if traced.kernel is None or traced.facts is None or traced.debug is None:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kinst.consumer.messages import LIST_HEADER, list_row
 from kinst.core.isa import Instruction
-from kinst.core.kernel import Provider
+from kinst.core.kernel import Kernel, Provider
 from kinst.core.probe import Function, Probe, ProbeName
-from kinst.session.build import Parts
-from kinst.session.kernel import RunningKernel
-from kinst.session.probes import FIRST_ID, Enabled, listed
+from kinst.providers import FIRST_ID, listed
+from kinst.session.values import EnabledSite, Placement
 
 
 def list_all(providers: Mapping[str, Provider]) -> list[str]:
@@ -19,16 +18,16 @@ def list_all(providers: Mapping[str, Provider]) -> list[str]:
     return [LIST_HEADER, *(list_row(p) for p in probes)]
 
 
-def list_enabled(enabled: Sequence[Enabled]) -> list[str]:
+def list_enabled(enabled: Sequence[EnabledSite]) -> list[str]:
     """One row for each probe."""
     probes = {e.probe.id: e.probe for e in enabled}
     return [LIST_HEADER, *map(list_row, probes.values())]
 
 
 def list_planned(
-    enabled: Sequence[Enabled],
-    parts: Parts,
-    kernel: RunningKernel | None,
+    enabled: Sequence[EnabledSite],
+    parts: Placement,
+    kernel: Kernel | None,
     source: Callable[[Function, int], str],
     about: Callable[[ProbeName], str],
 ) -> list[str]:
@@ -55,7 +54,7 @@ def list_planned(
     return lines
 
 
-def _alike(one: Enabled, other: Enabled | None) -> bool:
+def _alike(one: EnabledSite, other: EnabledSite | None) -> bool:
     """Whether the report of the next probe is that of this one, too."""
     if other is None:
         return False
@@ -63,7 +62,7 @@ def _alike(one: Enabled, other: Enabled | None) -> bool:
     return one.probe.id == other.probe.id or instructions
 
 
-def _instruction(kernel: RunningKernel, enabled: Enabled) -> Instruction:
+def _instruction(kernel: Kernel, enabled: EnabledSite) -> Instruction:
     site = enabled.probe.site
     assert site is not None
     return next(i for i in kernel.instructions(site.function) if i.address == site.address)

@@ -17,11 +17,9 @@ from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.type_files import CallConvention, FileTypes, ImageTypes
 from kinst.providers import load_all
 from kinst.session.lines import ModuleFiles, module_files
-from kinst.session.machine import Traced
-from kinst.session.program import Compiled, with_programs
+from kinst.session.program import with_programs
 from kinst.session.report import Report
-from kinst.session.request import Request
-from kinst.session.target import Files
+from kinst.session.values import Compiled, Files, Request, TracedMachine
 from kinst.sugar.locals import Place, expand_locals, has_locals
 
 MOST_NAMES = 8  # variables that a message lists
@@ -161,7 +159,7 @@ def _placed(image: ImageTypes, move: Callable[[int], int | None], address: int) 
 
 
 def with_locals(
-    request: Request, compiled: Compiled, traced: Traced, files: Files, report: Report
+    request: Request, compiled: Compiled, traced: TracedMachine, files: Files, report: Report
 ) -> Compiled:
     """The request compiled anew with every locals->NAME replaced (kinst.sugar.locals).
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pprint import pformat
 
 from kinst.codegen.layout.records import lay_out_program
@@ -21,24 +21,29 @@ from kinst.core.records import ProgramLayout
 from kinst.dlang.syntax.unparse import unparse
 from kinst.image.elf import open_elf
 from kinst.providers import load_all
-from kinst.session.build import Built, Parts, build, fill, split
-from kinst.session.conditions import with_conditions
-from kinst.session.counters import counters_room
-from kinst.session.cpu import check_cpu, on_one_cpu
+from kinst.session.build import build, fill, split
+from kinst.session.counters import place_counters
+from kinst.session.enable import (
+    check_arguments,
+    check_cpu,
+    enable,
+    naming,
+    on_one_cpu,
+    wants_kernel,
+    with_conditions,
+)
 from kinst.session.file import of_file, show_in_file
 from kinst.session.inline import expanded, wants_expansion
 from kinst.session.kernel import RunningKernel
-from kinst.session.layout import scratch_needed, sizes
 from kinst.session.lines import source_of
 from kinst.session.list import list_all, list_enabled, list_planned
 from kinst.session.locals import with_locals
-from kinst.session.machine import Placed, Traced, make_memory, means_of, place_all
 from kinst.session.modules import frames_finder
-from kinst.session.probes import Enabled, check_arguments, enable, naming, wants_kernel
-from kinst.session.program import Compiled, compile_request
+from kinst.session.place import make_memory, means_of, place_all
+from kinst.session.program import compile_request
 from kinst.session.report import Report
-from kinst.session.request import Request
 from kinst.session.run import Trace
+from kinst.session.sizes import counters_room, scratch_needed, sizes
 from kinst.session.stability import (
     check_stability,
     description_reports,
@@ -46,16 +51,25 @@ from kinst.session.stability import (
     program_reports,
 )
 from kinst.session.target import (
-    CPUS,
-    Files,
     attach,
     find_files,
     isa_of,
     module_folders,
     open_target,
+    programs_of,
 )
 from kinst.session.types import open_types, running_addresses, symbols_in
-from kinst.session.user import programs_of
+from kinst.session.values import (
+    CPUS,
+    Compiled,
+    EnabledSite,
+    Files,
+    Placed,
+    Placement,
+    PlantedImage,
+    Request,
+    TracedMachine,
+)
 
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
 
@@ -65,7 +79,10 @@ def run(request: Request, report: Report) -> int:
     if of_file(request):
         return show_in_file(request, report)
     isa = isa_of(request)
-    types = open_types(request, report)
+    files_found = cache(partial(find_files, request, report.progress))
+    types = open_types(
+        files_found, lambda: module_folders(files_found(), isa, report.progress), report
+    )
     compiled = compile_request(request, isa, 0, types, report.say)
     providers = load_all()
     check_stability(compiled, providers)
@@ -85,8 +102,8 @@ def run(request: Request, report: Report) -> int:
     wanted = commanded or bool(symbols_in(compiled.program))
     fired = not request.list_probes
     if not (wanted or wants_kernel(compiled.patterns, providers, fired=fired)):
-        return _with_machine(request, compiled, Traced(isa), report)
-    files = find_files(request, report.progress)
+        return _with_machine(request, compiled, TracedMachine(isa), report)
+    files = files_found()
     room = scratch_needed(
         compiled.options, compiled.program, CPUS, compiled.trampolines
     ) + counters_room(CPUS)
@@ -100,7 +117,9 @@ def run(request: Request, report: Report) -> int:
             pid = target.prepare_command(request.command)
             compiled = compile_request(request, isa, pid, types)
         programs = programs_of(request, files)
-        traced = Traced(isa, target, personality, kernel, personality.text, elf.path, programs)
+        traced = TracedMachine(
+            isa, target, personality, kernel, personality.text, elf.path, programs
+        )
         if wants_expansion(compiled) or asks_caller(compiled.program):
             folders = partial(module_folders, files, isa, report.progress)
             personality.frames.find_with(frames_finder(target, folders, report.say))
@@ -119,7 +138,7 @@ def _no_source(function: Function, address: int) -> str:
 def _with_machine(
     request: Request,
     compiled: Compiled,
-    traced: Traced,
+    traced: TracedMachine,
     report: Report,
     files: Files | None = None,
 ) -> int:
@@ -160,7 +179,8 @@ def _with_machine(
             " for milliseconds" + (" (no scratch memory there)" if not memory.address else "")
         )
     layout = _layout(compiled, parts)
-    placed = place_all(traced, memory, compiled, layout, parts.running)
+    counters = place_counters(traced, memory, layout.counters_size)
+    placed = place_all(traced, memory, compiled, layout, parts.running, counters)
     symbols = running_addresses(compiled.program, compiled.types, traced)
     built = build(compiled.program, parts, placed, traced, symbols)
     for site, reason in built.sites.refused:
@@ -181,7 +201,7 @@ def _with_machine(
     return trace.run(request.command)
 
 
-def _layout(compiled: Compiled, parts: Parts) -> ProgramLayout:
+def _layout(compiled: Compiled, parts: Placement) -> ProgramLayout:
     probed: list[tuple[ProbeName, int, tuple[int, ...]]] = [
         (e.probe.name, e.probe.id, e.clauses) for e in parts.running
     ]
@@ -190,7 +210,7 @@ def _layout(compiled: Compiled, parts: Parts) -> ProgramLayout:
     return lay_out_program(compiled.program, probed, options.strsize, room, options.dynvarsize)
 
 
-def _tell_refused(parts: Parts, report: Report) -> None:
+def _tell_refused(parts: Placement, report: Report) -> None:
     """Refuse when nothing is left; otherwise say how many sites are left out."""
     if not parts.refused:
         return
@@ -206,13 +226,13 @@ def _tell_refused(parts: Parts, report: Report) -> None:
                " (kinst -l -v says why)")  # fmt: skip
 
 
-def _place(enabled: Enabled) -> str:
+def _place(enabled: EnabledSite) -> str:
     site = enabled.probe.site
     return f"{site.function.name}+{site.offset}" if site else str(enabled.probe.name)
 
 
 def _tell_matched(
-    compiled: Compiled, parts: Parts, matched: Sequence[Enabled], report: Report
+    compiled: Compiled, parts: Placement, matched: Sequence[EnabledSite], report: Report
 ) -> None:
     """matched: the probes by the clauses as they were written."""
     if compiled.options.quiet:
@@ -228,7 +248,9 @@ def _tell_matched(
             report.say(description_matched(text.text, count))
 
 
-def _dumped(request: Request, parts: Parts, placed: Placed, built: Built, report: Report) -> bool:
+def _dumped(
+    request: Request, parts: Placement, placed: Placed, built: PlantedImage, report: Report
+) -> bool:
     """--dump of a stage behind the typed tree, and -S."""
     if request.show_code:
         report.write((built.code.ir if built.code else built.host.ir) + "\n")

@@ -10,8 +10,7 @@ import numpy as np
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.target import Target
 from kinst.patch.plan import Patch, remaining, restore
-from kinst.session.machine import Traced
-from kinst.session.probes import Enabled
+from kinst.session.values import EnabledSite, TracedMachine
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +30,14 @@ class Text:
 class Planted:
     """What is in the target now.  plant() and unplant() are called with the machine stopped."""
 
-    def __init__(self, traced: Traced, target: Target) -> None:
+    def __init__(self, traced: TracedMachine, target: Target) -> None:
         self._target = target
         self._personality = traced.personality
         self._range = traced.text
         self._before = Text(0, b"")
         self._patches: tuple[Patch, ...] = ()
         self._claimed: Sequence[tuple[int, bytes]] = ()
-        self._stops: dict[int, list[Enabled]] = {}
+        self._stops: dict[int, list[EnabledSite]] = {}
 
     def _read_text(self) -> Text:
         low, high = self._range
@@ -70,7 +69,7 @@ class Planted:
         self._patches = patches
         self._target.write_text([(p.address, p.new) for p in patches])
 
-    def plant_stop(self, enabled: Enabled) -> None:
+    def plant_stop(self, enabled: EnabledSite) -> None:
         """Insert the breakpoint of a stop-planted probe."""
         assert enabled.probe.site is not None
         address = enabled.probe.site.address
@@ -79,7 +78,7 @@ class Planted:
             self._target.insert_breakpoint(address)
         there.append(enabled)
 
-    def stopped_at(self, address: int) -> Sequence[Enabled]:
+    def stopped_at(self, address: int) -> Sequence[EnabledSite]:
         """The stop-planted probes at this address."""
         return self._stops.get(address, ())
 

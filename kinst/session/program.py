@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from kinst.codegen.walk import expressions
@@ -31,41 +30,13 @@ from kinst.patch.ways import checked_way
 from kinst.providers import load_all
 from kinst.providers.fbt import argument_types
 from kinst.session.cpp import preprocess
-from kinst.session.layout import fitted
-from kinst.session.request import ProgramText, Request
-from kinst.session.target import CPUS
+from kinst.session.sizes import fitted
+from kinst.session.values import CPUS, Compiled, Request
 from kinst.sugar.locals import provisional
 
 TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
 GLOB = frozenset("*?[")
 COMMAND = "kinst"  # $0 where there is no script
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """texts: as given, with the clauses of each: (text, indexes of its clauses).  programs:
-    their trees.
-
-    types: of the kernel, as the program was compiled with them.
-    plant: the way that -x plant= forces, "" for none.  trampolines: bytes for code.
-    """
-
-    texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
-    programs: tuple[tree.Program, ...]
-    program: typed.Program
-    options: Options
-    plant: str
-    trampolines: int
-    types: TypeSource | None = None
-
-    @property
-    def tree(self) -> tree.Program:
-        """All of them as one."""
-        return combine(self.programs)
-
-    @property
-    def patterns(self) -> list[ProbePattern]:
-        return [p for clause in self.program.clauses for p in clause.patterns]
 
 
 def _macros(request: Request, script: str, target_pid: int, options: Options) -> Macros:

@@ -19,16 +19,21 @@ from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.core.errors import TargetError
 from kinst.core.target import CommandEnded, Gone, Stopped
 from kinst.dlang.vocabulary.options import Options
-from kinst.session.build import Built, Parts
 from kinst.session.effects import Outlet
+from kinst.session.header import is_active, set_active, set_speculations
 from kinst.session.host import HostClock
-from kinst.session.machine import Placed, Traced, is_active, set_active, set_speculations
 from kinst.session.plant import Planted
-from kinst.session.probes import Enabled
-from kinst.session.program import Compiled
 from kinst.session.report import Report
 from kinst.session.runner import HostRunner
 from kinst.session.symbols import names_of, symboliser
+from kinst.session.values import (
+    Compiled,
+    EnabledSite,
+    Placed,
+    Placement,
+    PlantedImage,
+    TracedMachine,
+)
 
 PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
 FIRST_SECONDS = 0.02  # until the first record: whoever waits for it wants it now
@@ -39,15 +44,15 @@ SETTLE_SECONDS = 0.02  # for CPUs that were stopped in a clause to leave it
 class Timers:
     """Timer probes and when each is due next (host monotonic ns)."""
 
-    heap: list[tuple[int, int, Enabled]] = field(default_factory=list)
+    heap: list[tuple[int, int, EnabledSite]] = field(default_factory=list)
 
-    def start(self, enabled: tuple[Enabled, ...]) -> None:
+    def start(self, enabled: tuple[EnabledSite, ...]) -> None:
         now = time.monotonic_ns()
         for e in enabled:
             if e.timer is not None:
                 heapq.heappush(self.heap, (now + e.timer.period_ns, e.probe.id, e))
 
-    def due(self) -> Enabled | None:
+    def due(self) -> EnabledSite | None:
         """The next timer that is due, rescheduled; missed periods are not made up for."""
         now = time.monotonic_ns()
         if not self.heap or self.heap[0][0] > now:
@@ -71,10 +76,10 @@ class Trace:
     def __init__(
         self,
         compiled: Compiled,
-        parts: Parts,
+        parts: Placement,
         placed: Placed,
-        built: Built,
-        traced: Traced,
+        built: PlantedImage,
+        traced: TracedMachine,
         report: Report,
     ) -> None:
         """Everything is compiled, and scratch is filled; the machine is stopped."""
@@ -106,7 +111,7 @@ class Trace:
         self._held: list[Told] = []  # messages that are told with records that are kept
         self._gone: Gone | None = None
 
-    def _make_printer(self, compiled: Compiled, traced: Traced) -> Printer:
+    def _make_printer(self, compiled: Compiled, traced: TracedMachine) -> Printer:
         placed = self._placed
         words = np.frombuffer(self._view, np.uint64, len(self._view) // 8)
         counters = []
@@ -184,7 +189,7 @@ class Trace:
         rate = self._outlet.options.switchrate
         return PRINT_SECONDS if rate == Options().switchrate else rate / 1e9
 
-    def _fire_timer(self, enabled: Enabled) -> None:
+    def _fire_timer(self, enabled: EnabledSite) -> None:
         assert enabled.timer is not None
         if not enabled.timer.each_cpu:
             self._runner.fire(enabled)

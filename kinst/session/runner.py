@@ -10,11 +10,9 @@ from kinst.codegen.values.variables import is_thread_local
 from kinst.codegen.walk import expressions, looks_at_user, most_frames, reads_stack
 from kinst.core.layout import RA_IN_SLOT
 from kinst.dlang import typed
-from kinst.session.build import Built
 from kinst.session.host import MASK, Context, HostClock, own_context, pack, stopped_context
-from kinst.session.machine import Traced
-from kinst.session.probes import Enabled
 from kinst.session.unwind import unwind
+from kinst.session.values import EnabledSite, PlantedImage, TracedMachine
 from kinst.wire import native
 
 
@@ -23,8 +21,8 @@ class HostRunner:
 
     def __init__(
         self,
-        traced: Traced,
-        built: Built,
+        traced: TracedMachine,
+        built: PlantedImage,
         scratch: int,
         clock: HostClock,
         program: typed.Program,
@@ -41,16 +39,16 @@ class HostRunner:
         self._frames = most_frames(program)
         self._entries = {k: native.entry(a) for k, a in built.host.entries.items()}
 
-    def _call(self, enabled: Enabled, registers: Mapping[int, int], context: Context) -> None:
+    def _call(self, enabled: EnabledSite, registers: Mapping[int, int], context: Context) -> None:
         frame = pack(self._isa, registers, context, self._frames)
         site = self._base + self._built.descriptors.offsets[enabled.key]
         self._entries[enabled.clauses](site, frame.ctypes.data)
 
-    def fire(self, enabled: Enabled, cpu: int = 0, arguments: tuple[int, ...] = ()) -> None:
+    def fire(self, enabled: EnabledSite, cpu: int = 0, arguments: tuple[int, ...] = ()) -> None:
         """A probe of kinst's own process."""
         self._call(enabled, {}, own_context(self.clock, cpu, arguments))
 
-    def _caller(self, enabled: Enabled, registers: Mapping[int, int]) -> int:
+    def _caller(self, enabled: EnabledSite, registers: Mapping[int, int]) -> int:
         rule = self._built.rules.get(enabled.key)
         if rule is None or not uses(self._program, enabled, "caller"):
             return 0
@@ -62,7 +60,7 @@ class HostRunner:
             found = int.from_bytes(self._target.read(at & MASK, 8), "little")
         return found | self._isa.signature_bits if found >> 55 & 1 else found
 
-    def sample(self, enabled: Enabled, cpu: int) -> None:
+    def sample(self, enabled: EnabledSite, cpu: int) -> None:
         """profile-N on one CPU of the stopped machine: arg0 is its program counter in the
         kernel, else arg1 is the one in user mode."""
         assert self._target is not None
@@ -70,7 +68,7 @@ class HostRunner:
         pc = self._target.registers(cpu)[place]
         self.hit(enabled, cpu, (pc, 0) if pc >> 63 else (0, pc))
 
-    def hit(self, enabled: Enabled, cpu: int, arguments: tuple[int, ...] = ()) -> None:
+    def hit(self, enabled: EnabledSite, cpu: int, arguments: tuple[int, ...] = ()) -> None:
         """A stop-planted probe; the machine stands at it."""
         assert self._target is not None and self._facts is not None
         values = self._target.registers(cpu)
@@ -88,12 +86,12 @@ class HostRunner:
         stack: tuple[int, ...] = ()
         if self._personality is not None and reads_stack(self._program, enabled.clauses):
             stack = unwind(self._isa, self._personality, self._target, registers)
-        self._built.user.cpu = cpu
+        self._built.stopped.number = cpu
         self._call(enabled, registers, replace(context, arguments=arguments, stack=stack))
-        self._built.user.cpu = -1
+        self._built.stopped.number = -1
 
 
-def uses(program: typed.Program, enabled: Enabled, name: str) -> bool:
+def uses(program: typed.Program, enabled: EnabledSite, name: str) -> bool:
     """Whether a clause of this probe reads a built-in, or what is made of it or found by it."""
     by_thread = ("cwd", "d_path", "execargs", "progenyof", "root") if name == "curthread" else ()
     return any(

@@ -13,9 +13,9 @@ from kinst.core.probe import ProbeName, ProbePattern
 from kinst.core.stability import ANY, ProviderStability, attributes, is_open, least, of_description
 from kinst.core.types import TypeSource
 from kinst.dlang.check.stability import check_minimum, given, of_clause
+from kinst.providers import FIRST_ID, listed
 from kinst.providers.fbt import argument_types
-from kinst.session.probes import FIRST_ID, listed
-from kinst.session.program import Compiled
+from kinst.session.values import Compiled
 
 
 def _named(pattern: ProbePattern, providers: Mapping[str, Provider]) -> ProbePattern:

@@ -9,8 +9,8 @@ from kinst.consumer.stacks import Names, Symbol, shown
 from kinst.core.paths import cache_folder
 from kinst.core.target import Personality
 from kinst.image.dwarf.index import Index, open_saved
-from kinst.session.machine import Traced
 from kinst.session.user import user_names
+from kinst.session.values import TracedMachine
 
 
 def symboliser(personality: Personality | None) -> Callable[[int], str]:
@@ -31,7 +31,7 @@ def _symbol(personality: Personality, address: int) -> Symbol | None:
     return None if variable is None else Symbol(*variable)
 
 
-def names_of(traced: Traced, indent: int) -> Names:
+def names_of(traced: TracedMachine, indent: int) -> Names:
     """Names for recorded addresses; indent: of a stack's lines, in columns."""
     personality = traced.personality
     if personality is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -17,7 +16,7 @@ from kinst.image.elf import Elf
 from kinst.isa import load as load_isa
 from kinst.isa import of_machine
 from kinst.kernels import fetch
-from kinst.kernels.fetch import Prepared, Progress
+from kinst.kernels.fetch import Progress
 from kinst.kernels.fetch_modules import module_debug
 from kinst.kernels.kmod import resolve
 from kinst.machines import gdb
@@ -25,29 +24,15 @@ from kinst.machines.vm import initramfs
 from kinst.machines.vm import machine as vm
 from kinst.machines.vm.kvm import accelerator
 from kinst.machines.vm.qemu import VmConfig
-from kinst.session.request import Request
+from kinst.session.values import CPUS, Files, Request
 from kinst.systems.linux import system as linux
 
 DEFAULT_ISA = "amd64"
-CPUS = 2
 BOOT_SECONDS = 180.0  # on a busy host; a panic is told at once
 # What stands in its boot, and could not be set going (kinst.machines.vm.stale), is started
 # again, once.
 FIRST_BOOT_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """What to boot or to read symbols from.  kernel, busybox: None for a GDB stub.
-    ready: what kinst fetched, where that is booted.  modules: files of --module, in the order
-    to load them.  folders: of --debug DIR."""
-
-    debug: Path
-    kernel: Path | None = None
-    busybox: Path | None = None
-    ready: Prepared | None = None
-    modules: tuple[Path, ...] = ()
-    folders: tuple[Path, ...] = ()
+NAME_KEPT = 31  # bytes of a program's name that are recorded
 
 
 def module_folders(files: Files, isa: Isa, progress: Progress) -> list[Path]:
@@ -172,3 +157,11 @@ def attach(target: Target, isa: Isa, elf: Elf, say: Callable[[str], None]) -> li
     if ticks is not None:
         target.watch_heartbeat(ticks + personality.facts.slide)
     return personality
+
+
+def programs_of(request: Request, files: Files) -> dict[str, Path]:
+    """The programs in a guest that kinst made, by the name of their file there."""
+    if request.gdb or request.initrd or files.busybox is None:
+        return {}
+    copies = {Path(name).name: Path(name) for name in request.copies}
+    return {name[:NAME_KEPT]: path for name, path in {"busybox": files.busybox, **copies}.items()}

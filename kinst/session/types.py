@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kinst.codegen.walk import expressions
@@ -13,22 +12,19 @@ from kinst.core.types import KERNEL, TypeSource
 from kinst.dlang import typed
 from kinst.image.type_files import FileTypes, Places
 from kinst.kernels.kmod import module_name
-from kinst.session.machine import Traced
 from kinst.session.modules import find_file
 from kinst.session.report import Report
-from kinst.session.request import Request
-from kinst.session.target import Files, find_files, isa_of, module_folders
+from kinst.session.values import Files, TracedMachine
 
 MASK = (1 << 64) - 1
 
 
-def open_types(request: Request, report: Report) -> TypeSource:
-    """The types of the kernel that the request means; no file is looked for before one is asked
-    for."""
+def open_types(
+    files: Callable[[], Files], folders: Callable[[], Sequence[Path]], report: Report
+) -> TypeSource:
+    """The types of the traced kernel; no file is looked for before one is asked for.
 
-    @cache
-    def files() -> Files:
-        return find_files(request, report.progress)
+    folders: where debug files of modules are."""
 
     def modules() -> Mapping[str, Path]:
         found = {module_name(path): path for path in files().modules}
@@ -41,7 +37,7 @@ def open_types(request: Request, report: Report) -> TypeSource:
         report.progress("indexing debug information", part)
 
     def module_debug(name: str) -> Path | None:
-        return find_file(name, module_folders(files(), isa_of(request), report.progress))
+        return find_file(name, folders())
 
     return FileTypes(Places(lambda: files().debug, modules, cache_folder(), progress, module_debug))
 
@@ -57,7 +53,7 @@ def symbols_in(program: typed.Program) -> set[tuple[str, str]]:
 
 
 def running_addresses(
-    program: typed.Program, types: TypeSource | None, traced: Traced
+    program: typed.Program, types: TypeSource | None, traced: TracedMachine
 ) -> dict[tuple[str, str], int]:
     """Where the symbols of a program are in the running kernel.
 

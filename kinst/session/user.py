@@ -12,18 +12,6 @@ import numpy.typing as npt
 from kinst.consumer.stacks import Process, Symbol
 from kinst.core.errors import KinstError
 from kinst.image.elf import STT_FUNC, open_elf
-from kinst.session.request import Request
-from kinst.session.target import Files
-
-NAME_KEPT = 31  # bytes of a program's name that are recorded
-
-
-def programs_of(request: Request, files: Files) -> dict[str, Path]:
-    """The programs in a guest that kinst made, by the name of their file there."""
-    if request.gdb or request.initrd or files.busybox is None:
-        return {}
-    copies = {Path(name).name: Path(name) for name in request.copies}
-    return {name[:NAME_KEPT]: path for name, path in {"busybox": files.busybox, **copies}.items()}
 
 
 @dataclass(frozen=True, slots=True)

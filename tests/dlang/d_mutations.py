@@ -26,7 +26,7 @@ from kinst.dlang.syntax.source import to_text
 from kinst.dlang.syntax.unparse import unparse
 from kinst.session.path import run
 from kinst.session.report import Report
-from kinst.session.request import ProgramText, Request
+from kinst.session.values import ProgramText, Request
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 5.0  # seconds of CPU time that one text may take

@@ -10,7 +10,7 @@ from kinst.core.probe import ProbePattern
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_programs, parse_option
 from kinst.providers import load_all
-from kinst.session.probes import enable, naming, wants_kernel
+from kinst.session.enable import enable, naming, wants_kernel
 
 KERNEL = FakeKernel([("plain", 0x1000, ["0f1f440000", "c3"])])
 

@@ -1,42 +1,32 @@
-"""From clauses to probes: every description expanded, ids and epids given out."""
+"""From clauses to probes: every description expanded, ids and epids given out.
+
+-x cpu=N limits probes to one CPU (Dynamic Tracing Guide, "Options and Tunables").  dtrace(1) gives
+the other CPUs no buffer, so that clauses do not even begin there.  Here the probes of the traced
+kernel get a condition; BEGIN, END, ERROR and tick-N run on none of its CPUs, and always.
+
+Sites that count only on a condition: a clause whose probe has such sites is there twice in the
+program that is compiled, as written, and with the condition before its own predicate.  Everything
+behind this stage knows clauses and no conditions.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from kinst.codegen.walk import expressions
+from kinst.core.dtypes import INT
 from kinst.core.errors import AbsentError, DError, KinstError
-from kinst.core.kernel import Argument, Found, Kernel, Provider, Timer, all_named
+from kinst.core.isa import Isa
+from kinst.core.kernel import Found, Kernel, Provider, all_named
 from kinst.core.probe import Probe, ProbePattern
 from kinst.dlang import typed
+from kinst.dlang.api import Environment, compile_text
+from kinst.providers import FIRST_ID, listed
+from kinst.session.values import EnabledSite
 
-FIRST_ID = 1
 _ARGUMENT = re.compile(r"arg[0-9]+\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class Enabled:
-    """A probe that clauses are attached to, at one of its sites.
-
-    clauses: their indexes, in program order; one comes once for each of its descriptions that the
-    probe matches (libdtrace compiles a clause for each: dt_compile_clause()).  epid: of the first
-    of them; the others follow.
-    arguments, condition: as in core.kernel.Found.
-    """
-
-    probe: Probe
-    clauses: tuple[int, ...]
-    epid: int
-    timer: Timer | None
-    arguments: tuple[Argument, ...] = ()
-    condition: str = ""
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """What no other Enabled has: a probe with several sites has one for each."""
-        return self.probe.id, self.probe.site.address if self.probe.site else 0
 
 
 def wants_kernel(
@@ -56,11 +46,6 @@ def wants_kernel(
     return False
 
 
-def listed(providers: Mapping[str, Provider]) -> list[Found]:
-    """The probes that are there without being asked for; their ids start at FIRST_ID."""
-    return [found for p in providers.values() for found in p.listed()]
-
-
 def expand(
     pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None
 ) -> list[Found]:
@@ -72,7 +57,7 @@ def expand(
     return [found for p in providers.values() for found in p.match(pattern, kernel)]
 
 
-def check_arguments(program: typed.Program, enabled: Sequence[Enabled]) -> None:
+def check_arguments(program: typed.Program, enabled: Sequence[EnabledSite]) -> None:
     """arg0 to arg9 are a function's or a timer's; an instruction has registers.
 
     Raises DError at the first use in a clause of a probe that has no such argument."""
@@ -120,7 +105,7 @@ def enable(
     *,
     zero: bool,
     absent: bool = False,
-) -> tuple[tuple[Enabled, ...], dict[int, int]]:
+) -> tuple[tuple[EnabledSite, ...], dict[int, int]]:
     """The probes of a program, in the order of their ids, and matches per clause.
 
     zero: a description may match nothing.  absent: also for names that the kernel does not have
@@ -164,7 +149,73 @@ def enable(
             probe = Probe(ids[key], one.name, one.site)
             attached = clauses[key]
             enabled.append(
-                Enabled(probe, tuple(attached), epid, one.timer, one.arguments, one.condition)
+                EnabledSite(probe, tuple(attached), epid, one.timer, one.arguments, one.condition)
             )
         epid += len(attached)
     return tuple(enabled), matched
+
+
+def check_cpu(cpu: int, cpus: int) -> None:
+    """Raises KinstError for a CPU that the traced machine has not; cpu: -1 for all."""
+    if cpu >= cpus:
+        message = f"could not enable tracing: there is no CPU {cpu}"
+        raise KinstError(message, f"the traced machine has {cpus}, 0 to {cpus - 1}")
+
+
+def on_one_cpu(enabled: Sequence[EnabledSite], cpu: int) -> tuple[EnabledSite, ...]:
+    """The probes, with those of the traced kernel limited to one CPU; cpu: -1 for all."""
+    if cpu < 0:
+        return tuple(enabled)
+    return tuple(_limited(one, f"cpu == {cpu}") if _on_a_cpu(one) else one for one in enabled)
+
+
+def _on_a_cpu(enabled: EnabledSite) -> bool:
+    """Whether it fires on CPUs of the traced kernel: an instruction, or profile-N."""
+    return enabled.probe.site is not None or (enabled.timer is not None and enabled.timer.each_cpu)
+
+
+def _limited(enabled: EnabledSite, condition: str) -> EnabledSite:
+    own = f" && ({enabled.condition})" if enabled.condition else ""
+    return replace(enabled, condition=condition + own)
+
+
+def condition_of(text: str, isa: Isa) -> typed.Expr:
+    """A D expression over regs[] and built-ins, typed.  Raises DError where it is none."""
+    environment = Environment({r.d_name: r.index for r in isa.registers}, 8)
+    _, program = compile_text(f"BEGIN/{text}/{{}}", "<condition>", None, environment)
+    predicate = program.clauses[0].predicate
+    assert predicate is not None
+    return predicate
+
+
+def with_conditions(
+    program: typed.Program, enabled: Sequence[EnabledSite], isa: Isa
+) -> tuple[typed.Program, tuple[EnabledSite, ...]]:
+    """The program with a copy of each clause for each condition under which it runs, and the
+    probes that run them; no EnabledSite of the result has a condition."""
+    clauses = list(program.clauses)
+    copies: dict[tuple[int, str], int] = {}
+    conditions: dict[str, typed.Expr] = {}
+    changed = []
+    for e in enabled:
+        if not e.condition:
+            changed.append(e)
+            continue
+        if e.condition not in conditions:
+            conditions[e.condition] = condition_of(e.condition, isa)
+        own = []
+        for index in e.clauses:
+            key = (index, e.condition)
+            if key not in copies:
+                copies[key] = len(clauses)
+                clauses.append(_copy(clauses[index], conditions[e.condition], len(clauses)))
+            own.append(copies[key])
+        changed.append(replace(e, clauses=tuple(own), condition=""))
+    return replace(program, clauses=tuple(clauses)), tuple(changed)
+
+
+def _copy(clause: typed.Clause, condition: typed.Expr, index: int) -> typed.Clause:
+    predicate = condition
+    if clause.predicate is not None:
+        predicate = typed.Logical(INT, clause.span, "&&", condition, clause.predicate)
+    return replace(clause, index=index, predicate=predicate)

@@ -7,21 +7,23 @@ from itertools import pairwise
 import pytest
 
 from kinst.codegen.layout.records import lay_out_program
-from kinst.core.layout import PAGE
+from kinst.core.layout import LEAF, PAGE
 from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.vocabulary.options import Options
-from kinst.session.counters import counters_room, map_counters
-from kinst.session.layout import LEAF, counted_entries, exits_in, place, scratch_needed, sizes
-from kinst.session.probes import Enabled
+from kinst.session.build import counted_entries, exits_in
+from kinst.session.counters import map_counters
+from kinst.session.place import place
+from kinst.session.sizes import counters_room, scratch_needed, sizes
+from kinst.session.values import EnabledSite
 
 FUNCTION = Function("vmlinux", "f", 0x1000, 64)
 
 
-def enabled(number: int, clauses: tuple[int, ...]) -> Enabled:
+def enabled(number: int, clauses: tuple[int, ...]) -> EnabledSite:
     site = Site(FUNCTION, number, b"\x90")
     probe = Probe(number, ProbeName("kinst", "vmlinux", "f", str(number)), site)
-    return Enabled(probe, clauses, number, None)
+    return EnabledSite(probe, clauses, number, None)
 
 
 def counted(text: str) -> tuple[int, ...] | None:

@@ -1,0 +1,86 @@
+"""How many bytes of scratch a program needs, before its probes are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kinst.codegen.layout.place_variables import dynamic_size, place_variables
+from kinst.core.errors import KinstError
+from kinst.core.layout import ARENA, LEAF, PAGE
+from kinst.dlang import typed
+from kinst.dlang.vocabulary.options import Options
+
+MOST_DATA = 512 << 20  # for the buffers and variables of all CPUs
+TEMP = 16384
+KEPT_RING = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of the areas that do not depend on the probes."""
+
+    ring: int
+    aggs: int
+    temp: int
+    dynamic: int
+
+
+def sizes(options: Options, program: typed.Program) -> Sizes:
+    """ring: bufsize up to a power of two, so that positions wrap by a mask.  With the policies
+    fill and ring it is the consumer that keeps bufsize bytes, and nothing may be lost before."""
+    wanted = options.bufsize if options.bufpolicy == "switch" else max(options.bufsize, KEPT_RING)
+    ring = 1 << max(12, (wanted - 1).bit_length())
+    aggs = (options.aggsize + PAGE - 1) & -PAGE if program.aggregations else PAGE
+    clause_local = place_variables(program, options.strsize).clause_size
+    strings = max(TEMP, 16 * options.strsize) + clause_local
+    temp = (strings + ARENA + options.strsize + PAGE - 1) & -PAGE
+    dynamic = dynamic_size(program, options.strsize, options.dynvarsize)
+    return Sizes(ring, aggs, temp, dynamic)
+
+
+def fitted(options: Options, program: typed.Program, cpus: int) -> Options:
+    """The options with buffers that fit in MOST_DATA bytes: as DTrace does without
+    bufresize=manual, the sizes that are too big are halved until all fit.
+
+    Raises KinstError with bufresize=manual, and where other options take all of it."""
+    share = MOST_DATA
+    while (wanted := data_needed(options, program, cpus)) > MOST_DATA:
+        if options.bufresize == "manual" or share <= PAGE:
+            raise KinstError(
+                f"the buffers of {cpus} CPUs need {wanted} bytes, at most {MOST_DATA} can be had",
+                "a smaller bufsize, aggsize, dynvarsize or strsize, or -x bufresize=auto",
+            )
+        share //= 2
+        options = replace(
+            options,
+            bufsize=_halved(options.bufsize, share),
+            aggsize=_halved(options.aggsize, share),
+            dynvarsize=_halved(options.dynvarsize, share),
+        )
+    return options
+
+
+def _halved(size: int, most: int) -> int:
+    """A size halved until it is at most `most` bytes."""
+    while size > max(most, 1):
+        size //= 2
+    return size
+
+
+def scratch_needed(options: Options, program: typed.Program, cpus: int, trampolines: int) -> int:
+    """Bytes to set aside in a VM before its probes are known; a multiple of a 2 MB leaf.
+
+    trampolines: bytes for code, descriptors and tables."""
+    return (data_needed(options, program, cpus) + trampolines + LEAF - 1) & -LEAF
+
+
+def data_needed(options: Options, program: typed.Program, cpus: int) -> int:
+    """Bytes at the start of scratch, at least, that hold no code (see lay_out())."""
+    need = sizes(options, program)
+    fixed = (cpus + 1) * (need.ring + 2 * need.aggs + need.temp + PAGE)
+    return fixed + need.dynamic + place_variables(program, options.strsize).globals_size
+
+
+def counters_room(cpus: int) -> int:
+    """Bytes to keep at the end of scratch for the counter blocks of `cpus` CPUs."""
+    return (cpus + 1) * LEAF

@@ -1,0 +1,270 @@
+"""The frozen values that the stages of the path hand on, in the path's order.
+
+Request -> Files, TracedMachine -> Compiled -> EnabledSite -> ScratchMemory, Placement
+        -> Placed -> PlantedImage
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kinst.codegen.compile import Code, HostCode
+from kinst.core.isa import Isa
+from kinst.core.kernel import Argument, LiveKernel, Timer
+from kinst.core.layout import Scratch
+from kinst.core.probe import Probe, ProbePattern
+from kinst.core.records import ProgramLayout
+from kinst.core.target import Facts, Target
+from kinst.core.types import TypeSource
+from kinst.dlang import typed
+from kinst.dlang.api import combine
+from kinst.dlang.syntax import tree
+from kinst.dlang.vocabulary.options import Options
+from kinst.kernels.fetch import Prepared
+from kinst.patch.descriptors import FrameRule
+from kinst.patch.plan import Plan
+from kinst.patch.ways import Choice
+from kinst.providers.dtrace import BEGIN, END
+from kinst.systems.linux.system import Linux
+from kinst.wire import native
+
+DUMP_STAGES = ("tree", "typed", "probes", "layout", "ir", "code", "plan")
+CPUS = 2  # of the guests that kinst boots
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramText:
+    """One -n, -P, -m, -f, -i or -s: its letter, its text, the name for messages."""
+
+    letter: str
+    text: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A command line, understood.  settings: -x options in order; "" where no value was given.
+
+    vm and gdb say which target; neither means the VM, if any probe needs a kernel.
+    """
+
+    programs: tuple[ProgramText, ...] = ()
+    arguments: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
+    list_probes: bool = False
+    verbose: bool = False
+    zero: bool = False
+    compile_only: bool = False
+    show_code: bool = False
+    show_program: bool = False
+    command: str = ""
+    output: str = ""
+    vm: str = ""
+    gdb: str = ""
+    kernel: str = ""
+    debug: str = ""
+    initrd: str = ""
+    append: str = ""
+    dump: str = ""
+    qemu_args: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    debug_folders: tuple[str, ...] = ()
+    preprocessor: tuple[str, ...] = ()
+    preprocessor_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What to boot or to read symbols from.  kernel, busybox: None for a GDB stub.
+
+    ready: what kinst fetched, where that is booted.  modules: files of --module, in the order
+    to load them.  folders: of --debug DIR."""
+
+    debug: Path
+    kernel: Path | None = None
+    busybox: Path | None = None
+    ready: Prepared | None = None
+    modules: tuple[Path, ...] = ()
+    folders: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TracedMachine:
+    """The traced machine; all but isa are there when a target is.
+
+    text: lowest and highest address of the kernel's text.  debug: its debug file.  programs: files
+    of programs in the guest, by the names that they have there.
+    """
+
+    isa: Isa
+    target: Target | None = None
+    personality: Linux | None = None
+    kernel: LiveKernel | None = None
+    text: tuple[int, int] = (0, 0)
+    debug: Path | None = None
+    programs: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> Facts | None:
+        return self.personality.facts if self.personality else None
+
+    @property
+    def cpus(self) -> int:
+        return self.personality.facts.cpus if self.personality else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """texts: as given, with the clauses of each: (text, indexes of its clauses).  programs:
+    their trees.
+
+    types: of the kernel, as the program was compiled with them.
+    plant: the way that -x plant= forces, "" for none.  trampolines: bytes for code.
+    """
+
+    texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
+    programs: tuple[tree.Program, ...]
+    program: typed.Program
+    options: Options
+    plant: str
+    trampolines: int
+    types: TypeSource | None = None
+
+    @property
+    def tree(self) -> tree.Program:
+        """All of them as one."""
+        return combine(self.programs)
+
+    @property
+    def patterns(self) -> list[ProbePattern]:
+        return [p for clause in self.program.clauses for p in clause.patterns]
+
+
+@dataclass(frozen=True, slots=True)
+class EnabledSite:
+    """A probe that clauses are attached to, at one of its sites, or at none (BEGIN, END, timers).
+
+    clauses: their indexes, in program order; one comes once for each of its descriptions that the
+    probe matches (libdtrace compiles a clause for each: dt_compile_clause()).  epid: of the first
+    of them; the others follow.
+    arguments, condition: as in core.kernel.Found.
+    """
+
+    probe: Probe
+    clauses: tuple[int, ...]
+    epid: int
+    timer: Timer | None
+    arguments: tuple[Argument, ...] = ()
+    condition: str = ""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What no other EnabledSite has: a probe with several sites has one for each."""
+        return self.probe.id, self.probe.site.address if self.probe.site else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchMemory:
+    """Scratch as kinst maps it.
+
+    address: in the target, 0 when the target has none (then only the host runs clauses).
+    native: of the mapping in this process.  size: bytes, without the counter blocks behind.
+    """
+
+    view: memoryview
+    address: int
+    native: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The enabled probes by who runs them.  error is there even when nothing enables it."""
+
+    host: tuple[EnabledSite, ...]
+    planted: tuple[tuple[EnabledSite, Choice], ...]
+    stopped: tuple[EnabledSite, ...]
+    refused: tuple[tuple[EnabledSite, str], ...]
+    error: EnabledSite
+
+    def named(self, name: object) -> EnabledSite | None:
+        return next((e for e in self.host if e.probe.name == name), None)
+
+    @property
+    def begin(self) -> EnabledSite | None:
+        return self.named(BEGIN)
+
+    @property
+    def end(self) -> EnabledSite | None:
+        return self.named(END)
+
+    @property
+    def running(self) -> tuple[EnabledSite, ...]:
+        """Every probe that can fire, in id order."""
+        return (*self.host, *(e for e, _ in self.planted), *self.stopped)
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The second mapping of the counter blocks.
+
+    displacement: from a CPU's per-CPU base to its block, or the address of a block that all
+    CPUs share.  offsets: of each CPU's block in scratch, in CPU order, or of the shared one.
+    """
+
+    displacement: int
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where everything that clauses write lies."""
+
+    memory: ScratchMemory
+    scratch: Scratch
+    layout: ProgramLayout
+    counters: Counters | None
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """data: of the sites area.  strings: of the strings area.  offsets: of each probe's
+    descriptor in scratch, by EnabledSite.key.  error_target, error_host: of dtrace:::ERROR's."""
+
+    data: bytes
+    strings: bytes
+    offsets: Mapping[tuple[int, int], int]
+    error_target: int
+    error_host: int
+
+
+@dataclass(slots=True)
+class StoppedCpu:
+    """The CPU that stands at a probe, -1 outside of stop-planted probes: whoever runs a clause
+    sets it, and what the clause reads user memory with looks at it."""
+
+    number: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedImage:
+    """All that is to be written: descriptors, host code, and for planted probes target code,
+    the trap table and the patch plans (hooks first).
+
+    rules: how the caller is found, by EnabledSite.key.  read: what host code reads memory with,
+    kept alive here.  read_user: the same for the memory of the program that `stopped` runs.
+    """
+
+    descriptors: Descriptors
+    host: HostCode
+    code: Code | None
+    hooks: Plan
+    sites: Plan
+    traps: bytes
+    rules: Mapping[tuple[int, int], FrameRule]
+    read: native.NativeRead
+    read_user: native.NativeRead
+    stopped: StoppedCpu
