@@ -1,10 +1,10 @@
 /*
  * How big are reads?  (if and else)
- * Run: kinst -s examples/branches.d -c COMMAND
+ * Run: kinst -s examples/branches.d -c 'dd if=/dev/zero of=/dev/null bs=100 count=20; wc -c /etc/passwd' dd
  */
 #pragma D option quiet
 fbt::vfs_read:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	if (arg2 == 1) {
 		one++;
