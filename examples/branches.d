@@ -1,6 +1,6 @@
 /*
  * How big are reads?  (if and else)
- * Run: kinst -s examples/branches.d -c 'dd if=/dev/zero of=/dev/null bs=100 count=20; wc -c /etc/passwd' dd
+ * Run: kinst -s examples/branches.d -c 'for size in 1 7 100 4k; do dd if=/dev/zero of=/dev/null bs=$size count=9; done' dd
  */
 #pragma D option quiet
 fbt::vfs_read:entry

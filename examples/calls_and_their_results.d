@@ -1,5 +1,5 @@
 /*
- * A small truss(1): calls with argument and result, joined to one string.
+ * Which files are opened, with which result, as truss(1) shows it?  (strjoin)
  * Run: kinst -s examples/calls_and_their_results.d -c 'cat /etc/passwd /no/such/file' cat
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * Names of the kernel's enumerations are constants.
+ * Which values do constants of a kernel's enumeration have?
  * Run: kinst -s examples/enumerations.d -c 'sh -c date; true'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * What fits in the first buffer.  (bufpolicy fill)
+ * Which reads fit in the first buffer?  (bufpolicy=fill)
  * Run: kinst -s examples/first_buffer.d -c 'dd if=/dev/zero of=/dev/null bs=4k count=50' dd
  */
 #pragma D option quiet

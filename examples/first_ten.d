@@ -1,5 +1,5 @@
 /*
- * The first ten reads, then an end of tracing.
+ * What are the first ten reads?  (exit)
  * Run: kinst -s examples/first_ten.d -c 'dd if=/dev/zero of=/dev/null bs=4k count=50' dd
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * System calls of the command and all that descend from it.
+ * How many system calls do the command and its descendants make?  (progenyof)
  * Run: kinst -s examples/following_children.d -c 'date; uname -r'
  */
 #pragma D option quiet

@@ -1,5 +1,5 @@
 /*
- * The last writes before the end.  (ring buffer)
+ * What were the last writes before the end?  (bufpolicy=ring)
  * Run: kinst -s examples/last_ones.d -c 'dd if=/dev/zero of=/dev/null bs=4k count=50' dd
  */
 #pragma D option quiet

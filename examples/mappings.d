@@ -1,6 +1,6 @@
 /*
  * How much memory is mapped, by each mmap(2)?
- * Run: kinst -s examples/mappings.d -c 'sort /proc/meminfo | tail -n 2' sort
+ * Run: kinst -s examples/mappings.d -c 'dd if=/dev/zero of=/dev/null bs=1M count=3' dd
  */
 #pragma D option quiet
 fbt::vm_mmap_pgoff:entry

@@ -1,6 +1,6 @@
 /*
  * How often does a thread come back on another CPU?
- * Run: kinst -s examples/migrations.d -c 'for n in 1 2 3 4 5 6 7 8; do usleep 20000; done' sh
+ * Run: kinst -s examples/migrations.d -c 'for n in $(seq 30); do usleep 10000; done' sh
  */
 #pragma D option quiet
 self int cpu;

@@ -1,5 +1,5 @@
 /*
- * System calls, the most frequent first.  (aggsortrev)
+ * Which system calls are the most frequent?  (aggsortrev)
  * Run: kinst -s examples/most_frequent_first.d -c 'wc -l /etc/passwd /proc/meminfo' wc
  */
 #pragma D option quiet

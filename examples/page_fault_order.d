@@ -1,6 +1,6 @@
 /*
- * Are pages touched in order?  How many faults come one page after the one before?
- * Run: kinst -s examples/page_fault_order.d -c 'sort /proc/meminfo | tail -n 2' sort
+ * Are pages touched in order: how many faults come one page after the one before?
+ * Run: kinst -s examples/page_fault_order.d -c 'dd if=/dev/zero of=/dev/null bs=1M count=3' dd
  */
 #pragma D option quiet
 self uint64_t last;

@@ -1,5 +1,5 @@
 /*
- * System calls by name instead of by count.  (aggsortkey)
+ * How often is each system call made, in the order of their names?  (aggsortkey)
  * Run: kinst -s examples/sorted_by_name.d -c 'wc -l /etc/passwd /proc/meminfo' wc
  */
 #pragma D option quiet

@@ -1,6 +1,6 @@
 /*
  * How much is unmapped by munmap(2)?
- * Run: kinst -s examples/unmappings.d -c 'sort /proc/meminfo | tail -n 2' sort
+ * Run: kinst -s examples/unmappings.d -c 'bzip2 </etc/passwd | bunzip2' bunzip2
  */
 #pragma D option quiet
 fbt::__x64_sys_munmap:entry

@@ -12,7 +12,7 @@ def test_help_begins_with_usage_and_three_one_liners(capsys: pytest.CaptureFixtu
     assert command.main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert shown == HELP and shown.startswith("usage: kinst ")
-    usage, first, options = shown.split("\n\n", 2)
+    _, first, options = shown.split("\n\n", 2)
     lines = first.splitlines()
     assert [line.startswith("  kinst ") for line in lines] == [False, True] * 3
     assert all(len(line) < 100 for line in shown.splitlines())
