@@ -1,10 +1,10 @@
 /*
  * Who are the parent and the parent's parent?
- * Run: kinst -s examples/ancestors.d -c COMMAND
+ * Run: kinst -s examples/ancestors.d -c 'sh -c date; true' sh
  */
 #pragma D option quiet
 fbt::__x64_sys_getppid:entry
-/execname == "deeds" && !shown++/
+/execname == $$1 && !shown++/
 {
 	printf("%s <- %s <- %s\n", execname, stringof(curthread->real_parent->comm),
 	    stringof(curthread->real_parent->real_parent->comm));

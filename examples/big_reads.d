@@ -1,12 +1,12 @@
 /*
- * How many reads are larger than the argument?  (macro $1)
- * Run: kinst -s examples/big_reads.d -c deeds 1000
+ * How many reads are larger than a size?  (macros $$1 and $2)
+ * Run: kinst -s examples/big_reads.d -c 'dd if=/dev/zero of=/dev/null bs=64k count=20' dd 1000
  */
 #pragma D option quiet
 BEGIN { n = 0; }
 fbt::vfs_read:entry
-/execname == "deeds" && arg2 > $1/
+/execname == $$1 && arg2 > $2/
 {
 	n++;
 }
-END { printf("%d reads of more than %d bytes\n", n, $1); }
+END { printf("%d reads of more than %d bytes\n", n, $2); }

@@ -1,10 +1,10 @@
 /*
  * How big are reads?  (if and else)
- * Run: kinst -s examples/branches.d -c COMMAND
+ * Run: kinst -s examples/branches.d -c 'for size in 1 7 100 4k; do dd if=/dev/zero of=/dev/null bs=$size count=9; done' dd
  */
 #pragma D option quiet
 fbt::vfs_read:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	if (arg2 == 1) {
 		one++;

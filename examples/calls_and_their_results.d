@@ -1,15 +1,15 @@
 /*
- * A small truss(1): calls with argument and result, joined to one string.
- * Run: kinst -s examples/calls_and_their_results.d -c COMMAND
+ * Which files are opened, with which result, as truss(1) shows it?  (strjoin)
+ * Run: kinst -s examples/calls_and_their_results.d -c 'cat /etc/passwd /no/such/file' cat
  */
 #pragma D option quiet
 fbt::do_sys_openat2:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	self->call = strjoin("open(", strjoin(copyinstr(arg1), ")"));
 }
 fbt::do_sys_openat2:return
-/self->call != NULL && execname == "deeds"/
+/self->call != NULL && execname == $$1/
 {
 	printf("%s = %d\n", self->call, (int)arg1);
 	self->call = 0;

@@ -1,6 +1,6 @@
 /*
  * Who gives up the CPU, how often?
- * Run: kinst -s examples/context_switches.d -c COMMAND
+ * Run: kinst -s examples/context_switches.d -c 'for n in 1 2 3; do usleep 1000; done'
  */
 #pragma D option quiet
 fbt::schedule:entry { @[execname] = count(); }

@@ -1,6 +1,6 @@
 /*
  * How long do threads run between two of their switches?  (vtimestamp, ns, longest)
- * Run: kinst -s examples/cpu_time.d -c COMMAND
+ * Run: kinst -s examples/cpu_time.d -c 'md5sum /bin/busybox'
  */
 #pragma D option quiet
 self uint64_t v;

@@ -1,6 +1,6 @@
 /*
  * What does the current task say of itself?
- * Run: kinst -s examples/current_task.d -c COMMAND
+ * Run: kinst -s examples/current_task.d -c 'sh -c date; true'
  */
 #pragma D option quiet
 fbt::__x64_sys_getppid:entry

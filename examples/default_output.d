@@ -1,5 +1,5 @@
 /*
- * What dtrace(1) prints when a clause is empty.
- * Run: kinst -s examples/default_output.d -c COMMAND
+ * What does dtrace(1) print when a clause is empty?
+ * Run: kinst -s examples/default_output.d -c 'sh -c date; true'
  */
 fbt::__x64_sys_getppid:entry { }

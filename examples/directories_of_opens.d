@@ -1,10 +1,10 @@
 /*
  * In which directories does the command open files?  (dirname)
- * Run: kinst -s examples/directories_of_opens.d -c COMMAND
+ * Run: kinst -s examples/directories_of_opens.d -c 'md5sum /etc/passwd /etc/group /proc/cpuinfo' md5sum
  */
 #pragma D option quiet
 fbt::do_sys_openat2:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	self->path = arg1;
 }

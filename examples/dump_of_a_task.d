@@ -1,6 +1,6 @@
 /*
  * What do the first bytes of the current task look like?  (tracemem)
- * Run: kinst -s examples/dump_of_a_task.d -c COMMAND
+ * Run: kinst -s examples/dump_of_a_task.d -c 'sh -c date; true'
  */
 #pragma D option quiet
 fbt::__x64_sys_getppid:entry

@@ -1,6 +1,6 @@
 /*
  * Who duplicates descriptors?
- * Run: kinst -s examples/duplicated_files.d -c COMMAND
+ * Run: kinst -s examples/duplicated_files.d -c 'date >/tmp/x; date | wc -c'
  */
 #pragma D option quiet
 fbt::__x64_sys_dup*:entry { @[execname] = count(); }

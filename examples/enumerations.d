@@ -1,6 +1,6 @@
 /*
- * Names of the kernel's enumerations are constants.
- * Run: kinst -s examples/enumerations.d -c COMMAND
+ * Which values do constants of a kernel's enumeration have?
+ * Run: kinst -s examples/enumerations.d -c 'sh -c date; true'
  */
 #pragma D option quiet
 fbt::__x64_sys_getppid:entry

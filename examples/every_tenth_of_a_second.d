@@ -1,6 +1,6 @@
 /*
- * How do the counts grow?  A report each 100 ms and one at the end.
- * Run: kinst -s examples/every_tenth_of_a_second.d -c COMMAND
+ * How do counts grow, every 100 ms?  (tick)
+ * Run: kinst -s examples/every_tenth_of_a_second.d -c 'for n in 1 2 3; do wc -l /proc/meminfo; usleep 100000; done'
  */
 #pragma D option quiet
 fbt::vfs_read:entry { @reads[execname] = count(); }

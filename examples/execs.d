@@ -1,6 +1,6 @@
 /*
  * Which programs are executed?
- * Run: kinst -s examples/execs.d -c COMMAND
+ * Run: kinst -s examples/execs.d -c 'date; uname -r'
  */
 #pragma D option quiet
 fbt::begin_new_exec:entry

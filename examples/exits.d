@@ -1,6 +1,6 @@
 /*
  * How do processes end?
- * Run: kinst -s examples/exits.d -c COMMAND
+ * Run: kinst -s examples/exits.d -c "true; false; sh -c 'exit 7'"
  */
 #pragma D option quiet
 fbt::do_exit:entry

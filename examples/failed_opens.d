@@ -1,6 +1,6 @@
 /*
  * Which opens fail, of whom, with which error?
- * Run: kinst -s examples/failed_opens.d -c COMMAND
+ * Run: kinst -s examples/failed_opens.d -c 'cat /etc/passwd /no/such/file'
  */
 #pragma D option quiet
 fbt::do_sys_openat2:entry { self->path = arg1; }

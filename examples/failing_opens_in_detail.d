@@ -1,11 +1,11 @@
 /*
  * What happened on the way of the opens that fail, and only of those?  (speculation)
- * Run: kinst -s examples/failing_opens_in_detail.d -c COMMAND
+ * Run: kinst -s examples/failing_opens_in_detail.d -c 'cat /etc/passwd /no/such/file' cat
  */
 #pragma D option quiet
 #pragma D option nspec=16
 fbt::do_sys_openat2:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	self->spec = speculation();
 	speculate(self->spec);

@@ -1,10 +1,10 @@
 /*
- * The first ten reads, then an end of tracing.
- * Run: kinst -s examples/first_ten.d -c COMMAND
+ * What are the first ten reads?  (exit)
+ * Run: kinst -s examples/first_ten.d -c 'dd if=/dev/zero of=/dev/null bs=4k count=50' dd
  */
 #pragma D option quiet
 fbt::vfs_read:entry
-/execname == "deeds" && n < 10/
+/execname == $$1 && n < 10/
 {
 	n++;
 	printf("%s reads %d\n", execname, arg2);

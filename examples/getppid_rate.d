@@ -1,16 +1,16 @@
 /*
  * How close together are calls of getppid(2)?
- * Run: kinst -s examples/getppid_rate.d -c COMMAND
+ * Run: kinst -s examples/getppid_rate.d -c 'for n in 1 2 3 4; do sh -c true; done' sh
  */
 #pragma D option quiet
 uint64_t last;
 fbt::__x64_sys_getppid:entry
-/last && execname == "deeds"/
+/last && execname == $$1/
 {
 	@apart = avg(timestamp - last);
 }
 fbt::__x64_sys_getppid:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	last = timestamp;
 	@n = count();

@@ -1,10 +1,10 @@
 /*
  * How often does each instruction of vfs_read() run?
- * Run: kinst -s examples/heat_map.d -c COMMAND
+ * Run: kinst -s examples/heat_map.d -c 'wc -l /etc/passwd /proc/meminfo' wc
  */
 #pragma D option quiet
 kinst::vfs_read:
-/execname == "deeds"/
+/execname == $$1/
 {
 	@[probename] = count();
 }

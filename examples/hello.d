@@ -1,5 +1,5 @@
 /*
- * How does a D script begin and end?  It prints a line and ends at once; no kernel is needed.
+ * How does a D script begin and end?  (no kernel is needed)
  * Run: kinst -s examples/hello.d
  */
 #pragma D option quiet

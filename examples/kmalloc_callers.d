@@ -1,6 +1,6 @@
 /*
- * Who in the kernel calls kmalloc(), for how many bytes?
- * Run: kinst -s examples/kmalloc_callers.d -c COMMAND
+ * Who in the kernel calls kmalloc(), for how many bytes?  (caller)
+ * Run: kinst -s examples/kmalloc_callers.d -c 'ls -R /proc/sys/net | wc -l'
  */
 #pragma D option quiet
 fbt::__kmalloc:entry { @[func(caller)] = sum(arg0); }

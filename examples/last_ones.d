@@ -1,12 +1,12 @@
 /*
- * The last writes before the end.  (ring buffer)
- * Run: kinst -s examples/last_ones.d -c COMMAND
+ * What were the last writes before the end?  (bufpolicy=ring)
+ * Run: kinst -s examples/last_ones.d -c 'dd if=/dev/zero of=/dev/null bs=4k count=50' dd
  */
 #pragma D option quiet
 #pragma D option bufpolicy=ring
 #pragma D option bufsize=16k
 fbt::vfs_write:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	printf("%s writes %d bytes\n", execname, arg2);
 }

@@ -1,6 +1,6 @@
 /*
  * How long do processes live?
- * Run: kinst -s examples/lifetimes.d -c COMMAND
+ * Run: kinst -s examples/lifetimes.d -c 'sleep 0.01; date | wc -c'
  */
 #pragma D option quiet
 fbt::wake_up_new_task:entry { born[args[0]->pid] = timestamp; }

@@ -1,10 +1,10 @@
 /*
  * How long does mutex_lock() take?
- * Run: kinst -s examples/lock_waits.d -c COMMAND
+ * Run: kinst -s examples/lock_waits.d -c 'ls -lR /proc/sys/net | wc -l' ls
  */
 #pragma D option quiet
 fbt::mutex_lock:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	self->t = timestamp;
 	@calls = count();

@@ -1,18 +1,18 @@
 /*
  * How often does a thread come back on another CPU?
- * Run: kinst -s examples/migrations.d -c COMMAND
+ * Run: kinst -s examples/migrations.d -c 'for n in $(seq 30); do usleep 10000; done' sh
  */
 #pragma D option quiet
 self int cpu;
 int changes;
 fbt::__x64_sys_*:entry
-/execname == "deeds" && self->cpu && self->cpu != cpu + 1/
+/execname == $$1 && self->cpu && self->cpu != cpu + 1/
 {
 	changes++;
 }
 fbt::__x64_sys_*:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	self->cpu = cpu + 1;
 }
-END { printf("cpu changes of deeds: %d\n", changes); }
+END { printf("cpu changes of %s: %d\n", $$1, changes); }

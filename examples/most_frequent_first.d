@@ -1,11 +1,11 @@
 /*
- * System calls, the most frequent first.  (aggsortrev)
- * Run: kinst -s examples/most_frequent_first.d -c COMMAND
+ * Which system calls are the most frequent?  (aggsortrev)
+ * Run: kinst -s examples/most_frequent_first.d -c 'wc -l /etc/passwd /proc/meminfo' wc
  */
 #pragma D option quiet
 #pragma D option aggsortrev
 fbt::__x64_sys_*:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	@[probefunc] = count();
 }

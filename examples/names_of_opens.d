@@ -1,10 +1,10 @@
 /*
  * Which names are opened, in capitals, without their directories?  (basename, toupper)
- * Run: kinst -s examples/names_of_opens.d -c COMMAND
+ * Run: kinst -s examples/names_of_opens.d -c 'md5sum /etc/passwd /etc/group' md5sum
  */
 #pragma D option quiet
 fbt::do_sys_openat2:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	self->path = arg1;
 }

@@ -1,6 +1,6 @@
 /*
  * Which directories are made?
- * Run: kinst -s examples/new_directories.d -c COMMAND
+ * Run: kinst -s examples/new_directories.d -c 'mkdir -p /tmp/a/b/c'
  */
 #pragma D option quiet
 fbt::vfs_mkdir:entry

@@ -1,6 +1,6 @@
 /*
  * How many KiB does each process read?  (normalize)
- * Run: kinst -s examples/normalized.d -c COMMAND
+ * Run: kinst -s examples/normalized.d -c 'md5sum /bin/busybox; wc -l /proc/meminfo'
  */
 #pragma D option quiet
 fbt::vfs_read:return

@@ -1,6 +1,6 @@
 /*
  * How long do threads sleep in schedule()?  (us)
- * Run: kinst -s examples/off_cpu.d -c COMMAND
+ * Run: kinst -s examples/off_cpu.d -c 'for n in 1 2 3; do usleep 1000; done'
  */
 #pragma D option quiet
 fbt::schedule:entry { self->off = timestamp; }

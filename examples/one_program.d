@@ -1,6 +1,6 @@
 /*
  * How often does the program that is named as argument read?  (macro $$1)
- * Run: kinst -s examples/one_program.d -c deeds deeds
+ * Run: kinst -s examples/one_program.d -c 'wc -l /etc/passwd /proc/meminfo' wc
  */
 #pragma D option quiet
 fbt::vfs_read:entry

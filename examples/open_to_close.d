@@ -1,10 +1,10 @@
 /*
  * How long do files stay open?  (an associative array)
- * Run: kinst -s examples/open_to_close.d -c COMMAND
+ * Run: kinst -s examples/open_to_close.d -c 'md5sum /etc/passwd /proc/cpuinfo' md5sum
  */
 #pragma D option quiet
 fbt::do_dentry_open:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	opened[arg0] = timestamp;
 }

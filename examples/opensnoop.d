@@ -1,6 +1,6 @@
 /*
  * Which files are opened, one line each?
- * Run: kinst -s examples/opensnoop.d -c COMMAND
+ * Run: kinst -s examples/opensnoop.d -c 'md5sum /etc/passwd /proc/cpuinfo'
  */
 #pragma D option quiet
 BEGIN { printf("%6s %-16s %4s %s\n", "PID", "COMM", "FD", "PATH"); }

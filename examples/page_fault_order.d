@@ -1,17 +1,17 @@
 /*
- * Are pages touched in order?  How many faults come one page after the one before?
- * Run: kinst -s examples/page_fault_order.d -c COMMAND
+ * Are pages touched in order: how many faults come one page after the one before?
+ * Run: kinst -s examples/page_fault_order.d -c 'dd if=/dev/zero of=/dev/null bs=1M count=3' dd
  */
 #pragma D option quiet
 self uint64_t last;
 int in_order;
 fbt::handle_mm_fault:entry
-/execname == "deeds" && self->last && arg1 >> 12 == self->last + 1/
+/execname == $$1 && self->last && arg1 >> 12 == self->last + 1/
 {
 	in_order++;
 }
 fbt::handle_mm_fault:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	self->last = arg1 >> 12;
 }

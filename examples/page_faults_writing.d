@@ -1,6 +1,6 @@
 /*
  * Do page faults read or write?  (FAULT_FLAG_WRITE is 1)
- * Run: kinst -s examples/page_faults_writing.d -c COMMAND
+ * Run: kinst -s examples/page_faults_writing.d -c 'date; sort /proc/meminfo | tail -n 2'
  */
 #pragma D option quiet
 fbt::handle_mm_fault:entry

@@ -1,10 +1,10 @@
 /*
  * Which functions does one unlink(2) go through?  (flow, by indentation)
- * Run: kinst -s examples/path_of_an_unlink.d -c COMMAND
+ * Run: kinst -s examples/path_of_an_unlink.d -c 'touch /tmp/x; rm /tmp/x' rm
  */
 #pragma D option flowindent
 fbt::do_unlinkat:entry
-/execname == "deeds" && !done/
+/execname == $$1 && !done/
 {
 	self->in = 1;
 	done = 1;

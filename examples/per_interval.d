@@ -1,6 +1,6 @@
 /*
  * How many reads in each interval of 50 ms?
- * Run: kinst -s examples/per_interval.d -c COMMAND
+ * Run: kinst -s examples/per_interval.d -c 'for n in 1 2 3; do wc -l /proc/meminfo; usleep 50000; done'
  */
 #pragma D option quiet
 BEGIN { start = timestamp; }

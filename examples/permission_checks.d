@@ -1,6 +1,6 @@
 /*
  * Who has permissions checked?
- * Run: kinst -s examples/permission_checks.d -c COMMAND
+ * Run: kinst -s examples/permission_checks.d -c 'ls -R /proc/sys/net | wc -l'
  */
 #pragma D option quiet
 fbt::inode_permission:entry { @[execname] = count(); }

@@ -1,10 +1,10 @@
 /*
  * How long do readers of a pipe wait?
- * Run: kinst -s examples/pipe_wait.d -c COMMAND
+ * Run: kinst -s examples/pipe_wait.d -c '{ usleep 5000; echo ready; } | cat' cat
  */
 #pragma D option quiet
 fbt::pipe_read:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	self->ts = timestamp;
 }

@@ -1,10 +1,10 @@
 /*
  * How many reads are below a page?  (-C: the C preprocessor)
- * Run: kinst -C -s examples/preprocessed.d -c deeds
+ * Run: kinst -C -s examples/preprocessed.d -c 'dd if=/dev/zero of=/dev/null bs=4k count=50' dd
  */
 #pragma D option quiet
 #define PAGE 4096
 #define MINE(name) (execname == name)
-fbt::vfs_read:entry / MINE("deeds") && arg2 < PAGE / { small++; }
-fbt::vfs_read:entry / MINE("deeds") && arg2 >= PAGE / { large++; }
+fbt::vfs_read:entry / MINE($$1) && arg2 < PAGE / { small++; }
+fbt::vfs_read:entry / MINE($$1) && arg2 >= PAGE / { large++; }
 END { printf("small %d, large %d\n", small, large); }

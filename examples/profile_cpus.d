@@ -1,6 +1,6 @@
 /*
  * Which CPUs are sampled, 97 times a second each?
- * Run: kinst -s examples/profile_cpus.d -c COMMAND
+ * Run: kinst -s examples/profile_cpus.d -c 'md5sum /bin/busybox; sleep 0.2'
  */
 #pragma D option quiet
 profile-97 { @[cpu] = count(); }

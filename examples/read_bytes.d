@@ -1,6 +1,6 @@
 /*
  * How many bytes does each process read?
- * Run: kinst -s examples/read_bytes.d -c COMMAND
+ * Run: kinst -s examples/read_bytes.d -c 'wc -l /etc/passwd /proc/meminfo'
  */
 #pragma D option quiet
 fbt::vfs_read:return

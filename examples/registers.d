@@ -1,10 +1,10 @@
 /*
  * Which registers does vfs_read() begin with?
- * Run: kinst -s examples/registers.d -c COMMAND
+ * Run: kinst -s examples/registers.d -c 'wc -l /etc/passwd /proc/meminfo' wc
  */
 #pragma D option quiet
 kinst::vfs_read:0
-/execname == "deeds"/
+/execname == $$1/
 {
 	printf("rdi %x rsi %x rdx %d\n", regs[R_RDI], regs[R_RSI], regs[R_RDX]);
 }

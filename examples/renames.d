@@ -1,6 +1,6 @@
 /*
  * What is renamed to what?
- * Run: kinst -s examples/renames.d -c COMMAND
+ * Run: kinst -s examples/renames.d -c 'touch /tmp/x; mv /tmp/x /tmp/y'
  */
 #pragma D option quiet
 fbt::vfs_rename:entry

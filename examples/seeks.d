@@ -1,11 +1,11 @@
 /*
  * Where do processes seek to?
- * Run: kinst -s examples/seeks.d -c COMMAND
+ * Run: kinst -s examples/seeks.d -c 'dd if=/etc/passwd of=/dev/null bs=1 count=4 skip=10' dd
  */
 #pragma D option quiet
 #pragma D option aggsortkey
 fbt::ksys_lseek:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	@[execname, arg1] = count();
 }

@@ -1,6 +1,6 @@
 /*
- * What is in the name of a directory entry?  (print of a structure)
- * Run: kinst -s examples/shown_structure.d -c COMMAND
+ * What is in the name of a directory entry?  (print() of a structure)
+ * Run: kinst -s examples/shown_structure.d -c 'touch /tmp/x; rm /tmp/x'
  */
 #pragma D option quiet
 fbt::vfs_unlink:entry

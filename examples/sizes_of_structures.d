@@ -1,6 +1,6 @@
 /*
  * How big is a task, and where is its name?
- * Run: kinst -s examples/sizes_of_structures.d -c COMMAND
+ * Run: kinst -s examples/sizes_of_structures.d -c 'sh -c date; true'
  */
 #pragma D option quiet
 fbt::__x64_sys_getppid:entry

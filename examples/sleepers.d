@@ -1,10 +1,10 @@
 /*
  * Do sleeps take as long as was asked for?
- * Run: kinst -s examples/sleepers.d -c COMMAND
+ * Run: kinst -s examples/sleepers.d -c 'sleep 0.01' sleep
  */
 #pragma D option quiet
 fbt::hrtimer_nanosleep:entry
-/pid == $target && execname == "deeds"/
+/pid == $target && execname == $$1/
 {
 	self->start = timestamp;
 	self->asked = arg0;

@@ -1,11 +1,11 @@
 /*
- * System calls by name instead of by count.  (aggsortkey)
- * Run: kinst -s examples/sorted_by_name.d -c COMMAND
+ * How often is each system call made, in the order of their names?  (aggsortkey)
+ * Run: kinst -s examples/sorted_by_name.d -c 'wc -l /etc/passwd /proc/meminfo' wc
  */
 #pragma D option quiet
 #pragma D option aggsortkey
 fbt::__x64_sys_*:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	@[probefunc] = count();
 }

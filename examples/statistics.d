@@ -1,10 +1,10 @@
 /*
  * How big are reads: least, most, mean, standard deviation?
- * Run: kinst -s examples/statistics.d -c COMMAND
+ * Run: kinst -s examples/statistics.d -c 'wc -l /etc/passwd /proc/meminfo' wc
  */
 #pragma D option quiet
 fbt::vfs_read:return
-/execname == "deeds" && (long)arg1 > 0/
+/execname == $$1 && (long)arg1 > 0/
 {
 	@least = min(arg1);
 	@most = max(arg1);

@@ -1,11 +1,11 @@
 /*
  * What is a system call's structure in user memory?  (copyin of a struct timespec)
- * Run: kinst -s examples/syscall_arguments.d -c COMMAND
+ * Run: kinst -s examples/syscall_arguments.d -c 'sleep 0.01' sleep
  */
 #pragma D option quiet
 struct when { long sec; long nsec; };
 fbt::__x64_sys_clock_nanosleep:entry
-/execname == "deeds" && pid == $target/
+/execname == $$1 && pid == $target/
 {
 	this->t = (struct when *)copyin(args[0]->dx, sizeof (struct when));
 	printf("nanosleep of %d ns\n", this->t->sec * 1000000000 + this->t->nsec);

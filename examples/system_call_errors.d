@@ -1,6 +1,6 @@
 /*
  * Which reads, writes and opens fail, of whom, with which error?
- * Run: kinst -s examples/system_call_errors.d -c COMMAND
+ * Run: kinst -s examples/system_call_errors.d -c 'cat /etc/passwd /no/such/file'
  */
 #pragma D option quiet
 fbt::ksys_read:return, fbt::ksys_write:return, fbt::do_sys_openat2:return

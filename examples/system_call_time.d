@@ -1,6 +1,6 @@
 /*
  * Where does the command's time go, by system call?  (ns, sum)
- * Run: kinst -s examples/system_call_time.d -c COMMAND
+ * Run: kinst -s examples/system_call_time.d -c 'dd if=/dev/zero of=/dev/null bs=64k count=200'
  */
 #pragma D option quiet
 fbt::__x64_sys_*:entry

@@ -1,10 +1,10 @@
 /*
  * Which system calls does the command make?
- * Run: kinst -s examples/system_calls.d -c COMMAND
+ * Run: kinst -s examples/system_calls.d -c 'wc -l /etc/passwd /proc/meminfo' wc
  */
 #pragma D option quiet
 fbt::__x64_sys_*:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	@[probefunc] = count();
 }

@@ -1,6 +1,6 @@
 /*
  * Which processes make system calls?
- * Run: kinst -s examples/system_calls_by_process.d -c COMMAND
+ * Run: kinst -s examples/system_calls_by_process.d -c 'date | wc -c'
  */
 #pragma D option quiet
 fbt::__x64_sys_*:entry { @[execname] = count(); }

@@ -1,6 +1,6 @@
 /*
- * Reads and bytes side by side, under a header.
- * Run: kinst -s examples/table_with_header.d -c COMMAND
+ * How many reads and how many bytes, side by side under a header?
+ * Run: kinst -s examples/table_with_header.d -c 'wc -l /etc/passwd; md5sum /bin/busybox'
  */
 #pragma D option quiet
 BEGIN { printf("%-16s %8s %12s\n", "PROGRAM", "READS", "BYTES"); }

@@ -1,6 +1,6 @@
 /*
  * Who forks, and whose child is that?  (a translator of one's own)
- * Run: kinst -s examples/task_translator.d -c COMMAND
+ * Run: kinst -s examples/task_translator.d -c 'date | wc -c'
  */
 #pragma D option quiet
 struct who { int pid; string name; string parent; };

@@ -1,6 +1,6 @@
 /*
  * Who are the five that read most?
- * Run: kinst -s examples/top_readers.d -c COMMAND
+ * Run: kinst -s examples/top_readers.d -c 'wc -l /etc/passwd; md5sum /bin/busybox'
  */
 #pragma D option quiet
 fbt::vfs_read:return

@@ -1,6 +1,6 @@
 /*
  * Which files are unlinked?
- * Run: kinst -s examples/unlinked_files.d -c COMMAND
+ * Run: kinst -s examples/unlinked_files.d -c 'touch /tmp/x /tmp/y; rm /tmp/x /tmp/y'
  */
 #pragma D option quiet
 fbt::vfs_unlink:entry

@@ -1,10 +1,10 @@
 /*
  * How much is unmapped by munmap(2)?
- * Run: kinst -s examples/unmappings.d -c COMMAND
+ * Run: kinst -s examples/unmappings.d -c 'bzip2 </etc/passwd | bunzip2' bunzip2
  */
 #pragma D option quiet
 fbt::__x64_sys_munmap:entry
-/execname == "deeds"/
+/execname == $$1/
 {
 	@[execname, args[0]->si] = count();
 }

@@ -1,6 +1,6 @@
 /*
  * How far does the kernel's clock go on?
- * Run: kinst -s examples/variable_of_the_kernel.d -c COMMAND
+ * Run: kinst -s examples/variable_of_the_kernel.d -c 'sleep 0.1'
  */
 #pragma D option quiet
 BEGIN { from = `jiffies; }

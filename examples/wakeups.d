@@ -1,6 +1,6 @@
 /*
  * Who wakes whom?
- * Run: kinst -s examples/wakeups.d -c COMMAND
+ * Run: kinst -s examples/wakeups.d -c 'date | wc -c'
  */
 #pragma D option quiet
 fbt::try_to_wake_up:entry { @[execname, stringof(args[0]->comm)] = count(); }

@@ -1,10 +1,10 @@
 /*
  * What does a process write?  (copyin, printed as a string)
- * Run: kinst -s examples/written_text.d -c COMMAND
+ * Run: kinst -s examples/written_text.d -c 'cat /etc/passwd' cat
  */
 #pragma D option quiet
 fbt::ksys_write:entry
-/execname == "deeds" && arg0 == 1/
+/execname == $$1 && arg0 == 1/
 {
 	printf("%s", stringof(copyin(arg1, arg2)));
 }

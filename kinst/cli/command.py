@@ -17,7 +17,8 @@ from typing import TextIO
 
 from kinst import __version__
 from kinst.cli.guard import Interrupted, UsageError, guarded, say, standard_files, write
-from kinst.cli.options import HELP, USAGE, parse
+from kinst.cli.options import HELP, parse
+from kinst.cli.progress import Progress
 from kinst.core.errors import DError, KinstError
 from kinst.session.path import run
 from kinst.session.report import Report
@@ -74,18 +75,6 @@ def complain(error: KinstError, tags: bool) -> None:
         say(f"kinst: {error}")
 
 
-def progress(what: str, part: float | None) -> None:
-    """Progress of long work: one line that is rewritten on a terminal."""
-    shown = f"kinst: {what}" + (f" {part:.0%}" if part is not None else "")
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{shown}")
-        if part is not None and part >= 1:
-            sys.stderr.write("\n")
-        sys.stderr.flush()
-    elif part is None or part >= 1:
-        say(shown)
-
-
 def _emptying(out: TextIO) -> Callable[[], None] | None:
     """What empties the file that data goes to; None for a terminal or a pipe."""
     try:
@@ -108,7 +97,7 @@ def _report(request: Request, out: TextIO, interrupts: Interrupts) -> Report:
     return Report(
         write=partial(write, out),
         say=say,
-        progress=progress,
+        progress=Progress("kinst"),
         guest_output=guest_output,
         stop_requested=interrupts.requested,
         started=started_at(),
@@ -153,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def wrong(error: KinstError) -> None:
         complain(error, bool(requests) and _wants_tags(requests[0]))
 
-    return guarded(work, "kinst", USAGE, wrong)
+    return guarded(work, "kinst", wrong)
 
 
 if __name__ == "__main__":

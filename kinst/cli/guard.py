@@ -78,9 +78,13 @@ def write(file: TextIO, text: str) -> None:
 
 
 def say(text: str) -> None:
-    """One message on stderr; nobody is told when nobody reads them."""
+    """Write one message to stderr; it is lost when nobody reads them.
+
+    On a terminal it takes the place of a line of progress (kinst.cli.progress).
+    """
     with suppress(KinstError, BrokenPipeError):
-        write(sys.stderr, text + "\n")
+        end = "\x1b[K\n" if sys.stderr.isatty() else "\n"
+        write(sys.stderr, text.replace("\n", end) + end)
 
 
 def _end_by(number: int) -> int:
@@ -93,19 +97,19 @@ def _end_by(number: int) -> int:
 def guarded(
     work: Callable[[], int],
     name: str,
-    usage: str,
     complain: Callable[[KinstError], None],
 ) -> int:
     """The exit status of the command `name`, which `work` returns or an error of it makes.
 
-    complain: says what is wrong.  usage: told after a wrong command line.
-    Every error that a user can cause becomes one line; KINST_TRACEBACK lets a defect through.
+    complain: says what is wrong, in one line; after a wrong command line a second one points to
+    --help.  Every error that a user can cause becomes one line; KINST_TRACEBACK lets a
+    defect through.
     """
     try:
         return work()
     except UsageError as error:
         complain(error)
-        say(usage.removesuffix("\n"))
+        say(f"Try '{name} --help'.")
         return 2
     except KinstError as error:
         complain(error)

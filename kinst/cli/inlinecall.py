@@ -10,9 +10,11 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kinst import __version__
 from kinst.cli.guard import UsageError, guarded, say, standard_files, write
+from kinst.cli.progress import Progress
 from kinst.core.errors import KinstError
 from kinst.core.inline import FunctionDie, InlineCopy
 from kinst.core.paths import cache_folder
@@ -55,14 +57,6 @@ def parse(words: Sequence[str]) -> Wanted:
     if len(names) != 2 or not names[0]:
         raise UsageError("a function and a file are needed")
     return Wanted(names[0], names[1], as_json)
-
-
-def progress(part: float) -> None:
-    """Progress of making the index, on a terminal only."""
-    if sys.stderr.isatty():
-        end = "\r\x1b[K" if part >= 1 else ""
-        sys.stderr.write(f"\r\x1b[Kinlinecall: reading debug information {part:.0%}{end}")
-        sys.stderr.flush()
 
 
 def place(file: str, line: int) -> str:
@@ -126,7 +120,8 @@ def run(wanted: Wanted) -> str:
         raise KinstError(
             f"{wanted.file}: no debug information", "install its debug package, or build with -g"
         )
-    index = open_index(found.file, cache_folder(), progress)
+    progress = Progress("inlinecall")
+    index = open_index(found.file, cache_folder(), partial(progress, "indexing debug information"))
     functions = index.functions(wanted.function)
     inline = [function for function in functions if function.inlined]
     if not inline:
@@ -154,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         write(sys.stdout, text)
         return 0
 
-    return guarded(work, "inlinecall", USAGE, lambda error: say(f"inlinecall: {error}"))
+    return guarded(work, "inlinecall", lambda error: say(f"inlinecall: {error}"))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,13 @@ usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name
 HELP = (
     USAGE
     + """
+Which instructions vfs_read() has, and how each would be planted:
+  kinst -l -v -n 'kinst::vfs_read:'
+How many bytes each program asks for, at the instruction 19 bytes into vfs_read():
+  kinst -n 'kinst::vfs_read:19 { @[execname] = quantize(regs[R_RDX]); }' -c 'wc -l /etc/passwd'
+Which functions of the file system run, and how often:
+  kinst -n 'fbt::vfs_*:entry { @[probefunc] = count(); }' -c 'ls -lR /proc/sys >/dev/null'
+
   -n, -P, -m, -f, -i  enable or list probes by name, provider, module, function, id
   -s FILE    enable or list probes by a D script ("-" is standard input)
   -c CMD     run CMD in the guest; the trace ends with it; its pid is $target

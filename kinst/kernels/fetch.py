@@ -6,6 +6,7 @@ nor changed, no root is needed, and another architecture or release can be fetch
 (apt.conf(5), apt-get(8)).  In the cache folder:
 
     kernels/amd64/6.1.0-NN-cloud-amd64/    boot/, lib/modules/, bin/busybox, ..., manifest.json
+    busybox/amd64/                         bin/busybox alone, for a kernel of the user's own
     fetching/amd64/                        work in progress; a later run goes on from there
     fetching/amd64.lock                    held by the one that fetches
 """
@@ -31,6 +32,7 @@ from kinst.kernels.apt import Apt, Package, unpack
 Progress = Callable[[str, float | None], None]
 
 _BUSYBOX = "busybox-static"
+_BUSYBOX_ROOM = 120_000_000  # with the package lists, and what apt makes of them
 _MANIFEST = "manifest.json"
 
 
@@ -100,22 +102,73 @@ def prepare(isa: str, progress: Progress, *, refresh: bool = False) -> Prepared:
     if found and not refresh:
         return found
     wanted = _wanted(isa)
-    work = cache_folder() / "fetching" / isa
+    with _working(isa, progress) as work:
+        # Another kinst may have done it all while this one waited for the lock.
+        found = prepared(isa)
+        if found and not refresh:
+            return found
+        release = _fetch(isa, wanted, work, progress)
+    return _paths(_kernels_of(isa) / release)
+
+
+def busybox(isa: str, progress: Progress) -> Path:
+    """A static busybox for this ISA, fetched on first use: 1 MB, and 9 MB of package lists.
+
+    That of a kernel in the cache when there is one.  Raises KinstError as prepare does.
+    """
+    wanted = _wanted(isa)
+    if found := _busybox_of(isa):
+        return found
+    with _working(f"{isa}-busybox", progress) as work:
+        if found := _busybox_of(isa):
+            return found
+        _check_room(work, _BUSYBOX_ROOM)
+        apt = Apt(work / "apt", wanted.suite, wanted.architecture)
+        progress("reading the package lists", None)
+        trouble = apt.update(progress)
+        if _BUSYBOX not in apt.names(_BUSYBOX):
+            raise KinstError(
+                f"no {_BUSYBOX} for {wanted.architecture} of Debian {wanted.suite} found by apt",
+                trouble or "--initrd boots a file system of your own",
+            )
+        (package,) = apt.download([_BUSYBOX], work / "packages", progress)
+        tree = work / "tree"
+        shutil.rmtree(tree, ignore_errors=True)
+        _unpack(package, "", tree, progress)
+        if not (tree / "bin/busybox").exists():
+            raise KinstError(f"Debian's {package.name} {package.version} has no busybox in it")
+        place = cache_folder() / "busybox" / isa
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.sync()
+        os.rename(tree, place)
+    return place / "bin/busybox"
+
+
+def _busybox_of(isa: str) -> Path | None:
+    """The busybox in the cache: a fetched kernel's, or one that was fetched alone."""
+    ready = prepared(isa)
+    alone = cache_folder() / "busybox" / isa / "bin/busybox"
+    return ready.busybox if ready else alone if alone.exists() else None
+
+
+@contextmanager
+def _working(name: str, progress: Progress) -> Iterator[Path]:
+    """A folder to work in, this process alone; deleted when the work succeeded, else kept for
+    the next run.  Raises KinstError where it cannot be written."""
+    work = cache_folder() / "fetching" / name
     try:
         work.mkdir(parents=True, exist_ok=True)
-        with alone(work.with_suffix(".lock"), progress):
-            # Another kinst may have done it all while this one waited for the lock.
-            found = prepared(isa)
-            if found and not refresh:
-                return found
-            release = _fetch(isa, wanted, work, progress)
+        with alone(work.with_name(f"{name}.lock"), progress):
+            # The one that held the lock before may have deleted it.
+            work.mkdir(exist_ok=True)
+            yield work
             shutil.rmtree(work)
+        progress("fetching: done", 1.0)
     except OSError as error:
         raise KinstError(
             f"cannot write {error.filename or work}: {error.strerror}",
             "XDG_CACHE_HOME chooses another folder",
         ) from error
-    return _paths(_kernels_of(isa) / release)
 
 
 def suite_of(isa: str) -> str:
@@ -184,13 +237,7 @@ def alone(lock: Path, progress: Progress) -> Iterator[None]:
 
 def _fetch(isa: str, wanted: _Kernel, work: Path, progress: Progress) -> str:
     """Download, unpack, check and move into place; the kernel's release."""
-    free = shutil.disk_usage(work).free
-    need = wanted.room - sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
-    if free < need:
-        raise KinstError(
-            f"{work} has {free / 1e6:.0f} MB free; {need / 1e6:.0f} MB are needed",
-            "XDG_CACHE_HOME chooses another folder",
-        )
+    _check_room(work, wanted.room)
     apt = Apt(work / "apt", wanted.suite, wanted.architecture)
     progress("reading the package lists", None)
     trouble = apt.update(progress)
@@ -214,6 +261,17 @@ def _fetch(isa: str, wanted: _Kernel, work: Path, progress: Progress) -> str:
     os.sync()
     os.rename(tree, place)
     return release
+
+
+def _check_room(work: Path, room: int) -> None:
+    """Raises KinstError when the disk has too little room; what is in work already counts."""
+    free = shutil.disk_usage(work).free
+    need = room - sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
+    if free < need:
+        raise KinstError(
+            f"{work} has {free / 1e6:.0f} MB free; {need / 1e6:.0f} MB are needed",
+            "XDG_CACHE_HOME chooses another folder",
+        )
 
 
 def _newest(wanted: _Kernel, apt: Apt, trouble: str) -> str:

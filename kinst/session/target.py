@@ -77,13 +77,14 @@ def find_files(request: Request, progress: Callable[[str, float | None], None]) 
         return Files(Path(request.debug or request.kernel), folders=folders)
     if request.kernel and request.initrd:
         return Files(Path(request.debug), Path(request.kernel), folders=folders)
-    ready = fetch.prepare(request.vm or DEFAULT_ISA, progress)
-    kernel = Path(request.kernel) if request.kernel else ready.kernel
-    debug = Path(request.debug) if request.debug else ready.debug
+    isa = request.vm or DEFAULT_ISA
     if request.kernel:
-        return Files(debug, kernel, ready.busybox, folders=folders)
+        busybox = fetch.busybox(isa, progress)
+        return Files(Path(request.debug), Path(request.kernel), busybox, folders=folders)
+    ready = fetch.prepare(isa, progress)
+    debug = Path(request.debug) if request.debug else ready.debug
     modules = tuple(resolve(ready.modules, request.modules))
-    return Files(debug, kernel, ready.busybox, ready, modules, folders)
+    return Files(debug, ready.kernel, ready.busybox, ready, modules, folders)
 
 
 def _initrd(request: Request, files: Files) -> Path | bytes:

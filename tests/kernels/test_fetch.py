@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 from fake_apt import APT_CACHE, APT_CONFIG, APT_GET, Machine
 
+from kinst.cli.options import parse
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.kernels.apt import narrow, parse_sources
-from kinst.kernels.fetch import Prepared, prepare, prepared
+from kinst.kernels.fetch import Prepared, busybox, prepare, prepared
+from kinst.session.target import find_files
 
 ONE_LINE = """\
 # deb http://commented.test/debian bookworm main
@@ -265,6 +267,76 @@ def test_interrupted_then_again(machine: Machine) -> None:
         prepare("amd64", interrupt)
     assert prepared("amd64") is None
     assert prepare("amd64", quiet).kernel.read_bytes() == b"kernel 7"
+
+
+# Busybox alone, for a kernel of the user's own.
+
+
+def test_busybox_alone(machine: Machine) -> None:
+    machine.add_kernel(7)
+    told: list[tuple[str, float | None]] = []
+    found = busybox("amd64", lambda what, part: told.append((what, part)))
+    assert found.read_bytes() == b"a static busybox"
+    assert os.access(found, os.X_OK) is False  # as the package has it (0666 here)
+    downloads = machine.calls(" download")
+    assert downloads and all("linux-image" not in call for call in downloads)
+    assert files_below(cache_folder()) == {
+        "busybox/amd64/bin/busybox", "fetching/amd64-busybox.lock",
+    }  # fmt: skip
+    assert told[-1][1] == 1.0
+    assert prepared("amd64") is None
+
+
+def test_busybox_is_fetched_once(machine: Machine) -> None:
+    found = busybox("amd64", quiet)
+    calls = len(machine.calls(""))
+    assert busybox("amd64", quiet) == found
+    assert len(machine.calls("")) == calls
+
+
+def test_busybox_of_a_fetched_kernel_is_taken(machine: Machine) -> None:
+    machine.add_kernel(7)
+    ready = prepare("amd64", quiet)
+    assert busybox("amd64", quiet) == ready.busybox
+
+
+def test_busybox_of_a_release_that_lies_below_usr(machine: Machine) -> None:
+    machine.add("busybox-static", {"usr/bin/busybox": b"box"})
+    assert busybox("riscv64", quiet).read_bytes() == b"box"
+
+
+def test_busybox_that_nobody_has(machine: Machine) -> None:
+    for file in machine.folder.glob("packages/*"):
+        file.unlink()
+    with pytest.raises(KinstError, match="no busybox-static for amd64 of Debian bookworm"):
+        busybox("amd64", quiet)
+    (machine.folder / "broken").write_text("E: Could not resolve 'a.test'\n")
+    with pytest.raises(KinstError, match=r"Could not resolve 'a\.test'"):
+        busybox("amd64", quiet)
+
+
+def test_own_kernel_needs_no_other(machine: Machine, tmp_path: Path) -> None:
+    """--kernel bzImage --debug vmlinux fetches a busybox and nothing else."""
+    for name in ("bzImage", "vmlinux"):
+        (tmp_path / name).write_bytes(b"own")
+    words = ["--kernel", str(tmp_path / "bzImage"), "--debug", str(tmp_path / "vmlinux")]
+    files = find_files(parse(words).request, quiet)
+    assert (files.kernel, files.debug) == (tmp_path / "bzImage", tmp_path / "vmlinux")
+    assert files.busybox is not None and files.busybox.read_bytes() == b"a static busybox"
+    assert not [call for call in machine.calls(" download") if "linux-image" in call]
+
+
+def test_two_at_once_fetch_busybox_once(machine: Machine) -> None:
+    answers: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(busybox("amd64", quiet))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(answers) == 3 and len(set(answers)) == 1
+    assert len(machine.calls(" update")) == 1
 
 
 # Errors.

@@ -70,7 +70,7 @@ def one_line(done: Result, status: int, pattern: str) -> None:
     first, *rest = done.err.splitlines()
     assert re.fullmatch(f"kinst: {pattern}", first), done.err
     if status == 2:
-        assert rest and rest[0].startswith("usage: kinst "), done.err
+        assert rest == ["Try 'kinst --help'."], done.err
     else:
         assert rest == [], done.err
     assert done.out == "" and done.guest == "", done

@@ -1,0 +1,76 @@
+"""Progress of long work on stderr: downloads, unpacking, indexing debug information.
+
+On a terminal it is one line, rewritten in place and erased at the end.  Elsewhere it is a line
+when a piece of work begins, one every few seconds, and one at its end, so that a log stays short.
+docs/decisions/0034-progress-without-rich.md says why this is not rich's.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TextIO
+
+WIDTH = 24  # characters of the bar
+TERMINAL_SECONDS = 0.1  # between two drawings of the line
+LOG_SECONDS = 10.0  # between two lines about the same work where there is no terminal
+_ERASE = "\r\x1b[K"
+
+
+class Progress:
+    """Called with what is being done and which part of it is done: 0 to 1, None when unknown.
+
+    name: the command's, in front of every line.  A part of 1 ends the work.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        out: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """out: sys.stderr, as it is at each call, when None."""
+        self._name = name
+        self._out = out
+        self._clock = clock
+        self._work = ""
+        self._shown = -LOG_SECONDS
+
+    def __call__(self, what: str, part: float | None) -> None:
+        out = self._out or sys.stderr
+        if out.isatty():
+            self._draw(out, what, part)
+        else:
+            self._log(out, what, part)
+
+    def _draw(self, out: TextIO, what: str, part: float | None) -> None:
+        now = self._clock()
+        over = part is not None and part >= 1
+        if not over and now - self._shown < TERMINAL_SECONDS:
+            return
+        self._shown = now
+        text = f"{self._name}: {what}"
+        if part is not None:
+            full = round(part * WIDTH)
+            text += f" [{'#' * full}{'.' * (WIDTH - full)}] {part:.0%}"
+        # The cursor waits at the start of the line, so that whatever comes next overwrites it.
+        _write(out, _ERASE if over else f"{_ERASE}{text}\r")
+
+    def _log(self, out: TextIO, what: str, part: float | None) -> None:
+        now = self._clock()
+        work = re.sub(r"\d+", "", what)
+        over = part is not None and part >= 1
+        if work == self._work and not over and now - self._shown < LOG_SECONDS:
+            return
+        # A piece of work that is over is forgotten: the same may come again.
+        self._work, self._shown = ("" if over else work), now
+        _write(out, f"{self._name}: {what}" + ("" if part is None else f" {part:.0%}") + "\n")
+
+
+def _write(out: TextIO, text: str) -> None:
+    with suppress(OSError):  # nobody reads it
+        out.write(text)
+        out.flush()

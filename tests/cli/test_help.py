@@ -1,0 +1,44 @@
+"""What --help shows, and what a wrong command line gets: one line, and where to look."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinst.cli import command, inlinecall
+from kinst.cli.options import HELP
+
+
+def test_help_begins_with_usage_and_three_one_liners(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown == HELP and shown.startswith("usage: kinst ")
+    _, first, options = shown.split("\n\n", 2)
+    lines = first.splitlines()
+    assert [line.startswith("  kinst ") for line in lines] == [False, True] * 3
+    assert all(len(line) < 100 for line in shown.splitlines())
+    assert options.startswith("  -n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nosuch"], "kinst: option --nosuch not recognized"),
+        ([], "kinst: no probes specified (-n or -s names some)"),
+        (["-c", "", "-n", "BEGIN"], "kinst: -c: no command"),
+    ],
+)
+def test_wrong_command_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(words) == 2
+    shown = capsys.readouterr()
+    assert shown.err.splitlines() == [message, "Try 'kinst --help'."]
+    assert shown.out == ""
+
+
+def test_wrong_command_line_of_inlinecall(capsys: pytest.CaptureFixture[str]) -> None:
+    assert inlinecall.main(["fdget"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "inlinecall: a function and a file are needed",
+        "Try 'inlinecall --help'.",
+    ]

@@ -1,0 +1,82 @@
+"""Progress on a terminal is one line that goes away; in a log it is a few lines."""
+
+from __future__ import annotations
+
+import io
+
+from kinst.cli.progress import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def screen(text: str) -> list[str]:
+    """The lines that a terminal shows after this: \\r and ESC [K are obeyed."""
+    lines = [""]
+    column = 0
+    for part in text.replace("\x1b[K", "\0"):
+        if part == "\n":
+            lines.append("")
+            column = 0
+        elif part == "\r":
+            column = 0
+        elif part == "\0":
+            lines[-1] = lines[-1][:column]
+        else:
+            lines[-1] = lines[-1][:column] + part + lines[-1][column + 1 :]
+            column += 1
+    return lines
+
+
+def test_on_a_terminal_one_line_is_rewritten_and_erased() -> None:
+    out, clock = Terminal(), Clock()
+    progress = Progress("kinst", out, clock)
+    progress("downloading 1 of 4 MB", 0.25)
+    assert screen(out.getvalue()) == ["kinst: downloading 1 of 4 MB [######..................] 25%"]
+    clock.now = 1.0
+    progress("unpacking", None)
+    assert screen(out.getvalue()) == ["kinst: unpacking"]
+    progress("unpacking", 1.0)
+    assert screen(out.getvalue()) == [""]
+
+
+def test_on_a_terminal_it_is_drawn_ten_times_a_second() -> None:
+    out, clock = Terminal(), Clock()
+    progress = Progress("kinst", out, clock)
+    for step in range(1000):
+        clock.now = step / 1000
+        progress("downloading", step / 1000)
+    assert 5 <= out.getvalue().count("\r\x1b[K") <= 11
+
+
+def test_in_a_log_each_work_begins_and_ends_with_a_line() -> None:
+    out, clock = io.StringIO(), Clock()
+    progress = Progress("kinst", out, clock)
+    for step in range(200):
+        clock.now = step / 10
+        progress(f"reading the package lists ({clock.now:.0f} s)", None)
+    for step in range(101):
+        progress(f"downloading {step} of 100 MB", step / 100)
+    assert out.getvalue().splitlines() == [
+        "kinst: reading the package lists (0 s)",
+        "kinst: reading the package lists (10 s)",
+        "kinst: downloading 0 of 100 MB 0%",
+        "kinst: downloading 100 of 100 MB 100%",
+    ]
+
+
+def test_that_nobody_reads_it_is_no_error() -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    Progress("kinst", Closed())("indexing", 0.5)
