@@ -30,7 +30,7 @@ from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
-from kinst.targets.apt import Apt, parse_sources
+from kinst.kernels.apt import Apt, parse_sources
 
 SUITE = "bookworm"
 # What README.md asks of a machine before `make trace`.
