@@ -34,7 +34,7 @@ environment() {
     if ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
         if ! python=$(find_python venv); then
             say "no Python 3.11 or newer with its venv module was found"
-            say "on Debian 12: apt-get install python3 python3-venv"
+            say "on Debian 12: apt-get install python3-venv"
             exit 1
         fi
         say "making $venv with $("$python" --version)"

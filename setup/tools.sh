@@ -7,7 +7,7 @@ basic_tools='
 gcc: gcc libc6-dev
 gdb: gdb
 qemu-system-x86_64: qemu-system-x86
-python: python3 python3-venv'
+python: python3-venv'
 
 # What tests compile guests' programs with, and what they compare kinst with.
 test_tools='
