@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 # Two at once: while one test waits for a guest another can run.
 PYTEST := $(PYTHON) -m pytest -n 2 --dist loadfile --durations=15 -o faulthandler_timeout=300
 
-.PHONY: help setup setup-test trace test test-unit test-all lint bench lock clean
+.PHONY: help setup setup-test trace test test-unit test-all test-fresh lint bench lock clean
 
 help:
 	@echo 'make trace      set up if need be, then trace a real kernel in a VM, twice'
@@ -12,6 +12,7 @@ help:
 	@echo 'make test       lint and all tests but the slow ones (under 15 minutes)'
 	@echo 'make test-unit  only the tests that boot no kernel'
 	@echo 'make test-all   lint and every test, with new random seeds'
+	@echo 'make test-fresh make trace and make test in a new Debian 12 (root, 8 GB, an hour)'
 	@echo 'make lint       ruff and mypy --strict'
 	@echo 'make bench      what a probe costs, beside what its peers cost'
 	@echo 'make lock       new versions into requirements.lock'
@@ -41,6 +42,10 @@ test-unit: setup-test
 # With examples and seeds that are new each time.
 test-all: setup-test lint
 	@KINST_RANDOM=1 $(PYTEST)
+
+# From nothing: debootstrap's minbase, and the packages and kernels from this machine's mirrors.
+test-fresh: setup-test
+	@$(PYTHON) tests/setup/fresh_root.py 'make trace' 'make test'
 
 bench: setup
 	@$(PYTHON) bench/hit_cost.py

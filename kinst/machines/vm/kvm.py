@@ -19,7 +19,6 @@ from kinst.machines.vm.qemu import MEGABYTE, Qemu, VmConfig
 from kinst.wire.process import boot_id, find_program
 
 _DEVICE = Path("/dev/kvm")
-_FILE = "kvm.json"
 _END_OF_BOOT = "Unable to mount root fs"
 
 
@@ -31,7 +30,7 @@ def accelerator(cache: Path, machine: ModuleType) -> str:
 def verdict(cache: Path, machine: ModuleType) -> bool | None:
     """What prove() found, or None when it has not been asked here and now."""
     try:
-        said = json.loads((cache / _FILE).read_text())
+        said = json.loads(_file(cache, machine).read_text())
         key, works = said["key"], said["works"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -46,10 +45,16 @@ def prove(cache: Path, machine: ModuleType, kernel: Path, deadline: float = 8.0)
     """
     works = _opens(machine) and _boots(machine, kernel, deadline)
     cache.mkdir(parents=True, exist_ok=True)
-    part = cache / f"{_FILE}.{os.getpid()}"
+    file = _file(cache, machine)
+    part = file.with_suffix(f".{os.getpid()}")
     part.write_text(json.dumps({"key": _key(machine), "works": works}))
-    part.replace(cache / _FILE)
+    part.replace(file)
     return works
+
+
+def _file(cache: Path, machine: ModuleType) -> Path:
+    """Where the verdict is: each QEMU has its own, so that none is lost to another."""
+    return cache / f"kvm-{machine.QEMU}.json"
 
 
 def _key(machine: ModuleType) -> str:

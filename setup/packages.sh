@@ -1,0 +1,106 @@
+# Debian's packages: which tools do not work, and getting what they need.  Sourced by setup.sh.
+# shellcheck shell=bash disable=SC2154 # venv, cache and more are setup.sh's
+
+is_installed() {
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+# Those of a tool's packages that are not installed.  When all are: the dependencies that apt
+# misses, and the packages themselves, whose files must be damaged.
+packages_to_get() {
+    local package missing=()
+    for package; do
+        is_installed "$package" || missing+=("$package")
+    done
+    if [ ${#missing[@]} = 0 ]; then
+        # Works for anybody: what it would lock is only read.
+        LC_ALL=C apt-get -o Debug::NoLocking=1 check 2>&1 |
+            sed -n 's/.*Depends: \([^ ]*\).* but it is not .*/\1/p'
+        missing=("$@")
+    fi
+    printf '%s\n' "${missing[@]}"
+}
+
+# Lines of broken_tools, with only the packages that are to be got.
+name_packages() {
+    local tool packages reason
+    while IFS=: read -r tool packages reason; do
+        # shellcheck disable=SC2086 # a list of words
+        echo "$tool: $(packages_to_get $packages | sort -u | tr '\n' ' '):$reason"
+    done
+}
+
+# A line for each: the tool, the reason, the packages.
+say_broken() {
+    local tool packages reason
+    while IFS=: read -r tool packages reason; do
+        read -r packages <<<"$packages"
+        say "$tool does not work (${reason# }); Debian has it in: $packages"
+    done <<<"$1"
+}
+
+# Run apt-get, quietly as long as it works.
+quiet_apt() {
+    apt-get -q "$@" >"$apt_log" 2>&1 && return
+    tail -n 15 "$apt_log"
+    return 1
+}
+
+# install BROKEN: get the packages that its lines name, anew where they are damaged.
+install() {
+    local started=$SECONDS packages package command="install --no-install-recommends"
+    packages=$(cut -d: -f2 <<<"$1" | tr -s ' ' '\n' | sort -u | tr '\n' ' ')
+    read -r packages <<<"$packages"
+    for package in $packages; do
+        if is_installed "$package"; then
+            command+=" --reinstall --fix-broken --no-remove"
+            break
+        fi
+    done
+    if ! command -v apt-get >/dev/null; then
+        say_broken "$1"
+        say "this machine has no apt; install by its own means what Debian calls: $packages"
+        exit 1
+    fi
+    if [ "$(id -u)" != 0 ]; then
+        say_broken "$1"
+        say "only root can install packages; run this, then again make:"
+        say "    sudo apt-get $command $packages"
+        exit 1
+    fi
+    say "installing packages: $packages"
+    export DEBIAN_FRONTEND=noninteractive
+    apt_log=$(mktemp)
+    # shellcheck disable=SC2086 # lists of words
+    if ! { quiet_apt update && quiet_apt $command -y $packages; }; then
+        rm -f "$apt_log"
+        say "apt-get could not install: $packages"
+        exit 1
+    fi
+    rm -f "$apt_log"
+    say "packages installed ($((SECONDS - started)) s)"
+}
+
+# Get what the tools of LEVEL (basic or test) need, and believe them when they have done their work
+# once: the proof is kept, as that of KVM is, and holds as long as the tools stay the same.
+system_packages() {
+    local key broken tools=$basic_tools proofs=$cache/tools
+    key=$(tools_key)
+    [ "$(cat "$proofs-test" 2>/dev/null)" != "$key" ] || return 0
+    if [ "$1" = test ]; then
+        tools+=$test_tools
+    elif [ "$(cat "$proofs-basic" 2>/dev/null)" = "$key" ]; then
+        return 0
+    fi
+    broken=$(broken_tools <<<"$tools" | name_packages)
+    if [ -n "$broken" ]; then
+        install "$broken"
+        broken=$(broken_tools <<<"$tools" | name_packages)
+    fi
+    if [ -n "$broken" ]; then
+        say_broken "$broken"
+        exit 1
+    fi
+    # Where it cannot be kept, it is made again the next time.
+    { mkdir -p "$cache" && tools_key >"$proofs-$1"; } 2>/dev/null || true
+}

@@ -1,0 +1,151 @@
+# What kinst and its tests run, the Debian packages that have it, and what proves that it works:
+# that it has done its work once.  Sourced by setup.sh.
+# shellcheck shell=bash disable=SC2154 # venv, cache and more are setup.sh's
+
+# TOOL: PACKAGES.  The proof of a tool is its case in prove().
+basic_tools='
+gcc: gcc libc6-dev
+gdb: gdb
+qemu-system-x86_64: qemu-system-x86
+python: python3-venv'
+
+# What tests compile guests' programs with, and what they compare kinst with.
+test_tools='
+cpp: cpp
+readelf: binutils
+clang: clang
+dwz: dwz
+libdw: libdw-dev libelf-dev
+llvm-dwarfdump: llvm
+aarch64-linux-gnu-gcc: gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+riscv64-linux-gnu-gcc: gcc-riscv64-linux-gnu libc6-dev-riscv64-cross
+qemu-system-aarch64: qemu-system-arm
+qemu-system-riscv64: qemu-system-misc
+pgrep: procps
+man: man-db
+jq: jq
+debootstrap: debootstrap'
+
+# The first Python that is new enough; with "venv", only one that can make environments.
+find_python() {
+    local python
+    for python in python3.11 python3 python3.12 python3.13 python3.14; do
+        if "$python" -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null &&
+            { [ "${1:-}" != venv ] || "$python" -c "import ensurepip, venv" 2>/dev/null; }; then
+            echo "$python"
+            return
+        fi
+    done
+    echo 'no Python 3.11 or newer with its venv module'
+    return 1
+}
+
+# Machines start stopped, and end when they are asked to.
+starts_qemu() {
+    printf '%s\n' '{"execute": "qmp_capabilities"}' '{"execute": "quit"}' |
+        timeout 60 "$@" -nodefaults -accel tcg -m 64 -S -display none -qmp stdio
+}
+
+# As tests do it: a static program that uses the C library's, the kernel's and threads' headers.
+compiles_static() {
+    "$1-gcc" -O2 -static -pthread -o "static-$1" sample.c &&
+        "$1-objdump" -d "static-$1" | grep '<main>:' &&
+        "$1-gcc" -c -o sample.o sample.c && "$1-objcopy" -O binary -j .text sample.o sample.bin
+}
+
+# Have a tool do its work, in a folder with sample.c and the program `sample` made of it, where
+# gcc works.  It fails with the reason as its last line of output.
+prove() {
+    case $1 in
+    gcc) gcc -O2 -g -static -pthread -o sample sample.c && ./sample ;;
+    gdb) gdb -q -nx -batch -ex 'python print(6 * 7)' -ex 'info line main' sample | grep sample.c ;;
+    qemu-system-x86_64) starts_qemu "$1" -machine q35 ;;
+    qemu-system-*) starts_qemu "$1" -machine virt ;;
+    python)
+        if [ -x "$checkout/$venv/bin/python" ]; then
+            "$checkout/$venv/bin/python" -c 'import ctypes, lzma, sqlite3, ssl, venv' && return
+        fi
+        find_python venv
+        ;;
+    cpp) [ "$(echo WHAT | cpp -P -DWHAT=works -)" = works ] ;;
+    readelf)
+        objcopy --only-keep-debug sample sample.debug && strip -o stripped sample &&
+            readelf -wi sample.debug | grep DW_TAG_subprogram && objdump -d sample | grep '<main>:' &&
+            addr2line -e sample "0x$(nm sample | sed -n 's/ T main$//p')" | grep sample.c &&
+            echo '.globl _start; _start: nop' | as -o nop.o - && ld -o nop nop.o
+        ;;
+    clang) clang -O2 -g -o by-clang sample.c && ./by-clang ;;
+    dwz) dwz -o smaller sample && [ -s smaller ] ;;
+    libdw)
+        gcc -Wall -Werror -o libdw "$checkout/tests/c/libdw_copies.c" -ldw -lelf &&
+            ./libdw sample
+        ;;
+    llvm-dwarfdump) llvm-dwarfdump --name=main sample | grep DW_TAG_subprogram ;;
+    *-linux-gnu-gcc) compiles_static "${1%-gcc}" ;;
+    pgrep) pgrep -f . ;;
+    man) man -l "$checkout/docs/kinst.1" | grep kinst ;;
+    jq) [ "$(jq -n '6 * 7')" = 42 ] ;;
+    debootstrap) debootstrap --version ;;
+    esac
+}
+
+is_there() {
+    case $1 in
+    python) find_python >/dev/null ;;
+    libdw) [ -e /usr/include/elfutils/libdw.h ] ;;
+    *) type -P "$1" >/dev/null ;;
+    esac
+}
+
+# The proof for one tool in this folder; its reason where it fails.
+try_tool() {
+    if ! is_there "$1"; then
+        echo 'it is not there'
+        return 1
+    fi
+    # What is tried on gcc's program can be judged when gcc works.
+    case $1 in gdb | readelf | clang | dwz | libdw | llvm-dwarfdump) [ -x sample ] || return 0 ;; esac
+    (prove "$1") >out 2>&1 </dev/null && return
+    { grep -m 1 -i -E 'error|cannot|no such' out || tail -n 1 out || true; } | cut -c 1-120
+    return 1
+}
+
+# TOOL: PACKAGES: REASON for each of the tools listed in stdin that does not do its work.
+broken_tools() (
+    local folder checkout=$PWD tool packages reason
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    cd "$folder" || return
+    cat >sample.c <<'SAMPLE'
+#include <linux/perf_event.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static void *said(void *text) { return puts(text) < 0 ? NULL : text; }
+
+int main(void)
+{
+    pthread_t thread;
+    void *text = NULL;
+    if (pthread_create(&thread, NULL, said, "works") || pthread_join(thread, &text))
+        return 1;
+    return text == NULL || syscall(SYS_getpid) != getpid();
+}
+SAMPLE
+    while IFS=: read -r tool packages; do
+        [ -n "$tool" ] || continue
+        reason=$(LC_ALL=C try_tool "$tool") || echo "$tool:$packages: $reason"
+    done
+)
+
+# What the proof holds for: these tools, these packages.  dpkg's list changes with every package;
+# where there is none, the files of the tools stand for it.
+tools_key() {
+    local tool paths=()
+    while IFS=: read -r tool _; do
+        paths+=("$(type -P "$tool" || true)")
+    done <<<"$basic_tools$test_tools"
+    stat -L -c '%n %i %s %Y' setup/tools.sh /var/lib/dpkg/status "${paths[@]}" 2>/dev/null || true
+}

@@ -1,0 +1,117 @@
+"""A new Debian 12 (debootstrap's minbase) in which the README's two commands are to work.
+
+One root for all: `make setup-test` runs in it, in a checkout whose path has a space; then what
+users may have otherwise is tried there, and each package that set-up names is taken away once.
+The kernels are this machine's, so that little but packages is fetched.  Minutes long, and only for
+root; `make test-fresh` runs all tests in such a root, from nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fresh_root import BEFOREHAND, FreshRoot, fresh_root
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        os.getuid() != 0 or not shutil.which("debootstrap"), reason="needs root and debootstrap"
+    ),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECKOUT = "/root/a checkout"
+USER = "somebody"
+USERS = f"/home/{USER}/a checkout"
+COUNT = ".venv/bin/kinst -q -n 'kinst::vfs_read:0 {{ @ = count(); }}' -c 'wc -c /init' {}"
+
+
+def packages() -> list[str]:
+    """Every package that set-up names."""
+    script = '. setup/tools.sh; echo "$basic_tools$test_tools" | cut -s -d: -f2'
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return sorted(set(done.stdout.split()))
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[FreshRoot]:
+    """The root, in which `make setup-test` was run by root, and `make setup` by a user."""
+    with fresh_root() as made:
+        made.share_kernels()
+        made.put_checkout(CHECKOUT)
+        made.good(f"useradd --create-home {USER}")
+        made.good("make setup-test", CHECKOUT, DEBIAN_FRONTEND="noninteractive")
+        made.share_kernels(f"/home/{USER}")
+        made.good(f"mkdir -p /home/{USER}/.cache/kinst && chown -R {USER}: /home/{USER}/.cache")
+        made.put_checkout(USERS, USER)
+        made.good("make setup-test", USERS, USER)
+        yield made
+
+
+def test_readme_says_what_is_needed_beforehand() -> None:
+    assert f"`apt-get install {BEFOREHAND.split()[-1]}`" in (ROOT / "README.md").read_text()
+
+
+def test_everything_is_there_and_set_up_has_no_more_to_do(root: FreshRoot) -> None:
+    assert root.good("setup/setup.sh test", CHECKOUT) == ""
+    missing = [name for name in packages() if root.run(f"dpkg -s {name}").returncode]
+    assert not missing
+
+
+@pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
+def test_a_kernel_of_each_instruction_set_is_traced(root: FreshRoot, isa: str) -> None:
+    assert root.good(COUNT.format(f"--vm={isa}"), CHECKOUT).split()[-1].isdecimal()
+
+
+def test_what_tests_compare_with_is_there(root: FreshRoot) -> None:
+    """These compile for three instruction sets and run every tool but QEMU."""
+    chosen = "tests/image tests/isa/test_riscv64_relocation.py tests/test_inlinecall.py"
+    root.good(f".venv/bin/python -m pytest -q -m 'not slow' {chosen}", CHECKOUT)
+
+
+def test_root_without_home_in_the_posix_locale(root: FreshRoot) -> None:
+    said = root.good("make trace", CHECKOUT, HOME=None, LC_ALL="POSIX")
+    assert "trace: done in" in said
+
+
+def test_a_user_with_a_locale_that_is_not_there(root: FreshRoot) -> None:
+    said = root.good("make trace", USERS, USER, LC_ALL="de_DE.UTF-8")
+    assert "trace: done in" in said
+
+
+def test_a_checkout_that_cannot_be_written_to(root: FreshRoot) -> None:
+    """One line when it is not set up; when it is, it works."""
+    root.put_checkout("/srv/checkout")
+    done = root.run("make setup", "/srv/checkout", USER)
+    assert done.returncode == 2
+    assert done.stdout.splitlines()[0] == (
+        "setup: /srv/checkout cannot be written to, and .venv is made in it: "
+        "copy the checkout elsewhere"
+    )
+    place = shlex.quote(USERS)
+    read_only = f"mount --bind {place} {place} && mount -o remount,bind,ro {place} && cd {place}"
+    run = f"make setup && make lint && {COUNT.format('')}"
+    root.good(f"{read_only} && su {USER} -c {shlex.quote(run)}")
+
+
+@pytest.mark.parametrize("package", packages())
+def test_a_package_that_was_removed_is_named_and_got_again(root: FreshRoot, package: str) -> None:
+    root.good(f"dpkg --remove --force-depends {package}")
+    # An environment of Python's goes on without what made it.
+    again = "rm -rf .venv/bin/python* && " if package == "python3-venv" else ""
+    done = root.run(f"{again}setup/setup.sh test", USERS, USER)
+    assert done.returncode == 1
+    named = [line for line in done.stdout.splitlines() if "does not work" in line]
+    assert named and all(package in line.split(":")[-1].split() for line in named), done.stdout
+    said = root.good(f"{again}setup/setup.sh test", CHECKOUT)
+    assert said.splitlines()[0].startswith("setup: installing packages:")
+    assert root.run(f"dpkg -s {package}").returncode == 0
+    root.good("setup/setup.sh test", USERS, USER)
