@@ -1,0 +1,268 @@
+"""The seams of docs/architecture.md: what is known of one kind is known in its own folder alone.
+
+Machines, systems, ISAs, providers and renderers are found by name and asked through protocols.
+These tests read the source: nothing outside asks which one it has, and nothing outside
+kinst/systems/linux names a symbol of a Linux kernel.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from elftools.elf.elffile import ELFFile
+
+from kinst.kernels.fetch import prepared
+
+ROOT = Path(__file__).resolve().parent.parent / "kinst"
+LINUX = ROOT / "systems" / "linux"
+
+# Names that Linux kernels happen to have too.
+OWN_NAMES = {
+    "copy_string": "a helper function in the LLVM IR that codegen makes",
+    "d_path": "a subroutine of D",
+    "sp_offset": "a field of an entry of ORC tables, by the format",
+}
+
+_IDENTIFIER = re.compile(r"_*[A-Za-z]\w*\Z", re.ASCII)
+_SYMBOL = np.dtype(
+    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("rest", "V16")]
+)
+_NAMED = 2  # symbol types up to this one are of code and data, not of sections and files
+
+
+Nodes = tuple[ast.AST, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One module of kinst, parsed.  nodes: all of its syntax tree."""
+
+    path: Path
+    nodes: Nodes
+
+    def at(self, node: ast.AST) -> str:
+        line = getattr(node, "lineno", 0)
+        return f"{self.path.relative_to(ROOT.parent)}:{line}"
+
+    def within(self, folder: Path) -> bool:
+        return self.path.is_relative_to(folder)
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    paths = sorted(ROOT.rglob("*.py"))
+    return tuple(Source(p, tuple(ast.walk(ast.parse(p.read_text())))) for p in paths)
+
+
+def modules_of(kind: str) -> frozenset[str]:
+    """The names of kinst/KIND's members: a file or a folder each."""
+    folder = ROOT / kind
+    entries = [p for p in folder.iterdir() if p.is_dir() or p.suffix == ".py"]
+    return frozenset(p.stem for p in entries) - {"__init__", "__pycache__"}
+
+
+def last_name(node: ast.expr) -> str:
+    """`Vm` of `Vm` and of `vm.Vm`."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def origins(nodes: Nodes) -> dict[str, str]:
+    """Name in a module to the full name of what was imported under it."""
+    found = {}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {a.asname or a.name: a.name for a in node.names}
+    return found
+
+
+def origin(node: ast.expr, imported: dict[str, str]) -> str:
+    """The full name of what an expression names, "" for what was not imported."""
+    if isinstance(node, ast.Attribute):
+        of = origin(node.value, imported)
+        return f"{of}.{node.attr}" if of else ""
+    return imported.get(node.id, "") if isinstance(node, ast.Name) else ""
+
+
+def alternatives(node: ast.expr) -> list[ast.expr]:
+    """The classes of `C`, `(C, D)` and `C | D`."""
+    if isinstance(node, ast.Tuple):
+        return [part for one in node.elts for part in alternatives(one)]
+    if isinstance(node, ast.BinOp):
+        return [*alternatives(node.left), *alternatives(node.right)]
+    return [node]
+
+
+def classes_asked_for(nodes: Nodes) -> Iterator[tuple[ast.AST, str]]:
+    """(where, class) of isinstance(), issubclass(), `type(x) is C` and class patterns: the full
+    name of an imported class, the plain one of another."""
+    imported = origins(nodes)
+    for node in nodes:
+        asked: list[ast.expr] = []
+        if isinstance(node, ast.Call) and last_name(node.func) in ("isinstance", "issubclass"):
+            asked = node.args[1:]
+        elif isinstance(node, ast.MatchClass):
+            asked = [node.cls]
+        elif (
+            isinstance(node, ast.Compare)
+            and isinstance(node.left, ast.Call)
+            and last_name(node.left.func) == "type"
+        ):
+            asked = node.comparators
+        for one in asked:
+            for part in alternatives(one):
+                yield node, origin(part, imported) or last_name(part)
+
+
+def texts_decided_on(nodes: Nodes) -> Iterator[tuple[ast.AST, str]]:
+    """(where, text) of string constants that code decides by: keys of dictionaries, operands of
+    comparisons (also those in a tuple, list or set), values of match, subscripts."""
+    for node in nodes:
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.Dict):
+            parts = [key for key in node.keys if key is not None]
+        elif isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            parts = [node.value]
+        elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Del):
+            parts = [node.slice]
+        for part in parts:
+            for one in getattr(part, "elts", [part]):
+                if isinstance(one, ast.Constant) and isinstance(one.value, str):
+                    yield node, one.value
+
+
+def not_whole(nodes: Nodes) -> frozenset[int]:
+    """id() of the nodes of docstrings and of the constant parts of f-strings."""
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                found.append(id(first.value))
+        elif isinstance(node, ast.JoinedStr):
+            found += [id(part) for part in node.values]
+    return frozenset(found)
+
+
+def texts(nodes: Nodes) -> Iterator[tuple[ast.AST, str]]:
+    """(where, text) of every string or bytes constant that is no docstring and no part of an
+    f-string."""
+    passed_over = not_whole(nodes)
+    for node in nodes:
+        if isinstance(node, ast.Constant) and id(node) not in passed_over:
+            if isinstance(node.value, str):
+                yield node, node.value
+            elif isinstance(node.value, bytes):
+                yield node, node.value.decode("latin1")
+
+
+@cache
+def linux_symbols() -> frozenset[str]:
+    """The names of all code and data in the kernels that are there to test with."""
+    names: set[str] = set()
+    for isa in sorted(modules_of("isa")):
+        kernel = prepared(isa)
+        if kernel is None:
+            pytest.fail(f"no {isa} kernel is there to test with: run `make setup`")
+        with open(kernel.debug, "rb") as file:
+            elf = ELFFile(file)
+            table = elf.get_section_by_name(".symtab").data()
+            strings = elf.get_section_by_name(".strtab").data()
+        symbols = np.frombuffer(table, _SYMBOL)
+        symbols = symbols[((symbols["info"] & 15) <= _NAMED) & (symbols["section"] != 0)]
+        for at in np.unique(symbols["name"]).tolist():
+            names.add(strings[at : strings.index(b"\0", at)].decode("latin1"))
+    return frozenset(names)
+
+
+def looks_like_a_symbol(text: str) -> bool:
+    """An identifier that is no plain word: D, options and Python have words in plenty that are
+    names of kernel functions as well (panic, strlen, root)."""
+    return "_" in text and _IDENTIFIER.match(text) is not None
+
+
+def same_member(name: str, source: Source) -> bool:
+    """Whether a class belongs to the very machine (system) whose source this is."""
+    own = (source.path.relative_to(ROOT).with_suffix("")).parts
+    return name.split(".")[1:3] == list(own[:2])
+
+
+def show(found: list[str]) -> str:
+    return "\n".join(["", *found])
+
+
+def test_nothing_asks_what_kind_of_machine_or_system_it_has() -> None:
+    kinds = ("kinst.machines.", "kinst.systems.")
+    found = [
+        f"{source.at(node)} asks whether something is a {name}"
+        for source in sources()
+        for node, name in classes_asked_for(source.nodes)
+        if name.startswith(kinds) and not same_member(name, source)
+    ]
+    assert not found, show(found)
+
+
+def test_only_the_isa_folder_decides_by_the_name_of_an_isa() -> None:
+    isas = modules_of("isa")
+    assert {"amd64", "arm64", "riscv64"} <= isas
+    found = [
+        f"{source.at(node)} decides by {name!r}"
+        for source in sources()
+        if not source.within(ROOT / "isa")
+        for node, name in texts_decided_on(source.nodes)
+        if name in isas
+    ]
+    assert not found, show(found)
+
+
+@pytest.mark.parametrize("kind", ["machines", "systems", "providers", "render"])
+def test_only_its_own_folder_decides_by_a_name_of(kind: str) -> None:
+    if not (ROOT / kind).is_dir():
+        pytest.fail(f"there is no kinst/{kind}")
+    names = modules_of(kind)
+    assert names
+    found = [
+        f"{source.at(node)} decides by {name!r}, the name of one of kinst/{kind}"
+        for source in sources()
+        if not source.within(ROOT / kind)
+        for node, name in texts_decided_on(source.nodes)
+        if name in names
+    ]
+    assert not found, show(found)
+
+
+def test_only_the_linux_system_names_symbols_of_linux() -> None:
+    symbols = linux_symbols()
+    named = {
+        text
+        for source in sources()
+        if source.within(LINUX)
+        for _, text in texts(source.nodes)
+        if looks_like_a_symbol(text) and text in symbols
+    }
+    assert len(named) > 10, "kinst/systems/linux names no symbols: is the test still looking?"
+    found = [
+        f"{source.at(node)} names {text!r}"
+        for source in sources()
+        if not source.within(LINUX)
+        for node, text in texts(source.nodes)
+        if looks_like_a_symbol(text) and text in symbols and text not in OWN_NAMES
+    ]
+    assert not found, show(found)
+
+
+def test_every_exception_is_still_needed() -> None:
+    used = {text for s in sources() if not s.within(LINUX) for _, text in texts(s.nodes)}
+    assert set(OWN_NAMES) <= used & linux_symbols()
