@@ -174,8 +174,10 @@ def lay_out(
     traps_size: int,
     temp_size: int = 16384 + ARENA,
     dynamic_size: int = 0,
+    text_from: int = 0,
 ) -> Scratch:
-    """Place the areas one after another, each on a page; text takes what is left.
+    """Place the areas one after another, each on a page; text takes what is left, from text_from
+    on (a multiple of a page).
 
     Raises ValueError when size is too small to leave any text.
     """
@@ -199,6 +201,7 @@ def lay_out(
     ):
         places.append(at)
         at += pages(need)
+    at = max(at, text_from)
     if at >= size:
         raise ValueError(f"scratch of {size} bytes is too small: {at} are needed before text")
     return Scratch(

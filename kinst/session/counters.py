@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 from kinst.core.layout import LEAF
@@ -70,9 +71,13 @@ def place_counters(
     traced: TracedMachine, memory: ScratchMemory, block_size: int
 ) -> Counters | None:
     """Counter blocks of block_size bytes behind the rest of scratch; None where there are none."""
-    if traced.target is None or traced.facts is None or not memory.address:
+    room = memory.counters_room
+    if traced.target is None or traced.facts is None or not memory.address or not room:
         return None
-    room = counters_room(traced.cpus)
     if traced.isa.shared_counters:
         return share_counters(memory.address, memory.size, block_size, room)
-    return map_counters(traced.target, traced.facts.per_cpu_bases, memory.size + room, block_size)
+    end = memory.offset + memory.size + room
+    made = map_counters(traced.target, traced.facts.per_cpu_bases, end, block_size)
+    if made is None:
+        return None
+    return replace(made, offsets=tuple(at - memory.offset for at in made.offsets))

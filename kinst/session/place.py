@@ -29,21 +29,93 @@ from kinst.wire import native
 TABLE_ROOM = 128  # trap and fault tables: bytes for each site, both at their emptiest
 
 
-def make_memory(traced: TracedMachine, compiled: Compiled) -> ScratchMemory:
-    """Map scratch into the target, or take memory of this process where it has none.
+class ScratchPool:
+    """The scratch of one machine, handed out to one trace after another.
 
-    Raises TargetError when the target should have scratch and no place for it is found.
+    A thread that was preempted in a trampoline, or that sleeps in a displaced access to user
+    memory, goes on there after its trace has ended.  So code is never overwritten, and neither is
+    the header page, in which the code of an ended trace finds that it is to do nothing: each
+    trace's data begins one page behind that of the one before.  The rest of its data is emptied
+    and used again.  Counter blocks are not: a counting trampoline looks at no header.
+
+        | header pages, data of the trace | code of all traces -> | free | <- counter blocks |
     """
-    size = scratch_needed(compiled.options, compiled.program, traced.cpus, compiled.trampolines)
-    if traced.target is not None:
-        room = counters_room(traced.cpus)
-        data = data_needed(compiled.options, compiled.program, traced.cpus)
-        address = _map(traced, traced.target, size + room, data)
-        if address is not None:
-            view = traced.target.scratch_view()
-            return ScratchMemory(view, address, native.address_of(view), size)
-    own = memoryview(mmap.mmap(-1, size))
-    return ScratchMemory(own, 0, native.address_of(own), size)
+
+    def __init__(self, traced: TracedMachine, size: int, data: int) -> None:
+        """Map `size` bytes of scratch.  data: bytes at its start that no code is to be in, so
+        that they can serve every trace.  The machine is stopped.
+
+        Raises TargetError when the target should have scratch and no place for it is found.
+        """
+        self._target = traced.target
+        self._cpus = traced.cpus
+        self._shared = traced.isa.shared_counters
+        self._data = data
+        self._address = _map(traced, traced.target, size, data) if traced.target else None
+        self._view = memoryview(b"")
+        if self._address is not None and traced.target is not None:
+            self._view = traced.target.scratch_view()[:size]
+        self._headers = 0  # bytes of header pages of ended traces
+        self._dirty = 0  # bytes from the start that a trace may have written to
+        self._first_code = self._last_code = 0  # offsets of the code of ended traces; 0 for none
+        self._counters = size  # where the counter blocks of ended traces begin
+
+    def take(self, compiled: Compiled, enabled: Sequence[EnabledSite]) -> ScratchMemory:
+        """Scratch for a program and its probes, with all its data zero.  Where the target has none
+        it is memory of this process.  Raises KinstError when there is not enough left."""
+        need = scratch_needed(compiled.options, compiled.program, self._cpus, compiled.trampolines)
+        if self._address is None:
+            own = memoryview(mmap.mmap(-1, need))
+            return ScratchMemory(own, 0, native.address_of(own), need)
+        data = data_needed(compiled.options, compiled.program, self._cpus)
+        data = data + _described(compiled.program, enabled) + PAGE - 1 & -PAGE
+        base, code = self._headers, max(self._data, self._last_code)
+        if self._first_code and base + data > self._first_code:
+            base = code = self._last_code  # behind all code
+        room = counters_room(self._cpus)
+        if self._counters - room <= max(base + data, code):
+            room = 0
+        size = self._counters - room - base
+        if size <= max(data, code - base):
+            raise KinstError(
+                f"the scratch memory of this machine is used up: {len(self._view)} bytes",
+                "boot it again, with more scratch",
+            )
+        if self._dirty > base:
+            native.discard(self._view[base : self._dirty])
+        view = self._view[base:]
+        return ScratchMemory(
+            view, self._address + base, native.address_of(view), size, room, base, code - base
+        )
+
+    def keep(self, placed: Placed, code_end: int) -> None:
+        """What was taken last is in use, and its code never to be overwritten.
+
+        code_end: address behind the code."""
+        memory, scratch = placed.memory, placed.scratch
+        if not memory.address:
+            return
+        start = memory.offset + scratch.text
+        self._first_code = min(self._first_code or start, start)
+        end = memory.offset + code_end - memory.address
+        self._last_code = max(end, start) + PAGE - 1 & -PAGE
+        if memory.offset == self._headers:
+            self._headers += PAGE
+            self._dirty = max(self._dirty, start)
+        if placed.counters is not None:
+            block = placed.layout.counters_size + PAGE - 1 & -PAGE
+            self._counters -= block if self._shared else memory.counters_room
+
+
+def _described(program: typed.Program, enabled: Sequence[EnabledSite]) -> int:
+    """Bytes that what is told of these probes takes, at most: strings, descriptors, trap tables."""
+    descriptors = (len(enabled) + 2) * descriptor_size(len(program.aggregations))
+    return _strings_size(program, enabled) + descriptors + TABLE_ROOM * len(enabled) + 8 * PAGE
+
+
+def _strings_size(program: typed.Program, enabled: Sequence[EnabledSite]) -> int:
+    names = {part for e in enabled for part in e.probe.name.parts}
+    return len(string_table(program)[1]) + sum(len(n.encode()) + 1 for n in names) + 64
 
 
 def _map(traced: TracedMachine, target: Target, size: int, data: int) -> int | None:
@@ -84,7 +156,7 @@ def place_all(
     try:
         scratch = place(
             memory.address, memory.size, traced.cpus, compiled.options, compiled.program, layout,
-            enabled,
+            enabled, memory.text_from,
         )  # fmt: skip
     except ValueError as error:
         raise KinstError(str(error), "use a smaller bufsize or aggsize") from error
@@ -99,11 +171,10 @@ def place(
     program: typed.Program,
     layout: ProgramLayout,
     enabled: Sequence[EnabledSite],
+    text_from: int = 0,
 ) -> Scratch:
     """The areas of scratch for these probes.  Raises ValueError when it is too small."""
     need = sizes(options, program)
-    names = {part for e in enabled for part in e.probe.name.parts}
-    strings = len(string_table(program)[1]) + sum(len(n.encode()) + 1 for n in names) + 64
     descriptors = (len(enabled) + 2) * descriptor_size(len(layout.constant_aggregations))
     return lay_out(
         address,
@@ -112,9 +183,10 @@ def place(
         ring_size=need.ring,
         agg_size=need.aggs,
         globals_size=max(layout.globals_size, 8),
-        strings_size=strings,
+        strings_size=_strings_size(program, enabled),
         sites_size=descriptors,
         traps_size=PAGE + TABLE_ROOM * len(enabled),
         temp_size=need.temp,
         dynamic_size=need.dynamic,
+        text_from=text_from,
     )
