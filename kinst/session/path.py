@@ -1,24 +1,27 @@
-"""The whole path, from a command line understood to the last line printed.
+"""The whole path, on one machine that stays open for as many programs as there are.
 
-programs -> compiled D -> target (boots meanwhile) -> personality -> probes -> ways
-         -> layout -> code and plan -> planted -> trace -> unplanted -> the rest printed
+    request -> compile -> [attach] -> expand -> enable -> place -> build -> plant and run
+
+OpenMachine.build() is the path up to what is written into the machine, each step a stage of its
+own; session/run.py takes it from there.  What another program needs again stays here: the booted
+kernel, what is known of it, its decoded instructions, types and symbol tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
-from pprint import pformat
+from pathlib import Path
 
 from kinst.codegen.layout.records import lay_out_program
 from kinst.codegen.walk import asks_caller
-from kinst.consumer.messages import description_matched, script_matched
-from kinst.core.errors import KinstError
+from kinst.core.errors import KinstError, TargetError
+from kinst.core.layout import LEAF
 from kinst.core.probe import Function, ProbeName
 from kinst.core.records import ProgramLayout
-from kinst.dlang.syntax.unparse import unparse
 from kinst.image.elf import open_elf
 from kinst.providers import load_all
 from kinst.session.build import build, fill, split
@@ -32,24 +35,17 @@ from kinst.session.enable import (
     wants_kernel,
     with_conditions,
 )
-from kinst.session.file import of_file, show_in_file
 from kinst.session.inline import expanded, wants_expansion
 from kinst.session.kernel import RunningKernel
 from kinst.session.lines import source_of
-from kinst.session.list import list_all, list_enabled, list_planned
+from kinst.session.listing import list_all, list_enabled, list_planned
 from kinst.session.locals import with_locals
 from kinst.session.modules import frames_finder
-from kinst.session.place import make_memory, means_of, place_all
+from kinst.session.place import ScratchPool, means_of, place_all
 from kinst.session.program import compile_request
 from kinst.session.report import Report
-from kinst.session.run import Trace
-from kinst.session.sizes import counters_room, scratch_needed, sizes
-from kinst.session.stability import (
-    check_stability,
-    description_reports,
-    probe_report_of,
-    program_reports,
-)
+from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
+from kinst.session.stability import check_stability, probe_stability
 from kinst.session.target import (
     attach,
     find_files,
@@ -61,144 +57,216 @@ from kinst.session.target import (
 from kinst.session.types import open_types, running_addresses, symbols_in
 from kinst.session.values import (
     CPUS,
+    BuiltProgram,
     Compiled,
+    EnabledProgram,
     EnabledSite,
-    Files,
-    Placed,
+    ListedProbe,
     Placement,
-    PlantedImage,
     Request,
+    ScratchMemory,
     TracedMachine,
 )
 
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
+# Scratch of a machine that is opened for any programs: for their data, their code, and the
+# counter blocks of so many of them.
+ROOM_FOR_DATA, ROOM_FOR_CODE, COUNTER_BLOCKS = 64 << 20, 32 << 20, 8
 
 
-def run(request: Request, report: Report) -> int:
-    """Do what the command line says; the exit status.  Raises KinstError."""
-    if of_file(request):
-        return show_in_file(request, report)
-    isa = isa_of(request)
-    files_found = cache(partial(find_files, request, report.progress))
-    types = open_types(
-        files_found, lambda: module_folders(files_found(), isa, report.progress), report
-    )
-    compiled = compile_request(request, isa, 0, types, report.say)
-    providers = load_all()
-    check_stability(compiled, providers)
-    report.stage("compile D")
-    if request.show_program and not wants_expansion(compiled):
-        report.write(unparse(compiled.tree))
-    if request.dump in ("tree", "typed"):
-        value = compiled.tree if request.dump == "tree" else compiled.program
-        report.write(pformat(value, width=100) + "\n")
-        return 0
-    if request.list_probes and not compiled.patterns:
-        report.write("\n".join(list_all(providers)) + "\n")
-        return 0
-    if not compiled.patterns:
-        raise KinstError("no probes specified", "-n or -s names some; -h is help")
-    commanded = bool(request.command) and not request.list_probes
-    wanted = commanded or bool(symbols_in(compiled.program))
-    fired = not request.list_probes
-    if not (wanted or wants_kernel(compiled.patterns, providers, fired=fired)):
-        return _with_machine(request, compiled, TracedMachine(isa), report)
-    files = files_found()
-    room = scratch_needed(
-        compiled.options, compiled.program, CPUS, compiled.trampolines
-    ) + counters_room(CPUS)
-    with closing(open_target(request, isa, files, room, report.guest_output)) as target:
-        elf = open_elf(files.debug)
-        report.stage("start")
-        personality = attach(target, isa, elf, report.say)
-        report.stage("boot")
-        kernel = RunningKernel(target, personality, isa)
-        if commanded and not request.compile_only:
-            pid = target.prepare_command(request.command)
-            compiled = compile_request(request, isa, pid, types)
-        programs = programs_of(request, files)
-        traced = TracedMachine(
-            isa, target, personality, kernel, personality.text, elf.path, programs
-        )
+class OpenMachine:
+    """A machine, and the path of programs on it.  It is started when first needed, by start().
+
+    request: which machine; what it says of programs is for their own requests to say.  output:
+    what the guest's command has written.
+    """
+
+    def __init__(self, request: Request, report: Report) -> None:
+        """Raises KinstError for an ISA that kinst does not know."""
+        self.request = request
+        self.report = report
+        self.isa = isa_of(request)
+        self.files = cache(partial(find_files, request, report.progress))
+        self.types = open_types(self.files, self._folders, report)
+        self.traced = TracedMachine(self.isa)
+        self.output: deque[bytes] = deque()
+        self._pool: ScratchPool | None = None
+        self._room = (0, 0)
+
+    def _folders(self) -> Sequence[Path]:
+        return module_folders(self.files(), self.isa, self.report.progress)
+
+    # request -> compile
+
+    def compile(self, request: Request, target_pid: int = 0) -> Compiled:
+        """The request's programs, parsed and checked.  Raises DError, KinstError."""
+        compiled = compile_request(request, self.isa, target_pid, self.types, self.report.say)
+        check_stability(compiled, load_all())
+        self.report.stage("compile D")
+        return compiled
+
+    def needs_kernel(self, compiled: Compiled, *, fired: bool) -> bool:
+        """Whether a program means probes or symbols of a kernel.  fired: it is to run."""
+        wanted = bool(symbols_in(compiled.program))
+        return wanted or wants_kernel(compiled.patterns, load_all(), fired=fired)
+
+    # attach
+
+    def start(self, compiled: Compiled | None = None) -> None:
+        """Boot or connect, unless that has been done.  compiled: a program that there must be
+        scratch for, and for no other.  Raises KinstError and TargetError."""
+        if self.traced.target is not None:
+            return
+        report, files = self.report, self.files()
+        if compiled is None:
+            blocks = 1 if self.isa.shared_counters else COUNTER_BLOCKS
+            data, code, blocks = ROOM_FOR_DATA, ROOM_FOR_CODE, blocks * counters_room(CPUS)
+            size = data + code + blocks
+        else:
+            own = compiled.options, compiled.program, CPUS
+            size = scratch_needed(*own, compiled.trampolines) + counters_room(CPUS)
+            data = 0
+        target = open_target(self.request, self.isa, files, size, self.output.append)
+        try:
+            elf = open_elf(files.debug)
+            report.stage("start")
+            personality = attach(target, self.isa, elf, report.say)
+            report.stage("boot")
+            kernel = RunningKernel(target, personality, self.isa)
+            programs = programs_of(self.request, files)
+            self.traced = TracedMachine(
+                self.isa, target, personality, kernel, personality.text, elf.path, programs
+            )
+            self._room = (size, data)
+        except BaseException:
+            target.close()
+            raise
+
+    def close(self) -> None:
+        """End what was started.  Safe to call twice."""
+        target, self.traced = self.traced.target, TracedMachine(self.isa)
+        self._pool = None
+        if target is not None:
+            target.close()
+
+    # expand
+
+    def expand(self, request: Request, compiled: Compiled) -> Compiled:
+        """Inline functions, source lines and local variables become plain clauses."""
+        traced, report = self.traced, self.report
+        target, personality = traced.target, traced.personality
+        if target is None or personality is None:
+            return compiled
         if wants_expansion(compiled) or asks_caller(compiled.program):
-            folders = partial(module_folders, files, isa, report.progress)
-            personality.frames.find_with(frames_finder(target, folders, report.say))
+            personality.frames.find_with(frames_finder(target, self._folders, report.say))
         if wants_expansion(compiled):
-            compiled = expanded(request, compiled, traced, elf, files, report)
+            files = self.files()
+            compiled = expanded(request, compiled, traced, open_elf(files.debug), files, report)
             compiled = with_locals(request, compiled, traced, files, report)
-            if request.show_program:
-                report.write(unparse(compiled.tree) + "\n")
-        return _with_machine(request, compiled, traced, report, files)
+        return compiled
+
+    # enable
+
+    def enable(self, request: Request, compiled: Compiled, *, listed: bool = False) -> EnabledProgram:
+        """The probes that the program means.  listed: they are to be listed, not to be fired.
+        Raises DError for a description that means none."""
+        traced, providers = self.traced, load_all()
+        absent = request.zero or compiled.options.zdefs
+        zero = absent or listed
+        matched, _ = enable(compiled.program, providers, traced.kernel, zero=zero, absent=absent)
+        check_arguments(compiled.program, matched)
+        check_cpu(compiled.options.cpu, traced.cpus)
+        enabled = on_one_cpu(matched, compiled.options.cpu)
+        program, enabled = with_conditions(compiled.program, enabled, traced.isa)
+        if listed and not enabled:
+            first = compiled.patterns[0]
+            raise KinstError(
+                f"failed to match {first}: No probe matches description",
+                naming(first, providers, traced.kernel),
+            )
+        return EnabledProgram(replace(compiled, program=program), enabled, matched)
+
+    # place
+
+    def split(self, program: EnabledProgram) -> tuple[Placement, ScratchMemory]:
+        """The way of every site, and the scratch for the program."""
+        compiled, traced = program.compiled, self.traced
+        if traced.target is None:
+            memory = ScratchPool(traced, 0, 0, 0).take(compiled, program.enabled)
+        else:
+            if self._pool is None:
+                size, reserved = self._room
+                own = data_needed(compiled.options, compiled.program, traced.cpus)
+                self._pool = ScratchPool(traced, size, reserved, reserved or own)
+            memory = self._pool.take(compiled, program.enabled)
+        return split(program.enabled, means_of(traced, memory, compiled.plant), traced), memory
+
+    # build
+
+    def build(self, program: EnabledProgram) -> BuiltProgram:
+        """Everything that a trace writes into the machine, which nothing is written to yet."""
+        compiled, traced = program.compiled, self.traced
+        parts, memory = self.split(program)
+        self._tell_ways(compiled, parts, memory)
+        layout = _layout(compiled, parts)
+        counters = place_counters(traced, memory, layout.counters_size)
+        placed = place_all(traced, memory, compiled, layout, parts.running, counters)
+        symbols = running_addresses(compiled.program, compiled.types, traced)
+        image = build(compiled.program, parts, placed, traced, symbols)
+        for site, reason in image.sites.refused:
+            self.report.say(f"kinst: {site.function.name}+{site.offset} is left out: {reason}")
+        self.report.stage("code and plan")
+        return BuiltProgram(compiled, parts, placed, image, program.matched)
+
+    def fill(self, built: BuiltProgram) -> None:
+        """Write all but the patches: from now on the scratch is this program's."""
+        if self._pool is not None:
+            self._pool.keep(built.placed, built.code_end)
+        fill(built.placed.memory.view, built.placed.scratch, built.image)
+
+    # What is told of probes.
+
+    def list_all(self) -> list[ListedProbe]:
+        """The probes that are there without being asked for."""
+        return list_all(load_all())
+
+    def list_names(self, program: EnabledProgram) -> list[ListedProbe]:
+        """The probes of a program by name alone."""
+        return list_enabled(program.enabled)
+
+    def list_planned(self, program: EnabledProgram) -> list[ListedProbe]:
+        """The probes of a program, each with its instruction and the way it would be planted."""
+        traced = self.traced
+        parts, _ = self.split(program)
+        source: Callable[[Function, int], str] = _no_source
+        if traced.target is not None and len(program.enabled) <= MOST_LINES:
+            source = source_of(traced, self.files(), self.report)
+        about = partial(probe_stability, providers=load_all(), types=program.compiled.types)
+        return list_planned(program.enabled, parts, traced.kernel, source, about)
+
+    def _tell_ways(self, compiled: Compiled, parts: Placement, memory: ScratchMemory) -> None:
+        """Refuse when no site is left; otherwise say how many are left out, or stop the machine."""
+        count = len(parts.refused)
+        if count:
+            first, reason = parts.refused[0]
+            if not parts.running:
+                raise KinstError(
+                    f"{_place(first)} cannot be planted: {reason}", "kinst -l -v shows what can"
+                )
+            some = "1 instruction" if count == 1 else f"{count} instructions"
+            self.report.say(f"kinst: {some} cannot be planted and {'is' if count == 1 else 'are'}"
+                            " left out (kinst -l -v says why)")  # fmt: skip
+        if parts.stopped and not compiled.plant:
+            number = len(parts.stopped)
+            self.report.say(
+                f"kinst: {number} probe{' is' if number == 1 else 's are'} stop-planted:"
+                " the machine stops at each hit,"
+                " for milliseconds" + (" (no scratch memory there)" if not memory.address else "")
+            )
 
 
 def _no_source(function: Function, address: int) -> str:
     return ""
-
-
-def _with_machine(
-    request: Request,
-    compiled: Compiled,
-    traced: TracedMachine,
-    report: Report,
-    files: Files | None = None,
-) -> int:
-    absent = request.zero or compiled.options.zdefs
-    zero = absent or request.list_probes
-    providers = load_all()
-    enabled, _ = enable(compiled.program, providers, traced.kernel, zero=zero, absent=absent)
-    check_arguments(compiled.program, enabled)
-    matched = enabled
-    check_cpu(compiled.options.cpu, traced.cpus)
-    enabled = on_one_cpu(enabled, compiled.options.cpu)
-    program, enabled = with_conditions(compiled.program, enabled, traced.isa)
-    compiled = replace(compiled, program=program)
-    if request.list_probes and not enabled:
-        first = compiled.patterns[0]
-        raise KinstError(
-            f"failed to match {first}: No probe matches description",
-            naming(first, providers, traced.kernel),
-        )
-    if request.list_probes and not request.verbose:
-        report.write("\n".join(list_enabled(enabled)) + "\n")
-        return 0
-    memory = make_memory(traced, compiled)
-    means = means_of(traced, memory, compiled.plant)
-    parts = split(enabled, means, traced)
-    if request.list_probes:
-        source = source_of(traced, files, report) if len(enabled) <= MOST_LINES else _no_source
-        about = partial(probe_report_of, providers=providers, types=compiled.types)
-        rows = list_planned(enabled, parts, traced.kernel, source, about)
-        report.write("\n".join(rows) + "\n")
-        return 0
-    _tell_refused(parts, report)
-    if parts.stopped and not compiled.plant:
-        number = len(parts.stopped)
-        report.say(
-            f"kinst: {number} probe{' is' if number == 1 else 's are'} stop-planted:"
-            " the machine stops at each hit,"
-            " for milliseconds" + (" (no scratch memory there)" if not memory.address else "")
-        )
-    layout = _layout(compiled, parts)
-    counters = place_counters(traced, memory, layout.counters_size)
-    placed = place_all(traced, memory, compiled, layout, parts.running, counters)
-    symbols = running_addresses(compiled.program, compiled.types, traced)
-    built = build(compiled.program, parts, placed, traced, symbols)
-    for site, reason in built.sites.refused:
-        report.say(f"kinst: {site.function.name}+{site.offset} is left out: {reason}")
-    report.stage("code and plan")
-    if _dumped(request, parts, placed, built, report):
-        return 0
-    if request.compile_only:
-        if request.verbose:
-            report.write(program_reports(compiled, providers))
-            report.write(description_reports(compiled, providers))
-        return 0
-    fill(memory.view, placed.scratch, built)
-    _tell_matched(compiled, parts, matched, report)
-    if request.verbose:
-        report.write(program_reports(compiled, providers) + "\n")
-    trace = Trace(compiled, parts, placed, built, traced, report)
-    return trace.run(request.command)
 
 
 def _layout(compiled: Compiled, parts: Placement) -> ProgramLayout:
@@ -210,60 +278,6 @@ def _layout(compiled: Compiled, parts: Placement) -> ProgramLayout:
     return lay_out_program(compiled.program, probed, options.strsize, room, options.dynvarsize)
 
 
-def _tell_refused(parts: Placement, report: Report) -> None:
-    """Refuse when nothing is left; otherwise say how many sites are left out."""
-    if not parts.refused:
-        return
-    first, reason = parts.refused[0]
-    if not parts.running:
-        raise KinstError(
-            f"{_place(first)} cannot be planted: {reason}",
-            "kinst -l -v shows what can",
-        )
-    count = len(parts.refused)
-    what = "1 instruction" if count == 1 else f"{count} instructions"
-    report.say(f"kinst: {what} cannot be planted and {'is' if count == 1 else 'are'} left out"
-               " (kinst -l -v says why)")  # fmt: skip
-
-
 def _place(enabled: EnabledSite) -> str:
     site = enabled.probe.site
     return f"{site.function.name}+{site.offset}" if site else str(enabled.probe.name)
-
-
-def _tell_matched(
-    compiled: Compiled, parts: Placement, matched: Sequence[EnabledSite], report: Report
-) -> None:
-    """matched: the probes by the clauses as they were written."""
-    if compiled.options.quiet:
-        return
-    left = {e.probe.id for e in parts.running}
-    probes = {e.probe.id: e for e in matched if e.probe.id in left}  # with all their sites
-    for text, clauses in compiled.texts:
-        own = frozenset(clauses)
-        count = sum(clause in own for e in probes.values() for clause in e.clauses)
-        if text.letter == "s":
-            report.say(script_matched(text.file, count))
-        else:
-            report.say(description_matched(text.text, count))
-
-
-def _dumped(
-    request: Request, parts: Placement, placed: Placed, built: PlantedImage, report: Report
-) -> bool:
-    """--dump of a stage behind the typed tree, and -S."""
-    if request.show_code:
-        report.write((built.code.ir if built.code else built.host.ir) + "\n")
-        return True
-    values = {
-        "probes": parts,
-        "layout": (placed.scratch, placed.layout, placed.counters),
-        "ir": built.code.ir if built.code else built.host.ir,
-        "code": built.code,
-        "plan": (built.hooks, built.sites),
-    }
-    if request.dump not in values:
-        return False
-    value = values[request.dump]
-    report.write((value if isinstance(value, str) else pformat(value, width=100)) + "\n")
-    return True

@@ -41,16 +41,16 @@ class ScratchPool:
         | header pages, data of the trace | code of all traces -> | free | <- counter blocks |
     """
 
-    def __init__(self, traced: TracedMachine, size: int, data: int) -> None:
-        """Map `size` bytes of scratch.  data: bytes at its start that no code is to be in, so
-        that they can serve every trace.  The machine is stopped.
+    def __init__(self, traced: TracedMachine, size: int, reserved: int, data: int) -> None:
+        """Map `size` bytes of scratch.  reserved: bytes at its start that no code is to be in, so
+        that they can serve every trace.  data: bytes there that need not be in reach of code.
+        The machine is stopped.
 
         Raises TargetError when the target should have scratch and no place for it is found.
         """
-        self._target = traced.target
         self._cpus = traced.cpus
         self._shared = traced.isa.shared_counters
-        self._data = data
+        self._data = reserved
         self._address = _map(traced, traced.target, size, data) if traced.target else None
         self._view = memoryview(b"")
         if self._address is not None and traced.target is not None:

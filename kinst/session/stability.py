@@ -1,11 +1,9 @@
-"""-v: dtrace(1)'s reports of how stable a program and its probes are."""
+"""How stable a program and its probes are, as dtrace(1) tells with -v."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kinst.consumer.messages import described
-from kinst.consumer.stability import probe_report, program_report
 from kinst.core.dtypes import DType
 from kinst.core.errors import KinstError
 from kinst.core.kernel import Provider
@@ -15,7 +13,7 @@ from kinst.core.types import TypeSource
 from kinst.dlang.check.stability import check_minimum, given, of_clause
 from kinst.providers import FIRST_ID, listed
 from kinst.providers.fbt import argument_types
-from kinst.session.values import Compiled
+from kinst.session.values import Compiled, ProbeStability, ProgramStability
 
 
 def _named(pattern: ProbePattern, providers: Mapping[str, Provider]) -> ProbePattern:
@@ -44,10 +42,12 @@ def check_stability(compiled: Compiled, providers: Mapping[str, Provider]) -> No
             check_minimum(clause, args, compiled.tree, minimum)
 
 
-def program_reports(compiled: Compiled, providers: Mapping[str, Provider]) -> str:
+def program_stability(
+    compiled: Compiled, providers: Mapping[str, Provider]
+) -> tuple[ProgramStability, ...]:
     """Of every -n, -s, ... in their order."""
     own = given(compiled.tree)
-    reports = []
+    found = []
     for (text, _), program in zip(compiled.texts, compiled.programs, strict=True):
         descriptions, statements = [], []
         for clause in program.clauses:
@@ -56,16 +56,15 @@ def program_reports(compiled: Compiled, providers: Mapping[str, Provider]) -> st
                 stability = _of_provider(pattern, providers)
                 descriptions.append(of_description(pattern, stability))
                 statements.append(of_clause(clause, stability.args, compiled.tree, own))
-        what = described(text.letter, text.text, text.file)
-        reports.append(program_report(what, least(descriptions), least(statements)))
-    return "".join(reports)
+        found.append(ProgramStability(text, least(descriptions), least(statements)))
+    return tuple(found)
 
 
-def probe_report_of(
+def probe_stability(
     name: ProbeName | ProbePattern,
     providers: Mapping[str, Provider],
     types: TypeSource | None,
-) -> str:
+) -> ProbeStability:
     """Of one probe: its attributes, and the types of its arguments."""
     pattern = ProbePattern(name.provider, name.module, name.function, name.name)
     stability = _of_provider(pattern, providers)
@@ -75,16 +74,17 @@ def probe_report_of(
             found = argument_types(pattern, types) or ()
         except KinstError:
             found = ()
-    return probe_report(of_description(pattern, stability), stability.args, [str(t) for t in found])
+    shown = tuple(str(t) for t in found)
+    return ProbeStability(of_description(pattern, stability), stability.args, shown)
 
 
-def description_reports(compiled: Compiled, providers: Mapping[str, Provider]) -> str:
-    """-e -v: of each probe description, as it is written."""
-    reports = []
-    for clause in compiled.tree.clauses:
-        for one in clause.descriptions:
-            pattern = _named(one.pattern, providers)
-            report = probe_report_of(pattern, providers, compiled.types)
-            name = ":".join((pattern.provider, pattern.module, pattern.function, pattern.name))
-            reports.append(f"\n{name}\n{report}")
-    return "".join(reports)
+def description_stability(
+    compiled: Compiled, providers: Mapping[str, Provider]
+) -> tuple[tuple[ProbePattern, ProbeStability], ...]:
+    """Of each probe description, as it is written."""
+    patterns = [
+        _named(one.pattern, providers)
+        for clause in compiled.tree.clauses
+        for one in clause.descriptions
+    ]
+    return tuple((p, probe_stability(p, providers, compiled.types)) for p in patterns)

@@ -16,6 +16,7 @@ from kinst.core.kernel import Argument, LiveKernel, Timer
 from kinst.core.layout import Scratch
 from kinst.core.probe import Probe, ProbePattern
 from kinst.core.records import ProgramLayout
+from kinst.core.stability import Attributes
 from kinst.core.target import Facts, Target
 from kinst.core.types import TypeSource
 from kinst.dlang import typed
@@ -167,6 +168,19 @@ class EnabledSite:
 
 
 @dataclass(frozen=True, slots=True)
+class EnabledProgram:
+    """A program with its probes.
+
+    compiled: with a copy of each clause for each condition under which it runs, which `enabled`
+    refers to.  matched: the probes by the clauses as they were written.
+    """
+
+    compiled: Compiled
+    enabled: tuple[EnabledSite, ...]
+    matched: tuple[EnabledSite, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ScratchMemory:
     """Scratch as kinst maps it.
 
@@ -273,3 +287,66 @@ class PlantedImage:
     read: native.NativeRead
     read_user: native.NativeRead
     stopped: StoppedCpu
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltProgram:
+    """A program with everything that a trace of it writes into the machine."""
+
+    compiled: Compiled
+    parts: Placement
+    placed: Placed
+    image: PlantedImage
+    matched: tuple[EnabledSite, ...]
+
+    @property
+    def code_end(self) -> int:
+        """The address behind its code in the machine, 0 where there is none."""
+        code = self.image.code
+        ends = (self.image.hooks.end, self.image.sites.end)
+        return 0 if code is None else max(code.address + len(code.code), *ends)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeStability:
+    """description: attributes of the probe's name; arguments: of its args[], whose types are
+    `types`, as C spells them."""
+
+    description: Attributes
+    arguments: Attributes
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramStability:
+    """The least stable of the probe descriptions and of the statements of one program."""
+
+    text: ProgramText
+    descriptions: Attributes
+    statements: Attributes
+
+
+@dataclass(frozen=True, slots=True)
+class ListedProbe:
+    """A probe as a list shows it; one with several sites comes once for each.
+
+    address, code, text: of its instruction, 0 and empty where it has none.  way: how the
+    instruction would be planted (jump, trap, stop), "refused", or "" where it was not asked or
+    there is none.  reason: why it is refused.  source: file:line, "" where it is not known.
+    """
+
+    id: int
+    provider: str
+    module: str
+    function: str
+    name: str
+    address: int = 0
+    code: bytes = b""
+    text: str = ""
+    way: str = ""
+    reason: str = ""
+    source: str = ""
+    stability: ProbeStability | None = None
+
+    def __str__(self) -> str:
+        return f"{self.provider}:{self.module}:{self.function}:{self.name}"

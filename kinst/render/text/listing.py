@@ -1,0 +1,78 @@
+"""dtrace(1)'s text of what -l and -v tell of probes and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kinst.consumer.messages import LIST_HEADER, described, list_row
+from kinst.consumer.stability import probe_report, program_report
+from kinst.core.probe import Probe, ProbeName, ProbePattern
+from kinst.session.values import ListedProbe, ProbeStability, ProgramStability
+
+
+def probe_rows(probes: Sequence[ListedProbe]) -> str:
+    """-l: a header, and one row for each probe."""
+    return "\n".join([LIST_HEADER, *_names(probes)]) + "\n"
+
+
+def _name_row(probe: ListedProbe) -> str:
+    name = ProbeName(probe.provider, probe.module, probe.function, probe.name)
+    return list_row(Probe(probe.id, name))
+
+
+def _names(probes: Sequence[ListedProbe]) -> Iterator[str]:
+    before = 0
+    for probe in probes:
+        if probe.id != before:
+            yield _name_row(probe)
+        before = probe.id
+
+
+def planned_rows(probes: Sequence[ListedProbe]) -> str:
+    """-l -v: one row for each probe, and below it the instruction, its way or reason, and its
+    source line, or the report of its stability.  Those of all instructions are alike: they are
+    told once, at the end."""
+    lines = [LIST_HEADER]
+    shown: set[int] = set()
+    for probe, following in zip(probes, (*probes[1:], None), strict=True):
+        if probe.id not in shown:
+            lines.append(_name_row(probe))
+            shown.add(probe.id)
+        if probe.way:
+            way = f"refused: {probe.reason}" if probe.reason else probe.way
+            row = f"\t{probe.code.hex(' '):<32} {probe.text:<40} {way:<7}  {probe.source}"
+            lines.append(row.rstrip())
+        if probe.stability is not None and not _alike(probe, following):
+            lines.append(_probe_report(probe.stability).removesuffix("\n"))
+    return "\n".join(lines) + "\n"
+
+
+def _alike(one: ListedProbe, other: ListedProbe | None) -> bool:
+    """Whether the report of the next probe is that of this one, too: names that are offsets are
+    those of instructions."""
+    if other is None:
+        return False
+    instructions = one.provider == other.provider and one.name.isdecimal() == other.name.isdecimal()
+    return one.id == other.id or (instructions and one.name.isdecimal())
+
+
+def _probe_report(found: ProbeStability) -> str:
+    return probe_report(found.description, found.arguments, found.types)
+
+
+def program_reports(programs: Sequence[ProgramStability]) -> str:
+    """-v: of every -n, -s, ..."""
+    return "".join(
+        program_report(
+            described(p.text.letter, p.text.text, p.text.file), p.descriptions, p.statements
+        )
+        for p in programs
+    )
+
+
+def description_reports(found: Sequence[tuple[ProbePattern, ProbeStability]]) -> str:
+    """-e -v: of each probe description."""
+    return "".join(
+        f"\n{':'.join((p.provider, p.module, p.function, p.name))}\n{_probe_report(stability)}"
+        for p, stability in found
+    )
