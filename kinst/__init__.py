@@ -1,3 +1,40 @@
-"""kinst: trace any instruction and any inline function of a running kernel with D."""
+"""kinst: trace any instruction and any inline function of a running kernel with D.
 
-__version__ = "0.1.0"
+    import kinst
+    with kinst.boot() as machine:
+        print(machine.run("kinst::vfs_read:0 { @[execname] = count(); }", "ls").aggregations)
+
+docs/api.md has it all.  What is named here is loaded when it is first used, so that the commands
+that need none of it start at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from kinst.errors import DError, KinstError, TargetError
+from kinst.version import __version__
+
+if TYPE_CHECKING:
+    from kinst.api import Machine, Program, Trace, attach, boot, expand_in_file, host
+    from kinst.inlines import InlineFunction, inline_functions
+    from kinst.results import Records, Result, Table
+
+__all__ = [
+    "DError", "InlineFunction", "KinstError", "Machine", "Program", "Records", "Result", "Table",
+    "TargetError", "Trace", "__version__", "attach", "boot", "expand_in_file", "host",
+    "inline_functions",
+]  # fmt: skip
+
+_PLACES = {
+    **dict.fromkeys(("InlineFunction", "inline_functions"), "kinst.inlines"),
+    **dict.fromkeys(("Records", "Result", "Table"), "kinst.results"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The library's names (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module 'kinst' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES.get(name, "kinst.api")), name)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
 
-from kinst.core.errors import KinstError
+from kinst.errors import KinstError
 
 
 class UsageError(KinstError):

@@ -10,17 +10,11 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from kinst import __version__
 from kinst.cli.guard import UsageError, guarded, say, standard_files, write
 from kinst.cli.progress import Progress
-from kinst.core.errors import KinstError
-from kinst.core.inline import FunctionDie, InlineCopy
-from kinst.core.paths import cache_folder
-from kinst.image.debuglink import find_debug
-from kinst.image.dwarf.file import open_file
-from kinst.image.dwarf.index import Index, open_index
+from kinst.inlines import CopyOfInline, InlineFunction, inline_functions
+from kinst.version import __version__
 
 USAGE = "usage: inlinecall [--json] FUNCTION FILE\n"
 HELP = f"""{USAGE}
@@ -64,47 +58,44 @@ def place(file: str, line: int) -> str:
     return f"{file}:{line}" if file else ""
 
 
-def _columns(bounds: str, called: str, symbol: tuple[str, int] | None) -> str:
-    caller = f"{symbol[0]}()" if symbol else ""
-    return "".join(f"\t{text}" for text in (bounds, called, caller) if text)
+def _columns(bounds: str, called: str, caller: str) -> str:
+    return "".join(f"\t{text}" for text in (bounds, called, f"{caller}()" if caller else "") if text)
 
 
-def as_text(index: Index, functions: Sequence[FunctionDie]) -> str:
+def as_text(functions: Sequence[InlineFunction]) -> str:
     """The declarations and copies in inlinecall(1)'s format, one line for each range."""
     lines = []
     for function in functions:
         lines.append(place(function.decl_file, function.decl_line) or function.name)
-        for copy in index.copies_of(function):
+        for copy in function.copies:
             called = place(copy.call_file, copy.call_line)
-            for low, high in copy.ranges:
-                lines.append(_columns(f"[{low:#x} - {high:#x}]", called, index.symbol_at(low)))
+            for part in copy.ranges:
+                lines.append(_columns(f"[{part.low:#x} - {part.high:#x}]", called, part.caller))
             if not copy.ranges:
-                found = None if copy.entry is None else index.symbol_at(copy.entry)
-                lines.append(_columns("[no code]", called, found))
+                lines.append(_columns("[no code]", called, copy.caller))
     return "".join(f"{line}\n" for line in lines)
 
 
-def copy_as_json(index: Index, copy: InlineCopy) -> dict[str, object]:
+def copy_as_json(copy: CopyOfInline) -> dict[str, object]:
     """One copy, for --json; null is what the file does not say."""
-    found = None if copy.entry is None else index.symbol_at(copy.entry)
     return {
         "entry": copy.entry,
-        "ranges": [list(pair) for pair in copy.ranges],
-        "caller": found[0] if found else None,
-        "caller_offset": copy.entry - found[1] if found and copy.entry is not None else None,
+        "ranges": [[part.low, part.high] for part in copy.ranges],
+        "caller": copy.caller or None,
+        "caller_offset": copy.caller_offset if copy.caller else None,
         "call_file": copy.call_file or None,
         "call_line": copy.call_line or None,
     }
 
 
-def as_json(index: Index, functions: Sequence[FunctionDie]) -> str:
+def as_json(functions: Sequence[InlineFunction]) -> str:
     """The declarations and copies as one JSON list."""
     found = [
         {
             "function": function.name,
             "decl_file": function.decl_file or None,
             "decl_line": function.decl_line or None,
-            "copies": [copy_as_json(index, copy) for copy in index.copies_of(function)],
+            "copies": [copy_as_json(copy) for copy in function.copies],
         }
         for function in functions
     ]
@@ -113,22 +104,13 @@ def as_json(index: Index, functions: Sequence[FunctionDie]) -> str:
 
 def run(wanted: Wanted) -> str:
     """What the command prints.  Raises KinstError; says on stderr what was skipped."""
-    found = find_debug(open_file(wanted.file))
-    for warning in found.warnings:
-        say(f"inlinecall: warning: {warning}")
-    if found.file is None:
-        raise KinstError(
-            f"{wanted.file}: no debug information", "install its debug package, or build with -g"
-        )
-    progress = Progress("inlinecall")
-    index = open_index(found.file, cache_folder(), partial(progress, "indexing debug information"))
-    functions = index.functions(wanted.function)
-    inline = [function for function in functions if function.inlined]
-    if not inline:
-        if functions:
-            raise KinstError(f"{wanted.file}: {wanted.function} is not an inline function")
-        raise KinstError(f"{wanted.file}: no function {wanted.function} in its debug information")
-    return as_json(index, inline) if wanted.json else as_text(index, inline)
+    functions = inline_functions(
+        wanted.file,
+        wanted.function,
+        on_message=lambda text: say(f"inlinecall: {text}"),
+        on_progress=Progress("inlinecall"),
+    )
+    return as_json(functions) if wanted.json else as_text(functions)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kinst.cli.guard import UsageError
-from kinst.core.errors import KinstError
+from kinst.errors import KinstError
 from kinst.session.values import DUMP_STAGES, ProgramText, Request
 
 SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
 from kinst.codegen.layout.records import lay_out_program
 from kinst.codegen.walk import asks_caller
-from kinst.core.errors import KinstError, TargetError
-from kinst.core.layout import LEAF
-from kinst.core.probe import Function, ProbeName
+from kinst.core.errors import KinstError
+from kinst.core.probe import Function, ProbeName, ProbePattern
 from kinst.core.records import ProgramLayout
 from kinst.image.elf import open_elf
 from kinst.providers import load_all
@@ -45,7 +43,7 @@ from kinst.session.place import ScratchPool, means_of, place_all
 from kinst.session.program import compile_request
 from kinst.session.report import Report
 from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
-from kinst.session.stability import check_stability, probe_stability
+from kinst.session.stability import check_stability, description_stability, probe_stability, program_stability
 from kinst.session.target import (
     attach,
     find_files,
@@ -63,6 +61,8 @@ from kinst.session.values import (
     EnabledSite,
     ListedProbe,
     Placement,
+    ProbeStability,
+    ProgramStability,
     Request,
     ScratchMemory,
     TracedMachine,
@@ -92,6 +92,7 @@ class OpenMachine:
         self.output: deque[bytes] = deque()
         self._pool: ScratchPool | None = None
         self._room = (0, 0)
+        self._text = b""
 
     def _folders(self) -> Sequence[Path]:
         return module_folders(self.files(), self.isa, self.report.progress)
@@ -141,6 +142,23 @@ class OpenMachine:
         except BaseException:
             target.close()
             raise
+
+    def stand(self) -> None:
+        """Stop the machine for what is to be read and written next.
+
+        Where its text is not what it was when its instructions were decoded (the kernel has
+        changed it, as it does with jump labels), they are forgotten."""
+        target, personality = self.traced.target, self.traced.personality
+        if target is None or personality is None:
+            return
+        target.stop()
+        low, high = self.traced.text
+        # Through a bare stub it would take seconds: there little is decoded, and again each time.
+        text = target.read(low, high - low) if self._pool and self._pool.in_target else b""
+        if not text or text != self._text:
+            kernel = RunningKernel(target, personality, self.isa)
+            self.traced = replace(self.traced, kernel=kernel)
+        self._text = text
 
     def close(self) -> None:
         """End what was started.  Safe to call twice."""
@@ -243,6 +261,16 @@ class OpenMachine:
             source = source_of(traced, self.files(), self.report)
         about = partial(probe_stability, providers=load_all(), types=program.compiled.types)
         return list_planned(program.enabled, parts, traced.kernel, source, about)
+
+    def program_stability(self, compiled: Compiled) -> tuple[ProgramStability, ...]:
+        """How stable the descriptions and statements of each of its texts are."""
+        return program_stability(compiled, load_all())
+
+    def description_stability(
+        self, compiled: Compiled
+    ) -> tuple[tuple[ProbePattern, ProbeStability], ...]:
+        """How stable each of its probe descriptions is."""
+        return description_stability(compiled, load_all())
 
     def _tell_ways(self, compiled: Compiled, parts: Placement, memory: ScratchMemory) -> None:
         """Refuse when no site is left; otherwise say how many are left out, or stop the machine."""

@@ -60,6 +60,11 @@ class ScratchPool:
         self._first_code = self._last_code = 0  # offsets of the code of ended traces; 0 for none
         self._counters = size  # where the counter blocks of ended traces begin
 
+    @property
+    def in_target(self) -> bool:
+        """Whether the machine has scratch memory."""
+        return self._address is not None
+
     def take(self, compiled: Compiled, enabled: Sequence[EnabledSite]) -> ScratchMemory:
         """Scratch for a program and its probes, with all its data zero.  Where the target has none
         it is memory of this process.  Raises KinstError when there is not enough left."""
