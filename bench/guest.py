@@ -31,17 +31,7 @@ from kinst.session.report import Report
 from kinst.session.run import Trace
 from kinst.session.sizes import counters_room, scratch_needed, sizes
 from kinst.session.target import attach, find_files, isa_of, open_target
-from kinst.session.values import (
-    CPUS,
-    Compiled,
-    Counters,
-    Placed,
-    Placement,
-    PlantedImage,
-    Request,
-    ScratchMemory,
-    TracedMachine,
-)
+from kinst.session.values import CPUS, Compiled, Counters, Placed, Placement, PlantedImage, Request, ScratchMemory, TracedMachine
 from kinst.wire import native
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"

@@ -44,17 +44,8 @@ from kinst.results import CommandResult, Records, Result, Table, tables_of
 from kinst.session.file import expand_request_in_file
 from kinst.session.path import OpenMachine
 from kinst.session.report import Report
-from kinst.session.run import Trace as RunningTrace
-from kinst.session.values import (
-    DUMP_STAGES,
-    BuiltProgram,
-    Compiled,
-    ListedProbe,
-    ProbeStability,
-    ProgramStability,
-    ProgramText,
-    Request,
-)
+from kinst.session.run import Trace
+from kinst.session.values import DUMP_STAGES, BuiltProgram, Compiled, ListedProbe, ProbeStability, ProgramStability, ProgramText, Request
 
 __all__ = [
     "DUMP_STAGES", "ListedProbe", "Machine", "ProbeStability", "Program", "ProgramStability",
