@@ -41,15 +41,26 @@ from kinst.events import (
     flattened,
 )
 from kinst.results import CommandResult, Records, Result, Table, tables_of
+from kinst.session import run
 from kinst.session.file import expand_request_in_file
+from kinst.session.inline import wants_expansion
 from kinst.session.path import OpenMachine
 from kinst.session.report import Report
-from kinst.session.run import Trace
-from kinst.session.values import DUMP_STAGES, BuiltProgram, Compiled, ListedProbe, ProbeStability, ProgramStability, ProgramText, Request
+from kinst.session.values import (
+    DUMP_STAGES,
+    BuiltProgram,
+    Compiled,
+    ListedProbe,
+    ProbeStability,
+    ProgramStability,
+    ProgramText,
+    Request,
+)
 
 __all__ = [
     "DUMP_STAGES", "ListedProbe", "Machine", "ProbeStability", "Program", "ProgramStability",
-    "ProgramText", "Request", "Trace", "attach", "boot", "expand_in_file", "host",
+    "ProgramText", "Report", "Request", "Trace", "attach", "boot", "expand_in_file",
+    "expand_request", "host",
 ]  # fmt: skip
 
 COMMAND_SECONDS = 600.0
@@ -140,8 +151,12 @@ def expand_in_file(
     """The D program after inline functions, source lines and local variables are looked up in an
     ELF file as it is, which need not be a kernel.  Raises DError and KinstError."""
     request = Request(kernel=_path(kernel), debug=_path(debug))
-    asked = _with_program(request, program, options, ())
-    return expand_request_in_file(asked, _report(on_message, on_progress))
+    return expand_request(_with_program(request, program, options, ()), on_message, on_progress)
+
+
+def expand_request(request: Request, on_message: Say, on_progress: ShowProgress) -> str:
+    """The same for a command line that was understood."""
+    return expand_request_in_file(request, _report(on_message, on_progress))
 
 
 def _opened(request: Request, start: bool, say: Say, progress: ShowProgress) -> Machine:
@@ -226,6 +241,11 @@ class Program:
         """The probe descriptions of its clauses."""
         return self.compiled.patterns
 
+    @property
+    def wants_expansion(self) -> bool:
+        """Whether it has descriptions or variables that only the kernel's files explain."""
+        return not self.expanded and wants_expansion(self.compiled)
+
     def __str__(self) -> str:
         return self.text
 
@@ -245,7 +265,7 @@ class Trace:
         self._machine = machine
         self._command = command
         self._built = built
-        self._running = RunningTrace(
+        self._running = run.Trace(
             built.compiled, built.parts, built.placed, built.image, opened.traced, opened.report,
             opened.output,
         )  # fmt: skip
@@ -286,7 +306,7 @@ class Trace:
         )
 
     def events(self) -> Iterator[Event]:
-        """Trace.  After End, raises TargetError where the guest ended by itself."""
+        """Trace, in bulk.  After End, raises TargetError where the guest ended by itself."""
         if self._events is None:
             if self._over:
                 raise KinstError("this trace is over", "trace the program again")
@@ -296,10 +316,10 @@ class Trace:
                 self.end = event
                 self._command_over = self._command_over or event.reason == "command"
             yield event
-        self.close()
 
     def __iter__(self) -> Iterator[PlainEvent]:
-        return flattened(self.events())
+        yield from flattened(self.events())
+        self.close()
 
     def stop(self) -> None:
         """Ask it to end: END fires, and what is left is yielded.  For signal handlers, too."""
@@ -339,6 +359,7 @@ class Machine:
         self._opened = OpenMachine(request, report or _report(on_message, on_progress))
         self._trace: Trace | None = None
         self._held = ""  # the command that has been prepared, and not started
+        self._traces = 0  # that were made
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -405,8 +426,12 @@ class Machine:
         options: as -x has them; True or None for one without a value.  arguments: $1, $2, ...
         Raises DError with the place of what is wrong, KinstError for options.
         """
-        self._check_open()
         request = _with_program(self._opened.request, program, options, arguments)
+        return self.compile_request(request)
+
+    def compile_request(self, request: Request) -> Program:
+        """The same for a command line that was understood."""
+        self._check_open()
         return Program(request, self._opened.compile(request))
 
     def _compiled(
@@ -534,8 +559,9 @@ class Machine:
         if self._trace is not None:
             raise KinstError("this machine is being traced", "close that trace first")
         opened = self._opened
-        if self._roomy:
+        if self._traces:
             opened.report.begin()
+        self._traces += 1
         found = self._compiled(program, options, arguments)
         if not found.descriptions:
             raise KinstError("no probes specified")
@@ -640,7 +666,7 @@ class Machine:
     def _trace_over(self, trace: Trace, command_over: bool) -> None:
         """trace has been undone."""
         self._trace = None
-        if not command_over:
+        if not command_over and not self._closed:
             self._held = "the command"
             self._drop_command()
         self._opened.output.clear()

@@ -9,20 +9,29 @@ import gc
 import os
 import signal
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import TextIO
 
-from kinst import __version__
+from kinst.api import Machine, Program, Report, Request, Trace, expand_request
 from kinst.cli.guard import Interrupted, UsageError, guarded, say, standard_files, write
-from kinst.cli.options import HELP, parse
+from kinst.cli.options import HELP, CommandLine, parse
 from kinst.cli.progress import Progress
-from kinst.core.errors import DError, KinstError
-from kinst.session.path import run
-from kinst.session.report import Report
-from kinst.session.values import Request
+from kinst.errors import DError, KinstError
+from kinst.events import End
+from kinst.render import Destination, renderer
+from kinst.render.text.listing import (
+    description_reports,
+    matched_message,
+    planned_rows,
+    probe_rows,
+    program_reports,
+)
+from kinst.version import __version__
 
 D_VERSION = "1.13"
 # Objects until Python looks for cycles again: the millions of instructions of a whole kernel are
@@ -38,20 +47,20 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._arrivals = 0
-        self._asked = False
+        self._trace: Trace | None = None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._arrived)
 
     def _arrived(self, number: int, frame: object) -> None:
         self._arrivals += 1
-        if self._arrivals > 1 or not self._asked:
+        if self._arrivals > 1 or self._trace is None:
             raise Interrupted(number)
+        self._trace.stop()
 
-    def requested(self) -> bool:
-        """Whether the trace is to end.  From the first call on somebody listens."""
-        self._asked = True
-        return self._arrivals > 0
+    def end(self, trace: Trace) -> None:
+        """From now on the first signal asks this trace to end."""
+        self._trace = trace
 
 
 def started_at() -> float:
@@ -90,35 +99,112 @@ def _emptying(out: TextIO) -> Callable[[], None] | None:
     return empty if regular else None
 
 
-def _report(request: Request, out: TextIO, interrupts: Interrupts) -> Report:
-    def guest_output(data: bytes) -> None:
-        write(sys.stdout, data.decode("utf-8", "surrogateescape"))
-
-    return Report(
+def _follow(trace: Trace, out: TextIO) -> int:
+    """Every event to the renderer; the exit status."""
+    destination = Destination(
         write=partial(write, out),
         say=say,
-        progress=Progress("kinst"),
-        guest_output=guest_output,
-        stop_requested=interrupts.requested,
-        started=started_at(),
-        verbose=request.verbose,
+        console=partial(write, sys.stdout),
+        shell=run_shell,
         truncate=_emptying(out),
     )
+    status = 0
+    with closing(renderer("dtrace")(destination, trace.schema)) as text:
+        for event in trace.events():
+            text.show(event)
+            if isinstance(event, End):
+                status = event.status
+    return status
+
+
+def run_shell(command: str, capture: bool) -> bytes:
+    """system(): by the host's shell, to its end.  What it prints goes where kinst's output goes,
+    or, with capture, is returned."""
+    text = command.encode("utf-8", "surrogateescape")
+    done = subprocess.run(
+        ["/bin/sh", "-c", text],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if capture else None,
+        check=False,
+    )
+    return done.stdout or b""
+
+
+def _run(line: CommandLine, interrupts: Interrupts, out: TextIO) -> int:
+    """Do what the command line says; the exit status.  Raises KinstError."""
+    request, show = line.request, partial(write, out)
+    if request.of_file:
+        text = expand_request(request, say, Progress("kinst"))
+        show(text + "\n")
+        return 0
+    report = Report(say, Progress("kinst"), started_at(), request.verbose)
+    with Machine(request, report=report) as machine:
+        program = machine.compile_request(request)
+        if request.show_program and not program.wants_expansion:
+            show(program.text)
+        if request.dump in ("tree", "typed"):
+            show(machine.dump(program, request.dump) + "\n")
+            return 0
+        if request.list_probes:
+            return _list(machine, program, request, show)
+        if not program.descriptions:
+            raise KinstError("no probes specified", "-n or -s names some; -h is help")
+        command = "" if request.compile_only else request.command
+        if request.command or machine.needs_kernel(program):
+            machine.start(program)
+        expanded = machine.expand(program, command)
+        if request.show_program and program.wants_expansion:
+            show(expanded.text + "\n")
+        if request.show_code or request.dump or request.compile_only:
+            return _compile_only(machine, expanded, request, show)
+        trace = machine.trace(expanded, command)
+        if not trace.options.quiet:
+            for one, count in trace.matched:
+                say(matched_message(one, count))
+        if request.verbose:
+            show(program_reports(machine.stability(expanded)) + "\n")
+        interrupts.end(trace)
+        return _follow(trace, out)
+
+
+def _list(machine: Machine, program: Program, request: Request, show: Callable[[str], None]) -> int:
+    """-l, with -v or without."""
+    details = request.verbose and bool(program.descriptions)
+    probes = machine.list_probes(program, details=details)
+    if request.show_program and program.wants_expansion:
+        show(machine.expand(program).text + "\n")
+    show(planned_rows(probes) if details else probe_rows(probes))
+    return 0
+
+
+def _compile_only(
+    machine: Machine, program: Program, request: Request, show: Callable[[str], None]
+) -> int:
+    """-S, --dump and -e."""
+    if request.show_code or request.dump:
+        show(machine.dump(program, "ir" if request.show_code else request.dump) + "\n")
+        return 0
+    machine.build(program)
+    if request.verbose:
+        show(program_reports(machine.stability(program)))
+        show(description_reports(machine.description_stability(program)))
+    return 0
+
+
+def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
+    path = line.request.output
+    if not path:
+        return _run(line, interrupts, sys.stdout)
+    try:
+        out = open(path, "a", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
+    except OSError as error:
+        raise KinstError(f"failed to open {path}: {error.strerror}") from error
+    with out:
+        return _run(line, interrupts, out)
 
 
 def _wants_tags(request: Request) -> bool:
     return any(name == "errtags" for name, _ in request.settings)
-
-
-def _run(request: Request, interrupts: Interrupts) -> int:
-    if not request.output:
-        return run(request, _report(request, sys.stdout, interrupts))
-    try:
-        out = open(request.output, "a", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
-    except OSError as error:
-        raise KinstError(f"failed to open {request.output}: {error.strerror}") from error
-    with out:
-        return run(request, _report(request, out, interrupts))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if not line.request.programs and not line.request.list_probes:
             raise UsageError("no probes specified", "-n or -s names some")
-        return _run(line.request, Interrupts())
+        return _into_output(line, Interrupts())
 
     def wrong(error: KinstError) -> None:
         complain(error, bool(requests) and _wants_tags(requests[0]))

@@ -59,7 +59,9 @@ def place(file: str, line: int) -> str:
 
 
 def _columns(bounds: str, called: str, caller: str) -> str:
-    return "".join(f"\t{text}" for text in (bounds, called, f"{caller}()" if caller else "") if text)
+    return "".join(
+        f"\t{text}" for text in (bounds, called, f"{caller}()" if caller else "") if text
+    )
 
 
 def as_text(functions: Sequence[InlineFunction]) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kinst.api import DUMP_STAGES, ProgramText, Request
 from kinst.cli.guard import UsageError
 from kinst.errors import KinstError
-from kinst.session.values import DUMP_STAGES, ProgramText, Request
 
 SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"
 LONG = [

@@ -360,6 +360,12 @@ class Target(Protocol):
 
     def start_command(self) -> None: ...
 
+    def end_command(self) -> None:
+        """Kill the command that was prepared, and all processes that it has made, and wait for
+        that; nothing where it has ended.  The machine runs afterwards; another command may be
+        prepared then."""
+        ...
+
     def close(self) -> None:
         """End what kinst started (QEMU) and release everything; safe to call twice."""
         ...

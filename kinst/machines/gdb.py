@@ -172,6 +172,9 @@ class GdbStub:
     def start_command(self) -> None:
         raise TargetError("a GDB stub cannot run a command in the guest", "use --vm, or no -c")
 
+    def end_command(self) -> None:
+        pass
+
     def close(self) -> None:
         """Leave the machine running without a breakpoint of ours.  Safe to call twice."""
         if self._closed:

@@ -22,7 +22,15 @@ from kinst.patch.plan import Hook, Plan, Wanted, plan_hooks, plan_sites
 from kinst.patch.ways import Means, choose
 from kinst.providers.dtrace import ERROR
 from kinst.session.host import read_access
-from kinst.session.values import Descriptors, EnabledSite, Placed, Placement, PlantedImage, StoppedCpu, TracedMachine
+from kinst.session.values import (
+    Descriptors,
+    EnabledSite,
+    Placed,
+    Placement,
+    PlantedImage,
+    StoppedCpu,
+    TracedMachine,
+)
 from kinst.wire import native
 
 HOOK_BYTES = 32  # live bytes of a hooked function that a detour may displace

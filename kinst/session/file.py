@@ -38,15 +38,6 @@ from kinst.sugar.locals import has_locals
 from kinst.systems.linux.functions import FunctionTable
 
 
-def of_file(request: Request) -> str:
-    """The file that a request is about when it wants no target: -d with -e, and a file that is
-    neither to be booted nor to be compared with a running kernel; otherwise ""."""
-    wanted = request.show_program and request.compile_only
-    if not wanted or request.gdb or request.vm or request.command:
-        return ""
-    return request.kernel or request.debug
-
-
 def _plain(function: Function) -> Function:
     """Without a module: a file has none."""
     return replace(function, module="")
@@ -116,9 +107,9 @@ def _debug_of(request: Request, file: DebugFile, report: Report) -> DebugFile:
     return found.file
 
 
-def show_in_file(request: Request, report: Report) -> int:
-    """Print the program as it is in the file: the exit status.  Raises KinstError."""
-    path = of_file(request)
+def expand_request_in_file(request: Request, report: Report) -> str:
+    """The request's program as it is in its file, as D.  Raises DError, KinstError."""
+    path = request.kernel or request.debug
     isa = isa_of_file(path)
 
     def progress(part: float) -> None:
@@ -138,8 +129,7 @@ def show_in_file(request: Request, report: Report) -> int:
             frames = _frames(debug().path, isa)
             known = ImageLocals(kernel, frames, 0, types, lambda module: None)
             compiled = expand_all(request, compiled, known, isa, report)
-    report.write(unparse(compiled.tree) + "\n")
-    return 0
+    return unparse(compiled.tree)
 
 
 def _frames(path: Path, isa: Isa) -> FrameAddress:

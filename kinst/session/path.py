@@ -24,7 +24,15 @@ from kinst.image.elf import open_elf
 from kinst.providers import load_all
 from kinst.session.build import build, fill, split
 from kinst.session.counters import place_counters
-from kinst.session.enable import check_arguments, check_cpu, enable, naming, on_one_cpu, wants_kernel, with_conditions
+from kinst.session.enable import (
+    check_arguments,
+    check_cpu,
+    enable,
+    naming,
+    on_one_cpu,
+    wants_kernel,
+    with_conditions,
+)
 from kinst.session.inline import expanded, wants_expansion
 from kinst.session.kernel import RunningKernel
 from kinst.session.lines import source_of
@@ -35,10 +43,35 @@ from kinst.session.place import ScratchPool, means_of, place_all
 from kinst.session.program import compile_request
 from kinst.session.report import Report
 from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
-from kinst.session.stability import check_stability, description_stability, probe_stability, program_stability
-from kinst.session.target import attach, find_files, isa_of, module_folders, open_target, programs_of
+from kinst.session.stability import (
+    check_stability,
+    description_stability,
+    probe_stability,
+    program_stability,
+)
+from kinst.session.target import (
+    attach,
+    find_files,
+    isa_of,
+    module_folders,
+    open_target,
+    programs_of,
+)
 from kinst.session.types import open_types, running_addresses, symbols_in
-from kinst.session.values import CPUS, BuiltProgram, Compiled, EnabledProgram, EnabledSite, ListedProbe, Placement, ProbeStability, ProgramStability, Request, ScratchMemory, TracedMachine
+from kinst.session.values import (
+    CPUS,
+    BuiltProgram,
+    Compiled,
+    EnabledProgram,
+    EnabledSite,
+    ListedProbe,
+    Placement,
+    ProbeStability,
+    ProgramStability,
+    Request,
+    ScratchMemory,
+    TracedMachine,
+)
 
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
 # Scratch of a machine that is opened for any programs: for their data, their code, and the
@@ -157,7 +190,9 @@ class OpenMachine:
 
     # enable
 
-    def enable(self, request: Request, compiled: Compiled, *, listed: bool = False) -> EnabledProgram:
+    def enable(
+        self, request: Request, compiled: Compiled, *, listed: bool = False
+    ) -> EnabledProgram:
         """The probes that the program means.  listed: they are to be listed, not to be fired.
         Raises DError for a description that means none."""
         traced, providers = self.traced, load_all()

@@ -16,7 +16,14 @@ from kinst.dlang.vocabulary.options import Options
 from kinst.patch.descriptors import descriptor_size
 from kinst.patch.ways import Means
 from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
-from kinst.session.values import Compiled, Counters, EnabledSite, Placed, ScratchMemory, TracedMachine
+from kinst.session.values import (
+    Compiled,
+    Counters,
+    EnabledSite,
+    Placed,
+    ScratchMemory,
+    TracedMachine,
+)
 from kinst.wire import native
 
 TABLE_ROOM = 128  # trap and fault tables: bytes for each site, both at their emptiest

@@ -1,4 +1,4 @@
-"""What a session tells: data, messages, and how long each stage took."""
+"""What a session tells besides events: messages, progress, and how long each stage took."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Report:
-    """write: data (stdout or -o).  say: one message for stderr.  progress: long work.
+    """say: takes one message for people.  progress: takes the name of long work and the part of
+    it that is done, None where that is not known.
 
-    stop_requested: Ctrl-C or SIGTERM came; until it is called once they end kinst at once.
-    started: monotonic seconds when the command began.
+    started: monotonic seconds when the command began.  verbose: details are said, too.
     """
 
-    write: Callable[[str], None]
     say: Callable[[str], None]
     progress: Callable[[str, float | None], None]
-    stop_requested: Callable[[], bool]
     started: float
     verbose: bool = False
     stages: list[tuple[str, float]] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Another program on a machine that is open."""
+        self.started = time.monotonic()
+        self.stages.clear()
 
     def stage(self, name: str) -> None:
         """The stage that just ended."""

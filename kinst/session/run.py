@@ -32,16 +32,20 @@ from kinst.events import (
     Output,
     TracingOver,
 )
-from kinst.session.values import PlantedImage, Placement
-from kinst.session.host import HostClock
 from kinst.session.header import is_active, set_active, set_speculations
-from kinst.session.values import Placed, TracedMachine
+from kinst.session.host import HostClock
 from kinst.session.plant import Planted
-from kinst.session.values import EnabledSite
-from kinst.session.values import Compiled
 from kinst.session.report import Report
 from kinst.session.runner import HostRunner
 from kinst.session.symbols import names_of
+from kinst.session.values import (
+    Compiled,
+    EnabledSite,
+    Placed,
+    Placement,
+    PlantedImage,
+    TracedMachine,
+)
 
 PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
 FIRST_SECONDS = 0.02  # until the first record: whoever waits for it wants it now
@@ -148,7 +152,7 @@ class Trace:
         self._stop = True  # one store: no lock that a signal handler could wait for
 
     def _stopping(self) -> bool:
-        return self._report.stop_requested() or self._stop
+        return self._stop
 
     def aggregations(self) -> tuple[Aggregation, ...]:
         """All aggregations as they are now, merged from all CPUs; also after the end."""

@@ -8,8 +8,8 @@ from kinst.consumer.symbols import NO_NAMES, Names, Symbol
 from kinst.core.paths import cache_folder
 from kinst.core.target import Personality
 from kinst.image.dwarf.index import Index, open_saved
-from kinst.session.values import TracedMachine
 from kinst.session.user import user_names
+from kinst.session.values import TracedMachine
 
 
 def _symbol(personality: Personality, address: int) -> Symbol | None:

@@ -76,6 +76,14 @@ class Request:
     preprocessor: tuple[str, ...] = ()
     preprocessor_path: str = ""
 
+    @property
+    def of_file(self) -> bool:
+        """Whether it is about a file as it is, and wants no machine: -d with -e, and a file that
+        is neither to be booted nor to be compared with a running kernel."""
+        wanted = self.show_program and self.compile_only
+        machine = self.gdb or self.vm or self.command
+        return wanted and not machine and bool(self.kernel or self.debug)
+
 
 @dataclass(frozen=True, slots=True)
 class Files:

@@ -8,10 +8,12 @@
 #   go                                        it runs; all it writes is on the output port
 #                              exit STATUS    it ended and its output has left that port
 #   signal N                                  signal N to the command, also before go
+#   end                                       the command and all that it has made are killed
+#                              ended          there is none any more; "exit" came before this
 #   poweroff                                  the machine ends
 #                              error TEXT     the request made no sense
 #
-# kinst answers nothing; "exit" comes when it comes, so requests are read while a command runs.
+# Then another command may be prepared.  kinst answers nothing; "exit" comes when it comes, so requests are read while a command runs.
 # A shell status above 128 is a signal's number plus 128, as in sh(1).
 
 export PATH=/bin HOME=/ TERM=dumb
@@ -69,6 +71,7 @@ run() {
     stty -F "$OUTPUT" raw -echo
     rm -f /run/held /run/go
     say "exit $status"
+    rm -f /run/busy
 }
 
 listen() {
@@ -79,6 +82,7 @@ listen() {
                 say "error a command is already prepared"
             else
                 mkfifo /run/go
+                : >/run/busy
                 # The x keeps newlines at the end, which $( ) would drop.
                 command=$(echo "$argument" | xxd -r -p; echo x)
                 # Given away to process 1: a child that ends while this shell is in read makes
@@ -100,6 +104,30 @@ listen() {
             else
                 say "error no command is prepared"
             fi
+            ;;
+        end)
+            if [ -e /run/held ]; then
+                # Stopped first, so that they make no more while those that they have made are found.
+                all=
+                read -r next </run/held
+                while [ -n "$next" ]; do
+                    kill -s STOP $next
+                    all="$all $next"
+                    more=
+                    for process in $next; do
+                        for file in /proc/$process/task/*/children; do
+                            children=
+                            read -r children <"$file"
+                            more="$more$children"
+                        done
+                    done
+                    next=$more
+                done
+                kill -s KILL $all
+            fi 2>/dev/null
+            while [ -e /run/busy ]; do sleep 0.01; done
+            rm -f /run/go
+            say ended
             ;;
         poweroff)
             poweroff -f

@@ -230,3 +230,16 @@ class Vm(Guest):
     def start_command(self) -> None:
         """See core/target.py.  It starts when the machine runs."""
         self.qemu.send_control("go")
+
+    def end_command(self) -> None:
+        """See core/target.py."""
+        self.resume()
+        self.qemu.send_control("end")
+        self.qemu.wait_for(self._command_over, _PREPARE_TIMEOUT, "ended the command")
+
+    def _command_over(self) -> bool:
+        """Whether the guest's init has answered; the command's own end came before that."""
+        if self.qemu.control_line("ended") is None:
+            return False
+        self.qemu.command_ended()
+        return True

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kinst.consumer.messages import LIST_HEADER, described, list_row
+from kinst.consumer.messages import (
+    LIST_HEADER,
+    described,
+    description_matched,
+    list_row,
+    script_matched,
+)
 from kinst.consumer.stability import probe_report, program_report
 from kinst.core.probe import Probe, ProbeName, ProbePattern
-from kinst.session.values import ListedProbe, ProbeStability, ProgramStability
+from kinst.session.values import ListedProbe, ProbeStability, ProgramStability, ProgramText
 
 
 def probe_rows(probes: Sequence[ListedProbe]) -> str:
@@ -76,3 +82,10 @@ def description_reports(found: Sequence[tuple[ProbePattern, ProbeStability]]) ->
         f"\n{':'.join((p.provider, p.module, p.function, p.name))}\n{_probe_report(stability)}"
         for p, stability in found
     )
+
+
+def matched_message(text: ProgramText, probes: int) -> str:
+    """What one text of a program has matched."""
+    if text.letter == "s":
+        return script_matched(text.file, probes)
+    return description_matched(text.text, probes)
