@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kinst.core.probe import Site
@@ -108,12 +108,34 @@ class Moved:
     original_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class Onward:
+    """Where a chained trampoline sends control, in place of original code that is planted too.
+
+    links: address of a planted instruction -> address of its trampoline.  falls_into: the planted
+    instruction whose trampoline lies straight behind this one, or -1.  head: the trampoline begins
+    with one instruction that a jump fits over, so that unplanting can turn it into the way back.
+    """
+
+    links: Mapping[int, int] = field(default_factory=dict)
+    falls_into: int = -1
+    head: bool = False
+
+    def of(self, address: int) -> int:
+        """Where control goes that was to go to an original instruction."""
+        return self.links.get(address, address)
+
+
+UNCHAINED = Onward()
+
+
 def with_way_back(
     moved: Moved | Refused, to: int, back: Callable[[int], bytes]
 ) -> Relocated | Refused:
     """Displaced code at `to`, with what leads from its end to the original successor.
 
-    back: makes that at an address; it may raise OutOfReach."""
+    back: makes that at an address (nothing where the successor's trampoline is right there); it
+    may raise OutOfReach."""
     if isinstance(moved, Refused):
         return moved
     if not moved.falls_through:
@@ -194,6 +216,7 @@ class Isa(Protocol):
     per_cpu: PerCpu
     convention: str  # LLVM calling convention of the entries that trampolines call
     llvm_options: tuple[str, ...]  # of LLVM's command line, for this ISA's code generator
+    chains: bool  # trampoline() can lead straight into another one (Onward)
     shared_counters: bool  # CountBody's counters are one block for all CPUs, added to atomically
     argument_slots: tuple[int, ...]  # frame slots of the C argument registers
     dwarf_registers: tuple[str, ...]  # D names by the ABI's DWARF register numbers, "" for none
@@ -257,17 +280,29 @@ class Isa(Protocol):
         """Exactly `size` bytes that branch from address to `to`, or None if it cannot be done."""
         ...
 
+    def leave_patch(self, at: int, to: int) -> bytes:
+        """What turns the start of a trampoline at `at` that is a head (Onward) into a jump to its
+        site at `to`: no longer than the instruction that is there."""
+        ...
+
     def trap_patch(self, size: int) -> bytes:
         """The bytes, at most `size`, to write over the start of an instruction so that it traps."""
         ...
 
     def trampoline(
-        self, site: Site, following: bytes, to: int, bodies: Sequence[Body], again: bytes = b""
+        self,
+        site: Site,
+        following: bytes,
+        to: int,
+        bodies: Sequence[Body],
+        again: bytes = b"",
+        onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
         """The whole trampoline at address `to`: run bodies, then the displaced instruction.
 
         following: live bytes after the instruction, for flag liveness.  again: live bytes straight
-        before it that are run again between the two (see again()).  Interrupts are off
+        before it that are run again between the two (see again()).  onward: where control goes on,
+        where `chains` is true.  Interrupts are off
         while a CallBody runs; registers and flags reach the displaced instruction unchanged.
         """
         ...

@@ -109,10 +109,13 @@ def build(
     placed: Placed,
     traced: TracedMachine,
     symbols: Mapping[tuple[str, str], int] | None = None,
+    *,
+    chained: bool = False,
 ) -> PlantedImage:
     """Compile for host and target, and plan the patches.
 
-    symbols: running addresses by (module, name).  Raises KinstError."""
+    symbols: running addresses by (module, name).  chained: trampolines lead straight into each
+    other where the ISA can do that.  Raises KinstError."""
     isa, scratch, base = traced.isa, placed.scratch, placed.memory.native
     in_target = frozenset(e.key for e, _ in parts.planted)
     rules = frame_rules(isa, traced.personality, parts.running) if traced.personality else {}
@@ -147,7 +150,8 @@ def build(
     )  # fmt: skip
     hooks = plan_hooks(_hooks(parts, code, traced), isa, code.address + len(code.code))
     wanted = _wanted(program, parts, placed, traced, code, descriptors, rules)
-    sites = plan_sites(wanted, isa, hooks.end, scratch.address + scratch.size)
+    limit = scratch.address + scratch.size
+    sites = plan_sites(wanted, isa, hooks.end, limit, chained=chained and isa.chains)
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
     return PlantedImage(
         descriptors, host, code, hooks, sites, traps, rules, read, read_user, stopped

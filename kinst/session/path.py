@@ -20,6 +20,7 @@ from kinst.core.probe import Function, ProbeName
 from kinst.core.records import ProgramLayout
 from kinst.dlang.syntax.unparse import unparse
 from kinst.image.elf import open_elf
+from kinst.patch.ways import forced_way
 from kinst.providers import load_all
 from kinst.session.build import build, fill, split
 from kinst.session.counters import place_counters
@@ -162,7 +163,8 @@ def _with_machine(
         report.write("\n".join(list_enabled(enabled)) + "\n")
         return 0
     memory = make_memory(traced, compiled)
-    means = means_of(traced, memory, compiled.plant)
+    forced = forced_way(compiled.plant)
+    means = means_of(traced, memory, forced)
     parts = split(enabled, means, traced)
     if request.list_probes:
         source = source_of(traced, files, report) if len(enabled) <= MOST_LINES else _no_source
@@ -171,7 +173,7 @@ def _with_machine(
         report.write("\n".join(rows) + "\n")
         return 0
     _tell_refused(parts, report)
-    if parts.stopped and not compiled.plant:
+    if parts.stopped and not forced:
         number = len(parts.stopped)
         report.say(
             f"kinst: {number} probe{' is' if number == 1 else 's are'} stop-planted:"
@@ -182,7 +184,7 @@ def _with_machine(
     counters = place_counters(traced, memory, layout.counters_size)
     placed = place_all(traced, memory, compiled, layout, parts.running, counters)
     symbols = running_addresses(compiled.program, compiled.types, traced)
-    built = build(compiled.program, parts, placed, traced, symbols)
+    built = build(compiled.program, parts, placed, traced, symbols, chained=not compiled.plant)
     for site, reason in built.sites.refused:
         report.say(f"kinst: {site.function.name}+{site.offset} is left out: {reason}")
     report.stage("code and plan")

@@ -160,7 +160,8 @@ class Trace:
     def _plant(self, command: str) -> None:
         if self._target is not None and self._planted is not None:
             self._target.stop()
-            self._planted.plant(self._built.hooks.patches, self._built.sites.patches)
+            sites = self._built.sites
+            self._planted.plant(self._built.hooks.patches, sites.patches, sites.exits)
             for enabled in self._parts.stopped:
                 self._planted.plant_stop(enabled)
             self._report.stage("plant")

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kinst.core.isa import Body, Flow, Instruction, OutOfReach, PerCpu, Refused, Register, Relocated
+from kinst.core.isa import (
+    UNCHAINED,
+    Body,
+    Flow,
+    Instruction,
+    Onward,
+    OutOfReach,
+    PerCpu,
+    Refused,
+    Register,
+    Relocated,
+)
 from kinst.core.probe import Site
 from kinst.isa.amd64 import control, encode, relocate, tables, trampoline
 from kinst.isa.amd64 import decode as decoder
@@ -35,6 +46,7 @@ class Amd64:
     per_cpu = PerCpu(256)  # LLVM's X86 address space 256 is relative to gs
     convention = "preserve_mostcc"
     llvm_options: tuple[str, ...] = ()
+    chains = True
     shared_counters = False
     # System V ABI, 3.2.3: integer arguments; the first one on the stack is above the return
     # address at a function's first instruction.
@@ -87,6 +99,10 @@ class Amd64:
             return None
         return jump + encode.INT3 * (size - len(jump))
 
+    def leave_patch(self, at: int, to: int) -> bytes:
+        """One jump, as the way back is."""
+        return encode.jump(at, to)
+
     def trap_patch(self, size: int) -> bytes:
         """One int3: the processor reads no further, and a single byte is written atomically."""
         if size < 1:
@@ -94,10 +110,16 @@ class Amd64:
         return encode.INT3
 
     def trampoline(
-        self, site: Site, following: bytes, to: int, bodies: Sequence[Body], again: bytes = b""
+        self,
+        site: Site,
+        following: bytes,
+        to: int,
+        bodies: Sequence[Body],
+        again: bytes = b"",
+        onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
         """The whole trampoline at address `to` (trampoline.py)."""
-        return trampoline.trampoline(site, following, to, bodies)
+        return trampoline.trampoline(site, following, to, bodies, onward)
 
 
 ISA = Amd64()
