@@ -45,8 +45,7 @@ from kinst.consumer.distributions import (
 from kinst.consumer.stacks import NO_NAMES, Names, is_address_data
 from kinst.core.dtypes import StringType, StructType
 from kinst.core.records import Field
-from kinst.dlang.typed import is_signed
-from kinst.dlang.typed_output import Aggregation, Format, FormatPart
+from kinst.dlang.typed import Aggregation, Format, FormatPart, is_signed
 
 KEY_STRING_WIDTH = 50
 PACKED_WIDTH = 16  # of a key that is no integer, right-aligned, with agghist and aggpack

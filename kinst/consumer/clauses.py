@@ -26,13 +26,13 @@ from kinst.dlang.typed import (
     Chill,
     Clause,
     Evaluate,
+    FormatPart,
     Perform,
     Print,
     Printf,
     Trace,
     is_signed,
 )
-from kinst.dlang.typed_output import FormatPart
 
 Column = Callable[[Bytes], list[object]]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kinst.codegen.analysis import string_table
+from kinst.codegen.code_machine import host_machine, parents_of, target_machine
 from kinst.codegen.compile import Code, compile_host, compile_target, host_triple
-from kinst.codegen.layout.records import literal_keys
-from kinst.codegen.machine import host_machine, parents_of, target_machine
-from kinst.codegen.runtime import build_trap_table
-from kinst.codegen.walk import string_table
+from kinst.codegen.hooks import build_trap_table
+from kinst.codegen.layout.aggregation_tables import literal_keys
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Body, CallBody, CountBody, Isa
 from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK, Scratch

@@ -10,7 +10,7 @@ from kinst.consumer.aggprint import AggOptions
 from kinst.consumer.printer import Display, Effects
 from kinst.consumer.stacks import Names
 from kinst.core.errors import KinstError
-from kinst.dlang.vocabulary.options import COMPILE_TIME, DYNAMIC, NAMES, Options
+from kinst.dlang.vocabulary.d_options import COMPILE_TIME, DYNAMIC, NAMES, Options
 from kinst.session.report import Report
 
 

@@ -15,7 +15,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kinst.codegen.walk import expressions
 from kinst.core.dtypes import INT
 from kinst.core.errors import AbsentError, DError, KinstError
 from kinst.core.isa import Isa
@@ -23,6 +22,7 @@ from kinst.core.kernel import Found, Kernel, Provider, all_named
 from kinst.core.probe import Probe, ProbePattern
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
+from kinst.dlang.walk import expressions
 from kinst.providers import FIRST_ID, listed
 from kinst.session.values import EnabledSite
 

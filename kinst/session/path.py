@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import cache, partial
 from pprint import pformat
 
-from kinst.codegen.layout.records import lay_out_program
-from kinst.codegen.walk import asks_caller
+from kinst.codegen.analysis import asks_caller
+from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.consumer.messages import description_matched, script_matched
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function, ProbeName

@@ -6,13 +6,13 @@ import mmap
 from collections.abc import Sequence
 from contextlib import suppress
 
-from kinst.codegen.walk import string_table
+from kinst.codegen.analysis import string_table
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.layout import PAGE, Scratch, lay_out
 from kinst.core.records import ProgramLayout
 from kinst.core.target import Target
 from kinst.dlang import typed
-from kinst.dlang.vocabulary.options import Options
+from kinst.dlang.vocabulary.d_options import Options
 from kinst.patch.descriptors import descriptor_size
 from kinst.patch.ways import Means
 from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes

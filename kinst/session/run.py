@@ -18,7 +18,7 @@ from kinst.consumer.printer import Printer
 from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.core.errors import TargetError
 from kinst.core.target import CommandEnded, Gone, Stopped
-from kinst.dlang.vocabulary.options import Options
+from kinst.dlang.vocabulary.d_options import Options
 from kinst.session.effects import Outlet
 from kinst.session.header import is_active, set_active, set_speculations
 from kinst.session.host import HostClock

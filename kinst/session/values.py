@@ -21,7 +21,7 @@ from kinst.core.types import TypeSource
 from kinst.dlang import typed
 from kinst.dlang.api import combine
 from kinst.dlang.syntax import tree
-from kinst.dlang.vocabulary.options import Options
+from kinst.dlang.vocabulary.d_options import Options
 from kinst.kernels.fetch import Prepared
 from kinst.patch.descriptors import FrameRule
 from kinst.patch.plan import Plan
