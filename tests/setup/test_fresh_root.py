@@ -49,8 +49,7 @@ def root() -> Iterator[FreshRoot]:
         made.put_checkout(CHECKOUT)
         made.good(f"useradd --create-home {USER}")
         made.good("make setup-test", CHECKOUT, DEBIAN_FRONTEND="noninteractive")
-        made.share_kernels(f"/home/{USER}")
-        made.good(f"mkdir -p /home/{USER}/.cache/kinst && chown -R {USER}: /home/{USER}/.cache")
+        made.share_kernels(USER)
         made.put_checkout(USERS, USER)
         made.good("make setup-test", USERS, USER)
         yield made
