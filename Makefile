@@ -3,6 +3,12 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 # Two at once: while one test waits for a guest another can run.
 PYTEST := $(PYTHON) -m pytest -n 2 --dist loadfile --durations=15 -o faulthandler_timeout=300
+# A checkout that cannot be written to is checked without caches.
+ifneq ($(shell test -w . && echo yes),yes)
+export RUFF_NO_CACHE := true
+export MYPY_CACHE_DIR := /dev/null
+PYTEST += -p no:cacheprovider
+endif
 
 .PHONY: help setup setup-test trace test test-unit test-all test-fresh lint bench lock clean
 

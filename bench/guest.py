@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kinst.cli.options import parse
-from kinst.codegen.layout.records import lay_out_program
+from kinst.codegen.layout.program_layout import (lay_out_program)
 from kinst.core.errors import KinstError
 from kinst.core.layout import LEAF
 from kinst.core.probe import ProbeName

@@ -1,6 +1,6 @@
 /*
  * Do as many bytes leave a pipe as enter it?
- * Run: kinst -s examples/pipe_bytes.d -c 'cat /etc/passwd | wc -l' cat
+ * Run: kinst -s examples/pipe_bytes.d -c 'for n in 1 2 3; do echo hello | { read word; }; done' sh
  */
 #pragma D option quiet
 int64_t in, out;

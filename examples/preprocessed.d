@@ -1,6 +1,6 @@
 /*
  * How many reads are below a page?  (-C: the C preprocessor)
- * Run: kinst -C -s examples/preprocessed.d -c 'dd if=/dev/zero of=/dev/null bs=4k count=50' dd
+ * Run: kinst -C -s examples/preprocessed.d -c 'for size in 64 4k 64k; do dd if=/dev/zero of=/dev/null bs=$size count=9; done' dd
  */
 #pragma D option quiet
 #define PAGE 4096

@@ -28,7 +28,7 @@ from kinst.core.errors import KinstError, TargetError
 from kinst.core.probe import ProbePattern
 from kinst.core.target import CommandEnded, Gone
 from kinst.dlang.syntax.unparse import unparse
-from kinst.dlang.vocabulary.options import Options
+from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import (
     End,
     Event,

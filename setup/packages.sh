@@ -6,7 +6,7 @@ is_installed() {
 }
 
 # Those of a tool's packages that are not installed.  When all are: the dependencies that apt
-# misses, and the packages themselves, whose files must be damaged.
+# misses, or the packages themselves, whose files must be damaged.
 packages_to_get() {
     local package missing=()
     for package; do
@@ -14,10 +14,10 @@ packages_to_get() {
     done
     if [ ${#missing[@]} = 0 ]; then
         # Works for anybody: what it would lock is only read.
-        LC_ALL=C apt-get -o Debug::NoLocking=1 check 2>&1 |
-            sed -n 's/.*Depends: \([^ ]*\).* but it is not .*/\1/p'
-        missing=("$@")
+        mapfile -t missing < <(LC_ALL=C apt-get -o Debug::NoLocking=1 check 2>&1 |
+            sed -n 's/.*Depends: \([^ ]*\).* but it is not .*/\1/p')
     fi
+    [ ${#missing[@]} != 0 ] || missing=("$@")
     printf '%s\n' "${missing[@]}"
 }
 
@@ -48,12 +48,12 @@ quiet_apt() {
 
 # install BROKEN: get the packages that its lines name, anew where they are damaged.
 install() {
-    local started=$SECONDS packages package command="install --no-install-recommends"
+    local started=$SECONDS packages package command="install --no-install-recommends --fix-broken"
     packages=$(cut -d: -f2 <<<"$1" | tr -s ' ' '\n' | sort -u | tr '\n' ' ')
     read -r packages <<<"$packages"
     for package in $packages; do
         if is_installed "$package"; then
-            command+=" --reinstall --fix-broken --no-remove"
+            command+=" --reinstall"
             break
         fi
     done
@@ -72,7 +72,7 @@ install() {
     export DEBIAN_FRONTEND=noninteractive
     apt_log=$(mktemp)
     # shellcheck disable=SC2086 # lists of words
-    if ! { quiet_apt update && quiet_apt $command -y $packages; }; then
+    if ! { quiet_apt update && quiet_apt $command --no-remove -y $packages; }; then
         rm -f "$apt_log"
         say "apt-get could not install: $packages"
         exit 1

@@ -61,7 +61,7 @@ debug_index() {
 }
 
 # kernel ISA: the kernel to boot and the verdict on KVM.  They are not even asked about while the
-# kernel's files, the host's boot and the tools are those of the last time.
+# kernel's files, the host's boot and QEMU are those of the last time.
 kernel() {
     local of_last_time=$venv/.kinst-kernel-$1
     [ "$(cat "$of_last_time" 2>/dev/null)" != "$(kernel_key "$1")" ] || return 0
@@ -71,10 +71,12 @@ kernel() {
 }
 
 kernel_key() {
+    local qemu
+    qemu=$(type -P qemu-system-x86_64 qemu-system-aarch64 qemu-system-riscv64 || true)
     cat /proc/sys/kernel/random/boot_id
-    tools_key
-    stat -c '%n %i %s %Y' "$cache/kernels/$1"/*/{manifest.json,boot/*,bin/*,usr/lib/debug/boot/*} \
-        2>/dev/null || true
+    # shellcheck disable=SC2086 # a list of words
+    stat -L -c '%n %i %s %Y' $qemu \
+        "$cache/kernels/$1"/*/{manifest.json,boot/*,bin/*,usr/lib/debug/boot/*} 2>/dev/null || true
 }
 
 started=$SECONDS

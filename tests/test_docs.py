@@ -10,7 +10,7 @@ import pytest
 
 from kinst.cli.options import LONG, REFUSED, SHORT, parse
 from kinst.core.paths import cache_folder
-from kinst.dlang.vocabulary.options import NAMES, OWN_NAMES
+from kinst.dlang.vocabulary.d_options import NAMES, OWN_NAMES
 from kinst.image.type_files import FileTypes, Places
 from kinst.isa import load, names
 from kinst.kernels import fetch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -9,16 +10,60 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from kinst.codegen.entry import write_entry, write_error
+from kinst.codegen.analysis import makes_pointers, shares_variables, slots_read, string_table
+from kinst.codegen.code_machine import CodeMachine
+from kinst.codegen.entries import write_entry, write_error
 from kinst.codegen.firing import Unit
-from kinst.codegen.machine import Machine
-from kinst.codegen.objectfile import read_object
-from kinst.codegen.runtime import write_fault_hook, write_trap_hook
+from kinst.codegen.hooks import write_fault_hook, write_trap_hook
 from kinst.codegen.ssa import Function, module_text
-from kinst.codegen.walk import makes_pointers, shares_variables, slots_read, string_table
 from kinst.core.errors import KinstError
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
+
+_SYMBOL = struct.Struct("<IBBHQQ")
+
+# Sections that are not loaded, or that LLVM writes for tools.
+_IDLE = (
+    b".note",
+    b".strtab",
+    b".symtab",
+    b".comment",
+    b".llvm",
+    b".eh_frame",
+    b".riscv.attributes",
+)
+
+
+class ObjectError(Exception):
+    """The emitted object is not plain position-fixed code: a defect of the lowering."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCode:
+    """code: the text section.  offsets: of every named function in it."""
+
+    code: bytes
+    offsets: dict[str, int]
+
+
+def read_object(data: bytes) -> ObjectCode:
+    """Raises ObjectError when anything but text would have to be loaded or relocated."""
+    sections: dict[bytes, bytes] = {}
+    for section in llvm.ObjectFileRef.from_data(data).sections():
+        name = section.name() or b""
+        if (section.size() and not name.startswith(_IDLE)) or name in (b".symtab", b".strtab"):
+            sections[name] = section.data()
+    code = sections.pop(b".text", b"")
+    symbols, names = sections.pop(b".symtab", b""), sections.pop(b".strtab", b"")
+    sections.pop(b"", None)
+    if sections:
+        raise ObjectError(f"sections besides .text: {sorted(sections)}")
+    offsets = {}
+    for name_at, info, _, section_index, value, _ in _SYMBOL.iter_unpack(symbols):
+        if info & 0xF == 2 and section_index:  # STT_FUNC
+            offsets[names[name_at : names.index(b"\0", name_at)].decode()] = value
+    return ObjectCode(code, offsets)
+
 
 Entry = tuple[int, ...]  # clause indexes that one entry runs, in order
 
@@ -86,7 +131,7 @@ def _name(entry: Entry) -> str:
     return "entry_" + "_".join(map(str, entry))
 
 
-def _check_sizes(program: typed.Program, machine: Machine, layout: ProgramLayout) -> None:
+def _check_sizes(program: typed.Program, machine: CodeMachine, layout: ProgramLayout) -> None:
     """Raises KinstError where what the clauses write does not fit its area."""
     scratch = machine.scratch
     biggest = max((c.size for c in layout.clauses), default=0)
@@ -109,7 +154,7 @@ def _check_sizes(program: typed.Program, machine: Machine, layout: ProgramLayout
 def lower_program(
     program: typed.Program,
     layout: ProgramLayout,
-    machine: Machine,
+    machine: CodeMachine,
     entries: Sequence[Entry],
     error_clauses: Entry,
     error_site: int,
@@ -151,7 +196,7 @@ def _optimise(module: Any, target: Any) -> None:
     builder.getModulePassManager().run(module, builder)
 
 
-def _target(machine: Machine, jit: bool) -> Any:
+def _target(machine: CodeMachine, jit: bool) -> Any:
     target = llvm.Target.from_triple(machine.triple)
     return target.create_target_machine(
         features=machine.features,
@@ -162,7 +207,7 @@ def _target(machine: Machine, jit: bool) -> Any:
     )
 
 
-def _module(ir: str, machine: Machine, jit: bool) -> tuple[Any, Any]:
+def _module(ir: str, machine: CodeMachine, jit: bool) -> tuple[Any, Any]:
     """(optimised module, the machine it was optimised for) of LLVM assembly."""
     module = llvm.parse_assembly(ir)
     module.verify()
@@ -174,7 +219,7 @@ def _module(ir: str, machine: Machine, jit: bool) -> tuple[Any, Any]:
 def compile_target(
     program: typed.Program,
     layout: ProgramLayout,
-    machine: Machine,
+    machine: CodeMachine,
     entries: Sequence[Entry],
     error_clauses: Entry,
     error_site: int,
@@ -211,7 +256,7 @@ def compile_target(
 def compile_host(
     program: typed.Program,
     layout: ProgramLayout,
-    machine: Machine,
+    machine: CodeMachine,
     entries: Sequence[Entry],
     error_clauses: Entry,
     error_site: int,

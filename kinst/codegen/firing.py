@@ -1,20 +1,23 @@
-"""What lowering knows while it writes the code of one firing."""
+"""One firing of a probe as codegen sees it while it writes the firing's code: where the CPU's
+memory is, where faults go, how the kernel's own data are reached."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from kinst.codegen.machine import Machine
+from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.ssa import Function, Local, Value, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import ARENA, FAULT_NOSCRATCH, STATE_HEAD
 from kinst.core.records import ProgramLayout
+from kinst.core.target import Access
 
 # Working memory of a clause (Scratch.temp): a word for loads, the key of an aggregation or of a
 # dynamic variable, clause-local variables that are not in registers, then the strings of one
 # action, one after another.
 TEMP_WORD = 0
+
 TEMP_KEYS = 64
 
 
@@ -40,7 +43,7 @@ class Unit:
     pointers: the program may have addresses of scratch, shared: of its variables.
     helpers: the functions written so far, by name."""
 
-    machine: Machine
+    machine: CodeMachine
     layout: ProgramLayout
     strings: Mapping[bytes, int]
     key_bytes: int
@@ -188,3 +191,42 @@ class Firing:
 
     def head(self) -> Value:
         return self.code.load(64, self.field(STATE_HEAD))
+
+
+def read_access(code: Function, machine: CodeMachine, access: Access) -> Lowered:
+    """The value that `access` describes, in the target."""
+    value = _start(code, machine, access)
+    if not access.offsets:
+        return Text(value, access.size) if access.string else value
+    for offset in access.offsets[:-1]:
+        value = code.load(64, code.add(value, offset))
+    value = code.add(value, access.offsets[-1])
+    return Text(value, access.size) if access.string else code.load(8 * access.size, value)
+
+
+def _start(code: Function, machine: CodeMachine, access: Access) -> Value:
+    """What the offsets of an access are followed from."""
+    per_cpu = machine.per_cpu
+    if access.thread:
+        if per_cpu is None or not per_cpu.thread_asm:
+            raise KinstError(f"{machine.name} keeps the current thread in no register")
+        return code.asm(per_cpu.thread_asm, "=r")
+    if access.per_cpu is None:
+        return const(access.address)
+    if per_cpu is None or (per_cpu.address_space is None and not per_cpu.base_asm):
+        raise KinstError(f"{machine.name} has no per-CPU data")
+    bits = 64 if access.offsets else 8 * access.size
+    if per_cpu.address_space is None:
+        base = code.asm(per_cpu.base_asm, "=r")
+        return code.load(bits, code.add(base, access.per_cpu))
+    return code.load(bits, const(access.per_cpu), per_cpu.address_space)
+
+
+def context_word(firing: Firing, index: int) -> Value:
+    """Address of a word of the host context."""
+    return firing.code.add(firing.frame, 8 * (firing.unit.machine.frame_slots + index))
+
+
+# Multiplier of the key hash: 2**64 over the golden ratio, as in Fibonacci hashing (Knuth, The
+# Art of Computer Programming, 6.4).
+GOLDEN = 0x9E3779B97F4A7C15

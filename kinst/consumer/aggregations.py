@@ -25,8 +25,7 @@ from kinst.consumer.symbols import NO_NAMES, Names, is_address_data
 from kinst.core.dtypes import IntType, PointerType, StringType, StructType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE, Scratch
 from kinst.core.records import AggregationLayout, Field, KeyValue, ProgramLayout
-from kinst.dlang.typed import Program, is_signed
-from kinst.dlang.typed_output import AggFunction, Aggregation
+from kinst.dlang.typed import AggFunction, Aggregation, Program, is_signed
 
 Data = npt.NDArray[np.int64]
 Key = tuple[KeyValue, ...]

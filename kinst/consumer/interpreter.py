@@ -28,7 +28,7 @@ from kinst.consumer.values import BatchDecoder, aggregation_of
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.records import ClauseLayout, Field
 from kinst.dlang.typed import Action, Clause, Clear, Exit, Normalize, Perform, Printa, Trunc
-from kinst.dlang.vocabulary.options import COMPILE_TIME, DYNAMIC, NAMES, Options
+from kinst.dlang.vocabulary.d_options import COMPILE_TIME, DYNAMIC, NAMES, Options
 from kinst.events import (
     Aggregation,
     Arrived,

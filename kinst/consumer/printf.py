@@ -13,8 +13,7 @@ from kinst.consumer.columns import bytes_of, is_string, strings_of, values_of
 from kinst.consumer.convert import Spec, Symbolise, Value, fixed, stack, text
 from kinst.consumer.rings import Bytes
 from kinst.core.records import Field
-from kinst.dlang.typed import is_signed
-from kinst.dlang.typed_output import Format, FormatPart
+from kinst.dlang.typed import Format, FormatPart, is_signed
 
 Column = Callable[[Bytes], Sequence[object]]
 

@@ -10,7 +10,7 @@ from kinst.consumer.symbols import NO_NAMES, Names, shown
 from kinst.core.probe import Probe
 from kinst.core.records import ClauseLayout, ProgramLayout
 from kinst.dlang.typed import Clause, Program
-from kinst.dlang.vocabulary.options import Options
+from kinst.dlang.vocabulary.d_options import Options
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,7 @@ from kinst.core.dtypes import (
 )
 from kinst.core.layout import RECORD_CPU, RECORD_PROBE, RECORD_TIME
 from kinst.core.records import ClauseLayout, Field
-from kinst.dlang.typed import Clause, Perform, Print, Printf, Trace, is_signed
-from kinst.dlang.typed_output import AggFunction
+from kinst.dlang.typed import AggFunction, Clause, Perform, Print, Printf, Trace, is_signed
 from kinst.events import Aggregation, Batch, Bucket, Key, KeyPart, PlainValue, Record, Value
 
 ValueColumn = Callable[[Bytes], Sequence[PlainValue]]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from kinst.core.page_tables import Leaf, Read, Root
 from kinst.core.probe import Site
 
 
@@ -108,12 +109,34 @@ class Moved:
     original_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class Onward:
+    """Where a chained trampoline sends control, in place of original code that is planted too.
+
+    links: address of a planted instruction -> address of its trampoline.  falls_into: the planted
+    instruction whose trampoline lies straight behind this one, or -1.  head: the trampoline begins
+    with one instruction that a jump fits over, so that unplanting can turn it into the way back.
+    """
+
+    links: Mapping[int, int] = field(default_factory=dict)
+    falls_into: int = -1
+    head: bool = False
+
+    def of(self, address: int) -> int:
+        """Where control goes that was to go to an original instruction."""
+        return self.links.get(address, address)
+
+
+UNCHAINED = Onward()
+
+
 def with_way_back(
     moved: Moved | Refused, to: int, back: Callable[[int], bytes]
 ) -> Relocated | Refused:
     """Displaced code at `to`, with what leads from its end to the original successor.
 
-    back: makes that at an address; it may raise OutOfReach."""
+    back: makes that at an address (nothing where the successor's trampoline is right there); it
+    may raise OutOfReach."""
     if isinstance(moved, Refused):
         return moved
     if not moved.falls_through:
@@ -177,6 +200,101 @@ class PerCpu:
     thread_asm: str = ""
 
 
+class Paging(Protocol):
+    """Page tables of one ISA: found by registers, walked and extended through physical memory.
+
+    read: read_physical(address, size) -> bytes.  Registers are by the stub's names.  image: the
+    range [low, high) of virtual addresses in which a system maps its kernel (Territory.image).
+    """
+
+    REACH: int  # of a direct branch, with a margin; bytes
+
+    def root_of(self, registers: Mapping[str, int]) -> Root:
+        """The top-level table of the kernel's half as this CPU has it.  Raises TargetError where
+        the CPU does not translate addresses, or its tables are of a kind that kinst cannot
+        read."""
+        ...
+
+    def in_user_mode(self, registers: Mapping[str, int]) -> bool:
+        """Whether the CPU stands in user mode."""
+        ...
+
+    def walk(self, read: Read, root: Root, address: int) -> Leaf | None:
+        """The mapping of one virtual address, with the rights of all levels, or None."""
+        ...
+
+    def leaves(self, read: Read, root: Root, low: int, high: int) -> Iterator[Leaf]:
+        """Mappings that touch [low, high), in address order."""
+        ...
+
+    def free_slots(self, read: Read, root: Root, low: int, high: int) -> list[int]:
+        """Virtual addresses in [low, high) where make_leaf() can map LEAF_SIZE bytes."""
+        ...
+
+    def slot_free(self, read: Read, root: Root, address: int) -> bool:
+        """Whether make_leaf() could map the LEAF_SIZE bytes at address."""
+        ...
+
+    def make_leaf(
+        self, read: Read, root: Root, address: int, entry: int, new_table: Callable[[], int]
+    ) -> list[tuple[int, bytes]] | None:
+        """(physical address, bytes) to write, in order, so that address is mapped by `entry`;
+        None where it cannot be."""
+        ...
+
+    def leaf_entry(self, physical: int, like: Leaf) -> int:
+        """An entry that maps LEAF_SIZE bytes at physical, writable and executable for the kernel,
+        otherwise as the mapping `like`.  Raises TargetError where that would not run."""
+        ...
+
+    def find_text(self, read: Read, root: Root, image: tuple[int, int]) -> int:
+        """Where the kernel's text starts, by what is executable in its image's range.  Raises
+        TargetError when nothing is: the kernel is not up yet."""
+        ...
+
+    def text_is_final(
+        self, read: Read, registers: Mapping[str, int], image: tuple[int, int]
+    ) -> bool:
+        """Whether the tables show that the kernel has protected its text, or given up the code
+        that only boots: the last thing before it runs programs."""
+        ...
+
+
+class Board(Protocol):
+    """What QEMU is asked for to run a kernel of this ISA, and what its GDB stub calls things."""
+
+    QEMU: str  # the program
+    PACKAGE: str  # of Debian, that has it
+    MACHINE: str
+    CPU: str  # "" for QEMU's own choice
+    HOST_MACHINES: tuple[str, ...]  # os.uname().machine of hosts that could run it with KVM
+    SERIAL: tuple[str, ...]  # -device of console, output and control; "" for the machine's own
+    CONSOLE: str  # what the kernel calls the first of them,
+    PORTS: tuple[str, str]  # and the other two
+    PARAMETERS: str  # of the kernel's command line, in guests of kinst's own
+    MODULES_APPEND: str  # of the command line, when modules are loaded
+    PC: str  # the stub's name of the program counter
+    SP: str  # and of the stack pointer
+    VECTORS: tuple[str, ...]  # the stub's names of registers that hold the trap handler's address
+    GDB_REGISTERS: tuple[tuple[str, int], ...]  # (name, bytes) of the g packet without description
+
+    def interrupts_off(self, registers: Mapping[str, int]) -> bool:
+        """Whether the CPU does not come when it is called."""
+        ...
+
+    def is_lost(self, registers: Mapping[str, int]) -> bool:
+        """Whether the CPU can do nothing but fault any more."""
+        ...
+
+    def memory_map(self, size: int) -> tuple[tuple[int, int, int], ...]:
+        """(physical address, offset in the backing file, bytes) of RAM of `size` bytes."""
+        ...
+
+    def memory_limit(self, end: int) -> str:
+        """Kernel parameter that makes it leave physical memory from `end` on alone."""
+        ...
+
+
 class Isa(Protocol):
     """One instruction set.  All methods are pure; addresses are virtual, in the target."""
 
@@ -194,6 +312,7 @@ class Isa(Protocol):
     per_cpu: PerCpu
     convention: str  # LLVM calling convention of the entries that trampolines call
     llvm_options: tuple[str, ...]  # of LLVM's command line, for this ISA's code generator
+    chains: bool  # trampoline() can lead straight into another one (Onward)
     shared_counters: bool  # CountBody's counters are one block for all CPUs, added to atomically
     argument_slots: tuple[int, ...]  # frame slots of the C argument registers
     dwarf_registers: tuple[str, ...]  # D names by the ABI's DWARF register numbers, "" for none
@@ -203,6 +322,8 @@ class Isa(Protocol):
     result_slot: int  # of the register that returns a C function's value
     thunks: tuple[str, ...]  # globs of the names that thunk() may know
     timestamp_asm: str  # inline assembly, "=r"-style: reads the cycle counter to one i64
+    paging: Paging
+    board: Board
 
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
         """Instructions of code in order; stops at the first byte that does not decode."""
@@ -257,17 +378,29 @@ class Isa(Protocol):
         """Exactly `size` bytes that branch from address to `to`, or None if it cannot be done."""
         ...
 
+    def leave_patch(self, at: int, to: int) -> bytes:
+        """What turns the start of a trampoline at `at` that is a head (Onward) into a jump to its
+        site at `to`: no longer than the instruction that is there."""
+        ...
+
     def trap_patch(self, size: int) -> bytes:
         """The bytes, at most `size`, to write over the start of an instruction so that it traps."""
         ...
 
     def trampoline(
-        self, site: Site, following: bytes, to: int, bodies: Sequence[Body], again: bytes = b""
+        self,
+        site: Site,
+        following: bytes,
+        to: int,
+        bodies: Sequence[Body],
+        again: bytes = b"",
+        onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
         """The whole trampoline at address `to`: run bodies, then the displaced instruction.
 
         following: live bytes after the instruction, for flag liveness.  again: live bytes straight
-        before it that are run again between the two (see again()).  Interrupts are off
+        before it that are run again between the two (see again()).  onward: where control goes on,
+        where `chains` is true.  Interrupts are off
         while a CallBody runs; registers and flags reach the displaced instruction unchanged.
         """
         ...

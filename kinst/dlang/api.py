@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kinst.dlang import typed
-from kinst.dlang.check.checker import Environment, check
+from kinst.dlang.check.checker import check
+from kinst.dlang.check.scope import Environment
 from kinst.dlang.syntax import tree
-from kinst.dlang.syntax.macros import Macros
-from kinst.dlang.syntax.probe_options import parse_option
-from kinst.dlang.syntax.program import Level, parse
-from kinst.dlang.types.ctypes import type_names
+from kinst.dlang.syntax.lexer import Macros
+from kinst.dlang.syntax.program_parser import Level, parse, parse_option
+from kinst.dlang.types.program_types import type_names
 
 __all__ = [
     "Environment",

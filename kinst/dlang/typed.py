@@ -1,21 +1,66 @@
-"""The typed tree: what the checker makes of a D program and codegen and consumer read.
+"""The typed tree: what the checker makes of a D program, and what codegen and the consumer read.
 
 Every expression carries its type; conversions are explicit Cast nodes, so that codegen never
 converts by itself: both operands of a Binary have the same type (shifts excepted), and the
 result of comparisons and logical operators is INT (Dynamic Tracing Guide, ch. 2).  Strings are
 never cast: types that differ only in StringType.size are the same here.  Expressions whose
 operands are all integer constants are folded to one IntConst.  No tree is higher than
-height.MAX_HEIGHT, so that recursion over it is safe.
-"""
+walk.MAX_HEIGHT, so that recursion over it is safe."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kinst.core.dtypes import DType, IntType
+from kinst.core.dtypes import ArrayType, DType, IntType, StringType, StructType
 from kinst.core.errors import Span
 from kinst.core.probe import Crossing, ProbePattern
-from kinst.dlang.typed_output import Aggregation, Format
+
+
+@dataclass(frozen=True, slots=True)
+class FormatPart:
+    """One piece of a printf format.
+
+    literal: text before the conversion (escapes and %% already done).  conversion: "" for the
+    trailing literal, else the conversion letter without length modifiers ("d", "x", "s",
+    "Y", ...), with "@" before it where printa() prints the aggregated value ("@d").  flags,
+    width, precision as written; "*" stands for an argument of its own, which then comes before
+    the value in the argument list.
+    """
+
+    literal: bytes
+    conversion: str = ""
+    flags: str = ""
+    width: int | str | None = None
+    precision: int | str | None = None
+    size: int = 0  # bytes of the converted integer by its argument's type; 0: not an integer
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    text: str
+    parts: tuple[FormatPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AggFunction:
+    """count sum min max avg stddev quantize lquantize llquantize.
+
+    params: lquantize (base, limit, step); llquantize (factor, low, high, nsteps).
+    """
+
+    name: str
+    params: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """An aggregation variable; name without the "@" ("" for the anonymous one, printed "@")."""
+
+    name: str
+    index: int
+    keys: tuple[DType, ...]
+    function: AggFunction
+    signed: bool = True  # of the aggregated value
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,3 +435,71 @@ class Program:
 def is_signed(type_: DType) -> bool:
     """Whether values of this type compare, shift and print as signed."""
     return isinstance(type_, IntType) and type_.signed
+
+
+@dataclass(frozen=True, slots=True)
+class Store(Expr):
+    """*address = value, then the value (post: then what was there before).
+
+    Only memory that the clause has allocated can be written (Dynamic Tracing Guide, "Pointers and
+    Arrays"), and that of variables; any other address faults.  variable: the structure or array
+    that the address lies in; then it must lie there, and nowhere else.  In value Before stands
+    for what was at the address (of the innermost Store around it).
+    bit, bits: as in typed.BitField; bits 0: no bit-field.
+    root: of a dynamic variable (self->x, a[key]) its read, whose keys find the element; in address
+    Root stands for the address of the element, which is made where there is none.
+    A StringType is stored in its size, NULs behind it, cut if need be.
+    """
+
+    address: Expr
+    value: Expr
+    bit: int = 0
+    bits: int = 0
+    post: bool = False
+    variable: Variable | None = None
+    root: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Before(Expr):
+    """What a Store's address holds before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Root(Expr):
+    """In the address of a Store: where the element, or the Snapshot, begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(Expr):
+    """A structure that a translator has made: memory of the clause, zeros but for what the stores
+    put there.  Its value is its address, as that of any structure.
+
+    first: evaluated before, or None.  stores: their addresses are counted from Root."""
+
+    first: Expr | None
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared(Expr):
+    """The address of a variable, or of a part of one, as a pointer that may be kept: it is the
+    same number in the traced kernel and on the host, which see the variables at two places."""
+
+    operand: Expr
+
+
+def root_of(address: Expr) -> Expr | None:
+    """The read of the structure, array or string variable that an address is made of; None for
+    all others."""
+    while True:
+        if isinstance(address.type, StructType | ArrayType):
+            return address
+        if isinstance(address, GlobalRead | KeyedRead) and isinstance(address.type, StringType):
+            return address
+        if isinstance(address, Cast | Shared):
+            address = address.operand
+        elif isinstance(address, Binary):
+            address = address.left
+        else:
+            return None

@@ -10,6 +10,7 @@ from kinst.core.probe import Site
 
 LONGEST = 15  # bytes that an instruction of any ISA may have
 WAYS = ("jump", "trap", "stop")
+NO_CHAIN = "no-chain"  # -x plant=: the best way for each site, but none leads into another
 _UNDONE = "a debugger's stop undoes what the instructions before it have done"
 
 
@@ -84,9 +85,14 @@ def _stop(site: Site, isa: Isa, again: bytes) -> Choice:
 
 
 def checked_way(value: str) -> str:
-    """The value of -x plant=, checked; "" for auto.  Raises KinstError."""
+    """The value of -x plant=, checked: a way, no-chain, or "" for auto.  Raises KinstError."""
     if value in ("", "auto"):
         return ""
-    if value not in WAYS:
-        raise KinstError(f"plant={value}: no such way", "auto, jump, trap or stop")
+    if value not in (*WAYS, NO_CHAIN):
+        raise KinstError(f"plant={value}: no such way", "auto, jump, trap, stop or no-chain")
     return value
+
+
+def forced_way(plant: str) -> str:
+    """The one way that -x plant= asks for, or ""."""
+    return "" if plant == NO_CHAIN else plant

@@ -10,7 +10,7 @@ from kinst.consumer.printf import RowTemplate
 from kinst.consumer.schema import Schema
 from kinst.core.layout import RECORD_CPU, RECORD_PROBE
 from kinst.dlang.typed import Printa
-from kinst.dlang.vocabulary.options import Options
+from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import (
     Arrived,
     Batch,

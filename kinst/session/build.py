@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kinst.codegen.analysis import string_table
+from kinst.codegen.code_machine import host_machine, parents_of, target_machine
 from kinst.codegen.compile import Code, compile_host, compile_target, host_triple
-from kinst.codegen.layout.records import literal_keys
-from kinst.codegen.machine import host_machine, parents_of, target_machine
-from kinst.codegen.runtime import build_trap_table
-from kinst.codegen.walk import string_table
+from kinst.codegen.hooks import build_trap_table
+from kinst.codegen.layout.aggregation_tables import literal_keys
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Body, CallBody, CountBody, Isa
 from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK, Scratch
@@ -109,10 +109,13 @@ def build(
     placed: Placed,
     traced: TracedMachine,
     symbols: Mapping[tuple[str, str], int] | None = None,
+    *,
+    chained: bool = False,
 ) -> PlantedImage:
     """Compile for host and target, and plan the patches.
 
-    symbols: running addresses by (module, name).  Raises KinstError."""
+    symbols: running addresses by (module, name).  chained: trampolines lead straight into each
+    other where the ISA can do that.  Raises KinstError."""
     isa, scratch, base = traced.isa, placed.scratch, placed.memory.native
     in_target = frozenset(e.key for e, _ in parts.planted)
     rules = frame_rules(isa, traced.personality, parts.running) if traced.personality else {}
@@ -147,7 +150,8 @@ def build(
     )  # fmt: skip
     hooks = plan_hooks(_hooks(parts, code, traced), isa, code.address + len(code.code))
     wanted = _wanted(program, parts, placed, traced, code, descriptors, rules)
-    sites = plan_sites(wanted, isa, hooks.end, scratch.address + scratch.size)
+    limit = scratch.address + scratch.size
+    sites = plan_sites(wanted, isa, hooks.end, limit, chained=chained and isa.chains)
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
     return PlantedImage(
         descriptors, host, code, hooks, sites, traps, rules, read, read_user, stopped

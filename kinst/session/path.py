@@ -15,18 +15,20 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-from kinst.codegen.layout.records import lay_out_program
-from kinst.codegen.walk import asks_caller
+from kinst.codegen.analysis import asks_caller
+from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function, ProbeName, ProbePattern
 from kinst.core.records import ProgramLayout
 from kinst.image.elf import open_elf
+from kinst.patch.ways import forced_way
 from kinst.providers import load_all
 from kinst.session.build import build, fill, split
 from kinst.session.counters import place_counters
 from kinst.session.enable import (
     check_arguments,
     check_cpu,
+    check_system,
     enable,
     naming,
     on_one_cpu,
@@ -59,7 +61,6 @@ from kinst.session.target import (
 )
 from kinst.session.types import open_types, running_addresses, symbols_in
 from kinst.session.values import (
-    CPUS,
     BuiltProgram,
     Compiled,
     EnabledProgram,
@@ -72,6 +73,7 @@ from kinst.session.values import (
     ScratchMemory,
     TracedMachine,
 )
+from kinst.systems import of_image
 
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
 # Scratch of a machine that is opened for any programs: for their data, their code, and the
@@ -123,20 +125,23 @@ class OpenMachine:
         scratch for, and for no other.  Raises KinstError and TargetError."""
         if self.traced.target is not None:
             return
-        report, files = self.report, self.files()
+        report, files, cpus = self.report, self.files(), self.request.cpus
+        elf = open_elf(files.debug)
+        system = of_image(elf)
+        if compiled is not None:
+            check_system(compiled.program, load_all(), lambda name: system.lacks(name, elf))
         if compiled is None:
             blocks = 1 if self.isa.shared_counters else COUNTER_BLOCKS
-            data, code, blocks = ROOM_FOR_DATA, ROOM_FOR_CODE, blocks * counters_room(CPUS)
+            data, code, blocks = ROOM_FOR_DATA, ROOM_FOR_CODE, blocks * counters_room(cpus)
             size = data + code + blocks
         else:
-            own = compiled.options, compiled.program, CPUS
-            size = scratch_needed(*own, compiled.trampolines) + counters_room(CPUS)
+            own = compiled.options, compiled.program, cpus
+            size = scratch_needed(*own, compiled.trampolines) + counters_room(cpus)
             data = 0
-        target = open_target(self.request, self.isa, files, size, self.output.append)
+        target = open_target(self.request, self.isa, files, system, size, self.output.append)
         try:
-            elf = open_elf(files.debug)
             report.stage("start")
-            personality = attach(target, self.isa, elf, report.say)
+            personality = attach(target, elf, system, report.say)
             report.stage("boot")
             kernel = RunningKernel(target, personality, self.isa)
             programs = programs_of(self.request, files)
@@ -181,7 +186,7 @@ class OpenMachine:
         if target is None or personality is None:
             return compiled
         if wants_expansion(compiled) or asks_caller(compiled.program):
-            personality.frames.find_with(frames_finder(target, self._folders, report.say))
+            personality.find_frames_with(frames_finder(target, self._folders, report.say))
         if wants_expansion(compiled):
             files = self.files()
             compiled = expanded(request, compiled, traced, open_elf(files.debug), files, report)
@@ -224,7 +229,9 @@ class OpenMachine:
                 own = data_needed(compiled.options, compiled.program, traced.cpus)
                 self._pool = ScratchPool(traced, size, reserved, reserved or own)
             memory = self._pool.take(compiled, program.enabled)
-        return split(program.enabled, means_of(traced, memory, compiled.plant), traced), memory
+        return split(
+            program.enabled, means_of(traced, memory, forced_way(compiled.plant)), traced
+        ), memory
 
     # build
 
@@ -237,7 +244,8 @@ class OpenMachine:
         counters = place_counters(traced, memory, layout.counters_size)
         placed = place_all(traced, memory, compiled, layout, parts.running, counters)
         symbols = running_addresses(compiled.program, compiled.types, traced)
-        image = build(compiled.program, parts, placed, traced, symbols)
+        chained = not compiled.plant
+        image = build(compiled.program, parts, placed, traced, symbols, chained=chained)
         for site, reason in image.sites.refused:
             self.report.say(f"kinst: {site.function.name}+{site.offset} is left out: {reason}")
         self.report.stage("code and plan")
@@ -291,7 +299,7 @@ class OpenMachine:
             some = "1 instruction" if count == 1 else f"{count} instructions"
             self.report.say(f"kinst: {some} cannot be planted and {'is' if count == 1 else 'are'}"
                             " left out (kinst -l -v says why)")  # fmt: skip
-        if parts.stopped and not compiled.plant:
+        if parts.stopped and not forced_way(compiled.plant):
             number = len(parts.stopped)
             self.report.say(
                 f"kinst: {number} probe{' is' if number == 1 else 's are'} stop-planted:"

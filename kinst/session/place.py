@@ -6,13 +6,13 @@ import mmap
 from collections.abc import Sequence
 from contextlib import suppress
 
-from kinst.codegen.walk import string_table
+from kinst.codegen.analysis import string_table
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.layout import PAGE, Scratch, lay_out
 from kinst.core.records import ProgramLayout
 from kinst.core.target import Target
 from kinst.dlang import typed
-from kinst.dlang.vocabulary.options import Options
+from kinst.dlang.vocabulary.d_options import Options
 from kinst.patch.descriptors import descriptor_size
 from kinst.patch.ways import Means
 from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
@@ -127,7 +127,7 @@ def _map(traced: TracedMachine, target: Target, size: int, data: int) -> int | N
     """Where scratch is mapped: in reach of the loaded modules too, where that can be.
     data: bytes at its start that need not be in reach of code."""
     low, high = traced.text
-    modules = traced.personality.modules.all if traced.personality else ()
+    modules = traced.personality.modules() if traced.personality else ()
     low = min((low, *(m.text[0] for m in modules)))
     high = max((high, *(m.text[1] for m in modules)))
     if (low, high) != traced.text:

@@ -36,6 +36,7 @@ class Planted:
         self._range = traced.text
         self._before = Text(0, b"")
         self._patches: tuple[Patch, ...] = ()
+        self._exits: Sequence[Patch] = ()
         self._claimed: Sequence[tuple[int, bytes]] = ()
         self._stops: dict[int, list[EnabledSite]] = {}
 
@@ -48,8 +49,12 @@ class Planted:
         size = len(patch.old)
         return text.at(patch.address, size) or self._target.read(patch.address, size)
 
-    def plant(self, hooks: Sequence[Patch], sites: Sequence[Patch]) -> None:
+    def plant(
+        self, hooks: Sequence[Patch], sites: Sequence[Patch], exits: Sequence[Patch] = ()
+    ) -> None:
         """Write the patches: hooks first, since a trap may be hit as soon as it stands.
+
+        exits: what leads threads out of chains once the patches are undone (Plan.exits).
 
         Raises KinstError, with nothing written, where the live text is not what was planned on.
         """
@@ -66,7 +71,7 @@ class Planted:
         if self._personality is not None:
             self._claimed = self._personality.claims([p.address for p in patches])
             self._target.write_text(self._claimed)
-        self._patches = patches
+        self._patches, self._exits = patches, exits
         self._target.write_text([(p.address, p.new) for p in patches])
 
     def plant_stop(self, enabled: EnabledSite) -> None:
@@ -95,6 +100,7 @@ class Planted:
             return ""
         here = [p for p in patches if self._still_there(p)]
         self._target.write_text(restore(here))
+        self._target.write_text([(p.address, p.new) for p in self._exits])
         after = self._read_text()
         left = remaining(here, {p.address: self._bytes(after, p) for p in here})
         if left:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from kinst.codegen.walk import expressions
 from kinst.core.dtypes import DType
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
@@ -22,16 +21,17 @@ from kinst.dlang.api import (
     parse_text,
     type_names,
 )
-from kinst.dlang.check.actions_effects import is_destructive, name_of
-from kinst.dlang.check.subroutines import destructive_calls
+from kinst.dlang.check.actions import destructive_name, is_destructive
+from kinst.dlang.check.calls import destructive_calls
 from kinst.dlang.syntax import tree
-from kinst.dlang.vocabulary.options import OWN_NAMES, Options, parse_size
+from kinst.dlang.vocabulary.d_options import OWN_NAMES, Options, parse_size
+from kinst.dlang.walk import expressions
 from kinst.patch.ways import checked_way
 from kinst.providers import load_all
 from kinst.providers.fbt import argument_types
 from kinst.session.cpp import preprocess
 from kinst.session.sizes import fitted
-from kinst.session.values import CPUS, Compiled, Request
+from kinst.session.values import Compiled, Request
 from kinst.sugar.locals import provisional
 
 TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
@@ -114,7 +114,7 @@ def _check_destructive(program: typed.Program, options: Options) -> None:
     actions that kinst does not do."""
     for clause in program.clauses:
         names = list(destructive_calls(tuple(expressions(clause))))
-        names += [name_of(action) for action in clause.actions if is_destructive(action)]
+        names += [destructive_name(action) for action in clause.actions if is_destructive(action)]
         if names and not options.destructive:
             message = f"could not enable tracing: destructive actions not allowed: {names[0]}( )"
             raise KinstError(message, "-w permits them")
@@ -155,7 +155,7 @@ def _checked(
     )
     program = compile_programs([provisional(p, _local_type(types)) for p in programs], environment)
     _check_destructive(program, options)
-    options = fitted(options, program, CPUS)
+    options = fitted(options, program, request.cpus)
     texts, first = [], 0
     for text, one in zip(request.programs, programs, strict=True):
         texts.append((text, tuple(range(first, first + len(one.clauses)))))

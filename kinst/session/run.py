@@ -21,7 +21,7 @@ from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.consumer.schema import Schema
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.target import CommandEnded, Gone, Stopped
-from kinst.dlang.vocabulary.options import Options
+from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import (
     Aggregation,
     Arrived,
@@ -208,7 +208,8 @@ class Trace:
     def _plant(self, command: str) -> None:
         if self._target is not None and self._planted is not None:
             self._target.stop()
-            self._planted.plant(self._built.hooks.patches, self._built.sites.patches)
+            sites = self._built.sites
+            self._planted.plant(self._built.hooks.patches, sites.patches, sites.exits)
             for enabled in self._parts.stopped:
                 self._planted.plant_stop(enabled)
             self._report.stage("plant")

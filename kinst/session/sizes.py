@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kinst.codegen.layout.place_variables import dynamic_size, place_variables
+from kinst.codegen.layout.variable_places import dynamic_size, place_variables
 from kinst.core.errors import KinstError
 from kinst.core.layout import ARENA, LEAF, PAGE
 from kinst.dlang import typed
-from kinst.dlang.vocabulary.options import Options
+from kinst.dlang.vocabulary.d_options import Options
 
 MOST_DATA = 512 << 20  # for the buffers and variables of all CPUs
 TEMP = 16384

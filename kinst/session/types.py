@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from kinst.codegen.walk import expressions
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.core.types import KERNEL, TypeSource
 from kinst.dlang import typed
+from kinst.dlang.walk import expressions
 from kinst.image.type_files import FileTypes, Places
 from kinst.kernels.kmod import module_name
 from kinst.session.modules import find_file
@@ -64,7 +64,7 @@ def running_addresses(
     if not wanted or types is None or traced.personality is None:
         return found
     slide = traced.personality.facts.slide
-    loaded = {m.name: m for m in traced.personality.modules.all}
+    loaded = {m.name: m for m in traced.personality.modules()}
     for module, name in sorted(wanted):
         symbol = types.symbol(name, module)
         if symbol is None:

@@ -17,7 +17,7 @@ from kinst.core.probe import ProbePattern
 from kinst.dlang.api import parse_text
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.unparse import unparse_expression
-from kinst.dlang.types.convert import size_of
+from kinst.dlang.types.conversions import size_of
 
 NAME = "locals"
 

@@ -14,9 +14,9 @@ from typing import ClassVar
 import unicorn
 from unicorn import x86_const as x86
 
-from kinst.codegen.compile import Code, HostCode, compile_host, compile_target, host_triple
-from kinst.codegen.layout.records import lay_out_program
-from kinst.codegen.machine import Machine
+from kinst.codegen.code_machine import CodeMachine
+from kinst.codegen.compile import (Code, HostCode, compile_host, compile_target, host_triple)
+from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core import layout as lay
 from kinst.core.dtypes import INT, STRING, UINT64, DType
 from kinst.core.errors import Span
@@ -24,9 +24,9 @@ from kinst.core.isa import PerCpu, Register
 from kinst.core.layout import Scratch, lay_out
 from kinst.core.probe import ProbeName
 from kinst.core.records import ProgramLayout
-from kinst.core.target import Access, Clock, Paths
-from kinst.dlang import typed as t
-from kinst.dlang.typed_output import Aggregation
+from kinst.core.system import Access, Clock, Paths
+from kinst.dlang import (typed as t)
+from kinst.dlang.typed import (Aggregation)
 from kinst.wire import native
 
 SPAN = Span("test", 1, 1)
@@ -249,7 +249,7 @@ class HostRig(Rig):
         self.base = native.address_of(memoryview(self.map))
         self.reads: list[tuple[int, int]] = []
         self.callback = native.native_read(self._read_target)
-        self.machine = Machine(
+        self.machine = CodeMachine(
             "host", host_triple(), "", True, self.base, self.scratch, self.callback.address,
             REGISTERS, SLOTS, SP_SLOT, "ccc", paths=self.paths,
         )  # fmt: skip
@@ -303,8 +303,8 @@ class TargetRig(Rig):
     base = BASE
     timestamp_asm = f"movabsq $${CYCLES}, %rax"
 
-    def target_machine(self) -> Machine:
-        return Machine(
+    def target_machine(self) -> CodeMachine:
+        return CodeMachine(
             "target", "x86_64-unknown-none", "-sse,-sse2,-mmx,-avx,-x87,+soft-float", False,
             BASE, self.scratch, NOFAULT, REGISTERS, SLOTS, SP_SLOT, "preserve_mostcc",
             PerCpu(256), BUILTINS, self.timestamp_asm, "={rax},~{rdx},~{flags}", CLOCK,

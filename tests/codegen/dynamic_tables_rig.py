@@ -14,10 +14,11 @@ from codegen_rig import (
     SP_SLOT,
 )
 
-from kinst.codegen.compile import host_triple
-from kinst.codegen.firing import Faults, Firing, Unit
-from kinst.codegen.helpers import dynvars
-from kinst.codegen.machine import Machine
+from kinst.codegen.code_machine import CodeMachine
+from kinst.codegen.compile import (host_triple)
+from kinst.codegen.firing import (Faults, Firing, Unit)
+from kinst.codegen.helpers import (dynamic_tables)
+from kinst.codegen.helpers import dynamic_tables
 from kinst.codegen.ssa import Function, Value, const, module_text
 from kinst.core import layout as lay
 from kinst.core import records as rec
@@ -57,7 +58,7 @@ class Tables:
         )
         self.map = mmap.mmap(-1, SIZE)
         self.base = native.address_of(memoryview(self.map))
-        machine = Machine(
+        machine = CodeMachine(
             "host", host_triple(), "", True, self.base, self.places, 0, REGISTERS, SLOTS,
             SP_SLOT, "ccc",
         )  # fmt: skip
@@ -92,13 +93,13 @@ class Tables:
         return code
 
     def _find(self, code: Function, firing: Firing) -> None:
-        code.ret(dynvars.call_find(firing, self.layout, code.params[0]))
+        code.ret(dynamic_tables.call_find(firing, self.layout, code.params[0]))
 
     def _obtain(self, code: Function, firing: Firing) -> None:
-        code.ret(dynvars.call_obtain(firing, self.layout, code.params[0]))
+        code.ret(dynamic_tables.call_obtain(firing, self.layout, code.params[0]))
 
     def _remove(self, code: Function, firing: Firing) -> None:
-        dynvars.call_remove(firing, self.layout, code.params[0])
+        dynamic_tables.call_remove(firing, self.layout, code.params[0])
         code.ret(const(0))
 
     def _loop(self, code: Function, body: Callable[[Value], None]) -> None:
@@ -128,7 +129,7 @@ class Tables:
 
         def body(value: Value) -> None:
             key = code.add(code.op("urem", code.op("lshr", value, 8), BUCKETS * 5), 1)
-            entry = dynvars.call_obtain(firing, self.layout, key)
+            entry = dynamic_tables.call_obtain(firing, self.layout, key)
             code.branch(code.icmp("eq", entry, 0), "next", "there")
             code.block("there")
             code.change_atomic("add", code.add(entry, 8), const(1))
@@ -161,7 +162,7 @@ class Tables:
             mine = code.op("add", memory, code.op("mul", own, 8))
             code.branch(code.icmp("ult", choice, 3), "set", "not_set")
             code.block("set")
-            entry = dynvars.call_obtain(firing, self.layout, own)
+            entry = dynamic_tables.call_obtain(firing, self.layout, own)
             code.branch(code.icmp("eq", entry, 0), "lost", "stored")
             code.block("lost")  # only what was not there can find no room
             lie_if(code.icmp("ne", code.load(64, mine), 0), "next")
@@ -174,13 +175,13 @@ class Tables:
             code.block("not_set")
             code.branch(code.icmp("ult", choice, 5), "free", "read")
             code.block("free")
-            dynvars.call_remove(firing, self.layout, own)
+            dynamic_tables.call_remove(firing, self.layout, own)
             code.store(const(0), mine)
             code.jump("next")
             code.block("read")
             code.branch(code.icmp("eq", choice, 5), "own", "others")
             code.block("own")
-            entry = dynvars.call_find(firing, self.layout, own)
+            entry = dynamic_tables.call_find(firing, self.layout, own)
             code.branch(code.icmp("eq", entry, 0), "absent", "present")
             code.block("absent")
             lie_if(code.icmp("ne", code.load(64, mine), 0), "next")
@@ -202,7 +203,7 @@ class Tables:
     ) -> None:
         """Find an element, wait a little, and look whose value it has."""
         code.block("others")
-        entry = dynvars.call_find(firing, self.layout, other)
+        entry = dynamic_tables.call_find(firing, self.layout, other)
         code.branch(code.icmp("eq", entry, 0), "next", "wait")
         code.block("wait")  # time for somebody to free it and make another of it
         left = code.local(64)

@@ -21,13 +21,13 @@ from codegen_rig import (
     string,
 )
 
-from kinst.codegen.layout.buckets import data_words
-from kinst.codegen.layout.records import lay_out_program
+from kinst.codegen.layout.aggregation_tables import data_words
+from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core import layout as lay
 from kinst.core.dtypes import INT, INT64, STRING, UINT, UINT64, DType, IntType
 from kinst.core.errors import KinstError
-from kinst.dlang import typed as t
-from kinst.dlang.typed_output import AggFunction, Aggregation
+from kinst.dlang import (typed as t)
+from kinst.dlang.typed import (AggFunction, Aggregation)
 
 both = pytest.mark.parametrize("rig", RIGS)
 LOW, HIGH = -(1 << 63), (1 << 63) - 1

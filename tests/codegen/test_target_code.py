@@ -25,17 +25,17 @@ from codegen_rig import (
     trace,
 )
 
-from kinst.codegen import runtime
-from kinst.codegen.compile import compile_target
-from kinst.codegen.layout.records import lay_out_program
-from kinst.codegen.machine import target_machine
-from kinst.codegen.objectfile import ObjectError, read_object
+from kinst.codegen import hooks
+from kinst.codegen.code_machine import target_machine
+from kinst.codegen import (hooks)
+from kinst.codegen.compile import (ObjectError, compile_target, read_object)
+from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core import layout as lay
 from kinst.core.dtypes import UINT64
 from kinst.core.errors import KinstError
-from kinst.core.target import Facts
-from kinst.dlang import typed as t
-from kinst.dlang.typed_output import AggFunction, Aggregation
+from kinst.core.system import Facts
+from kinst.dlang import (typed as t)
+from kinst.dlang.typed import (AggFunction, Aggregation)
 from kinst.isa import load as load_isa
 
 COUNT = Aggregation("", 0, (), AggFunction("count"))
@@ -135,7 +135,7 @@ def test_trap_hook_finds_its_sites_and_nothing_else() -> None:
 
     assert trap(sites[0]) == (0, sites[0] + 1), "no table yet"
     for count in (0, 1, 2, 500):
-        table = runtime.build_trap_table(BASE + run.scratch.traps, pairs[:count])
+        table = hooks.build_trap_table(BASE + run.scratch.traps, pairs[:count])
         run.write(run.scratch.traps, table[:4096].ljust(4096, b"\0"))
         if len(table) > 4096:  # the rig's area is small: what follows is free text
             run.write(run.scratch.traps, table)
@@ -159,7 +159,7 @@ def test_fault_hook_translates_copies_alone() -> None:
     for address in [*outside, text, copies[3][0]]:
         assert run.call(hook, address) == address, "no table yet"
     traps = [(copies[5][0] + 1, 1), (copies[6][0] + 2, 2)]
-    table = runtime.build_trap_table(BASE + run.scratch.traps, traps, copies)
+    table = hooks.build_trap_table(BASE + run.scratch.traps, traps, copies)
     assert len(table) <= 4096
     run.write(run.scratch.traps, table)
     for copy, site in copies:

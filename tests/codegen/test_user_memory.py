@@ -16,10 +16,10 @@ from codegen_rig import STACK, TargetRig, read_memory
 from subroutines_rig import compiled
 from unicorn import x86_const as x86
 
-from kinst.codegen.helpers.user_memory import BUFFER
-from kinst.codegen.machine import Machine
+from kinst.codegen.code_machine import CodeMachine
+from kinst.codegen.helpers.memory_access import BUFFER
 from kinst.core import layout as lay
-from kinst.core.target import UserMemory
+from kinst.core.system import UserMemory
 
 READ, WRITE = 0x7100000, 0x7200000
 USER = 0x400000
@@ -35,7 +35,7 @@ class UserRig(TargetRig):
 
     user: bytes = b""
 
-    def target_machine(self) -> Machine:
+    def target_machine(self) -> CodeMachine:
         return replace(super().target_machine(), user=UserMemory(READ, WRITE))
 
     def start(self) -> None:

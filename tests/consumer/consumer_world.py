@@ -18,8 +18,7 @@ from kinst.core.errors import Span
 from kinst.core.layout import RECORD_HEADER, Scratch, lay_out
 from kinst.core.probe import Probe, ProbeName, ProbePattern
 from kinst.core.records import AggregationLayout, ClauseLayout, Field, KeyValue, ProgramLayout
-from kinst.dlang.typed import Action, Clause, Expr, IntConst, Program
-from kinst.dlang.typed_output import AggFunction, Aggregation, Format, FormatPart
+from kinst.dlang.typed import (Action, AggFunction, Aggregation, Clause, Expr, Format, FormatPart, IntConst, Program)
 
 SPAN = Span("t.d", 1, 1)
 BEGIN = Probe(1, ProbeName("dtrace", "", "", "BEGIN"))

@@ -17,7 +17,7 @@ from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.core import dtypes
 from kinst.core.errors import Span
 from kinst.core.layout import RECORD_HEADER, STATE_DROPS, STATE_HEAD, STATE_TAIL
-from kinst.dlang.typed import Printf
+from kinst.dlang.typed import (Printf)
 
 MILLION = 1_000_000
 

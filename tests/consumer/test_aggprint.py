@@ -14,7 +14,7 @@ from kinst.consumer.aggprint import AggOptions, AggPrinter, distribution
 from kinst.core import dtypes
 from kinst.core.dtypes import DType, StringType
 from kinst.core.records import Field
-from kinst.dlang.typed_output import AggFunction, Aggregation
+from kinst.dlang.typed import (AggFunction, Aggregation)
 
 HEAD = "\n           value  ------------- Distribution ------------- count    \n"
 

@@ -28,7 +28,7 @@ from kinst.core.errors import TargetError
 from kinst.core.layout import HEADER_HALF
 from kinst.core.probe import Probe, ProbeName
 from kinst.core.records import Field
-from kinst.dlang.typed import Action, Clear, Evaluate, Exit, Normalize, Printa, Printf, Trace, Trunc
+from kinst.dlang.typed import (Action, Clear, Evaluate, Exit, Normalize, Printa, Printf, Trace, Trunc)
 
 HEAD = "CPU     ID                    FUNCTION:NAME\n"
 QUIET = Display(quiet=True)

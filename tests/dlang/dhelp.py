@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from kinst.core.errors import DError, Span
-from kinst.dlang import typed, typed_output
+from kinst.dlang import (typed)
 from kinst.dlang.api import Environment, Macros, compile_text
 from kinst.dlang.syntax import tree
 
@@ -60,7 +60,6 @@ __all__ = [
     "error",
     "tree",
     "typed",
-    "typed_output",
     "value",
     "without_spans",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dhelp import actions, compile_, typed, typed_output
+from dhelp import actions, compile_, typed
 from test_d_types import shape
 
 from kinst.core.dtypes import INT, INT64, UINT64, StringType
@@ -96,7 +96,7 @@ def test_aggregating_functions(
 ) -> None:
     (action,) = actions(f"@a = {call};")
     assert isinstance(action, typed.Aggregate)
-    assert action.aggregation.function == typed_output.AggFunction(call.split("(")[0], params)
+    assert action.aggregation.function == typed.AggFunction(call.split("(")[0], params)
     assert (shape(action.value) if action.value else None) == shown
     assert (shape(action.weight) if action.weight else None) == weight
     if action.value is not None:

@@ -9,9 +9,11 @@ import pytest
 
 from kinst.core.errors import DError
 from kinst.dlang.api import Environment, compile_text
-from kinst.dlang.types.typenames import TYPEDEFS
-from kinst.dlang.vocabulary import builtins
-from kinst.dlang.vocabulary.options import NAMES
+from kinst.dlang.vocabulary import (builtins)
+from kinst.dlang.vocabulary.d_options import (NAMES)
+from kinst.dlang.vocabulary.type_names import (TYPEDEFS)
+from kinst.dlang.vocabulary.d_options import NAMES
+from kinst.dlang.vocabulary.type_names import TYPEDEFS
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "d.md").read_text()
 BLOCKS = re.findall(r"^```d(?: error (\w+))?\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)

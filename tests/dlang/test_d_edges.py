@@ -10,8 +10,8 @@ import pytest
 from dhelp import error, typed, value
 
 from kinst.core.dtypes import ArrayType, FunctionType, IntType, StringType, StructType, VoidType
-from kinst.dlang.types.convert import same
-from kinst.dlang.vocabulary.formats import is_wide_text
+from kinst.dlang.check.formats import is_wide_text
+from kinst.dlang.types.conversions import same
 
 INT, UNSIGNED, CHAR = IntType(4, True, "int"), IntType(4, False, "u"), IntType(1, True, "char")
 

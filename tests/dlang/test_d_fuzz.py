@@ -16,9 +16,9 @@ from test_d_parse import PROGRAMS as GOOD
 
 from kinst.core.errors import DError, KinstError
 from kinst.dlang.api import Environment, Macros, compile_text, parse_option, parse_text
-from kinst.dlang.syntax.source import to_text
+from kinst.dlang.syntax.source import (to_text)
 from kinst.dlang.syntax.unparse import unparse
-from kinst.dlang.vocabulary.options import NAMES, Options
+from kinst.dlang.vocabulary.d_options import NAMES, Options
 
 ENVIRONMENT = Environment({"R_RAX": 14}, 256)
 # Without defaultargs a text that leaves $3 unused is refused before anything else is looked at.

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from kinst.core.errors import KinstError
-from kinst.dlang.vocabulary.options import NAMES, Options
+from kinst.dlang.vocabulary.d_options import NAMES, Options
 
 
 @pytest.mark.parametrize(

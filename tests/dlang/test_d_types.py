@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kinst.core.dtypes import INT, UINT64, IntType, PointerType, StringType
 from kinst.dlang.api import Environment, combine, compile_programs, parse_text
-from kinst.dlang.types.convert import same
+from kinst.dlang.types.conversions import same
 
 VARIABLES = (
     "char c; unsigned char uc; short s; unsigned short us; int i; unsigned int u;"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 # What a tool's name begins with, and the assembler's options.
 _TOOLS = {
+    "amd64": ("", ("--64",)),
     "arm64": ("aarch64-linux-gnu-", ("-march=armv8.5-a",)),
     "riscv64": ("riscv64-linux-gnu-", ("-march=rv64gc", "-mno-relax")),
 }

@@ -80,7 +80,7 @@ def test_no_forced_way(value: str) -> None:
 
 def test_forced_way_is_checked() -> None:
     assert checked_way("trap") == "trap"
-    with pytest.raises(KinstError, match="auto, jump, trap or stop"):
+    with pytest.raises(KinstError, match="auto, jump, trap, stop or no-chain"):
         checked_way("fast")
 
 

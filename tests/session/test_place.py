@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from kinst.codegen.layout.records import lay_out_program
+from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.layout import LEAF, PAGE
 from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.dlang.api import Environment, compile_text
-from kinst.dlang.vocabulary.options import Options
+from kinst.dlang.vocabulary.d_options import Options
 from kinst.session.build import counted_entries, exits_in
 from kinst.session.counters import map_counters
 from kinst.session.place import place

@@ -94,10 +94,9 @@ class FreshRoot:
 
         environment: None unsets a variable.  There is no LANG, as in a minbase root.
         """
-        home = "/root" if user == "root" else f"/home/{user}"
         variables: dict[str, str | None] = {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "HOME": home,
+            "HOME": _home(user),
             **self.environment,
             **environment,
         }
@@ -137,12 +136,18 @@ class FreshRoot:
         shutil.copytree(CHECKOUT, inside, ignore=shutil.ignore_patterns(".git", *ignored))
         self.good(f"chown -R {owner}: {shlex.quote(place)}")
 
-    def share_kernels(self, home: str = "/root") -> None:
-        """Show the machine's fetched kernels in the cache of the user with this home."""
+    def share_kernels(self, user: str = "root") -> None:
+        """Show the machine's fetched kernels in the cache of a user."""
         kernels = cache_folder() / "kernels"
         if not kernels.is_dir():
             raise KinstError("this machine has no kernels to share", "make setup-test fetches them")
-        self.shared.append((str(kernels), f"{home}/.cache/kinst/kernels"))
+        cache = f"{_home(user)}/.cache"
+        self.good(f"install -d -o {user} -g {user} {cache} {cache}/kinst")
+        self.shared.append((str(kernels), f"{cache}/kinst/kernels"))
+
+
+def _home(user: str) -> str:
+    return "/root" if user == "root" else f"/home/{user}"
 
 
 def _output(*command: str) -> str:

@@ -3,29 +3,218 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from kinst.core.dtypes import INT, INT64, UINT64, StringType, VoidType
-from kinst.core.errors import DError, Span
-from kinst.dlang import typed, typed_output
-from kinst.dlang.check import actions_effects, speculations
-from kinst.dlang.check.actions_data import STACKS, SYMBOLS, data_expression
-from kinst.dlang.check.aggregates import Aggregations, aggregate, parts_of
+from kinst.core.dtypes import CHAR, INT, INT64, UINT64, DumpType, PointerType, StringType, VoidType
+from kinst.core.errors import DError
+from kinst.dlang import typed
+from kinst.dlang.check.aggregating import (
+    Aggregations,
+    aggregate,
+    clear,
+    normalize,
+    parts_of,
+    printa,
+    trunc,
+)
+from kinst.dlang.check.calls import STACKS, SYMBOLS, data_expression
+from kinst.dlang.check.expansions import as_structure
 from kinst.dlang.check.expressions import check, is_aggregation, place, without_void
-from kinst.dlang.check.scope import Scope
-from kinst.dlang.check.translation import Translation
-from kinst.dlang.check.translators import as_structure
-from kinst.dlang.syntax import tree
-from kinst.dlang.types.convert import cast, is_integer, is_scalar, is_zero, same
-from kinst.dlang.types.members import string_place
-from kinst.dlang.vocabulary import builtins
-from kinst.dlang.vocabulary.formats import (
+from kinst.dlang.check.formats import (
     Value,
     bind_format,
     is_wide_text,
     parse_format,
     takes_wide_text,
 )
+from kinst.dlang.check.members import string_place
+from kinst.dlang.check.scope import Scope, Translation
+from kinst.dlang.syntax import tree
+from kinst.dlang.types.conversions import cast, is_integer, is_scalar, is_string
+from kinst.dlang.vocabulary import builtins
+
+REFUSED = {
+    "breakpoint": "the kernel in the VM has no debugger of its own; kinst is attached to it",
+    "panic": "ending the guest would end the trace with it: exit() ends the trace",
+    "raise": "a signal cannot be sent from a probe: it takes locks that the probed code may hold",
+    "stop": "a process cannot be stopped from a probe: it takes locks that the probed code may"
+    " hold",
+}
+
+
+def is_destructive(action: typed.Action) -> bool:
+    """Whether -w must permit it."""
+    if isinstance(action, typed.Perform):
+        return action.name in ("system", "freopen")
+    return isinstance(action, typed.Chill | typed.Refused)
+
+
+def destructive_name(action: typed.Action) -> str:
+    """What a destructive action is called in D."""
+    return action.name if isinstance(action, typed.Perform | typed.Refused) else "chill"
+
+
+def _expect_between(node: tree.Call, least: int, most: int) -> None:
+    passed = len(node.arguments)
+    if not least <= passed <= most:
+        assert isinstance(node.function, tree.Name)
+        args = "1 arg" if passed == 1 else f"{passed} args"
+        message = f"{node.function.name}( ) prototype mismatch: {args} passed, {least} expected"
+        raise DError(message, node.span, "D_PROTO_LEN")
+
+
+def _mismatch(name: str, number: int, wanted: str, expr: typed.Expr) -> DError:
+    message = (
+        f"{name}( ) argument #{number} is incompatible with prototype: prototype: {wanted}, "
+        f"argument: {expr.type}"
+    )
+    return DError(message, expr.span, "D_PROTO_ARG")
+
+
+def _setopt(node: tree.Call, scope: Scope) -> typed.Action:
+    _expect_between(node, 1, 2)
+    args = [check(a, scope) for a in node.arguments]
+    for number, arg in enumerate(args, 1):
+        if not is_string(arg.type):
+            raise _mismatch("setopt", number, "string", arg)
+    return typed.Perform(node.span, "setopt", tuple(args))
+
+
+def _ftruncate(node: tree.Call, scope: Scope) -> typed.Action:
+    _expect_between(node, 0, 0)
+    return typed.Perform(node.span, "ftruncate", ())
+
+
+def _tracemem(node: tree.Call, scope: Scope) -> typed.Action:
+    """tracemem(address, constant size[, size shown])."""
+    passed = len(node.arguments)
+    if not 2 <= passed <= 3:
+        message = f"tracemem( ) prototype mismatch: {passed} args passed, 2 or 3 expected"
+        raise DError(message, node.span, "D_PROTO_LEN" if passed < 2 else "D_TRACEMEM_ARGS")
+    address = check(node.arguments[0], scope)
+    if not is_scalar(address.type):
+        message = (
+            "tracemem( ) argument #1 is incompatible with prototype: prototype: pointer or "
+            f"integer, argument: {address.type}"
+        )
+        raise DError(message, address.span, "D_TRACEMEM_ADDR")
+    size = check(node.arguments[1], scope)
+    if not is_integer(size.type):
+        message = (
+            "tracemem( ) argument #2 is incompatible with prototype: prototype: size_t, "
+            f"argument: {size.type}"
+        )
+        raise DError(message, size.span, "D_PROTO_ARG")
+    if not isinstance(size, typed.IntConst) or not 0 < size.value < 1 << 31:
+        message = "tracemem( ) argument #2 must be a non-zero positive integral constant expression"
+        raise DError(message, size.span, "D_TRACEMEM_SIZE")
+    args: list[typed.Expr] = [
+        typed.Memory(DumpType(size.value), node.span, cast(address, PointerType(CHAR)))
+    ]
+    if passed == 3:
+        shown = check(node.arguments[2], scope)
+        if not is_integer(shown.type):
+            message = (
+                "tracemem( ) argument #3 is incompatible with prototype: prototype: integer, "
+                f"argument: {shown.type}"
+            )
+            raise DError(message, shown.span, "D_TRACEMEM_DYNSIZE")
+        args.append(cast(shown, INT64))
+    return typed.Perform(node.span, "tracemem", tuple(args))
+
+
+def _chill(node: tree.Call, scope: Scope) -> typed.Action:
+    _expect_between(node, 1, 1)
+    duration = check(node.arguments[0], scope)
+    if not is_integer(duration.type):
+        raise _mismatch("chill", 1, "int", duration)
+    return typed.Chill(node.span, cast(duration, UINT64))
+
+
+def _refused(node: tree.Call, scope: Scope) -> typed.Action:
+    """panic() and the like: known, so that -w is asked for first, and then refused."""
+    assert isinstance(node.function, tree.Name)
+    name = node.function.name
+    _expect_between(node, *((1, 1) if name == "raise" else (0, 0)))
+    for argument in node.arguments:
+        if isinstance(check(argument, scope).type, StringType):
+            raise _mismatch(name, 1, "int", check(argument, scope))
+    return typed.Refused(node.span, name, REFUSED[name])
+
+
+def _speculative(node: tree.Call, scope: Scope) -> typed.Action:
+    """speculate(id), commit(id), discard(id)."""
+    assert isinstance(node.function, tree.Name)
+    name, passed = node.function.name, len(node.arguments)
+    if passed != 1:
+        args = "1 arg" if passed == 1 else f"{passed} args"
+        message = f"{name}( ) prototype mismatch: {args} passed, 1 expected"
+        raise DError(message, node.span, "D_PROTO_LEN")
+    identifier = check(node.arguments[0], scope)
+    if not is_integer(identifier.type):
+        message = (
+            f"{name}( ) argument #1 is incompatible with prototype: prototype: int, "
+            f"argument: {identifier.type}"
+        )
+        raise DError(message, identifier.span, "D_PROTO_ARG")
+    number = typed.Speculation(UINT64, node.span, name, cast(identifier, UINT64))
+    return typed.Perform(node.span, name, (number,))
+
+
+def _kind(action: typed.Action) -> str:
+    if isinstance(action, typed.Perform) and action.name in ("speculate", "commit", "discard"):
+        return action.name
+    if isinstance(action, typed.Aggregate):
+        return "aggregate"
+    if isinstance(action, typed.Exit):
+        return "exit"
+    if isinstance(action, typed.Evaluate):
+        return "nothing"
+    return "destructive" if is_destructive(action) else "records"
+
+
+def _wrong(kind: str, done: set[str]) -> tuple[str, str] | None:
+    """(tag, message) when an action of this kind may not follow those done before."""
+    data = "data-recording action(s)"
+    after: dict[str, list[tuple[str, str, str]]] = {
+        "commit": [("commit", "D_COMM_COMM", "commit( )"), ("records", "D_COMM_DREC", data)],
+        "speculate": [
+            ("speculate", "D_SPEC_SPEC", "speculate( )"),
+            ("commit", "D_SPEC_COMM", "commit( )"),
+            ("records", "D_SPEC_DREC", data),
+        ],
+        "aggregate": [
+            ("speculate", "D_AGG_SPEC", "speculate( )"),
+            ("commit", "D_AGG_COMM", "commit( )"),
+        ],
+        "exit": [("speculate", "D_EXIT_SPEC", "speculate( )")],
+        "destructive": [("speculate", "D_ACT_SPEC", "speculate( )")],
+        "records": [("commit", "D_DREC_COMM", "commit( )")],
+    }
+    subject = {
+        "aggregate": "aggregating actions",
+        "destructive": "destructive actions",
+        "records": "data-recording actions",
+    }.get(kind, f"{kind}( )")
+    for before, tag, what in after.get(kind, []):
+        if before in done:
+            return tag, f"{subject} may not follow {what}"
+    return None
+
+
+def check_order(actions: Sequence[typed.Action]) -> None:
+    """Raise DError D_SPEC_*, D_COMM_*, D_DREC_COMM, D_AGG_*, D_EXIT_SPEC, D_ACT_SPEC for an
+    action of a clause that may not follow those before it."""
+    done: set[str] = set()
+    for action in actions:
+        kind = _kind(action)
+        wrong = _wrong(kind, done)
+        if wrong is not None:
+            raise DError(wrong[1], action.span, wrong[0])
+        if kind == "aggregate" or (kind == "records" and "speculate" not in done):
+            done.add("records")
+        done.add(kind)
+
 
 _Handler = Callable[[tree.Call, Scope, Aggregations], typed.Action | None]
 
@@ -124,7 +313,7 @@ def _formatted(name: str, node: tree.Call, scope: Scope) -> typed.Printf:
 
 def _data(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
     """stack(), sym() and the like: what they record is traced."""
-    expr = data_expression(node, scope)
+    expr = data_expression(node, scope, check)
     assert expr is not None
     return typed.Trace(node.span, expr)
 
@@ -147,7 +336,7 @@ def _with_format(node: tree.Call, scope: Scope, aggregations: Aggregations) -> t
     if name == "freopen" and [a.value for a in node.arguments if isinstance(a, tree.String)] == [
         b""
     ]:
-        return typed.Perform(node.span, name, (), typed_output.Format("", ()))
+        return typed.Perform(node.span, name, (), typed.Format("", ()))
     made = _formatted(name, node, scope)
     return typed.Perform(node.span, name, made.args, made.format)
 
@@ -165,158 +354,25 @@ def _exit(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Ac
     return typed.Exit(node.span, cast(status, INT))
 
 
-def _aggregation_argument(node: tree.Call, at: int, tag: str, scope: Scope) -> tree.Aggregation:
-    """Argument `at` (from 0), which must be a whole aggregation."""
-    argument = node.arguments[at]
-    if isinstance(argument, tree.Aggregation):
-        return argument
-    assert isinstance(node.function, tree.Name)
-    if is_aggregation(argument):
-        given, hint = "an aggregation with keys", "write the aggregation without its keys"
-    else:
-        given, hint = str(check(argument, scope).type), ""
-    raise DError(
-        f"{node.function.name}( ) argument #{at + 1} is incompatible with prototype: "
-        f"prototype: aggregation, argument: {given}",
-        argument.span,
-        tag,
-        hint,
-    )
-
-
-def _whole(node: tree.Call, least: int, most: int, expected: str, prefix: str) -> None:
-    """Raise DError <prefix>_PROTO unless least..most arguments are passed."""
-    passed = len(node.arguments)
-    if not least <= passed <= most:
-        assert isinstance(node.function, tree.Name)
-        raise DError(
-            f"{node.function.name}( ) prototype mismatch: {passed} args passed, "
-            f"{expected} expected",
-            node.span,
-            f"{prefix}_PROTO",
-        )
-
-
-def _clear(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
-    _whole(node, 1, 1, "1", "D_CLEAR")
-    target = _aggregation_argument(node, 0, "D_CLEAR_AGGARG", scope)
-    if not aggregations.complete:
-        return None
-    return typed.Clear(node.span, aggregations.get(target, "D_CLEAR_AGGBAD"))
-
-
-def _scalar_second(node: tree.Call, tag: str, scope: Scope) -> typed.Expr:
-    assert isinstance(node.function, tree.Name)
-    argument = node.arguments[1]
-    if not is_aggregation(argument):
-        expr = check(argument, scope)
-        if is_scalar(expr.type):
-            return expr
-    message = f"{node.function.name}( ) argument #2 must be of scalar type"
-    raise DError(message, argument.span, tag)
-
-
-def _trunc(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
-    few = not node.arguments
-    _whole(node, 1, 2, "at least 1" if few else "no more than 2", "D_TRUNC")
-    target = _aggregation_argument(node, 0, "D_TRUNC_AGGARG", scope)
-    count: typed.Expr | None = None
-    if len(node.arguments) == 2:
-        count = cast(_scalar_second(node, "D_TRUNC_SCALAR", scope), INT64)
-    if not aggregations.complete:
-        return None
-    return typed.Trunc(node.span, aggregations.get(target, "D_TRUNC_AGGBAD"), count)
-
-
-def _normalize(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
-    assert isinstance(node.function, tree.Name)
-    count = 1 if node.function.name == "denormalize" else 2
-    _whole(node, count, count, str(count), "D_NORMALIZE")
-    target = _aggregation_argument(node, 0, "D_NORMALIZE_AGGARG", scope)
-    divisor: typed.Expr | None = None
-    if count == 2:
-        divisor = cast(_scalar_second(node, "D_NORMALIZE_SCALAR", scope), UINT64)
-        if is_zero(divisor):
-            message = "expression contains division by zero"
-            raise DError(message, node.arguments[1].span, "D_DIV_ZERO")
-        if not isinstance(divisor, typed.IntConst):
-            divisor = typed.NonZero(divisor.type, divisor.span, divisor)
-    if not aggregations.complete:
-        return None
-    return typed.Normalize(node.span, aggregations.get(target, "D_NORMALIZE_AGGBAD"), divisor)
-
-
-def _printa(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
-    if not node.arguments:
-        message = "printa( ) prototype mismatch: 0 args passed, 1 expected"
-        raise DError(message, node.span, "D_PROTO_LEN", "it takes an aggregation")
-    start = 1 if node.arguments and isinstance(node.arguments[0], tree.String) else 0
-    if len(node.arguments) <= start:
-        message = f"printa( ) prototype mismatch: {len(node.arguments)} args passed, 2 expected"
-        raise DError(message, node.span, "D_PRINTA_PROTO", "the aggregation is missing")
-    first = node.arguments[0]
-    targets = [
-        _aggregation_argument(node, at, "D_PRINTA_AGGARG", scope)
-        for at in range(start, len(node.arguments))
-    ]
-    parsed = parse_format(first.value, first.span) if isinstance(first, tree.String) else None
-    if not aggregations.complete:
-        return None
-    made = tuple(aggregations.get(t, "D_PRINTA_AGGBAD") for t in targets)
-    for target, other in zip(targets[1:], made[1:], strict=True):
-        _check_same_keys(made[0], other, target.span)
-    format_: typed_output.Format | None = None
-    if parsed is not None:
-        aggregated = UINT64 if made[0].function.name == "count" else INT64
-        keys = [Value(k, first.span) for k in made[0].keys]
-        format_, _ = bind_format(
-            "printa", parsed, keys, first.span, aggregated=aggregated, exact=False
-        )
-    return typed.Printa(node.span, format_, made)
-
-
-def _check_same_keys(
-    first: typed_output.Aggregation, other: typed_output.Aggregation, span: Span
-) -> None:
-    """Raise DError D_PRINTA_AGGKEY, D_PRINTA_AGGPROTO unless both have the same keys."""
-    a, b = len(first.keys), len(other.keys)
-    if a != b:
-        raise DError(
-            f"printa( ): @{first.name} and @{other.name} do not have matching key signatures: "
-            f"@{first.name} has {a} key{'' if a == 1 else 's'}, "
-            f"@{other.name} has {b} key{'' if b == 1 else 's'}",
-            span,
-            "D_PRINTA_AGGKEY",
-        )
-    for number, (left, right) in enumerate(zip(first.keys, other.keys, strict=True), 1):
-        alike = (is_integer(left) and is_integer(right)) or same(left, right)
-        if isinstance(left, StringType) != isinstance(right, StringType) or not alike:
-            raise DError(
-                f"printa( ): @{other.name}[ ] key #{number} is incompatible with @{first.name}: "
-                f"{first.name} key #{number}: {left}, {other.name} key #{number}: {right}",
-                span,
-                "D_PRINTA_AGGPROTO",
-            )
-
-
 _HANDLERS: dict[str, _Handler] = {
-    "clear": _clear,
-    "denormalize": _normalize,
+    "clear": clear,
+    "denormalize": normalize,
     "exit": _exit,
-    "normalize": _normalize,
+    "normalize": normalize,
     "print": _print,
-    "printa": _printa,
+    "printa": printa,
     "printf": _printf,
     "trace": _trace,
-    "trunc": _trunc,
-    "chill": _effect(actions_effects.chill),
+    "trunc": trunc,
+    "chill": _effect(_chill),
     "freopen": _with_format,
-    "ftruncate": _effect(actions_effects.ftruncate),
-    "setopt": _effect(actions_effects.setopt),
+    "ftruncate": _effect(_ftruncate),
+    "setopt": _effect(_setopt),
     "system": _with_format,
-    "tracemem": _effect(actions_effects.tracemem),
-    **dict.fromkeys(("speculate", "commit", "discard"), _effect(speculations.about)),
-    **dict.fromkeys(actions_effects.REFUSED, _effect(actions_effects.refused)),
+    "tracemem": _effect(_tracemem),
+    **dict.fromkeys(("speculate", "commit", "discard"), _effect(_speculative)),
+    **dict.fromkeys(REFUSED, _effect(_refused)),
     **dict.fromkeys(STACKS | SYMBOLS, _data),
 }
+
 assert frozenset(_HANDLERS) == builtins.ACTIONS

@@ -1,24 +1,117 @@
-"""Calls in expressions: subroutines, and what is called that is none."""
+"""Calls in expressions: subroutines, speculation(), and actions that record an address to be shown
+by name: stack(), sym() and the like (Dynamic Tracing Guide, "Actions and Subroutines"; errors as
+in libdtrace's dt_cc.c and dt_idcook_sign())."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kinst.core.dtypes import VOID
+from kinst.core.dtypes import (
+    INT,
+    UINT64,
+    VOID,
+    IntType,
+    PointerType,
+    StackType,
+    StringType,
+    SymbolType,
+)
 from kinst.core.errors import DError, Span
 from kinst.dlang import typed
-from kinst.dlang.check import speculation
+from kinst.dlang.check.members import decayed, string_place
 from kinst.dlang.check.scope import Check, Scope
-from kinst.dlang.check.subroutines import ABSENT, PROTOTYPES, absent, subroutine
 from kinst.dlang.syntax import tree
+from kinst.dlang.types.conversions import (
+    cast,
+    is_scalar,
+    is_string,
+    is_string_like,
+    is_zero,
+    to_string,
+)
 from kinst.dlang.vocabulary import builtins
+from kinst.dlang.vocabulary.builtins import SPECULATION
+from kinst.dlang.vocabulary.subroutines import ABSENT, DESTRUCTIVE, PROTOTYPES, Parameter
+
+
+def subroutine(node: tree.Call, name: str, scope: Scope, check: Check) -> typed.Expr:
+    """The typed call of a subroutine; check: of any expression.
+
+    Raises DError D_PROTO_LEN, D_PROTO_ARG and what the arguments' expressions raise."""
+    prototype = PROTOTYPES[name]
+    passed, needed = len(node.arguments), prototype.required
+    most = len(prototype.parameters)
+    if not needed <= passed <= most:
+        at_least = "at least " if needed < most else ""
+        raise DError(
+            f"{name}( ) prototype mismatch: {passed} {'arg' if passed == 1 else 'args'} passed, "
+            f"{at_least}{needed} expected",
+            node.span,
+            "D_PROTO_LEN",
+        )
+    args = tuple(
+        _argument(name, number, parameter, check(argument, scope))
+        for number, (parameter, argument) in enumerate(
+            zip(prototype.parameters, node.arguments, strict=False), 1
+        )
+    )
+    return typed.Subroutine(prototype.result, node.span, name, args)
+
+
+def _argument(name: str, number: int, wanted: Parameter, given: typed.Expr) -> typed.Expr:
+    """One argument as its parameter takes it (libdtrace's dt_node_is_argcompat())."""
+    if isinstance(wanted.type, StringType):
+        if is_string_like(given.type) or _is_null(given):
+            return given if _is_null(given) and name == "strtok" else to_string(given)
+    elif isinstance(wanted.type, PointerType):
+        given = decayed(string_place(given))
+        if isinstance(given.type, PointerType) or is_string(given.type) or is_zero(given):
+            return given
+    elif isinstance(given.type, IntType) or _is_null(given):
+        return cast(given, wanted.type)
+    pointer = isinstance(given.type, PointerType)
+    hint = f"cast it: ({wanted.shown})" if pointer or isinstance(given.type, IntType) else ""
+    raise DError(
+        f"{name}( ) argument #{number} is incompatible with prototype: "
+        f"prototype: {wanted.shown}, argument: {given.type}",
+        given.span,
+        "D_PROTO_ARG",
+        hint,
+    )
+
+
+def _is_null(expr: typed.Expr) -> bool:
+    """NULL or 0."""
+    return is_zero(expr) and isinstance(expr.type, PointerType | IntType)
+
+
+def absent(name: str, span: Span) -> DError:
+    """The error for a subroutine of another kernel."""
+    return DError(f"{name}( ) is not available: {ABSENT[name]}", span, "D_FUNC_UNDEF")
+
+
+def destructive_calls(nodes: Sequence[typed.Expr]) -> list[str]:
+    """The names of the destructive subroutines among these expressions."""
+    return [n.name for n in nodes if isinstance(n, typed.Subroutine) and n.name in DESTRUCTIVE]
+
+
+def _speculation(node: tree.Call) -> typed.Expr:
+    """speculation()."""
+    if node.arguments:
+        passed = len(node.arguments)
+        args = "1 arg" if passed == 1 else f"{passed} args"
+        message = f"speculation( ) prototype mismatch: {args} passed, 0 expected"
+        raise DError(message, node.span, "D_PROTO_LEN")
+    return typed.Builtin(INT, node.span, SPECULATION)
+
 
 # Actions that take at least one argument.
 _WITH_ARGUMENT = frozenset({"trace", "print", "printf", "printa", "exit", "tracemem"})
 
 
 @dataclass(frozen=True, slots=True)
-class Action(typed.Expr):
+class ActionCall(typed.Expr):
     """The call of an action where a value is wanted.  It is void, so most operators refuse it;
     none is left in a program that the checker has accepted.
 
@@ -27,7 +120,7 @@ class Action(typed.Expr):
     name: str
 
 
-def refused(action: Action) -> DError:
+def action_as_value(action: ActionCall) -> DError:
     """The error where an action is used as a value."""
     message = f"{action.name} may not be called from a D expression"
     return DError(f"{message} (D program context required)", action.span, "D_CG_EXPR")
@@ -40,16 +133,16 @@ def call(node: tree.Call, scope: Scope, check: Check) -> typed.Expr:
         raise DError(message, node.span, "D_FUNC_IDENT")
     name = node.function.name
     if name == "speculation":
-        return speculation.new(node)
+        return _speculation(node)
     if name in PROTOTYPES:
         return subroutine(node, name, scope, check)
     if name in builtins.CALLABLE:
         if not node.arguments and name in _WITH_ARGUMENT:
             message = f"{name}( ) prototype mismatch: 0 args passed, 1 expected"
             raise DError(message, node.span, "D_PROTO_LEN")
-        found = Action(VOID, node.span, f"{builtins.kind_of(name)} {name}( )")
+        found = ActionCall(VOID, node.span, f"{builtins.kind_of(name)} {name}( )")
         if name in builtins.VALUED_ACTIONS:
-            raise refused(found)
+            raise action_as_value(found)
         return found
     raise unknown_function(name, node.span, scope)
 
@@ -73,3 +166,86 @@ def is_valued_action(node: tree.Expr) -> bool:
     """Whether an expression calls sym(), stack() or the like."""
     called = node.function if isinstance(node, tree.Call) else None
     return isinstance(called, tree.Name) and called.name in builtins.VALUED_ACTIONS
+
+
+SYMBOLS = frozenset({"sym", "func", "mod", "uaddr", "usym", "ufunc", "umod"})
+
+STACKS = frozenset({"stack", "ustack", "jstack"})
+
+MOST_FRAMES = 1024  # of one stack()
+
+
+def data_expression(node: tree.Expr, scope: Scope, check: Check) -> typed.Expr | None:
+    """The call of such an action as a value, or None when node is something else.
+
+    Raises DError D_PROTO_LEN, D_STACK_*, D_USTACK_*, D_SYM_ARG and the like.
+    """
+    if not isinstance(node, tree.Call) or not isinstance(node.function, tree.Name):
+        return None
+    name = node.function.name
+    if name == "stack":
+        return typed.Stack(StackType(_stack_frames(node, scope, check)), node.span)
+    if name in ("ustack", "jstack"):
+        return typed.Stack(StackType(_user_frames(name, node, scope, check), True), node.span)
+    if name in SYMBOLS:
+        return _symbol_data(name, node, scope, check)
+    return None
+
+
+def _positive(
+    node: tree.Expr, scope: Scope, check: Check, message: str, tag: str, zero: bool = False
+) -> int:
+    expr = check(node, scope)
+    if not isinstance(expr, typed.IntConst) or expr.value < (0 if zero else 1):
+        raise DError(message, node.span, tag)
+    return expr.value
+
+
+def _limited(frames: int, node: tree.Call) -> int:
+    if frames > MOST_FRAMES:
+        message = f"a stack of {frames} frames is too large"
+        raise DError(message, node.span, "D_STACK_SIZE", f"at most {MOST_FRAMES}")
+    return frames
+
+
+def _stack_frames(node: tree.Call, scope: Scope, check: Check) -> int:
+    if not node.arguments:
+        return _limited(scope.environment.stackframes, node)
+    if len(node.arguments) > 1:
+        message = "stack( ) prototype mismatch: too many arguments"
+        raise DError(message, node.span, "D_STACK_PROTO")
+    message = "stack( ) size must be a non-zero positive integral constant expression"
+    return _limited(_positive(node.arguments[0], scope, check, message, "D_STACK_SIZE"), node)
+
+
+def _user_frames(name: str, node: tree.Call, scope: Scope, check: Check) -> int:
+    """jstack() is ustack() with defaults of its own where no program helps to name its frames
+    (Dynamic Tracing Guide, "jstack()"), and on Linux none does."""
+    if not node.arguments:
+        environment = scope.environment
+        java = name == "jstack"
+        return _limited(environment.jstackframes if java else environment.ustackframes, node)
+    if len(node.arguments) > 2:
+        message = f"{name}( ) prototype mismatch: too many arguments"
+        raise DError(message, node.span, "D_USTACK_PROTO")
+    message = f"{name}( ) argument #1 must be a non-zero positive integer constant"
+    frames = _positive(node.arguments[0], scope, check, message, "D_USTACK_FRAMES")
+    if len(node.arguments) == 2:  # room for names found in the process, of which there are none
+        message = f"{name}( ) argument #2 must be a positive integer constant"
+        _positive(node.arguments[1], scope, check, message, "D_USTACK_STRSIZE", zero=True)
+    return _limited(frames, node)
+
+
+def _symbol_data(name: str, node: tree.Call, scope: Scope, check: Check) -> typed.Expr:
+    count = len(node.arguments)
+    if count != 1:
+        message = f"{name}( ) prototype mismatch: {count} args passed, 1 expected"
+        raise DError(message, node.span, "D_PROTO_LEN")
+    address = check(node.arguments[0], scope)
+    if not is_scalar(address.type):
+        message = (
+            f"{name}( ) argument #1 is incompatible with prototype: prototype: uintptr_t, "
+            f"argument: {address.type}"
+        )
+        raise DError(message, address.span, "D_PROTO_ARG")
+    return typed.Symbol(SymbolType(name), node.span, cast(address, UINT64))

@@ -6,19 +6,16 @@ from functools import partial
 
 from kinst.core.errors import DError
 from kinst.dlang import typed
-from kinst.dlang.check import library, translators
-from kinst.dlang.check.actions import statement
-from kinst.dlang.check.aggregates import Aggregations, aggregations_of
-from kinst.dlang.check.declarations import declare, declare_type
+from kinst.dlang.check.actions import check_order, statement
+from kinst.dlang.check.aggregating import Aggregations, aggregations_of
+from kinst.dlang.check.declarations import check_pragma, declare, declare_provider, declare_type
+from kinst.dlang.check.expansions import define_inline, define_translator, refuse_whole
 from kinst.dlang.check.expressions import check as check_expression
-from kinst.dlang.check.height import check_height
-from kinst.dlang.check.inlines import define
-from kinst.dlang.check.pragmas import check_pragma
-from kinst.dlang.check.provider_declarations import declare_provider
+from kinst.dlang.check.library import use
 from kinst.dlang.check.scope import Environment, Scope
-from kinst.dlang.check.speculations import check_order
 from kinst.dlang.syntax import tree
-from kinst.dlang.types.convert import is_scalar
+from kinst.dlang.types.conversions import is_scalar
+from kinst.dlang.walk import check_height
 
 __all__ = ["Environment", "check"]
 
@@ -38,7 +35,7 @@ def check(program: tree.Program, environment: Environment) -> typed.Program:
     if program.empty is not None:
         raise tree.empty(program.empty)
     for clause in clauses:
-        translators.refuse_whole(clause)
+        refuse_whole(clause)
         check_height(clause)
     return typed.Program(
         clauses,
@@ -54,7 +51,7 @@ def _clauses(
     clauses: list[typed.Clause] = []
     scope.aggregations = aggregations_of(program)
     scope.types.check = partial(check_expression, scope=scope)
-    library.use(program, scope, check_expression)
+    use(program, scope, check_expression)
     for item in program.items:
         scope.patterns = ()
         if isinstance(item, tree.Declaration):
@@ -62,9 +59,9 @@ def _clauses(
         elif isinstance(item, tree.TypeDeclaration):
             declare_type(item, scope)
         elif isinstance(item, tree.Inline):
-            define(item, scope, check_expression)
+            define_inline(item, scope, check_expression)
         elif isinstance(item, tree.Translator):
-            translators.define(item, scope, check_expression)
+            define_translator(item, scope, check_expression)
         elif isinstance(item, tree.Provider):
             declare_provider(item, scope)
         elif isinstance(item, tree.Pragma) and item.kind == "depends_on":

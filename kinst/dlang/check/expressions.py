@@ -1,19 +1,21 @@
 """Expressions: names resolved, types found, conversions made explicit.
 
 check() takes a tree.Expr and gives a typed.Expr; every DError here has libdtrace's tag and,
-up to line breaks, its words.
-"""
+up to line breaks, its words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from kinst.core.dtypes import (
     INT,
+    INT64,
+    UINT8,
     UINT64,
     ArrayType,
+    DType,
     EnumType,
     IntType,
     PointerType,
@@ -21,30 +23,201 @@ from kinst.core.dtypes import (
     StructType,
     VoidType,
 )
-from kinst.core.errors import DError, Span
+from kinst.core.errors import DError, KinstError, Span
+from kinst.core.probe import ProbePattern
+from kinst.core.types import AmbiguousNameError
 from kinst.dlang import typed
-from kinst.dlang.check import arguments, calls, inlines, stores, translators, variables
-from kinst.dlang.check.operators import choose, load, move, operate
-from kinst.dlang.check.scope import Scope
-from kinst.dlang.check.translation import Translation
+from kinst.dlang.check import calls, members, variables
+from kinst.dlang.check.expansions import inline_value, is_inline_array, translated_member, xlate
+from kinst.dlang.check.scope import Check, Scope, Translation
 from kinst.dlang.syntax import tree
-from kinst.dlang.syntax.literals import literal_type
-from kinst.dlang.types import casts, enumerators, members, string_pointers
-from kinst.dlang.types.convert import (
+from kinst.dlang.syntax.source import literal_type
+from kinst.dlang.types.conversions import (
     COMPARISONS,
+    binary,
     cast,
     constant,
     is_scalar,
     is_string,
+    logical,
     of_field,
     promoted,
+    same,
     size_of,
     to_string,
     unary,
 )
-from kinst.dlang.types.typenames import typedef
-from kinst.dlang.vocabulary import builtins, errno, guide_names
-from kinst.dlang.vocabulary.constants import CONSTANTS
+from kinst.dlang.types.operators import choose, load, move, operate
+from kinst.dlang.vocabulary import builtins
+from kinst.dlang.vocabulary.constants import CONSTANTS, GUIDE_CONSTANTS
+from kinst.dlang.vocabulary.type_names import is_bool, typedef
+
+_BUILTIN_ARGUMENTS = 10  # arg0 to arg9
+
+
+def _probe_argument(node: tree.Index, scope: Scope, check: Check) -> typed.Expr:
+    """args[index].  Raises DError D_PROTO_LEN, D_PROTO_ARG, D_ARGS_NONE, D_ARGS_MULTI,
+    D_ARGS_IDX, D_ARGS_TYPE."""
+    span, count = node.span, len(node.arguments)
+    if count != 1:
+        message = f"args[ ] prototype mismatch: {count} args passed, 1 expected"
+        raise DError(message, span, "D_PROTO_LEN")
+    index = check(node.arguments[0], scope)
+    if not isinstance(index, typed.IntConst):
+        raise DError(
+            "args[ ] argument #1 is incompatible with prototype: prototype: integer constant, "
+            f"argument: {index.type}",
+            index.span,
+            "D_PROTO_ARG",
+        )
+    if not scope.patterns:
+        message = "args[ ] may not be referenced outside of a probe clause"
+        raise DError(message, span, "D_ARGS_NONE")
+    # The parser makes a clause of each description; several stand for places of one probe.
+    found = _argument_type(scope.patterns[0], index.value, node, scope)
+    value: typed.Expr = typed.Builtin(INT64, span, f"arg{index.value}")
+    # Of a bool only the low byte is passed (System V psABI).
+    value = cast(value, UINT8) if is_bool(found) else value
+    return cast(value, found)
+
+
+def _no_types(pattern: ProbePattern) -> Sequence[DType] | None:
+    return ()
+
+
+def _has_no_arguments(pattern: ProbePattern) -> bool:
+    """Whether a description means probes without arguments, whatever the kernel is."""
+    own = pattern.name in ("BEGIN", "END", "ERROR") and not pattern.function
+    return pattern.provider == "kinst" or (own and pattern.provider in ("", "dtrace"))
+
+
+def _argument_type(pattern: ProbePattern, index: int, node: tree.Index, scope: Scope) -> DType:
+    """The type of one argument of the probes that a description means."""
+    known = _no_types if _has_no_arguments(pattern) else scope.environment.arguments
+    try:
+        types = known(pattern) if known is not None else None
+    except KinstError as error:
+        message = f"failed to resolve native type for {pattern} args[{index}]: {error.message}"
+        raise DError(message, node.span, "D_ARGS_TYPE", error.hint) from error
+    if types is None:
+        message = (
+            f"args[ ] may not be referenced because probe description {pattern} matches an"
+            " unstable set of probes"
+        )
+        raise DError(message, node.span, "D_ARGS_MULTI", "arg0 to arg9 have no types")
+    if not 0 <= index < min(len(types), _BUILTIN_ARGUMENTS):
+        message = f"index {index} is out of range for {pattern} args[ ]"
+        hint = f"it has {len(types)}" if types else "it has no arguments"
+        raise DError(message, node.span, "D_ARGS_IDX", hint)
+    type_ = types[index]
+    if not isinstance(type_, IntType | PointerType):
+        message = f"failed to resolve native type for {pattern} args[{index}]: it is {type_}"
+        raise DError(message, node.span, "D_ARGS_TYPE", "it is not passed in a register")
+    return type_
+
+
+_ERRNO = "errno"
+
+_MOST_ERRNO = 4095  # MAX_ERRNO (include/linux/err.h)
+
+
+def _errno(span: Span, scope: Scope) -> typed.Expr:
+    """errno in a clause whose probes are all fbt::F:return.  Raises DError D_IDENT_UNDEF.
+
+    An int of a function leaves the upper half of its register as it is, or 0."""
+    others = [p for p in scope.patterns if not _is_return(p)]
+    if others or not scope.patterns:
+        where = f" at {others[0]}" if others else " outside of a probe clause"
+        raise DError(
+            f"errno is not available{where}: Linux keeps none in the thread",
+            span,
+            "D_IDENT_UNDEF",
+            "fbt::F:return has the error that F returns",
+        )
+    value = typed.Builtin(INT64, span, "arg1")
+    wide, narrow = -_MOST_ERRNO, (1 << 32) - _MOST_ERRNO
+    fails = logical("||", _is_error_from(value, wide), _is_error_from(value, narrow), span)
+    error = unary("-", cast(value, INT), INT, span)
+    return typed.Conditional(INT, span, fails, error, constant(0, INT, span))
+
+
+def _is_error_from(value: typed.Expr, least: int) -> typed.Expr:
+    """Whether value is one of the MAX_ERRNO numbers from least on."""
+    span = value.span
+    above = binary("-", cast(value, UINT64), constant(least, UINT64, span), UINT64, span)
+    return binary("<", above, constant(_MOST_ERRNO, UINT64, span), INT, span)
+
+
+def _is_return(pattern: ProbePattern) -> bool:
+    return pattern.provider in ("", "fbt") and pattern.name == "return"
+
+
+def _enumerator(node: tree.Name, scope: Scope) -> typed.Expr | None:
+    """The enumeration constant of this name, of the program or the kernel.
+
+    Raises DError D_IDENT_AMBIG."""
+    try:
+        found = scope.types.enumerator(node.name)
+    except AmbiguousNameError as error:
+        raise DError(error.message, node.span, "D_IDENT_AMBIG", error.hint) from error
+    except KinstError:
+        return None
+    return None if found is None else constant(found[1], found[0], node.span)
+
+
+def _enumeration_tag(type_: EnumType, node: tree.Expr, op: str, scope: Scope) -> typed.Expr | None:
+    """node, the right side of a comparison (op) with an enumeration, where it is the name of one
+    of that enumeration's values: those of others may be called the same (libdtrace's
+    dt_cook_op2()).  Raises DError D_IDENT_AMBIG."""
+    if not isinstance(node, tree.Name):
+        return None
+    value = dict(type_.values).get(node.name)
+    if value is None:
+        return None
+    kind = _other_kind(node.name, scope)
+    if kind:
+        message = (
+            f"ambiguous use of operator {op}: {node.name} is both a {type_} enum tag and a global"
+            f" {kind}"
+        )
+        raise DError(message, node.span, "D_IDENT_AMBIG")
+    return constant(value, type_, node.span)
+
+
+def _other_kind(name: str, scope: Scope) -> str:
+    """What else a name means, "" for nothing."""
+    variable = scope.variables.get(name)
+    if variable is not None:
+        return "associative array" if variable.keys or variable.length else "scalar"
+    if name in scope.inlines or name in scope.bound or name in scope.environment.registers:
+        return "scalar"
+    return builtins.kind_of(name) or ""
+
+
+def _cast_to(node: tree.CastTo, scope: Scope, check: Check) -> typed.Expr:
+    """(type)operand.  Raises DError D_CAST_INVAL, and what resolving the type raises."""
+    type_ = scope.resolve(node.type)
+    operand = check(node.operand, scope)
+    source = operand.type
+    if isinstance(type_, VoidType):
+        return typed.Cast(type_, node.span, operand)
+    if isinstance(operand, Translation):
+        message = f'invalid cast expression: a translation to "{source}" to "{type_}"'
+        raise DError(message, node.span, "D_CAST_INVAL", "its members are values")
+    if isinstance(type_, StructType) and same(source, type_):
+        return operand
+    if is_string(type_) and (is_scalar(source) or is_string(source)):
+        return replace(to_string(operand), span=node.span)
+    if is_scalar(type_) and is_scalar(source):
+        return replace(cast(operand, type_), span=node.span)
+    message = f'invalid cast expression: "{source}" to "{type_}"'
+    raise DError(message, node.span, "D_CAST_INVAL")
+
+
+def _made(node: tree.Typed, operand: typed.Expr) -> typed.Expr:
+    """What kinst itself has made for a local variable, as a value of its type."""
+    return cast(operand, PointerType(node.type) if node.pointer else node.type)
+
 
 _SIZE_T = typedef("size_t")
 
@@ -84,12 +257,12 @@ def _string(node: tree.String, scope: Scope) -> typed.Expr:
 
 def _name(node: tree.Name, scope: Scope) -> typed.Expr:
     if node.name in scope.bound or node.name in scope.inlines:
-        return inlines.value(node, None, scope, check)
+        return inline_value(node, None, scope, check)
     if node.name in scope.variables:
         place = variables.Place(node.name, "global", None, node.span)
         return members.value(variables.read(place, scope, check))
-    if node.name == errno.NAME:
-        return errno.read(node.span, scope)
+    if node.name == _ERRNO:
+        return _errno(node.span, scope)
     if node.name in builtins.VARIABLES:
         type_ = builtins.VARIABLES[node.name].type
         if node.name == "curthread":
@@ -104,11 +277,11 @@ def _name(node: tree.Name, scope: Scope) -> typed.Expr:
     scope.refuse_builtin(node.name, node.span, "scalar")
     if "`" in node.name:
         return members.value(members.symbol(node.name, node.span, scope))
-    known = enumerators.named(node, scope)
+    known = _enumerator(node, scope)
     if known is not None:
         return known
-    if node.name in guide_names.CONSTANTS:
-        return constant(guide_names.CONSTANTS[node.name], INT, node.span)
+    if node.name in GUIDE_CONSTANTS:
+        return constant(GUIDE_CONSTANTS[node.name], INT, node.span)
     raise scope.unknown(node.name, node.span)
 
 
@@ -127,10 +300,10 @@ def _index(node: tree.Index, scope: Scope) -> typed.Expr:
 def _index_place(node: tree.Index, scope: Scope) -> typed.Expr:
     if isinstance(node.base, tree.Aggregation):
         return _aggregation(node.base, scope)
-    if inlines.is_array(node.base, scope):
-        return inlines.value(node.base, node, scope, check)
+    if is_inline_array(node.base, scope):
+        return inline_value(node.base, node, scope, check)
     if isinstance(node.base, tree.Name) and node.base.name == "args":
-        return arguments.read(node, scope, check)
+        return _probe_argument(node, scope, check)
     place = variables.place_of(node, scope)
     if place is not None:
         return variables.read(place, scope, check)
@@ -149,7 +322,7 @@ def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.E
             return read, read
         if builtins.is_not_yet(base.name):
             raise DError(f"{base.name}[ ] is not supported yet", base.span, "D_UNKNOWN")
-    pointer = string_pointers.as_pointer(check(base, scope))
+    pointer = members.as_pointer(check(base, scope))
     if len(node.arguments) != 1:
         name = base.name if isinstance(base, tree.Name) else "this expression"
         message = f"cannot access {name} as an associative array"
@@ -196,7 +369,7 @@ def _member_place(node: tree.Member, scope: Scope) -> typed.Expr:
         return variables.read(place, scope, check)
     base = check(node.base, scope)
     if isinstance(base, Translation):
-        return translators.member(node, base, scope, check)
+        return translated_member(node, base, scope, check)
     return members.place_of_member(node, base, scope)
 
 
@@ -204,7 +377,7 @@ def _pointed(node: tree.Prefix, operand: typed.Expr) -> typed.Expr:
     """*operand, as a place."""
     if isinstance(operand, Translation) and isinstance(operand.type, PointerType):
         return replace(operand, type=operand.type.to, span=node.span)
-    return load(string_pointers.as_pointer(operand), node.span)
+    return load(members.as_pointer(operand), node.span)
 
 
 def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
@@ -292,15 +465,13 @@ def _postfix(node: tree.Postfix, scope: Scope) -> typed.Expr:
 
 
 def _step(node: tree.Prefix | tree.Postfix, scope: Scope, *, post: bool) -> typed.Expr:
-    change = stores.step if stores.is_memory(node.operand, scope) else variables.step
-    return change(node, scope, check, post=post)
+    return variables.step(node, scope, check, post=post)
 
 
 def _assignment(node: tree.Assignment, scope: Scope) -> typed.Expr:
     if isinstance(node.left, tree.Aggregation):
         return _aggregation(node.left, scope)
-    change = stores.assignment if stores.is_memory(node.left, scope) else variables.assignment
-    return change(node, scope, check)
+    return variables.assignment(node, scope, check)
 
 
 def _infix(node: tree.Infix, scope: Scope) -> typed.Expr:
@@ -309,9 +480,9 @@ def _infix(node: tree.Infix, scope: Scope) -> typed.Expr:
     left = check(node.left, scope)
     tag = None
     if node.op in COMPARISONS and isinstance(left.type, EnumType):
-        tag = enumerators.tag(left.type, node.right, node.op, scope)
+        tag = _enumeration_tag(left.type, node.right, node.op, scope)
     right = tag if tag is not None else check(node.right, scope)
-    found = string_pointers.arithmetic(node.op, left, right, node.span)
+    found = members.arithmetic(node.op, left, right, node.span)
     return found or operate(node.op, left, right, node.span, shown=node.op)
 
 
@@ -322,7 +493,7 @@ def _comma(node: tree.Infix, scope: Scope) -> typed.Expr:
             raise DError(message, side.span, "D_OP_DYN")
     left, right = check(node.left, scope), check(node.right, scope)
     for expr in (left, right):
-        if isinstance(expr, calls.Action):
+        if isinstance(expr, calls.ActionCall):
             raise DError("operator , operands cannot be actions", expr.span, "D_OP_ACT")
     return typed.Comma(right.type, node.span, without_void(left), right)
 
@@ -357,7 +528,7 @@ def _ternary(node: tree.Ternary, scope: Scope) -> typed.Expr:
     if not is_scalar(condition.type):
         message = "operator ?: expression must be of scalar type"
         raise DError(message, condition.span, "D_OP_SCALAR")
-    if isinstance(left, calls.Action) and isinstance(right.type, VoidType):
+    if isinstance(left, calls.ActionCall) and isinstance(right.type, VoidType):
         raise _conditional_action(left.span)
     return choose(condition, left, right, node.span)
 
@@ -375,9 +546,9 @@ _HANDLERS: dict[type, Callable[[Any, Scope], typed.Expr]] = {
     tree.Infix: _infix,
     tree.Assignment: _assignment,
     tree.Ternary: _ternary,
-    tree.CastTo: lambda node, scope: casts.cast_to(node, scope, check),
-    tree.Typed: lambda node, scope: casts.made(node, check(node.operand, scope)),
+    tree.CastTo: lambda node, scope: _cast_to(node, scope, check),
+    tree.Typed: lambda node, scope: _made(node, check(node.operand, scope)),
     tree.SizeofType: _sizeof_type,
     tree.OffsetOf: members.offset_of,
-    tree.Xlate: lambda node, scope: translators.xlate(node, scope, check),
+    tree.Xlate: lambda node, scope: xlate(node, scope, check),
 }

@@ -3,8 +3,7 @@ Provider", "io Provider") that mean something in Linux, as D text.
 
 A part is compiled only when a program uses one of its names, and a member's expression only when
 the member is used: kernels differ.  What Linux has no counterpart of is declared and has no
-conversion (D_XLATE_NOCONV).
-"""
+conversion (D_XLATE_NOCONV)."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 
-from kinst.dlang.check import inlines, translators
+from kinst.dlang.check.expansions import define_inline, define_translator
 from kinst.dlang.check.scope import Check, Scope
 from kinst.dlang.syntax import tree
-from kinst.dlang.syntax.program import parse
-from kinst.dlang.syntax.source import words
+from kinst.dlang.syntax.program_parser import parse
+from kinst.dlang.vocabulary.type_names import words
 
 _PSINFO = """
 typedef struct psinfo {
@@ -44,6 +43,7 @@ translator psinfo_t < struct task_struct *T > {
 };
 inline psinfo_t *curpsinfo = xlate < psinfo_t * > (curthread);
 """
+
 # States and flags of include/linux/sched.h (__TASK_STOPPED | __TASK_TRACED, PF_KTHREAD); the
 # letters are those of SVR4's ps(1), the classes those of Linux's.
 _LWPSINFO = """
@@ -74,6 +74,7 @@ translator lwpsinfo_t < struct task_struct *T > {
 };
 inline lwpsinfo_t *curlwpsinfo = xlate < lwpsinfo_t * > (curthread);
 """
+
 _CPUINFO = """
 typedef struct cpuinfo {
     processorid_t cpu_id; psetid_t cpu_pset; chipid_t cpu_chip; lgrp_id_t cpu_lgrp;
@@ -81,6 +82,7 @@ typedef struct cpuinfo {
 translator cpuinfo_t < int C > { cpu_id = C; };
 inline cpuinfo_t *curcpu = xlate < cpuinfo_t * > (cpu);
 """
+
 # A path would take a loop over the directories above.
 _FILEINFO = """
 typedef struct fileinfo {
@@ -156,6 +158,6 @@ def use(program: tree.Program, scope: Scope, check: Check) -> None:
             if isinstance(item, tree.TypeDeclaration):
                 scope.types.declare(item)
             elif isinstance(item, tree.Inline):
-                inlines.define(item, scope, check)
+                define_inline(item, scope, check)
             elif isinstance(item, tree.Translator):
-                translators.define(item, scope, check, lazily=True)
+                define_translator(item, scope, check, lazily=True)

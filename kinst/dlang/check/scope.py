@@ -6,15 +6,37 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from kinst.core.dtypes import DType
+from kinst.core.dtypes import DType, StructType
 from kinst.core.errors import DError, Span
 from kinst.core.probe import ProbePattern
 from kinst.core.types import TypeSource
 from kinst.dlang import typed
-from kinst.dlang.check.translation import Translator
 from kinst.dlang.syntax import tree
-from kinst.dlang.types.ctypes import Types
+from kinst.dlang.types.program_types import Types
 from kinst.dlang.vocabulary import builtins
+
+
+@dataclass(frozen=True, slots=True)
+class Translator:
+    """source: the type of its parameter.  made: the structure whose members it defines.
+    lazily: its expressions are checked only where they are used."""
+
+    node: tree.Translator
+    source: DType
+    made: StructType
+    lazily: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Translation(typed.Expr):
+    """xlate < type > (source).  Only its members are values: none is left in a program that the
+    checker has accepted.
+
+    source: of the type of the translator's parameter."""
+
+    translator: Translator
+    source: typed.Expr
+
 
 # What checks an expression: expressions.check(), handed to the modules that it is made of.
 Check = Callable[[tree.Expr, "Scope"], typed.Expr]

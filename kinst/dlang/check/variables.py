@@ -1,41 +1,38 @@
-"""Variables: global, thread-local (self->) and clause-local (this->) ones, associative and scalar
-arrays; what names them, and what assigns to them (Dynamic Tracing Guide, "Variables").
+"""Variables and what is assigned: global, thread-local (self->) and clause-local (this->) ones,
+associative and scalar arrays, and memory that an lvalue names: *p, p->m, p[i], v.m (Dynamic Tracing
+Guide, "Variables").
 
-Every DError has libdtrace's tag and, up to line breaks, its words.
-"""
+Every DError has libdtrace's tag and, up to line breaks, its words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kinst.core.dtypes import (
     INT64,
     ArrayType,
     DType,
+    FunctionType,
     IntType,
     PointerType,
     StringType,
     StructType,
     VoidType,
+    is_char,
 )
 from kinst.core.errors import DError, Span
 from kinst.dlang import typed
-from kinst.dlang.check import translators
-from kinst.dlang.check.operators import (
-    converted,
-    incompatible,
-    move,
-    operate,
-    step_of,
-    wider_string,
-)
-from kinst.dlang.check.scope import Check, Scope
-from kinst.dlang.check.translation import Translation
+from kinst.dlang.check import members
+from kinst.dlang.check.expansions import as_pointer, as_structure, is_inline_array
+from kinst.dlang.check.members import decayed
+from kinst.dlang.check.scope import Check, Scope, Translation
 from kinst.dlang.syntax import tree
-from kinst.dlang.types.convert import (
+from kinst.dlang.typed import Before, Root, Shared, Store, root_of
+from kinst.dlang.types.conversions import (
     cast,
     common,
+    constant,
     is_integer,
     is_scalar,
     is_string,
@@ -45,10 +42,17 @@ from kinst.dlang.types.convert import (
     same,
     to_string,
 )
-from kinst.dlang.types.members import decayed
-from kinst.dlang.types.typenames import typedef
+from kinst.dlang.types.operators import (
+    converted,
+    incompatible,
+    move,
+    operate,
+    step_of,
+    wider_string,
+)
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.constants import CONSTANTS
+from kinst.dlang.vocabulary.type_names import typedef
 
 SCOPES = ("self", "this")
 
@@ -304,7 +308,9 @@ def no_clause_local_array(name: str, span: Span, tag: str) -> DError:
     return DError(message, span, tag, "self-> variables may, and int x[5] is an array")
 
 
-def step(node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: bool) -> typed.Expr:
+def _step_variable(
+    node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: bool
+) -> typed.Expr:
     """++ and --; a variable that has no type yet becomes int64_t 0 first, as in libdtrace."""
     place = place_to_change(node.operand, node.op, scope, check)
     variable = scope.variables.get(place.name)
@@ -313,14 +319,14 @@ def step(node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: 
         variable = scope.variables.get(place.name)
         variable = variable or _create(place, typedef("int64_t"), made, scope)
     type_, span = variable.type, node.span
-    by = step_of(node, type_, scope)
+    by = step_of(node, type_, scope.environment.strsize)
     if place.keys is None:
         return typed.Step(type_, span, variable, by, post)
     keys = _keys_of(place, variable, scope, check)
     return typed.KeyedStep(type_, span, variable, keys, by, post)
 
 
-def assignment(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
+def _assign_variable(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
     """variable = value and variable op= value.  The first one gives the variable its type."""
     place = place_to_change(node.left, node.op, scope, check)
     span = node.span
@@ -356,8 +362,8 @@ def _assignable(value: typed.Expr, place: Place, scope: Scope, check: Check) -> 
             message = f"a translation to {value.type} may not be assigned to {place.name}"
             hint = f"assign xlate < {value.type.to} > (...): it is kept as a whole"
             raise DError(message, value.span, "D_OP_DYN", hint)
-        return translators.as_pointer(value, scope, check)
-    return translators.as_structure(value, scope, check)
+        return as_pointer(value, scope, check)
+    return as_structure(value, scope, check)
 
 
 def assigned(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Expr:
@@ -397,3 +403,102 @@ def compound(op: str, old: typed.Expr, value: typed.Expr, span: Span) -> typed.E
         if not is_integer(value.type):
             raise incompatible(old.type, op, value.type, span)
     return operate(op[:-1], old, value, span, shown=op)
+
+
+_ARRAYS = ("regs", "args", "uregs")  # whose elements are no memory
+
+
+def _is_memory(node: tree.Expr, scope: Scope) -> bool:
+    """Whether an operand that is to be changed names memory, and not a variable as a whole."""
+    if place_of(node, scope) is not None:
+        return False
+    if isinstance(node, tree.Prefix):
+        return node.op == "*"
+    if isinstance(node, tree.Index):
+        base = node.base
+        named = isinstance(base, tree.Name) and base.name in _ARRAYS
+        return not named and not isinstance(base, tree.Aggregation) and not is_inline_array(
+            base, scope
+        )  # fmt: skip
+    return isinstance(node, tree.Member)
+
+
+def _stored_place(
+    node: tree.Expr, op: str, scope: Scope, check: Check
+) -> typed.Load | typed.BitField:
+    """What is stored to; an array of char is a string.  Raises DError D_OP_LVAL and those of
+    expressions."""
+    found = members.string_place(check(node, scope))
+    if isinstance(found, typed.Load) and isinstance(found.type, ArrayType):
+        whole = found.type
+        if is_char(whole.of) and whole.count:
+            return typed.Load(StringType(whole.count), found.span, found.address)
+    fixed = isinstance(found.type, ArrayType | FunctionType)
+    if fixed or not isinstance(found, typed.Load | typed.BitField):
+        message = f"operator {op} requires modifiable lvalue as an operand"
+        raise DError(message, node.span, "D_OP_LVAL")
+    return found
+
+
+def _store_to(
+    node: tree.Expr,
+    found: typed.Load | typed.BitField,
+    value: typed.Expr,
+    post: bool,
+) -> typed.Expr:
+    bit, bits = (found.bit, found.bits) if isinstance(found, typed.BitField) else (0, 0)
+    root = root_of(found.address)
+    variable = root.variable if isinstance(root, typed.GlobalRead | typed.KeyedRead) else None
+    address = found.address
+    if variable is None or not variable.is_dynamic:
+        return Store(found.type, node.span, address, value, bit, bits, post, variable)
+    if root is not None and isinstance(root.type, StringType):
+        message = f"characters of {variable.name} cannot be assigned"
+        raise DError(message, node.span, "D_UNKNOWN", "use a global or this-> variable")
+    assert root is not None
+    address = _from_root(address)
+    return Store(found.type, node.span, address, value, bit, bits, post, variable, root)
+
+
+def _from_root(address: typed.Expr) -> typed.Expr:
+    """An address that is made of a structure variable, with Root in the variable's place."""
+    if isinstance(address.type, StructType):
+        return Root(PointerType(address.type), address.span)
+    if isinstance(address, typed.Cast | Shared):
+        return replace(address, operand=_from_root(address.operand))
+    assert isinstance(address, typed.Binary)
+    return replace(address, left=_from_root(address.left))
+
+
+def _assign_memory(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
+    """place = value and place op= value; of the latter the place's address is computed once."""
+    found = _stored_place(node.left, node.op, scope, check)
+    value = as_structure(check(node.right, scope), scope, check)
+    if node.op != "=":
+        value = compound(node.op, Before(found.type, node.left.span), value, node.span)
+    if isinstance(found.type, StringType) and is_zero(value):
+        value = typed.StrConst(StringType(1), value.span, b"")
+    return _store_to(node, found, converted(value, found.type, node.op, node.span), False)
+
+
+def _step_memory(
+    node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: bool
+) -> typed.Expr:
+    """++ and --.  Raises DError D_OP_SCALAR, D_OP_VFPTR."""
+    found = _stored_place(node.operand, node.op, scope, check)
+    type_, span = found.type, node.span
+    old = Before(type_, node.operand.span)
+    number = constant(step_of(node, type_, scope.environment.strsize), type_, span)
+    return _store_to(node, found, typed.Binary(type_, span, "+", old, number), post)
+
+
+def assignment(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
+    """Any assignment but to an aggregation."""
+    assign = _assign_memory if _is_memory(node.left, scope) else _assign_variable
+    return assign(node, scope, check)
+
+
+def step(node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: bool) -> typed.Expr:
+    """Any ++ and --."""
+    change = _step_memory if _is_memory(node.operand, scope) else _step_variable
+    return change(node, scope, check, post=post)

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from kinst.core.errors import DError, Span
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.lexer import Lexer, Token
-from kinst.dlang.syntax.source import words
 from kinst.dlang.syntax.type_parser import KEYWORDS, MAX_DEPTH, TypeParser
-from kinst.dlang.types.typenames import STARTS_TYPE, TYPEDEFS
 from kinst.dlang.vocabulary import builtins
+from kinst.dlang.vocabulary.type_names import STARTS_TYPE, TYPEDEFS, words
 
 # Binding strength, weakest first (K&R A7; ^^ lies between || and &&, as in libdtrace).
 COMMA, ASSIGN, TERNARY = 1, 2, 3

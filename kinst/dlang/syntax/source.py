@@ -1,11 +1,14 @@
-"""Source text and the places in it."""
+"""D text: the source with its spans, and the literals in it (Dynamic Tracing Guide, "Types,
+Operators, and Expressions")."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from dataclasses import dataclass
 
-from kinst.core.errors import Span
+from kinst.core.dtypes import INT, LONG, UINT, ULONG, IntType
+from kinst.core.errors import DError, Span
 
 LINE_MARKER = re.compile(
     r'#[ \t]*(?:(?:pragma[ \t]+)?line[ \t]+)?([0-9]{1,9})(?:[ \t]+"([^"]*)"[ 0-9]*)?[ \t\r]*$'
@@ -54,6 +57,121 @@ def to_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def words(text: str) -> frozenset[str]:
-    """The words of a text, for tables of names."""
-    return frozenset(text.split())
+_LONG_LONG = IntType(8, True, "long long")
+
+_ULONG_LONG = IntType(8, False, "unsigned long long")
+
+# In the order of C99 6.4.4.1: an unsuffixed hexadecimal constant takes the first that fits.
+_TYPES = (INT, UINT, LONG, ULONG, _LONG_LONG, _ULONG_LONG)
+
+_LIMITS = (2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1, 2**63 - 1, 2**64 - 1)
+
+_INTEGER = re.compile(r"(0[xX][0-9A-Fa-f]+|[0-9]+)([uU]?[lL]?[lL]?)\Z")
+
+_MOST_DIGITS = 64  # more significant digits than any 64-bit number has, in any base
+
+
+@dataclass(frozen=True, slots=True)
+class IntLiteral:
+    """value: 0..2**64-1.  suffix: u, l, ul, ... in lower case.  decimal: not octal or hex."""
+
+    value: int
+    suffix: str = ""
+    decimal: bool = True
+
+
+def read_integer(text: str, span: Span) -> IntLiteral:
+    """An integer constant as written.  Raises DError D_INT_DIGIT, D_INT_OFLOW."""
+    match = _INTEGER.match(text)
+    if match is None:
+        raise DError(f"{text} is not an integer constant", span, "D_SYNTAX")
+    digits, suffix = match.group(1), match.group(2).lower()
+    decimal = not digits.startswith("0")
+    base = 10
+    if digits[:2] in ("0x", "0X"):
+        base, digits = 16, digits[2:]
+    elif not decimal:
+        base = 8
+        bad = next((c for c in digits if c in "89"), None)
+        if bad is not None:
+            raise DError(f"constant {text} contains invalid digit {bad}", span, "D_INT_DIGIT")
+    digits = digits.lstrip("0") or "0"
+    value = int(digits, base) if len(digits) <= _MOST_DIGITS else 2**64
+    if value >= 2**64:
+        raise DError(f"constant {text[:40]} results in integer overflow", span, "D_INT_OFLOW")
+    return IntLiteral(value, suffix, decimal)
+
+
+def literal_type(literal: IntLiteral, span: Span) -> IntType:
+    """The first type of C99's list that holds the value.  Raises DError D_INT_OFLOW."""
+    unsigned = "u" in literal.suffix
+    first = int(unsigned) + 2 * literal.suffix.count("l")
+    step = 2 if unsigned or literal.decimal else 1
+    for at in range(first, len(_TYPES), step):
+        if literal.value <= _LIMITS[at]:
+            return _TYPES[at]
+    raise DError(
+        f"integer constant {literal.value:#x} cannot be represented in any built-in integral type",
+        span,
+        "D_INT_OFLOW",
+        "add the suffix u",
+    )
+
+
+_ESCAPES = {
+    "a": 7, "b": 8, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11,
+    "\\": 92, "'": 39, '"': 34, "?": 63,
+}  # fmt: skip
+
+_ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9A-Fa-f]+|.)", re.DOTALL)
+
+
+def unescape(text: str) -> bytes:
+    """The bytes of a string's inside: C escapes replaced; any other \\c stands for c."""
+    out = bytearray()
+    at = 0
+    for match in _ESCAPE.finditer(text):
+        out += to_bytes(text[at : match.start()])
+        at = match.end()
+        code = match.group(1)
+        if code[0] in "01234567":
+            out.append(int(code, 8) & 0xFF)
+        elif code[0] == "x" and len(code) > 1:
+            out.append(int(code[1:][-2:], 16))
+        elif code in _ESCAPES:
+            out.append(_ESCAPES[code])
+        else:
+            out += to_bytes(code)
+    out += to_bytes(text[at:])
+    return bytes(out)
+
+
+def string_value(text: str) -> bytes:
+    """A D string ends at its first NUL, as everywhere in DTrace."""
+    return unescape(text).split(b"\0", 1)[0]
+
+
+def character_value(text: str, span: Span) -> IntLiteral:
+    """'ab' is 0x6162.  Raises DError D_CHR_NULL (empty), D_CHR_OFLOW (over 8 bytes)."""
+    data = unescape(text)
+    if not data:
+        raise DError("empty character constant", span, "D_CHR_NULL")
+    if len(data) > 8:
+        raise DError("character constant is too long", span, "D_CHR_OFLOW", "at most 8 bytes")
+    return IntLiteral(int.from_bytes(data, "big"), "" if data[0] < 128 or len(data) < 8 else "u")
+
+
+_PRINTED = {v: k for k, v in _ESCAPES.items() if k not in "'?"}
+
+
+def escape(data: bytes) -> str:
+    """The inside of a string constant that unescape() makes `data` of."""
+    out = []
+    for byte in data:
+        if byte in _PRINTED:
+            out.append("\\" + _PRINTED[byte])
+        elif 32 <= byte < 127:
+            out.append(chr(byte))
+        else:
+            out.append(f"\\{byte:03o}")
+    return "".join(out)

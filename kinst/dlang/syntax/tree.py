@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from kinst.core.dtypes import DType
 from kinst.core.errors import DError, Span
 from kinst.core.probe import Crossing, ProbePattern
-from kinst.dlang.syntax.literals import IntLiteral
+from kinst.dlang.syntax.source import IntLiteral
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from dataclasses import replace
 from kinst.core.errors import DError, Span
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.lexer import Lexer, Token
-from kinst.dlang.syntax.source import words
-from kinst.dlang.types.typenames import (
+from kinst.dlang.vocabulary.type_names import (
     BASE_WORDS,
     FLOATS,
     LIBRARY_TYPES,
@@ -18,6 +17,7 @@ from kinst.dlang.types.typenames import (
     TAGS,
     TYPEDEFS,
     check_attributes,
+    words,
 )
 
 MAX_DEPTH = 100

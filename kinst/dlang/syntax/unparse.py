@@ -13,7 +13,7 @@ from kinst.dlang.syntax.expression_parser import (
     PREFIX_STRENGTH,
     TERNARY,
 )
-from kinst.dlang.syntax.literals import escape
+from kinst.dlang.syntax.source import escape
 
 _PRIMARY = POSTFIX_STRENGTH + 1
 

@@ -1,8 +1,7 @@
 """The built-in variables, functions and actions of D: what kinst knows and what it does not yet.
 
 Types are those of dtrace(1) (Dynamic Tracing Guide, "Built-in Variables"); strings that have a
-bound of their own carry it, in bytes with the NUL.
-"""
+bound of their own carry it, in bytes with the NUL."""
 
 from __future__ import annotations
 
@@ -10,8 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kinst.core.dtypes import INT, INT64, UINT64, VOID, DType, PointerType, StringType
-from kinst.dlang.syntax.source import words
-from kinst.dlang.types.typenames import typedef
+from kinst.dlang.vocabulary.type_names import typedef, words
 
 
 class Where(Enum):
@@ -74,8 +72,11 @@ VARIABLES = _table()
 
 # Arrays are the checker's business.
 ARRAYS = frozenset({"args", "regs", "uregs"})
+
 ARRAYS_NOT_YET: frozenset[str] = frozenset()
+
 _NO_ZONES = "it names a part of another kernel's system; Linux has namespaces"
+
 # Variables that mean nothing in Linux, with the reason.
 VARIABLES_ABSENT = {
     "ipl": "Linux has no interrupt priority levels",
@@ -83,6 +84,7 @@ VARIABLES_ABSENT = {
     "jid": _NO_ZONES,
     "zonename": _NO_ZONES,
 }
+
 VARIABLES_NOT_YET = words("inet ipl jid jailname locals zonename")
 
 
@@ -109,27 +111,33 @@ AGGREGATING = {
         AggregatingFunction("sum", 1, 1),
     )
 }
+
 ACTIONS = words(
     "breakpoint chill clear commit denormalize discard exit freopen ftruncate func jstack mod"
     " normalize"
     " panic print printa printf raise setopt speculate stack stop sym system trace tracemem trunc"
     " uaddr ufunc umod ustack usym"
 )
+
 ACTIONS_NOT_YET = words("printm printt")
+
 SUBROUTINES = words(
     "alloca basename bcopy cleanpath copyin copyinstr copyinto copyout copyoutstr d_path dirname"
     " getmajor getminor htonl htonll htons index inet_ntoa inet_ntoa6 inet_ntop json lltostr memref"
     " memstr ntohl ntohll ntohs progenyof rand rindex strchr strjoin strlen strrchr strstr strtok"
     " strtoll substr tolower toupper"
 )
+
 # Subroutines of other kernels (subroutines.ABSENT says why) and those not there yet.
 FUNCTIONS_NOT_YET = words(
     "ddi_pathname getf msgdsize msgsize mutex_owned mutex_owner mutex_type_adaptive"
     " mutex_type_spin rw_iswriter rw_read_held rw_write_held sx_exclusive_held"
     " sx_isexclusive sx_shared_held typeref"
 )
+
 # Actions with a value that is recorded and never computed with.
 VALUED_ACTIONS = words("func jstack mod stack sym uaddr ufunc umod ustack usym")
+
 CALLABLE = frozenset(AGGREGATING) | ACTIONS
 
 
@@ -156,3 +164,8 @@ def is_not_yet(name: str) -> bool:
         or name in ACTIONS_NOT_YET
         or name in FUNCTIONS_NOT_YET
     )
+
+
+SPECULATION = "speculation()"  # its name as a typed.Builtin, which it is like
+
+MOST_CHILL = 500_000_000  # ns, as DTrace: a CPU that is away for longer is taken for dead

@@ -1,11 +1,17 @@
-"""Names for numbers that every D program knows, with the traced system's (Linux') values.
+"""Names that every D program knows: constants, and the structures that programs of the Dynamic
+Tracing Guide take for granted and a kernel may not have.
 
-libdtrace's libraries define them as inlines: errno.d, signal.d, unistd.d, io.d and procfs.d
-(Dynamic Tracing Guide, "errno", "io Provider", "proc Provider"; errno(3), signal(7) and open(2)
-for the values, which amd64, arm64 and riscv64 share).
-"""
+Values are those of the traced system (Linux).  libdtrace's libraries define the constants as
+inlines: errno.d, signal.d, unistd.d, io.d and procfs.d (Dynamic Tracing Guide, "errno",
+"io Provider", "proc Provider"; errno(3), signal(7) and open(2) for the values, which amd64, arm64
+and riscv64 share)."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinst.core.dtypes import LONG, ArrayType, DType, Member, StructType
+from kinst.dlang.vocabulary.type_names import typedef
 
 # In the order of their numbers, from 1; "-" where there is none.
 _ERRORS = """
@@ -22,20 +28,26 @@ ETOOMANYREFS ETIMEDOUT ECONNREFUSED EHOSTDOWN EHOSTUNREACH EALREADY EINPROGRESS 
 ENOTNAM ENAVAIL EISNAM EREMOTEIO EDQUOT ENOMEDIUM EMEDIUMTYPE ECANCELED ENOKEY EKEYEXPIRED
 EKEYREVOKED EKEYREJECTED EOWNERDEAD ENOTRECOVERABLE ERFKILL EHWPOISON
 """
+
 _SIGNALS = """
 SIGHUP SIGINT SIGQUIT SIGILL SIGTRAP SIGABRT SIGBUS SIGFPE SIGKILL SIGUSR1 SIGSEGV SIGUSR2 SIGPIPE
 SIGALRM SIGTERM SIGSTKFLT SIGCHLD SIGCONT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGXCPU SIGXFSZ
 SIGVTALRM SIGPROF SIGWINCH SIGIO SIGPWR SIGSYS
 """
+
 _ALIASES = {
     "EWOULDBLOCK": "EAGAIN", "EDEADLOCK": "EDEADLK", "ENOTSUP": "EOPNOTSUPP",
     "SIGIOT": "SIGABRT", "SIGCLD": "SIGCHLD", "SIGPOLL": "SIGIO",
 }  # fmt: skip
+
 # dtrace:::ERROR's arg4 (unistd.d).
 _FAULTS = "UNKNOWN BADADDR BADALIGN ILLOP DIVZERO NOSCRATCH KPRIV UPRIV TUPOFLOW BADSTACK"
+
 # How a child ended (CLD_...) and which state a process is in (procfs.d).
 _CHILDREN = "CLD_EXITED CLD_KILLED CLD_DUMPED CLD_TRAPPED CLD_STOPPED CLD_CONTINUED"
+
 _STATES = "SSLEEP SRUN SZOMB SSTOP SIDL SONPROC"
+
 _OTHERS = {
     # io.d of DTrace for Linux.
     "B_BUSY": 0x1, "B_DONE": 0x2, "B_ERROR": 0x4, "B_PAGEIO": 0x10, "B_PHYS": 0x20,
@@ -63,3 +75,38 @@ def _table() -> dict[str, int]:
 
 
 CONSTANTS = _table()
+
+# Address families, for inet_ntop(): of Linux (include/linux/socket.h).
+GUIDE_CONSTANTS = {"AF_INET": 2, "AF_INET6": 10}
+
+
+def _bytes(name: str, count: int) -> Member:
+    size = 16 // count
+    return Member(name, ArrayType(typedef(f"uint{8 * size}_t"), count), 0)
+
+
+class _Members:
+    """See core.dtypes.MemberSource."""
+
+    def members(self, struct: StructType) -> Sequence[Member]:
+        return _MEMBERS.get(struct.name or struct.key, ())
+
+
+_SOURCE = _Members()
+
+_ADDRESS = StructType("union", "", 16, "in6_u", _SOURCE)
+
+_MEMBERS = {
+    # As Linux has it (include/uapi/linux/in6.h).
+    "in6_u": (_bytes("u6_addr8", 16), _bytes("u6_addr16", 8), _bytes("u6_addr32", 4)),
+    "in6_addr": (Member("in6_u", _ADDRESS, 0),),
+    "timespec": (Member("tv_sec", typedef("time_t"), 0), Member("tv_nsec", LONG, 64)),
+    "timeval": (Member("tv_sec", typedef("time_t"), 0), Member("tv_usec", LONG, 64)),
+}
+
+
+def guide_structure(kind: str, tag: str) -> DType | None:
+    """The structure of this tag; None for others."""
+    if kind != "struct" or tag not in _MEMBERS or tag == "in6_u":
+        return None
+    return StructType(kind, tag, 16, tag, _SOURCE)

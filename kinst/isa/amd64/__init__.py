@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kinst.core.isa import Body, Flow, Instruction, OutOfReach, PerCpu, Refused, Register, Relocated
+from kinst.core.isa import (
+    UNCHAINED,
+    Board,
+    Body,
+    Flow,
+    Instruction,
+    Onward,
+    OutOfReach,
+    Paging,
+    PerCpu,
+    Refused,
+    Register,
+    Relocated,
+)
 from kinst.core.probe import Site
+from kinst.isa.amd64 import board as _board
 from kinst.isa.amd64 import control, encode, relocate, tables, trampoline
 from kinst.isa.amd64 import decode as decoder
 from kinst.isa.amd64 import detour as detours
+from kinst.isa.amd64 import paging as _paging
 from kinst.isa.amd64 import registers as regs
 
 # LLVM's generic x86-64 has these; kernel code must not touch the registers behind them.
@@ -35,6 +50,7 @@ class Amd64:
     per_cpu = PerCpu(256)  # LLVM's X86 address space 256 is relative to gs
     convention = "preserve_mostcc"
     llvm_options: tuple[str, ...] = ()
+    chains = True
     shared_counters = False
     # System V ABI, 3.2.3: integer arguments; the first one on the stack is above the return
     # address at a function's first instruction.
@@ -48,6 +64,8 @@ class Amd64:
     thunks = control.THUNKS
     timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
     timestamp_constraints = "={rax},~{rdx},~{flags}"
+    paging: Paging = _paging
+    board: Board = _board
 
     # Described in the protocol, and where they are.
     decode = staticmethod(decoder.decode)
@@ -87,6 +105,10 @@ class Amd64:
             return None
         return jump + encode.INT3 * (size - len(jump))
 
+    def leave_patch(self, at: int, to: int) -> bytes:
+        """One jump, as the way back is."""
+        return encode.jump(at, to)
+
     def trap_patch(self, size: int) -> bytes:
         """One int3: the processor reads no further, and a single byte is written atomically."""
         if size < 1:
@@ -94,10 +116,16 @@ class Amd64:
         return encode.INT3
 
     def trampoline(
-        self, site: Site, following: bytes, to: int, bodies: Sequence[Body], again: bytes = b""
+        self,
+        site: Site,
+        following: bytes,
+        to: int,
+        bodies: Sequence[Body],
+        again: bytes = b"",
+        onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
         """The whole trampoline at address `to` (trampoline.py)."""
-        return trampoline.trampoline(site, following, to, bodies)
+        return trampoline.trampoline(site, following, to, bodies, onward)
 
 
 ISA = Amd64()

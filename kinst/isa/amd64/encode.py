@@ -12,6 +12,7 @@ R8, R9, R10, R11, R12, R13, R14, R15 = range(8, 16)
 
 JUMP_SIZE = 5
 INT3 = b"\xcc"
+NOP5 = b"\x0f\x1f\x44\x00\x00"  # nop dword [rax + rax], one instruction of a jump's size
 PUSHFQ, POPFQ, CLI, CLD, RET = b"\x9c", b"\x9d", b"\xfa", b"\xfc", b"\xc3"
 
 MASK = (1 << 64) - 1

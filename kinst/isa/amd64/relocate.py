@@ -15,7 +15,15 @@ from __future__ import annotations
 
 import struct
 
-from kinst.core.isa import Moved, OutOfReach, Refused, Relocated, with_way_back
+from kinst.core.isa import (
+    UNCHAINED,
+    Moved,
+    Onward,
+    OutOfReach,
+    Refused,
+    Relocated,
+    with_way_back,
+)
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64.decode import split
 from kinst.isa.amd64.parse import ADDRESS_SIZE, ONE_BYTE, OPERAND_SIZE, RSP, TWO_BYTE, Parsed, parse
@@ -28,12 +36,17 @@ _HOPS = frozenset((0xE0, 0xE1, 0xE2, 0xE3))  # loopne, loope, loop, jrcxz
 _WORD = 8  # bytes that a call pushes
 
 
-def displace(code: bytes, address: int, to: int) -> Relocated | Refused:
+def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
     """Code at `to` with the effect of the one instruction `code` at `address`."""
-    return with_way_back(move(code, address, to), to, lambda at: e.jump(at, address + len(code)))
+    after = address + len(code)
+
+    def back(at: int) -> bytes:
+        return b"" if onward.falls_into == after else e.jump(at, onward.of(after))
+
+    return with_way_back(move(code, address, to, onward), to, back)
 
 
-def move(code: bytes, address: int, to: int) -> Moved | Refused:
+def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
     """As displace(), without the jump back."""
     decoded = split(code, address, 1)
     if not decoded or decoded[0][0] != len(code):
@@ -43,17 +56,17 @@ def move(code: bytes, address: int, to: int) -> Moved | Refused:
     if reason or parsed is None:
         return Refused(reason or "its bytes end before its operands")
     try:
-        return _move(parsed, address, to)
+        return _move(parsed, address, to, onward)
     except OutOfReach as far:
         return Refused(far.what)
 
 
-def _move(parsed: Parsed, address: int, to: int) -> Moved | Refused:
+def _move(parsed: Parsed, address: int, to: int, onward: Onward) -> Moved | Refused:
     after = address + len(parsed.code)
     if parsed.map == ONE_BYTE and not parsed.vector:
         op = parsed.opcode
         if op in (_CALL, _JUMP, _JUMP_SHORT) or op & 0xF0 == 0x70 or op in _HOPS:
-            return _move_branch(parsed, after, to)
+            return _move_branch(parsed, after, to, onward)
         if op in _RETURNS:
             if OPERAND_SIZE in parsed.prefixes:
                 return Refused("a return with an operand size prefix")
@@ -61,21 +74,21 @@ def _move(parsed: Parsed, address: int, to: int) -> Moved | Refused:
         if op == _GROUP5 and parsed.reg in (_GROUP5_CALL, _GROUP5_JUMP):
             return _move_indirect(parsed, after, to)
     elif parsed.map == TWO_BYTE and not parsed.vector and parsed.opcode & 0xF0 == 0x80:
-        return _move_branch(parsed, after, to)
+        return _move_branch(parsed, after, to, onward)
     copied = with_target(parsed, after, to)
     if isinstance(copied, Refused):
         return copied
     return Moved(copied, True, False, 0)
 
 
-def _move_branch(parsed: Parsed, after: int, to: int) -> Moved | Refused:
+def _move_branch(parsed: Parsed, after: int, to: int, onward: Onward) -> Moved | Refused:
     """A direct branch.  Its segment prefixes are hints, or padding: they are dropped."""
     if OPERAND_SIZE in parsed.prefixes:
         return Refused("a branch with an operand size prefix: processors differ on it")
     op = parsed.opcode
     near = parsed.map == TWO_BYTE or op in (_CALL, _JUMP)
     field = parsed.code[parsed.opcode_at + 1 :]
-    target = after + struct.unpack("<i" if near else "<b", field)[0]
+    target = onward.of(after + struct.unpack("<i" if near else "<b", field)[0])
     if op == _CALL:
         pushed = e.push_value(after)
         return Moved(
@@ -85,7 +98,7 @@ def _move_branch(parsed: Parsed, after: int, to: int) -> Moved | Refused:
         return Moved(e.jump(to, target, "the branch's target"), False, True, -1)
     if op in _HOPS:
         hop = bytes(p for p in parsed.prefixes if p == ADDRESS_SIZE) + bytes((op, e.JUMP_SIZE))
-        stay = e.jump(to + len(hop), after)
+        stay = e.jump(to + len(hop), onward.of(after))
         leave = to + len(hop) + len(stay)
         return Moved(hop + stay + e.jump(leave, target, "the branch's target"), False, True, -1)
     return Moved(e.branch(op & 0xF, to, target), True, True, -1)

@@ -15,7 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinst.core.isa import Body, CallBody, CountBody, OutOfReach, Refused, Relocated
+from kinst.core.isa import (
+    UNCHAINED,
+    Body,
+    CallBody,
+    CountBody,
+    Onward,
+    OutOfReach,
+    Refused,
+    Relocated,
+)
 from kinst.core.probe import Site
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64 import flags, relocate
@@ -26,13 +35,14 @@ from kinst.isa.amd64.refuse import shadow_refusal
 _WORD = 8
 _SAVE_FLAGS = e.push(e.RAX) + b"\x9f\x0f\x90\xc0"  # push rax; lahf; seto al
 _RESTORE_FLAGS = b"\x04\x7f\x9e" + e.pop(e.RAX)  # add al, 127 (sets OF back); sahf; pop rax
+_COUNT_OPCODE = e.increment_gs(0)[:-4]  # one instruction of more than a jump's size
 _RDMSR = b"\x0f\x32"
 # inc leaves CF alone.
 _COUNTING_CLOBBERS = flags.ARITHMETIC & ~flags.CF
 
 
 def trampoline(
-    site: Site, following: bytes, to: int, bodies: Sequence[Body]
+    site: Site, following: bytes, to: int, bodies: Sequence[Body], onward: Onward = UNCHAINED
 ) -> Relocated | Refused:
     """The trampoline at `to` for a site.
 
@@ -47,9 +57,11 @@ def trampoline(
         return Refused(reason)
     try:
         work = _work(site, following, to, bodies)
+        if onward.head and not work.startswith(_COUNT_OPCODE):
+            work = e.NOP5 + _work(site, following, to + len(e.NOP5), bodies)
     except OutOfReach as far:
         return Refused(far.what)
-    displaced = relocate.displace(site.code, site.address, to + len(work))
+    displaced = relocate.displace(site.code, site.address, to + len(work), onward)
     if isinstance(displaced, Refused):
         return displaced
     at = displaced.original_at

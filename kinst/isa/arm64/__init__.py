@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kinst.core.isa import Body, Flow, Instruction, OutOfReach, PerCpu, Refused, Register, Relocated
+from kinst.core.isa import (
+    UNCHAINED,
+    Board,
+    Body,
+    Flow,
+    Instruction,
+    Onward,
+    OutOfReach,
+    Paging,
+    PerCpu,
+    Refused,
+    Register,
+    Relocated,
+)
 from kinst.core.probe import Site
+from kinst.isa.arm64 import board as _board
 from kinst.isa.arm64 import control, encode, relocate, sequences, tables, trampoline
 from kinst.isa.arm64 import decode as decoder
 from kinst.isa.arm64 import detour as detours
+from kinst.isa.arm64 import paging as _paging
 from kinst.isa.arm64 import registers as regs
 
 
@@ -34,6 +49,7 @@ class Arm64:
     per_cpu = PerCpu(None, "%tpidr_el1", "%sp_el0")  # Linux: asm/percpu.h, asm/current.h
     convention = "preserve_mostcc"
     llvm_options: tuple[str, ...] = ()
+    chains = True
     shared_counters = True
     # AAPCS64, 6.4.2: the ninth integer argument is at the stack pointer.
     argument_slots = tuple(range(8))
@@ -44,6 +60,8 @@ class Arm64:
     result_slot = 0
     thunks: tuple[str, ...] = ()
     timestamp_asm = "%cntvct_el0"
+    paging: Paging = _paging
+    board: Board = _board
 
     # Described in the protocol, and where they are.
     decode = staticmethod(decoder.decode)
@@ -74,6 +92,10 @@ class Arm64:
         except OutOfReach:
             return None
 
+    def leave_patch(self, at: int, to: int) -> bytes:
+        """One jump, as the way back is."""
+        return encode.branch(at, to)
+
     def trap_patch(self, size: int) -> bytes:
         """One brk, with a number that the kernel gives no meaning to."""
         if size < encode.SIZE:
@@ -81,10 +103,16 @@ class Arm64:
         return encode.BREAKPOINT
 
     def trampoline(
-        self, site: Site, following: bytes, to: int, bodies: Sequence[Body], again: bytes = b""
+        self,
+        site: Site,
+        following: bytes,
+        to: int,
+        bodies: Sequence[Body],
+        again: bytes = b"",
+        onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
         """The whole trampoline at address `to` (trampoline.py)."""
-        return trampoline.trampoline(site, to, bodies, again)
+        return trampoline.trampoline(site, to, bodies, again, onward)
 
 
 ISA = Arm64()

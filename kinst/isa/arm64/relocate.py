@@ -12,7 +12,15 @@ refuse.py says what is not displaced at all.  Source: Arm Architecture Reference
 
 from __future__ import annotations
 
-from kinst.core.isa import Moved, OutOfReach, Refused, Relocated, with_way_back
+from kinst.core.isa import (
+    UNCHAINED,
+    Moved,
+    Onward,
+    OutOfReach,
+    Refused,
+    Relocated,
+    with_way_back,
+)
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import parse as p
 from kinst.isa.arm64.decode import text_of
@@ -20,6 +28,8 @@ from kinst.isa.arm64.refuse import UNKNOWN, refusal
 
 TARGET = "the branch's target"
 _WITH_LINK = 1 << 21  # of the branches to registers: blr, not br
+_ALWAYS = 0b1110  # conditions from here on (al, nv)
+_CONDITION_LOW, _NOT_ZERO = 1, 1 << 24  # the bit that turns a condition round
 _OFFSET_19 = 0x7FFFF << 5
 _OFFSET_14 = 0x3FFF << 5
 _OFFSET_SHIFT = 5
@@ -33,12 +43,17 @@ _GENERAL_LOADS = (0xB9400000, 0xF9400000, 0xB9800000, 0xF9800000)  # w, x, sw, p
 _VECTOR_LOADS = (0xBD400000, 0xFD400000, 0x3DC00000)  # s, d, q
 
 
-def displace(code: bytes, address: int, to: int) -> Relocated | Refused:
+def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
     """Code at `to` with the effect of the one instruction `code` at `address`."""
-    return with_way_back(move(code, address, to), to, lambda at: e.branch(at, address + e.SIZE))
+    after = address + e.SIZE
+
+    def back(at: int) -> bytes:
+        return b"" if onward.falls_into == after else e.branch(at, onward.of(after))
+
+    return with_way_back(move(code, address, to, onward), to, back)
 
 
-def move(code: bytes, address: int, to: int) -> Moved | Refused:
+def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
     """As displace(), without the jump back."""
     if len(code) != e.SIZE or not text_of(code, address):
         return Refused(UNKNOWN)
@@ -47,24 +62,30 @@ def move(code: bytes, address: int, to: int) -> Moved | Refused:
     if reason:
         return Refused(reason)
     try:
-        return _move(parsed, address, to)
+        return _move(parsed, address, to, onward)
     except OutOfReach as far:
         return Refused(far.what)
 
 
-def _move(parsed: p.Parsed, address: int, to: int) -> Moved | Refused:
+def _move(parsed: p.Parsed, address: int, to: int, onward: Onward) -> Moved | Refused:
     word, kind, after = parsed.word, parsed.kind, address + e.SIZE
     if kind == p.B:
-        return Moved(e.branch(to, parsed.target, TARGET), False, True, -1)
+        return Moved(e.branch(to, onward.of(parsed.target), TARGET), False, True, -1)
     if kind == p.BL:
         link = _address(e.LR, to, after)
-        jump = e.branch(to + len(link), parsed.target, "the called function")
+        jump = e.branch(to + len(link), onward.of(parsed.target), "the called function")
         return Moved(link + jump, False, True, -1)
     if kind in (p.B_COND, p.CB, p.TB):
+        target = onward.of(parsed.target)
+        # b.al and b.nv have no opposite: both always branch.
+        always = kind == p.B_COND and word & 0xF >= _ALWAYS
+        if onward.falls_into == after and not always:
+            over = aimed(e.word(_inverted(word, kind)), 0, _HOP * e.SIZE)
+            return Moved(over + e.branch(to + len(over), target, TARGET), True, True, -1)
         hop = aimed(e.word(word), 0, _HOP * e.SIZE)
-        stay = e.branch(to + len(hop), after)
+        stay = e.branch(to + len(hop), onward.of(after))
         leave = to + len(hop) + len(stay)
-        return Moved(hop + stay + e.branch(leave, parsed.target, TARGET), False, True, -1)
+        return Moved(hop + stay + e.branch(leave, target, TARGET), False, True, -1)
     if kind in (p.ADR, p.ADRP):
         made = e.NOP if parsed.register == e.ZR else _address(parsed.register, to, parsed.target)
         return Moved(made, True, False, -1)
@@ -78,6 +99,11 @@ def _move(parsed: p.Parsed, address: int, to: int) -> Moved | Refused:
         link = _address(e.LR, to, after)
         return Moved(link + e.word(word & ~_WITH_LINK), False, True, len(link))
     return Moved(e.word(word), True, False, 0)
+
+
+def _inverted(word: int, kind: str) -> int:
+    """A conditional branch with its condition the other way round (C6: B.cond, CBZ, TBZ)."""
+    return word ^ (_CONDITION_LOW if kind == p.B_COND else _NOT_ZERO)
 
 
 def aimed(code: bytes, at: int, to: int) -> bytes:

@@ -13,7 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinst.core.isa import Body, CallBody, CountBody, OutOfReach, Refused, Relocated
+from kinst.core.isa import (
+    UNCHAINED,
+    Body,
+    CallBody,
+    CountBody,
+    Onward,
+    OutOfReach,
+    Refused,
+    Relocated,
+)
 from kinst.core.probe import Site
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import registers as r
@@ -28,7 +37,9 @@ _STATUS = 2  # ... and whether the value was stored
 _COUNTING_SIZE = 32
 
 
-def trampoline(site: Site, to: int, bodies: Sequence[Body], again: bytes) -> Relocated | Refused:
+def trampoline(
+    site: Site, to: int, bodies: Sequence[Body], again: bytes, onward: Onward = UNCHAINED
+) -> Relocated | Refused:
     """The trampoline at `to` for a site.
 
     again: the instructions before it, from a load-exclusive on, that are to be run again between
@@ -43,7 +54,7 @@ def trampoline(site: Site, to: int, bodies: Sequence[Body], again: bytes) -> Rel
     if again:
         displaced = rerun.displace(again, site.code, site.address, there)
     else:
-        displaced = relocate.displace(site.code, site.address, there)
+        displaced = relocate.displace(site.code, site.address, there, onward)
     if isinstance(displaced, Refused):
         return displaced
     at = displaced.original_at

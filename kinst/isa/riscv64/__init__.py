@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kinst.core.isa import Body, Flow, Instruction, OutOfReach, PerCpu, Refused, Register, Relocated
+from kinst.core.isa import (
+    UNCHAINED,
+    Board,
+    Body,
+    Flow,
+    Instruction,
+    Onward,
+    OutOfReach,
+    Paging,
+    PerCpu,
+    Refused,
+    Register,
+    Relocated,
+)
 from kinst.core.probe import Site
+from kinst.isa.riscv64 import board as _board
 from kinst.isa.riscv64 import control, encode, refuse, relocate, tables, trampoline
 from kinst.isa.riscv64 import decode as decoder
 from kinst.isa.riscv64 import detour as detours
+from kinst.isa.riscv64 import paging as _paging
 from kinst.isa.riscv64 import registers as regs
 
 
@@ -32,6 +47,7 @@ class Riscv64:
     convention = "ccc"
     # Constants are made by instructions, not loaded from a section of their own.
     llvm_options: tuple[str, ...] = ("-riscv-max-build-ints-cost=99",)
+    chains = False  # the way back is sret, which a trampoline that is jumped to has no use for
     shared_counters = True
     # RISC-V psABI: a0 to a7; the ninth argument is where the stack pointer points.
     argument_slots = tuple(range(encode.A0, encode.A0 + 8))
@@ -42,6 +58,8 @@ class Riscv64:
     result_slot = encode.A0
     thunks: tuple[str, ...] = ()
     timestamp_asm = "llvm.readsteadycounter"  # rdtime, which Linux keeps time by
+    paging: Paging = _paging
+    board: Board = _board
 
     # Described in the protocol, and where they are.
     decode = staticmethod(decoder.decode)
@@ -75,6 +93,10 @@ class Riscv64:
         except OutOfReach:
             return None
 
+    def leave_patch(self, at: int, to: int) -> bytes:
+        """Never asked for: there are no chains."""
+        raise NotImplementedError
+
     def trap_patch(self, size: int) -> bytes:
         """c.ebreak or ebreak, as long as the instruction: who decodes a function from its start,
         as the kernel does before it sets a kprobe, must find its instructions behind this one."""
@@ -83,7 +105,13 @@ class Riscv64:
         return encode.C_EBREAK if size == len(encode.C_EBREAK) else encode.EBREAK
 
     def trampoline(
-        self, site: Site, following: bytes, to: int, bodies: Sequence[Body], again: bytes = b""
+        self,
+        site: Site,
+        following: bytes,
+        to: int,
+        bodies: Sequence[Body],
+        again: bytes = b"",
+        onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
         """The whole trampoline at address `to` (trampoline.py)."""
         return trampoline.trampoline(site, to, bodies)

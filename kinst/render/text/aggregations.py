@@ -21,8 +21,7 @@ from kinst.consumer.convert import Spec, Symbolise, Value, fixed, text
 from kinst.consumer.symbols import is_address_data
 from kinst.core.dtypes import StringType, StructType
 from kinst.core.records import Field
-from kinst.dlang.typed import is_signed
-from kinst.dlang.typed_output import Format, FormatPart
+from kinst.dlang.typed import Format, FormatPart, is_signed
 from kinst.render.text.clauses import (
     INTEGER_WIDTH,
     printable,

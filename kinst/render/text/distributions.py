@@ -17,7 +17,7 @@ from kinst.consumer.aggregations import (
     quantize_bound,
 )
 from kinst.core.records import QUANTIZE_BUCKETS, QUANTIZE_ZERO
-from kinst.dlang.typed_output import AggFunction
+from kinst.dlang.typed import AggFunction
 
 BAR = 40
 ZOOM = 0.95  # how much of the bar the highest bucket fills with aggzoom

@@ -1,0 +1,143 @@
+"""Ring records: reserve, fill in, commit (layout: core/layout.py RECORD_*)."""
+
+from __future__ import annotations
+
+from kinst.codegen.firing import Firing, Text
+from kinst.codegen.helpers.memory_access import WORD, copy_text, copy_value, load_bytes
+from kinst.codegen.helpers.speculation_slots import speculation_word
+from kinst.codegen.layout.variable_places import by_address
+from kinst.codegen.ssa import Value, const
+from kinst.codegen.values.builtin_values import timestamp
+from kinst.codegen.values.lowering import lower, scalar
+from kinst.codegen.values.stack_values import kernel_stack, store_process, user_stack
+from kinst.core.dtypes import USER_WORDS, DumpType, StackType, SymbolType
+from kinst.core.layout import (
+    FAULT_ILLOP,
+    RECORD_CLAUSE,
+    RECORD_CPU,
+    RECORD_PAD,
+    RECORD_PROBE,
+    RECORD_SIZE,
+    RECORD_TIME,
+    SITE_PROBE,
+    STATE_DROPS,
+    STATE_HEAD,
+    STATE_TAIL,
+)
+from kinst.core.records import ClauseLayout, Field
+from kinst.dlang import typed
+from kinst.dlang.vocabulary.builtins import MOST_CHILL
+
+
+def store_data(firing: Firing, expr: typed.Expr, to: Value) -> bool:
+    """Store such an expression at an address; False for any other expression."""
+    if isinstance(expr, typed.Symbol):
+        assert isinstance(expr.type, SymbolType)
+        at = to
+        if expr.type.user:
+            store_process(firing, to)
+            at = firing.code.add(to, USER_WORDS * WORD)
+        firing.code.store(firing.code.convert(scalar(firing, expr.address), 64, False), at)
+        return True
+    if isinstance(expr, typed.Speculation):
+        identifier = firing.code.convert(scalar(firing, expr.id), 64, signed=False)
+        firing.code.store(speculation_word(firing, expr.name, identifier), to)
+        return True
+    if isinstance(expr, typed.Memory):
+        assert isinstance(expr.type, DumpType)
+        address = firing.code.convert(scalar(firing, expr.address), 64, signed=False)
+        load_bytes(firing, address, to, expr.type.size)
+        return True
+    if isinstance(expr, typed.Stack):
+        assert isinstance(expr.type, StackType)
+        if expr.type.user:
+            user_stack(firing, to, expr.type.frames)
+        else:
+            kernel_stack(firing, to, expr.type.frames)
+        return True
+    return False
+
+
+def chill(firing: Firing, action: typed.Chill) -> None:
+    """Wait for a number of ns; more than MOST_CHILL is an illegal operation.  On the host, where
+    nothing can be kept from running, nothing happens."""
+    code, machine = firing.code, firing.unit.machine
+    duration = code.convert(scalar(firing, action.duration), 64, signed=False)
+    firing.faults.add(code, code.icmp("ugt", duration, MOST_CHILL), FAULT_ILLOP, const(0))
+    if machine.host or machine.clock is None or not machine.timestamp_asm:
+        return
+    clock = machine.clock
+    cycles = code.op("udiv", code.op("shl", duration, clock.shift), clock.mult)
+    start = code.asm(machine.timestamp_asm, machine.timestamp_constraints)
+    spin, done = code.fresh("spin"), code.fresh("chilled")
+    code.jump(spin)
+    code.block(spin)
+    now = code.asm(machine.timestamp_asm, machine.timestamp_constraints)
+    code.branch(code.icmp("ult", code.op("sub", now, start), cycles), spin, done)
+    code.block(done)
+
+
+def reserve(firing: Firing, size: int, dropped: str) -> tuple[Value, Value]:
+    """(address of `size` bytes in this CPU's ring, the head that commits them).
+
+    Nothing is produced until commit().  Where there is no room the drop is counted and control
+    goes to `dropped`.  A record that would wrap starts over at the ring's start, behind a pad.
+    """
+    code = firing.code
+    scratch = firing.unit.machine.scratch
+    ring = firing.scaled(scratch.ring, scratch.ring_size)
+    head = firing.head()
+    used = code.op("sub", head, code.load_atomic(firing.field(STATE_TAIL), "acquire"))
+    place = code.op("and", head, scratch.ring_size - 1)
+    pad, full, check, go = (code.fresh(n) for n in ("pad", "full", "check", "reserved"))
+    code.branch(code.icmp("ule", place, scratch.ring_size - size), check, pad, likely=True)
+    code.block(pad)
+    # used + the rest of the ring + size <= ring size, with fewer registers.
+    padded = code.fresh("padded")
+    code.branch(code.icmp("ule", code.op("add", used, size), place), padded, full)
+    code.block(padded)
+    rest = code.op("sub", const(scratch.ring_size), place)
+    mark = code.op("add", ring, place)
+    code.store(code.convert(rest, 32, signed=False), code.add(mark, RECORD_SIZE))
+    code.store(const(RECORD_PAD, 32), code.add(mark, RECORD_CLAUSE))
+    code.jump(go)
+    code.block(check)
+    code.branch(code.icmp("ule", used, scratch.ring_size - size), go, full, likely=True)
+    code.block(full)
+    code.increment(firing.field(STATE_DROPS))
+    code.jump(dropped)
+    code.block(go)
+    start = code.phi(64, [(place, check), (const(0), padded)])
+    skipped = code.phi(64, [(const(0), check), (rest, padded)])
+    end = code.op("add", code.op("add", head, skipped), size)
+    return code.op("add", ring, start), end
+
+
+def fill(
+    firing: Firing, record: Value, values: tuple[typed.Expr, ...], fields: tuple[Field, ...]
+) -> None:
+    """Evaluate the values of one action straight into the record."""
+    code = firing.code
+    for expr, field in zip(values, fields, strict=True):
+        to = code.add(record, field.offset)
+        if store_data(firing, expr, to):
+            continue
+        value = lower(firing, expr)
+        if isinstance(value, Text):
+            copy_text(firing, value, to, field.size)
+        elif by_address(field.type):
+            copy_value(firing, value, to, field.size)
+        else:
+            code.store(code.convert(value, 8 * field.size, typed.is_signed(field.type)), to)
+
+
+def commit(firing: Firing, layout: ClauseLayout, record: Value, end: Value) -> None:
+    """Write the header, then make the record visible to the consumer."""
+    code = firing.code
+    now = timestamp(firing)
+    code.store(const(layout.clause << 32 | layout.size), code.add(record, RECORD_SIZE))
+    probe = code.load(32, code.add(firing.site, SITE_PROBE))
+    code.store(probe, code.add(record, RECORD_PROBE))
+    code.store(code.convert(firing.cpu, 32, signed=False), code.add(record, RECORD_CPU))
+    code.store(now, code.add(record, RECORD_TIME))
+    code.store_atomic(end, firing.field(STATE_HEAD), "release")

@@ -1,0 +1,152 @@
+"""What codegen has to know of a program before it writes code: literals, pointers, frame slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kinst.codegen.code_machine import CodeMachine
+from kinst.core.dtypes import ArrayType, PointerType, StackType, StringType, StructType, SymbolType
+from kinst.dlang import typed
+from kinst.dlang.typed import Shared, Snapshot
+from kinst.dlang.walk import expressions
+
+# Subroutines that return an address of scratch, or take one that a string's is made into.
+_POINTERS = frozenset(
+    {
+        "alloca",
+        "bcopy",
+        "copyin",
+        "copyout",
+        "inet_ntoa",
+        "inet_ntoa6",
+        "inet_ntop",
+        "memref",
+        "memstr",
+    }
+)
+
+
+def string_table(program: typed.Program) -> tuple[dict[bytes, int], bytes]:
+    """(offset of each literal in the strings area, the bytes of that area)."""
+    offsets: dict[bytes, int] = {}
+    text = bytearray()
+    for clause in program.clauses:
+        for expr in expressions(clause):
+            if isinstance(expr, typed.StrConst) and expr.value not in offsets:
+                offsets[expr.value] = len(text)
+                text += expr.value + b"\0"
+    return offsets, bytes(text)
+
+
+def _points_into_string(expr: typed.Expr) -> bool:
+    """s[i] and the like."""
+    return (
+        isinstance(expr, typed.Cast)
+        and isinstance(expr.type, PointerType)
+        and isinstance(expr.operand.type, StringType)
+    )
+
+
+def makes_pointers(program: typed.Program) -> bool:
+    """Whether the program can have the address of something in scratch."""
+    if any(isinstance(variable.type, StructType) for variable in program.variables):
+        return True
+    return any(
+        isinstance(expr, Snapshot | Shared)
+        or (isinstance(expr, typed.GlobalRead) and isinstance(expr.type, ArrayType))
+        or (isinstance(expr, typed.Subroutine) and expr.name in _POINTERS)
+        or _points_into_string(expr)
+        for clause in program.clauses
+        for expr in expressions(clause)
+    )
+
+
+def shares_variables(program: typed.Program) -> bool:
+    """Whether the program can have the address of a variable in a variable."""
+    return any(isinstance(e, Shared) for clause in program.clauses for e in expressions(clause))
+
+
+def register_slot(machine: CodeMachine, index: int) -> int | None:
+    """Frame slot of regs[index]."""
+    return next((r.slot for r in machine.registers if r.index == index), None)
+
+
+def unwinding_slots(machine: CodeMachine) -> frozenset[int]:
+    """The frame slots that the kernel's unwinder wants to know."""
+    if machine.unwinder is None:
+        return frozenset()
+    names = {name for _, name in machine.unwinder.registers}
+    return frozenset(r.slot for r in machine.registers if r.d_name in names)
+
+
+def reads_stack(program: typed.Program, clauses: Sequence[int]) -> bool:
+    """Whether one of these clauses has stack() or stackdepth."""
+    return any(
+        (isinstance(e, typed.Stack) and isinstance(e.type, StackType) and not e.type.user)
+        or (isinstance(e, typed.Builtin) and e.name == "stackdepth")
+        for c in clauses
+        for e in expressions(program.clauses[c])
+    )
+
+
+def asks_caller(program: typed.Program) -> bool:
+    """Whether any clause reads `caller`."""
+    return any(
+        isinstance(expr, typed.Builtin) and expr.name == "caller"
+        for clause in program.clauses
+        for expr in expressions(clause)
+    )
+
+
+def looks_at_user(expr: typed.Expr) -> bool:
+    """Whether its value is of the current process's user mode."""
+    if isinstance(expr, typed.Builtin):
+        return expr.name in ("ucaller", "ustackdepth")
+    if isinstance(expr, typed.RegisterRead):
+        return expr.user
+    return isinstance(expr.type, StackType | SymbolType) and expr.type.user
+
+
+def most_frames(program: typed.Program) -> int:
+    """The number of frames of the program's longest stack(); 0 without one."""
+    stacks = (e.type for c in program.clauses for e in expressions(c) if isinstance(e, typed.Stack))
+    return max((t.frames for t in stacks if isinstance(t, StackType) and not t.user), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a clause reads of the frame: slots; those that the site's descriptor names, when it
+    reads `caller` (SITE_CFA_SLOT) and arguments (SITE_ARGUMENTS), given as their numbers."""
+
+    slots: frozenset[int]
+    caller: bool
+    arguments: frozenset[int]
+
+
+def slots_read(clause: typed.Clause, machine: CodeMachine) -> Reads:
+    """What the clause reads of the frame."""
+    slots: set[int] = set()
+    caller = False
+    arguments: set[int] = set()
+    for expr in expressions(clause):
+        if isinstance(expr, typed.RegisterRead):
+            if expr.user:
+                continue
+            if isinstance(expr.index, typed.IntConst):
+                slot = register_slot(machine, expr.index.value)
+                slots |= set() if slot is None else {slot}
+            else:
+                slots |= {r.slot for r in machine.registers}
+        elif isinstance(expr, typed.Stack):
+            if isinstance(expr.type, StackType) and not expr.type.user:
+                slots |= unwinding_slots(machine)
+        elif isinstance(expr, typed.Builtin):
+            if expr.name == "stackdepth":
+                slots |= unwinding_slots(machine)
+            if expr.name == "caller":
+                caller = True
+                slots.add(machine.sp_slot)
+            elif expr.name[:3] == "arg" and expr.name[3:].isdigit():
+                arguments.add(int(expr.name[3:]))
+    return Reads(frozenset(slots), caller, frozenset(arguments))

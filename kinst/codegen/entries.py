@@ -1,0 +1,198 @@
+"""Entries: what a trampoline calls when a probe fires, and the clauses that it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinst.codegen.actions.aggregation_updates import aggregate
+from kinst.codegen.actions.recording import chill, commit, fill, reserve
+from kinst.codegen.firing import Faults, Firing, Lowered, Text, Unit, read_access
+from kinst.codegen.layout.program_layout import recorded
+from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.values.builtin_values import epid, timestamp
+from kinst.codegen.values.lowering import nullable, truth
+from kinst.codegen.values.variable_code import clear_clause_memory
+from kinst.core.errors import KinstError
+from kinst.core.layout import (
+    CONTEXT_CPU,
+    FAULTS_KEPT,
+    HEADER_ACTIVE,
+    PAGE,
+    STATE_DOUBLE_ERRORS,
+    STATE_ERRORS,
+    STATE_FAULT,
+    STATE_FAULTS,
+    STATE_HEAD,
+    STATE_NESTED,
+    STATE_SEQUENCE,
+    STATE_TOLD,
+)
+from kinst.dlang import typed
+
+# Faults run the clauses of dtrace:::ERROR in a function of this name.
+_ERROR = "error"
+
+
+def _cpu(unit: Unit, code: Function, frame: Value) -> tuple[Value, Value]:
+    """(CPU number, slot in scratch)."""
+    machine = unit.machine
+    if machine.host:
+        offset = 8 * (machine.frame_slots + CONTEXT_CPU)
+        return code.load(64, code.add(frame, offset)), const(machine.scratch.cpus)
+    value: Lowered = read_access(code, machine, machine.builtins["cpu"])
+    if isinstance(value, Text):
+        raise KinstError(f"{machine.name}: the CPU number is text")
+    wide = code.convert(value, 64, signed=False)
+    return wide, wide
+
+
+def _state(unit: Unit, code: Function, slot: Value) -> Value:
+    machine = unit.machine
+    if machine.host:
+        return const(machine.address(machine.scratch.state_of(machine.scratch.cpus)))
+    offset = code.op("shl", slot, PAGE.bit_length() - 1)
+    return code.add(offset, machine.address(machine.scratch.state))
+
+
+def write_entry(
+    unit: Unit, name: str, clauses: Sequence[typed.Clause], error: Function | None
+) -> Function:
+    """entry(site, frame): run these clauses, one after another.
+
+    In the target it does nothing unless tracing is active, and, when this CPU is in a clause
+    already (an NMI), counts the firing as dropped.  On the host the caller decides.
+    """
+    machine = unit.machine
+    params = (Value(64, "%site"), Value(64, "%frame"))
+    code = Function(name, params, 0, machine.convention, internal=False)
+    if not machine.host:
+        active = code.load_atomic(const(machine.address(HEADER_ACTIVE)))
+        code.branch(code.icmp("eq", active, 1), "active", "idle", likely=True)
+        code.block("active")
+    cpu, slot = _cpu(unit, code, params[1])
+    state = _state(unit, code, slot)
+    sequence = code.add(state, STATE_SEQUENCE)
+    before = code.load_atomic(sequence)
+    code.branch(code.convert(before, 1, signed=False), "nested", "enter", likely=False)
+    code.block("enter")
+    code.store_atomic(code.op("add", before, 1), sequence)
+    code.barrier()
+    firing = Firing(unit, code, *params, cpu, slot, state, code.local(64), Faults("unused"))
+    clear_clause_memory(firing, clauses)
+    for ordinal, clause in enumerate(clauses):
+        firing.ordinal = ordinal
+        _write_clause(firing, clause, "leave", error)
+    code.jump("leave")
+    code.block("leave")
+    code.store_atomic(code.op("add", code.load_atomic(sequence), 1), sequence, "release")
+    code.ret()
+    code.block("nested")
+    code.increment(code.add(state, STATE_NESTED))
+    code.ret()
+    if not machine.host:
+        code.block("idle")
+        code.ret()
+    return code
+
+
+def _write_clause(firing: Firing, clause: typed.Clause, ended: str, error: Function | None) -> None:
+    """One clause: predicate, room for its record, actions, commit; then what follows, or
+    `ended` after an exit()."""
+    code = firing.code
+    layout = firing.unit.layout.clauses[clause.index]
+    following = code.fresh("next")
+    firing.faults = Faults(code.fresh("fault"))
+    firing.record_size, firing.following = layout.size, following
+    firing.start_action(0)
+    code.set(firing.arena(), const(0))
+    if clause.predicate is not None:
+        run = code.fresh("run")
+        code.branch(truth(firing, clause.predicate), run, following)
+        code.block(run)
+    record = end = const(0)
+    if layout.size:
+        record, end = reserve(firing, layout.size, following)
+    for number, action in enumerate(clause.actions):
+        firing.start_action(number + 1)
+        values = recorded(action)
+        if values is not None:
+            fill(firing, record, values, layout.fields[number])
+        elif isinstance(action, typed.Aggregate):
+            aggregate(firing, action)
+        elif isinstance(action, typed.Evaluate):
+            nullable(firing, action.expr)
+        elif isinstance(action, typed.Chill):
+            chill(firing, action)
+        else:
+            raise KinstError(f"{action.span}: kinst cannot compile {type(action).__name__} yet")
+    if layout.size:
+        commit(firing, layout, record, end)
+    if any(isinstance(action, typed.Exit) for action in clause.actions):
+        active = const(firing.unit.machine.address(HEADER_ACTIVE))
+        code.store_atomic(const(0), active, "release")
+        code.jump(ended)
+    else:
+        code.jump(following)
+    if firing.faults.sources:
+        _write_fault(firing, following, error)
+    code.block(following)
+
+
+def _write_fault(firing: Firing, following: str, error: Function | None) -> None:
+    """Nothing was committed: count the fault, tell dtrace:::ERROR, go on with what follows."""
+    code = firing.code
+    faults = firing.faults
+    code.block(faults.label)
+    labels = [source[0] for source in faults.sources]
+    what = [const(action << 8 | kind) for _, action, kind, _ in faults.sources]
+    value = code.phi(64, [(s[3], s[0]) for s in faults.sources])
+    kind = code.phi(64, list(zip(what, labels, strict=True)))
+    number = code.convert(epid(firing), 64, signed=False)
+    assert error is not None  # build() writes it before any entry
+    if firing.in_error:
+        # A fault in dtrace:::ERROR itself is counted and no more.
+        code.increment(firing.field(STATE_ERRORS))
+        code.increment(firing.field(STATE_DOUBLE_ERRORS))
+    else:
+        args = (firing.frame, firing.cpu, number, kind, value, code.get(firing.time))
+        code.set(firing.time, code.call(error, args))
+        for found in firing.entries.values():  # its clauses may have freed them
+            code.set(found, const(0))
+    code.jump(following)
+
+
+def write_error(unit: Unit, site: int, clauses: Sequence[typed.Clause]) -> Function:
+    """error(frame, cpu, epid, action << 8 | kind, value, time) -> time: note the fault and run
+    the clauses of dtrace:::ERROR, whose site descriptor is at `site`."""
+    code = unit.function(_ERROR, 6)
+    frame, cpu, number, what, value, time = code.params
+    machine = unit.machine
+    slot = const(machine.scratch.cpus) if machine.host else cpu
+    state = _state(unit, code, slot)
+    code.increment(code.add(state, STATE_ERRORS))
+    action, kind = code.op("lshr", what, 8), code.op("and", what, 0xFF)
+    told = code.load(64, code.add(state, STATE_TOLD))
+    kept = code.op("shl", code.op("and", told, FAULTS_KEPT - 1), 5)
+    entry = code.op("add", code.add(state, STATE_FAULTS), kept)
+    now = code.local(64)
+    code.set(now, time)
+    firing = Firing(
+        unit, code, const(site), frame, cpu, slot, state, now, Faults("unused"), in_error=True
+    )
+    known = machine.host or (machine.clock is not None and machine.timestamp_asm)
+    when = timestamp(firing) if known else const(0)
+    for place, word in enumerate((number, action, kind, value)):
+        code.store(word, code.add(state, STATE_FAULT + 8 * place))
+    which = code.op("or", number, code.op("shl", what, 32))
+    head = code.load(64, code.add(state, STATE_HEAD))
+    for place, word in enumerate((which, value, when, head)):
+        code.store(word, code.add(entry, 8 * place))
+    code.store_atomic(code.add(told, 1), code.add(state, STATE_TOLD), "release")
+    clear_clause_memory(firing, clauses)
+    for ordinal, clause in enumerate(clauses):
+        firing.ordinal = ordinal
+        _write_clause(firing, clause, "leave", code)
+    code.jump("leave")
+    code.block("leave")
+    code.ret(code.get(now))
+    return code

@@ -1,0 +1,409 @@
+"""The tables of dynamic variables: finding, making and freeing entries (layout: DynamicLayout).
+
+All CPUs and the host share them, with no lock on the way to an entry that is there:
+
+* A tag is set to the key's hash and BUSY by a compare-and-exchange of 0, so an entry has one
+  owner; it becomes LIVE when its key is written, and only then is looked at.
+* No two inserters of the same key: a thread's own variables have one, because the thread runs on
+  one CPU; those of an associative array take the lock of the key's first bucket.  It is tried
+  LOCK_TRIES times, then the assignment is dropped and counted.
+* A freed entry of an associative array is DIRTY: a clause on another CPU may have found it just
+  before.  The consumer makes it free when no clause runs any more that ran then.  A thread's own
+  entries are free at once.
+
+A key is in one of DYNAMIC_PROBES buckets from its own on; a search ends at the first whose
+control word does not say that an insertion passed it.
+
+Each variable has functions of its own, so that sizes and addresses are constants.  They take the
+key: itself where it is one word, else its address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from kinst.codegen.firing import Firing, Unit
+from kinst.codegen.ssa import Function, Local, Value, const
+from kinst.core.dtypes import StructType
+from kinst.core.layout import STATE_DYNAMIC_DIRTY, STATE_DYNAMIC_DROPS, STATE_DYNAMIC_RINSING
+from kinst.core.records import (
+    DYNAMIC_BUSY,
+    DYNAMIC_DIRTY,
+    DYNAMIC_LINE,
+    DYNAMIC_LIVE,
+    DYNAMIC_LOCKED,
+    DYNAMIC_PASSED,
+    DYNAMIC_PROBES,
+    DYNAMIC_RINSING,
+    DYNAMIC_STATE,
+    DynamicLayout,
+)
+
+_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, as in actions/aggregations.py
+
+UNROLLED = 4  # words of a key that are hashed and compared without a loop
+
+
+@dataclass(slots=True)
+class Table:
+    """One table, in a function being written whose first parameter is the key."""
+
+    unit: Unit
+    layout: DynamicLayout
+    code: Function
+
+    @property
+    def steps(self) -> int:
+        return min(DYNAMIC_PROBES, self.layout.buckets)
+
+    def word(self, at: Value | int) -> Value:
+        """The word of the key at this offset."""
+        key = self.code.params[0]
+        if self.layout.key_words == 1:
+            return key
+        address = self.code.add(key, at) if isinstance(at, int) else self.code.op("add", key, at)
+        return self.code.load(64, address)
+
+    def line(self, bucket: Value) -> Value:
+        """Address of a bucket."""
+        machine = self.unit.machine
+        base = machine.address(machine.scratch.dynamic + self.layout.area)
+        return self.code.add(self.code.op("mul", bucket, self.layout.stride), base)
+
+    def entry(self, line: Value, at: Value | int) -> Value:
+        """Address of the entry whose tag is `at` bytes into the line."""
+        size = self.layout.entry_size
+        if isinstance(at, int):
+            return self.code.add(line, DYNAMIC_LINE + (at // 8 - 1) * size)
+        offset = self.code.op("mul", self.code.op("lshr", at, 3), size)
+        return self.code.add(self.code.op("add", line, offset), DYNAMIC_LINE - size)
+
+    def hash(self) -> tuple[Value, Value]:
+        """(tag of a LIVE entry with the key, its first bucket)."""
+        code, words = self.code, self.layout.key_words
+
+        def mix(before: Value, word: Value) -> Value:
+            mixed = code.op("mul", code.op("xor", before, word), _GOLDEN)
+            return code.op("xor", mixed, code.op("lshr", mixed, 32))
+
+        if words <= UNROLLED:
+            found = const(_GOLDEN)
+            for i in range(words):
+                found = mix(found, self.word(8 * i))
+        else:
+            value, at = code.local(64, _GOLDEN), code.local(64)
+            again, done = code.fresh("hash"), code.fresh("hashed")
+            code.jump(again)
+            code.block(again)
+            here = code.get(at)
+            found = mix(code.get(value), self.word(here))
+            code.set(value, found)
+            following = code.add(here, 8)
+            code.set(at, following)
+            code.branch(code.icmp("ult", following, 8 * words), again, done)
+            code.block(done)
+        tag = code.op("or", code.op("and", found, const(~DYNAMIC_STATE)), DYNAMIC_LIVE)
+        high = code.op("mul", code.op("lshr", found, 32), self.layout.buckets)
+        return tag, code.op("lshr", high, 32)
+
+    def compare(self, entry: Value, equal: str, unequal: str) -> None:
+        """Go on where the entry's key says."""
+        code, words = self.code, self.layout.key_words
+        if words <= UNROLLED:
+            for i in range(words):
+                same = code.icmp("eq", code.load(64, code.add(entry, 8 * i)), self.word(8 * i))
+                going = equal if i == words - 1 else code.fresh("same")
+                code.branch(same, going, unequal)
+                if going != equal:
+                    code.block(going)
+            return
+        at = code.local(64)
+        code.set(at, const(0))
+        again, same_label = code.fresh("compare"), code.fresh("same")
+        code.jump(again)
+        code.block(again)
+        here = code.get(at)
+        theirs = code.load(64, code.op("add", entry, here))
+        following = code.add(here, 8)
+        code.set(at, following)
+        code.branch(code.icmp("eq", theirs, self.word(here)), same_label, unequal)
+        code.block(same_label)
+        code.branch(code.icmp("ult", following, 8 * words), again, equal)
+
+    def walk(
+        self,
+        first: Value,
+        each: Callable[[Value, Value | int, Value, str], None],
+        behind: Callable[[Value, str], None],
+        end: str,
+    ) -> None:
+        """Loop over the tags of a key's buckets, then go to `end`.
+
+        each(line, offset, tag, next) ends the block for one tag; behind(line, further) ends the
+        one behind a bucket's last tag.
+        """
+        code = self.code
+        bucket, step = code.local(64), code.local(64)
+        line_label, further_label = code.fresh("line"), code.fresh("further")
+        code.set(bucket, first)
+        code.set(step, const(0))
+        code.jump(line_label)
+        code.block(line_label)
+        line = self.line(code.get(bucket))
+        if self.layout.key_words <= UNROLLED:
+            for at in range(8, DYNAMIC_LINE, 8):
+                following = code.fresh("next")
+                each(line, at, code.load_atomic(code.add(line, at)), following)
+                code.block(following)
+        else:
+            self._tags(line, each)
+        behind(line, further_label)
+        code.block(further_label)
+        done = code.add(code.get(step), 1)
+        code.set(step, done)
+        beyond = code.add(code.get(bucket), 1)
+        last = code.icmp("eq", beyond, self.layout.buckets)
+        code.set(bucket, code.select(last, const(0), beyond))
+        code.branch(code.icmp("ult", done, self.steps), line_label, end)
+
+    def _tags(self, line: Value, each: Callable[[Value, Value | int, Value, str], None]) -> None:
+        """Loop over the tags of a bucket: with long keys the code of each is too much to repeat."""
+        code = self.code
+        at = code.local(64)
+        tag_label, next_label, end = (code.fresh(n) for n in ("tag", "next", "behind"))
+        code.set(at, const(8))
+        code.jump(tag_label)
+        code.block(tag_label)
+        here = code.get(at)
+        each(line, here, code.load_atomic(code.op("add", line, here)), next_label)
+        code.block(next_label)
+        following = code.add(code.get(at), 8)
+        code.set(at, following)
+        code.branch(code.icmp("ult", following, DYNAMIC_LINE), tag_label, end)
+        code.block(end)
+
+    def place(self, line: Value, at: Value | int) -> Value:
+        """Address of the tag that is `at` bytes into the line."""
+        code = self.code
+        return code.add(line, at) if isinstance(at, int) else code.op("add", line, at)
+
+    def search(self, tag: Value, first: Value, missing: str) -> tuple[Value, Value]:
+        """(address of the tag, of the entry) with the key; else control goes to `missing`."""
+        code = self.code
+        found = code.fresh("found")
+        places, entries = code.local(64), code.local(64)
+
+        def each(line: Value, at: Value | int, there: Value, following: str) -> None:
+            same = code.fresh("match")
+            code.branch(code.icmp("eq", there, tag), same, following)
+            code.block(same)
+            code.fence("acquire")
+            entry = self.entry(line, at)
+            code.set(places, self.place(line, at))
+            code.set(entries, entry)
+            self.compare(entry, found, following)
+
+        def behind(line: Value, further: str) -> None:
+            passed = code.op("and", code.load_atomic(line), DYNAMIC_PASSED)
+            code.branch(code.icmp("eq", passed, 0), missing, further, likely=True)
+
+        self.walk(first, each, behind, missing)
+        code.block(found)
+        return code.get(places), code.get(entries)
+
+
+LOCK_TRIES = 4096  # well below a millisecond with interrupts off
+
+
+def call_find(firing: Firing, layout: DynamicLayout, key: Value) -> Value:
+    """Address of the entry with this key, or 0."""
+    write = partial(_write_find, layout)
+    return firing.code.call(firing.unit.helper(f"find_{layout.index}", write), (key,))
+
+
+def call_obtain(firing: Firing, layout: DynamicLayout, key: Value) -> Value:
+    """The same, made where there is none, its value's first word 0.  0: dropped, and counted."""
+    helper = firing.unit.helper(f"obtain_{layout.index}", partial(_write_obtain, layout))
+    return firing.code.call(helper, (key, firing.state))
+
+
+def release(firing: Firing, layout: DynamicLayout, entry: Value) -> None:
+    """Free an entry of the thread's own variable that this firing has found."""
+    code, machine = firing.code, firing.unit.machine
+    table = machine.address(machine.scratch.dynamic + layout.area)
+    offset = code.op("sub", entry, table)
+    bucket = code.op("udiv", offset, layout.stride)
+    line = code.op("mul", bucket, layout.stride)
+    within = code.op("sub", code.op("sub", offset, line), DYNAMIC_LINE)
+    tag = code.add(code.op("mul", code.op("udiv", within, layout.entry_size), 8), 8)
+    place = code.op("add", code.add(line, table), tag)
+    code.store_atomic(const(0), place, "release")
+
+
+def call_remove(firing: Firing, layout: DynamicLayout, key: Value) -> None:
+    """Free the entry with this key, if there is one."""
+    helper = firing.unit.helper(f"remove_{layout.index}", partial(_write_remove, layout))
+    firing.code.call(helper, (key,))
+
+
+def _write_find(layout: DynamicLayout, unit: Unit, name: str) -> Function:
+    """find(key) -> address of the entry, or 0."""
+    code = unit.function(name, 1)
+    table = Table(unit, layout, code)
+    _, entry = table.search(*table.hash(), "missing")
+    code.ret(entry)
+    code.block("missing")
+    code.ret(const(0))
+    return code
+
+
+def _write_remove(layout: DynamicLayout, unit: Unit, name: str) -> Function:
+    """remove(key)."""
+    code = unit.function(name, 1, 0)
+    table = Table(unit, layout, code)
+    tag, first = table.hash()
+    place, _ = table.search(tag, first, "missing")
+    if layout.shared:
+        dirty = code.op("xor", tag, DYNAMIC_LIVE ^ DYNAMIC_DIRTY)
+        code.exchange_if(place, tag, dirty)
+    else:
+        code.store_atomic(const(0), place, "release")
+    code.ret()
+    code.block("missing")
+    code.ret()
+    return code
+
+
+def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> Function:
+    """obtain(key, address of the state page) -> address of the entry, or 0."""
+    code = unit.function(name, 2)
+    table = Table(unit, layout, code)
+    tag, first = table.hash()
+    _, entry = table.search(tag, first, "absent")
+    code.ret(entry)
+    code.block("absent")
+    home = table.line(first)
+    if layout.shared:
+        _lock(code, home)
+        # Somebody may have made it meanwhile.
+        _, entry = table.search(tag, first, "still_absent")
+        _unlock(code, home)
+        code.ret(entry)
+        code.block("still_absent")
+    seen = code.local(64)
+    place, entry = _claim(table, tag, first, seen)
+    for i in range(layout.key_words) if layout.key_words <= UNROLLED else ():
+        code.store(table.word(8 * i), code.add(entry, 8 * i))
+    if layout.key_words > UNROLLED:
+        _copy_words(table, entry)
+    _clear_value(table, entry)
+    code.store_atomic(tag, place, "release")
+    if layout.shared:
+        _unlock(code, home)
+    code.ret(entry)
+    code.block("full")
+    if layout.shared:
+        _unlock(code, home)
+    dirty = code.op("and", code.get(seen), 1 << DYNAMIC_DIRTY)
+    rinsing = code.op("and", code.get(seen), 1 << DYNAMIC_RINSING)
+    at = code.select(
+        code.icmp("ne", rinsing, 0), const(STATE_DYNAMIC_RINSING), const(STATE_DYNAMIC_DROPS)
+    )
+    at = code.select(code.icmp("ne", dirty, 0), const(STATE_DYNAMIC_DIRTY), at)
+    code.increment(code.op("add", code.params[1], at))
+    code.ret(const(0))
+    if layout.shared:
+        code.block("busy")
+        code.increment(code.add(code.params[1], STATE_DYNAMIC_DROPS))
+        code.ret(const(0))
+    return code
+
+
+def _clear_value(table: Table, entry: Value) -> None:
+    """The first word of a new entry's value is 0, and all of a structure: its members may be
+    stored one by one."""
+    code, field = table.code, table.layout.value
+    start = code.add(entry, field.offset)
+    if not isinstance(field.type, StructType) or field.size <= 8:
+        code.store(const(0), start)
+        return
+    at = code.local(64)
+    code.set(at, const(0))
+    code.jump("clear")
+    code.block("clear")
+    here = code.get(at)
+    code.store(const(0), code.op("add", start, here))
+    following = code.add(here, 8)
+    code.set(at, following)
+    code.branch(code.icmp("ult", following, field.size), "clear", "cleared")
+    code.block("cleared")
+
+
+def _claim(table: Table, tag: Value, first: Value, seen: Local) -> tuple[Value, Value]:
+    """(address of the tag, of the entry) of a free entry that is ours now, its tag BUSY; else
+    control goes to `full`.  seen: a bit for each state of the tags looked at."""
+    code = table.code
+    busy = code.op("xor", tag, DYNAMIC_LIVE ^ DYNAMIC_BUSY)
+    places, entries = code.local(64), code.local(64)
+
+    def each(line: Value, at: Value | int, there: Value, following: str) -> None:
+        free, taken = code.fresh("free"), code.fresh("taken")
+        code.branch(code.icmp("eq", there, 0), free, taken)
+        code.block(free)
+        place = table.place(line, at)
+        code.set(places, place)
+        code.set(entries, table.entry(line, at))
+        code.branch(code.exchange_if(place, const(0), busy), "claimed", following)
+        code.block(taken)
+        bit = code.op("shl", const(1), code.op("and", there, DYNAMIC_STATE))
+        code.set(seen, code.op("or", code.get(seen), bit))
+        code.jump(following)
+
+    def behind(line: Value, further: str) -> None:
+        mark = code.fresh("mark")
+        passed = code.op("and", code.load_atomic(line), DYNAMIC_PASSED)
+        code.branch(code.icmp("eq", passed, 0), mark, further)
+        code.block(mark)
+        code.change_atomic("or", line, const(DYNAMIC_PASSED))
+        code.jump(further)
+
+    table.walk(first, each, behind, "full")
+    code.block("claimed")
+    return code.get(places), code.get(entries)
+
+
+def _lock(code: Function, home: Value) -> None:
+    """Take a bucket's lock, or go to `busy`."""
+    tries = code.local(64)
+    code.jump("lock")
+    code.block("lock")
+    control = code.load_atomic(home)
+    held = code.op("and", control, DYNAMIC_LOCKED)
+    code.branch(code.icmp("eq", held, 0), "unlocked", "again", likely=True)
+    code.block("unlocked")
+    mine = code.op("or", control, DYNAMIC_LOCKED)
+    code.branch(code.exchange_if(home, control, mine), "locked", "again", likely=True)
+    code.block("again")
+    tried = code.add(code.get(tries), 1)
+    code.set(tries, tried)
+    code.branch(code.icmp("ult", tried, LOCK_TRIES), "lock", "busy", likely=True)
+    code.block("locked")
+
+
+def _unlock(code: Function, home: Value) -> None:
+    code.change_atomic("and", home, const(~DYNAMIC_LOCKED))
+
+
+def _copy_words(table: Table, entry: Value) -> None:
+    """The key into an entry."""
+    code = table.code
+    at = code.local(64)
+    code.jump("copy")
+    code.block("copy")
+    here = code.get(at)
+    code.store(table.word(here), code.op("add", entry, here))
+    following = code.add(here, 8)
+    code.set(at, following)
+    code.branch(code.icmp("ult", following, 8 * table.layout.key_words), "copy", "copied")
+    code.block("copied")

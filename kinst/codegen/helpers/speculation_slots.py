@@ -1,0 +1,128 @@
+"""speculation(), speculate(), commit() and discard() (tables: core/layout.py HEADER_NSPEC; what
+they do with a number that is none, dtrace_speculation_*() of illumos' dtrace.c).
+
+What a clause speculates goes into the ring like any record, with the number of its speculation;
+the consumer keeps it until the record of a commit() or discard() arrives.  So there is nothing
+to copy and to clean, and a slot is free as soon as its speculation is over."""
+
+from __future__ import annotations
+
+from kinst.codegen.firing import Firing, Unit
+from kinst.codegen.ssa import Function, Value, const
+from kinst.core.layout import (
+    FAULT_ILLOP,
+    HEADER_NSPEC,
+    HEADER_SPECSIZE,
+    HEADER_SPECULATIONS,
+    STATE_SPEC_DROPS,
+    STATE_SPEC_FAILED,
+    STATE_SPECULATIONS,
+)
+
+
+def new_speculation(firing: Firing) -> Value:
+    """speculation(): a free slot's number from 1, or 0, which is counted."""
+    return firing.code.call(firing.unit.helper("new_speculation", _new), (firing.state,))
+
+
+def speculation_word(firing: Firing, name: str, number: Value) -> Value:
+    """What the record of speculate, commit or discard carries.
+
+    More than nspec is an illegal operation.  A speculate() without a speculation or without room
+    in it ends the clause: nothing behind it is done, and nothing is recorded."""
+    code, unit = firing.code, firing.unit
+    identifier = code.op("and", number, 0xFFFFFFFF)  # dtrace_specid_t has 32 bits
+    most = code.load(64, const(unit.machine.address(HEADER_NSPEC)))
+    firing.faults.add(code, code.icmp("ugt", identifier, most), FAULT_ILLOP, const(0))
+    if name != "speculate":
+        return code.call(unit.helper("end_speculation", _end), (identifier,))
+    size = const(firing.record_size)
+    use = code.call(unit.helper("speculate", _speculate), (firing.state, identifier, size))
+    keep = code.fresh("keep")
+    code.branch(code.icmp("ne", use, 0), keep, firing.following)
+    code.block(keep)
+    return use
+
+
+def _new(unit: Unit, name: str) -> Function:
+    """new_speculation(state) -> number or 0."""
+    code = unit.function(name, 1)
+    (state,) = code.params
+    most = code.load(64, const(unit.machine.address(HEADER_NSPEC)))
+    at = code.local(64)
+    code.jump("look")
+    code.block("look")
+    slot = code.get(at)
+    code.branch(code.icmp("ult", slot, most), "slot", "none")
+    code.block("slot")
+    number = code.op("add", slot, 1)
+    code.set(at, number)
+    address = _slot(code, unit, slot)
+    word = code.load_atomic(address)
+    code.branch(code.convert(word, 1, signed=False), "look", "free")
+    code.block("free")
+    ours = code.replace(address, word, code.op("add", word, 1))
+    code.branch(ours, "found", "look")
+    code.block("found")
+    code.ret(number)
+    code.block("none")
+    code.increment(code.add(state, STATE_SPEC_FAILED))
+    code.ret(const(0))
+    return code
+
+
+def _slot(code: Function, unit: Unit, slot: Value) -> Value:
+    return code.add(code.op("shl", slot, 3), unit.machine.address(HEADER_SPECULATIONS))
+
+
+def _look_up(code: Function, unit: Unit, identifier: Value) -> tuple[Value, Value, Value]:
+    """Go on where this speculation is in use (slot, address, word); else return 0."""
+    most = code.load(64, const(unit.machine.address(HEADER_NSPEC)))
+    slot = code.op("sub", identifier, 1)
+    code.branch(code.icmp("ult", slot, most), "known", "none")
+    code.block("none")
+    code.ret(const(0))
+    code.block("known")
+    address = _slot(code, unit, slot)
+    word = code.load_atomic(address)
+    code.branch(code.convert(word, 1, signed=False), "used", "none")
+    code.block("used")
+    return slot, address, word
+
+
+def _use(code: Function, word: Value, identifier: Value) -> Value:
+    return code.op("or", code.op("shl", word, 8), identifier)
+
+
+def _end(unit: Unit, name: str) -> Function:
+    """end_speculation(number) -> the use that ends, or 0."""
+    code = unit.function(name, 1)
+    (identifier,) = code.params
+    _, address, word = _look_up(code, unit, identifier)
+    ours = code.replace(address, word, code.op("add", word, 1))
+    code.branch(ours, "ended", "none")
+    code.block("ended")
+    code.ret(_use(code, word, identifier))
+    return code
+
+
+def _speculate(unit: Unit, name: str) -> Function:
+    """speculate(state, number, bytes) -> the use, or 0 where there is none or no room."""
+    code = unit.function(name, 3)
+    state, identifier, size = code.params
+    slot, _, word = _look_up(code, unit, identifier)
+    place = code.op("add", code.add(state, STATE_SPECULATIONS), code.op("shl", slot, 3))
+    before = code.load(64, place)
+    mark = code.op("shl", word, 32)
+    same = code.icmp("eq", code.op("and", before, const(0xFFFFFFFF << 32)), mark)
+    taken = code.select(same, code.op("and", before, 0xFFFFFFFF), const(0))
+    total = code.op("add", taken, size)
+    room = code.load(64, const(unit.machine.address(HEADER_SPECSIZE)))
+    code.branch(code.icmp("ule", total, room), "fits", "full")
+    code.block("fits")
+    code.store(code.op("or", mark, total), place)
+    code.ret(_use(code, word, identifier))
+    code.block("full")
+    code.increment(code.add(state, STATE_SPEC_DROPS))
+    code.ret(const(0))
+    return code

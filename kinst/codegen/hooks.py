@@ -1,0 +1,110 @@
+"""What runs in the target besides clauses: the breakpoint hook and the fault hook.
+
+Both look an address up in a hash table in the traps area of scratch.  The area starts with a
+directory of two tables, traps first, then copies: for each u64 address of its entries, u64
+number of entries minus one, u64 shift.  An entry is (u64 address, u64 value); address 0 is free.
+An all-zero area is a valid directory of nothing."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from kinst.codegen.code_machine import CodeMachine
+from kinst.codegen.firing import GOLDEN
+from kinst.codegen.ssa import Function, Value, const
+
+Pairs = Sequence[tuple[int, int]]
+
+_TABLE = struct.Struct("<QQQ")
+
+_ENTRY = struct.Struct("<QQ")
+
+_WORD = (1 << 64) - 1
+
+DIRECTORY = 2 * _TABLE.size
+
+TRAPS, COPIES = 0, _TABLE.size
+
+
+def _hash_table(pairs: Pairs) -> tuple[bytes, int]:
+    """(entries, bits): at most half full, so that a search for what is not there ends soon."""
+    bits = max(1, (2 * len(pairs)).bit_length())
+    table = [(0, 0)] * (1 << bits)
+    for address, value in pairs:
+        at = (address * GOLDEN & _WORD) >> (64 - bits)
+        while table[at][0]:
+            at = (at + 1) & ((1 << bits) - 1)
+        table[at] = (address, value)
+    return b"".join(_ENTRY.pack(*entry) for entry in table), bits
+
+
+def build_trap_table(address: int, traps: Pairs, copies: Pairs = ()) -> bytes:
+    """What to write at the start of the traps area, whose address in the target is `address`.
+
+    traps: (address of a trap-planted instruction, its trampoline).  copies: (address of a
+    displaced copy in a trampoline, address of the original instruction).
+    """
+    directory = b""
+    tables = b""
+    for pairs in (traps, copies):
+        entries, bits = _hash_table(pairs)
+        start = address + DIRECTORY + len(tables)
+        directory += _TABLE.pack(start, (1 << bits) - 1, 64 - bits)
+        tables += entries
+    return directory + tables
+
+
+def _look_up(code: Function, directory: int, key: Value, found: str, missing: str) -> Value:
+    """Go to `missing`, or to `found` with the address of its entry as the result."""
+    table = code.load(64, const(directory))
+    mask = code.load(64, const(directory + 8))
+    shift = code.load(64, const(directory + 16))
+    start = code.op("lshr", code.op("mul", key, GOLDEN), code.op("and", shift, 63))
+    at = code.local(64)
+    code.set(at, start)
+    code.branch(code.icmp("eq", table, 0), missing, "probe")
+    code.block("probe")
+    index = code.op("and", code.get(at), mask)
+    entry = code.op("add", table, code.op("shl", index, 4))
+    there = code.load(64, entry)
+    code.set(at, code.op("add", index, 1))
+    code.branch(code.icmp("eq", there, 0), missing, "used")
+    code.block("used")
+    code.branch(code.icmp("eq", there, key), found, "probe")
+    return entry
+
+
+def write_trap_hook(machine: CodeMachine) -> Function:
+    """trap_hook(saved registers) -> 1 when the breakpoint was ours: the saved program counter
+    is now the trampoline's; else 0 and nothing is changed."""
+    registers = Value(64, "%registers")
+    code = Function("trap_hook", (registers,), 64, "ccc", internal=False)
+    saved = code.add(registers, machine.trap_pc_offset)
+    site = code.op("sub", code.load(64, saved), machine.trap_pc_delta)
+    directory = machine.address(machine.scratch.traps + TRAPS)
+    entry = _look_up(code, directory, site, "ours", "not_ours")
+    code.block("ours")
+    code.store(code.load(64, code.add(entry, 8)), saved)
+    code.ret(const(1))
+    code.block("not_ours")
+    code.ret(const(0))
+    return code
+
+
+def write_fault_hook(machine: CodeMachine) -> Function:
+    """fault_hook(address) -> address, or that of the original of a displaced copy there."""
+    address = Value(64, "%address")
+    code = Function("fault_hook", (address,), 64, "ccc", internal=False)
+    scratch = machine.scratch
+    inside = code.op("sub", address, const(machine.address(scratch.text)))
+    ours = code.icmp("ult", inside, scratch.size - scratch.text)
+    code.branch(ours, "search", "same", likely=False)
+    code.block("search")
+    directory = machine.address(scratch.traps + COPIES)
+    entry = _look_up(code, directory, address, "found", "same")
+    code.block("found")
+    code.ret(code.load(64, code.add(entry, 8)))
+    code.block("same")
+    code.ret(address)
+    return code

@@ -1,0 +1,272 @@
+"""The tables of aggregations: how many buckets an aggregating function has (Dynamic Tracing Guide,
+ch. 9), which keys are known before the trace, how many entries fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kinst.codegen.layout.variable_places import place, up
+from kinst.core.dtypes import DType, IntType, PointerType
+from kinst.core.errors import KinstError
+from kinst.core.probe import ProbeName
+from kinst.core.records import QUANTIZE_BUCKETS, Field, KeyValue
+from kinst.dlang import typed
+from kinst.dlang.typed import AggFunction
+
+INT64_MAX = (1 << 63) - 1
+
+_WORDS = {"count": 1, "sum": 1, "min": 1, "max": 1, "avg": 2, "stddev": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Magnitude:
+    """One order of magnitude of llquantize(): values low <= v < high are in buckets of `width`,
+    the first of which is `first`."""
+
+    low: int
+    high: int
+    width: int
+    first: int
+
+
+def magnitudes(params: tuple[int, ...]) -> tuple[tuple[Magnitude, ...], int]:
+    """The orders of llquantize(x, factor, low, high, steps), and the bucket for all above.
+
+    Bucket 0 is for values below factor**low.  An order starts counting its buckets where the
+    order below left off, since the lowest 1/factor of its range belongs to that one.
+    """
+    factor, low, high, steps = params
+    found = []
+    last = factor**low
+    first = 1
+    if last > INT64_MAX:
+        return (), first
+    for _ in range(low, high + 1):
+        this = last * factor
+        buckets = min(this, steps)
+        found.append(Magnitude(last, min(this, INT64_MAX), max(1, this // buckets), first))
+        if this > INT64_MAX:
+            return tuple(found), first + (INT64_MAX - last) // max(1, this // buckets)
+        first += buckets - buckets // factor
+        last = this
+    return tuple(found), first
+
+
+def data_words(function: AggFunction) -> int:
+    """u64 words of one entry's data, as core/records.py lists them.
+
+    Raises KinstError for parameters that make no buckets (the checker refuses them before).
+    """
+    if function.name in _WORDS:
+        return _WORDS[function.name]
+    if function.name == "quantize":
+        return QUANTIZE_BUCKETS
+    if function.name == "lquantize":
+        base, limit, step = function.params
+        if step <= 0 or limit <= base:
+            raise KinstError(f"lquantize({base}, {limit}, {step}) has no buckets")
+        return (limit - base) // step + 2
+    if function.name == "llquantize":
+        return magnitudes(function.params)[1] + 1
+    raise KinstError(f"unknown aggregating function {function.name}()")
+
+
+# A probe with its id and the clauses that it runs (indexes, in program order).
+Probed = tuple[ProbeName, int, tuple[int, ...]]
+
+_PARTS = {
+    "probeprov": "provider",
+    "probemod": "module",
+    "probefunc": "function",
+    "probename": "name",
+}
+
+
+def _literal(expr: typed.Expr) -> KeyValue | None:
+    """The value of a constant key, or None when it is not one."""
+    if isinstance(expr, typed.StrConst):
+        return expr.value
+    if isinstance(expr, typed.IntConst):
+        return _wrap(expr.value, expr.type)
+    if isinstance(expr, typed.Cast):
+        inner = _literal(expr.operand)
+        return _wrap(inner, expr.type) if isinstance(inner, int) else inner
+    if isinstance(expr, typed.Unary) and expr.op == "-":
+        inner = _literal(expr.operand)
+        return _wrap(-inner, expr.type) if isinstance(inner, int) else None
+    return None
+
+
+def _wrap(value: int, type_: DType) -> int:
+    if not isinstance(type_, (IntType, PointerType)):
+        return value
+    bits = 8 * type_.size
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if typed.is_signed(type_) and value >> (bits - 1) else value
+
+
+def literal_keys(keys: Sequence[typed.Expr]) -> tuple[KeyValue, ...] | None:
+    """The keys of an update when all are literals."""
+    values = [_literal(key) for key in keys]
+    return None if None in values else tuple(v for v in values if v is not None)
+
+
+def _probe_key(expr: typed.Expr, name: ProbeName, probe_id: int) -> KeyValue | None:
+    if isinstance(expr, typed.Cast):
+        inner = _probe_key(expr.operand, name, probe_id)
+        return _wrap(inner, expr.type) if isinstance(inner, int) else inner
+    if isinstance(expr, typed.Builtin) and expr.name in _PARTS:
+        return str(getattr(name, _PARTS[expr.name])).encode()
+    if isinstance(expr, typed.Builtin) and expr.name == "id":
+        return probe_id
+    return _literal(expr)
+
+
+def _updates(clause: typed.Clause, index: int) -> Iterator[typed.Aggregate]:
+    for action in clause.actions:
+        if isinstance(action, typed.Aggregate) and action.aggregation.index == index:
+            yield action
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    keys: tuple[tuple[KeyValue, ...], ...]
+    entries: dict[tuple[int, int], int]  # (probe id, aggregation) -> entry
+
+
+def _constant_keys(
+    program: typed.Program, probes: Sequence[Probed], index: int
+) -> _Constant | None:
+    """Entries of the aggregation when every probe knows its keys beforehand, else None.
+
+    A probe has one entry of its own at most; updates with literal keys alone know theirs
+    without asking the probe.
+    """
+    entry_of: dict[tuple[KeyValue, ...], int] = {}
+    own: dict[tuple[int, int], int] = {}
+    for name, probe_id, clauses in probes:
+        for clause in clauses:
+            for update in _updates(program.clauses[clause], index):
+                values = [_probe_key(key, name, probe_id) for key in update.keys]
+                if None in values:
+                    return None
+                keys = tuple(v for v in values if v is not None)
+                entry = entry_of.setdefault(keys, len(entry_of))
+                if literal_keys(update.keys) is not None:
+                    continue
+                if own.setdefault((probe_id, index), entry) != entry:
+                    return None
+    return _Constant(tuple(entry_of), own)
+
+
+def _constant_at_all(program: typed.Program, index: int) -> bool:
+    """Whether every update, also in clauses that no probe runs, has keys that can be known."""
+    name = ProbeName("", "", "", "")
+    return all(
+        _probe_key(key, name, 0) is not None
+        for clause in program.clauses
+        for update in _updates(clause, index)
+        for key in update.keys
+    )
+
+
+def _key_bounds(
+    program: typed.Program, probes: Sequence[Probed], index: int, keys: int
+) -> list[int]:
+    """Bytes, with the NUL, that each key can take by what is known of the probes: every byte of
+    a key is hashed and compared.  Where a key can be anything, more than any string has."""
+    anything = 1 << 30
+    bounds = [1] * keys
+    for name, probe_id, clauses in probes:
+        for clause in clauses:
+            for update in _updates(program.clauses[clause], index):
+                for i, key in enumerate(update.keys):
+                    value = _probe_key(key, name, probe_id)
+                    size = len(value) + 1 if isinstance(value, bytes) else anything
+                    bounds[i] = max(bounds[i], size)
+    return bounds
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """An aggregation's entry."""
+
+    aggregation: typed.Aggregation
+    keys: tuple[Field, ...]
+    data_offset: int
+    data_size: int
+    constant: _Constant | None
+
+    @property
+    def entry_size(self) -> int:
+        return self.data_offset + self.data_size
+
+    @property
+    def entries(self) -> int:
+        """Of constant keys; 0 when hashed."""
+        return max(1, len(self.constant.keys)) if self.constant else 0
+
+    @property
+    def fixed_size(self) -> int:
+        return self.entries * self.entry_size
+
+
+def _hashed(
+    program: typed.Program,
+    probes: Sequence[Probed],
+    aggregation: typed.Aggregation,
+    strsize: int,
+) -> _Shape:
+    bounds = _key_bounds(program, probes, aggregation.index, len(aggregation.keys))
+    keys, end = place(aggregation.keys, 8, strsize, bounds)
+    return _Shape(aggregation, keys, up(end, 8), 8 * data_words(aggregation.function), None)
+
+
+def entry_shapes(
+    program: typed.Program, probes: Sequence[Probed], strsize: int, agg_size: int
+) -> list[_Shape]:
+    """Constant keys wherever possible, as long as they leave the hashed ones half of the room;
+    the largest give way first: of their entries only those are made that are used."""
+    found = []
+    for aggregation in program.aggregations:
+        constant = None
+        if _constant_at_all(program, aggregation.index):
+            constant = _constant_keys(program, probes, aggregation.index)
+        if constant is None:
+            found.append(_hashed(program, probes, aggregation, strsize))
+        else:
+            data = 8 * data_words(aggregation.function)
+            found.append(_Shape(aggregation, (), 8, data, constant))
+    while True:
+        mixed = any(s.constant is None for s in found)
+        large = [s for s in found if s.fixed_size and s.aggregation.keys]
+        if not large or sum(s.fixed_size for s in found) <= (agg_size // 2 if mixed else agg_size):
+            return found
+        largest = max(large, key=lambda s: s.fixed_size)
+        found[found.index(largest)] = _hashed(program, probes, largest.aggregation, strsize)
+
+
+def capacities(shapes: Sequence[_Shape], agg_size: int) -> list[int]:
+    """Constant ones get an entry for each key tuple; the others share the rest alike, each a
+    power of two.  Raises KinstError when that leaves some with nothing."""
+    used = sum(s.fixed_size for s in shapes)
+    hashed = sum(1 for s in shapes if s.constant is None)
+    share = (agg_size - used) // hashed if hashed else 0
+    if used > agg_size:
+        raise KinstError(
+            f"the aggregations need {used} bytes for each CPU, aggsize is {agg_size}",
+            f"-x aggsize={up(used, 4096)}",
+        )
+    found = []
+    for shape in shapes:
+        entries = shape.entries or share // shape.entry_size
+        if entries < 1:
+            need = used + hashed * shape.entry_size
+            raise KinstError(
+                f"@{shape.aggregation.name} needs entries of {shape.entry_size} bytes, aggsize"
+                f" {agg_size} leaves {max(share, 0)}",
+                f"-x aggsize={up(64 * need, 4096)} or a smaller strsize",
+            )
+        found.append(shape.entries or 1 << (entries.bit_length() - 1))
+    return found

@@ -1,0 +1,85 @@
+"""Decides the layout of everything that clauses write: records, tables, variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kinst.codegen.layout.aggregation_tables import Probed, capacities, entry_shapes
+from kinst.codegen.layout.variable_places import lay_out_dynamic, place, place_variables, up
+from kinst.core.layout import RECORD_HEADER
+from kinst.core.records import AggregationLayout, ClauseLayout, ProgramLayout
+from kinst.dlang import typed
+
+
+def recorded(action: typed.Action) -> tuple[typed.Expr, ...] | None:
+    """The expressions whose values the action puts in the record; None: records nothing."""
+    if isinstance(action, typed.Trace | typed.Print):
+        return (action.expr,)
+    if isinstance(action, typed.Printf):
+        return action.args
+    if isinstance(action, typed.Exit):
+        return (action.status,)
+    if isinstance(action, typed.Perform):
+        return action.args
+    if isinstance(action, (typed.Printa, typed.Clear)):
+        return ()
+    if isinstance(action, typed.Trunc):
+        return () if action.count is None else (action.count,)
+    if isinstance(action, typed.Normalize):
+        return () if action.divisor is None else (action.divisor,)
+    return None
+
+
+def _lay_out_clause(clause: typed.Clause, strsize: int) -> ClauseLayout:
+    at = RECORD_HEADER
+    records = not clause.actions
+    fields = []
+    for action in clause.actions:
+        values = recorded(action)
+        records = records or values is not None
+        placed, at = place([v.type for v in values or ()], at, strsize)
+        fields.append(placed)
+    return ClauseLayout(clause.index, up(at, 8) if records else 0, tuple(fields))
+
+
+def lay_out_program(
+    program: typed.Program,
+    probes: Sequence[Probed],
+    strsize: int,
+    agg_size: int,
+    dynvarsize: int = 1 << 20,
+) -> ProgramLayout:
+    """Where clauses put what they write.
+
+    probes: every probe that will run a clause, with its id and clause indexes.  strsize: bytes
+    of a string with its NUL.  agg_size: bytes of one half of one CPU's aggregation area.
+    dynvarsize: bytes for the dynamic variables.
+    Raises KinstError when the aggregations do not fit.
+    """
+    shapes = entry_shapes(program, probes, strsize, agg_size)
+    sizes = capacities(shapes, agg_size)
+    aggregations = []
+    site_keys: dict[tuple[int, int], int] = {}
+    area = counters = 0
+    for shape, capacity in zip(shapes, sizes, strict=True):
+        counted = shape.constant is not None and shape.aggregation.function.name == "count"
+        aggregations.append(
+            AggregationLayout(
+                shape.aggregation.index, area, shape.entry_size, capacity, shape.keys,
+                shape.data_offset, shape.data_size,
+                shape.constant.keys if shape.constant else None,
+                counters if counted else -1,
+            )
+        )  # fmt: skip
+        area += capacity * shape.entry_size
+        counters += 8 * capacity if counted else 0
+        if shape.constant:
+            site_keys.update(shape.constant.entries)
+    variables = place_variables(program, strsize)
+    constants = tuple(s.aggregation.index for s in shapes if s.constant)
+    return ProgramLayout(
+        tuple(_lay_out_clause(clause, strsize) for clause in program.clauses),
+        tuple(aggregations), variables.offsets, variables.globals_size, agg_size, strsize,
+        constants, site_keys, counters, variables.clause_size,
+        lay_out_dynamic(program, strsize, dynvarsize),
+    )  # fmt: skip

@@ -1,0 +1,159 @@
+"""Where D's variables lie: global ones, clause-local ones that need memory, dynamic ones; sizes and
+alignments of stored values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kinst.core.dtypes import (
+    UINT64,
+    ArrayType,
+    DType,
+    DumpType,
+    FloatType,
+    FunctionType,
+    IntType,
+    PointerType,
+    StackType,
+    StringType,
+    StructType,
+    SymbolType,
+)
+from kinst.core.errors import KinstError
+from kinst.core.records import DynamicLayout, Field, bucket_size
+from kinst.dlang import typed
+from kinst.dlang.types.conversions import size_of as plain_size
+
+
+def size_of(type_: DType, strsize: int) -> int:
+    """Bytes of a stored value of this type."""
+    if isinstance(type_, (IntType, PointerType, StackType, SymbolType, DumpType)):
+        return type_.size
+    if isinstance(type_, StringType):
+        return min(type_.size, strsize) if type_.size else strsize
+    if isinstance(type_, (StructType, ArrayType, FloatType)):
+        return plain_size(type_, strsize)
+    raise KinstError(f"a value of type {type_} cannot be recorded")
+
+
+def align_of(type_: DType) -> int:
+    """What the offset of a value of this type is a multiple of."""
+    if isinstance(type_, (StackType, SymbolType, StructType, ArrayType, FloatType)):
+        return 8
+    return type_.size if isinstance(type_, (IntType, PointerType)) else 1
+
+
+def up(offset: int, align: int) -> int:
+    """The next multiple of align, a power of two."""
+    return (offset + align - 1) & -align
+
+
+def place(
+    types: Sequence[DType], at: int, strsize: int, bounds: Sequence[int] = ()
+) -> tuple[tuple[Field, ...], int]:
+    """Fields one after another from `at`, and the end.
+
+    bounds: bytes that are enough for each one if it is a string."""
+    found = []
+    for i, type_ in enumerate(types):
+        at = up(at, align_of(type_))
+        size = size_of(type_, strsize)
+        if bounds and isinstance(type_, StringType):
+            size = min(size, bounds[i])
+        found.append(Field(at, size, type_))
+        at += size
+    return tuple(found), at
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """As in core/records.py ProgramLayout."""
+
+    offsets: tuple[int, ...]
+    globals_size: int
+    clause_size: int
+
+
+def in_registers(variable: typed.Variable) -> bool:
+    """Whether it is a value of the function that runs a firing, without memory of its own."""
+    scalar = not variable.length and isinstance(variable.type, IntType | PointerType)
+    return variable.scope == "this" and scalar
+
+
+def memory_size(variable: typed.Variable, strsize: int) -> int:
+    """Bytes of a variable that is not dynamic, all its elements together."""
+    return element_size(variable, strsize) * max(1, variable.length)
+
+
+def element_size(variable: typed.Variable, strsize: int) -> int:
+    """Bytes from one element of a scalar array to the next.
+
+    Strings begin on a multiple of 8, and so do the elements: they are copied a word at a time
+    where they can be.  The byte behind a string is not 0 when the variable is NULL."""
+    size = size_of(variable.type, strsize)
+    return up(size + 1, 8) if isinstance(variable.type, StringType) else size
+
+
+def place_variables(program: typed.Program, strsize: int) -> Places:
+    """Every variable that is not dynamic."""
+    offsets = [-1] * (1 + max((v.index for v in program.variables), default=-1))
+    ends = {"global": 0, "this": 0}
+    for variable in program.variables:
+        if variable.is_dynamic or in_registers(variable):
+            continue
+        string = isinstance(variable.type, StringType)
+        at = up(ends[variable.scope], 8 if string or variable.length else align_of(variable.type))
+        offsets[variable.index] = at
+        ends[variable.scope] = at + memory_size(variable, strsize)
+    return Places(tuple(offsets), up(ends["global"], 8), up(ends["this"], 8))
+
+
+def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], Field, int]:
+    """(places of the keys, of the value, bytes of an entry).  What the keys leave free between
+    them is compared, too: it must be zero."""
+    own = (UINT64,) if variable.scope == "self" else ()
+    index = (UINT64,) if variable.length else ()
+    keys, end = place((*own, *variable.keys, *index), 0, strsize)
+    value = Field(up(end, 8), size_of(variable.type, strsize), variable.type)
+    return keys, value, up(value.offset + value.size, 8)
+
+
+def dynamic_size(program: typed.Program, strsize: int, dynvarsize: int) -> int:
+    """Bytes of the dynamic variables: dynvarsize, or what one bucket of each takes."""
+    found = lay_out_dynamic(program, strsize, dynvarsize)
+    return max(dynvarsize, found[-1].area + found[-1].buckets * found[-1].stride) if found else 0
+
+
+def lay_out_dynamic(
+    program: typed.Program, strsize: int, dynvarsize: int
+) -> tuple[DynamicLayout, ...]:
+    """One table for each dynamic variable; all have the same number of entries.
+
+    Where dynvarsize bytes have no room for one bucket of each there is one, as DTrace raises a
+    size that is too small (dtrace_dstate_init())."""
+    dynamic = [v for v in program.variables if v.is_dynamic]
+    entries = [_entry(v, strsize) for v in dynamic]
+    each = sum(bucket_size(size) for _, _, size in entries)
+    buckets = max(1, dynvarsize // each) if each else 0
+    found = []
+    area = 0
+    for variable, (keys, value, size) in zip(dynamic, entries, strict=True):
+        made = DynamicLayout(
+            variable.index, area, buckets, size, keys, value, variable.scope != "self"
+        )
+        area += buckets * made.stride
+        found.append(made)
+    return tuple(found)
+
+
+def by_address(type_: DType) -> bool:
+    """Whether a value of this type is handled by its address (typed.Load)."""
+    return isinstance(type_, StructType | ArrayType | FloatType | FunctionType)
+
+
+def bits_of(type_: DType) -> int:
+    """Bits of a scalar."""
+    if isinstance(type_, (IntType, PointerType)):
+        return 8 * type_.size
+    raise KinstError(f"a value of type {type_} cannot be computed with")

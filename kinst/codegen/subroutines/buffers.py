@@ -1,0 +1,138 @@
+"""Bytes in memory: of the clause (alloca), of the kernel (bcopy), of the traced program (copyin,
+copyout)."""
+
+from __future__ import annotations
+
+from kinst.codegen.firing import Firing, Lowered, Text, Unit
+from kinst.codegen.helpers.branching import byte_of, loop, put, when
+from kinst.codegen.helpers.memory_access import (
+    allocate_zeros,
+    read,
+    read_user,
+    read_user_string,
+    writable,
+    write_user,
+)
+from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.subroutines.arguments import Args, fault_if_failed, number, pointer
+from kinst.codegen.subroutines.strings import write_length
+from kinst.core.layout import ARENA
+
+
+def alloca(firing: Firing, args: Args) -> Lowered:
+    return allocate_zeros(firing, number(firing, args[0]))
+
+
+def bcopy(firing: Firing, args: Args) -> Lowered:
+    source, to, size = (
+        pointer(firing, args[0]),
+        pointer(firing, args[1]),
+        number(firing, args[2]),
+    )
+    to = writable(firing, to, size)
+    fault_if_failed(firing, read(firing, to, source, size), source)
+    return const(0)
+
+
+def _fill_zeros(unit: Unit, name: str) -> Function:
+    """fill_zeros(dst, size, byte): byte where there is a NUL."""
+    code = unit.function(name, 3, 0)
+    dst, size, byte = code.params
+    at = code.local(64)
+
+    def one() -> None:
+        found = byte_of(code, dst, code.get(at))
+        put(code, at, code.select(code.icmp("eq", found, 0), byte, found), dst)
+
+    loop(code, lambda: code.icmp("ult", code.get(at), size), one)
+    code.ret()
+    return code
+
+
+def memstr(firing: Firing, args: Args) -> Lowered:
+    """FreeBSD's: the last of the bytes becomes the NUL; no bytes are NULL."""
+    code = firing.code
+    strsize = firing.unit.layout.strsize
+    source, byte, size = (
+        pointer(firing, args[0]),
+        number(firing, args[1]),
+        number(firing, args[2]),
+    )
+    room = firing.text_room(strsize)
+    none = code.icmp("eq", size, 0)
+    whole = code.select(code.icmp("ult", size, strsize), size, const(strsize))
+    most = code.select(none, const(0), code.op("sub", whole, 1))
+    fault_if_failed(firing, read(firing, room, source, most), source)
+    code.call(firing.unit.helper("fill_zeros", _fill_zeros), (room, most, byte))
+    code.store(const(0, 8), code.op("add", room, most))
+    return Text(code.select(none, const(0), room), strsize, nullable=True)
+
+
+def copyin(firing: Firing, args: Args) -> Lowered:
+    code = firing.code
+    source, size = number(firing, args[0]), number(firing, args[1])
+    to = firing.allocate(size)
+    fault_if_failed(firing, read_user(firing, to, source, size), source)
+    _end_text(firing, code.op("add", to, size))
+    return to
+
+
+def _end_text(firing: Firing, end: Value) -> None:
+    """A NUL behind the last thing allocated, if there is room, so that stringof() of it has no
+    more."""
+    code = firing.code
+    used = code.op("sub", end, firing.arena_start())
+
+    def put_nul() -> None:
+        code.store(const(0, 8), end)
+        code.set(firing.arena(), code.op("and", code.op("add", used, 8), -8))
+
+    when(code, code.icmp("ult", used, ARENA), put_nul)
+
+
+def copyinto(firing: Firing, args: Args) -> Lowered:
+    source, size = number(firing, args[0]), number(firing, args[1])
+    to = writable(firing, pointer(firing, args[2]), size)
+    fault_if_failed(firing, read_user(firing, to, source, size), source)
+    return const(0)
+
+
+def copyinstr(firing: Firing, args: Args) -> Lowered:
+    code = firing.code
+    strsize = firing.unit.layout.strsize
+    source, size = number(firing, args[0]), const(strsize)
+    if len(args) == 2:
+        most = number(firing, args[1])
+        size = code.select(code.icmp("ult", most, strsize), code.op("add", most, 1), size)
+    room = firing.text_room(strsize)
+    fault_if_failed(firing, read_user_string(firing, room, source, size), source)
+    return Text(room, strsize)
+
+
+def copyout(firing: Firing, args: Args) -> Lowered:
+    source, to, size = pointer(firing, args[0]), number(firing, args[1]), number(firing, args[2])
+    between = firing.allocate(size)
+    fault_if_failed(firing, read(firing, between, source, size), source)
+    fault_if_failed(firing, write_user(firing, to, between, size), to)
+    return const(0)
+
+
+def copyoutstr(firing: Firing, args: Args) -> Lowered:
+    """At most `size` bytes, with the NUL if it is among them."""
+    code = firing.code
+    source, to, size = pointer(firing, args[0]), number(firing, args[1]), number(firing, args[2])
+    strsize = const(firing.unit.layout.strsize)
+    measure = firing.unit.helper("length", write_length)
+    whole = code.op("add", code.call(measure, (source, strsize)), 1)
+    size = code.select(code.icmp("ult", whole, size), whole, size)
+    fault_if_failed(firing, write_user(firing, to, source, size), to)
+    return const(0)
+
+
+def memref(firing: Firing, args: Args) -> Lowered:
+    """Two words: the address and the size."""
+    address, size = pointer(firing, args[0]), number(firing, args[1])
+    pair = firing.allocate(const(16))
+    firing.code.store(address, pair)
+    firing.code.store(size, firing.code.add(pair, 8))
+    return pair

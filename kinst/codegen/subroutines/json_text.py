@@ -1,0 +1,349 @@
+"""json(text, path): an element of JSON text.
+
+As illumos and FreeBSD define it: the path is names and array indexes (a.b[3].c, [0].a); strings
+come without their quotes, as they are written; numbers, true, false and null, objects and arrays
+as their text.  What is not there, and text that is not JSON as far as it is looked at, give NULL.
+Every helper goes forward through the text once, and ends at its bound."""
+
+from __future__ import annotations
+
+from kinst.codegen.firing import Firing, Lowered, Text, Unit
+from kinst.codegen.helpers.branching import both, byte_in, either, leave, loop, put, step, when
+from kinst.codegen.ssa import Function, Local, Value, const
+from kinst.codegen.subroutines.arguments import Args, new_text, text_words
+
+_QUOTE, _BACKSLASH, _COMMA, _COLON, _DOT, _MINUS = (ord(c) for c in '"\\,:.-')
+
+_OPEN, _CLOSE, _BRACE, _END = (ord(c) for c in "[]{}")
+
+NOT_THERE = const(-1)
+
+_WORDS = (b"true", b"false", b"null")
+
+
+def _one_of(code: Function, byte: Value, these: bytes) -> Value:
+    return either(code, *[code.icmp("eq", byte, value) for value in these])
+
+
+def _digit(code: Function, byte: Value) -> Value:
+    return code.icmp("ult", code.op("sub", byte, const(ord("0"))), 10)
+
+
+def _hex_digit(code: Function, byte: Value) -> Value:
+    letter = code.op("sub", code.op("or", byte, 0x20), const(ord("a")))
+    return either(code, _digit(code, byte), code.icmp("ult", letter, 6))
+
+
+def _blanks(unit: Unit, name: str) -> Function:
+    """json_blanks(text, bound, at) -> the place behind white space."""
+    code = unit.function(name, 3)
+    text, bound, start = code.params
+    at = code.local(64)
+    code.set(at, start)
+
+    def blank() -> Value:
+        return _one_of(code, byte_in(code, text, code.get(at), bound), b" \t\n\v\f\r")
+
+    loop(code, blank, lambda: step(code, at))
+    code.ret(code.get(at))
+    return code
+
+
+def _string_end(unit: Unit, name: str) -> Function:
+    """json_string(text, bound, at) -> the place of the quote that ends a string, or -1; at: of
+    its first byte."""
+    code = unit.function(name, 3)
+    text, bound, start = code.params
+    at, escaped, digits = code.local(64), code.local(64), code.local(64)
+    code.set(at, start)
+
+    def byte() -> Value:
+        return byte_in(code, text, code.get(at), bound)
+
+    def more() -> Value:
+        ends = both(code, code.icmp("eq", byte(), _QUOTE), code.icmp("eq", code.get(escaped), 0))
+        return code.op("xor", ends, const(1, 1))
+
+    def escape(here: Value) -> None:
+        is_code = code.icmp("eq", here, ord("u"))
+        code.set(digits, code.select(is_code, const(4), const(0)))
+        code.set(escaped, const(0))
+
+    def number(here: Value) -> None:
+        leave(code, code.op("xor", _hex_digit(code, here), const(1, 1)), NOT_THERE)
+        step(code, digits, -1)
+
+    def plain(here: Value) -> None:
+        begins = code.icmp("eq", here, _BACKSLASH)
+        code.set(escaped, code.convert(begins, 64, signed=False))
+
+    def one() -> None:
+        here = byte()
+        leave(code, code.icmp("eq", here, 0), NOT_THERE)
+        when(
+            code, code.icmp("ne", code.get(digits), 0), lambda: number(here),
+            lambda: when(
+                code, code.icmp("ne", code.get(escaped), 0), lambda: escape(here),
+                lambda: plain(here),
+            ),
+        )  # fmt: skip
+        step(code, at)
+
+    loop(code, more, one)
+    leave(code, code.icmp("ne", code.get(digits), 0), NOT_THERE)
+    code.ret(code.get(at))
+    return code
+
+
+def _value_end(unit: Unit, name: str) -> Function:
+    """json_value(text, bound, at) -> the place behind the value that begins at `at`, or -1."""
+    code = unit.function(name, 3)
+    text, bound, start = code.params
+    at, braces, brackets = code.local(64), code.local(64), code.local(64)
+    code.set(at, start)
+    first = byte_in(code, text, start, bound)
+    _leave_word(code, first, text, bound, start)
+    _leave_number(code, first, text, bound, start)
+    in_string = unit.helper("json_string", _string_end)
+
+    def skip_string() -> None:
+        end = code.call(in_string, (text, bound, code.add(code.get(at), 1)))
+        leave(code, code.icmp("slt", end, 0), NOT_THERE)
+        code.set(at, end)
+
+    def count(byte: Value, depth: Local, begins: int, ends: int) -> None:
+        up = code.convert(code.icmp("eq", byte, begins), 64, signed=False)
+        down = code.convert(code.icmp("eq", byte, ends), 64, signed=False)
+        now = code.op("sub", code.op("add", code.get(depth), up), down)
+        leave(code, code.icmp("slt", now, 0), NOT_THERE)
+        code.set(depth, now)
+
+    leave(code, code.op("xor", _one_of(code, first, b'"[{'), const(1, 1)), NOT_THERE)
+    going = code.local(64)
+    code.set(going, const(1))
+
+    def one() -> None:
+        byte = byte_in(code, text, code.get(at), bound)
+        leave(code, code.icmp("eq", byte, 0), NOT_THERE)
+        when(code, code.icmp("eq", byte, _QUOTE), skip_string)
+        count(byte, braces, _BRACE, _END)
+        count(byte, brackets, _OPEN, _CLOSE)
+        step(code, at)
+        code.set(going, code.op("or", code.get(braces), code.get(brackets)))
+
+    loop(code, lambda: code.icmp("ne", code.get(going), 0), one)
+    code.ret(code.get(at))
+    return code
+
+
+def _leave_word(code: Function, first: Value, text: Value, bound: Value, start: Value) -> None:
+    """Return for true, false and null."""
+    for word in _WORDS:
+        found = code.icmp("eq", first, word[0])
+        for place, byte in enumerate(word):
+            here = byte_in(code, text, code.add(start, place), bound)
+            found = both(code, found, code.icmp("eq", here, byte))
+        after = byte_in(code, text, code.add(start, len(word)), bound)
+        letter = code.icmp("ult", code.op("sub", after, const(ord("a"))), 26)
+        found = both(code, found, code.op("xor", letter, const(1, 1)))
+        leave(code, found, code.add(start, len(word)))
+
+
+def _leave_number(code: Function, first: Value, text: Value, bound: Value, start: Value) -> None:
+    """Return for what begins as a number: digits, then a fraction, then an exponent."""
+    at, dot, power = code.local(64), code.local(64), code.local(64)
+    code.set(at, start)
+
+    def more() -> Value:
+        byte = byte_in(code, text, code.get(at), bound)
+        seen = code.icmp("ne", code.get(power), 0)
+        is_dot = both(
+            code, code.icmp("eq", byte, _DOT), code.icmp("eq", code.get(dot), 0),
+            code.op("xor", seen, const(1, 1)),
+        )  # fmt: skip
+        sign = _one_of(code, byte, b"+-")
+        signed = both(code, sign, either(code, seen, code.icmp("eq", code.get(at), start)))
+        is_power = both(code, _one_of(code, byte, b"eE"), code.op("xor", seen, const(1, 1)))
+        code.set(dot, code.op("or", code.get(dot), code.convert(is_dot, 64, signed=False)))
+        code.set(power, code.op("or", code.get(power), code.convert(is_power, 64, signed=False)))
+        return either(code, _digit(code, byte), is_dot, signed, is_power)
+
+    def number() -> None:
+        loop(code, more, lambda: step(code, at))
+        after = byte_in(code, text, code.get(at), bound)
+        # Inside an object or array something follows, and it is one of these.
+        known = _one_of(code, after, b",]} \t\n\v\f\r")
+        code.ret(code.select(known, code.get(at), NOT_THERE))
+        code.block(code.fresh("behind"))
+
+    when(code, either(code, _digit(code, first), code.icmp("eq", first, _MINUS)), number)
+
+
+def _key_end(unit: Unit, name: str) -> Function:
+    """json_part(path, bound, at) -> the place behind one part of the path."""
+    code = unit.function(name, 3)
+    path, bound, start = code.params
+    at = code.local(64)
+    code.set(at, start)
+
+    def inside() -> Value:
+        byte = byte_in(code, path, code.get(at), bound)
+        ends = _one_of(code, byte, b"\0.[]")
+        return code.op("xor", ends, const(1, 1))
+
+    loop(code, inside, lambda: step(code, at))
+    code.ret(code.get(at))
+    return code
+
+
+def _element(unit: Unit, name: str) -> Function:
+    """json_element(text, bound, at, path, start, end) -> the place of the value in the object or
+    array at `at` that this part of the path names, or -1."""
+    code = unit.function(name, 6)
+    text, bound, start, path, key, key_end = code.params
+    blanks, in_string, value_end, number = (
+        unit.helper(one, write)
+        for one, write in (
+            ("json_blanks", _blanks), ("json_string", _string_end), ("json_value", _value_end),
+            ("json_number", _number),
+        )
+    )  # fmt: skip
+    at, left, found = code.local(64), code.local(64), code.local(64)
+    is_array = code.icmp("eq", byte_in(code, text, start, bound), _OPEN)
+    code.set(at, code.call(blanks, (text, bound, code.add(start, 1))))
+    code.set(left, code.call(number, (path, key, key_end)))
+
+    def skip(wanted: int) -> None:
+        byte = byte_in(code, text, code.get(at), bound)
+        leave(code, code.icmp("ne", byte, wanted), NOT_THERE)
+        code.set(at, code.call(blanks, (text, bound, code.add(code.get(at), 1))))
+
+    def name_of() -> None:
+        byte = byte_in(code, text, code.get(at), bound)
+        leave(code, code.icmp("ne", byte, _QUOTE), NOT_THERE)
+        begin = code.add(code.get(at), 1)
+        end = code.call(in_string, (text, bound, begin))
+        leave(code, code.icmp("slt", end, 0), NOT_THERE)
+        size, wanted = code.op("sub", end, begin), code.op("sub", key_end, key)
+        alike = code.icmp("eq", size, wanted)
+        same = unit.helper("json_same", _same)
+        count = code.select(alike, size, const(0))
+        words = (code.op("add", text, begin), code.op("add", path, key), count)
+        equal = code.icmp("ne", code.call(same, words), 0)
+        code.set(found, code.convert(both(code, alike, equal), 64, signed=False))
+        code.set(at, code.call(blanks, (text, bound, code.add(end, 1))))
+        skip(_COLON)
+
+    def next_index() -> None:
+        here = code.icmp("eq", code.get(left), 0)
+        code.set(found, code.convert(here, 64, signed=False))
+        step(code, left, -1)
+
+    def one() -> None:
+        when(code, is_array, next_index, name_of)
+        leave(code, code.icmp("ne", code.get(found), 0), lambda: code.get(at))
+        end = code.call(value_end, (text, bound, code.get(at)))
+        leave(code, code.icmp("slt", end, 0), NOT_THERE)
+        code.set(at, code.call(blanks, (text, bound, end)))
+        skip(_COMMA)
+
+    loop(code, lambda: code.icmp("ult", code.get(at), bound), one)
+    code.ret(NOT_THERE)
+    return code
+
+
+def _same(unit: Unit, name: str) -> Function:
+    """json_same(a, b, size) -> 1 or 0."""
+    code = unit.function(name, 3)
+    a, b, size = code.params
+    at = code.local(64)
+
+    def alike() -> None:
+        here = code.get(at)
+        differ = code.icmp("ne", byte_in(code, a, here, size), byte_in(code, b, here, size))
+        leave(code, differ, const(0))
+        step(code, at)
+
+    loop(code, lambda: code.icmp("ult", code.get(at), size), alike)
+    code.ret(const(1))
+    return code
+
+
+def _number(unit: Unit, name: str) -> Function:
+    """json_number(path, start, end) -> the index that this part of the path is; -1 for text that
+    is none."""
+    code = unit.function(name, 3)
+    path, start, end = code.params
+    at, value = code.local(64), code.local(64)
+    code.set(at, start)
+    leave(code, code.icmp("eq", start, end), NOT_THERE)
+
+    def digit() -> None:
+        byte = byte_in(code, path, code.get(at), end)
+        leave(code, code.op("xor", _digit(code, byte), const(1, 1)), NOT_THERE)
+        leave(code, code.icmp("ugt", code.get(value), 1 << 32), NOT_THERE)
+        tens = code.op("mul", code.get(value), 10)
+        code.set(value, code.op("add", tens, code.op("sub", byte, const(ord("0")))))
+        step(code, at)
+
+    loop(code, lambda: code.icmp("ult", code.get(at), end), digit)
+    code.ret(code.get(value))
+    return code
+
+
+def _write_json(unit: Unit, name: str) -> Function:
+    """json(dst, size, text, bound, path, path's bound) -> 1, or 0 for NULL."""
+    code = unit.function(name, 6)
+    dst, size, text, bound, path, path_bound = code.params
+    blanks = unit.helper("json_blanks", _blanks)
+    at, part, going = code.local(64), code.local(64), code.local(64)
+    code.set(at, code.call(blanks, (text, bound, const(0))))
+    # A path may begin with an index.
+    indexed = code.icmp("eq", byte_in(code, path, const(0), path_bound), _OPEN)
+    code.set(part, code.convert(indexed, 64, signed=False))
+    code.set(going, const(1))
+
+    def down() -> None:
+        opens = _one_of(code, byte_in(code, text, code.get(at), bound), b"[{")
+        leave(code, code.op("xor", opens, const(1, 1)), const(0))
+        end = code.call(unit.helper("json_part", _key_end), (path, path_bound, code.get(part)))
+        words = (text, bound, code.get(at), path, code.get(part), end)
+        place = code.call(unit.helper("json_element", _element), words)
+        leave(code, code.icmp("slt", place, 0), const(0))
+        code.set(at, place)
+        closed = code.icmp("eq", byte_in(code, path, end, path_bound), _CLOSE)
+        behind = code.op("add", end, code.convert(closed, 64, signed=False))
+        code.set(going, byte_in(code, path, behind, path_bound))
+        code.set(part, code.add(behind, 1))
+
+    loop(code, lambda: code.icmp("ne", code.get(going), 0), down)
+    start = code.get(at)
+    end = code.call(unit.helper("json_value", _value_end), (text, bound, start))
+    leave(code, code.icmp("slt", end, 0), const(0))
+    quoted = code.icmp("eq", byte_in(code, text, start, bound), _QUOTE)
+    quote = code.convert(quoted, 64, signed=False)
+    source, last = code.local(64), code.op("sub", end, quote)
+    code.set(source, code.op("add", start, quote))
+    to = code.local(64)
+
+    def more() -> Value:
+        fits = code.icmp("ult", code.add(code.get(to), 1), size)
+        return both(code, fits, code.icmp("ult", code.get(source), last))
+
+    def copy() -> None:
+        put(code, to, byte_in(code, text, code.get(source), bound), dst)
+        step(code, source)
+
+    loop(code, more, copy)
+    put(code, to, const(0), dst)
+    code.ret(const(1))
+    return code
+
+
+def json(firing: Firing, args: Args) -> Lowered:
+    code = firing.code
+    dst, size, text = new_text(firing)
+    words = (dst, size, *text_words(firing, args[0]), *text_words(firing, args[1]))
+    found = code.call(firing.unit.helper("json", _write_json), words)
+    missing = code.icmp("eq", found, 0)
+    return Text(code.select(missing, const(0), dst), text.bound, nullable=True)

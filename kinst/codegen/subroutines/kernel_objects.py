@@ -1,0 +1,81 @@
+"""What only the kernel knows: d_path(), progenyof(), and how it makes up device numbers."""
+
+from __future__ import annotations
+
+from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Unit, context_word, read_access
+from kinst.codegen.helpers.branching import leave, loop, step
+from kinst.codegen.helpers.path_walk import kernel_path
+from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.subroutines.arguments import Args, number, pointer, wide
+from kinst.core.errors import KinstError
+from kinst.core.layout import CONTEXT_CURTHREAD, CONTEXT_PID, CONTEXT_PPID
+
+ANCESTORS = 1024  # generations that progenyof() goes back
+
+
+def _progeny(unit: Unit, name: str) -> Function:
+    """progeny(task, pid, room for a word) -> 1 if the task's process or one of its ancestors
+    has this id, else 0."""
+    code = unit.function(name, 3)
+    task, pid, room = code.params
+    parent_at, id_at = unit.machine.parents
+    here, steps = code.local(64), code.local(64)
+    code.set(here, task)
+
+    def fetch(offset: int, size: int) -> Value:
+        source = code.op("add", code.get(here), offset)
+        words = (room, source, const(size))
+        failed = code.call_c(unit.machine.nofault_read, words)
+        leave(code, code.icmp("ne", failed, 0), const(0))
+        return code.convert(code.load(8 * size, room), 64, signed=False)
+
+    def up() -> None:
+        leave(code, code.icmp("eq", fetch(id_at, 4), pid), const(1))
+        parent = fetch(parent_at, 8)
+        # The first task of all is its own parent.
+        leave(code, code.icmp("eq", parent, code.get(here)), const(0))
+        code.set(here, parent)
+        step(code, steps)
+
+    loop(code, lambda: code.icmp("ult", code.get(steps), ANCESTORS), up)
+    code.ret(const(0))
+    return code
+
+
+def progenyof(firing: Firing, args: Args) -> Lowered:
+    code, machine = firing.code, firing.unit.machine
+    pid = code.op("and", number(firing, args[0]), 0xFFFFFFFF)
+    if not machine.host:
+        if machine.parents == (0, 0):
+            raise KinstError("progenyof( ) is not available: this kernel's parents are not known")
+        task = read_access(code, machine, machine.builtins["curthread"])
+        assert isinstance(task, Value)
+        words = (task, pid, code.add(firing.temp(), TEMP_WORD))
+        return code.call(firing.unit.helper("progeny", _progeny), words)
+    task = code.load(64, context_word(firing, CONTEXT_CURTHREAD))
+    # In BEGIN, END and timers the process is kinst, of which the parent is known.
+    own = [
+        code.icmp("eq", code.load(64, context_word(firing, word)), pid)
+        for word in (CONTEXT_PID, CONTEXT_PPID)
+    ]
+    near = code.convert(code.op("or", *own), 64, signed=False)
+    if machine.parents == (0, 0):
+        return near
+    words = (task, pid, code.add(firing.temp(), TEMP_WORD))
+    far = code.call(firing.unit.helper("progeny", _progeny), words)
+    return code.op("or", near, far)
+
+
+def d_path(firing: Firing, args: Args) -> Lowered:
+    return kernel_path(firing, pointer(firing, args[0]))
+
+
+def getmajor(firing: Firing, args: Args) -> Lowered:
+    """The major number of Linux's dev_t (include/linux/kdev_t.h: 12 and 20 bits)."""
+    code = firing.code
+    return code.op("and", code.op("lshr", wide(firing, args[0]), 20), 0xFFF)
+
+
+def getminor(firing: Firing, args: Args) -> Lowered:
+    """The minor number of Linux's dev_t."""
+    return firing.code.op("and", wide(firing, args[0]), 0xFFFFF)

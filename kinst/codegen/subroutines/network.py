@@ -1,0 +1,185 @@
+"""Network addresses and byte order: inet_ntoa(), inet_ntop(), htons() and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kinst.codegen.firing import Firing, Lowered, Text, Unit
+from kinst.codegen.helpers.branching import both, byte_of, either, loop, put, step, when
+from kinst.codegen.helpers.memory_access import read
+from kinst.codegen.ssa import Function, Local, Value, const
+from kinst.codegen.subroutines.arguments import DOT, Args, fault_if_failed, number, pointer, wide
+from kinst.core.layout import FAULT_ILLOP
+
+INET_ROOM = 48  # INET6_ADDRSTRLEN is 46
+
+
+def _number(code: Function, at: Local, dst: Value, value: Value, base: int, digits: int) -> None:
+    """Write a number without leading zeros, of at most `digits` digits."""
+    started = code.local(64)
+    code.set(started, const(0))
+    for place in reversed(range(digits)):
+        part = code.op("udiv", value, const(base**place))
+        number = code.op("urem", part, const(base))
+        low = code.icmp("ule", number, 9)
+        start = code.select(low, const(ord("0")), const(ord("a") - 10))
+        letter = code.op("add", number, start)
+        shown = either(code, code.icmp("ne", part, 0), const(int(place == 0), 1))
+        when(code, shown, lambda letter=letter: put(code, at, letter, dst))  # type: ignore[misc]
+
+
+def _dotted(code: Function, at: Local, dst: Value, address: Value) -> None:
+    for k in range(4):
+        if k:
+            put(code, at, const(DOT), dst)
+        _number(code, at, dst, byte_of(code, address, const(k)), 10, 3)
+
+
+def _write_inet4(unit: Unit, name: str) -> Function:
+    """inet4(dst, address of the 4 bytes): dotted decimal."""
+    code = unit.function(name, 2, 0)
+    dst, address = code.params
+    at = code.local(64)
+    _dotted(code, at, dst, address)
+    put(code, at, const(0), dst)
+    code.ret()
+    return code
+
+
+def _zeros(code: Function, group: Callable[[Value], Value]) -> tuple[Local, Local]:
+    """(start, length) of the longest run of zero groups, the first of equal ones; length 0 when
+    none is longer than one."""
+    best, best_size, run = code.local(64, 8), code.local(64, 1), code.local(64)
+    at = code.local(64)
+
+    def look() -> None:
+        here = code.get(at)
+        zero = code.icmp("eq", group(here), 0)
+        code.set(run, code.select(zero, code.op("add", code.get(run), 1), const(0)))
+        longer = code.icmp("ugt", code.get(run), code.get(best_size))
+        start = code.op("sub", code.op("add", here, 1), code.get(run))
+        code.set(best, code.select(longer, start, code.get(best)))
+        code.set(best_size, code.select(longer, code.get(run), code.get(best_size)))
+        step(code, at)
+
+    loop(code, lambda: code.icmp("ult", code.get(at), 8), look)
+    found = code.icmp("ugt", code.get(best_size), 1)
+    code.set(best_size, code.select(found, code.get(best_size), const(0)))
+    return best, best_size
+
+
+def _write_inet6(unit: Unit, name: str) -> Function:
+    """inet6(dst, address of the 16 bytes): as inet_ntop(3): the longest run of two zero groups or
+    more is "::"; what holds an IPv4 address ends with that in dotted decimal."""
+    code = unit.function(name, 2, 0)
+    dst, address = code.params
+    at, here = code.local(64), code.local(64)
+
+    def group(place: Value) -> Value:
+        where = code.op("shl", place, 1)
+        high = code.op("shl", byte_of(code, address, where), 8)
+        return code.op("or", high, byte_of(code, address, code.op("add", where, 1)))
+
+    start, count = _zeros(code, group)
+    from_start = code.icmp("eq", code.get(start), 0)
+    mapped = both(code, code.icmp("eq", code.get(count), 5),
+                  code.icmp("eq", group(const(5)), 0xFFFF))  # fmt: skip
+    compatible = code.icmp("eq", code.get(count), 6)
+    embedded = both(code, from_start, either(code, mapped, compatible))
+    groups = code.select(embedded, const(6), const(8))
+
+    def colon() -> None:
+        put(code, at, const(ord(":")), dst)
+
+    def number() -> None:
+        inside = code.icmp("eq", code.get(here), code.get(start))
+        run = both(code, inside, code.icmp("ne", code.get(count), 0))
+        when(code, run, skip, one)
+
+    def skip() -> None:
+        colon()
+        code.set(here, code.op("add", code.get(here), code.get(count)))
+        when(code, code.icmp("eq", code.get(here), 8), colon)
+
+    def one() -> None:
+        when(code, code.icmp("ne", code.get(here), 0), colon)
+        _number(code, at, dst, group(code.get(here)), 16, 4)
+        step(code, here)
+
+    loop(code, lambda: code.icmp("ult", code.get(here), groups), number)
+
+    def dotted() -> None:
+        colon()
+        _dotted(code, at, dst, code.op("add", address, 12))
+
+    when(code, embedded, dotted)
+    put(code, at, const(0), dst)
+    code.ret()
+    return code
+
+
+AF_INET, AF_INET6 = 2, 10  # of Linux
+
+
+def _inet(name: str, size: int, address: Value, firing: Firing) -> Lowered:
+    code = firing.code
+    # Readers of the text may look as far as its bound.
+    room, bytes_ = firing.text_room(INET_ROOM), firing.text_room(16)
+    fault_if_failed(firing, read(firing, bytes_, address, const(size)), address)
+    write = {"inet4": _write_inet4, "inet6": _write_inet6}[name]
+    code.call(firing.unit.helper(name, write), (room, bytes_))
+    return Text(room, INET_ROOM)
+
+
+def inet_ntoa(firing: Firing, args: Args) -> Lowered:
+    return _inet("inet4", 4, pointer(firing, args[0]), firing)
+
+
+def inet_ntoa6(firing: Firing, args: Args) -> Lowered:
+    return _inet("inet6", 16, pointer(firing, args[0]), firing)
+
+
+def inet_ntop(firing: Firing, args: Args) -> Lowered:
+    code = firing.code
+    family, address = number(firing, args[0]), pointer(firing, args[1])
+    old, new = code.icmp("eq", family, AF_INET), code.icmp("eq", family, AF_INET6)
+    neither = code.op("xor", code.op("or", old, new), const(1, 1))
+    firing.faults.add(code, neither, FAULT_ILLOP, family)
+    yes, no, end = (code.fresh(n) for n in ("inet4", "inet6", "inet"))
+    code.branch(old, yes, no)
+    found: list[tuple[Value, str]] = []
+    for label, name, size in ((yes, "inet4", 4), (no, "inet6", 16)):
+        code.block(label)
+        text = _inet(name, size, address, firing)
+        assert isinstance(text, Text)
+        found.append((text.address, code.at))
+        code.jump(end)
+    code.block(end)
+    return Text(code.phi(64, found), INET_ROOM)
+
+
+def _byte_swap(firing: Firing, args: Args, size: int) -> Lowered:
+    """Between the host's byte order and the network's: all of kinst's machines are
+    little-endian.  size: bytes of the number."""
+    code = firing.code
+    value = wide(firing, args[0], signed=False)
+    result = const(0)
+    for k in range(size):
+        byte = code.op("and", code.op("lshr", value, 8 * k), 0xFF)
+        result = code.op("or", result, code.op("shl", byte, 8 * (size - 1 - k)))
+    return result
+
+
+def htons(firing: Firing, args: Args) -> Lowered:
+    return _byte_swap(firing, args, 2)
+
+
+def htonl(firing: Firing, args: Args) -> Lowered:
+    return _byte_swap(firing, args, 4)
+
+
+def htonll(firing: Firing, args: Args) -> Lowered:
+    return _byte_swap(firing, args, 8)
+
+
+ntohs, ntohl, ntohll = htons, htonl, htonll

@@ -1,0 +1,205 @@
+"""Paths as text: basename(), dirname() and cleanpath().  helpers/path_walk.py has the kernel's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kinst.codegen.firing import Firing, Lowered, Unit
+from kinst.codegen.helpers.branching import (
+    both,
+    byte_in,
+    byte_of,
+    copy_bytes,
+    either,
+    least,
+    loop,
+    put,
+    step,
+    when,
+)
+from kinst.codegen.ssa import Function, Local, Value, const
+from kinst.codegen.subroutines.arguments import DOT, SLASH, Args, new_text, text_words
+from kinst.codegen.subroutines.strings import write_length
+
+_Write = Callable[[Unit, str], Function]
+# What cleanpath() has seen: nothing special, "/", "/.", "/..".
+_PLAIN, _SLASH, _SLASH_DOT, _SLASH_DOTS = range(4)
+
+
+class _Cleaner:
+    """The loop of cleanpath(): a state for what was seen last and is held back."""
+
+    def __init__(self, code: Function, dst: Value, string: Value, bound: Value) -> None:
+        self.code, self.dst, self.string, self.bound = code, dst, string, bound
+        self.source, self.at, self.state = code.local(64), code.local(64), code.local(64)
+        self.byte = code.local(64, 1)
+
+    def becomes(self, new: int) -> Callable[[], None]:
+        return lambda: self.code.set(self.state, const(new))
+
+    def keep(self, dots: int) -> None:
+        """What was held back, and this byte, are part of the path."""
+        for held in (SLASH, *[DOT] * dots):
+            put(self.code, self.at, const(held), self.dst)
+        put(self.code, self.at, self.code.get(self.byte), self.dst)
+        self.code.set(self.state, const(_PLAIN))
+
+    def up(self) -> None:
+        """Back to the slash before the last component, which is overwritten."""
+        code, at = self.code, self.at
+        going = code.local(64, 1)
+        code.set(going, const(1))
+
+        def back() -> None:
+            step(code, at, -1)
+            found = code.icmp("eq", byte_of(code, self.dst, code.get(at)), SLASH)
+            code.set(going, code.select(found, const(0), const(1)))
+
+        def more() -> Value:
+            inside, looking = code.icmp("ne", code.get(at), 0), code.icmp("ne", code.get(going), 0)
+            return both(code, inside, looking)
+
+        loop(code, more, back)
+        code.set(self.state, const(_SLASH))
+        when(code, self.is_byte(0), lambda: step(code, at))
+
+    def is_byte(self, value: int) -> Value:
+        return self.code.icmp("eq", self.code.get(self.byte), value)
+
+    def is_state(self, value: int) -> Value:
+        return self.code.icmp("eq", self.code.get(self.state), value)
+
+    def after_slash(self) -> None:
+        self._slash_dot_or(_SLASH_DOT, lambda: self.keep(0))
+
+    def after_dot(self) -> None:
+        self._slash_dot_or(_SLASH_DOTS, lambda: self.keep(1))
+
+    def _slash_dot_or(self, dot: int, other: Callable[[], None]) -> None:
+        """What comes next where a component begins; dot: the state behind a dot."""
+        when(
+            self.code, self.is_byte(SLASH), self.becomes(_SLASH),
+            lambda: when(self.code, self.is_byte(DOT), self.becomes(dot), other),
+        )  # fmt: skip
+
+    def after_dots(self) -> None:
+        ends = either(self.code, self.is_byte(SLASH), self.is_byte(0))
+        when(self.code, ends, self.up, lambda: self.keep(2))
+
+    def plain(self) -> None:
+        code = self.code
+        when(
+            code, self.is_byte(SLASH), self.becomes(_SLASH),
+            lambda: put(code, self.at, code.get(self.byte), self.dst),
+        )  # fmt: skip
+
+    def one(self) -> None:
+        """The next byte."""
+        code = self.code
+        code.set(self.byte, byte_in(code, self.string, code.get(self.source), self.bound))
+        step(code, self.source)
+        when(
+            code, self.is_state(_PLAIN), self.plain,
+            lambda: when(
+                code, self.is_state(_SLASH), self.after_slash,
+                lambda: when(code, self.is_state(_SLASH_DOT), self.after_dot, self.after_dots),
+            ),
+        )  # fmt: skip
+
+
+def _write_cleanpath(unit: Unit, name: str) -> Function:
+    """cleanpath(dst, size, string, bound): without "//", "/./" and "dir/../"; symbolic links
+    are not looked at.  Stops 5 bytes before the end of dst."""
+    code = unit.function(name, 4, 0)
+    dst, size, string, bound = code.params
+    limit = code.op("sub", size, const(5))
+    path = _Cleaner(code, dst, string, bound)
+
+    def more() -> Value:
+        room = code.icmp("slt", code.get(path.at), limit)
+        return both(code, code.icmp("ne", code.get(path.byte), 0), room)
+
+    loop(code, more, path.one)
+    put(code, path.at, const(0), dst)
+    code.ret()
+    return code
+
+
+def _write_basename(unit: Unit, name: str) -> Function:
+    """basename(dst, size, string, bound): as basename(1)."""
+    code = unit.function(name, 4, 0)
+    dst, size, string, bound = code.params
+    end, start = _last_part(unit, code, string, bound)
+    whole = code.call(unit.helper("length", write_length), (string, bound))
+    # Nothing but slashes is "/", nothing at all ".".
+    only = code.icmp("eq", end, 0)
+    at = code.local(64)
+    count = least(code, code.op("sub", end, start), code.op("sub", size, const(1)))
+    source = code.op("add", string, start)
+    copy_bytes(code, at, dst, source, count)
+    empty = code.icmp("eq", whole, 0)
+    single = code.select(empty, const(DOT), const(SLASH))
+    when(code, only, lambda: put(code, at, single, dst))
+    put(code, at, const(0), dst)
+    code.ret()
+    return code
+
+
+def _last_part(unit: Unit, code: Function, string: Value, bound: Value) -> tuple[Value, Value]:
+    """(end, start) of the last component of a path; the end is 0 when there is none."""
+    at = code.local(64)
+    code.set(at, code.call(unit.helper("length", write_length), (string, bound)))
+    _back(code, at, string, slashes=True)
+    end = code.get(at)
+    _back(code, at, string, slashes=False)
+    return end, code.get(at)
+
+
+def _back(code: Function, at: Local, string: Value, slashes: bool) -> None:
+    """Move at (a Local) back over slashes, or over what is none."""
+
+    def more() -> Value:
+        here = code.get(at)
+        before = code.op("sub", here, const(1))
+        byte = byte_in(code, string, before, here)
+        fits = code.icmp("eq" if slashes else "ne", byte, SLASH)
+        return both(code, fits, code.icmp("ne", here, 0))
+
+    loop(code, more, lambda: step(code, at, -1))
+
+
+def _write_dirname(unit: Unit, name: str) -> Function:
+    """dirname(dst, size, string, bound): as dirname(1)."""
+    code = unit.function(name, 4, 0)
+    dst, size, string, bound = code.params
+    at = code.local(64)
+    code.set(at, code.call(unit.helper("length", write_length), (string, bound)))
+    rooted = code.icmp("eq", byte_in(code, string, const(0), bound), SLASH)
+    for slashes in (True, False, True):
+        _back(code, at, string, slashes)
+    end = least(code, code.get(at), code.op("sub", size, const(1)))
+    to = code.local(64)
+    copy_bytes(code, to, dst, string, end)
+    single = code.select(rooted, const(SLASH), const(DOT))
+    when(code, code.icmp("eq", end, 0), lambda: put(code, to, single, dst))
+    put(code, to, const(0), dst)
+    code.ret()
+    return code
+
+
+def _make_path(firing: Firing, args: Args, name: str, write: _Write) -> Lowered:
+    dst, size, text = new_text(firing)
+    firing.code.call(firing.unit.helper(name, write), (dst, size, *text_words(firing, args[0])))
+    return text
+
+
+def basename(firing: Firing, args: Args) -> Lowered:
+    return _make_path(firing, args, "basename", _write_basename)
+
+
+def dirname(firing: Firing, args: Args) -> Lowered:
+    return _make_path(firing, args, "dirname", _write_dirname)
+
+
+def cleanpath(firing: Firing, args: Args) -> Lowered:
+    return _make_path(firing, args, "cleanpath", _write_cleanpath)

@@ -1,0 +1,378 @@
+"""Helper functions of the string subroutines; each is written once for a unit.
+
+A string is given as its address and its bound: it ends at a NUL or at the bound.  Every loop
+ends at a bound; a destination of `size` bytes always gets its NUL.  What they compute is what
+illumos' and FreeBSD's dtrace_dif_subr() do (uts/common/dtrace/dtrace.c)."""
+
+from __future__ import annotations
+
+from kinst.codegen.firing import Firing, Lowered, Text, Unit
+from kinst.codegen.helpers.branching import (
+    both,
+    byte_in,
+    byte_of,
+    copy_bytes,
+    either,
+    least,
+    leave,
+    loop,
+    most,
+    put,
+    step,
+    when,
+)
+from kinst.codegen.helpers.memory_access import copy_text
+from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.subroutines.arguments import Args, new_text, text_words, wide
+from kinst.core.layout import FAULT_BADADDR, FAULT_NOSCRATCH
+
+MINUS_ONE = const(-1)
+
+
+def write_length(unit: Unit, name: str) -> Function:
+    """length(string, bound) -> bytes without the NUL."""
+    code = unit.function(name, 2)
+    string, bound = code.params
+    at = code.local(64)
+    loop(
+        code,
+        lambda: code.icmp("ne", byte_in(code, string, code.get(at), bound), 0),
+        lambda: step(code, at),
+    )
+    code.ret(code.get(at))
+    return code
+
+
+def _write_find_byte(unit: Unit, name: str) -> Function:
+    """find_byte(string, bound, byte, last) -> address of its first (last: its last) place, or 0.
+    The NUL is found too."""
+    code = unit.function(name, 4)
+    string, bound, wanted, last = code.params
+    at, found, going = code.local(64), code.local(64), code.local(64, 1)
+
+    def look() -> None:
+        here = code.get(at)
+        byte = byte_in(code, string, here, bound)
+        inside = code.icmp("ult", here, bound)
+        hit = both(code, inside, code.icmp("eq", byte, wanted))
+        address = code.op("add", string, here)
+        code.set(found, code.select(hit, address, code.get(found)))
+        enough = both(code, hit, code.icmp("eq", last, 0))
+        ends = either(code, enough, code.icmp("eq", byte, 0))
+        code.set(going, code.select(ends, const(0), const(1)))
+        step(code, at)
+
+    loop(code, lambda: code.icmp("ne", code.get(going), 0), look)
+    code.ret(code.get(found))
+    return code
+
+
+def _same_bytes(unit: Unit, name: str) -> Function:
+    """same_bytes(a, b, n) -> 1 or 0."""
+    code = unit.function(name, 3)
+    a, b, count = code.params
+    at = code.local(64)
+
+    def alike() -> None:
+        here = code.get(at)
+        differ = code.icmp("ne", byte_of(code, a, here), byte_of(code, b, here))
+        leave(code, differ, const(0))
+        step(code, at)
+
+    loop(code, lambda: code.icmp("ult", code.get(at), count), alike)
+    code.ret(const(1))
+    return code
+
+
+def _matches(
+    unit: Unit, code: Function, string: Value, size: Value, part: Value, part_size: Value, at: Value
+) -> Value:
+    """i1: whether part is in string at this place; only read where it can be."""
+    fits = code.icmp("ule", code.op("add", at, part_size), size)
+    count = code.select(fits, part_size, const(0))
+    same = unit.helper("same_bytes", _same_bytes)
+    equal = code.call(same, (code.op("add", string, at), part, count))
+    return both(code, fits, code.icmp("ne", equal, 0))
+
+
+def _write_index(unit: Unit, name: str) -> Function:
+    """index(string, bound, part, part's bound, start) -> place or -1.  A start before the string
+    is 0; behind it only "" is found, at the end (as in Perl)."""
+    code = unit.function(name, 5)
+    string, bound, part, part_bound, start = code.params
+    measure = unit.helper("length", write_length)
+    size = code.call(measure, (string, bound))
+    part_size = code.call(measure, (part, part_bound))
+    empty = code.icmp("eq", part_size, 0)
+    at = code.local(64)
+    code.set(at, most(code, start, 0))
+    behind = code.icmp("sge", code.get(at), size)
+    leave(code, behind, lambda: code.select(empty, size, MINUS_ONE))
+
+    def look() -> None:
+        here = code.get(at)
+        leave(code, _matches(unit, code, string, size, part, part_size, here), here)
+        step(code, at)
+
+    loop(code, lambda: code.icmp("ult", code.get(at), size), look)
+    code.ret(MINUS_ONE)
+    return code
+
+
+def _write_rindex(unit: Unit, name: str) -> Function:
+    """rindex(string, bound, part, part's bound, start) -> the last place not behind start, or
+    -1.  Before the string only "" is found, at 0 (as in Perl)."""
+    code = unit.function(name, 5)
+    string, bound, part, part_bound, start = code.params
+    measure = unit.helper("length", write_length)
+    size = code.call(measure, (string, bound))
+    part_size = code.call(measure, (part, part_bound))
+    empty = code.icmp("eq", part_size, 0)
+    leave(code, code.icmp("slt", start, 0), lambda: code.select(empty, const(0), MINUS_ONE))
+    at = code.local(64)
+    code.set(at, least(code, start, size))
+
+    def look() -> None:
+        here = code.get(at)
+        leave(code, _matches(unit, code, string, size, part, part_size, here), here)
+        step(code, at, -1)
+
+    loop(code, lambda: code.icmp("sge", code.get(at), 0), look)
+    code.ret(MINUS_ONE)
+    return code
+
+
+def _write_append(unit: Unit, name: str) -> Function:
+    """append(dst, at, size, string, bound) -> place of the NUL; `size` when it does not fit."""
+    code = unit.function(name, 5)
+    dst, start, size, string, bound = code.params
+    at, source = code.local(64), code.local(64)
+    code.set(at, start)
+
+    def copy() -> None:
+        here = code.get(at)
+        byte = byte_in(code, string, code.get(source), bound)
+        put(code, at, byte, dst)
+        leave(code, code.icmp("eq", byte, 0), here)
+        step(code, source)
+
+    loop(code, lambda: code.icmp("ult", code.get(at), size), copy)
+    code.ret(size)
+    return code
+
+
+def _write_substr(unit: Unit, name: str) -> Function:
+    """substr(dst, size, string, bound, start, count)."""
+    code = unit.function(name, 6, 0)
+    dst, room, string, bound, start, count = code.params
+    size = code.call(unit.helper("length", write_length), (string, bound))
+    negative = code.icmp("slt", start, 0)
+    first = code.select(negative, code.op("add", start, size), start)
+    # Counted from before the string: what lies before it counts as taken.
+    reaches = code.icmp("sgt", code.op("add", first, count), 0)
+    cut = both(code, negative, code.icmp("slt", first, 0), reaches)
+    count = code.select(cut, code.op("add", count, first), count)
+    first = code.select(cut, const(0), first)
+    outside = either(code, code.icmp("sge", first, size), code.icmp("slt", first, 0))
+    rest = code.op("sub", size, first)
+    count = code.select(code.icmp("slt", count, 0), code.op("add", count, rest), count)
+    count = least(code, least(code, count, rest), code.op("sub", room, const(1)))
+    count = code.select(outside, const(0), most(code, count, 0))
+    at = code.local(64)
+    source = code.op("add", string, first)
+    copy_bytes(code, at, dst, source, count)
+    put(code, at, const(0), dst)
+    code.ret()
+    return code
+
+
+def _write_fold_case(unit: Unit, name: str) -> Function:
+    """fold_case(dst, size, string, bound, first): the 26 letters from `first` change case."""
+    code = unit.function(name, 5, 0)
+    dst, size, string, bound, first = code.params
+    at, byte = code.local(64), code.local(64, 1)
+    last = code.op("sub", size, const(1))
+
+    def copy() -> None:
+        here = code.get(at)
+        read = byte_in(code, string, here, bound)
+        code.set(byte, code.select(code.icmp("ult", here, last), read, const(0)))
+        letter = code.icmp("ult", code.op("sub", code.get(byte), first), 26)
+        flip = code.select(letter, const(32), const(0))
+        put(code, at, code.op("xor", code.get(byte), flip), dst)
+
+    loop(code, lambda: code.icmp("ne", code.get(byte), 0), copy)
+    code.ret()
+    return code
+
+
+def _write_strtok(unit: Unit, name: str) -> Function:
+    """strtok(dst, size, string, bound, delimiters, their bound, map) -> how many bytes of the
+    string are used up, or -1 when that is all of it.  dst: the token, "" when there is none.
+    map: 32 bytes of working memory."""
+    code = unit.function(name, 7)
+    dst, size, string, bound, delimiters, their_bound, bits = code.params
+    for word in range(4):
+        code.store(const(0), code.add(bits, 8 * word))
+    at = code.local(64)
+    byte = code.local(64, 1)
+
+    def bit_of(value: Value) -> tuple[Value, Value, Value]:
+        place = code.op("add", bits, code.op("lshr", value, 3))
+        old = code.convert(code.load(8, place), 64, signed=False)
+        return place, old, code.op("shl", const(1), code.op("and", value, 7))
+
+    def mark() -> None:
+        code.set(byte, byte_in(code, delimiters, code.get(at), their_bound))
+        place, old, bit = bit_of(code.get(byte))
+        code.store(code.convert(code.op("or", old, bit), 8, signed=False), place)
+        step(code, at)
+
+    loop(code, lambda: code.icmp("ne", code.get(byte), 0), mark)
+
+    def is_delimiter() -> Value:
+        """The NUL is one."""
+        code.set(byte, byte_in(code, string, code.get(at), bound))
+        _, old, bit = bit_of(code.get(byte))
+        return code.icmp("ne", code.op("and", old, bit), 0)
+
+    def leading() -> Value:
+        here = is_delimiter()
+        return both(code, here, code.icmp("ne", code.get(byte), 0))
+
+    code.set(at, const(0))
+    loop(code, leading, lambda: step(code, at))
+    taken = code.local(64)
+
+    def inside() -> Value:
+        room = code.icmp("ult", code.op("add", code.get(taken), 1), size)
+        return both(code, code.op("xor", is_delimiter(), const(1, 1)), room)
+
+    def take() -> None:
+        put(code, taken, code.get(byte), dst)
+        step(code, at)
+
+    loop(code, inside, take)
+    put(code, taken, const(0), dst)
+    ended = code.icmp("eq", code.get(byte), 0)
+    code.ret(code.select(ended, MINUS_ONE, code.op("add", code.get(at), 1)))
+    return code
+
+
+def strlen(firing: Firing, args: Args) -> Lowered:
+    helper = firing.unit.helper("length", write_length)
+    return firing.code.call(helper, text_words(firing, args[0]))
+
+
+def _find_byte(firing: Firing, args: Args, last: bool) -> Lowered:
+    wanted = firing.code.op("and", wide(firing, args[1]), 0xFF)
+    helper = firing.unit.helper("find_byte", _write_find_byte)
+    string, bound = text_words(firing, args[0])
+    found = firing.code.call(helper, (string, bound, wanted, const(int(last))))
+    return Text(found, firing.unit.layout.strsize, nullable=True)
+
+
+def strchr(firing: Firing, args: Args) -> Lowered:
+    return _find_byte(firing, args, last=False)
+
+
+def strrchr(firing: Firing, args: Args) -> Lowered:
+    return _find_byte(firing, args, last=True)
+
+
+def strstr(firing: Firing, args: Args) -> Lowered:
+    code = firing.code
+    helper = firing.unit.helper("index", _write_index)
+    string, bound = text_words(firing, args[0])
+    at = code.call(helper, (string, bound, *text_words(firing, args[1]), const(0)))
+    missing = code.icmp("slt", at, 0)
+    found = code.select(missing, const(0), code.op("add", string, at))
+    return Text(found, firing.unit.layout.strsize, nullable=True)
+
+
+def index(firing: Firing, args: Args) -> Lowered:
+    helper = firing.unit.helper("index", _write_index)
+    start = wide(firing, args[2]) if len(args) == 3 else const(0)
+    words = (*text_words(firing, args[0]), *text_words(firing, args[1]), start)
+    return firing.code.call(helper, words)
+
+
+def rindex(firing: Firing, args: Args) -> Lowered:
+    helper = firing.unit.helper("rindex", _write_rindex)
+    start = wide(firing, args[2]) if len(args) == 3 else const((1 << 63) - 1)
+    words = (*text_words(firing, args[0]), *text_words(firing, args[1]), start)
+    return firing.code.call(helper, words)
+
+
+def strjoin(firing: Firing, args: Args) -> Lowered:
+    code = firing.code
+    dst, size, text = new_text(firing)
+    helper = firing.unit.helper("append", _write_append)
+    at = const(0)
+    for arg in args:
+        at = code.call(helper, (dst, at, size, *text_words(firing, arg)))
+    firing.faults.add(code, code.icmp("eq", at, size), FAULT_NOSCRATCH, const(0))
+    return text
+
+
+def substr(firing: Firing, args: Args) -> Lowered:
+    dst, size, text = new_text(firing)
+    count = wide(firing, args[2]) if len(args) == 3 else size
+    words = (dst, size, *text_words(firing, args[0]), wide(firing, args[1]), count)
+    firing.code.call(firing.unit.helper("substr", _write_substr), words)
+    return text
+
+
+def _fold_case(firing: Firing, args: Args, first: str) -> Lowered:
+    """first: the first of the letters that change, "A" or "a"."""
+    dst, size, text = new_text(firing)
+    helper = firing.unit.helper("fold_case", _write_fold_case)
+    firing.code.call(helper, (dst, size, *text_words(firing, args[0]), const(ord(first))))
+    return text
+
+
+def tolower(firing: Firing, args: Args) -> Lowered:
+    return _fold_case(firing, args, "A")
+
+
+def toupper(firing: Firing, args: Args) -> Lowered:
+    return _fold_case(firing, args, "a")
+
+
+def strtok(firing: Firing, args: Args) -> Lowered:
+    """The string is kept, and how far it is used up, until the probe's clauses are over."""
+    code, unit = firing.code, firing.unit
+    strsize = const(unit.layout.strsize)
+    keep, position = firing.kept_text(), firing.local("strtok")  # 0: nothing is kept
+    string, delimiters = args
+    if isinstance(string, Text):
+        fresh, kept = code.fresh("fresh"), code.fresh("kept")
+        code.branch(code.icmp("eq", string.address, 0), kept, fresh)
+        code.block(fresh)
+        copy_text(firing, Text(string.address, string.bound), keep, unit.layout.strsize)
+        code.set(position, const(1))
+        code.jump(kept)
+        code.block(kept)
+    if not isinstance(delimiters, Text):  # NULL
+        delimiters = Text(const(0), 1)
+        firing.faults.add(code, const(1, 1), FAULT_BADADDR, const(0))
+    at = code.get(position)
+    firing.faults.add(code, code.icmp("eq", at, 0), FAULT_BADADDR, const(0))
+    at = code.op("sub", at, const(1))
+    room, bits = firing.text_room(unit.layout.strsize), firing.text_room(32)
+    words = (
+        room, strsize, code.op("add", keep, at), code.op("sub", strsize, at),
+        delimiters.address, const(min(delimiters.bound, unit.layout.strsize)), bits,
+    )  # fmt: skip
+    used = code.call(unit.helper("strtok", _write_strtok), words)
+    ended = code.icmp("slt", used, 0)
+    code.set(position, code.op("add", code.op("add", at, used), 1))
+
+    def nothing_left() -> None:
+        code.store(const(0, 8), keep)
+        code.set(position, const(1))
+
+    when(code, ended, nothing_left)
+    empty = code.icmp("eq", code.load(8, room), 0)
+    address = code.select(empty, const(0), room)
+    return Text(address, unit.layout.strsize, nullable=True)

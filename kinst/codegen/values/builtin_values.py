@@ -1,0 +1,351 @@
+"""Built-in variables: from the site, the frame, per-CPU data, the clock, or the host context."""
+
+from __future__ import annotations
+
+from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Text, Unit, context_word, read_access
+from kinst.codegen.helpers.branching import both, byte_in, least, leave, loop, most, step
+from kinst.codegen.helpers.memory_access import load_word, user_helper, user_of
+from kinst.codegen.helpers.path_walk import current_directory, root_directory
+from kinst.codegen.layout.variable_places import bits_of
+from kinst.codegen.ssa import Function, Value, const
+from kinst.core.dtypes import DType
+from kinst.core.errors import KinstError
+from kinst.core.layout import (
+    ARGUMENT_CONSTANT,
+    ARGUMENT_HOST,
+    ARGUMENT_SLOT,
+    ARGUMENT_STACK,
+    ARGUMENTS,
+    CONTEXT_ARGS,
+    CONTEXT_CALLER,
+    CONTEXT_CPU,
+    CONTEXT_CURTHREAD,
+    CONTEXT_EXECNAME,
+    CONTEXT_GID,
+    CONTEXT_PID,
+    CONTEXT_PPID,
+    CONTEXT_TID,
+    CONTEXT_TIMESTAMP,
+    CONTEXT_UID,
+    CONTEXT_VTIMESTAMP,
+    CONTEXT_WALLTIMESTAMP,
+    FAULT_BADADDR,
+    FAULT_ILLOP,
+    RA_IN_SLOT,
+    SITE_ARGUMENTS,
+    SITE_CFA_OFFSET,
+    SITE_CFA_SLOT,
+    SITE_EPID,
+    SITE_FUNCTION,
+    SITE_MODULE,
+    SITE_NAME,
+    SITE_PROBE,
+    SITE_PROVIDER,
+    SITE_RA_OFFSET,
+    STATE_FAULT,
+)
+from kinst.dlang.typed import is_signed
+
+_SPACE = ord(" ")
+
+
+def _arguments(unit: Unit, name: str) -> Function:
+    """arguments(dst, size, task, room for a word) -> 0 or the address that cannot be read."""
+    user = user_of(unit)
+    assert user.mm is not None
+    code = unit.function(name, 4)
+    dst, size, task, room = code.params
+    code.store(const(0, 8), dst)
+
+    def word(address: Value) -> Value:
+        failed = code.call_c(unit.machine.nofault_read, (room, address, const(8)))
+        leave(code, code.icmp("ne", failed, 0), address)
+        return code.load(64, room)
+
+    # BEGIN and kernel threads have none.
+    leave(code, code.icmp("eq", task, 0), const(0))
+    mm = word(code.add(task, user.mm.offsets[-1]))
+    leave(code, code.icmp("eq", mm, 0), const(0))
+    start, end = word(code.add(mm, user.arg_start)), word(code.add(mm, user.arg_end))
+    room_for = code.op("sub", size, const(1))
+    count = most(code, least(code, code.op("sub", end, start), room_for), 0)
+    leave(code, code.icmp("eq", count, 0), const(0))
+    failed = code.call(user_helper(unit), (dst, start, count))
+    leave(code, code.icmp("ne", failed, 0), start)
+    last = code.local(64)
+    code.set(last, count)
+
+    def is_padding() -> Value:
+        before = code.op("sub", code.get(last), const(1))
+        empty = code.icmp("eq", byte_in(code, dst, before, count), 0)
+        return both(code, empty, code.icmp("ne", code.get(last), 0))
+
+    loop(code, is_padding, lambda: step(code, last, -1))
+    at = code.local(64)
+
+    def separate() -> None:
+        here = code.op("add", dst, code.get(at))
+        byte = code.load(8, here)
+        code.store(code.select(code.icmp("eq", byte, 0), const(_SPACE, 8), byte), here)
+        step(code, at)
+
+    loop(code, lambda: code.icmp("ult", code.get(at), code.get(last)), separate)
+    code.store(const(0, 8), code.op("add", dst, code.get(last)))
+    code.ret(const(0))
+    return code
+
+
+def execargs(firing: Firing) -> Lowered:
+    """The arguments with a space between them, cut to strsize; "" where there are none."""
+    code, machine = firing.code, firing.unit.machine
+    size = firing.unit.layout.strsize
+    room = firing.text_room(size)
+    if machine.host and machine.user is None:
+        code.store(const(0, 8), room)
+        return Text(room, size)
+    if not user_of(firing.unit).arg_start:
+        raise KinstError("execargs is not available: where this kernel keeps them is not known")
+    if machine.host:
+        at = 8 * (machine.frame_slots + CONTEXT_CURTHREAD)
+        task: Lowered = code.load(64, code.add(firing.frame, at))
+    else:
+        task = read_access(code, machine, machine.builtins["curthread"])
+    assert isinstance(task, Value)
+    words = (room, const(size), task, code.add(firing.temp(), TEMP_WORD))
+    bad = code.call(firing.unit.helper("arguments", _arguments), words)
+    firing.faults.add(code, code.icmp("ne", bad, 0), FAULT_BADADDR, bad)
+    return Text(room, size)
+
+
+_SITE_TEXT = {
+    "probeprov": SITE_PROVIDER,
+    "probemod": SITE_MODULE,
+    "probefunc": SITE_FUNCTION,
+    "probename": SITE_NAME,
+}
+
+_CONTEXT = {
+    "cpu": CONTEXT_CPU,
+    "pid": CONTEXT_PID,
+    "tid": CONTEXT_TID,
+    "ppid": CONTEXT_PPID,
+    "uid": CONTEXT_UID,
+    "gid": CONTEXT_GID,
+    "curthread": CONTEXT_CURTHREAD,
+    "timestamp": CONTEXT_TIMESTAMP,
+    "vtimestamp": CONTEXT_VTIMESTAMP,
+    "walltimestamp": CONTEXT_WALLTIMESTAMP,
+    "caller": CONTEXT_CALLER,
+}
+
+_TEXTS = {"cwd": current_directory, "execargs": execargs, "root": root_directory}
+
+_CONTEXT_NAME_SIZE = 32
+
+_NO_SLOT = 0xFFFFFFFF
+
+
+def timestamp(firing: Firing) -> Value:
+    """ns; the same for the whole firing, read when first asked for."""
+    code = firing.code
+    machine = firing.unit.machine
+    if machine.host:
+        return code.load(64, context_word(firing, CONTEXT_TIMESTAMP))
+    if machine.clock is None or not machine.timestamp_asm:
+        raise KinstError("the clock of this kernel is not known: records cannot be timed")
+    known = code.get(firing.time)
+    before = code.at
+    read, after = code.fresh("clock"), code.fresh("timed")
+    code.branch(code.icmp("eq", known, 0), read, after)
+    code.block(read)
+    cycles = code.asm(machine.timestamp_asm, machine.timestamp_constraints)
+    elapsed = code.op("sub", cycles, machine.clock.base_cycles)
+    # Signed: another CPU's counter may be a little behind the one that was read for base_cycles.
+    product = code.op("mul", code.convert(elapsed, 128, signed=True), machine.clock.mult)
+    scaled = code.convert(code.op("ashr", product, machine.clock.shift), 64, signed=False)
+    now = code.add(scaled, machine.clock.base_ns)
+    code.set(firing.time, now)
+    code.jump(after)
+    code.block(after)
+    return code.phi(64, [(known, before), (now, read)])
+
+
+def _walltimestamp(firing: Firing) -> Value:
+    now = timestamp(firing)
+    clock = firing.unit.machine.clock
+    assert clock is not None  # timestamp() has raised
+    return firing.code.add(now, clock.wall_offset)
+
+
+def _vtimestamp(firing: Firing) -> Value:
+    """ns that the current thread has run."""
+    code, machine = firing.code, firing.unit.machine
+    terms = machine.thread_time
+    if terms is None:
+        raise KinstError(
+            "vtimestamp is not available: the scheduler of this kernel does not keep time by the"
+            " cycle counter",
+            "timestamp is",
+        )
+    total = code.add(timestamp(firing), terms.offset_ns)
+    for op, accesses in (("add", terms.plus), ("sub", terms.minus)):
+        for access in accesses:
+            value = read_access(code, machine, access)
+            assert not isinstance(value, Text)
+            total = code.op(op, total, value)
+    return total
+
+
+def _caller(firing: Firing) -> Value:
+    """The return address by the site's CFA rule; 0 where the unwinder has none.
+
+    The stack itself is read directly; another base register may hold anything.
+    """
+    code = firing.code
+    slot = code.load(32, code.add(firing.site, SITE_CFA_SLOT))
+    begin = code.at
+    names = ("cfa", "saved", "stack", "other", "caller")
+    known, saved, stack, other, end = (code.fresh(n) for n in names)
+    code.branch(code.icmp("eq", slot, _NO_SLOT), end, known)
+    code.block(known)
+    index = code.op("shl", code.convert(slot, 64, signed=False), 3)
+    base = code.load(64, code.op("add", firing.frame, index))
+    offsets = [
+        code.convert(code.load(32, code.add(firing.site, at)), 64, signed=True)
+        for at in (SITE_CFA_OFFSET, SITE_RA_OFFSET)
+    ]
+    code.branch(code.icmp("eq", offsets[1], RA_IN_SLOT), end, saved)
+    code.block(saved)
+    address = code.op("add", code.op("add", base, offsets[0]), offsets[1])
+    code.branch(code.icmp("eq", slot, firing.unit.machine.sp_slot), stack, other)
+    code.block(stack)
+    near = code.load(64, address)
+    code.jump(end)
+    code.block(other)
+    far = load_word(firing, address, 64)
+    far_at = code.at
+    code.jump(end)
+    code.block(end)
+    found = code.phi(64, [(const(0), begin), (base, known), (near, stack), (far, far_at)])
+    signature = firing.unit.machine.signature_bits
+    if not signature:
+        return found
+    # Bit 55 of an address of the kernel is 1, and so are the bits in whose place a signature is.
+    kernel = code.op("ashr", code.op("shl", found, 8), 63)
+    return code.op("or", found, code.op("and", kernel, signature))
+
+
+def _argument(firing: Firing, number: int) -> Value:
+    """argN, where the site's descriptor says it is; an illegal operation where it is not."""
+    code, machine = firing.code, firing.unit.machine
+    at = code.add(firing.site, SITE_ARGUMENTS + 8 * number)
+    kind = code.load(32, at)
+    value = code.convert(code.load(32, code.add(at, 4)), 64, signed=True)
+    sources: list[tuple[Value, str]] = []
+    end = code.fresh("argument")
+
+    def when(wanted: int) -> str:
+        """Go on for this kind; the label for the others."""
+        this, others = code.fresh("kind"), code.fresh("kind")
+        code.branch(code.icmp("eq", kind, wanted), this, others)
+        code.block(this)
+        return others
+
+    def done(result: Value, others: str) -> None:
+        sources.append((result, code.at))
+        code.jump(end)
+        code.block(others)
+
+    others = when(ARGUMENT_SLOT)
+    done(code.load(64, code.op("add", firing.frame, code.op("shl", value, 3))), others)
+    others = when(ARGUMENT_CONSTANT)
+    done(value, others)
+    others = when(ARGUMENT_STACK)
+    stack = code.load(64, code.add(firing.frame, 8 * machine.sp_slot))
+    done(load_word(firing, code.op("add", stack, value), 64), others)
+    if machine.host:
+        others = when(ARGUMENT_HOST)
+        done(code.load(64, context_word(firing, CONTEXT_ARGS + number)), others)
+    # Every other kind: there is no such argument here.
+    firing.faults.add(code, code.icmp("ult", kind, 1 << 31), FAULT_ILLOP, const(0))
+    done(const(0), end)
+    return code.phi(64, sources)
+
+
+def _error_argument(firing: Firing, number: int) -> Value:
+    """arg1..arg5 of dtrace:::ERROR: epid, action, offset, kind, value."""
+    place = {1: 0, 2: 1, 4: 2, 5: 3}.get(number)
+    if place is None:
+        return const(0)
+    return firing.code.load(64, firing.field(STATE_FAULT + 8 * place))
+
+
+def _usermode(firing: Firing) -> Value:
+    """Only profile's samples are ever of user mode: their arg0 is 0 and their arg1 is not."""
+    if not firing.unit.machine.host:
+        return const(0, 32)
+    code = firing.code
+    kernel, user = (code.load(64, context_word(firing, CONTEXT_ARGS + n)) for n in (0, 1))
+    outside = code.op("and", code.icmp("eq", kernel, 0), code.icmp("ne", user, 0))
+    return code.convert(outside, 32, signed=False)
+
+
+def _scalar(firing: Firing, name: str) -> Lowered:
+    code = firing.code
+    machine = firing.unit.machine
+    if name == "id":
+        return code.load(32, code.add(firing.site, SITE_PROBE))
+    if name == "epid":
+        return epid(firing)
+    number = int(name[3:]) if name[:3] == "arg" and name[3:].isdigit() else -1
+    if number >= 0 and firing.in_error:
+        return _error_argument(firing, number)
+    if 0 <= number < ARGUMENTS:
+        return _argument(firing, number)
+    if name in _TEXTS:
+        return _TEXTS[name](firing)
+    if name == "usermode":
+        return _usermode(firing)
+    if machine.host:
+        if name == "execname":
+            return Text(context_word(firing, CONTEXT_EXECNAME), _CONTEXT_NAME_SIZE)
+        if name in _CONTEXT:
+            return code.load(64, context_word(firing, _CONTEXT[name]))
+    elif name == "cpu":
+        return firing.cpu
+    elif name == "timestamp":
+        return timestamp(firing)
+    elif name == "walltimestamp":
+        return _walltimestamp(firing)
+    elif name == "vtimestamp":
+        return _vtimestamp(firing)
+    elif name == "caller":
+        return _caller(firing)
+    elif name in machine.builtins:
+        return read_access(code, machine, machine.builtins[name])
+    raise KinstError(f"{name} is not available in this kernel ({machine.name})")
+
+
+def epid(firing: Firing) -> Value:
+    """i32: of the clause being run."""
+    return firing.code.add(
+        firing.code.load(32, firing.code.add(firing.site, SITE_EPID)), firing.ordinal
+    )
+
+
+def builtin(firing: Firing, name: str, type_: DType) -> Lowered:
+    """The built-in variable of this D name, converted to its D type.
+
+    Raises KinstError when the machine has no such thing.
+    """
+    if name in _SITE_TEXT:
+        code = firing.code
+        address = code.load(64, code.add(firing.site, _SITE_TEXT[name]))
+        return Text(address, firing.unit.layout.strsize)
+    value = _scalar(firing, name)
+    if isinstance(value, Text):
+        return value
+    machine = firing.unit.machine
+    access = None if machine.host else machine.builtins.get(name)
+    signed = access.signed if access else is_signed(type_)
+    return firing.code.convert(value, bits_of(type_), signed)

@@ -1,0 +1,251 @@
+"""Dynamic variables: thread-local ones and associative arrays (tables: dynvars.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kinst.codegen.firing import TEMP_KEYS, Firing, Lowered, Text, context_word, read_access
+from kinst.codegen.helpers.dynamic_tables import call_find, call_obtain, call_remove, release
+from kinst.codegen.helpers.memory_access import copy_text, copy_value, read_bytes, zeros
+from kinst.codegen.layout.variable_places import bits_of, by_address, element_size, size_of, up
+from kinst.codegen.ssa import Local, Value, const
+from kinst.core.dtypes import StringType, StructType
+from kinst.core.errors import KinstError
+from kinst.core.layout import CONTEXT_CURTHREAD, CONTEXT_INTERRUPT, CONTEXT_TID, FAULT_BADADDR
+from kinst.core.records import DynamicLayout
+from kinst.dlang import typed
+
+
+def checked_index(
+    firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], base: Value
+) -> Value:
+    """The index of an element.  One outside the array faults: at base, as if it were there."""
+    (index,) = keys
+    assert isinstance(index, Value)
+    code = firing.code
+    size = element_size(variable, firing.unit.layout.strsize)
+    wild = code.op("add", base, code.op("mul", index, size))
+    firing.faults.add(code, code.icmp("uge", index, variable.length), FAULT_BADADDR, wild)
+    return index
+
+
+# What the keys of thread-local variables are made of.  A task's address has its low six bits 0
+# and, below 4 TB of memory, the top ones alike; its id, in them, tells tasks apart that use the
+# same memory one after another.  As in DTrace an interrupt handler is no part of the thread that
+# it interrupts (DTRACE_TLS_THRKEY).
+_TID_SHIFT = 42
+
+# Of Linux's preemption count (include/linux/preempt.h): in a soft interrupt's handler; in a hard
+# interrupt's or NMI's.
+_SOFT_SHIFT = 8
+
+_HARD_MASK = 0xFF0000
+
+THREAD_PARTS = frozenset({"curthread", "tid", "interrupt"})  # built-ins that are read for it
+
+
+def thread_key(firing: Firing) -> Value:
+    """What tells the current thread from all others, and from what interrupts it."""
+    code, machine = firing.code, firing.unit.machine
+
+    def word(name: str, context: int) -> Value:
+        if machine.host:
+            return code.load(64, context_word(firing, context))
+        access = machine.builtins.get(name)
+        if access is None:
+            if name == "curthread":
+                raise KinstError(f"{machine.name}: thread-local variables need the current thread")
+            return const(0)
+        value = read_access(code, machine, access)
+        assert isinstance(value, Value)
+        return code.convert(value, 64, signed=False)
+
+    thread = word("curthread", CONTEXT_CURTHREAD)
+    number = code.op("shl", word("tid", CONTEXT_TID), _TID_SHIFT)
+    counts = word("interrupt", CONTEXT_INTERRUPT)
+    soft = code.op("and", code.op("lshr", counts, _SOFT_SHIFT), 1)
+    hard = code.convert(code.icmp("ne", code.op("and", counts, _HARD_MASK), 0), 64, signed=False)
+    level = code.op("or", soft, code.op("shl", hard, 1))
+    return code.op("xor", code.op("xor", thread, number), level)
+
+
+def _thread(firing: Firing) -> Value:
+    """thread_key(), made once in a firing."""
+    code = firing.code
+    kept = firing.local("thread")
+    make, made = code.fresh("thread"), code.fresh("known")
+    code.branch(code.icmp("eq", code.get(kept), 0), make, made)
+    code.block(make)
+    code.set(kept, thread_key(firing))
+    code.jump(made)
+    code.block(made)
+    return code.get(kept)
+
+
+def _kept(firing: Firing, variable: typed.Variable) -> Local | None:
+    """Where the firing keeps the entry that it has found, which is nobody else's: of self->x."""
+    if variable.scope != "self" or variable.keys or variable.length:
+        return None
+    if variable.index not in firing.entries:
+        firing.entries[variable.index] = firing.code.local(64)
+    return firing.entries[variable.index]
+
+
+def _find(
+    firing: Firing,
+    variable: typed.Variable,
+    keys: Sequence[Lowered],
+    call: Callable[[Firing, DynamicLayout, Value], Value],
+) -> Value:
+    """Address of the entry, or 0: by call_find or call_obtain where it is not known."""
+    code, layout, kept = firing.code, _layout(firing, variable), _kept(firing, variable)
+    if kept is None:
+        return call(firing, layout, _key(firing, variable, layout, keys))
+    search, known = code.fresh("search"), code.fresh("known")
+    code.branch(code.icmp("eq", code.get(kept), 0), search, known)
+    code.block(search)
+    code.set(kept, call(firing, layout, _key(firing, variable, layout, keys)))
+    code.jump(known)
+    code.block(known)
+    return code.get(kept)
+
+
+def remove_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> None:
+    """Free the entry, if there is one."""
+    code, layout, kept = firing.code, _layout(firing, variable), _kept(firing, variable)
+    if kept is None:
+        call_remove(firing, layout, _key(firing, variable, layout, keys))
+        return
+    entry = _find(firing, variable, keys, call_find)
+    free, gone = code.fresh("release"), code.fresh("gone")
+    code.branch(code.icmp("eq", entry, 0), gone, free)
+    code.block(free)
+    release(firing, layout, entry)
+    code.set(kept, const(0))
+    code.jump(gone)
+    code.block(gone)
+
+
+def _layout(firing: Firing, variable: typed.Variable) -> DynamicLayout:
+    return next(d for d in firing.unit.layout.dynamic if d.index == variable.index)
+
+
+def _key(
+    firing: Firing, variable: typed.Variable, layout: DynamicLayout, keys: Sequence[Lowered]
+) -> Value:
+    """The key as the table's functions take it."""
+    code = firing.code
+    if variable.length:
+        checked_index(firing, variable, keys, const(0))
+    values = [_thread(firing), *keys] if variable.scope == "self" else list(keys)
+    first = values[0]
+    number = isinstance(first, Value) and not by_address(layout.keys[0].type)
+    if layout.key_words == 1 and len(values) == 1 and number:
+        assert isinstance(first, Value)
+        return code.convert(first, 64, signed=False)
+    room = code.add(firing.temp(), TEMP_KEYS)
+    covered = {f.offset + i for f in layout.keys for i in range(f.size)}
+    for at in range(0, 8 * layout.key_words, 8):
+        if not covered.issuperset(range(at, at + 8)):
+            code.store(const(0), code.add(room, at))
+    for field, value in zip(layout.keys, values, strict=True):
+        to = code.add(room, field.offset)
+        if isinstance(value, Text):
+            copy_text(firing, value, to, field.size, pad=True)
+        elif by_address(field.type):
+            copy_value(firing, value, to, field.size)
+        else:
+            code.store(code.convert(value, 8 * field.size, signed=False), to)
+    return code.load(64, room) if layout.key_words == 1 else room
+
+
+def read_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Lowered:
+    """The value, 0 or NULL where nothing was assigned."""
+    code = firing.code
+    layout = _layout(firing, variable)
+    entry = _find(firing, variable, keys, call_find)
+    place = code.add(entry, layout.value.offset)
+    missing = code.icmp("eq", entry, 0)
+    if isinstance(variable.type, StringType):
+        address = code.select(missing, const(0), place)
+        size = size_of(variable.type, firing.unit.layout.strsize)
+        return Text(address, size, nullable=True)
+    if isinstance(variable.type, StructType):
+        return code.select(missing, zeros(firing, layout.value.size), place)
+    before = code.at
+    there, end = code.fresh("there"), code.fresh("read")
+    code.branch(missing, end, there)
+    code.block(there)
+    bits = bits_of(variable.type)
+    value = code.load(bits, place)
+    code.jump(end)
+    code.block(end)
+    return code.phi(bits, [(const(0, bits), before), (value, there)])
+
+
+def element_to_change(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Value:
+    """The address of a dynamic structure, all zeros where there was none.  Where there is no room
+    for it, and the drop is counted, that of memory nobody reads."""
+    code, layout = firing.code, _layout(firing, variable)
+    spare = firing.text_room(up(layout.value.size, 8))
+    entry = _find(firing, variable, keys, call_obtain)
+    place = code.add(entry, layout.value.offset)
+    return code.select(code.icmp("eq", entry, 0), spare, place)
+
+
+def store_dynamic(
+    firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], value: Lowered
+) -> None:
+    """A scalar 0 and a string that is NULL free; what finds no room is lost and counted."""
+    code = firing.code
+    layout = _layout(firing, variable)
+    end = code.fresh("stored")
+    decides = value.address if isinstance(value, Text) else value
+    struct = isinstance(variable.type, StructType)
+    if (isinstance(value, Value) and not struct) or (isinstance(value, Text) and value.nullable):
+        store, free = code.fresh("store"), code.fresh("free")
+        code.branch(code.icmp("eq", decides, 0), free, store)
+        code.block(free)
+        remove_dynamic(firing, variable, keys)
+        code.jump(end)
+        code.block(store)
+    entry = _find(firing, variable, keys, call_obtain)
+    kept = code.fresh("kept")
+    code.branch(code.icmp("eq", entry, 0), end, kept, likely=False)
+    code.block(kept)
+    place = code.add(entry, layout.value.offset)
+    if isinstance(value, Text):
+        copy_text(firing, value, place, layout.value.size)
+    elif struct:
+        read_bytes(firing, value, place, layout.value.size)
+    else:
+        code.store(value, place)
+    code.jump(end)
+    code.block(end)
+
+
+def step_dynamic(
+    firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], by: int
+) -> Value:
+    """The old value; of an array that other CPUs use the step is one access."""
+    code = firing.code
+    bits = bits_of(variable.type)
+    layout = _layout(firing, variable)
+    entry = _find(firing, variable, keys, call_obtain)
+    before = code.at
+    there, free, end = (code.fresh(n) for n in ("there", "free", "stepped"))
+    code.branch(code.icmp("eq", entry, 0), end, there, likely=False)
+    code.block(there)
+    place = code.add(entry, layout.value.offset)
+    if layout.shared:
+        old = code.change_atomic("add", place, const(by, bits))
+    else:
+        old = code.load(bits, place)
+        code.store(code.op("add", old, const(by, bits)), place)
+    code.branch(code.icmp("eq", old, const(-by, bits)), free, end, likely=False)
+    code.block(free)
+    remove_dynamic(firing, variable, keys)
+    freed = code.at
+    code.jump(end)
+    code.block(end)
+    return code.phi(bits, [(const(0, bits), before), (old, there), (old, freed)])

@@ -1,0 +1,158 @@
+"""Stores to memory: to what the clause has allocated, and to members of structure variables.
+
+Nothing else may be written: every address is checked where the clause runs, whatever it was made
+of (DTrace's dtrace_canstore())."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kinst.codegen.firing import Firing, Lowered, Text
+from kinst.codegen.helpers.memory_access import (
+    allocate_zeros,
+    copy_text,
+    here_of,
+    read_bytes,
+    writable,
+)
+from kinst.codegen.layout.variable_places import bits_of, memory_size, size_of
+from kinst.codegen.ssa import Value, const
+from kinst.codegen.values.dynamic_variables import element_to_change
+from kinst.codegen.values.variable_code import base_address
+from kinst.core.dtypes import ArrayType, StringType, StructType
+from kinst.core.errors import KinstError
+from kinst.core.layout import FAULT_BADADDR
+from kinst.dlang import typed
+from kinst.dlang.typed import Before, Snapshot, Store
+from kinst.dlang.walk import within
+
+Lower = Callable[[Firing, typed.Expr], Lowered]
+
+
+def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
+    """The value stored, or with post what was there.
+
+    The value comes first, then the place, as in libdtrace's dt_cg_asgn_op(); a value that is made
+    of the old one needs the place before."""
+    code = firing.code
+    before = any(isinstance(e, Before) for e in within(expr.value))
+    whole = isinstance(expr.type, StructType | ArrayType | StringType)
+    value = None if before or whole else lower(firing, expr.value)
+    base = _base(firing, expr, lower)
+    if expr.root is not None and base is not None:
+        firing.old.append(base)
+    target = lower(firing, expr.address)
+    assert isinstance(target, Value)
+    address = code.convert(target, 64, signed=False)
+    if expr.root is not None:
+        firing.old.pop()
+    if whole:
+        return _store_bytes(firing, expr, address, base, lower)
+    size = (expr.bit + expr.bits + 7) // 8 if expr.bits else bits_of(expr.type) // 8
+    address = _check(firing, expr, address, base, size)
+    old = _read(firing, expr, address) if before else const(0)
+    if before:
+        firing.old.append(old)
+        value = lower(firing, expr.value)
+        firing.old.pop()
+    if not isinstance(value, Value):
+        raise KinstError(f"{expr.span}: a number was expected")
+    _write(firing, expr, address, value)
+    if expr.post:
+        return old
+    return _field(firing, expr, code.convert(value, 64, signed=False)) if expr.bits else value
+
+
+def snapshot(firing: Firing, expr: Snapshot, lower: Lower) -> Lowered:
+    """The address of a structure whose members are stored here."""
+    if expr.first is not None:
+        lower(firing, expr.first)
+    room = allocate_zeros(firing, const(size_of(expr.type, firing.unit.layout.strsize)))
+    firing.old.append(room)
+    for one in expr.stores:
+        store(firing, one, lower)
+    firing.old.pop()
+    return room
+
+
+def _base(firing: Firing, expr: Store, lower: Lower) -> Value | None:
+    """The address of the variable that is stored to; of a dynamic one that of its element."""
+    if expr.variable is None:
+        return None
+    if expr.root is None:
+        return base_address(firing, expr.variable)
+    keys = expr.root.keys if isinstance(expr.root, typed.KeyedRead) else ()
+    return element_to_change(firing, expr.variable, [lower(firing, key) for key in keys])
+
+
+def _store_bytes(
+    firing: Firing, expr: Store, address: Value, base: Value | None, lower: Lower
+) -> Lowered:
+    """What is handled by its address, and strings."""
+    size = size_of(expr.type, firing.unit.layout.strsize)
+    address = _check(firing, expr, address, base, size)
+    value = lower(firing, expr.value)
+    if isinstance(value, Text):
+        copy_text(firing, value, address, size, pad=True)
+        return Text(address, size)
+    read_bytes(firing, value, address, size)
+    return address
+
+
+def _check(firing: Firing, expr: Store, address: Value, base: Value | None, size: int) -> Value:
+    """The address as this machine has it.  Faults unless these bytes may be written."""
+    if expr.variable is None or base is None:
+        return writable(firing, address, const(size))
+    address = here_of(firing.unit, firing.code, address)
+    code, strsize = firing.code, firing.unit.layout.strsize
+    one = size_of(expr.variable.type, strsize)
+    whole = one if expr.root is not None else memory_size(expr.variable, strsize)
+    offset = code.op("sub", address, base)
+    bad = code.icmp("ugt", offset, whole - size) if whole >= size else const(1, 1)
+    firing.faults.add(code, bad, FAULT_BADADDR, address)
+    return address
+
+
+def _bytes(expr: Store) -> range:
+    """The bytes of a bit-field, from the address."""
+    return range((expr.bit + expr.bits + 7) // 8)
+
+
+def _word(firing: Firing, expr: Store, address: Value) -> Value:
+    """The bytes of a bit-field as one number: no others are touched."""
+    code = firing.code
+    word = const(0)
+    for at in _bytes(expr):
+        byte = code.convert(code.load(8, code.add(address, at)), 64, signed=False)
+        word = code.op("or", word, code.op("shl", byte, 8 * at))
+    return word
+
+
+def _field(firing: Firing, expr: Store, value: Value) -> Value:
+    """A number as the bit-field represents it, of the field's type."""
+    code = firing.code
+    top = code.op("shl", value, 64 - expr.bits)
+    signed = typed.is_signed(expr.type)
+    cut = code.op("ashr" if signed else "lshr", top, 64 - expr.bits)
+    return code.convert(cut, bits_of(expr.type), signed)
+
+
+def _read(firing: Firing, expr: Store, address: Value) -> Value:
+    code = firing.code
+    if not expr.bits:
+        return code.load(bits_of(expr.type), address)
+    return _field(firing, expr, code.op("lshr", _word(firing, expr, address), expr.bit))
+
+
+def _write(firing: Firing, expr: Store, address: Value, value: Value) -> None:
+    code = firing.code
+    if not expr.bits:
+        code.store(code.convert(value, bits_of(expr.type), signed=False), address)
+        return
+    mask = ((1 << expr.bits) - 1) << expr.bit
+    wide = code.op("shl", code.convert(value, 64, signed=False), expr.bit)
+    kept = code.op("and", _word(firing, expr, address), ~mask)
+    word = code.op("or", kept, code.op("and", wide, mask))
+    for at in _bytes(expr):
+        byte = code.convert(code.op("lshr", word, 8 * at), 8, signed=False)
+        code.store(byte, code.add(address, at))

@@ -1,0 +1,263 @@
+"""Stacks: the kernel's, walked by its own unwinder (core/target.py Unwinder) from registers as the
+trampoline saved them (on the host, kinst has walked it before and put it behind the context:
+CONTEXT_STACK); and that of the current thread's user mode, by frame pointers, with its registers
+as they were when it came into the kernel."""
+
+from __future__ import annotations
+
+from kinst.codegen.firing import TEMP_WORD, Firing, Unit, context_word, read_access
+from kinst.codegen.helpers.branching import both, leave, loop, step, when
+from kinst.codegen.helpers.memory_access import (
+    WORD,
+    clear_words_helper,
+    copy_string_helper,
+    load_word,
+    user_helper,
+    user_of,
+    write_copy_words,
+)
+from kinst.codegen.ssa import Function, Value, const
+from kinst.codegen.values.builtin_values import builtin
+from kinst.core.dtypes import UINT64, USER_WORDS
+from kinst.core.errors import KinstError
+from kinst.core.layout import CONTEXT_CURTHREAD, CONTEXT_STACK, FAULT_ILLOP, SITE_PC
+from kinst.core.target import Unwinder, UserState
+
+DEPTH = 512  # frames that stackdepth counts at most: more than a 16 KB stack can have
+
+
+def stack_depth(firing: Firing) -> Value:
+    """How many frames the kernel's stack has here."""
+    if firing.unit.machine.host:
+        return firing.code.load(64, context_word(firing, CONTEXT_STACK))
+    return _unwind(firing, firing.text_room(DEPTH * WORD), DEPTH)
+
+
+def kernel_stack(firing: Firing, to: Value, frames: int) -> None:
+    """Store the first frames of the stack at an address, zeros behind."""
+    code = firing.code
+    size = const(frames * WORD)
+    if firing.unit.machine.host:
+        copy = firing.unit.helper("copy_words", write_copy_words)
+        code.call(copy, (to, context_word(firing, CONTEXT_STACK + 1), size))
+        return
+    code.call(clear_words_helper(firing.unit), (to, size))
+    _unwind(firing, to, frames)
+
+
+def _unwinder(firing: Firing) -> Unwinder:
+    found = firing.unit.machine.unwinder
+    if found is None:
+        raise KinstError(
+            "this kernel has no unwinder that clauses can call: there is no stack() in it",
+            "-x plant=stop unwinds from outside",
+        )
+    return found
+
+
+def _unwind(firing: Firing, to: Value, frames: int) -> Value:
+    """Store at most `frames` frames; how many there were."""
+    code, unwinder = firing.code, _unwinder(firing)
+    slots = {r.d_name: r.slot for r in firing.unit.machine.registers}
+    saved = firing.text_room(unwinder.size)
+    room = const((unwinder.size + WORD - 1) & -WORD)
+    code.call(clear_words_helper(firing.unit), (saved, room))
+    for offset, value in unwinder.constants:
+        code.store(const(value), code.add(saved, offset))
+    for offset, name in unwinder.registers:
+        if name:
+            word = code.load(64, code.add(firing.frame, WORD * slots[name]))
+        else:
+            word = code.load(64, code.add(firing.site, SITE_PC))
+        code.store(word, code.add(saved, offset))
+    return code.call(firing.unit.helper("unwind", _call_unwinder), (saved, to, const(frames)))
+
+
+def _call_unwinder(unit: Unit, name: str) -> Function:
+    """unwind(saved registers, store, entries) -> frames stored; the C function, behind the
+    convention that keeps registers."""
+    assert unit.machine.unwinder is not None
+    code = unit.function(name, 3)
+    found = code.call_c(unit.machine.unwinder.address, (*code.params, const(0)))
+    code.ret(code.op("and", found, 0xFFFFFFFF))
+    return code
+
+
+_NAME = 2 * WORD  # offset of the program's name in what is recorded
+
+_NAME_SIZE = (USER_WORDS - 2) * WORD
+
+
+def _known(unit: Unit) -> UserState:
+    if unit.machine.user_state is None:
+        raise KinstError(
+            "the user mode of threads is not known in this kernel: there is no ustack() in it"
+        )
+    return unit.machine.user_state
+
+
+def _nobody(firing: Firing) -> bool:
+    """Whether the clause runs in no process of a traced kernel, whatever happens."""
+    machine = firing.unit.machine
+    return machine.host and machine.user is None
+
+
+def _task(firing: Firing) -> Value:
+    """The current thread; 0 in BEGIN, END and timers."""
+    machine = firing.unit.machine
+    if machine.host:
+        return firing.code.load(64, context_word(firing, CONTEXT_CURTHREAD))
+    found = read_access(firing.code, machine, machine.builtins["curthread"])
+    assert isinstance(found, Value)
+    return found
+
+
+def store_process(firing: Firing, to: Value) -> None:
+    """Store the USER_WORDS words about the current process."""
+    code = firing.code
+    code.call(clear_words_helper(firing.unit), (to, const(USER_WORDS * WORD)))
+    pid = builtin(firing, "pid", UINT64)
+    assert isinstance(pid, Value)
+    code.store(pid, to)
+    if not _nobody(firing):
+        _known(firing.unit)
+        room = firing.text_room(_NAME_SIZE)
+        code.call(firing.unit.helper("process", _process), (to, _task(firing), room))
+
+
+def user_stack(firing: Firing, to: Value, frames: int) -> None:
+    """Store what ustack() records: the process, then its frames, zeros behind."""
+    store_process(firing, to)
+    at = firing.code.add(to, USER_WORDS * WORD)
+    firing.code.call(clear_words_helper(firing.unit), (at, const(frames * WORD)))
+    _walk(firing, at, frames)
+
+
+def user_depth(firing: Firing) -> Value:
+    """How many frames the user stack has."""
+    return _walk(firing, firing.text_room(DEPTH * WORD), DEPTH)
+
+
+def user_caller(firing: Firing) -> Value:
+    """The second frame; 0 where there is none."""
+    room = firing.text_room(2 * WORD)
+    second = firing.code.add(room, WORD)
+    firing.code.store(const(0), second)
+    _walk(firing, room, 2)
+    return firing.code.load(64, second)
+
+
+def user_register(firing: Firing, index: int) -> Value:
+    """uregs[index]; an illegal operation in a thread that has no user mode."""
+    code, unit = firing.code, firing.unit
+    slots = {r.slot for r in unit.machine.registers if r.index == index}
+    names = {r.d_name for r in unit.machine.registers if r.slot in slots}
+    if _nobody(firing):
+        firing.faults.add(code, code.icmp("eq", _task(firing), 0), FAULT_ILLOP, const(0))
+        return const(0)
+    places = {at for name, at in _known(unit).registers.items() if name in names}
+    if not places:
+        raise KinstError(f"uregs[{index}] is not a register that this kernel saves")
+    room = code.add(firing.temp(), TEMP_WORD)
+    saved = code.call(unit.helper("saved_registers", _saved_registers), (_task(firing), room))
+    firing.faults.add(code, code.icmp("eq", saved, 0), FAULT_ILLOP, const(0))
+    return load_word(firing, code.add(saved, min(places)), 64)
+
+
+def _walk(firing: Firing, to: Value, frames: int) -> Value:
+    if _nobody(firing):
+        return const(0)
+    words = (_task(firing), to, const(frames), firing.code.add(firing.temp(), TEMP_WORD))
+    return firing.code.call(firing.unit.helper("walk_user", _walk_user), words)
+
+
+def _word(unit: Unit, code: Function, room: Value, address: Value) -> Value:
+    """A word of the kernel's memory; leaves with 0 where it cannot be read."""
+    failed = code.call_c(unit.machine.nofault_read, (room, address, const(WORD)))
+    leave(code, code.icmp("ne", failed, 0), const(0))
+    return code.load(64, room)
+
+
+def _mm(unit: Unit, code: Function, task: Value, room: Value) -> Value:
+    """The address space of a thread; leaves with 0 where it has none."""
+    access = user_of(unit).mm
+    assert access is not None
+    leave(code, code.icmp("eq", task, 0), const(0))
+    mm = _word(unit, code, room, code.add(task, access.offsets[-1]))
+    leave(code, code.icmp("eq", mm, 0), const(0))
+    return mm
+
+
+def _saved_registers(unit: Unit, name: str) -> Function:
+    """saved_registers(task, room for a word) -> address, 0 for a thread without user mode."""
+    state = _known(unit)
+    code = unit.function(name, 2)
+    task, room = code.params
+    _mm(unit, code, task, room)
+    stack = _word(unit, code, room, code.add(task, state.stack))
+    code.ret(code.add(stack, state.saved))
+    return code
+
+
+def _process(unit: Unit, name: str) -> Function:
+    """process(dst, task, room for the name) -> 0: all behind the process's id."""
+    state = _known(unit)
+    code = unit.function(name, 3)
+    dst, task, room = code.params
+    mm = _mm(unit, code, task, room)
+    code.store(_word(unit, code, room, code.add(mm, state.code_start)), code.add(dst, WORD))
+    at = mm
+    for offset in state.program:
+        at = _word(unit, code, room, code.add(at, offset))
+        leave(code, code.icmp("eq", at, 0), const(0))
+    failed = code.call_c(unit.machine.nofault_read, (room, at, const(_NAME_SIZE)))
+    leave(code, code.icmp("ne", failed, 0), const(0))
+    words = (code.add(dst, _NAME), room, const(_NAME_SIZE - 1), const(_NAME_SIZE))
+    code.call(copy_string_helper(unit), words)
+    code.ret(const(0))
+    return code
+
+
+def _walk_user(unit: Unit, name: str) -> Function:
+    """walk_user(task, store, entries, room for two words) -> frames stored.
+
+    The chain ends at 0, at an address that is not aligned, that cannot be read or is not above
+    the one before (stacks grow down), and at `entries`."""
+    state = _known(unit)
+    code = unit.function(name, 4)
+    task, store, entries, room = code.params
+    saved = code.call(unit.helper("saved_registers", _saved_registers), (task, room))
+    leave(code, code.icmp("eq", saved, 0), const(0))
+    pc = _word(unit, code, room, code.add(saved, state.pc))
+    first = _word(unit, code, room, code.add(saved, state.frame))
+    leave(code, code.icmp("eq", pc, 0), const(0))
+    code.store(pc, store)
+    count, frame = code.local(64, 1), code.local(64)
+    code.set(frame, first)
+    low = min(state.next_at, state.return_at)
+
+    def goes_on() -> Value:
+        here = code.get(frame)
+        aligned = code.icmp("eq", code.op("and", here, 7), 0)
+        more = code.icmp("ult", code.get(count), entries)
+        return both(code, more, code.icmp("ne", here, 0), aligned)
+
+    def one_frame() -> None:
+        here = code.get(frame)
+        failed = code.call(user_helper(unit), (room, code.add(here, low), const(2 * WORD)))
+        above = code.load(64, code.add(room, state.next_at - low))
+        back = code.load(64, code.add(room, state.return_at - low))
+        back = code.op("and", back, const(state.address_mask))
+        code.set(frame, code.select(code.icmp("ugt", above, here), above, const(0)))
+
+        def keep() -> None:
+            place = code.op("add", store, code.op("shl", code.get(count), 3))
+            code.store(back, place)
+            step(code, count)
+
+        good = both(code, code.icmp("eq", failed, 0), code.icmp("ne", back, 0))
+        when(code, good, keep, lambda: code.set(frame, const(0)))
+
+    loop(code, goes_on, one_frame)
+    code.ret(code.get(count))
+    return code

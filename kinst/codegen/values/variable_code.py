@@ -1,0 +1,230 @@
+"""Reading, assigning and stepping variables: static.py has those with a place of their own,
+dynamic.py thread-local ones and associative arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kinst.codegen.firing import Firing, Lowered, Text
+from kinst.codegen.helpers.memory_access import clear_array, copy_text, read_bytes
+from kinst.codegen.layout.variable_places import (
+    bits_of,
+    element_size,
+    in_registers,
+    memory_size,
+    size_of,
+    up,
+)
+from kinst.codegen.ssa import Local, Value, const
+from kinst.codegen.values.dynamic_variables import (
+    checked_index,
+    read_dynamic,
+    remove_dynamic,
+    step_dynamic,
+    store_dynamic,
+)
+from kinst.core.dtypes import ArrayType, StringType, StructType
+from kinst.dlang import typed
+from kinst.dlang.walk import expressions, within
+
+
+def base_address(firing: Firing, variable: typed.Variable) -> Value:
+    """Address of a variable that is in memory and not dynamic."""
+    machine = firing.unit.machine
+    offset = firing.unit.layout.variables[variable.index]
+    if variable.scope == "this":
+        return firing.code.add(firing.temp(), firing.clause_memory() + offset)
+    return const(machine.address(machine.scratch.globals + offset))
+
+
+def address_of(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Value:
+    """Of a variable that is not dynamic, or of an element; outside the array it faults."""
+    base = base_address(firing, variable)
+    if not keys:
+        return base
+    index = checked_index(firing, variable, keys, base)
+    size = element_size(variable, firing.unit.layout.strsize)
+    return firing.code.op("add", base, firing.code.op("mul", index, size))
+
+
+def register_of(firing: Firing, variable: typed.Variable) -> Local:
+    """The clause-local variable, in a register."""
+    if variable.index not in firing.this:
+        firing.this[variable.index] = firing.code.local(bits_of(variable.type))
+    return firing.this[variable.index]
+
+
+def mark_null(firing: Firing, variable: typed.Variable, address: Value, null: Value) -> None:
+    """Note whether the string there is NULL; null: i8, not 0 if so."""
+    size = size_of(variable.type, firing.unit.layout.strsize)
+    firing.code.store(null, firing.code.add(address, size))
+
+
+def read_text(firing: Firing, variable: typed.Variable, address: Value) -> Text:
+    """The string of a variable that is not dynamic: NULL where it was assigned that."""
+    code = firing.code
+    size = size_of(variable.type, firing.unit.layout.strsize)
+    null = code.icmp("ne", code.load(8, code.add(address, size)), 0)
+    return Text(code.select(null, const(0), address), size, nullable=True)
+
+
+def store_text(firing: Firing, variable: typed.Variable, text: Text, address: Value) -> Text:
+    """Assign to a variable that is not dynamic; the value that it has then."""
+    code = firing.code
+    size = size_of(variable.type, firing.unit.layout.strsize)
+    if not text.nullable:
+        copy_text(firing, text, address, size)
+        mark_null(firing, variable, address, const(0, 8))
+        return Text(address, size)
+    null = code.icmp("eq", text.address, 0)
+    mark_null(firing, variable, address, code.convert(null, 8, signed=False))
+    there, end = code.fresh("there"), code.fresh("stored")
+    code.branch(null, end, there)
+    code.block(there)
+    copy_text(firing, text, address, size)
+    code.jump(end)
+    code.block(end)
+    return Text(code.select(null, const(0), address), size, nullable=True)
+
+
+Lower = Callable[[Firing, typed.Expr], Lowered]
+
+VARIABLE_NODES = (
+    typed.GlobalRead, typed.Assign, typed.Step,
+    typed.KeyedRead, typed.KeyedAssign, typed.KeyedStep, typed.OldValue,
+)  # fmt: skip
+
+
+def lower_variable(firing: Firing, expr: typed.Expr, lower: Lower, nullable: Lower) -> Lowered:
+    """GlobalRead, Assign, Step, KeyedRead, KeyedAssign, KeyedStep and OldValue.
+
+    nullable: lowers what is assigned, which may be NULL, as the value may be."""
+    match expr:
+        case typed.GlobalRead():
+            return _read_variable(firing, expr.variable, [])
+        case typed.KeyedRead():
+            return _read_variable(firing, expr.variable, [lower(firing, key) for key in expr.keys])
+        case typed.OldValue():
+            return firing.old[-1]
+        case typed.Assign():
+            return _assign(firing, expr.variable, list, expr.value, nullable)
+        case typed.KeyedAssign():
+            if uses_old(expr.value):
+                keys = [lower(firing, key) for key in expr.keys]
+                firing.old.append(_read_variable(firing, expr.variable, keys))
+                value = _assign(firing, expr.variable, lambda: keys, expr.value, nullable)
+                firing.old.pop()
+                return value
+            return _assign(
+                firing,
+                expr.variable,
+                lambda: [lower(firing, key) for key in expr.keys],
+                expr.value,
+                nullable,
+            )
+        case typed.Step():
+            return _step(firing, expr, [])
+        case typed.KeyedStep():
+            return _step(firing, expr, [lower(firing, key) for key in expr.keys])
+    raise AssertionError(f"no variable: {type(expr).__name__}")
+
+
+def is_thread_local(expr: typed.Expr) -> bool:
+    """Whether an expression reads or changes a thread-local variable."""
+    return isinstance(expr, VARIABLE_NODES) and expr.variable.scope == "self"
+
+
+def uses_old(value: typed.Expr) -> bool:
+    """Whether the element's old value is wanted."""
+    return any(isinstance(e, typed.OldValue) for e in within(value))
+
+
+def clear_clause_memory(firing: Firing, clauses: Sequence[typed.Clause]) -> None:
+    """Clause-local variables are 0 and "" when a firing begins."""
+    used = {
+        e.variable.index: e.variable
+        for clause in clauses
+        for e in expressions(clause)
+        if isinstance(e, VARIABLE_NODES) and e.variable.scope == "this"
+    }
+    code, strsize = firing.code, firing.unit.layout.strsize
+    for variable in used.values():
+        if in_registers(variable):
+            continue
+        start = base_address(firing, variable)
+        if not variable.length and isinstance(variable.type, StringType):
+            code.store(const(0, 8), start)
+            mark_null(firing, variable, start, const(0, 8))
+            continue
+        size = const(up(memory_size(variable, strsize), 8))
+        code.call(firing.unit.helper("clear_array", clear_array), (start, size))
+
+
+def _read_variable(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Lowered:
+    if variable.is_dynamic:
+        return read_dynamic(firing, variable, keys)
+    if in_registers(variable):
+        return firing.code.get(register_of(firing, variable))
+    address = address_of(firing, variable, keys)
+    if isinstance(variable.type, StructType | ArrayType) or (variable.length and not keys):
+        return address
+    if isinstance(variable.type, StringType):
+        return read_text(firing, variable, address)
+    return firing.code.load(bits_of(variable.type), address)
+
+
+def _free(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Text:
+    """0 or NULL assigned to a string."""
+    if variable.is_dynamic:
+        remove_dynamic(firing, variable, keys)
+    else:
+        mark_null(firing, variable, address_of(firing, variable, keys), const(1, 8))
+    return Text(const(0), 1, nullable=True)
+
+
+def _assign(
+    firing: Firing,
+    variable: typed.Variable,
+    lower_keys: Callable[[], Sequence[Lowered]],
+    expr: typed.Expr,
+    nullable: Lower,
+) -> Lowered:
+    """First the value, then the keys, as libdtrace's dt_cg_asgn_op() does it."""
+    string = isinstance(variable.type, StringType)
+    if string and not isinstance(expr.type, StringType):
+        return _free(firing, variable, lower_keys())
+    value = nullable(firing, expr)
+    keys = lower_keys()
+    if variable.is_dynamic:
+        store_dynamic(firing, variable, keys, value)
+        return value
+    if isinstance(value, Text) and string:
+        return store_text(firing, variable, value, address_of(firing, variable, keys))
+    assert isinstance(value, Value)
+    if isinstance(variable.type, StructType):
+        address = address_of(firing, variable, keys)
+        read_bytes(firing, value, address, element_size(variable, firing.unit.layout.strsize))
+        return address
+    if in_registers(variable):
+        firing.code.set(register_of(firing, variable), value)
+    else:
+        firing.code.store(value, address_of(firing, variable, keys))
+    return value
+
+
+def _step(firing: Firing, expr: typed.Step | typed.KeyedStep, keys: Sequence[Lowered]) -> Value:
+    code, variable = firing.code, expr.variable
+    if variable.is_dynamic:
+        old = step_dynamic(firing, variable, keys, expr.by)
+        return old if expr.post else code.op("add", old, const(expr.by, old.bits))
+    if in_registers(variable):
+        register = register_of(firing, variable)
+        old = code.get(register)
+        new = code.op("add", old, const(expr.by, old.bits))
+        code.set(register, new)
+    else:
+        address = address_of(firing, variable, keys)
+        old = code.load(bits_of(variable.type), address)
+        new = code.op("add", old, const(expr.by, old.bits))
+        code.store(new, address)
+    return old if expr.post else new

@@ -1,0 +1,553 @@
+"""Aggregations: @name[keys] = function(arguments), what a whole program says of each, and the
+actions on them: clear(), trunc(), normalize(), printa() (Dynamic Tracing Guide, "Aggregations";
+errors as in libdtrace's dt_cc.c)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kinst.core.dtypes import (
+    INT64,
+    UINT64,
+    DType,
+    IntType,
+    PointerType,
+    StackType,
+    StringType,
+    StructType,
+    SymbolType,
+    VoidType,
+)
+from kinst.core.errors import DError, Span
+from kinst.dlang import typed
+from kinst.dlang.check.calls import data_expression, unknown_function
+from kinst.dlang.check.expressions import check, is_aggregation
+from kinst.dlang.check.formats import Value, bind_format, parse_format
+from kinst.dlang.check.scope import Scope, Translation
+from kinst.dlang.syntax import tree
+from kinst.dlang.types.conversions import (
+    cast,
+    common,
+    is_integer,
+    is_scalar,
+    is_string,
+    is_string_like,
+    is_void_pointer,
+    is_zero,
+    same,
+    to_string,
+)
+from kinst.dlang.types.operators import wider_string
+from kinst.dlang.vocabulary import builtins
+
+_MOST_LEVELS = 0xFFFF  # parameters and levels are 16-bit quantities
+
+
+def _parameter(argument: typed.Expr, function: str, position: int, message: str, tag: str) -> int:
+    """The value of a parameter; position: among all arguments, from 1."""
+    if not isinstance(argument.type, IntType):
+        raise DError(
+            f"{function}( ) argument #{position} is incompatible with prototype: "
+            f"prototype: int32_t, argument: {argument.type}",
+            argument.span,
+            "D_PROTO_ARG",
+        )
+    if not isinstance(argument, typed.IntConst):
+        raise DError(message, argument.span, tag)
+    return argument.value
+
+
+def _check_lquantize(arguments: Sequence[typed.Expr], span: Span) -> tuple[int, int, int]:
+    """(base, limit, step) of lquantize(value, base, limit[, step]); limit - base is made a
+    multiple of step, as DTrace does.  Raises DError D_LQUANT_*, D_PROTO_ARG."""
+    ends = []
+    for at, (type_tag, value_tag) in enumerate(
+        (("D_LQUANT_BASETYPE", "D_LQUANT_BASEVAL"), ("D_LQUANT_LIMTYPE", "D_LQUANT_LIMVAL")), 1
+    ):
+        message = f"lquantize( ) argument #{at} must be an integer constant"
+        value = _parameter(arguments[at], "lquantize", at + 1, message, type_tag)
+        if not -(2**31) <= value < 2**31:
+            message = f"lquantize( ) argument #{at} must be a 32-bit quantity"
+            raise DError(message, arguments[at].span, value_tag)
+        ends.append(value)
+    base, limit = ends
+    if limit < base:
+        message = "lquantize( ) base (argument #1) must be less than limit (argument #2)"
+        raise DError(message, span, "D_LQUANT_MISMATCH")
+    step = _step(arguments)
+    levels = (limit - base) // step
+    if levels == 0:
+        message = (
+            "lquantize( ) step (argument #3) too large: must have at least one quantization level"
+        )
+        raise DError(message, span, "D_LQUANT_STEPLARGE")
+    if levels > _MOST_LEVELS:
+        message = (
+            "lquantize( ) step (argument #3) too small: number of quantization levels must be "
+            "a 16-bit quantity"
+        )
+        raise DError(message, span, "D_LQUANT_STEPSMALL")
+    return base, base + levels * step, step
+
+
+def _step(arguments: Sequence[typed.Expr]) -> int:
+    if len(arguments) < 4:
+        return 1
+    step = arguments[3]
+    if not isinstance(step, typed.IntConst) or step.value <= 0:
+        message = "lquantize( ) argument #3 must be a non-zero positive integer constant"
+        raise DError(message, step.span, "D_LQUANT_STEPTYPE")
+    if step.value > _MOST_LEVELS:
+        message = "lquantize( ) argument #3 must be a 16-bit quantity"
+        raise DError(message, step.span, "D_LQUANT_STEPVAL")
+    return step.value
+
+
+_LL_PARAMETERS = (
+    ("factor", "FACTOR"),
+    ("low magnitude", "LOW"),
+    ("high magnitude", "HIGH"),
+    ("linear steps per magnitude", "NSTEP"),
+)
+
+
+def _check_llquantize(arguments: Sequence[typed.Expr], span: Span) -> tuple[int, ...]:
+    """(factor, low, high, steps) of llquantize(value, factor, low, high, steps).
+
+    Raises DError D_LLQUANT_*, D_PROTO_ARG.
+    """
+    values = []
+    for at, (what, tag) in enumerate(_LL_PARAMETERS, 1):
+        message = f"llquantize( ) argument #{at} ({what}) must be an integer constant"
+        value = _parameter(arguments[at], "llquantize", at + 1, message, f"D_LLQUANT_{tag}TYPE")
+        if not 0 <= value <= _MOST_LEVELS:
+            message = f"llquantize( ) argument #{at} ({what}) must be an unsigned 16-bit quantity"
+            raise DError(message, arguments[at].span, f"D_LLQUANT_{tag}VAL")
+        values.append(value)
+    factor, low, high, steps = values
+    if factor < 2:
+        message = "llquantize( ) factor (argument #1) must be two or more"
+        raise DError(message, span, "D_LLQUANT_FACTORSMALL")
+    if low >= high:
+        message = (
+            "llquantize( ) high magnitude (argument #3) must be greater than low magnitude "
+            "(argument #2)"
+        )
+        raise DError(message, span, "D_LLQUANT_MAGRANGE")
+    if steps < factor:
+        message = (
+            "llquantize( ) factor (argument #1) must be less than or equal to the number of "
+            "linear steps per magnitude (argument #4)"
+        )
+        raise DError(message, span, "D_LLQUANT_FACTORNSTEPS")
+    power = factor
+    while power < steps:
+        power *= factor
+    if steps % factor or power % steps:
+        message = (
+            "llquantize( ) factor (argument #1) must evenly divide the number of steps per "
+            "magnitude (argument #4), and the number of steps per magnitude must evenly divide "
+            "a power of the factor"
+        )
+        raise DError(message, span, "D_LLQUANT_FACTOREVEN")
+    if high >= 64 or factor**high >= 2**64:
+        message = (
+            f"llquantize( ) factor ({factor}) raised to power of high magnitude ({high}) "
+            "overflows 64-bits"
+        )
+        raise DError(message, span, "D_LLQUANT_MAGTOOBIG")
+    return factor, low, high, steps
+
+
+def _check_same_parameters(old: typed.AggFunction, new: typed.AggFunction, span: Span) -> None:
+    """Two statements of one aggregation must quantize alike.
+
+    Raises DError D_LQUANT_MATCHBASE, D_LQUANT_MATCHLIM, D_LQUANT_MATCHSTEP,
+    D_LLQUANT_FACTORMATCH, D_LLQUANT_LOWMATCH, D_LLQUANT_HIGHMATCH, D_LLQUANT_NSTEPMATCH.
+    """
+    whats: tuple[tuple[str, str], ...]
+    if old.name == "lquantize":
+        whats = (("base", "D_LQUANT_MATCHBASE"), ("limit", "D_LQUANT_MATCHLIM"),
+                 ("step", "D_LQUANT_MATCHSTEP"))  # fmt: skip
+    else:
+        whats = tuple((what, f"D_LLQUANT_{tag}MATCH") for what, tag in _LL_PARAMETERS)
+    for at, (expected, found) in enumerate(zip(old.params, new.params, strict=True), 1):
+        if expected != found:
+            what, tag = whats[at - 1]
+            raise DError(
+                f"{old.name}( ) {what} (argument #{at}) doesn't match previous "
+                f"declaration: expected {expected}, found {found}",
+                span,
+                tag,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Defined:
+    index: int
+    keys: tuple[DType, ...]
+    function: typed.AggFunction
+    signed: bool
+    span: Span
+
+
+class Aggregations:
+    """The aggregations of a program, by name without the @.
+
+    A first pass over the program calls define() for every aggregating statement; only then
+    are key types final, because integer keys of one aggregation may differ in size.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, _Defined] = {}
+        self.complete = False
+
+    def define(self, name: str, keys: Sequence[typed.Expr], update: Update, span: Span) -> None:
+        """Note one aggregating statement.
+
+        Raises DError D_AGG_REDEF, D_PROTO_LEN, D_PROTO_ARG, D_LQUANT_MATCH*, D_LLQUANT_*MATCH.
+        """
+        types = tuple(k.type for k in keys)
+        old = self._found.get(name)
+        if old is None:
+            index = len(self._found)
+            self._found[name] = _Defined(index, types, update.function, update.signed, span)
+            return
+        if old.function.name != update.function.name:
+            raise DError(
+                f"aggregation redefined: @{name}: current: @{name} = {update.function.name}( ), "
+                f"previous: @{name} = {old.function.name}( ) : line {old.span.line}",
+                span,
+                "D_AGG_REDEF",
+            )
+        _check_same_parameters(old.function, update.function, span)
+        merged = self._merged_keys(name, old.keys, keys, span)
+        self._found[name] = _Defined(old.index, merged, old.function, old.signed, old.span)
+
+    def _merged_keys(
+        self, name: str, old: tuple[DType, ...], keys: Sequence[typed.Expr], span: Span
+    ) -> tuple[DType, ...]:
+        if len(old) != len(keys):
+            plural = "arg " if len(keys) == 1 else "args "
+            message = (
+                f"@{name}[ ] prototype mismatch: {len(keys)} {plural}passed, {len(old)} expected"
+            )
+            raise DError(message, span, "D_PROTO_LEN")
+        merged: list[DType] = []
+        for number, (before, key) in enumerate(zip(old, keys, strict=True), 1):
+            type_ = _merged(before, key.type)
+            if type_ is None:
+                raise DError(
+                    f"@{name}[ ] argument #{number} is incompatible with prototype: "
+                    f"prototype: {before}, argument: {key.type}",
+                    key.span,
+                    "D_PROTO_ARG",
+                )
+            merged.append(type_)
+        return tuple(merged)
+
+    def get(self, node: tree.Aggregation, tag: str = "D_IDENT_UNDEF") -> typed.Aggregation:
+        """The finished aggregation.  Raises DError with this tag when no clause assigns it."""
+        found = self._found.get(node.name)
+        if found is None:
+            message = f"failed to resolve @{node.name[:80]}: Unknown variable name"
+            hint = f"no clause has @{node.name[:80]} = ..."
+            raise DError(message, node.span, tag, hint)
+        return self._typed(node.name, found)
+
+    def _typed(self, name: str, found: _Defined) -> typed.Aggregation:
+        return typed.Aggregation(name, found.index, found.keys, found.function, found.signed)
+
+    def all(self) -> tuple[typed.Aggregation, ...]:
+        """In the order of their indexes."""
+        return tuple(self._typed(name, found) for name, found in self._found.items())
+
+
+def _merged(before: DType, now: DType) -> DType | None:
+    """The key type that holds values of both types, or None."""
+    if isinstance(before, IntType) and isinstance(now, IntType):
+        return before if same(before, now) else common(before, now)
+    if isinstance(before, StackType | SymbolType):
+        return before if before == now else None
+    if is_string(before) and is_string(now):
+        return wider_string(before, now)
+    if is_string_like(before) and is_string_like(now):
+        return before
+    if isinstance(before, PointerType) and isinstance(now, PointerType):
+        void = is_void_pointer(before) or is_void_pointer(now)
+        return before if void or same(before, now) else None
+    if isinstance(before, StructType) and same(before, now):
+        return before
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The right-hand side of an aggregating statement."""
+
+    function: typed.AggFunction
+    value: typed.Expr | None
+    weight: typed.Expr | None
+    signed: bool
+
+
+def parts_of(node: tree.Expr) -> tuple[tree.Aggregation, tuple[tree.Expr, ...]]:
+    """The name and the keys of @name[keys].  Raises DError D_AGG_MDIM."""
+    keys: tuple[tree.Expr, ...] = ()
+    if isinstance(node, tree.Index):
+        keys, base = node.arguments, node.base
+        while isinstance(base, tree.Index):
+            base = base.base
+            if isinstance(base, tree.Aggregation):
+                message = f"improper attempt to reference @{base.name} as a multi-dimensional array"
+                raise DError(message, node.span, "D_AGG_MDIM", "write @name[key, key]")
+        node = base
+    assert isinstance(node, tree.Aggregation)
+    return node, keys
+
+
+def aggregations_of(program: tree.Program) -> frozenset[str]:
+    """The names of all that the clauses assign."""
+    statements = [s for c in program.items if isinstance(c, tree.Clause) for s in c.statements]
+    assigned = [s.left for s in statements if isinstance(s, tree.Assignment)]
+    return frozenset(parts_of(left)[0].name for left in assigned if is_aggregation(left))
+
+
+def aggregate(
+    node: tree.Assignment, scope: Scope, aggregations: Aggregations
+) -> typed.Action | None:
+    """@name[keys] = function(...).  In the first pass it is noted and None returned."""
+    target, key_nodes = parts_of(node.left)
+    call = node.right
+    if node.op != "=" or not isinstance(call, tree.Call) or not _names_aggregating(call, scope):
+        message = f"@{target.name} must be assigned the result of an aggregating function"
+        raise DError(
+            message, node.right.span, "D_AGG_FUNC", "count() sum(x) min(x) quantize(x) ..."
+        )
+    update = aggregating_call(call, scope)
+    keys = _keys(key_nodes, scope)
+    if not aggregations.complete:
+        aggregations.define(target.name, keys, update, target.span)
+        return None
+    made = aggregations.get(target)
+    return typed.Aggregate(
+        target.span,
+        made,
+        tuple(_as_key(k, t) for k, t in zip(keys, made.keys, strict=True)),
+        update.value,
+        update.weight,
+    )
+
+
+def _names_aggregating(call: tree.Call, scope: Scope) -> bool:
+    if not isinstance(call.function, tree.Name):
+        return False
+    if builtins.kind_of(call.function.name) is None:
+        raise unknown_function(call.function.name, call.span, scope)
+    return call.function.name in builtins.AGGREGATING
+
+
+def _keys(nodes: Sequence[tree.Expr], scope: Scope) -> list[typed.Expr]:
+    keys: list[typed.Expr] = []
+    for number, node in enumerate(nodes, 1):
+        kind = "aggregation"
+        if not is_aggregation(node):
+            key = data_expression(node, scope, check) or check(node, scope)
+            if not isinstance(key.type, VoidType) and not isinstance(key, Translation):
+                keys.append(key)
+                continue
+            kind = "void" if isinstance(key.type, VoidType) else f"translated {key.type}"
+        message = f"{kind} expression may not be used as aggregation index: key #{number}"
+        raise DError(message, node.span, "D_KEY_TYPE")
+    return keys
+
+
+def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
+    if is_string(type_):
+        return to_string(key)
+    return cast(key, type_) if is_scalar(key.type) else key
+
+
+def aggregating_call(node: tree.Call, scope: Scope) -> Update:
+    """function(arguments), checked.  Raises DError D_PROTO_*, D_AGG_SCALAR, D_L*QUANT_*."""
+    assert isinstance(node.function, tree.Name)
+    name = node.function.name
+    function = builtins.AGGREGATING[name]
+    count = len(node.arguments)
+    if count < function.least or (function.most is not None and count > function.most):
+        plural = "arg " if count == 1 else "args "
+        message = f"{name}( ) prototype mismatch: {count} {plural}passed, {function.least} expected"
+        raise DError(message, node.span, "D_PROTO_LEN")
+    if not count:
+        return Update(typed.AggFunction(name), None, None, False)
+    for argument in node.arguments:
+        if is_aggregation(argument):
+            message = f"{name}( ) argument #1 must be of scalar type"
+            raise DError(message, argument.span, "D_AGG_SCALAR")
+    arguments = [check(a, scope) for a in node.arguments]
+    value = arguments[0]
+    if not is_scalar(value.type):
+        message = f"{name}( ) argument #1 must be of scalar type"
+        raise DError(message, value.span, "D_AGG_SCALAR")
+    params: tuple[int, ...] = ()
+    weight: typed.Expr | None = None
+    if name == "lquantize":
+        params = _check_lquantize(arguments, node.span)
+        weight = _weight(name, arguments, 4)
+    elif name == "llquantize":
+        params = _check_llquantize(arguments, node.span)
+        weight = _weight(name, arguments, 5)
+    elif name == "quantize":
+        weight = _weight(name, arguments, 1)
+    signed = typed.is_signed(value.type)
+    wide = cast(value, INT64 if signed else UINT64)
+    return Update(typed.AggFunction(name, params), wide, weight, signed)
+
+
+def _weight(name: str, arguments: Sequence[typed.Expr], at: int) -> typed.Expr | None:
+    """The increment, the last argument that the function takes."""
+    if len(arguments) > at + 1:
+        message = (
+            f"{name}( ) prototype mismatch: {len(arguments)} args passed, at most {at + 1} expected"
+        )
+        raise DError(message, arguments[at].span, "D_PROTO_LEN")
+    if len(arguments) <= at:
+        return None
+    weight = arguments[at]
+    if not is_integer(weight.type):
+        message = f"{name}( ) increment value (argument #{at + 1}) must be of scalar type"
+        raise DError(message, weight.span, "D_PROTO_ARG")
+    return cast(weight, INT64)
+
+
+def _aggregation_argument(node: tree.Call, at: int, tag: str, scope: Scope) -> tree.Aggregation:
+    """Argument `at` (from 0), which must be a whole aggregation."""
+    argument = node.arguments[at]
+    if isinstance(argument, tree.Aggregation):
+        return argument
+    assert isinstance(node.function, tree.Name)
+    if is_aggregation(argument):
+        given, hint = "an aggregation with keys", "write the aggregation without its keys"
+    else:
+        given, hint = str(check(argument, scope).type), ""
+    raise DError(
+        f"{node.function.name}( ) argument #{at + 1} is incompatible with prototype: "
+        f"prototype: aggregation, argument: {given}",
+        argument.span,
+        tag,
+        hint,
+    )
+
+
+def _expect_count(node: tree.Call, least: int, most: int, expected: str, prefix: str) -> None:
+    """Raise DError <prefix>_PROTO unless least..most arguments are passed."""
+    passed = len(node.arguments)
+    if not least <= passed <= most:
+        assert isinstance(node.function, tree.Name)
+        raise DError(
+            f"{node.function.name}( ) prototype mismatch: {passed} args passed, "
+            f"{expected} expected",
+            node.span,
+            f"{prefix}_PROTO",
+        )
+
+
+def clear(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+    _expect_count(node, 1, 1, "1", "D_CLEAR")
+    target = _aggregation_argument(node, 0, "D_CLEAR_AGGARG", scope)
+    if not aggregations.complete:
+        return None
+    return typed.Clear(node.span, aggregations.get(target, "D_CLEAR_AGGBAD"))
+
+
+def _scalar_second(node: tree.Call, tag: str, scope: Scope) -> typed.Expr:
+    assert isinstance(node.function, tree.Name)
+    argument = node.arguments[1]
+    if not is_aggregation(argument):
+        expr = check(argument, scope)
+        if is_scalar(expr.type):
+            return expr
+    message = f"{node.function.name}( ) argument #2 must be of scalar type"
+    raise DError(message, argument.span, tag)
+
+
+def trunc(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+    few = not node.arguments
+    _expect_count(node, 1, 2, "at least 1" if few else "no more than 2", "D_TRUNC")
+    target = _aggregation_argument(node, 0, "D_TRUNC_AGGARG", scope)
+    count: typed.Expr | None = None
+    if len(node.arguments) == 2:
+        count = cast(_scalar_second(node, "D_TRUNC_SCALAR", scope), INT64)
+    if not aggregations.complete:
+        return None
+    return typed.Trunc(node.span, aggregations.get(target, "D_TRUNC_AGGBAD"), count)
+
+
+def normalize(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+    assert isinstance(node.function, tree.Name)
+    count = 1 if node.function.name == "denormalize" else 2
+    _expect_count(node, count, count, str(count), "D_NORMALIZE")
+    target = _aggregation_argument(node, 0, "D_NORMALIZE_AGGARG", scope)
+    divisor: typed.Expr | None = None
+    if count == 2:
+        divisor = cast(_scalar_second(node, "D_NORMALIZE_SCALAR", scope), UINT64)
+        if is_zero(divisor):
+            message = "expression contains division by zero"
+            raise DError(message, node.arguments[1].span, "D_DIV_ZERO")
+        if not isinstance(divisor, typed.IntConst):
+            divisor = typed.NonZero(divisor.type, divisor.span, divisor)
+    if not aggregations.complete:
+        return None
+    return typed.Normalize(node.span, aggregations.get(target, "D_NORMALIZE_AGGBAD"), divisor)
+
+
+def printa(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+    if not node.arguments:
+        message = "printa( ) prototype mismatch: 0 args passed, 1 expected"
+        raise DError(message, node.span, "D_PROTO_LEN", "it takes an aggregation")
+    start = 1 if node.arguments and isinstance(node.arguments[0], tree.String) else 0
+    if len(node.arguments) <= start:
+        message = f"printa( ) prototype mismatch: {len(node.arguments)} args passed, 2 expected"
+        raise DError(message, node.span, "D_PRINTA_PROTO", "the aggregation is missing")
+    first = node.arguments[0]
+    targets = [
+        _aggregation_argument(node, at, "D_PRINTA_AGGARG", scope)
+        for at in range(start, len(node.arguments))
+    ]
+    parsed = parse_format(first.value, first.span) if isinstance(first, tree.String) else None
+    if not aggregations.complete:
+        return None
+    made = tuple(aggregations.get(t, "D_PRINTA_AGGBAD") for t in targets)
+    for target, other in zip(targets[1:], made[1:], strict=True):
+        _check_same_keys(made[0], other, target.span)
+    format_: typed.Format | None = None
+    if parsed is not None:
+        aggregated = UINT64 if made[0].function.name == "count" else INT64
+        keys = [Value(k, first.span) for k in made[0].keys]
+        format_, _ = bind_format(
+            "printa", parsed, keys, first.span, aggregated=aggregated, exact=False
+        )
+    return typed.Printa(node.span, format_, made)
+
+
+def _check_same_keys(first: typed.Aggregation, other: typed.Aggregation, span: Span) -> None:
+    """Raise DError D_PRINTA_AGGKEY, D_PRINTA_AGGPROTO unless both have the same keys."""
+    a, b = len(first.keys), len(other.keys)
+    if a != b:
+        raise DError(
+            f"printa( ): @{first.name} and @{other.name} do not have matching key signatures: "
+            f"@{first.name} has {a} key{'' if a == 1 else 's'}, "
+            f"@{other.name} has {b} key{'' if b == 1 else 's'}",
+            span,
+            "D_PRINTA_AGGKEY",
+        )
+    for number, (left, right) in enumerate(zip(first.keys, other.keys, strict=True), 1):
+        alike = (is_integer(left) and is_integer(right)) or same(left, right)
+        if isinstance(left, StringType) != isinstance(right, StringType) or not alike:
+            raise DError(
+                f"printa( ): @{other.name}[ ] key #{number} is incompatible with @{first.name}: "
+                f"{first.name} key #{number}: {left}, {other.name} key #{number}: {right}",
+                span,
+                "D_PRINTA_AGGPROTO",
+            )

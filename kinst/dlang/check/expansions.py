@@ -1,0 +1,366 @@
+"""Inlines and translators: names that stand for expressions, expanded when the program is compiled
+(Dynamic Tracing Guide, "Inline Directives", "Translators"; errors as in libdtrace's dt_parser.c).
+
+A member of a translation is the translator's expression for it with the parameter bound, as an
+inline is its expression with the arguments bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NoReturn
+
+from kinst.core.dtypes import (
+    ArrayType,
+    DType,
+    Member,
+    PointerType,
+    StringType,
+    StructType,
+    VoidType,
+    is_char,
+)
+from kinst.core.errors import DError, Span
+from kinst.dlang import typed
+from kinst.dlang.check import members
+from kinst.dlang.check.calls import ActionCall, action_as_value
+from kinst.dlang.check.scope import Check, Scope, Translation, Translator
+from kinst.dlang.syntax import tree
+from kinst.dlang.typed import Root, Snapshot, Store
+from kinst.dlang.types.conversions import (
+    cast,
+    is_scalar,
+    is_string,
+    is_string_like,
+    is_void_pointer,
+    is_zero,
+    same,
+    to_string,
+)
+from kinst.dlang.vocabulary import builtins
+from kinst.dlang.walk import children
+
+# Inlines in inlines multiply: what a program may expand to in all.
+MOST_EXPANSIONS = 10_000
+
+
+def define_inline(node: tree.Inline, scope: Scope, check: Check) -> None:
+    """Note an inline; its expression is checked here, too, where it stands.
+
+    Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_OP_INCOMPAT and all those of expressions.
+    """
+    name = node.name
+    if builtins.kind_of(name) is not None or name in scope.environment.registers:
+        raise DError(f"built-in identifier redeclared: {name}", node.span, "D_DECL_IDRED")
+    if name in scope.variables or name in scope.inlines:
+        kind = "scalar" if name in scope.variables else "inline"
+        message = f"identifier redefined: {name}: current: inline, previous: {kind}"
+        raise DError(message, node.span, "D_DECL_IDRED")
+    if isinstance(scope.resolve(node.type), VoidType):
+        raise DError(f"cannot have void object: {name}", node.span, "D_DECL_VOIDOBJ")
+    sample: dict[str, typed.Expr] = {}
+    for parameter in node.parameters or ():
+        type_ = scope.resolve(parameter.type)
+        if isinstance(type_, VoidType):
+            message = f"inline parameter may not be of type void: {parameter.name}"
+            raise DError(message, parameter.span, "D_DECL_PROTO_TYPE")
+        if parameter.name in sample:
+            message = f"parameter name redefined: {parameter.name}"
+            raise DError(message, parameter.span, "D_DECL_PROTO_NAME")
+        made = typed.Variable(parameter.name, type_, -1)
+        sample[parameter.name] = typed.GlobalRead(type_, parameter.span, made)
+    _expand_inline(node, sample, node.span, scope, check)
+    scope.inlines[name] = node
+
+
+def is_inline_array(node: tree.Expr, scope: Scope) -> bool:
+    """Whether a node names an inline with parameters."""
+    found = scope.inlines.get(node.name) if isinstance(node, tree.Name) else None
+    return found is not None and found.parameters is not None
+
+
+def inline_value(node: tree.Expr, use: tree.Index | None, scope: Scope, check: Check) -> typed.Expr:
+    """What a name means that is an inline, or the parameter of one.
+
+    use: name[arguments], for an inline with parameters.  Raises DError D_IDENT_BADREF,
+    D_PROTO_LEN, D_PROTO_ARG.
+    """
+    assert isinstance(node, tree.Name)
+    if use is None and node.name in scope.bound:
+        return scope.bound[node.name]
+    inline = scope.inlines[node.name]
+    if use is None:
+        if inline.parameters is not None:
+            message = f"associative array '{node.name}' may not be referenced as scalar"
+            raise DError(message, node.span, "D_IDENT_BADREF")
+        found = _expand_inline(inline, {}, node.span, scope, check)
+        return replace(found, span=node.span) if isinstance(found, Translation) else found
+    parameters = inline.parameters or ()
+    given = use.arguments
+    if len(given) != len(parameters):
+        plural = "arg" if len(given) == 1 else "args"
+        message = (
+            f"{node.name}[ ] prototype mismatch: {len(given)} {plural} passed, "
+            f"{len(parameters)} expected"
+        )
+        raise DError(message, use.span, "D_PROTO_LEN")
+    bound = {}
+    for number, (parameter, one) in enumerate(zip(parameters, given, strict=True), 1):
+        wanted, got = scope.resolve(parameter.type), check(one, scope)
+        made = as_argument(got, wanted)
+        if made is None:
+            message = (
+                f"{node.name}[ ] argument #{number} is incompatible with prototype: "
+                f"prototype: {wanted}, argument: {got.type}"
+            )
+            raise DError(message, one.span, "D_PROTO_ARG")
+        bound[parameter.name] = made
+    return _expand_inline(inline, bound, use.span, scope, check)
+
+
+def as_argument(expr: typed.Expr, type_: DType) -> typed.Expr | None:
+    """expr as a value of type_, or None where that is not its kind."""
+    if isinstance(expr, Translation):
+        return expr if same(expr.type, type_) else None
+    if is_string(type_):
+        return to_string(expr) if is_string_like(expr.type) else None
+    if not is_scalar(type_):
+        return expr if expr.type == type_ else None
+    if not is_scalar(expr.type):
+        return None
+    mixed = type(expr.type) is not type(type_)
+    return None if mixed and not is_zero(expr) else cast(expr, type_)
+
+
+def count_expansion(span: Span, scope: Scope) -> None:
+    """Count an expansion.  Raises DError D_UNKNOWN when there were too many."""
+    scope.expansions += 1
+    if scope.expansions > MOST_EXPANSIONS:
+        message = f"inlines are used more than {MOST_EXPANSIONS} times, inlines in inlines counted"
+        raise DError(message, span, "D_UNKNOWN")
+
+
+def _expand_inline(
+    inline: tree.Inline, bound: dict[str, typed.Expr], span: Span, scope: Scope, check: Check
+) -> typed.Expr:
+    """The inline's expression with its own parameters alone, as a value of its type."""
+    count_expansion(span, scope)
+    outer, scope.bound = scope.bound, bound
+    try:
+        found = check(inline.value, scope)
+    finally:
+        scope.bound = outer
+    wanted = scope.resolve(inline.type)
+    made = as_argument(found, wanted)
+    if made is None:
+        message = (
+            f'inline {inline.name} definition uses incompatible types: "{wanted}" = "{found.type}"'
+        )
+        raise DError(message, inline.value.span, "D_OP_INCOMPAT")
+    return made
+
+
+def define_translator(
+    node: tree.Translator, scope: Scope, check: Check, *, lazily: bool = False
+) -> None:
+    """Note a translator.  Its expressions are checked here, too, where it stands; lazily: only
+    where a member is used (kinst's own translators, for kernels that differ).
+
+    Raises DError D_XLATE_SOU, D_XLATE_REDECL, D_XLATE_MEMB, D_XLATE_INCOMPAT and all those of
+    expressions.
+    """
+    made, source = scope.resolve(node.type), scope.resolve(node.source)
+    if isinstance(made, StructType):
+        made = scope.types.lookup(made)
+        if not made.size and not made.members:
+            message = f"incomplete struct/union/enum {made}"
+            raise DError(message, node.span, "D_XLATE_SOU")
+    else:
+        message = "translator output type must be a struct or union"
+        raise DError(message, node.span, "D_XLATE_SOU")
+    if isinstance(source, VoidType):
+        message = f"cannot have void object: {node.parameter}"
+        raise DError(message, node.span, "D_DECL_VOIDOBJ")
+    if any(same(t.source, source) and same(t.made, made) for t in scope.translators):
+        message = f"translator from {source} to {made} has already been declared"
+        raise DError(message, node.span, "D_XLATE_REDECL")
+    translator = Translator(node, source, made, lazily)
+    if not lazily:
+        sample = _sample_of(node, source)
+        for one in node.members:
+            _member_value(translator, one, sample, one.span, scope, check)
+    scope.translators.append(translator)
+
+
+def _sample_of(node: tree.Translator, type_: DType) -> typed.Expr:
+    """Something of the parameter's type; a structure is a place in memory."""
+    if isinstance(type_, StructType):
+        pointer = PointerType(type_)
+        variable = typed.Variable(node.parameter, pointer, -1)
+        return typed.Load(type_, node.span, typed.GlobalRead(pointer, node.span, variable))
+    return typed.GlobalRead(type_, node.span, typed.Variable(node.parameter, type_, -1))
+
+
+def xlate(node: tree.Xlate, scope: Scope, check: Check) -> typed.Expr:
+    """xlate < type > (expression), to a structure or to a pointer to one.
+
+    Raises DError D_XLATE_NONE and those of the expression."""
+    wanted, operand = scope.resolve(node.type), check(node.operand, scope)
+    made = wanted.to if isinstance(wanted, PointerType) else wanted
+    of_type = [t for t in scope.translators if same(t.made, made)]
+    exact = [t for t in of_type if same(t.source, operand.type)]
+    for translator in (*exact, *of_type):
+        source = _given(operand, translator.source)
+        if source is not None:
+            return Translation(wanted, node.span, translator, source)
+    message = f'cannot translate from "{operand.type}" to "{wanted}"'
+    known = ", ".join(dict.fromkeys(str(t.source) for t in of_type))
+    hint = f"there are translators from {known}" if known else ""
+    raise DError(message, node.span, "D_XLATE_NONE", hint)
+
+
+def _given(operand: typed.Expr, type_: DType) -> typed.Expr | None:
+    """The operand as a translator's parameter, or None where it is none."""
+    if isinstance(type_, StructType):
+        return operand if same(operand.type, type_) else None
+    pointers = isinstance(operand.type, PointerType) and isinstance(type_, PointerType)
+    any_pointer = is_void_pointer(operand.type) or is_void_pointer(type_)
+    if pointers and not any_pointer and not same(operand.type, type_):
+        return None
+    return as_argument(operand, type_)
+
+
+def translated_member(
+    node: tree.Member, base: Translation, scope: Scope, check: Check
+) -> typed.Expr:  # fmt: skip
+    """A member of a translation.  Raises DError D_XLATE_NOCONV, D_OP_PTR, D_OP_SOU and those of
+    its expression."""
+    translator = base.translator
+    given = [one for one in translator.node.members if one.name == node.name]
+    if not given:
+        message = f"translator does not define conversion for member: {node.name}"
+        raise DError(message, node.span, "D_XLATE_NOCONV")
+    pointer = isinstance(base.type, PointerType)
+    if pointer != (node.op == "->"):
+        message = f"operator {node.op} must be applied to a {'struct' if pointer else 'pointer'}"
+        hint = f"write {'->' if pointer else '.'}{node.name}"
+        raise DError(message, node.span, "D_OP_SOU" if pointer else "D_OP_PTR", hint)
+    return _member_value(translator, given[0], base.source, node.span, scope, check)
+
+
+def _member_value(
+    translator: Translator,
+    one: tree.MemberValue,
+    source: typed.Expr,
+    span: Span,
+    scope: Scope,
+    check: Check,
+) -> typed.Expr:
+    """The expression of one member, as a value of the member's type."""
+    wanted = translator.made.member(one.name)
+    if wanted is None:
+        message = f"translator member {one.name} is not a member of {translator.made}"
+        raise DError(message, one.span, "D_XLATE_MEMB")
+    count_expansion(span, scope)
+    outer, scope.bound = scope.bound, {translator.node.parameter: source}
+    try:
+        found = check(one.value, scope)
+    except DError as error:
+        if not translator.lazily:
+            raise
+        raise DError(error.message, span, error.tag, error.hint) from error
+    finally:
+        scope.bound = outer
+    made = _as_member(found, wanted.type)
+    if made is None:
+        message = (
+            f'translator member {one.name} definition uses incompatible types: "{wanted.type}" ='
+            f' "{found.type}"'
+        )
+        raise DError(message, one.span, "D_XLATE_INCOMPAT")
+    return made
+
+
+def _as_member(value: typed.Expr, type_: DType) -> typed.Expr | None:
+    """value as a member of type_, or None where it cannot be one."""
+    if isinstance(type_, ArrayType) and is_char(type_.of):
+        return to_string(value) if is_string_like(value.type) else None
+    if isinstance(type_, ArrayType):
+        alike = isinstance(value.type, PointerType) and same(value.type.to, type_.of)
+        return value if alike else None
+    if isinstance(type_, StructType):
+        return value if same(value.type, type_) else None
+    return as_argument(value, type_)
+
+
+def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
+    """What a translation to a structure is worth where it is assigned or printed: a structure
+    with every member that the translator defines (in libdtrace dt_cg_asgn_op()); any other value
+    as it is.  Of kinst's own translators what this kernel does not have is left 0."""
+    if not isinstance(value, Translation) or not isinstance(value.type, StructType):
+        return value
+    translator, source, span = value.translator, value.source, value.span
+    first: typed.Expr | None = None
+    if not isinstance(source, typed.IntConst) and is_scalar(source.type):
+        name = f"this->%xlate_{len(scope.variables)}"
+        variable = scope.create(name, source.type, "this")
+        first = typed.Assign(source.type, span, variable, source)
+        source = typed.GlobalRead(source.type, span, variable)
+    stores = []
+    for one in translator.node.members:
+        wanted = translator.made.member(one.name)
+        try:
+            found = _member_value(translator, one, source, span, scope, check)
+        except DError:
+            if not translator.lazily:
+                raise
+            continue
+        assert wanted is not None
+        stores.append(_member_store(wanted, found, translator.made))
+    return Snapshot(translator.made, span, first, tuple(stores))
+
+
+def as_pointer(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
+    """The address of as_structure() where a translation is one to a pointer."""
+    if not isinstance(value, Translation) or not isinstance(value.type, PointerType):
+        return value
+    whole = replace(value, type=value.translator.made)
+    return typed.Cast(value.type, value.span, as_structure(whole, scope, check))
+
+
+def _member_store(wanted: Member, value: typed.Expr, made: StructType) -> Store:
+    """A member of a structure that is being made."""
+    type_, span, bit = wanted.type, value.span, 0
+    if isinstance(type_, ArrayType) and is_string(value.type):
+        type_ = StringType(type_.count)
+    elif isinstance(type_, ArrayType):
+        value = typed.Load(type_, span, value)
+    offset = wanted.bit // 8
+    if wanted.bits:
+        bit = wanted.bit % 8
+    address = members.moved(Root(PointerType(made), span), offset, type_)
+    return Store(type_, span, address, value, bit, wanted.bits)
+
+
+def refuse_whole(clause: typed.Clause) -> None:
+    """Raise DError D_OP_DYN where a translation itself is used as a value (D_CG_DYN where it is a
+    statement), and D_CG_EXPR where an action is."""
+    for action in clause.actions:
+        if isinstance(action, typed.Evaluate) and isinstance(action.expr, Translation):
+            message = "expression cannot evaluate to result of dynamic type"
+            raise DError(message, action.expr.span, "D_CG_DYN")
+    waiting = list(children(clause))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Translation):
+            _refuse_translation(node)
+        if isinstance(node, ActionCall):
+            raise action_as_value(node)
+        waiting += children(node)
+
+
+def _refuse_translation(node: Translation) -> NoReturn:
+    op = "->" if isinstance(node.type, PointerType) else "."
+    raise DError(
+        f"a translation to {node.type} may not be used as a value: it is of dynamic type",
+        node.span, "D_OP_DYN", f"its members may: (...){op}member",
+    )  # fmt: skip

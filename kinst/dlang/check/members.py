@@ -1,0 +1,261 @@
+"""What lies in the kernel's memory: members, elements, bit-fields, symbols and their addresses.
+
+Every DError has libdtrace's tag and, up to line breaks, its words.  A char array is a string
+where its value is used (dt_node_is_string); any other array is a pointer to its first element."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from kinst.core.dtypes import (
+    CHAR,
+    UINT64,
+    ArrayType,
+    DType,
+    FunctionType,
+    Member,
+    PointerType,
+    StringType,
+    StructType,
+    VoidType,
+    is_char,
+)
+from kinst.core.errors import DError, KinstError, Span
+from kinst.dlang import typed
+from kinst.dlang.check.scope import Scope
+from kinst.dlang.syntax import tree
+from kinst.dlang.typed import Shared, root_of
+from kinst.dlang.types.conversions import cast, constant, is_integer, is_string, size_of
+from kinst.dlang.types.operators import move
+from kinst.dlang.vocabulary.type_names import typedef
+
+PER_CPU_HINT = "every CPU has its own: there is no one address"
+
+
+def is_char_array(type_: DType) -> bool:
+    """Whether a type is an array that is a string."""
+    return isinstance(type_, ArrayType) and is_char(type_.of)
+
+
+def value(place: typed.Expr) -> typed.Expr:
+    """What a place in memory is worth in an expression."""
+    if not isinstance(place, typed.Load):
+        return place
+    type_ = place.type
+    if isinstance(type_, ArrayType) and is_char(type_.of) and type_.count:
+        return typed.Load(StringType(type_.count + 1), place.span, place.address, type_.count)
+    if isinstance(type_, ArrayType | FunctionType):
+        return decayed(place)
+    return place
+
+
+def decayed(place: typed.Expr) -> typed.Expr:
+    """An array is a pointer to its first element, a function a pointer to it (K&R A7.1)."""
+    if isinstance(place, typed.Load):
+        if isinstance(place.type, ArrayType):
+            return cast(_shared(place.address), PointerType(place.type.of))
+        if isinstance(place.type, FunctionType):
+            return place.address
+    return place
+
+
+def _shared(address: typed.Expr) -> typed.Expr:
+    """The address as one that may be kept."""
+    known = isinstance(address, Shared) or root_of(address) is None
+    return address if known else Shared(address.type, address.span, address)
+
+
+def string_place(expr: typed.Expr) -> typed.Expr:
+    """The char array that value() made a string of, or the expression itself."""
+    if isinstance(expr, typed.Load) and isinstance(expr.type, StringType) and expr.most:
+        pointer = expr.address.type
+        assert isinstance(pointer, PointerType)
+        return typed.Load(pointer.to, expr.span, expr.address)
+    return expr
+
+
+def moved(address: typed.Expr, offset: int, type_: DType) -> typed.Expr:
+    """address + offset as a pointer to type_."""
+    pointer = PointerType(type_)
+    base = address
+    if isinstance(base, typed.Cast) and isinstance(base.operand, typed.Binary):
+        inner = base.operand
+        if inner.op == "+" and isinstance(inner.right, typed.IntConst) and inner.type == UINT64:
+            offset, base = offset + inner.right.value, inner.left
+    if not offset:
+        return address if address.type == pointer else cast(address, pointer)
+    number = constant(offset, UINT64, address.span)
+    if isinstance(base, typed.IntConst):
+        return constant(base.value + offset, pointer, address.span)
+    total = typed.Binary(UINT64, address.span, "+", cast(base, UINT64), number)
+    return typed.Cast(pointer, address.span, total)
+
+
+def place_of_member(node: tree.Member, base: typed.Expr, scope: Scope) -> typed.Expr:
+    """base.name or base->name as a place.  Raises DError D_OP_PTR, D_OP_SOU, D_OP_INCOMPLETE,
+    D_TYPE_MEMBER."""
+    op, span = node.op, node.span
+    type_ = base.type
+    if op == "->":
+        base = decayed(string_place(base))
+        if not isinstance(base.type, PointerType):
+            message = f"operator {op} must be applied to a pointer"
+            hint = f"write .{node.name}" if isinstance(type_, StructType) else ""
+            raise DError(message, span, "D_OP_PTR", hint)
+        type_ = base.type.to
+    struct = _complete(type_, op, span, scope)
+    found = find(struct, node.name, span)
+    address = base if op == "->" else _address(base, span)
+    if found.bits:
+        byte, bit = divmod(found.bit, 8)
+        return typed.BitField(found.type, span, moved(address, byte, UINT64), bit, found.bits)
+    return typed.Load(found.type, span, moved(address, found.bit // 8, found.type))
+
+
+def _complete(type_: DType, op: str, span: Span, scope: Scope) -> StructType:
+    if not isinstance(type_, StructType):
+        if op == "->":
+            message = (
+                f'operator -> cannot be applied to pointer to type "{type_}"; must be applied to a'
+                " struct or union pointer"
+            )
+        else:
+            message = (
+                f'operator {op} cannot be applied to type "{type_}"; must be applied to a struct'
+                " or union"
+            )
+        hint = "write -> instead" if op == "." and isinstance(type_, PointerType) else ""
+        raise DError(message, span, "D_OP_SOU", hint)
+    found = scope.types.lookup(type_)
+    if not found.size and not found.members:
+        message = (
+            f"operator {op} cannot be applied to a forward declaration: no {type_} definition is"
+            " available"
+        )
+        raise DError(message, span, "D_OP_INCOMPLETE")
+    return found
+
+
+def find(struct: StructType, name: str, span: Span) -> Member:
+    """The member of this name.  Raises DError D_TYPE_MEMBER."""
+    try:
+        found = struct.member(name)
+    except KinstError as error:
+        raise DError(error.message, span, "D_UNKNOWN", error.hint) from error
+    if found is None:
+        near = get_close_matches(name[:80], [m.name for m in struct.members if m.name], 1)
+        hint = f"did you mean {near[0]}?" if near else ""
+        message = f"{name[:80]} is not a member of {struct}"
+        raise DError(message, span, "D_TYPE_MEMBER", hint)
+    return found
+
+
+def _address(place: typed.Expr, span: Span) -> typed.Expr:
+    """The address of a structure's value."""
+    if isinstance(place, typed.Load):
+        return place.address
+    pointer = PointerType(place.type)
+    if isinstance(place, typed.Conditional):
+        sides = _address(place.then, span), _address(place.otherwise, span)
+        return typed.Conditional(pointer, place.span, place.condition, *sides)
+    if isinstance(place, typed.Comma):
+        return typed.Comma(pointer, place.span, place.left, _address(place.right, span))
+    if isinstance(place, typed.GlobalRead | typed.KeyedRead):
+        return typed.Cast(pointer, place.span, place)  # a structure's value is its address
+    message = f"members of a value of type {place.type} cannot be read"
+    raise DError(message, span, "D_UNKNOWN", "use a pointer to it")
+
+
+def address_of(place: typed.Expr, span: Span) -> typed.Expr:
+    """&place.  Raises DError D_ADDROF_LVAL, D_ADDROF_BITFIELD."""
+    place = string_place(place)
+    if isinstance(place, typed.BitField):
+        raise DError("cannot take address of bit-field", span, "D_ADDROF_BITFIELD")
+    if isinstance(place, typed.Load) and not isinstance(place.type, StringType):
+        return cast(_shared(place.address), PointerType(place.type))
+    raise DError("unacceptable operand for unary & operator", span, "D_ADDROF_LVAL")
+
+
+def offset_of(node: tree.OffsetOf, scope: Scope) -> typed.Expr:
+    """offsetof(type, member).  Raises DError D_OFFSETOF_TYPE, D_OFFSETOF_BITFIELD; D_UNKNOWN for
+    a member that is not there."""
+    type_ = scope.resolve(node.type)
+    offset = 0
+    for name in node.member.split("."):
+        whole = isinstance(type_, StructType) and scope.types.lookup(type_)
+        if not isinstance(whole, StructType) or not (whole.size or whole.members):
+            message = "offsetof operand must be a struct or union type"
+            raise DError(message, node.span, "D_OFFSETOF_TYPE")
+        try:
+            found = find(whole, name, node.span)
+        except DError as error:
+            message = f"failed to determine offset of {name[:80]}: {error.message}"
+            raise DError(message, node.span, "D_UNKNOWN", error.hint) from error
+        if found.bits:
+            message = f"cannot take offset of a bit-field: {name}"
+            raise DError(message, node.span, "D_OFFSETOF_BITFIELD")
+        offset, type_ = offset + found.offset, found.type
+    return constant(offset, typedef("size_t"), node.span)
+
+
+def symbol(name: str, span: Span, scope: Scope) -> typed.Expr:
+    """`name or module`name as a place.  Raises DError D_IDENT_UNDEF, D_SYM_NOTYPES."""
+    try:
+        found = scope.types.symbol(name)
+        constant_ = scope.types.enumerator(name) if found is None else None
+    except KinstError as error:
+        message = f"failed to resolve {name[:80]}: {error.message}"
+        raise DError(message, span, "D_IDENT_UNDEF", error.hint) from error
+    if constant_ is not None:
+        return constant(constant_[1], constant_[0], span)
+    if found is None:
+        message = f"failed to resolve {name[:80]}: Unknown symbol name"
+        raise DError(message, span, "D_IDENT_UNDEF")
+    shown = f"{found.module}`{found.name}"
+    if found.per_cpu:
+        message = f"{shown} is a per-CPU variable"
+        raise DError(message, span, "D_SYM_BADREF", PER_CPU_HINT)
+    if found.type is None:
+        message = f"no symbolic type information is available for {shown}"
+        raise DError(message, span, "D_SYM_NOTYPES")
+    address = typed.SymbolAddress(PointerType(found.type), span, found.module, found.name)
+    return typed.Load(found.type, span, address)
+
+
+def current_thread(scope: Scope) -> DType:
+    """What curthread is: struct task_struct * where the kernel's types are known."""
+    if scope.types.source is None:
+        return PointerType(VoidType())
+    try:
+        found = scope.types.source.tagged("struct", "task_struct")
+    except KinstError:
+        found = None
+    return PointerType(found if found is not None else VoidType())
+
+
+def size_of_place(place: typed.Expr, scope: Scope, span: Span) -> int:
+    """sizeof of an expression.  Raises DError D_SIZEOF_BITFIELD."""
+    place = string_place(place)
+    if isinstance(place, typed.BitField):
+        raise DError("cannot apply sizeof to a bit-field", span, "D_SIZEOF_BITFIELD")
+    return size_of(place.type, scope.environment.strsize)
+
+
+def as_pointer(expr: typed.Expr) -> typed.Expr:
+    """What arrays and strings are where they are indexed and dereferenced; others as they are."""
+    place = decayed(string_place(expr))
+    if not is_string(place.type):
+        return place
+    if isinstance(place, typed.Load):  # the string at an address: not copied for it
+        return cast(place.address, PointerType(CHAR))
+    return typed.Cast(PointerType(CHAR), expr.span, place)
+
+
+def arithmetic(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr | None:
+    """left op right where one is a string and the other fits it; None for anything else."""
+    a, b = is_string(left.type), is_string(right.type)
+    if a and is_integer(right.type) and op in ("+", "-"):
+        return typed.Load(StringType(), span, move(op, as_pointer(left), right, span))
+    if b and is_integer(left.type) and op == "+":
+        return typed.Load(StringType(), span, move(op, left, as_pointer(right), span))
+    return None

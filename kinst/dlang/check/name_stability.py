@@ -1,0 +1,141 @@
+"""The stability of a clause: the least stable of the names that it uses (Dynamic Tracing Guide,
+"Stability"; libdtrace's dt_open.c for the names)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+
+from kinst.core.errors import DError, Span
+from kinst.core.stability import PRIVATE, STABLE, Attributes, attributes, least
+from kinst.dlang.syntax import tree
+from kinst.dlang.vocabulary.type_names import LIBRARY_TYPES, STARTS_TYPE, STRUCTURES
+
+_EVOLVING = attributes("Evolving/Evolving/Common")
+
+_OWN = {
+    "curthread": attributes("Stable/Private/Common"),
+    **dict.fromkeys(
+        (
+            "getmajor", "getminor", "htonl", "htonll", "htons", "ntohl", "ntohll", "ntohs",
+            "ddi_pathname", "mutex_owned", "mutex_owner", "mutex_type_adaptive", "mutex_type_spin",
+            "rw_iswriter", "rw_read_held", "rw_write_held", "sx_isexclusive", "sx_shared_held",
+            "sx_exclusive_held",
+        ),
+        _EVOLVING,
+    ),
+}  # fmt: skip
+
+
+def _within(value: object) -> Iterator[object]:
+    """Every node of a piece of a syntax tree."""
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _within(item)
+    elif is_dataclass(value):
+        yield value
+        for field in fields(value):
+            yield from _within(getattr(value, field.name))
+
+
+def given(program: tree.Program) -> dict[str, Attributes]:
+    """What the program says of its own names: #pragma D attributes, and of its inlines the least
+    of their expressions."""
+    found: dict[str, Attributes] = {}
+    for item in program.items:
+        if isinstance(item, tree.Inline):
+            found.setdefault(item.name, of_names((item.value,), STABLE, program, found))
+        elif isinstance(item, tree.Pragma) and item.kind == "attributes":
+            found[item.words[1]] = attributes(item.words[0])
+    return found
+
+
+def _types(program: tree.Program) -> set[str]:
+    """Types that the program itself declares: names, and tags with their struct, union, enum."""
+    found: set[str] = set()
+    for item in program.items:
+        if isinstance(item, tree.TypeDeclaration):
+            found.add(item.name)
+            found.add(" ".join(item.type.words))
+            if item.type.body is not None and item.type.body.tag:
+                found.add(" ".join(item.type.words[:1]) + " " + item.type.body.tag)
+    return found
+
+
+def _of_type(name: tree.TypeName, own: set[str]) -> Attributes:
+    """A type of the kernel is private, all others are D's."""
+    words = [w for w in name.words if w not in ("const", "volatile", "restrict")]
+    if name.body is not None or " ".join(words) in own or set(words) & LIBRARY_TYPES:
+        return STABLE
+    tagged = words[:1] in (["struct"], ["union"], ["enum"])
+    known = words[1:] == ["in6_addr"] if tagged else {*words} <= STARTS_TYPE | STRUCTURES.keys()
+    return STABLE if known else PRIVATE
+
+
+def _of_translators(
+    name: tree.TypeName, program: tree.Program, own: Mapping[str, Attributes]
+) -> Attributes:
+    """The least that the members of the program's translators to a type name (dt_cook_xlator());
+    those that come with kinst are stable, as dtrace(1)'s are."""
+    members = [
+        member.value
+        for item in program.items
+        if isinstance(item, tree.Translator) and item.type.words == name.words
+        for member in item.members
+    ]
+    # A translation in a member's own expression: its operand counts, its translator is not
+    # looked into, which may be this one.
+    plain = tree.Program(tuple(i for i in program.items if not isinstance(i, tree.Translator)))
+    return of_names(tuple(members), STABLE, plain, own)
+
+
+def named(
+    nodes: object, args: Attributes, program: tree.Program, own: Mapping[str, Attributes]
+) -> Iterator[tuple[str, Span, Attributes]]:
+    """What a piece of the tree names, where, and how stable it is.  args: of the probe's
+    arguments.  own: of the program's names."""
+    types = _types(program)
+    for node in _within(nodes):
+        if isinstance(node, tree.TypeName):
+            yield " ".join(node.words), node.span, _of_type(node, types)
+        elif isinstance(node, tree.Xlate):
+            yield "translator", node.span, _of_translators(node.type, program, own)
+        elif isinstance(node, tree.Typed):
+            yield str(node.type), node.span, PRIVATE
+        elif isinstance(node, tree.Aggregation):
+            yield f"@{node.name}", node.span, own.get(f"@{node.name}", STABLE)
+        elif isinstance(node, tree.Name):
+            name = node.name
+            if name == "args":
+                found = args
+            elif name == "locals" or "`" in name:
+                found = PRIVATE
+            else:
+                found = own.get(name, _OWN.get(name, STABLE))
+            yield name, node.span, found
+
+
+def of_names(
+    nodes: object, args: Attributes, program: tree.Program, own: Mapping[str, Attributes]
+) -> Attributes:
+    """The least of all that a piece of the tree names; arguments as named()."""
+    return least([STABLE, *(found for _, _, found in named(nodes, args, program, own))])
+
+
+def check_minimum(
+    clause: tree.Clause, args: Attributes, program: tree.Program, minimum: Attributes
+) -> None:
+    """Raise DError D_ATTR_MIN for the first name in a clause that is less stable (option amin);
+    args: as in named()."""
+    own = given(program)
+    for name, span, found in named((clause.predicate, clause.statements), args, program, own):
+        if not found.reaches(minimum):
+            message = f"attributes for {name} ({found}) are less than predefined minimum"
+            raise DError(message, span, "D_ATTR_MIN", f"-x amin={minimum}")
+
+
+def of_clause(
+    clause: tree.Clause, args: Attributes, program: tree.Program, own: Mapping[str, Attributes]
+) -> Attributes:
+    """The least of what a clause's predicate and statements name; arguments as of_names()."""
+    return of_names((clause.predicate, clause.statements), args, program, own)

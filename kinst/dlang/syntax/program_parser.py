@@ -1,0 +1,473 @@
+"""Whole programs: clauses, declarations, control lines; and the command line's probe options.
+
+A clause with an if becomes several, in the order of its statements, as in FreeBSD's libdtrace
+(dt_sugar.c).  this->%condition_N says where control is: 1 in the first branch, 2 in the other one,
+0 (what every firing begins with) where the if was not reached.  this->%error is 1 while one of the
+parts runs, so that a fault in one leaves out those after it.  No name of D has a % in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+from kinst.core.errors import DError, KinstError, Span
+from kinst.core.probe import ProbePattern
+from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.declaration_parser import DeclarationParser
+from kinst.dlang.syntax.lexer import Lexer, Macros, MacroUse, Token
+from kinst.dlang.syntax.source import LINE_MARKER, Source, read_integer
+from kinst.dlang.syntax.tree import Option, Pragma
+from kinst.dlang.vocabulary.d_options import OWN_NAMES, Options
+from kinst.dlang.vocabulary.type_names import words
+
+ERROR = "%error"
+
+CONDITION = "%condition_"
+
+
+@dataclass(slots=True)
+class _Splitter:
+    clause: tree.Clause
+    next: int
+    parts: list[tree.Clause] = field(default_factory=list)
+    statements: list[tree.Expr] = field(default_factory=list)
+    predicate: tree.Expr | None = None
+
+    def block(self, statements: tuple[tree.Statement, ...], inside: tree.Expr) -> None:
+        """The statements of one block, all of whose parts but the first run under `inside`."""
+        for statement in statements:
+            if not isinstance(statement, tree.If):
+                self.statements.append(statement)
+                continue
+            number, span = self.next, statement.span
+            self.next += 1
+            choice = tree.Ternary(span, statement.condition, _number(1, span), _number(2, span))
+            self.statements.append(_set(f"{CONDITION}{number}", choice, span))
+            for which, branch in ((1, statement.then), (2, statement.otherwise)):
+                if branch:
+                    under = _is(number, which, span)
+                    self.close(under)
+                    self.block(branch, under)
+            self.close(inside)
+
+    def close(self, following: tree.Expr) -> None:
+        """End the part being written, if it has statements; the next runs under `following`."""
+        if self.statements:
+            span = self.clause.span
+            body = [_set(ERROR, _number(1, span), span), *self.statements]
+            body.append(_set(ERROR, _number(0, span), span))
+            self.parts.append(
+                tree.Clause(span, self.clause.descriptions, self.predicate, tuple(body))
+            )
+        self.statements = []
+        span = following.span
+        fine = tree.Prefix(span, "!", _this(ERROR, span))
+        self.predicate = tree.Infix(span, "&&", fine, following)
+
+
+def split(clause: tree.Clause, statements: tuple[tree.Statement, ...]) -> list[tree.Clause]:
+    """The clauses that stand for one whose statements have an if.  clause: without them.
+
+    Other clauses of a probe use the same names, so they are set to 0 first: before the predicate
+    is looked at, since what comes after must not run when it fails.
+    """
+    span = clause.span
+    splitter = _Splitter(clause, 2, predicate=clause.predicate)
+    splitter.statements.append(_set(f"{CONDITION}1", _number(1, span), span))
+    inside = _is(1, 1, span)
+    splitter.block(statements, inside)
+    splitter.close(inside)
+    resets = tuple(_set(f"{CONDITION}{n}", _number(0, span), span) for n in range(1, splitter.next))
+    return [tree.Clause(span, clause.descriptions, None, resets), *splitter.parts]
+
+
+def _number(value: int, span: Span) -> tree.Expr:
+    return tree.Integer(span, read_integer(str(value), span), str(value))
+
+
+def _this(name: str, span: Span) -> tree.Expr:
+    return tree.Member(span, tree.Name(span, "this"), "->", name)
+
+
+def _set(name: str, value: tree.Expr, span: Span) -> tree.Expr:
+    return tree.Assignment(span, "=", _this(name, span), value)
+
+
+def _is(number: int, which: int, span: Span) -> tree.Expr:
+    return tree.Infix(span, "==", _this(f"{CONDITION}{number}", span), _number(which, span))
+
+
+_PRAGMA_KINDS = words("attributes binding depends_on")
+
+_PRAGMA_FORMS = {
+    "attributes": "<attributes> <ident>",
+    "binding": '"version" <ident>',
+    "depends_on": "<class> <name>",
+}
+
+_STABILITIES = words("internal private obsolete external unstable evolving stable standard")
+
+_DEPENDENCY_CLASSES = words("unknown cpu platform group isa common")
+
+_VERSION_NUMBER = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?:\.([0-9]{1,4}))?\Z")
+
+_LARGEST_VERSION = (255, 4095, 4095)  # DT_VERSION_MAJMAX and the other two
+
+
+def _read_pragma(kind: str, given: list[str], span: Span) -> tree.Pragma:
+    """The pragma of this kind with these words, strings in their quotes.
+
+    Raises DError D_PRAGMA_MALFORM, D_PRAGMA_INVAL."""
+    kinds = ["string" if w[0] == '"' else "int" if w[0].isdigit() else "name" for w in given[:2]]
+    if kinds != ["string" if kind == "binding" else "name", "name"]:
+        raise DError(f"malformed #pragma {kind} {_PRAGMA_FORMS[kind]}", span, "D_PRAGMA_MALFORM")
+    if kind == "attributes":
+        _check_attributes(given, span)
+    elif kind == "binding" and not _is_version(given[0].strip('"')):
+        message = "invalid version string specified by #pragma binding"
+        raise DError(message, span, "D_PRAGMA_INVAL", '"1.0" is one')
+    elif kind == "depends_on" and given[0] not in ("provider", "module", "library"):
+        message = f"invalid class {given[0]} specified by #pragma depends_on"
+        raise DError(message, span, "D_PRAGMA_INVAL", "provider, module or library")
+    return tree.Pragma(span, kind, tuple(given))
+
+
+def _check_attributes(given: list[str], span: Span) -> None:
+    parts = given[0].lower().split("/")
+    good = len(parts) == 3 and {*parts[:2]} <= _STABILITIES and parts[2] in _DEPENDENCY_CLASSES
+    if not good:
+        message = "invalid attributes specified by #pragma attributes"
+        raise DError(message, span, "D_PRAGMA_INVAL", "Evolving/Evolving/Common is an example")
+    if given[1] == "provider" and len(given) < 4:
+        message = "malformed #pragma attributes <attributes> provider <name> <part>"
+        raise DError(message, span, "D_PRAGMA_MALFORM")
+
+
+def _is_version(text: str) -> bool:
+    match = _VERSION_NUMBER.match(text)
+    return match is not None and all(
+        int(number or 0) <= most
+        for number, most in zip(match.groups(), _LARGEST_VERSION, strict=True)
+    )
+
+
+_WORD = re.compile(r'"[^"]*"|[^\s"]+')
+
+
+def read_control_line(text: str, span: Span) -> Option | Pragma | None:
+    """An option, a pragma, or None for a line that has no effect.
+
+    text: from the # to the end of the line.  Raises DError D_PRAGCTL_INVAL, D_PRAGERR,
+    D_PRAGMA_INVAL, D_PRAGMA_MALFORM, D_PRAGMA_OPTSET.
+    """
+    words = _WORD.findall(text[1:])
+    if not words:
+        return None
+    if words[0] == "pragma":
+        if words[1:2] == ["D"]:
+            return _d_pragma(words[2:], span)
+        words = words[1:]
+        if not words or words[0] not in ("error", "line"):
+            return None
+    if words[0] == "ident":
+        return None
+    if words[0] == "error":
+        raise DError(f"#error: {' '.join(words[1:])}", span, "D_PRAGERR")
+    if words[0] == "line" or words[0].isdigit():
+        if LINE_MARKER.match(text):
+            return None  # Source has seen it
+        raise DError("malformed #line directive", span, "D_PRAGMA_MALFORM", '#line 5 "file"')
+    raise DError(f"invalid control directive: #{words[0]}", span, "D_PRAGCTL_INVAL")
+
+
+def _d_pragma(words: list[str], span: Span) -> Option | Pragma | None:
+    if not words:
+        return None
+    if words[0] in _PRAGMA_KINDS:
+        return _read_pragma(words[0], words[1:], span)
+    if words[0] != "option":
+        raise DError(f"invalid D pragma: {words[0]}", span, "D_PRAGMA_INVAL")
+    if len(words) < 2 or words[1].startswith('"'):
+        message = "malformed #pragma option <option>=<val>"
+        raise DError(message, span, "D_PRAGMA_MALFORM")
+    if len(words) > 2:
+        message = "superfluous arguments specified for #pragma option"
+        raise DError(message, span, "D_PRAGMA_MALFORM", "name=value without spaces")
+    name, equals, value = words[1].partition("=")
+    if name in OWN_NAMES:
+        return Option(span, name, value)
+    try:
+        Options().with_option(name, value if equals else None)
+    except KinstError as error:
+        to = f" to '{value}'" if equals else ""
+        message = f"failed to set option '{name}'{to}: {error.message}"
+        raise DError(message, span, "D_PRAGMA_OPTSET", error.hint) from None
+    return Option(span, name, value)
+
+
+MAX_BRANCHES = 40  # levels of if; each else if is one
+
+
+class Level(IntEnum):
+    """Which part of a probe description is written last (dtrace(1)'s -P -m -f -n)."""
+
+    PROVIDER = 0
+    MODULE = 1
+    FUNCTION = 2
+    NAME = 3
+
+
+_FORMS = {
+    Level.PROVIDER: "provider",
+    Level.MODULE: "[provider:]module",
+    Level.FUNCTION: "[[provider:]module:]function",
+    Level.NAME: "[[[provider:]module:]function:]name",
+}
+
+
+def parse(
+    text: str,
+    file: str,
+    macros: Macros | None = None,
+    *,
+    level: Level = Level.NAME,
+    script: bool = False,
+    part: bool = False,
+    knows_type: Callable[[str], bool] | None = None,
+) -> tree.Program:
+    """The syntax tree of one program text.
+
+    file: what errors call it.  level: how probe descriptions fill up.  script: text of a
+    file, where, as in dtrace(1), a probe description must have a body.  part: there are other
+    texts, so that this one may have declarations only.  knows_type: whether the traced kernel
+    has a typedef of this name.
+    Raises DError (any input gives a program or a DError): D_SYNTAX, D_EMPTY, D_PDESC_INVAL,
+    D_MACRO_*, D_INT_*, D_STR_NL, D_CHR_*, D_PRAG*, D_DECL_*, D_UNKNOWN.
+    """
+    use = MacroUse(macros or Macros())
+    lexer = Lexer(Source(text, file), use)
+    return _ProgramParser(lexer, use, level, script, knows_type).program(part)
+
+
+class _ProgramParser(DeclarationParser):
+    def __init__(
+        self,
+        lexer: Lexer,
+        use: MacroUse,
+        level: Level,
+        script: bool,
+        knows_type: Callable[[str], bool] | None,
+    ) -> None:
+        super().__init__(lexer, knows_type)
+        self._use = use
+        self._level_of_text = level
+        self._script = script
+        self._controls_done = 0
+
+    def program(self, part: bool) -> tree.Program:
+        at = self._skip(0)
+        while at < len(self.source.text):
+            head = self.lexer.head(at)
+            if self._level_of_text is Level.NAME and self.declares(head):
+                at = self.declaration(head)
+            else:
+                at = self._clause(head)
+            at = self._skip(at)
+        declared = part and not all(isinstance(i, tree.Option | tree.Pragma) for i in self.items)
+        if not declared and not any(isinstance(item, tree.Clause) for item in self.items):
+            span = self.source.span(0, 1)
+            if not self.items:
+                raise tree.empty(span)
+            return tree.Program(tuple(self.items), span)
+        self._use.check_used(self.source.span(0, 1))
+        return tree.Program(tuple(self.items))
+
+    def _skip(self, at: int) -> int:
+        """Skip to the next item, taking the control lines on the way."""
+        at = self.lexer.skip(at)
+        self._take_controls()
+        return at
+
+    def _take_controls(self) -> None:
+        lines = list(self.lexer.control_lines.items())[self._controls_done :]
+        for start, text in sorted(lines):
+            option = read_control_line(text, self.source.span(start, start + len(text)))
+            if option is not None:
+                self.items.append(option)
+                if isinstance(option, tree.Option) and option.name == "defaultargs":
+                    self._use.defaultargs = True
+                if isinstance(option, tree.Option) and option.name == "argref":
+                    self._use.argref = True
+        self._controls_done += len(lines)
+
+    def _clause(self, head: Token) -> int:
+        """One clause; returns the offset behind it."""
+        self.args_used = False
+        descriptions = [self._description(head)]
+        last = head
+        following = self.lexer.head(head.end)
+        while following.kind == "op" and following.text == ",":
+            last = self.lexer.head(following.end)
+            descriptions.append(self._description(last))
+            following = self.lexer.head(last.end)
+        predicate: tree.Expr | None = None
+        if following.kind == "op" and following.text == "/":
+            predicate, following = self._predicate(following)
+        statements: tuple[tree.Statement, ...] = ()
+        if following.kind == "op" and following.text == "{":
+            statements, end = self._body(following)
+        elif predicate is not None:
+            message = "expected actions { } following probe description and predicate"
+            raise DError(message, following.span, "D_SYNTAX")
+        elif self._script:
+            message = "expected predicate and/or actions following probe description"
+            raise DError(message, descriptions[0].span, "D_SYNTAX")
+        elif following.kind == "end":
+            end = last.end
+        else:
+            self.token = following
+            raise self.unexpected(", or / or { expected behind a probe description")
+        self._take_controls()
+        span = descriptions[0].span
+        plain = tuple(s for s in statements if not isinstance(s, tree.If))
+        # The types of args[] are those of one description, as libdtrace compiles each for itself.
+        each = [(d,) for d in descriptions] if self.args_used else [tuple(descriptions)]
+        for some in each:
+            clause = tree.Clause(span, some, predicate, plain)
+            if len(plain) == len(statements):
+                self.items.append(clause)
+            else:
+                self.items += split(replace(clause, statements=()), statements)
+        return end
+
+    def _predicate(self, slash: Token) -> tuple[tree.Expr, Token]:
+        self.token = self.lexer.expression(slash.end)
+        self.in_predicate = True
+        predicate = self.expression()
+        self.in_predicate = False
+        if not self.at("/"):
+            raise self.unexpected("/ expected at the end of the predicate")
+        return predicate, self.lexer.head(self.token.end)
+
+    def _body(self, brace: Token) -> tuple[tuple[tree.Statement, ...], int]:
+        self.token = self.lexer.expression(brace.end)
+        statements = self._statements(0)
+        return statements, self.token.end
+
+    def _statements(self, depth: int) -> tuple[tree.Statement, ...]:
+        """Up to the closing brace, which stays the current token."""
+        statements: list[tree.Statement] = []
+        while not self.at("}"):
+            if self.at(";"):
+                self.advance()
+                continue
+            statement = self._statement(depth)
+            statements.append(statement)
+            if not isinstance(statement, tree.If) and not self.at(";", "}"):
+                raise self.unexpected("; or } expected")
+        return tuple(statements)
+
+    def _statement(self, depth: int) -> tree.Statement:
+        """An expression, or an if with all that belongs to it."""
+        word = self.token
+        if word.kind != "name" or word.text != "if":
+            return self.expression()
+        if depth > MAX_BRANCHES:
+            message = f"if is nested more than {MAX_BRANCHES} levels deep"
+            raise DError(message, word.span, "D_SYNTAX")
+        self.advance()
+        self.expect("(")
+        condition = self.expression()
+        self.expect(")")
+        then = self._branch(depth + 1)
+        otherwise: tuple[tree.Statement, ...] = ()
+        if self.token.kind == "name" and self.token.text == "else":
+            self.advance()
+            otherwise = self._branch(depth + 1)
+        return tree.If(word.span, condition, then, otherwise)
+
+    def _branch(self, depth: int) -> tuple[tree.Statement, ...]:
+        """A block in braces, or one statement with its semicolon."""
+        if self.at("{"):
+            self.advance()
+            statements = self._statements(depth)
+            self.advance()
+            return statements
+        if self.at(";"):
+            self.advance()
+            return ()
+        statement = self._statement(depth)
+        if not isinstance(statement, tree.If):
+            self.expect(";")
+        return (statement,)
+
+    def _description(self, token: Token) -> tree.Description:
+        if token.kind == "int":
+            assert token.integer is not None
+            return self._by_id(token, token.integer.value)
+        if token.kind != "description":
+            self.token = token
+            raise self.unexpected("a probe description expected")
+        text = self._use.expand(token.text, token.span)
+        if text.isascii() and text.isdigit():
+            return self._by_id(token, int(text) if len(text) < 12 else 1 << 32)
+        parts = text.split(":")
+        level = self._level_of_text
+        if len(parts) > level + 1:
+            message = f'invalid probe description "{text[:80]}": {len(parts)} parts'
+            raise DError(message, token.span, "D_PDESC_INVAL", f"the form is {_FORMS[level]}")
+        parts = [""] * (level + 1 - len(parts)) + parts + [""] * (3 - level)
+        return tree.Description(ProbePattern(parts[0], parts[1], parts[2], parts[3]), token.span)
+
+    def _by_id(self, token: Token, number: int) -> tree.Description:
+        if number >= 2**32:
+            message = f"identifier {number} exceeds maximum probe id"
+            raise DError(message, token.span, "D_PDESC_INVAL")
+        if self._level_of_text is not Level.NAME:
+            plural = f"{self._level_of_text.name.lower()}s"
+            message = f"probe identifier {number} not permitted when specifying {plural}"
+            raise DError(message, token.span, "D_PDESC_INVAL")
+        if number == 0:
+            message = "invalid probe identifier 0: probe ids start at 1"
+            raise DError(message, token.span, "D_PDESC_INVAL")
+        return tree.Description(ProbePattern(id=number), token.span)
+
+
+LEVELS = {
+    "P": Level.PROVIDER,
+    "m": Level.MODULE,
+    "f": Level.FUNCTION,
+    "n": Level.NAME,
+    "i": Level.NAME,
+}
+
+
+def parse_option(
+    option: str,
+    value: str,
+    macros: Macros | None = None,
+    *,
+    ordinal: int = 1,
+    part: bool = False,
+    knows_type: Callable[[str], bool] | None = None,
+) -> tree.Program:
+    """The program of one option, such as ("f", "vfs_read /pid == 1/ { trace(arg0); }").
+
+    option: the letter without its dash.  ordinal: which of several such options it is, from
+    1; errors name it as "-n argument" or "-n argument 2", with line and column in the value.
+    part: as in parse().
+    Raises DError (any value gives a program or a DError); KinstError for -i without a number.
+    """
+    level = LEVELS[option]
+    name = f"-{option} argument" + (f" {ordinal}" if ordinal > 1 else "")
+    program = parse(value, name, macros, level=level, part=part, knows_type=knows_type)
+    if option == "i":
+        for clause in program.clauses:
+            for description in clause.descriptions:
+                if not description.pattern.id:
+                    written = str(description.pattern).lstrip(":")[:80]
+                    message = f"{name}: {written!r} is not a probe id"
+                    raise KinstError(message, "-n takes probe names")
+    return program

@@ -1,0 +1,233 @@
+"""C's conversions on typed expressions, with constants folded (K&R A6, C99 6.3, on LP64).
+
+What C leaves undefined is defined as codegen does it: integers wrap at their type's size;
+shifts are made in 64 bits with the count modulo 64, then cut to the type."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+from kinst.core.dtypes import (
+    CHAR,
+    INT,
+    INT64,
+    UINT,
+    UINT64,
+    ArrayType,
+    DType,
+    EnumType,
+    FloatType,
+    FunctionType,
+    IntType,
+    PointerType,
+    StringType,
+    StructType,
+    VoidType,
+    is_char,
+)
+from kinst.core.errors import DError, Span
+from kinst.dlang import typed
+from kinst.dlang.vocabulary.type_names import is_bool
+
+POINTER_SIZE = 8
+
+
+def is_integer(type_: DType) -> bool:
+    return isinstance(type_, IntType)
+
+
+def is_scalar(type_: DType) -> bool:
+    """Integers and pointers; strings are not scalars in D."""
+    return isinstance(type_, IntType | PointerType)
+
+
+def is_string(type_: DType) -> bool:
+    return isinstance(type_, StringType)
+
+
+def is_void_pointer(type_: DType) -> bool:
+    return isinstance(type_, PointerType) and isinstance(type_.to, VoidType)
+
+
+def is_char_pointer(type_: DType) -> bool:
+    return isinstance(type_, PointerType) and isinstance(type_.to, IntType) and type_.to.size == 1
+
+
+def is_string_like(type_: DType) -> bool:
+    """What may stand where a string is wanted: strings and char pointers."""
+    return is_string(type_) or is_char_pointer(type_)
+
+
+def is_zero(expr: typed.Expr) -> bool:
+    return isinstance(expr, typed.IntConst) and expr.value == 0
+
+
+def size_of(type_: DType, strsize: int) -> int:
+    """sizeof, in bytes; 0 when it has none.  strsize: of strings without a bound."""
+    if isinstance(type_, IntType | PointerType):
+        return type_.size
+    if isinstance(type_, StringType):
+        return type_.size or strsize
+    if isinstance(type_, ArrayType):
+        return size_of(type_.of, strsize) * type_.count
+    if isinstance(type_, StructType | FloatType):
+        return type_.size
+    return 0
+
+
+def same(left: DType, right: DType) -> bool:
+    """Whether two types are compatible: spellings of one integer type are."""
+    if isinstance(left, IntType) and isinstance(right, IntType):
+        return left.size == right.size and left.signed == right.signed
+    if isinstance(left, PointerType) and isinstance(right, PointerType):
+        # D's own char is signed, the kernel's may not be.
+        return same(left.to, right.to) or (is_char(left.to) and is_char(right.to))
+    if isinstance(left, ArrayType) and isinstance(right, ArrayType):
+        return left.count == right.count and same(left.of, right.of)
+    if isinstance(left, StructType) and isinstance(right, StructType):
+        # One structure may be known from several places: of the kernel and of its modules.
+        named = left.name and left.kind == right.kind and left.name == right.name
+        sizes = left.size == right.size or not left.size or not right.size
+        return bool(named and sizes) or left == right
+    if isinstance(left, FunctionType) and isinstance(right, FunctionType):
+        alike = len(left.parameters) == len(right.parameters) and same(left.result, right.result)
+        return alike and all(map(same, left.parameters, right.parameters))
+    return type(left) is type(right)
+
+
+def wrap(value: int, type_: DType) -> int:
+    """value as type_ (an integer or pointer) represents it."""
+    size = type_.size if isinstance(type_, IntType | PointerType) else POINTER_SIZE
+    value &= (1 << (8 * size)) - 1
+    if typed.is_signed(type_) and value >> (8 * size - 1):
+        value -= 1 << (8 * size)
+    return value
+
+
+def constant(value: int, type_: DType, span: Span) -> typed.IntConst:
+    return typed.IntConst(type_, span, wrap(value, type_))
+
+
+def _result(value: int, type_: DType, span: Span) -> typed.IntConst:
+    """What an operator makes of constants.  What int cannot hold is int64_t, as the literal of that
+    value is: `timestamp - start > 5 * 1000000000`, `1 << 40` (libdtrace's dt_node_op2() computes
+    constants in 64 bits)."""
+    if type(type_) is IntType and same(type_, INT) and wrap(value, INT) != value:
+        return constant(value, INT64, span)
+    return constant(value, type_, span)
+
+
+def cast(expr: typed.Expr, type_: DType) -> typed.Expr:
+    """expr as a value of type_ (both integers or pointers); constants are converted here."""
+    # What a bit-field is cast to has a size, also where that is the bit-field's own type.
+    if expr.type == type_ and not isinstance(expr, typed.BitField):
+        return expr
+    if isinstance(expr, typed.IntConst):
+        value = int(expr.value != 0) if is_bool(type_) else expr.value
+        return constant(value, type_, expr.span)
+    if is_bool(type_) and not is_bool(expr.type):
+        zero = constant(0, expr.type, expr.span)
+        expr = typed.Binary(INT, expr.span, "!=", expr, zero)
+    return typed.Cast(type_, expr.span, expr)
+
+
+def to_string(expr: typed.Expr) -> typed.Expr:
+    """A string from a string or from an address (pointer or integer)."""
+    if is_string(expr.type):
+        return expr
+    address = expr
+    if not isinstance(expr.type, PointerType):
+        address = cast(expr, PointerType(CHAR))
+    return typed.Load(StringType(), expr.span, address)
+
+
+def promoted(type_: IntType) -> IntType:
+    """The integer promotions: what is smaller than int becomes int (C99 6.3.1.1)."""
+    if isinstance(type_, EnumType) and type_.size == INT.size:
+        return INT if type_.signed else UINT
+    return INT if type_.size < INT.size else type_
+
+
+def of_field(expr: typed.Expr) -> typed.Expr:
+    """A bit-field as an operand: int, where int has all of its values (C99 6.3.1.1)."""
+    if not isinstance(expr, typed.BitField) or expr.bits >= 8 * INT.size:
+        return expr
+    return cast(expr, INT)
+
+
+def common(left: IntType, right: IntType) -> IntType:
+    """The usual arithmetic conversions (C99 6.3.1.8)."""
+    left, right = promoted(left), promoted(right)
+    if left.signed == right.signed:
+        return right if right.size > left.size else left
+    unsigned, signed = (right, left) if left.signed else (left, right)
+    return signed if signed.size > unsigned.size else unsigned
+
+
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt,
+    "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+_PLAIN: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul,
+    "&": operator.and_, "|": operator.or_, "^": operator.xor,
+}  # fmt: skip
+
+COMPARISONS = frozenset(_COMPARE)
+
+
+def _folded(op: str, left: int, right: int) -> int:
+    """The exact result; the caller wraps it."""
+    if op in _PLAIN:
+        return _PLAIN[op](left, right)
+    if op in _COMPARE:
+        return int(_COMPARE[op](left, right))
+    if op == "<<":
+        return left << (right & 63)
+    if op == ">>":
+        return left >> (right & 63)
+    quotient = abs(left) // abs(right)
+    if (left < 0) != (right < 0):
+        quotient = -quotient
+    return quotient if op == "/" else left - quotient * right
+
+
+def binary(op: str, left: typed.Expr, right: typed.Expr, type_: DType, span: Span) -> typed.Expr:
+    """left op right, folded when both are constants.  Both have their final types already.
+
+    Raises DError D_DIV_ZERO.
+    """
+    if op in ("/", "%") and is_zero(right):
+        raise DError("expression contains division by zero", span, "D_DIV_ZERO")
+    if isinstance(left, typed.IntConst) and isinstance(right, typed.IntConst):
+        return _result(_folded(op, left.value, right.value), type_, span)
+    return typed.Binary(type_, span, op, left, right)
+
+
+def logical(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr:
+    """&& || ^^, folded when both sides are constants."""
+    if isinstance(left, typed.IntConst) and isinstance(right, typed.IntConst):
+        a, b = left.value != 0, right.value != 0
+        value = {"&&": a and b, "||": a or b, "^^": a != b}[op]
+        return constant(int(value), INT, span)
+    return typed.Logical(INT, span, op, left, right)
+
+
+def unary(op: str, operand: typed.Expr, type_: DType, span: Span) -> typed.Expr:
+    """- ~ ! on an operand that has its final type, folded when it is a constant."""
+    if isinstance(operand, typed.IntConst):
+        value = {"-": -operand.value, "~": ~operand.value, "!": int(operand.value == 0)}[op]
+        return _result(value, type_, span)
+    return typed.Unary(type_, span, op, operand)
+
+
+def offset_pointer(
+    op: str, pointer: typed.Expr, index: typed.Expr, size: int, span: Span
+) -> typed.Expr:
+    """pointer + index or pointer - index, in units of `size` bytes."""
+    scaled = binary("*", cast(index, UINT64), constant(size, UINT64, span), UINT64, span)
+    if is_zero(scaled):
+        return pointer
+    return cast(binary(op, cast(pointer, UINT64), scaled, UINT64, span), pointer.type)

@@ -1,0 +1,392 @@
+"""The types that a program can name: D's own, those that it declares itself, and the kernel's.
+
+Layout of declared structures is the C ABI's of LP64: System V psABI, "Aggregates and Unions",
+"Bit-Fields" (the same on every ISA of kinst).  Errors are libdtrace's (dt_decl.c)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kinst.core.dtypes import (
+    STRING,
+    VOID,
+    ArrayType,
+    DType,
+    EnumType,
+    FloatType,
+    FunctionType,
+    IntType,
+    Member,
+    PointerType,
+    StructType,
+    VoidType,
+    named,
+)
+from kinst.core.errors import DError, KinstError, Span
+from kinst.core.types import Symbol, TypeSource
+from kinst.dlang import typed
+from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.tree import TypeName
+from kinst.dlang.types.conversions import size_of
+from kinst.dlang.vocabulary.constants import guide_structure
+from kinst.dlang.vocabulary.type_names import (
+    BASE_SIZES,
+    BASE_WORDS,
+    FLOATS,
+    PLAIN_NAMES,
+    QUALIFIERS,
+    SCALARS,
+    STRUCTURES,
+    TAGS,
+    TYPEDEFS,
+    check_attributes,
+    is_bool,
+)
+
+
+def base_type(name: TypeName) -> DType | None:
+    """The type that the words mean, stars aside; None for a name that is not one of these.
+
+    Raises DError D_DECL_COMBO and those of check_attributes()."""
+    words = [w for w in name.words if w not in QUALIFIERS]
+    if words == ["void"]:
+        return VOID
+    if len(words) == 1 and words[0] in SCALARS:
+        return SCALARS[words[0]]
+    signs = [w for w in words if w in ("signed", "unsigned")]
+    rest = sorted(w for w in words if w not in signs)
+    for word in rest:
+        if word not in ("int", "long", "short"):
+            check_attributes(words, word, name.span)
+    if FLOATS & set(rest):
+        if signs or rest not in (["float"], ["double"], ["double", "long"]):
+            message = f"invalid type: {' '.join(name.words)}"
+            raise DError(message, name.span, "D_DECL_COMBO")
+        return FloatType({"float": 4}.get(rest[0], 8 * len(rest)), " ".join(reversed(rest)))
+    if len(rest) == 1 and not signs and rest[0] not in BASE_WORDS:
+        return None
+    size = BASE_SIZES.get(tuple(rest))
+    if size is None or len(signs) > 1 or not words:
+        message = f"invalid type: {' '.join(name.words)}"
+        raise DError(message, name.span, "D_DECL_COMBO")
+    signed = "unsigned" not in signs
+    plain = "long long" if rest.count("long") == 2 else PLAIN_NAMES[size]
+    return IntType(size, signed, plain if signed else f"unsigned {plain}")
+
+
+INT_MAX, INT_MIN = (1 << 31) - 1, -(1 << 31)
+
+MOST_ELEMENTS = 1 << 31
+
+INT_ENUM = EnumType(4, True, "enum")  # one that is not complete yet
+
+OWN = "D"  # the module name of the program itself: struct D`foo
+
+Check = Callable[[tree.Expr], typed.Expr]
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """(module, name) of module`name and name; module "" for any."""
+    module, _, plain = name.rpartition("`")
+    return module, plain
+
+
+def type_names(source: TypeSource | None) -> Callable[[str], bool] | None:
+    """Whether a name is that of a type of the kernel, for the parser."""
+    if source is None:
+        return None
+
+    def knows(name: str) -> bool:
+        module, plain = split_name(name)
+        try:
+            return module != OWN and source.typedef(plain, module) is not None
+        except KinstError:
+            return False
+
+    return knows
+
+
+def alignment(type_: DType) -> int:
+    """In bytes."""
+    if isinstance(type_, ArrayType):
+        return alignment(type_.of)
+    if isinstance(type_, StructType):
+        return max((alignment(m.type) for m in type_.members), default=1)
+    if isinstance(type_, IntType | PointerType | FloatType):
+        return type_.size
+    return 1
+
+
+class Types:
+    """Type names of one program.  Implements core.dtypes.MemberSource for those it declares."""
+
+    def __init__(self, source: TypeSource | None, strsize: int = 256) -> None:
+        """strsize: bytes of a member of type string."""
+        self.source = source
+        self._strsize = strsize
+        self.check: Check | None = None  # of constant expressions
+        self._tags: dict[tuple[str, str], DType] = {}
+        self._typedefs: dict[str, DType] = {}
+        self._constants: dict[str, tuple[EnumType, int]] = {}
+        self._members: dict[str, Sequence[Member]] = {}
+        self._made: dict[int, tuple[tree.StructBody | tree.EnumBody, DType]] = {}  # by id()
+        self._bodies = 0  # of structures, to tell those without a tag apart
+
+    def members(self, struct: StructType) -> Sequence[Member]:
+        """See core.dtypes.MemberSource."""
+        return self._members.get(struct.key, ())
+
+    def declare(self, node: tree.TypeDeclaration) -> None:
+        """struct tag { ... }; and typedef.  Raises DError D_DECL_*."""
+        type_ = self.resolve(node.type)
+        if not node.name:
+            return
+        if not is_bool(type_):  # which is known by its name
+            type_ = named(type_, node.name)
+        old = self._typedefs.get(node.name)
+        if old is not None and old != type_:
+            message = f"typedef redeclared: {node.name}: current: {type_}, previous: {old}"
+            raise DError(message, node.span, "D_DECL_IDRED")
+        self._typedefs[node.name] = type_
+
+    def is_typedef(self, name: str) -> bool:
+        """Whether the program or D itself has a type of this name."""
+        return name in self._typedefs or name in TYPEDEFS
+
+    def resolve(self, name: tree.TypeName) -> DType:
+        """The type that a TypeName means.  Raises DError D_DECL_*, D_UNKNOWN."""
+        try:
+            type_ = self._base(name)
+        except KinstError as error:
+            if isinstance(error, DError):
+                raise
+            text = " ".join(name.words)
+            message = f"failed to resolve type {text}: {error.message}"
+            raise DError(message, name.span, "D_UNKNOWN", error.hint) from error
+        if name.stars and type_ == STRING:
+            message = "pointers to string are not supported"
+            hint = "use char *, and stringof() to read it"
+            raise DError(message, name.span, "D_UNKNOWN", hint)
+        for _ in range(name.stars):
+            type_ = PointerType(type_)
+        for one in name.derived:
+            type_ = self._derived(type_, one, name.span)
+        return type_
+
+    def _derived(self, type_: DType, one: tree.Derivation, span: Span) -> DType:
+        if isinstance(one, tree.PointerTo):
+            return PointerType(type_)
+        if isinstance(one, tree.FunctionOf):
+            taken = tuple(self.resolve(p) for p in one.parameters)
+            return FunctionType(type_, taken, one.variadic)
+        if isinstance(type_, VoidType | FunctionType):
+            raise DError(f"cannot have an array of {type_}", span, "D_DECL_VOIDOBJ")
+        if one.count is None:
+            return ArrayType(type_, 0)
+        count = self._constant(one.count)
+        if count is None or count < 0:
+            message = (
+                "positive integral constant expression or tuple signature expected as array"
+                " declaration subscript"
+            )
+            raise DError(message, one.span, "D_DECL_ARRSUB")
+        if count > MOST_ELEMENTS or size_of(type_, 1) * count > MOST_ELEMENTS:
+            raise DError("array dimension is too big", one.span, "D_DECL_ARRBIG")
+        return ArrayType(type_, count)
+
+    def _constant(self, node: tree.Expr) -> int | None:
+        found = self.check(node) if self.check else None
+        return found.value if isinstance(found, typed.IntConst) else None
+
+    def _base(self, name: tree.TypeName) -> DType:
+        words = [w for w in name.words if w not in QUALIFIERS]
+        if words and words[0] in TAGS:
+            if name.body is not None:
+                return self._made_of(name.body)
+            return self._tagged(words[0], words[-1], name.span)
+        found = base_type(name)
+        return found if found is not None else self._named(words[-1], name.span)
+
+    def _named(self, word: str, span: Span) -> DType:
+        module, plain = split_name(word)
+        if module in ("", OWN) and plain in self._typedefs:
+            return self._typedefs[plain]
+        found = None
+        if self.source is not None and module != OWN:
+            found = self.source.typedef(plain, module)
+        if found is None and not module and plain in STRUCTURES:
+            return named(self._tagged("struct", STRUCTURES[plain], span), plain)
+        if found is None:
+            # To libdtrace's lexer a plain name is no type unless it is known as one.
+            message = f"failed to resolve type {word[:80]}: Unknown type name"
+            raise DError(message, span, "D_UNKNOWN" if module else "D_SYNTAX")
+        return found
+
+    def _tagged(self, kind: str, word: str, span: Span) -> DType:
+        """A tag that nothing defines is declared by being used, as in C."""
+        module, plain = split_name(word)
+        known = self._tags.get((kind, plain))
+        if module in ("", OWN) and known is not None:
+            return known
+        if self.source is not None and module != OWN:
+            found = self.source.tagged(kind, plain, module)
+            if found is not None:
+                return found
+        known = None if module else guide_structure(kind, plain)
+        if known is not None:
+            return known
+        if module or kind == "enum":
+            message = f"failed to resolve type {kind} {word[:80]}: Unknown type name"
+            raise DError(message, span, "D_UNKNOWN")
+        return StructType(kind, plain, 0, f"{OWN} {kind} {plain}", self)
+
+    def lookup(self, type_: StructType) -> StructType:
+        """A structure that is only declared there may be defined elsewhere."""
+        if type_.size or type_.members or not type_.name:
+            return type_
+        found = self._tags.get((type_.kind, type_.name))
+        if found is None and self.source is not None:
+            found = self.source.tagged(type_.kind, type_.name)
+        return found if isinstance(found, StructType) else type_
+
+    def _made_of(self, body: tree.StructBody | tree.EnumBody) -> DType:
+        """One body makes one type, however many names are declared with it."""
+        if id(body) not in self._made:
+            made = (
+                self._structure(body)
+                if isinstance(body, tree.StructBody)
+                else self._enumeration(body)
+            )
+            self._made[id(body)] = (body, made)
+        return self._made[id(body)][1]
+
+    def _structure(self, body: tree.StructBody) -> DType:
+        self._bodies += 1
+        key = f"{OWN} {body.kind} {body.tag or self._bodies}"
+        layout = _Layout(body.kind == "union", self._strsize)
+        for field in body.fields:
+            self._add(layout, field)  # which may declare others
+        if key in self._members:
+            message = f"{body.kind} {body.tag} redeclared"
+            raise DError(message, body.span, "D_DECL_TYPERED")
+        made = StructType(body.kind, body.tag, layout.size(), key, self)
+        self._members[key] = tuple(layout.members)
+        if body.tag:
+            self._tags[body.kind, body.tag] = made
+        return made
+
+    def _add(self, layout: _Layout, field: tree.Field) -> None:
+        type_ = self.resolve(field.type)
+        shown = field.name or "(anon)"
+        if isinstance(type_, StructType) and not type_.size and not type_.members:
+            message = f"incomplete struct/union/enum {type_}: {shown}"
+            raise DError(message, field.span, "D_DECL_INCOMPLETE")
+        if isinstance(type_, VoidType | FunctionType):
+            raise DError(f"cannot have void member: {shown}", field.span, "D_DECL_VOIDOBJ")
+        if field.width is None:
+            if not field.name and not isinstance(type_, StructType):
+                message = "member declaration requires a name"
+                raise DError(message, field.span, "D_DECL_MNAME")
+            if field.name and layout.has(field.name):
+                message = f"failed to define member '{field.name}': it is there already"
+                raise DError(message, field.span, "D_UNKNOWN")
+            layout.add(field.name, type_)
+            return
+        width = self._constant(field.width)
+        if width is None or width < 0 or (width == 0 and field.name):
+            message = "positive integral constant expression expected as bit-field size"
+            raise DError(message, field.span, "D_DECL_BFCONST")
+        if not isinstance(type_, IntType):
+            raise DError(f"invalid type for bit-field: {shown}", field.span, "D_DECL_BFTYPE")
+        if width > 8 * type_.size:
+            raise DError(f"bit-field too big for type: {shown}", field.span, "D_DECL_BFSIZE")
+        layout.add_bits(field.name, type_, width)
+
+    def _enumeration(self, body: tree.EnumBody) -> DType:
+        values: list[tuple[str, int]] = []
+        value = -1
+        for one in body.enumerators:
+            value += 1
+            if one.value is not None:
+                found = self._constant(one.value)
+                if found is None:
+                    message = (
+                        f"enumerator '{one.name}' must be assigned to an integral constant"
+                        " expression"
+                    )
+                    raise DError(message, one.span, "D_DECL_ENCONST")
+                value = found
+            if not INT_MIN <= value <= INT_MAX:
+                message = f"enumerator '{one.name}' value overflows INT_MAX ({INT_MAX})"
+                raise DError(message, one.span, "D_DECL_ENOFLOW")
+            if one.name in dict(values):
+                message = f"failed to define enumerator '{one.name}': it is there already"
+                raise DError(message, one.span, "D_UNKNOWN")
+            if one.name in self._constants:
+                message = f"identifier redeclared: {one.name}"
+                raise DError(message, one.span, "D_DECL_IDRED")
+            values.append((one.name, value))
+            self._constants[one.name] = (INT_ENUM, value)  # for those that follow
+        made = EnumType(4, True, f"enum {body.tag}".rstrip(), tuple(values))
+        if body.tag:
+            if ("enum", body.tag) in self._tags:
+                raise DError(f"enum {body.tag} redeclared", body.span, "D_DECL_TYPERED")
+            self._tags["enum", body.tag] = made
+        self._constants.update({name: (made, value) for name, value in values})
+        return made
+
+    def enumerator(self, word: str) -> tuple[EnumType, int] | None:
+        """What a name means as an enumeration constant.  Raises KinstError."""
+        module, plain = split_name(word)
+        if module in ("", OWN) and plain in self._constants:
+            return self._constants[plain]
+        if self.source is None or module == OWN:
+            return None
+        return self.source.enumerator(plain, module)
+
+    def symbol(self, word: str) -> Symbol | None:
+        """The symbol of the kernel that module`name or `name means.  Raises KinstError."""
+        module, plain = split_name(word)
+        return self.source.symbol(plain, module) if self.source is not None else None
+
+
+class _Layout:
+    """Members one after another (or, in a union, one over another)."""
+
+    def __init__(self, union: bool, strsize: int) -> None:
+        self._strsize = strsize
+        self.members: list[Member] = []
+        self._union = union
+        self._bit = 0
+        self._end = 0
+        self._align = 1
+
+    def has(self, name: str) -> bool:
+        return any(member.name == name for member in self.members)
+
+    def add(self, name: str, type_: DType) -> None:
+        align = alignment(type_)
+        self._align = max(self._align, align)
+        at = 0 if self._union else -(-self._bit // (8 * align)) * 8 * align
+        self.members.append(Member(name, type_, at))
+        self._take(at, 8 * size_of(type_, self._strsize))
+
+    def add_bits(self, name: str, type_: IntType, width: int) -> None:
+        """A bit-field lies within one storage unit of its type; width 0 ends a unit."""
+        unit = 8 * type_.size
+        at = 0 if self._union else self._bit
+        if width == 0 or at // unit != (at + width - 1) // unit:
+            at = -(-at // unit) * unit
+        if name:
+            self._align = max(self._align, type_.size)
+            self.members.append(Member(name, type_, at, width))
+        self._take(at, width)
+
+    def _take(self, at: int, bits: int) -> None:
+        self._bit = at + bits
+        self._end = max(self._end, at + bits)
+
+    def size(self) -> int:
+        """Bytes, padded to the alignment."""
+        whole = -(-self._end // 8)
+        return -(-whole // self._align) * self._align

@@ -1,0 +1,128 @@
+"""D's subroutines: their prototypes, one row each.
+
+Prototypes are libdtrace's (dt_open.c's table of globals; Dynamic Tracing Guide, "Actions and
+Subroutines").  One that belongs to another kernel is refused with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kinst.core.dtypes import INT, VOID, DType, IntType, PointerType, StringType
+from kinst.dlang.vocabulary import builtins
+from kinst.dlang.vocabulary.type_names import typedef
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """shown: as errors spell it.  type: integers are converted to it; a StringType takes what
+    is like a string; any PointerType takes every pointer, because the kernel's own types for
+    what it means differ."""
+
+    shown: str
+    type: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Prototype:
+    """required: arguments that must be passed, of all the parameters."""
+
+    name: str
+    result: DType
+    parameters: tuple[Parameter, ...]
+    required: int
+
+
+def _type(shown: str) -> DType:
+    if shown in ("string", "const char *"):
+        return StringType()
+    if shown == "void":
+        return VOID
+    if shown.endswith("*"):
+        to = shown.rstrip(" *")
+        return PointerType(typedef(to) if to == "uintptr_t" else VOID)
+    if shown == "char":
+        return IntType(1, True, "char")
+    return INT if shown == "int" else typedef(shown)
+
+
+# name: result (parameters), those in brackets may be left out.
+_TABLE = """
+alloca: void * (size_t)
+basename: string (const char *)
+bcopy: void (void *, void *, size_t)
+cleanpath: string (const char *)
+copyin: void * (uintptr_t, size_t)
+copyinstr: string (uintptr_t, [size_t])
+copyinto: void (uintptr_t, size_t, void *)
+copyout: void (void *, uintptr_t, size_t)
+copyoutstr: void (const char *, uintptr_t, size_t)
+d_path: string (struct path *)
+dirname: string (const char *)
+getmajor: uint_t (uint64_t)
+getminor: uint_t (uint64_t)
+htonl: uint32_t (uint32_t)
+htonll: uint64_t (uint64_t)
+htons: uint16_t (uint16_t)
+index: int (const char *, const char *, [int])
+inet_ntoa: string (in_addr_t *)
+inet_ntoa6: string (struct in6_addr *)
+inet_ntop: string (int, void *)
+json: string (const char *, const char *)
+lltostr: string (int64_t, [int])
+memref: uintptr_t * (void *, size_t)
+memstr: string (void *, char, size_t)
+ntohl: uint32_t (uint32_t)
+ntohll: uint64_t (uint64_t)
+ntohs: uint16_t (uint16_t)
+progenyof: int (pid_t)
+rand: int ()
+rindex: int (const char *, const char *, [int])
+strchr: string (const char *, char)
+strjoin: string (const char *, const char *)
+strlen: size_t (const char *)
+strrchr: string (const char *, char)
+strstr: string (const char *, const char *)
+strtok: string (const char *, const char *)
+strtoll: int64_t (const char *, [int])
+substr: string (const char *, int, [int])
+tolower: string (const char *)
+toupper: string (const char *)
+"""
+
+
+def _parsed(line: str) -> Prototype:
+    name, _, rest = line.partition(": ")
+    result, _, inside = rest.rstrip(")").rpartition(" (")
+    shown = [p for p in inside.split(", ") if p]
+    required = sum(not p.startswith("[") for p in shown)
+    parameters = tuple(Parameter(p, _type(p)) for p in (s.strip("[]") for s in shown))
+    return Prototype(name, _type(result), parameters, required)
+
+
+PROTOTYPES = {p.name: p for p in map(_parsed, _TABLE.strip().splitlines())}
+
+assert frozenset(PROTOTYPES) == builtins.SUBROUTINES
+
+# Those that write to the traced program (Dynamic Tracing Guide, "Destructive Actions").
+DESTRUCTIVE = frozenset({"copyout", "copyoutstr"})
+
+_LOCKS = "the locks of Linux are not what it asks about"
+
+_STREAMS = "Linux has no STREAMS messages"
+
+# Subroutines of other kernels.
+ABSENT = {
+    "ddi_pathname": "it names devices of illumos",
+    "getf": "it is for user-land tracing on illumos",
+    "msgdsize": _STREAMS,
+    "msgsize": _STREAMS,
+    "typeref": "it belongs to an old printt() of FreeBSD",
+    **dict.fromkeys(
+        (
+            "mutex_owned", "mutex_owner", "mutex_type_adaptive", "mutex_type_spin",
+            "rw_iswriter", "rw_read_held", "rw_write_held",
+            "sx_exclusive_held", "sx_isexclusive", "sx_shared_held",
+        ),
+        _LOCKS,
+    ),
+}  # fmt: skip

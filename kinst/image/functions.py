@@ -1,0 +1,178 @@
+"""The functions of an image, from its symbol table: lookup by name, by glob, by address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.probe import Function
+from kinst.image.elf import SHF_EXECINSTR, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, Elf
+
+# Labels that only mark a place.
+MARKERS = re.compile(r".*(_start|_end)$|_s?text$|_(e|sinit|einit)text$")
+# Marks between code and data (ELF for the Arm 64-bit architecture, "Mapping symbols"; RISC-V's
+# psABI has them, too) and local labels that an assembler kept.
+NO_FUNCTIONS = ("$", ".L")
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrays:
+    """One row for each (name, address): names in address order, canonical ones first."""
+
+    names: list[str]
+    row_function: list[int]  # index of the function that a name belongs to
+    canonical: list[str]
+    address: npt.NDArray[np.uint64]
+    size: npt.NDArray[np.uint64]
+
+
+class FunctionTable:
+    """Functions of one linked image at slide bytes above their linked addresses.
+
+    Symbols of one address are one function with several names: a global name is preferred to
+    a weak and a local one, then fewer leading underscores.  A function ends where its symbol
+    says, and at the next symbol at the latest; assembly labels outside of every function
+    reach to the next symbol.
+    """
+
+    def __init__(
+        self, elf: Elf, slide: int, module: str, no_functions: tuple[str, ...] = NO_FUNCTIONS
+    ) -> None:
+        """module: what its functions are said to be in.  no_functions: how names of symbols begin
+        that are none."""
+        self._elf = elf
+        self._slide = slide
+        self._module = module
+        self._no_functions = no_functions
+
+    @cached_property
+    def _arrays(self) -> _Arrays:
+        symbols = self._elf.symbols
+        text = [s.index for s in self._elf.sections if s.flags & SHF_EXECINSTR]
+        chosen = np.isin(symbols.section, np.array(text, dtype=np.uint16))
+        functions = np.flatnonzero(chosen & (symbols.kind == STT_FUNC))
+        labels = np.flatnonzero(chosen & (symbols.kind == STT_NOTYPE))
+        labels = labels[~self._inside(symbols.address[labels], functions)]
+        rows = np.concatenate([functions, labels])
+        names = np.array(symbols.names_of(rows), dtype=object)
+        keep = np.array([not name.startswith(self._no_functions) for name in names], dtype=np.bool_)
+        marks = [not MARKERS.match(name) for name in names[len(functions) :]]
+        keep[len(functions) :] &= np.array(marks, dtype=np.bool_)
+        rows, names = rows[keep], names[keep]
+        rank = np.full(len(rows), 2, dtype=np.int8)
+        rank[symbols.binding[rows] == STB_WEAK] = 1
+        rank[symbols.binding[rows] == STB_GLOBAL] = 0
+        scores = [
+            (r, len(n) - len(n.lstrip("_")), n) for r, n in zip(rank.tolist(), names, strict=True)
+        ]
+        addresses: list[int] = symbols.address[rows].tolist()
+        order = sorted(range(len(rows)), key=lambda i: (addresses[i], scores[i]))
+        rows, names = rows[order], names[order]
+        address, first, group = np.unique(
+            symbols.address[rows], return_index=True, return_inverse=True
+        )
+        size = np.zeros(len(address), dtype=np.uint64)
+        np.maximum.at(size, group, symbols.size[rows])
+        room = self._section_ends(address)
+        room[:-1] = np.minimum(room[:-1], address[1:])
+        room -= address
+        size = np.where(size == 0, room, np.minimum(size, room))
+        return _Arrays(
+            names.tolist(), group.tolist(), names[first].tolist(),
+            address + np.uint64(self._slide & (1 << 64) - 1), size,
+        )  # fmt: skip
+
+    def _inside(
+        self, addresses: npt.NDArray[np.uint64], functions: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """Which addresses lie in (or at the start of) a function symbol."""
+        if not len(functions):
+            return np.zeros(len(addresses), dtype=np.bool_)
+        symbols = self._elf.symbols
+        order = functions[np.argsort(symbols.address[functions], kind="stable")]
+        starts = symbols.address[order]
+        ends = starts + np.maximum(symbols.size[order], np.uint64(1))
+        # A function ends at the next one, whatever its size says.
+        later = np.searchsorted(starts, starts, side="right")
+        bounded = later < len(starts)
+        ends[bounded] = np.minimum(ends[bounded], starts[later[bounded]])
+        at = np.searchsorted(starts, addresses, side="right")
+        return (at > 0) & (ends[np.maximum(at - 1, 0)] > addresses)
+
+    def _section_ends(self, address: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        ends = address.copy()
+        for section in self._elf.sections:
+            if section.flags & SHF_EXECINSTR:
+                inside = (address >= np.uint64(section.address)) & (
+                    address < np.uint64(section.end)
+                )
+                ends[inside] = np.uint64(section.end)
+        return ends
+
+    @cached_property
+    def all(self) -> Sequence[Function]:
+        """Every function under its canonical name, in address order."""
+        arrays = self._arrays
+        return tuple(
+            Function(self._module, name, address, size)
+            for name, address, size in zip(
+                arrays.canonical, arrays.address.tolist(), arrays.size.tolist(), strict=True
+            )
+        )
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[int]]:
+        arrays, found = self._arrays, dict[str, list[int]]()
+        for name, function in zip(arrays.names, arrays.row_function, strict=True):
+            rows = found.setdefault(name, [])
+            if function not in rows:
+                rows.append(function)
+        return found
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Every name, aliases included."""
+        return self._arrays.names
+
+    def lookup(self, name: str) -> list[Function]:
+        """The functions of exactly this name (also an alias), in address order; they carry
+        the name that was asked for.  More than one: the name is ambiguous."""
+        return [self._make(i, name) for i in self._by_name.get(name, ())]
+
+    def glob(self, pattern: str) -> list[Function]:
+        """The functions one of whose names matches an sh(1) pattern, in address order.
+
+        Each function once: under its canonical name where that matches, else under the
+        first alias that does.
+        """
+        if pattern in ("", "*"):
+            return list(self.all)
+        arrays = self._arrays
+        match = re.compile(translate(pattern)).match
+        found: dict[int, str] = {}
+        for name, function in zip(arrays.names, arrays.row_function, strict=True):
+            if match(name):
+                found.setdefault(function, name)
+        return [self._make(i, name) for i, name in found.items()]
+
+    def at(self, address: int) -> Function | None:
+        """The function whose code holds a running address, or None."""
+        index = self.index_at(address)
+        return None if index is None else self._make(index, self._arrays.canonical[index])
+
+    def index_at(self, address: int) -> int | None:
+        arrays = self._arrays
+        index = int(np.searchsorted(arrays.address, np.uint64(address), side="right")) - 1
+        if index < 0 or address >= int(arrays.address[index]) + int(arrays.size[index]):
+            return None
+        return index
+
+    def _make(self, index: int, name: str) -> Function:
+        arrays = self._arrays
+        return Function(self._module, name, int(arrays.address[index]), int(arrays.size[index]))

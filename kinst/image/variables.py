@@ -1,0 +1,58 @@
+"""The variables of an image by address, from its symbol table: what dtrace(1) shows of an address
+of data (dtrace_lookup_by_addr())."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.image.elf import SHF_ALLOC, SHF_EXECINSTR, STB_GLOBAL, STT_OBJECT, Elf
+from kinst.image.type_files import PER_CPU_SECTION
+
+
+class VariableTable:
+    """Variables of one linked image at slide bytes above their linked addresses.
+
+    Of several at one address the largest is meant, and then a global name."""
+
+    def __init__(self, elf: Elf, slide: int) -> None:
+        self._elf = elf
+        self._slide = slide
+
+    @cached_property
+    def _rows(self) -> npt.NDArray[np.int64]:
+        """Of the symbol table, one for each address, in their order.  Per-CPU variables are left
+        out: where they are linked is an offset."""
+        data = [
+            section.index
+            for section in self._elf.sections
+            if section.flags & SHF_ALLOC
+            and not section.flags & SHF_EXECINSTR
+            and section.name != PER_CPU_SECTION
+        ]
+        symbols = self._elf.symbols
+        chosen = np.isin(symbols.section, np.array(data, dtype=np.uint16))
+        rows = np.flatnonzero(chosen & (symbols.kind == STT_OBJECT) & (symbols.size > 0))
+        hidden = symbols.binding[rows] != STB_GLOBAL
+        largest = np.iinfo(np.uint64).max - symbols.size[rows]
+        rows = rows[np.lexsort((hidden, largest, symbols.address[rows]))]
+        _, first = np.unique(symbols.address[rows], return_index=True)
+        return rows[first]
+
+    @cached_property
+    def _starts(self) -> npt.NDArray[np.uint64]:
+        return self._elf.symbols.address[self._rows]
+
+    def at(self, address: int) -> tuple[str, int] | None:
+        """(name, where it starts) of the variable that holds a running address, or None."""
+        linked = address - self._slide & (1 << 64) - 1
+        index = int(np.searchsorted(self._starts, np.uint64(linked), side="right")) - 1
+        if index < 0:
+            return None
+        row, symbols = int(self._rows[index]), self._elf.symbols
+        start = int(symbols.address[row])
+        if linked >= start + int(symbols.size[row]):
+            return None
+        return symbols.name_of(row), address - (linked - start)

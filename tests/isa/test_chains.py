@@ -1,0 +1,354 @@
+"""Chains in the emulator: a planted function does what the original does, however it is entered.
+
+The processor's own count of the original's instructions is what the probes' counters are held
+against.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import unicorn
+from gnu_assembler import assembled
+from unicorn import arm64_const, x86_const
+
+from kinst.core.isa import CountBody, Isa
+from kinst.core.probe import Function, Site
+from kinst.isa import load
+from kinst.patch.chains import NO_CHAINS, find_chains
+from kinst.patch.plan import Plan, Wanted, plan_sites
+
+TEXT, SCRATCH, DATA, STACK, STOP = 0x100_0000, 0x140_0000, 0x180_0000, 0x1C0_0000, 0x200_0000
+COUNTERS = DATA + 0x1000
+PAGE = 0x1000
+ROUNDS = 37
+_UNICORN: Any = unicorn  # it comes without types
+
+SOURCES = {
+    "amd64": """
+        .intel_syntax noprefix
+        f:  push rbp
+            mov rbp, rsp
+            xor eax, eax
+            mov ecx, edi
+        1:  test ecx, ecx
+            je 3f
+            test cl, 1
+            jne 2f
+            add rax, rcx
+            dec ecx
+            jmp 1b
+        2:  lea rax, [rax + rcx*2 + 1000]
+            cmp ecx, 5
+            sbb rdx, rdx
+            add rdx, [rip + value]
+            dec ecx
+            jmp 1b
+        3:  mov [rsi], rax
+            call sub
+            mov ecx, 3
+        4:  loop 4b
+            pop rbp
+            ret
+        sub: inc qword ptr [rsi]
+            ret
+        value: .quad 7
+    """,
+    "arm64": """
+        f:  stp x29, x30, [sp, -16]!
+            mov x4, 0
+            mov w5, w0
+        1:  cbz w5, 3f
+            tbnz w5, 0, 2f
+            add x4, x4, x5
+            sub w5, w5, 1
+            b 1b
+        2:  add x4, x4, x5, lsl 1
+            cmp w5, 5
+            b.lt 5f
+            ldr x6, value
+        5:  csel x7, x4, x6, lo
+            subs w5, w5, 1
+            b 1b
+        3:  str x4, [x1]
+            bl sub
+            mov w8, 3
+        4:  sub w8, w8, 1
+            cbnz w8, 4b
+            ldp x29, x30, [sp], 16
+            ret
+        sub: ldr x9, [x1]
+            add x9, x9, 1
+            str x9, [x1]
+            ret
+        value: .quad 7
+    """,
+}
+DATA_BYTES = 8  # of `value`, behind the code
+
+
+class Cpu:
+    """A function's code, its data and one processor."""
+
+    def __init__(self, isa: Isa, code: bytes) -> None:
+        self.isa = isa
+        amd64 = isa.name == "amd64"
+        arch = (unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
+        self.uc = _UNICORN.Uc(*(arch if amd64 else (unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)))
+        for at, size in ((TEXT, PAGE), (SCRATCH, 16 * PAGE), (DATA, 2 * PAGE), (STACK, PAGE)):
+            self.uc.mem_map(at, size)
+        self.uc.mem_map(STOP, PAGE)
+        self.write(TEXT, code)
+        const = x86_const if amd64 else arm64_const
+        prefix = "UC_X86_REG_" if amd64 else "UC_ARM64_REG_"
+        names = [
+            "rax",
+            "rcx",
+            "rdx",
+            "rbx",
+            "rsp",
+            "rbp",
+            "rsi",
+            "rdi",
+            "r8",
+            "r9",
+            "r10",
+            "r11",
+            "rflags",
+        ]
+        if not amd64:
+            names = [*(f"x{n}" for n in range(31)), "sp", "nzcv"]
+        self.numbers = {name: getattr(const, prefix + name.upper()) for name in names}
+        self.pc = getattr(const, prefix + ("RIP" if amd64 else "PC"))
+        self.traps: Mapping[int, int] = {}
+        self.trapped = 0
+        self.ran: Counter[int] = Counter()
+        self.seen: list[tuple[int, Mapping[str, int], bytes, bytes]] = []
+        self.keep = False
+        self.uc.hook_add(unicorn.UC_HOOK_CODE, self._on_code)
+        self.uc.hook_add(unicorn.UC_HOOK_INTR, self._on_trap)
+        if amd64:
+            self.uc.reg_write(x86_const.UC_X86_REG_GS_BASE, COUNTERS)
+
+    def write(self, at: int, data: bytes) -> None:
+        """Write memory, code that ran before included."""
+        self.uc.mem_write(at, data)
+        self.uc.ctl_remove_cache(at, at + len(data))
+
+    def registers(self) -> dict[str, int]:
+        return {name: self.uc.reg_read(number) for name, number in self.numbers.items()}
+
+    def _on_code(self, uc: Any, address: int, size: int, data: Any) -> None:
+        self.ran[address] += 1
+        if self.keep:
+            memory = bytes(uc.mem_read(DATA, PAGE)), bytes(uc.mem_read(STACK, PAGE))
+            self.seen.append((address, self.registers(), *memory))
+
+    def _on_trap(self, uc: Any, number: int, data: Any) -> None:
+        behind = len(self.isa.breakpoint) if self.isa.name == "amd64" else 0
+        self.trapped += 1
+        uc.reg_write(self.pc, self.traps[uc.reg_read(self.pc) - behind])
+
+    def start_state(self) -> tuple[dict[str, int], bytes, bytes]:
+        """At the function's first instruction."""
+        stack = bytearray(PAGE)
+        values = dict.fromkeys(self.numbers, 0)
+        if self.isa.name == "amd64":
+            stack[0x800:0x808] = STOP.to_bytes(8, "little")
+            values |= {"rsp": STACK + 0x800, "rdi": ROUNDS, "rsi": DATA, "rflags": 2}
+        else:
+            values |= {"sp": STACK + 0x800, "x0": ROUNDS, "x1": DATA, "x30": STOP}
+        return values, bytes(PAGE), bytes(stack)
+
+    def run(self, at: int, values: Mapping[str, int], data: bytes, stack: bytes) -> None:
+        """From an instruction, with this state, to the function's end."""
+        self.ran.clear()
+        self.trapped = 0
+        self.write(DATA, data)
+        self.write(COUNTERS, bytes(PAGE))
+        self.write(STACK, stack)
+        for name, value in values.items():
+            self.uc.reg_write(self.numbers[name], value)
+        self.uc.emu_start(at, STOP, count=20_000)
+        assert self.uc.reg_read(self.pc) == STOP, "the function did not come to its end"
+
+    def result(self) -> tuple[dict[str, int], bytes]:
+        """The registers and the data at the end; what is below the stack pointer is dead."""
+        return self.registers(), bytes(self.uc.mem_read(DATA, PAGE))
+
+    def counted(self, sites: list[Site]) -> dict[int, int]:
+        """What the probes counted, by site."""
+        raw = bytes(self.uc.mem_read(COUNTERS, PAGE))
+        words = [int.from_bytes(raw[8 * k : 8 * k + 8], "little") for k in range(len(sites))]
+        return {site.address: count for site, count in zip(sites, words, strict=True) if count}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A function, every instruction of which is planned to be planted."""
+
+    isa: Isa
+    code: bytes
+    sites: list[Site]
+    wanted: list[Wanted]
+    plan: Plan
+
+
+@cache
+def planned(name: str, folder: Path, chained: bool) -> Planned:
+    isa = load(name)
+    code = assembled(name, SOURCES[name], folder)
+    length = len(code) - DATA_BYTES
+    function = Function("vmlinux", "f", TEXT, length)
+    decoded = list(isa.decode(code[:length], TEXT))
+    assert sum(i.size for i in decoded) == length
+    sites = [Site(function, i.address - TEXT, i.code) for i in decoded]
+    wanted = []
+    for k, site in enumerate(sites):
+        at = 8 * k if name == "amd64" else COUNTERS + 8 * k
+        way = "jump" if isa.jump_patch(len(site.code), site.address, SCRATCH) else "trap"
+        following = code[site.offset + len(site.code) : length]
+        wanted.append(Wanted(site, way, (CountBody((at,)),), following))
+    plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + 8 * PAGE, chained=chained)
+    assert not plan.refused and len(plan.patches) == len(sites)
+    return Planned(isa, code, sites, wanted, plan)
+
+
+@pytest.fixture(params=["amd64", "arm64"])
+def chained(request: pytest.FixtureRequest, tmp_path: Path) -> Planned:
+    return planned(request.param, tmp_path, True)
+
+
+def planted(made: Planned) -> Cpu:
+    cpu = Cpu(made.isa, made.code)
+    for at, code in made.plan.text:
+        cpu.write(at, code)
+    for patch in made.plan.patches:
+        cpu.write(patch.address, patch.new)
+    cpu.traps = dict(made.plan.traps)
+    return cpu
+
+
+def original(made: Planned) -> Cpu:
+    """The function as it is, run once from its start: each step's state is kept."""
+    cpu = Cpu(made.isa, made.code)
+    cpu.keep = True
+    cpu.run(TEXT, *cpu.start_state())
+    return cpu
+
+
+def first_visits(cpu: Cpu) -> Iterator[tuple[int, int, Mapping[str, int], bytes, bytes]]:
+    """(step, address, state) where the original came to an instruction for the first time."""
+    known = set[int]()
+    for step, (address, values, data, stack) in enumerate(cpu.seen):
+        if address not in known:
+            known.add(address)
+            yield step, address, values, data, stack
+
+
+def test_a_chained_function_is_the_original(chained: Planned) -> None:
+    plain, cpu = original(chained), planted(chained)
+    cpu.run(TEXT, *cpu.start_state())
+    assert cpu.result() == plain.result()
+    assert cpu.counted(chained.sites) == dict(plain.ran)
+    assert set(plain.ran) == {site.address for site in chained.sites}, "all of it was run"
+
+
+def test_who_is_entered_in_the_middle_counts_all_the_same(chained: Planned) -> None:
+    """Entered at every instruction, by its own patch, in the state that it has there."""
+    plain, cpu = original(chained), planted(chained)
+    expected, visits = plain.result(), 0
+    for step, address, values, data, stack in first_visits(plain):
+        cpu.run(address, values, data, stack)
+        visits += 1
+        assert cpu.result() == expected, f"entered at {address:#x}"
+        rest = Counter(where for where, *_ in plain.seen[step:])
+        assert cpu.counted(chained.sites) == dict(rest), f"entered at {address:#x}"
+    assert visits == len(chained.sites)
+
+
+def test_control_stays_in_the_chain(chained: Planned, tmp_path: Path) -> None:
+    """Between entry, call and return no instruction of the text runs: the patches that control
+    comes to are those of the function's start and of where the call returns to."""
+    cpu = planted(chained)
+    cpu.run(TEXT, *cpu.start_state())
+    in_text = {at: n for at, n in cpu.ran.items() if TEXT <= at < TEXT + PAGE}
+    behind_call = next(
+        s.address + len(s.code)
+        for s in chained.sites
+        if chained.isa.flow(s.code, s.address).kind == "call"
+    )
+    assert set(in_text) == {TEXT, behind_call} and set(in_text.values()) == {1}
+    loose = planned(chained.isa.name, tmp_path, False)
+    other = planted(loose)
+    other.run(TEXT, *other.start_state())
+    assert sum(other.ran.values()) > sum(cpu.ran.values())
+    assert not loose.plan.exits and not loose.plan.chained
+
+
+def test_unplanting_leads_out_of_a_chain(chained: Planned) -> None:
+    """A thread that is in any trampoline when the text is restored leaves with its loop's next
+    turn, and does what it would have done."""
+    plain = original(chained)
+    starts = dict(zip([s.address for s in chained.sites], chained.plan.text, strict=True))
+    for _, address, values, data, stack in first_visits(plain):
+        cpu = planted(chained)
+        cpu.write(TEXT, chained.code)
+        for patch in chained.plan.exits:
+            assert cpu.uc.mem_read(patch.address, len(patch.old)) == patch.old
+            cpu.write(patch.address, patch.new)
+        cpu.run(starts[address][0], values, data, stack)
+        assert cpu.result() == plain.result()
+        again = {at: n for at, n in cpu.counted(chained.sites).items() if n > 1}
+        assert not again, "an instruction of a loop was counted for a second turn"
+
+
+def test_heads_begin_with_one_instruction_that_a_jump_fits_over(chained: Planned) -> None:
+    heads = find_chains(chained.sites, chained.isa).heads
+    assert len(heads) == 2 == len(chained.plan.exits)  # the two loops' first instructions
+    text = dict(chained.plan.text)
+    for patch in chained.plan.exits:
+        first = next(iter(chained.isa.decode(text[patch.address], patch.address)))
+        assert first.size >= len(patch.new)
+
+
+def test_flags_that_live_get_a_head_too() -> None:
+    """Saving flags begins with a push of one byte: a nop of a jump's size goes before it."""
+    isa = load("amd64")
+    code = bytes.fromhex("0f45c175fb")  # cmovne eax, ecx; jne back
+    function = Function("vmlinux", "f", TEXT, len(code))
+    sites = [Site(function, 0, code[:3]), Site(function, 3, code[3:])]
+    wanted = [Wanted(s, "trap", (CountBody((8,)),), code[s.offset + len(s.code) :]) for s in sites]
+    plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True)
+    (head,) = plan.exits
+    first = next(iter(isa.decode(dict(plan.text)[head.address], head.address)))
+    assert first.size == len(head.new) == 5 and first.text.startswith("nop")
+
+
+def test_nothing_to_chain() -> None:
+    isa = load("amd64")
+    function = Function("vmlinux", "f", TEXT, 64)
+    apart = [Site(function, 0, b"\x90"), Site(function, 8, b"\x90")]
+    assert find_chains(apart, isa) is NO_CHAINS
+    call = Site(function, 16, bytes.fromhex("e8ebffffff"))  # of the second one, back by 21
+    assert find_chains([*apart, call], isa).targets == {TEXT + 16: TEXT}
+
+
+def test_what_cannot_be_moved_breaks_the_chain() -> None:
+    """A refused site is left out, and its neighbours lead to the original."""
+    isa = load("amd64")
+    code = bytes.fromhex("4801c8fb4801c8")  # add; sti, whose shadow is refused; add
+    function = Function("vmlinux", "f", TEXT, len(code))
+    sites = [Site(function, 0, code[:3]), Site(function, 3, code[3:4]), Site(function, 4, code[4:])]
+    wanted = [Wanted(s, "trap", (CountBody((8,)),), b"\xf4") for s in sites]
+    plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True)
+    assert [site.offset for site, _ in plan.refused] == [3] and not plan.chained
+    first = dict(plan.text)[SCRATCH]
+    back = list(isa.decode(first, SCRATCH))[-1]
+    assert isa.flow(back.code, back.address).target == TEXT + 3

@@ -1,0 +1,34 @@
+"""Chains in running kernels: they change what a hit costs, never what is counted."""
+
+from __future__ import annotations
+
+import pytest
+from command import counts
+from isa_guest import Guest
+
+pytestmark = pytest.mark.vm
+
+READS = 3_000
+# What a read(2) of one byte goes through on every ISA; those with loops and calls among them.
+FUNCTIONS = ("ksys_read", "vfs_read", "rw_verify_area", "__fdget_pos", "__fget_light")
+
+
+def counted(guest: Guest, work: str, *options: str) -> dict[tuple[str, ...], int]:
+    names = guest.functions(FUNCTIONS)
+    assert len(names) >= 3
+    sites = ", ".join(f"kinst::{name}:" for name in names)
+    program = f'{sites} /execname == "reads"/ {{ @[probefunc, probename] = {work}; }}'
+    done = guest.trace(
+        *options, "-q", "-v", "-n", program, "-c", f"reads {READS}", copy=[guest.reads()]
+    )
+    assert "kernel text is as before" in done.err
+    return counts(done.out)
+
+
+@pytest.mark.parametrize("work", ["count()", "sum(1)"])
+def test_counts_are_those_of_single_sites(guest: Guest, work: str) -> None:
+    """What one program's reads run, instruction by instruction, is the same with and without."""
+    chained = counted(guest, work)
+    single = counted(guest, work, "-x", "plant=no-chain")
+    assert READS in chained.values()
+    assert chained == single
