@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 from kinst.codegen.analysis import asks_caller
@@ -20,7 +20,7 @@ from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function, ProbeName, ProbePattern
 from kinst.core.records import ProgramLayout
-from kinst.image.elf import open_elf
+from kinst.image.elf import Elf, open_elf
 from kinst.patch.ways import forced_way
 from kinst.providers import load_all
 from kinst.session.build import build, fill, split
@@ -126,10 +126,9 @@ class OpenMachine:
         if self.traced.target is not None:
             return
         report, files, cpus = self.report, self.files(), self.request.cpus
-        elf = open_elf(files.debug)
-        system = of_image(elf)
+        system = of_image(self._elf)
         if compiled is not None:
-            check_system(compiled.program, load_all(), lambda name: system.lacks(name, elf))
+            self._check_system(compiled)
         if compiled is None:
             blocks = 1 if self.isa.shared_counters else COUNTER_BLOCKS
             data, code, blocks = ROOM_FOR_DATA, ROOM_FOR_CODE, blocks * counters_room(cpus)
@@ -141,12 +140,12 @@ class OpenMachine:
         target = open_target(self.request, self.isa, files, system, size, self.output.append)
         try:
             report.stage("start")
-            personality = attach(target, elf, system, report.say)
+            personality = attach(target, self._elf, system, report.say)
             report.stage("boot")
             kernel = RunningKernel(target, personality, self.isa)
             programs = programs_of(self.request, files)
             self.traced = TracedMachine(
-                self.isa, target, personality, kernel, personality.text, elf.path, programs
+                self.isa, target, personality, kernel, personality.text, self._elf.path, programs
             )
             self._room = (size, data)
         except BaseException:
@@ -170,6 +169,16 @@ class OpenMachine:
             self.traced = replace(self.traced, kernel=kernel)
         self._text = text
 
+    @cached_property
+    def _elf(self) -> Elf:
+        """The kernel's image."""
+        return open_elf(self.files().debug)
+
+    def _check_system(self, compiled: Compiled) -> None:
+        """Raises DError for what the kernel's system does not have."""
+        system = of_image(self._elf)
+        check_system(compiled.program, load_all(), lambda name: system.lacks(name, self._elf))
+
     def close(self) -> None:
         """End what was started.  Safe to call twice."""
         target, self.traced = self.traced.target, TracedMachine(self.isa)
@@ -185,11 +194,12 @@ class OpenMachine:
         target, personality = traced.target, traced.personality
         if target is None or personality is None:
             return compiled
+        self._check_system(compiled)
         if wants_expansion(compiled) or asks_caller(compiled.program):
             personality.find_frames_with(frames_finder(target, self._folders, report.say))
         if wants_expansion(compiled):
             files = self.files()
-            compiled = expanded(request, compiled, traced, open_elf(files.debug), files, report)
+            compiled = expanded(request, compiled, traced, self._elf, files, report)
             compiled = with_locals(request, compiled, traced, files, report)
         return compiled
 
@@ -229,9 +239,8 @@ class OpenMachine:
                 own = data_needed(compiled.options, compiled.program, traced.cpus)
                 self._pool = ScratchPool(traced, size, reserved, reserved or own)
             memory = self._pool.take(compiled, program.enabled)
-        return split(
-            program.enabled, means_of(traced, memory, forced_way(compiled.plant)), traced
-        ), memory
+        means = means_of(traced, memory, forced_way(compiled.plant))
+        return split(program.enabled, means, traced), memory
 
     # build
 
