@@ -13,7 +13,7 @@ from kinst.core.errors import KinstError
 from kinst.image.elf import open_elf
 from kinst.machines.vm import initramfs
 from kinst.machines.vm.qemu import Qemu, VmConfig
-from kinst.session.target import find_files, isa_of, load_machine
+from kinst.session.target import find_files, isa_of
 from kinst.session.values import Request
 
 SECONDS = 60.0
@@ -42,7 +42,7 @@ def _one(
     archive = initramfs.build(files.busybox, {f"/bin/{Path(c).name}": Path(c) for c in copies})
     output = bytearray()
     config = VmConfig(kernel=files.kernel, initrd=archive, append="nokaslr")
-    qemu = Qemu(config, load_machine(isa), output.extend)
+    qemu = Qemu(config, isa.board, output.extend)
     try:
         qemu.wait_for(lambda: qemu.control_line("ready") is not None, SECONDS, "booted")
         qemu.send_control(f"prepare {command.encode().hex()}")

@@ -20,6 +20,7 @@ from kinst.core.layout import LEAF
 from kinst.core.probe import ProbeName
 from kinst.core.target import CommandEnded, Gone, Target
 from kinst.image.elf import open_elf
+from kinst.machines.vm.cpus import CPUS
 from kinst.providers import load_all
 from kinst.session.build import build, fill, split
 from kinst.session.counters import map_counters, share_counters
@@ -32,7 +33,6 @@ from kinst.session.run import Trace
 from kinst.session.sizes import counters_room, scratch_needed, sizes
 from kinst.session.target import attach, find_files, isa_of, open_target
 from kinst.session.values import (
-    CPUS,
     Compiled,
     Counters,
     Placed,
@@ -42,6 +42,7 @@ from kinst.session.values import (
     ScratchMemory,
     TracedMachine,
 )
+from kinst.systems import of_image
 from kinst.wire import native
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"
@@ -129,10 +130,11 @@ class Guest:
         self._counters = LEAF if self.isa.shared_counters else counters_room(CPUS)
         room = (programs - large) * PART + large * LARGE_PART
         room += programs * self._counters
-        self.target: Target = open_target(request, self.isa, files, room, self._output.extend)
+        elf = open_elf(files.debug)
+        system, output = of_image(elf), self._output.extend
+        self.target: Target = open_target(request, self.isa, files, system, room, output)
         try:
-            elf = open_elf(files.debug)
-            personality = attach(self.target, self.isa, elf, print)
+            personality = attach(self.target, elf, system, print)
             self.kernel = RunningKernel(self.target, personality, self.isa)
             text = personality.text
             self._traced = TracedMachine(self.isa, self.target, personality, self.kernel, text)

@@ -15,16 +15,15 @@ from kinst.core.paths import cache_folder
 from kinst.isa import load
 from kinst.kernels.fetch import Prepared, prepare, prepared
 from kinst.machines.vm.kvm import prove, verdict
-from kinst.session.target import load_machine
 
 _EVERY = 5.0  # seconds between two lines where there is no terminal
 
 
 def _prove_kvm(isa: str, kernel: Prepared) -> None:
     """Find out once for each boot of this host whether KVM works; kinst then uses it."""
-    machine = load_machine(load(isa))
-    if verdict(cache_folder(), machine) is None:
-        prove(cache_folder(), machine, kernel.kernel)
+    board = load(isa).board
+    if verdict(cache_folder(), board) is None:
+        prove(cache_folder(), board, kernel.kernel)
 
 
 def main() -> int:

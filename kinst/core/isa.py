@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kinst.core.page_tables import Leaf, Read, Root
 from kinst.core.probe import Site
 
 
@@ -199,6 +200,101 @@ class PerCpu:
     thread_asm: str = ""
 
 
+class Paging(Protocol):
+    """Page tables of one ISA: found by registers, walked and extended through physical memory.
+
+    read: read_physical(address, size) -> bytes.  Registers are by the stub's names.  image: the
+    range [low, high) of virtual addresses in which a system maps its kernel (Territory.image).
+    """
+
+    REACH: int  # of a direct branch, with a margin; bytes
+
+    def root_of(self, registers: Mapping[str, int]) -> Root:
+        """The top-level table of the kernel's half as this CPU has it.  Raises TargetError where
+        the CPU does not translate addresses, or its tables are of a kind that kinst cannot
+        read."""
+        ...
+
+    def in_user_mode(self, registers: Mapping[str, int]) -> bool:
+        """Whether the CPU stands in user mode."""
+        ...
+
+    def walk(self, read: Read, root: Root, address: int) -> Leaf | None:
+        """The mapping of one virtual address, with the rights of all levels, or None."""
+        ...
+
+    def leaves(self, read: Read, root: Root, low: int, high: int) -> Iterator[Leaf]:
+        """Mappings that touch [low, high), in address order."""
+        ...
+
+    def free_slots(self, read: Read, root: Root, low: int, high: int) -> list[int]:
+        """Virtual addresses in [low, high) where make_leaf() can map LEAF_SIZE bytes."""
+        ...
+
+    def slot_free(self, read: Read, root: Root, address: int) -> bool:
+        """Whether make_leaf() could map the LEAF_SIZE bytes at address."""
+        ...
+
+    def make_leaf(
+        self, read: Read, root: Root, address: int, entry: int, new_table: Callable[[], int]
+    ) -> list[tuple[int, bytes]] | None:
+        """(physical address, bytes) to write, in order, so that address is mapped by `entry`;
+        None where it cannot be."""
+        ...
+
+    def leaf_entry(self, physical: int, like: Leaf) -> int:
+        """An entry that maps LEAF_SIZE bytes at physical, writable and executable for the kernel,
+        otherwise as the mapping `like`.  Raises TargetError where that would not run."""
+        ...
+
+    def find_text(self, read: Read, root: Root, image: tuple[int, int]) -> int:
+        """Where the kernel's text starts, by what is executable in its image's range.  Raises
+        TargetError when nothing is: the kernel is not up yet."""
+        ...
+
+    def text_is_final(
+        self, read: Read, registers: Mapping[str, int], image: tuple[int, int]
+    ) -> bool:
+        """Whether the tables show that the kernel has protected its text, or given up the code
+        that only boots: the last thing before it runs programs."""
+        ...
+
+
+class Board(Protocol):
+    """What QEMU is asked for to run a kernel of this ISA, and what its GDB stub calls things."""
+
+    QEMU: str  # the program
+    PACKAGE: str  # of Debian, that has it
+    MACHINE: str
+    CPU: str  # "" for QEMU's own choice
+    HOST_MACHINES: tuple[str, ...]  # os.uname().machine of hosts that could run it with KVM
+    SERIAL: tuple[str, ...]  # -device of console, output and control; "" for the machine's own
+    CONSOLE: str  # what the kernel calls the first of them,
+    PORTS: tuple[str, str]  # and the other two
+    PARAMETERS: str  # of the kernel's command line, in guests of kinst's own
+    MODULES_APPEND: str  # of the command line, when modules are loaded
+    PC: str  # the stub's name of the program counter
+    SP: str  # and of the stack pointer
+    VECTORS: tuple[str, ...]  # the stub's names of registers that hold the trap handler's address
+    GDB_REGISTERS: tuple[tuple[str, int], ...]  # (name, bytes) of the g packet without description
+
+    def interrupts_off(self, registers: Mapping[str, int]) -> bool:
+        """Whether the CPU does not come when it is called."""
+        ...
+
+    def is_lost(self, registers: Mapping[str, int]) -> bool:
+        """Whether the CPU can do nothing but fault any more."""
+        ...
+
+    def memory_map(self, size: int) -> tuple[tuple[int, int, int], ...]:
+        """(physical address, offset in the backing file, bytes) of RAM of `size` bytes."""
+        ...
+
+    def memory_limit(self, end: int) -> str:
+        """Kernel parameter that makes it leave physical memory from `end` on alone."""
+        ...
+
+
 class Isa(Protocol):
     """One instruction set.  All methods are pure; addresses are virtual, in the target."""
 
@@ -225,6 +321,8 @@ class Isa(Protocol):
     result_slot: int  # of the register that returns a C function's value
     thunks: tuple[str, ...]  # globs of the names that thunk() may know
     timestamp_asm: str  # inline assembly, "=r"-style: reads the cycle counter to one i64
+    paging: Paging
+    board: Board
 
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
         """Instructions of code in order; stops at the first byte that does not decode."""

@@ -1,18 +1,42 @@
-"""One file for each target and each personality; found by file name."""
+"""Rank 3: one file or folder for each way to reach a kernel.
+
+Each offers a value MACHINE (MachineKind of core/machine.py) and is found by its name: adding a kind
+of machine is adding one file.
+"""
 
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
+import pkgutil
+from collections.abc import Callable
+from functools import cache
 
 from kinst.core.errors import KinstError
+from kinst.core.machine import MachineKind
 
 
-def load(name: str) -> ModuleType:
-    """The module kinst.targets.<name>.  Raises KinstError when there is no such file."""
-    try:
-        return importlib.import_module(f"{__name__}.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"{__name__}.{name}":
-            raise
-        raise KinstError(f"{name}: no such target") from error
+def kind_of(asked: Callable[[str], bool]) -> MachineKind:
+    """The kind of machine that a user means: the one whose option was given, else the one that
+    needs none.  asked: whether an option was given."""
+    found = [load(name) for name in names()]
+    wanted = [kind for kind in found if kind.option and asked(kind.option)]
+    return wanted[0] if wanted else next(kind for kind in found if not kind.option)
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Names of every kind of machine there is, sorted."""
+    found = (info.name for info in pkgutil.iter_modules(__path__))
+    return tuple(sorted(name for name in found if hasattr(_module(name), "MACHINE")))
+
+
+def _module(name: str) -> object:
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def load(name: str) -> MachineKind:
+    """The kind of machine called `name`.  Raises KinstError when there is none."""
+    if name not in names():
+        raise KinstError(f"no machine is called {name!r}", f"there are: {', '.join(names())}")
+    kind: MachineKind = getattr(_module(name), "MACHINE")  # noqa: B009 - of a module found by name
+    return kind

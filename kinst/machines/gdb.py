@@ -1,17 +1,26 @@
-"""The gdb target: any machine behind a GDB stub.  No scratch memory, so probes are stop-planted.
+"""The gdb machine: any machine behind a GDB stub.  No scratch memory, so probes are stop-planted.
+MACHINE is found by name.
 
 Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol".
 """
 
 from __future__ import annotations
 
-import importlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.target import Event, Gone, Stopped
+from kinst.core.machine import (
+    Abilities,
+    Bearings,
+    Gone,
+    Machine,
+    MachineConfig,
+    MachineEvent,
+    Stopped,
+)
+from kinst.core.system import Territory
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory
 from kinst.wire.rsp import Rsp, connect
@@ -41,23 +50,26 @@ class _Physical:
 
 
 class GdbStub:
-    """Target over a stub that someone else started (core/target.py has the protocol).
+    """Machine over a stub that someone else started (core/machine.py has the protocol).
 
     The machine is stopped when this is made, and resumed by close().
     """
 
-    def __init__(self, isa: Isa, address: str) -> None:
-        """address: HOST:PORT, :PORT or the path of a unix socket.  Raises TargetError when no
-        stub is there."""
+    abilities = Abilities()
+
+    def __init__(self, isa: Isa, address: str, territory: Territory | None = None) -> None:
+        """address: HOST:PORT, :PORT or the path of a unix socket.  territory: of the system there;
+        None when it is not known, and memory is read as the CPUs see it.  Raises TargetError when
+        no stub is there."""
         self.isa = isa
-        machine = importlib.import_module(f"kinst.isa.{isa.name}.board")
-        self._paging = importlib.import_module(f"kinst.isa.{isa.name}.paging")
+        self._paging = isa.paging
+        self._territory = territory
         self._address = address
         sock = connect(address)
         try:
             self._rsp = Rsp(sock)
             self._rsp.ask_stopped()
-            self._stub = Debugger(self._rsp, machine, len(isa.breakpoint))
+            self._stub = Debugger(self._rsp, isa.board, len(isa.breakpoint))
         except BaseException:
             sock.close()
             raise
@@ -67,9 +79,22 @@ class GdbStub:
         # With physical memory, page tables say what is where; else the selected CPU's view does.
         self._physical = _Physical(self._rsp)
         self._memory: GuestMemory | None = None
-        if self._rsp.physical_memory():
+        if territory is not None and self._rsp.physical_memory():
             self._memory = GuestMemory(self._paging, self._physical, (0, 0))
             self._memory.set_root(self._paging.root_of(self.registers(self._kernel_cpu())))
+
+    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+        """See core/machine.py: it is up, as far as anybody can tell, and stands."""
+        registers = [self.registers(cpu) for cpu in range(self.cpus)]
+        vectors = [one.get(name, 0) for one in registers for name in self.isa.board.VECTORS]
+        inside = [one for one in registers if not self._paging.in_user_mode(one)]
+        places = (*(v & -4 for v in vectors if v), *(one[self.isa.board.PC] for one in inside))
+        return Bearings(self.find_text(), tuple(dict.fromkeys(places)))
+
+    def settle(self, page_tables: int | None, heartbeat: int | None) -> None:
+        """See core/machine.py."""
+        if page_tables is not None:
+            self.set_tables(page_tables)
 
     def _kernel_cpu(self) -> int:
         """A CPU that stands in the kernel, if there is one."""
@@ -78,10 +103,10 @@ class GdbStub:
 
     def find_text(self) -> int | None:
         """Where the kernel's text starts (KASLR), or None where this stub cannot tell."""
-        if self._memory is None:
+        if self._memory is None or self._territory is None:
             return None
-        address: int = self._paging.find_text(self._physical.read_physical, self._memory.root)
-        return address
+        read, image = self._physical.read_physical, self._territory.image
+        return self._paging.find_text(read, self._memory.root, image)
 
     def set_tables(self, address: int) -> None:
         """Use the page tables whose top level is at this virtual address from now on."""
@@ -100,7 +125,7 @@ class GdbStub:
         return self._rsp.read_memory(address, size)
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
-        """See core/target.py: by the page tables that the CPU has now."""
+        """See core/machine.py: by the page tables that the CPU has now."""
         if (address | address + size) >> 63:
             raise TargetError(f"{address:#x} is not an address of a process")
         if self._memory is not None:
@@ -149,7 +174,7 @@ class GdbStub:
     def step_over(self, cpu: int, address: int) -> None:
         self._stub.step_over(cpu, address)
 
-    def wait(self, timeout: float) -> Event | None:
+    def wait(self, timeout: float) -> MachineEvent | None:
         if not self._stub.running:
             time.sleep(timeout)
             return None
@@ -180,3 +205,24 @@ class GdbStub:
         if not self._rsp.closed:
             self._stub.detach()
         self._rsp.close()
+
+
+class _Stubs:
+    """The MachineKind protocol (core/machine.py) for stubs."""
+
+    name = "gdb"
+    option = "gdb"
+    abilities = GdbStub.abilities
+
+    def cpus(self, arguments: Sequence[str]) -> int:
+        """It is the stub that says how many; until then, one."""
+        return 1
+
+    def open(
+        self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
+    ) -> Machine:
+        """Connect to the stub at config.address.  Raises TargetError."""
+        return GdbStub(config.isa, config.address, config.territory)
+
+
+MACHINE = _Stubs()

@@ -21,6 +21,7 @@ from kinst.image.dwarf.cfi import open_cfi
 from kinst.image.dwarf.file import DebugFile, open_file
 from kinst.image.dwarf.index import Index, open_index
 from kinst.image.elf import Elf
+from kinst.image.functions import FunctionTable
 from kinst.image.orc import open_orc
 from kinst.image.placed import open_placed
 from kinst.image.tables import KernelTables
@@ -35,7 +36,7 @@ from kinst.session.values import Compiled, Request
 from kinst.sugar.expand import Sources, expand, has_sugar
 from kinst.sugar.lines import expand_lines, has_lines
 from kinst.sugar.locals import has_locals
-from kinst.systems.linux.functions import FunctionTable
+from kinst.systems.linux.system import MODULE, PADDING
 
 
 def of_file(request: Request) -> str:
@@ -57,10 +58,12 @@ class FileImage:
 
     def __init__(self, elf: Elf) -> None:
         self._elf = elf
-        self._functions = FunctionTable(elf, 0)
+        self._functions = FunctionTable(elf, 0, MODULE, PADDING)
 
     def read(self, address: int, size: int) -> bytes:
         return self._elf.read(address, size)
+
+    code = read
 
     def functions(self) -> Sequence[Function]:
         return [_plain(f) for f in self._functions.all]

@@ -58,7 +58,7 @@ def _index(elf: Elf, files: Files, traced: TracedMachine, report: Report) -> Deb
         own = NoIndex()
     if traced.target is None or traced.personality is None:
         return own
-    modules = traced.personality.modules.all
+    modules = traced.personality.modules()
     if not modules:
         return own
     try:

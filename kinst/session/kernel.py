@@ -11,7 +11,7 @@ from fnmatch import translate
 from functools import cached_property
 from typing import Protocol
 
-from kinst.core.errors import KinstError, TargetError
+from kinst.core.errors import KinstError
 from kinst.core.isa import Flow, Instruction, Isa, JumpTable, Refused
 from kinst.core.probe import Function
 
@@ -24,15 +24,16 @@ MOST_ENTRIES = 1024  # of a jump table whose code does not say how many it has
 SUGGESTION_SPREAD = 3  # how much longer or shorter than the wrong name a suggestion may be
 
 
-class Code(Protocol):
-    """Where instructions are read from: a target, or a file in its place."""
+class Data(Protocol):
+    """Where data is read from: a machine, or a file in its place."""
 
     def read(self, address: int, size: int) -> bytes: ...
 
 
 class Names(Protocol):
-    """What of a personality (core.target.Personality) is asked here."""
+    """What of a system (core.system.System) is asked here."""
 
+    def code(self, address: int, size: int) -> bytes: ...
     def functions(self) -> Sequence[Function]: ...
     def lookup(self, name: str) -> Sequence[Function]: ...
     def glob(self, pattern: str) -> Sequence[Function]: ...
@@ -45,7 +46,7 @@ class Names(Protocol):
 class RunningKernel:
     """Implements core.kernel.Kernel over a target and its personality; answers are cached."""
 
-    def __init__(self, target: Code, personality: Names, isa: Isa) -> None:
+    def __init__(self, target: Data, personality: Names, isa: Isa) -> None:
         self._target = target
         self._personality = personality
         self.isa = isa
@@ -113,8 +114,8 @@ class RunningKernel:
     def _read(self, function: Function) -> bytes:
         """Its live bytes; none where the kernel has unmapped them (code that only boots)."""
         try:
-            return self._target.read(function.address, function.size)
-        except TargetError:
+            return self._personality.code(function.address, function.size)
+        except KinstError:
             return b""
 
     def flows(self, function: Function) -> Sequence[Flow]:
@@ -231,7 +232,7 @@ class RunningKernel:
 
     def _stays(self, address: int, size: int) -> bool:
         """Whether the ISA cannot displace the instruction, to a place that branches reach."""
-        code = self._target.read(address, size)
+        code = self._personality.code(address, size)
         return isinstance(self.isa.displace(code, address, address - REACHED & MASK), Refused)
 
     def unsafe(self, address: int) -> str:
@@ -284,7 +285,7 @@ class RunningKernel:
 
     def live(self, address: int, size: int) -> bytes:
         """Bytes of kernel text as they are now."""
-        return self._target.read(address, size)
+        return self._personality.code(address, size)
 
     def again(self, function: Function, address: int) -> bytes:
         """The live bytes before the instruction at address, one of those that instructions() has

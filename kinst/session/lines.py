@@ -164,7 +164,7 @@ def module_files(traced: TracedMachine, files: Files | None, report: Report) -> 
     def find(name: str) -> tuple[Path, Move, Move] | None:
         if traced.target is None or traced.personality is None or files is None:
             return None
-        module = next((m for m in traced.personality.modules.all if m.name == name), None)
+        module = next((m for m in traced.personality.modules() if m.name == name), None)
         if module is None:
             return None
         try:

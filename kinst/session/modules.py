@@ -9,13 +9,12 @@ from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.core.inline import DebugIndex, FunctionDie, InlineCopy
+from kinst.core.system import LoadedModule, ModuleFrames
 from kinst.core.target import Target
 from kinst.image.dwarf.cfi import open_cfi
 from kinst.image.dwarf.file import DebugFile, layout, open_file
 from kinst.image.elf import Elf, build_id_in, open_elf
 from kinst.kernels.kmod import module_name
-from kinst.systems.linux.frames import FindFrames, ModuleFrames
-from kinst.systems.linux.modules import Module
 
 MASK = (1 << 64) - 1
 BUILD_ID_NOTE = ".note.gnu.build-id"
@@ -88,7 +87,7 @@ def find_file(name: str, folders: Sequence[Path]) -> Path | None:
     return None
 
 
-def loaded_build_id(target: Target, module: Module) -> str:
+def loaded_build_id(target: Target, module: LoadedModule) -> str:
     """The build-id of the module as it lies in memory, or ""."""
     for section in module.sections:
         if section.name == BUILD_ID_NOTE:
@@ -96,7 +95,7 @@ def loaded_build_id(target: Target, module: Module) -> str:
     return ""
 
 
-def mover(file: DebugFile, module: Module, slide: int) -> tuple[Move, Move]:
+def mover(file: DebugFile, module: LoadedModule, slide: int) -> tuple[Move, Move]:
     """(from the index's addresses of a module's file to running ones less slide, and back)."""
     loaded = {s.name: s.address for s in module.sections}
     sections = {s.index: s for s in file.sections}
@@ -126,7 +125,7 @@ def mover(file: DebugFile, module: Module, slide: int) -> tuple[Move, Move]:
 
 
 def own_file(
-    target: Target, module: Module, folders: Sequence[Path], say: Callable[[str], None]
+    target: Target, module: LoadedModule, folders: Sequence[Path], say: Callable[[str], None]
 ) -> Elf | None:
     """The debug file of a loaded module, if one is found and is its own; what is wrong is said."""
     file = find_file(module.name, folders)
@@ -153,20 +152,20 @@ def own_file(
 
 def frames_finder(
     target: Target, folders: Callable[[], Sequence[Path]], say: Callable[[str], None]
-) -> FindFrames:
+) -> Callable[[LoadedModule], ModuleFrames | None]:
     """Finds the call frame information of a loaded module in its debug file.
 
     folders: where debug files are, asked for when one is first needed.  say: told why there is
     none for a module.
     """
 
-    def find(module: Module) -> ModuleFrames | None:
+    def find(module: LoadedModule) -> ModuleFrames | None:
         try:
             elf = own_file(target, module, folders(), say)
             cfi = open_cfi(elf) if elf is not None else None
             if elf is None or cfi is None:
                 return None
-            return ModuleFrames(cfi, mover(open_file(elf.path), module, 0)[1])
+            return ModuleFrames(cfi.rule, mover(open_file(elf.path), module, 0)[1])
         except KinstError as error:
             say(f"kinst: no callers in module {module.name}: {error}")
             return None
@@ -176,7 +175,7 @@ def frames_finder(
 
 def module_indexes(
     target: Target,
-    modules: Sequence[Module],
+    modules: Sequence[LoadedModule],
     folders: Sequence[Path],
     slide: int,
     open_one: Callable[[Elf], DebugIndex],

@@ -27,6 +27,7 @@ from kinst.session.counters import place_counters
 from kinst.session.enable import (
     check_arguments,
     check_cpu,
+    check_system,
     enable,
     naming,
     on_one_cpu,
@@ -61,7 +62,6 @@ from kinst.session.target import (
 )
 from kinst.session.types import open_types, running_addresses, symbols_in
 from kinst.session.values import (
-    CPUS,
     Compiled,
     EnabledSite,
     Files,
@@ -71,6 +71,7 @@ from kinst.session.values import (
     Request,
     TracedMachine,
 )
+from kinst.systems import of_image
 
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
 
@@ -105,13 +106,15 @@ def run(request: Request, report: Report) -> int:
     if not (wanted or wants_kernel(compiled.patterns, providers, fired=fired)):
         return _with_machine(request, compiled, TracedMachine(isa), report)
     files = files_found()
+    elf = open_elf(files.debug)
+    system = of_image(elf)
+    check_system(compiled.program, providers, lambda name: system.lacks(name, elf))
     room = scratch_needed(
-        compiled.options, compiled.program, CPUS, compiled.trampolines
-    ) + counters_room(CPUS)
-    with closing(open_target(request, isa, files, room, report.guest_output)) as target:
-        elf = open_elf(files.debug)
+        compiled.options, compiled.program, request.cpus, compiled.trampolines
+    ) + counters_room(request.cpus)
+    with closing(open_target(request, isa, files, system, room, report.guest_output)) as target:
         report.stage("start")
-        personality = attach(target, isa, elf, report.say)
+        personality = attach(target, elf, system, report.say)
         report.stage("boot")
         kernel = RunningKernel(target, personality, isa)
         if commanded and not request.compile_only:
@@ -123,7 +126,7 @@ def run(request: Request, report: Report) -> int:
         )
         if wants_expansion(compiled) or asks_caller(compiled.program):
             folders = partial(module_folders, files, isa, report.progress)
-            personality.frames.find_with(frames_finder(target, folders, report.say))
+            personality.find_frames_with(frames_finder(target, folders, report.say))
         if wants_expansion(compiled):
             compiled = expanded(request, compiled, traced, elf, files, report)
             compiled = with_locals(request, compiled, traced, files, report)

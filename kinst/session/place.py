@@ -50,7 +50,7 @@ def _map(traced: TracedMachine, target: Target, size: int, data: int) -> int | N
     """Where scratch is mapped: in reach of the loaded modules too, where that can be.
     data: bytes at its start that need not be in reach of code."""
     low, high = traced.text
-    modules = traced.personality.modules.all if traced.personality else ()
+    modules = traced.personality.modules() if traced.personality else ()
     low = min((low, *(m.text[0] for m in modules)))
     high = max((high, *(m.text[1] for m in modules)))
     if (low, high) != traced.text:

@@ -31,7 +31,7 @@ from kinst.providers import load_all
 from kinst.providers.fbt import argument_types
 from kinst.session.cpp import preprocess
 from kinst.session.sizes import fitted
-from kinst.session.values import CPUS, Compiled, Request
+from kinst.session.values import Compiled, Request
 from kinst.sugar.locals import provisional
 
 TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
@@ -155,7 +155,7 @@ def _checked(
     )
     program = compile_programs([provisional(p, _local_type(types)) for p in programs], environment)
     _check_destructive(program, options)
-    options = fitted(options, program, CPUS)
+    options = fitted(options, program, request.cpus)
     texts, first = [], 0
     for text, one in zip(request.programs, programs, strict=True):
         texts.append((text, tuple(range(first, first + len(one.clauses)))))

@@ -12,7 +12,6 @@ from kinst.core.layout import RA_IN_SLOT
 from kinst.dlang import typed
 from kinst.dlang.walk import expressions
 from kinst.session.host import MASK, Context, HostClock, own_context, pack, stopped_context
-from kinst.session.unwind import unwind
 from kinst.session.values import EnabledSite, PlantedImage, TracedMachine
 from kinst.wire import native
 
@@ -86,7 +85,10 @@ class HostRunner:
         )
         stack: tuple[int, ...] = ()
         if self._personality is not None and reads_stack(self._program, enabled.clauses):
-            stack = unwind(self._isa, self._personality, self._target, registers)
+            names = {
+                r.d_name: registers[r.slot] for r in self._isa.registers if r.slot in registers
+            }
+            stack = self._personality.backtrace(registers[self._isa.pc_slot], names)
         self._built.stopped.number = cpu
         self._call(enabled, registers, replace(context, arguments=arguments, stack=stack))
         self._built.stopped.number = -1

@@ -1,16 +1,15 @@
-"""Opening the target that the user asked for, and what is known of its kernel."""
+"""Opening the machine that the user asked for, and finding out what kernel runs there."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
+from kinst.core.machine import Machine, MachineConfig
 from kinst.core.paths import cache_folder
-from kinst.core.target import Target
+from kinst.core.system import System
 from kinst.image.dwarf.file import open_file
 from kinst.image.elf import Elf
 from kinst.isa import load as load_isa
@@ -19,19 +18,11 @@ from kinst.kernels import fetch
 from kinst.kernels.fetch import Progress
 from kinst.kernels.fetch_modules import module_debug
 from kinst.kernels.kmod import resolve
-from kinst.machines import gdb
 from kinst.machines.vm import initramfs
-from kinst.machines.vm import machine as vm
-from kinst.machines.vm.kvm import accelerator
-from kinst.machines.vm.qemu import VmConfig
-from kinst.session.values import CPUS, Files, Request
-from kinst.systems.linux import system as linux
+from kinst.session.values import Files, Request
+from kinst.systems import SystemKind
 
 DEFAULT_ISA = "amd64"
-BOOT_SECONDS = 180.0  # on a busy host; a panic is told at once
-# What stands in its boot, and could not be set going (kinst.machines.vm.stale), is started
-# again, once.
-FIRST_BOOT_SECONDS = 60.0
 NAME_KEPT = 31  # bytes of a program's name that are recorded
 
 
@@ -45,13 +36,14 @@ def module_folders(files: Files, isa: Isa, progress: Progress) -> list[Path]:
 
 
 def isa_of(request: Request) -> Isa:
-    """The ISA of the target: --vm's; behind a stub, that of the kernel's file; else amd64.
+    """The ISA of the machine: --vm's or, where somebody else started it, that of the kernel's file;
+    else amd64.
 
     Raises KinstError for one that kinst does not know, and for a file that is not there.
     """
-    vmlinux = request.debug or request.kernel
-    if request.gdb and vmlinux:
-        return isa_of_file(vmlinux)
+    file = request.debug or request.kernel
+    if file and not request.machine.abilities.boots:
+        return isa_of_file(file)
     return load_isa(request.vm or DEFAULT_ISA)
 
 
@@ -73,7 +65,7 @@ def find_files(request: Request, progress: Callable[[str, float | None], None]) 
         if name and not Path(name).is_file():
             raise KinstError(f"{name}: no such file")
     folders = tuple(Path(name) for name in request.debug_folders)
-    if request.gdb:
+    if not request.machine.abilities.boots:
         return Files(Path(request.debug or request.kernel), folders=folders)
     if request.kernel and request.initrd:
         return Files(Path(request.debug), Path(request.kernel), folders=folders)
@@ -100,69 +92,51 @@ def _initrd(request: Request, files: Files) -> Path | bytes:
     return initramfs.build(files.busybox, copies, files.modules)
 
 
-def load_machine(isa: Isa) -> ModuleType:
-    """What QEMU is asked for to run this ISA: kinst.isa.<name>.machine."""
-    return importlib.import_module(f"kinst.isa.{isa.name}.board")
-
-
 def open_target(
     request: Request,
     isa: Isa,
     files: Files,
+    system: SystemKind,
     scratch: int,
     on_output: Callable[[bytes], None],
-) -> Target:
-    """Start the VM (it boots while the caller goes on) or connect to the stub.
+) -> Machine:
+    """Start the machine (it boots while the caller goes on) or connect to it.
 
-    scratch: bytes to set aside.  on_output: what the guest's command prints.
-    Raises KinstError and TargetError.
+    system: of the kernel's image.  scratch: bytes to set aside.  on_output: what the guest's
+    command prints.  Raises KinstError and TargetError.
     """
-    if request.gdb:
-        return gdb.GdbStub(isa, request.gdb)
-    assert files.kernel is not None
-    machine = load_machine(isa)
-    config = VmConfig(
+    kind = request.machine
+    config = MachineConfig(
+        isa,
+        address=request.address,
         kernel=files.kernel,
-        initrd=_initrd(request, files),
+        initrd=_initrd(request, files) if kind.abilities.boots else None,
         control=not request.initrd,
-        append=f"{machine.MODULES_APPEND if files.modules else ''} {request.append}".strip(),
-        qemu_args=request.qemu_args,
-        cpus=CPUS,
+        modules=bool(files.modules),
+        append=request.append,
+        arguments=request.qemu_args,
         scratch=scratch,
-        accel=accelerator(cache_folder(), machine),
+        territory=system.territory(isa),
+        cache=cache_folder(),
     )
-    return vm.Vm(isa, config, on_output)
+    return kind.open(config, on_output)
 
 
-def attach(target: Target, isa: Isa, elf: Elf, say: Callable[[str], None]) -> linux.Linux:
+def attach(machine: Machine, elf: Elf, system: SystemKind, say: Callable[[str], None]) -> System:
     """Wait until the kernel is up, stop it, and find out about it.
 
-    say: gets a line for the user when the guest had to be started again.
-    Raises TargetError when it does not come up, KinstError when elf is another kernel's.
+    elf: its image, which is of that system.  say: gets a line for the user when the guest had to
+    be started again.  Raises TargetError when it does not come up, KinstError when elf is another
+    kernel's.
     """
-    if isinstance(target, gdb.GdbStub):
-        text = target.find_text()
-        text = (elf.address("_text") or 0) if text is None else text
-        personality = linux.attach(target, elf, text, isa=isa.name)
-        target.set_tables(personality.page_tables())
-        return personality
-    assert isinstance(target, vm.Vm)
-    if not target.boots(FIRST_BOOT_SECONDS):
-        say("kinst: the guest stands in its boot and is started again")
-        target.start_again()
-    target.wait_ready(BOOT_SECONDS)
-    target.stop()
-    personality = linux.attach(target, elf, target.find_text(), isa=isa.name, hook_bugs=True)
-    target.set_tables(personality.page_tables())
-    ticks = elf.address("jiffies_64")
-    if ticks is not None:
-        target.watch_heartbeat(ticks + personality.facts.slide)
-    return personality
+    running = system.attach(machine, elf, machine.bring_up(say))
+    machine.settle(running.page_tables, running.heartbeat)
+    return running
 
 
 def programs_of(request: Request, files: Files) -> dict[str, Path]:
     """The programs in a guest that kinst made, by the name of their file there."""
-    if request.gdb or request.initrd or files.busybox is None:
+    if request.initrd or files.busybox is None:
         return {}
     copies = {Path(name).name: Path(name) for name in request.copies}
     return {name[:NAME_KEPT]: path for name, path in {"busybox": files.busybox, **copies}.items()}

@@ -64,7 +64,7 @@ def running_addresses(
     if not wanted or types is None or traced.personality is None:
         return found
     slide = traced.personality.facts.slide
-    loaded = {m.name: m for m in traced.personality.modules.all}
+    loaded = {m.name: m for m in traced.personality.modules()}
     for module, name in sorted(wanted):
         symbol = types.symbol(name, module)
         if symbol is None:

@@ -14,24 +14,24 @@ from kinst.codegen.compile import Code, HostCode
 from kinst.core.isa import Isa
 from kinst.core.kernel import Argument, LiveKernel, Timer
 from kinst.core.layout import Scratch
+from kinst.core.machine import Machine, MachineKind
 from kinst.core.probe import Probe, ProbePattern
 from kinst.core.records import ProgramLayout
-from kinst.core.target import Facts, Target
+from kinst.core.system import Facts, System
 from kinst.core.types import TypeSource
 from kinst.dlang import typed
 from kinst.dlang.api import combine
 from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.kernels.fetch import Prepared
+from kinst.machines import kind_of
 from kinst.patch.descriptors import FrameRule
 from kinst.patch.plan import Plan
 from kinst.patch.ways import Choice
 from kinst.providers.dtrace import BEGIN, END
-from kinst.systems.linux.system import Linux
 from kinst.wire import native
 
 DUMP_STAGES = ("tree", "typed", "probes", "layout", "ir", "code", "plan")
-CPUS = 2  # of the guests that kinst boots
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ProgramText:
 class Request:
     """A command line, understood.  settings: -x options in order; "" where no value was given.
 
-    vm and gdb say which target; neither means the VM, if any probe needs a kernel.
+    vm and gdb say which machine; neither means the VM, if any probe needs a kernel.
     """
 
     programs: tuple[ProgramText, ...] = ()
@@ -75,10 +75,26 @@ class Request:
     preprocessor: tuple[str, ...] = ()
     preprocessor_path: str = ""
 
+    @property
+    def machine(self) -> MachineKind:
+        """The kind of machine that is meant."""
+        return kind_of(lambda option: bool(getattr(self, option, "")))
+
+    @property
+    def address(self) -> str:
+        """Where the machine is, when somebody else has started it."""
+        option = self.machine.option
+        return str(getattr(self, option)) if option else ""
+
+    @property
+    def cpus(self) -> int:
+        """How many CPUs the machine will have, as far as that is known before it is there."""
+        return self.machine.cpus(self.qemu_args)
+
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What to boot or to read symbols from.  kernel, busybox: None for a GDB stub.
+    """What to boot or to read symbols from.  kernel, busybox: None for a machine that runs.
 
     ready: what kinst fetched, where that is booted.  modules: files of --module, in the order
     to load them.  folders: of --debug DIR."""
@@ -100,8 +116,8 @@ class TracedMachine:
     """
 
     isa: Isa
-    target: Target | None = None
-    personality: Linux | None = None
+    target: Machine | None = None
+    personality: System | None = None
     kernel: LiveKernel | None = None
     text: tuple[int, int] = (0, 0)
     debug: Path | None = None

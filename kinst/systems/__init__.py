@@ -1,1 +1,57 @@
-"""Rank 3: one folder for each operating system."""
+"""Rank 3: one file or folder for each operating system.
+
+Each offers a value SYSTEM (SystemKind, below).  A system is found from the kernel's image, never
+chosen by name: adding one is adding one file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from typing import Protocol
+
+from kinst.core.isa import Isa
+from kinst.core.machine import Bearings, Machine
+from kinst.core.system import System, Territory
+from kinst.image.elf import Elf
+
+
+class SystemKind(Protocol):
+    """What a file or folder of kinst.systems offers.
+
+    fallback: whether it is for kernels that no other one knows."""
+
+    name: str
+    fallback: bool
+
+    def knows(self, elf: Elf) -> bool:
+        """Whether the image is a kernel of this system."""
+        ...
+
+    def territory(self, isa: Isa) -> Territory | None:
+        """Where such a kernel keeps itself; None where that is not known."""
+        ...
+
+    def lacks(self, name: str, elf: Elf) -> str:
+        """Why a built-in variable, a subroutine or an action of D cannot be had in a kernel of
+        this image, or ""."""
+        ...
+
+    def attach(self, machine: Machine, elf: Elf, bearings: Bearings) -> System:
+        """Find out about the kernel that runs on a machine that was brought up.  Raises KinstError
+        when elf is another kernel's."""
+        ...
+
+
+@cache
+def kinds() -> tuple[SystemKind, ...]:
+    """Every system there is, those that know their kernels first."""
+    names = sorted(info.name for info in pkgutil.iter_modules(__path__))
+    found = [importlib.import_module(f"{__name__}.{name}").SYSTEM for name in names]
+    return tuple(sorted(found, key=lambda kind: kind.fallback))
+
+
+def of_image(elf: Elf) -> SystemKind:
+    """The system whose kernel this is."""
+    return next(kind for kind in kinds() if kind.fallback or kind.knows(elf))

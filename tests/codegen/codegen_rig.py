@@ -24,7 +24,7 @@ from kinst.core.isa import PerCpu, Register
 from kinst.core.layout import Scratch, lay_out
 from kinst.core.probe import ProbeName
 from kinst.core.records import ProgramLayout
-from kinst.core.target import Access, Clock, Paths
+from kinst.core.system import Access, Clock, Paths
 from kinst.dlang import typed as t
 from kinst.dlang.typed import Aggregation
 from kinst.wire import native

@@ -29,7 +29,7 @@ from kinst.consumer.dynvars import Cleaner
 from kinst.core import layout as lay
 from kinst.core import records as rec
 from kinst.core.dtypes import INT, INT64, UINT64, PointerType
-from kinst.core.target import Access, Facts
+from kinst.core.system import Access, Facts
 from kinst.dlang import typed as t
 from kinst.isa import load
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from subroutines_rig import ERRORS, STRSIZE, compiled
 
 from kinst.core import layout as lay
-from kinst.core.target import Paths
+from kinst.core.system import Paths
 
 PATHS = Paths(
     fs=0x40, pwd=0x28, root=0x18, mount=0, dentry=8, parent=0x18, name=0x28, length=0x24,

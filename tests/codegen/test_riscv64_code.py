@@ -11,7 +11,7 @@ from kinst.codegen.code_machine import target_machine
 from kinst.codegen.compile import compile_target
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.dtypes import STRING, UINT64
-from kinst.core.target import Access, Facts
+from kinst.core.system import Access, Facts
 from kinst.dlang import typed as t
 from kinst.isa import load
 

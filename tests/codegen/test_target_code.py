@@ -32,7 +32,7 @@ from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core import layout as lay
 from kinst.core.dtypes import UINT64
 from kinst.core.errors import KinstError
-from kinst.core.target import Facts
+from kinst.core.system import Facts
 from kinst.dlang import typed as t
 from kinst.dlang.typed import AggFunction, Aggregation
 from kinst.isa import load as load_isa

@@ -19,7 +19,7 @@ from unicorn import x86_const as x86
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.helpers.memory_access import BUFFER
 from kinst.core import layout as lay
-from kinst.core.target import UserMemory
+from kinst.core.system import UserMemory
 
 READ, WRITE = 0x7100000, 0x7200000
 USER = 0x400000

@@ -13,8 +13,12 @@ from emulated_arm64 import NAMES, SCRATCH, Machine, random_state
 
 from kinst.codegen.compile import read_object
 from kinst.core.errors import TargetError
+from kinst.core.page_tables import Root
 from kinst.isa import load
 from kinst.isa.arm64 import paging
+from kinst.systems.linux.arm64 import LINUX
+
+IMAGE = LINUX.territory.image
 
 ISA = load("arm64")
 TEXT = 0xFFFF_8000_0801_0000
@@ -102,7 +106,7 @@ CONTROL = 16 << 16 | 16 | 2 << 30  # TCR_EL1: 48-bit addresses, 4 KB granule
 def test_the_kernels_root(root: int, vectors: int, state: int) -> None:
     """Values as QEMU's stub gave them of a running guest."""
     registers = {"TTBR1_EL1": root, "TCR_EL1": CONTROL, "VBAR": vectors, "cpsr": state}
-    assert paging.root_of(registers) == paging.Root(SWAPPER, 4)
+    assert paging.root_of(registers) == Root(SWAPPER, 4)
     assert paging.in_user_mode(registers) == (state == 0)
 
 
@@ -122,10 +126,10 @@ def test_a_leaf_is_mapped_and_found() -> None:
     def read(at: int, size: int) -> bytes:
         return bytes(memory[at : at + size])
 
-    root = paging.Root(0x1000, 4)
+    root = Root(0x1000, 4)
     text = paging.walk(read, root, near + 0x1234)
     assert text is not None and text.executable and not text.writable and not text.user
-    assert paging.find_text(read, root) == near
+    assert paging.find_text(read, root, IMAGE) == near
     assert paging.slot_free(read, root, new) and not paging.slot_free(read, root, near)
     assert new in paging.free_slots(read, root, near - (64 << 20), near + (64 << 20))
     entry = paging.leaf_entry(0x8000_0000, text)
@@ -143,7 +147,7 @@ def test_a_kernel_at_el2_is_refused() -> None:
     with pytest.raises(TargetError, match="EL2"):
         paging.root_of(registers)
     with pytest.raises(TargetError, match="EL2"):
-        paging.text_is_final(lambda at, size: bytes(size), registers)
+        paging.text_is_final(lambda at, size: bytes(size), registers, IMAGE)
     assert paging.root_of({**registers, "HCR_EL2": 1 << 31}).physical == SWAPPER
 
 

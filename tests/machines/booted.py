@@ -7,22 +7,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from second_boot import FIRST_SECONDS
 
-from kinst.core.target import CommandEnded, Event, Gone
+from kinst.core.isa import Isa
+from kinst.core.machine import CommandEnded, Gone, MachineEvent
+from kinst.isa import load
 from kinst.kernels.fetch import Prepared
 from kinst.machines.vm.initramfs import build
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import VmConfig
+from kinst.systems.linux.isafacts import facts_of
 
 # Of whatever a guest is waited for: a hang takes this long, a busy machine is slow.
 SECONDS = 240.0
 
-# All that targets ask of an ISA.
-ISA: Any = SimpleNamespace(name="amd64", breakpoint=b"\xcc")
+ISA = load("amd64")
 
 
 @dataclass
@@ -50,13 +51,14 @@ class Guest:
 
 
 def boot(
-    prepared: Prepared, programs: dict[str, Path] | None = None, *, isa: Any = ISA, **config: Any
+    prepared: Prepared, programs: dict[str, Path] | None = None, *, isa: Isa = ISA, **config: Any
 ) -> Guest:
     """Start a guest and wait until it is ready."""
     files = {f"/bin/{name}": path for name, path in (programs or {}).items()}
     initrd = build(prepared.busybox, files)
     output = bytearray()
-    vm = Vm(isa, VmConfig(prepared.kernel, initrd, **config), output.extend)
+    territory = facts_of(isa.name).territory
+    vm = Vm(isa, VmConfig(prepared.kernel, initrd, **config), territory, output.extend)
     try:
         if not vm.boots(FIRST_SECONDS):
             vm.start_again()
@@ -74,5 +76,5 @@ def wait_for(condition: Callable[[], bool], seconds: float = SECONDS) -> bool:
     return condition()
 
 
-def is_gone(event: Event | None, pattern: str) -> bool:
+def is_gone(event: MachineEvent | None, pattern: str) -> bool:
     return isinstance(event, Gone) and re.search(pattern, event.reason) is not None

@@ -11,13 +11,15 @@ import pytest
 from booted import ISA, SECONDS, is_gone, wait_for
 
 from kinst.core.errors import TargetError
-from kinst.core.target import Stopped
+from kinst.core.machine import Stopped
 from kinst.kernels.fetch import Prepared
 from kinst.machines import load
 from kinst.machines.gdb import GdbStub
 from kinst.machines.vm.initramfs import build
+from kinst.systems.linux.amd64 import LINUX
 
 pytestmark = pytest.mark.vm
+TERRITORY = LINUX.territory
 
 
 def symbols(prepared: Prepared, *names: str) -> list[int]:
@@ -50,7 +52,7 @@ def stub(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def test_breakpoints_registers_and_steps(stub: Path, prepared: Prepared) -> None:
     tick, banner = symbols(prepared, "scheduler_tick", "linux_banner")
-    target = GdbStub(ISA, str(stub))
+    target = GdbStub(ISA, str(stub), TERRITORY)
     assert target.cpus == 2
     assert target.read(banner, 14) == b"Linux version "
     assert target.map_scratch(1 << 21, (tick, tick)) is None
@@ -76,21 +78,21 @@ def test_it_is_left_running_and_can_be_attached_again(stub: Path, prepared: Prep
     (jiffies,) = symbols(prepared, "jiffies_64")
 
     def ticks() -> int:
-        target = GdbStub(ISA, f"unix:{stub}")
+        target = GdbStub(ISA, f"unix:{stub}", TERRITORY)
         count = int.from_bytes(target.read(jiffies, 8), "little")
         target.close()
         return count
 
     first = ticks()
     assert wait_for(lambda: ticks() > first)
-    target = GdbStub(ISA, f"unix:{stub}")
+    target = GdbStub(ISA, f"unix:{stub}", TERRITORY)
     with pytest.raises(TargetError, match="0x1000 cannot be read"):
         target.read(0x1000, 4)
     target.close()
 
 
 def test_what_a_stub_cannot_do_is_said(stub: Path) -> None:
-    target = GdbStub(ISA, str(stub))
+    target = GdbStub(ISA, str(stub), TERRITORY)
     for action in (
         lambda: target.write_text([(0, b"x")]),
         lambda: target.prepare_command("true"),
@@ -101,11 +103,11 @@ def test_what_a_stub_cannot_do_is_said(stub: Path) -> None:
             action()
     target.close()
     with pytest.raises(TargetError, match="no GDB stub at"):
-        GdbStub(ISA, str(stub) + ".not")
+        GdbStub(ISA, str(stub) + ".not", TERRITORY)
 
 
 def test_a_stub_that_goes_away_is_reported(stub: Path) -> None:
-    target = GdbStub(ISA, str(stub))
+    target = GdbStub(ISA, str(stub), TERRITORY)
     target.resume()
     pid = int(subprocess.run(["pgrep", "-f", str(stub)], capture_output=True, text=True).stdout)
     os.kill(pid, 9)

@@ -6,6 +6,7 @@ import pytest
 from test_paging import TEXT, Ram, kernel
 
 from kinst.core.errors import TargetError
+from kinst.core.page_tables import Root
 from kinst.isa.amd64 import paging
 from kinst.machines.stub.memory import GuestMemory
 
@@ -23,7 +24,7 @@ class Physical:
 
 def memory_of(ram: Ram) -> GuestMemory:
     memory = GuestMemory(paging, Physical(ram), (0x100000, 0x4000))
-    memory.set_root(paging.Root(ram.root))
+    memory.set_root(Root(ram.root))
     return memory
 
 

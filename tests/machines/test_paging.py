@@ -6,9 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinst.core.errors import TargetError
+from kinst.core.page_tables import Root
 from kinst.isa.amd64 import board as machine
 from kinst.isa.amd64 import paging
-from kinst.isa.amd64.paging import Root
+from kinst.systems.linux.amd64 import LINUX
+
+IMAGE = LINUX.territory.image
 
 P, RW, US, PS, G, NX = 1, 2, 4, 0x80, 0x100, 1 << 63
 TEXT = 0xFFFF_FFFF_8100_0000
@@ -131,18 +134,18 @@ def test_the_user_root_under_pti_is_turned_into_the_kernels() -> None:
 def test_find_text_passes_over_what_is_not_text() -> None:
     ram = kernel()
     ram.map(0xFFFF_FFFF_8000_0000, 0x1000 | P | RW | NX, 4096)
-    assert paging.find_text(ram.read, Root(ram.root)) == TEXT
+    assert paging.find_text(ram.read, Root(ram.root), IMAGE) == TEXT
 
 
 def test_text_is_final_once_it_is_write_protected() -> None:
     ram = kernel()
     registers = {"cr0": 1 << 31, "cr3": ram.root, "cr4": 0, "cs": 0x10}
-    assert paging.text_is_final(ram.read, registers)
-    assert not paging.text_is_final(ram.read, registers | {"cr0": 0x11})
+    assert paging.text_is_final(ram.read, registers, IMAGE)
+    assert not paging.text_is_final(ram.read, registers | {"cr0": 0x11}, IMAGE)
     ram.map(TEXT, 0x200000 | P | RW | PS | G, 2 << 20)
-    assert not paging.text_is_final(ram.read, registers)
+    assert not paging.text_is_final(ram.read, registers, IMAGE)
     ram.map(TEXT, 0, 2 << 20)
-    assert not paging.text_is_final(ram.read, registers)
+    assert not paging.text_is_final(ram.read, registers, IMAGE)
 
 
 def test_free_slots_are_the_zero_entries_of_the_existing_table() -> None:

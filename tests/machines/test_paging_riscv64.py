@@ -6,9 +6,12 @@ from __future__ import annotations
 import pytest
 
 from kinst.core.errors import TargetError
+from kinst.core.page_tables import Root
 from kinst.isa.riscv64 import board as machine
 from kinst.isa.riscv64 import paging
-from kinst.isa.riscv64.paging import Root
+from kinst.systems.linux.riscv64 import LINUX
+
+IMAGE = LINUX.territory.image
 
 V, R, W, X, U, G, A, D = (1 << n for n in range(8))
 TEXT = 0xFFFF_FFFF_8020_0000
@@ -92,15 +95,15 @@ def test_a_contiguous_page_of_64_kb(ram: Ram) -> None:
 
 
 def test_text_is_the_lowest_executable_mapping_of_the_kernels(ram: Ram) -> None:
-    assert paging.find_text(ram.read, Root(ram.root, ram.levels)) == TEXT
+    assert paging.find_text(ram.read, Root(ram.root, ram.levels), IMAGE) == TEXT
     empty = Ram(3)
     with pytest.raises(TargetError, match="no kernel text"):
-        paging.find_text(empty.read, Root(empty.root, 3))
+        paging.find_text(empty.read, Root(empty.root, 3), IMAGE)
 
 
 def test_a_leaf_is_added_near(ram: Ram) -> None:
     root = Root(ram.root, ram.levels)
-    free = paging.free_slots(ram.read, root, *paging.KERNEL_RANGE)
+    free = paging.free_slots(ram.read, root, *IMAGE)
     assert TEXT + 0x40_0000 in free
     assert TEXT not in free and TEXT + 0x20_0000 not in free
     at = TEXT + 0x40_0000

@@ -8,8 +8,10 @@ import re
 import pytest
 
 from kinst.core.errors import TargetError
+from kinst.core.page_tables import Root
 from kinst.isa.arm64 import paging
 from kinst.machines.stub.memory import GuestMemory
+from kinst.systems.linux.arm64 import LINUX
 
 MB, GB = 1 << 20, 1 << 30
 BLOCK = 2 * MB
@@ -53,11 +55,11 @@ class Ram:
 def place(ram: Ram, text: int, size: int, data: int) -> int:
     """Where scratch went; all of it is mapped, in order, and code reaches the text and back."""
     memory = GuestMemory(paging, ram, (0x8_0000, 0x4_0000))
-    memory.set_root(ram.root)
+    memory.set_root(Root(ram.root))
     near = (text, text + TEXT_SIZE)
-    found = memory.map_near(SCRATCH, size, near, paging.SCRATCH_RANGE, near, data)
+    found = memory.map_near(SCRATCH, size, near, LINUX.territory, near, data)
     for offset in range(0, size, BLOCK):
-        leaf = paging.walk(ram.read_physical, paging.Root(ram.root, 4), found + offset)
+        leaf = paging.walk(ram.read_physical, Root(ram.root, 4), found + offset)
         assert leaf is not None and leaf.executable and leaf.writable and not leaf.user
         assert leaf.physical == SCRATCH + offset
     code, end = found + data, found + size

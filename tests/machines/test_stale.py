@@ -7,6 +7,7 @@ from test_paging import NX, PS, TEXT, P, Ram
 from kinst.isa.amd64 import board as machine
 from kinst.isa.amd64 import paging
 from kinst.machines.vm.stale import PAGE, all_code, code_at_hand
+from kinst.systems.linux.amd64 import LINUX
 
 STACK = 0xFFFF_C900_0000_0000
 USER = 0x400000
@@ -55,5 +56,8 @@ def test_all_code_is_every_executable_page_of_the_image() -> None:
     memory, registers = world()
     memory.ram.map(TEXT + (2 << 20), 0x200000 | P | PS, 2 << 20)
     wanted = {0x300000 - k * PAGE for k in (0, 1, 3)} | set(range(0x200000, 0x400000, PAGE))
-    assert all_code(paging, memory, registers) == wanted
-    assert all_code(paging, memory, registers | {"cr3": memory.ram.page()}) == set()
+    assert all_code(paging, LINUX.territory.image, memory, registers) == wanted
+    assert (
+        all_code(paging, LINUX.territory.image, memory, registers | {"cr3": memory.ram.page()})
+        == set()
+    )

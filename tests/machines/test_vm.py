@@ -13,7 +13,7 @@ import pytest
 from booted import ISA, SECONDS, Guest, boot, is_gone, wait_for
 
 from kinst.core.errors import TargetError
-from kinst.core.target import CommandEnded, Stopped
+from kinst.core.machine import CommandEnded, Stopped
 from kinst.isa.amd64 import board as machine
 from kinst.isa.amd64 import paging
 from kinst.isa.arm64 import board as arm64_machine
@@ -22,9 +22,11 @@ from kinst.machines.vm import kvm
 from kinst.machines.vm.initramfs import build
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import MEGABYTE, VmConfig
+from kinst.systems.linux.amd64 import LINUX
 
 pytestmark = pytest.mark.vm
 CALLS = 20000
+TERRITORY = LINUX.territory
 
 
 @pytest.fixture(scope="module")
@@ -296,11 +298,11 @@ def test_an_initrd_of_the_users(prepared: Prepared, tmp_path: Path, append: str)
     initrd = tmp_path / "initrd"
     initrd.write_bytes(build(prepared.busybox, {}))
     config = VmConfig(prepared.kernel, initrd, control=False, append=append, memory=3072 * MEGABYTE)
-    vm = Vm(ISA, config)
+    vm = Vm(ISA, config, TERRITORY)
     try:
         vm.wait_ready(SECONDS)
         # Its text is final, that is, write-protected.
-        leaf = paging.walk(vm.qemu.read_physical, vm.page_root(), 0xFFFFFFFF81000000)
+        leaf = paging.walk(vm.qemu.read_physical, vm.memory.root, 0xFFFFFFFF81000000)
         assert leaf is not None and leaf.executable and not leaf.writable
         assert vm.find_text() == 0xFFFFFFFF81000000
         scratch = vm.map_scratch(64 * MEGABYTE, (0xFFFFFFFF81000000, 0xFFFFFFFF82000000))
@@ -327,7 +329,8 @@ from pathlib import Path
 from booted import ISA
 from kinst.machines.vm.qemu import VmConfig
 from kinst.machines.vm.machine import Vm
-vm = Vm(ISA, VmConfig(Path(sys.argv[1]), control=False))
+from kinst.systems.linux.amd64 import LINUX
+vm = Vm(ISA, VmConfig(Path(sys.argv[1]), control=False), LINUX.territory)
 print(vm.qemu.pid, flush=True)
 sys.stdin.read()
 """
@@ -365,7 +368,7 @@ def test_a_guest_that_does_not_boot_is_started_again(
     """One that stands in its boot, and one that cannot boot any more, which is not waited for;
     here the first is made to stand, and the second is said to be so."""
     output = bytearray()
-    vm = Vm(ISA, VmConfig(prepared.kernel, build(prepared.busybox, {})), output.extend)
+    vm = Vm(ISA, VmConfig(prepared.kernel, build(prepared.busybox, {})), TERRITORY, output.extend)
     try:
         first = vm.qemu.pid
         os.kill(first, signal.SIGSTOP)
@@ -386,16 +389,17 @@ def test_a_guest_that_does_not_boot_is_started_again(
 
 def test_what_cannot_start_is_said(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TargetError, match="/no/kernel: no such kernel"):
-        Vm(ISA, VmConfig(Path("/no/kernel")))
+        Vm(ISA, VmConfig(Path("/no/kernel")), TERRITORY)
     with pytest.raises(TargetError, match="no room"):
-        Vm(ISA, VmConfig(prepared.kernel, memory=1 << 50))
-    vm = Vm(ISA, VmConfig(prepared.kernel, control=False, qemu_args=("-no-such-option",)))
+        Vm(ISA, VmConfig(prepared.kernel, memory=1 << 50), TERRITORY)
+    config = VmConfig(prepared.kernel, control=False, qemu_args=("-no-such-option",))
+    vm = Vm(ISA, config, TERRITORY)
     with pytest.raises(TargetError, match=r"status 1: -no-such-option: invalid option"):
         vm.wait_ready(SECONDS)
     vm.close()
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(TargetError, match="qemu-system-x86_64 not found"):
-        Vm(ISA, VmConfig(prepared.kernel))
+        Vm(ISA, VmConfig(prepared.kernel), TERRITORY)
 
 
 def test_kvm_is_used_only_when_proved(prepared: Prepared, tmp_path: Path) -> None:
@@ -405,7 +409,8 @@ def test_kvm_is_used_only_when_proved(prepared: Prepared, tmp_path: Path) -> Non
     assert kvm.verdict(tmp_path, machine) is works
     assert kvm.accelerator(tmp_path, machine) == ("kvm" if works else "tcg")
     if works:
-        vm = Vm(ISA, VmConfig(prepared.kernel, build(prepared.busybox, {}), accel="kvm"))
+        config = VmConfig(prepared.kernel, build(prepared.busybox, {}), accel="kvm")
+        vm = Vm(ISA, config, TERRITORY)
         vm.wait_ready(SECONDS)
         vm.close()
     # Another instruction set's QEMU has a verdict of its own.

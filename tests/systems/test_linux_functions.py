@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from kinst.image.elf import Elf, open_elf
+from kinst.image.functions import FunctionTable
 from kinst.kernels.fetch import Prepared
-from kinst.systems.linux.functions import FunctionTable
+from kinst.systems.linux.system import MODULE, PADDING
 
 SLIDE = 0x1A000000
 
@@ -63,7 +64,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> FunctionTable:
         subprocess.run(["as", "-o", objects[-1], str(folder / f"{name}.s")], check=True)
     program: Path = folder / "made"
     subprocess.run(["ld", "-e", "whole", "-o", str(program), *objects], check=True)
-    return FunctionTable(open_elf(program), SLIDE)
+    return FunctionTable(open_elf(program), SLIDE, MODULE, PADDING)
 
 
 def test_aliases_and_the_canonical_name(made: FunctionTable) -> None:
@@ -107,7 +108,7 @@ def vmlinux(prepared: Prepared) -> Elf:
 
 
 def test_kernel_against_nm(vmlinux: Elf) -> None:
-    table = FunctionTable(vmlinux, SLIDE)
+    table = FunctionTable(vmlinux, SLIDE, MODULE, PADDING)
     shown = subprocess.run(["nm", "-S", str(vmlinux.path)], capture_output=True, text=True,
                            check=True).stdout  # fmt: skip
     rows = [w for w in map(str.split, shown.splitlines()) if len(w) == 4 and w[2] in "tTwW"]
@@ -130,6 +131,6 @@ def test_kernel_against_nm(vmlinux: Elf) -> None:
 
 
 def test_kernel_lookups(vmlinux: Elf) -> None:
-    table = FunctionTable(vmlinux, 0)
+    table = FunctionTable(vmlinux, 0, MODULE, PADDING)
     assert len(table.glob("*")) > 22_000 and table.lookup("vfs_read")
     assert len(table.glob("*")) > 22_000 and table.glob("ext4_*")

@@ -19,10 +19,12 @@ import second_boot
 from linux_guest import SECONDS, Guest
 
 from kinst.core.errors import KinstError
-from kinst.core.target import Access, Clock, Facts
+from kinst.core.system import Access, Clock, Facts
 from kinst.image.elf import Elf, open_elf
 from kinst.kernels.fetch import Prepared
+from kinst.systems.linux.amd64 import LINUX
 from kinst.systems.linux.ftrace import USED as FTRACE_USED
+from kinst.systems.linux.isafacts import facts_of
 from kinst.systems.linux.refusals import BUG, CHANGED, JUMP_LABEL, STATIC_CALL
 from kinst.systems.linux.system import Linux, attach
 
@@ -39,7 +41,7 @@ class Attached:
         self.text = self.symbols["_text"]
         guest.map_kernel(self.text, self.symbols["init_top_pgt"])
         self.cache = cache
-        self.linux: Linux = attach(guest, vmlinux, self.text, cache=cache)
+        self.linux: Linux = attach(guest, vmlinux, self.text, LINUX, cache=cache)
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +95,13 @@ def test_kaslr_moves_the_kernel(booted: Callable[[str], Attached]) -> None:
 
 def test_page_tables(running: Attached) -> None:
     theirs = running.guest.symbols("init_top_pgt")
-    assert running.linux.page_tables() == theirs["init_top_pgt"]
+    assert running.linux.page_tables == theirs["init_top_pgt"]
 
 
 def test_attach_again(running: Attached, prepared: Prepared) -> None:
-    linux = attach(running.guest, open_elf(prepared.debug), running.text, cache=running.cache)
+    linux = attach(
+        running.guest, open_elf(prepared.debug), running.text, LINUX, cache=running.cache
+    )
     (function,) = linux.lookup("vfs_read")
     assert linux.site_refusal(function.address, 5) == "" and linux.frame_rule(function.address)
 
@@ -115,18 +119,18 @@ class Altered:
 def test_other_kernel_is_named(running: Attached, vmlinux: Elf) -> None:
     old = bytes.fromhex(vmlinux.build_id)
     with pytest.raises(KinstError) as caught:
-        attach(Altered(running.guest, old, bytes(19) + b"\7"), vmlinux, running.text)
+        attach(Altered(running.guest, old, bytes(19) + b"\7"), vmlinux, running.text, LINUX)
     message = str(caught.value)
     assert vmlinux.build_id in message and bytes(19).hex() + "07" in message
     assert message.count(running.linux.facts.release) == 2
     with pytest.raises(KinstError, match=f"the file is Linux version 6.*{vmlinux.build_id}"):
-        attach(running.guest, vmlinux, running.text + (2 << 20))
+        attach(running.guest, vmlinux, running.text + (2 << 20), LINUX)
     with pytest.raises(KinstError, match="does not know Linux on vax"):
-        attach(running.guest, vmlinux, running.text, isa="vax", cache=running.cache)
+        facts_of("vax")
 
 
 def value(guest: Guest, access: Access, base: int) -> int | bytes:
-    """What in-target code finds by an Access (kinst/core/target.py) on one CPU."""
+    """What in-target code finds by an Access (kinst/core/system.py) on one CPU."""
     assert access.per_cpu is not None
     at = base + access.per_cpu & (1 << 64) - 1
     for offset in access.offsets:
@@ -192,7 +196,7 @@ def steady_clock(running: Attached, vmlinux: Elf) -> Clock:
     last: Clock | None = None
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
-        clock = attach(running.guest, vmlinux, running.text, cache=running.cache).facts.clock
+        clock = attach(running.guest, vmlinux, running.text, LINUX, cache=running.cache).facts.clock
         assert clock is not None
         if last and abs(converted(last, clock.base_cycles) - clock.base_ns) < 2_000_000:
             return clock
@@ -256,7 +260,7 @@ def instructions(running: Attached, step: int) -> Iterator[tuple[int, int]]:
 
 
 def test_nearly_everything_can_be_planted(running: Attached, vmlinux: Elf) -> None:
-    linux = attach(running.guest, vmlinux, running.text, cache=running.cache, hook_bugs=True)
+    linux = attach(running.guest, vmlinux, running.text, LINUX, cache=running.cache, hook_bugs=True)
     sites = list(instructions(running, 9))
     assert len(sites) > 200_000
     reasons = Counter(linux.site_refusals(sites))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kinst.image.elf import Elf, open_elf
-from kinst.systems.linux.variables import VariableTable
+from kinst.image.variables import VariableTable
 
 SLIDE = 0x1A000000
 MADE = r"""

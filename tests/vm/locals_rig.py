@@ -23,7 +23,6 @@ from kinst.kernels.fetch import Prepared
 from kinst.machines.vm import initramfs
 from kinst.machines.vm.qemu import Qemu, VmConfig, describe
 from kinst.session.locals import call_convention
-from kinst.session.target import load_machine
 
 SECONDS = 120.0
 MARKER = "begin_new_exec"  # each round of the workload starts programs
@@ -43,10 +42,9 @@ class GuestLostError(Exception):
 def gdb_in_guest(kernel: Prepared, workload: Path, seconds: int) -> Iterator[Gdb]:
     """A guest that runs the workload while gdb lets it."""
     archive = initramfs.build(kernel.busybox, {"/bin/workload": workload})
-    machine = load_machine(load("amd64"))
     output: list[bytes] = []
     config = VmConfig(kernel=kernel.kernel, initrd=archive, append="nokaslr")
-    qemu = Qemu(config, machine, output.append)
+    qemu = Qemu(config, load("amd64").board, output.append)
     try:
         qemu.wait_for(lambda: qemu.control_line("ready") is not None, SECONDS, "booted")
         qemu.send_control(f"prepare {f'workload {seconds}'.encode().hex()}")

@@ -14,6 +14,7 @@ from kinst.core.probe import Site
 from kinst.image.elf import open_elf
 from kinst.isa import load
 from kinst.session.build import rerun_refusals
+from kinst.systems.linux.isafacts import facts_of
 from kinst.systems.linux.system import attach
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "machines"))
@@ -35,10 +36,9 @@ def test_share_of_instructions_that_can_be_planted(
     booted = boot(guest.kernel, isa=isa)
     try:
         vm = booted.vm
-        linux = attach(
-            vm, open_elf(guest.kernel.debug), vm.find_text(), isa=guest.isa, hook_bugs=True
-        )
-        vm.set_tables(linux.page_tables())
+        elf, arch = open_elf(guest.kernel.debug), facts_of(guest.isa)
+        linux = attach(vm, elf, vm.find_text(), arch, hook_bugs=True)
+        vm.set_tables(linux.page_tables)
         scratch = vm.map_scratch(2 << 20, linux.text)
         assert scratch is not None
         why: Counter[str] = Counter()

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kinst.image.dwarf.cfi import CallerRule, Cfi
+from kinst.core.system import CallerRule
+from kinst.image.dwarf.cfi import Cfi
 from kinst.image.dwarf.dies import Die
 from kinst.image.dwarf.expressions import (
     OP_REG0,

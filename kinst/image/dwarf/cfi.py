@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kinst.core.errors import KinstError
+from kinst.core.system import CallerRule
 from kinst.image.dwarf.file import open_file
 from kinst.image.dwarf.frames import ROOM
 from kinst.image.dwarf.reader import Reader
@@ -21,17 +22,6 @@ from kinst.image.elf import Elf
 _CIE = 0xFFFFFFFF
 _NO_OPERAND = {0x00, 0x2D}  # nop; DW_CFA_AARCH64_negate_ra_state
 _ONE = {0x2E}  # DW_CFA_GNU_args_size: an unsigned number that says nothing of the caller
-
-
-@dataclass(frozen=True, slots=True)
-class CallerRule:
-    """CFA = register + offset; the return address lies at CFA + return_at, or is still in the
-    return register when that is None.  Registers by DWARF number."""
-
-    register: int
-    offset: int
-    return_register: int
-    return_at: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,24 @@ from collections.abc import Mapping, Sequence
 
 from kinst.core.isa import (
     UNCHAINED,
+    Board,
     Body,
     Flow,
     Instruction,
     Onward,
     OutOfReach,
+    Paging,
     PerCpu,
     Refused,
     Register,
     Relocated,
 )
 from kinst.core.probe import Site
+from kinst.isa.amd64 import board as _board
 from kinst.isa.amd64 import control, encode, relocate, tables, trampoline
 from kinst.isa.amd64 import decode as decoder
 from kinst.isa.amd64 import detour as detours
+from kinst.isa.amd64 import paging as _paging
 from kinst.isa.amd64 import registers as regs
 
 # LLVM's generic x86-64 has these; kernel code must not touch the registers behind them.
@@ -59,6 +63,8 @@ class Amd64:
     thunks = control.THUNKS
     timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
     timestamp_constraints = "={rax},~{rdx},~{flags}"
+    paging: Paging = _paging
+    board: Board = _board
 
     # Described in the protocol, and where they are.
     decode = staticmethod(decoder.decode)

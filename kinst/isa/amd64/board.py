@@ -13,10 +13,11 @@ QEMU = "qemu-system-x86_64"
 PACKAGE = "qemu-system-x86"
 MACHINE = "q35"
 CPU = ""  # QEMU's own choice
-HOST_MACHINES = ("x86_64", "AMD64")  # os.uname().machine of hosts that could run it with KVM
+# os.uname().machine of hosts that could run it with KVM.
+HOST_MACHINES: tuple[str, ...] = ("x86_64", "AMD64")
 
 # Interrupt lines of ttyS0 to ttyS2 differ on purpose: isa-serial's defaults are shared.
-SERIAL = (
+SERIAL: tuple[str, ...] = (
     "isa-serial,index=0,iobase=0x3f8,irq=4",
     "isa-serial,index=1,iobase=0x2f8,irq=3",
     "isa-serial,index=2,iobase=0x3e8,irq=5",
@@ -30,6 +31,7 @@ PARAMETERS = "tsc=reliable no_timer_check"
 
 PC = "rip"
 SP = "rsp"
+VECTORS: tuple[str, ...] = ()
 
 # gdb's default layout of the g packet for i386:x86-64, for stubs without a description.
 GDB_REGISTERS = (

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kinst.core.errors import TargetError
-from kinst.core.page_tables import LEAF_SIZE, Above, Format, Leaf, Read, Root, Tables, shift
-
-__all__ = ["LEAF_SIZE", "Leaf", "Read", "Root"]
+from kinst.core.page_tables import Above, Format, Leaf, Read, Root, Tables, shift
 
 PRESENT = 1 << 0
 WRITABLE = 1 << 1
@@ -24,12 +22,6 @@ NO_EXECUTE = 1 << 63
 
 REACH = (1 << 31) - (1 << 20)  # of a direct branch, with a margin
 
-# Where the kernel's text can be: __START_KERNEL_map up to the modules (Linux,
-# Documentation/arch/x86/x86_64/mm.rst).
-KERNEL_RANGE = (0xFFFF_FFFF_8000_0000, 0xFFFF_FFFF_C000_0000)
-# Where scratch may be mapped.
-SCRATCH_RANGE = KERNEL_RANGE
-GROWS_BEHIND_TEXT = False  # whether the kernel will map what is free there by and by
 
 _ADDRESS = 0x000F_FFFF_FFFF_F000
 _LA57 = 1 << 12  # of cr4
@@ -81,23 +73,23 @@ slot_free = _TABLES.slot_free
 make_leaf = _TABLES.make_leaf
 
 
-def find_text(read: Read, root: Root) -> int:
+def find_text(read: Read, root: Root, image: tuple[int, int]) -> int:
     """The lowest executable mapping where Linux maps its image: the start of the kernel's
     text, KASLR or not.  Raises TargetError when there is none (the kernel is not up yet)."""
-    for leaf in leaves(read, root, *KERNEL_RANGE):
+    for leaf in leaves(read, root, *image):
         if leaf.executable and not leaf.user:
             return leaf.address
     raise TargetError("no kernel text found in the guest's page tables")
 
 
-def text_is_final(read: Read, registers: Mapping[str, int]) -> bool:
+def text_is_final(read: Read, registers: Mapping[str, int], image: tuple[int, int]) -> bool:
     """Whether Linux has write-protected its text, which is the last thing it does before it
     starts init (init/main.c, mark_readonly), as a CPU with these registers sees it."""
     if not registers.get("cr0", 0) >> 31 & 1:
         return False
     root = root_of(registers)
     try:
-        leaf = walk(read, root, find_text(read, root))
+        leaf = walk(read, root, find_text(read, root, image))
     except TargetError:
         return False
     return leaf is not None and not leaf.writable

@@ -6,20 +6,24 @@ from collections.abc import Mapping, Sequence
 
 from kinst.core.isa import (
     UNCHAINED,
+    Board,
     Body,
     Flow,
     Instruction,
     Onward,
     OutOfReach,
+    Paging,
     PerCpu,
     Refused,
     Register,
     Relocated,
 )
 from kinst.core.probe import Site
+from kinst.isa.arm64 import board as _board
 from kinst.isa.arm64 import control, encode, relocate, sequences, tables, trampoline
 from kinst.isa.arm64 import decode as decoder
 from kinst.isa.arm64 import detour as detours
+from kinst.isa.arm64 import paging as _paging
 from kinst.isa.arm64 import registers as regs
 
 
@@ -55,6 +59,8 @@ class Arm64:
     result_slot = 0
     thunks: tuple[str, ...] = ()
     timestamp_asm = "%cntvct_el0"
+    paging: Paging = _paging
+    board: Board = _board
 
     # Described in the protocol, and where they are.
     decode = staticmethod(decoder.decode)

@@ -15,10 +15,11 @@ QEMU = "qemu-system-aarch64"
 PACKAGE = "qemu-system-arm"
 MACHINE = "virt"
 CPU = "cortex-a57"  # starts its kernel at EL1; newer ones cost TCG pointer authentication
-HOST_MACHINES = ("aarch64",)  # os.uname().machine of hosts that could run it with KVM
+# os.uname().machine of hosts that could run it with KVM.
+HOST_MACHINES: tuple[str, ...] = ("aarch64",)
 
 # The first line is the machine's own UART, a PL011 (an empty name); the others are PCI cards.
-SERIAL = ("", "pci-serial", "pci-serial")
+SERIAL: tuple[str, ...] = ("", "pci-serial", "pci-serial")
 CONSOLE = "ttyAMA0"
 PORTS = ("ttyS0", "ttyS1")  # what the guest calls the other two: output and control
 # Where the kernel unmaps itself from user mode (KPTI), which it does with KASLR on this processor,
@@ -28,6 +29,7 @@ PARAMETERS = "kpti=off"
 
 PC = "pc"
 SP = "sp"
+VECTORS: tuple[str, ...] = ("VBAR", "VBAR_EL1")
 
 # gdb's default layout of the g packet for aarch64, for stubs without a description.
 GDB_REGISTERS = (*((f"x{n}", 8) for n in range(31)), ("sp", 8), ("pc", 8), ("cpsr", 4))

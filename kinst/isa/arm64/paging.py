@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kinst.core.errors import TargetError
-from kinst.core.page_tables import LEAF_SIZE, Above, Format, Leaf, Read, Root, Tables, shift
-
-__all__ = ["LEAF_SIZE", "Leaf", "Read", "Root"]
+from kinst.core.page_tables import Above, Format, Leaf, Read, Root, Tables, shift
 
 VALID = 1 << 0
 TABLE = 1 << 1  # in a last-level entry: a page
@@ -36,14 +34,9 @@ TABLE_READ_ONLY = 1 << 62
 
 REACH = (128 << 20) - (1 << 20)  # of a direct branch, with a margin
 
-# Where modules, the kernel's image and vmalloc's areas are, with 48-bit addresses; the
-# fixmap is above.
-KERNEL_RANGE = (0xFFFF_8000_0000_0000, 0xFFFF_FBFF_F000_0000)
-# Where scratch may be mapped.
-SCRATCH_RANGE = KERNEL_RANGE
-# Without KASLR vmalloc's areas begin at the image, and what is free behind it will be theirs.
-GROWS_BEHIND_TEXT = True
-
+# Below it are images and modules, in it and above the fixmap, where a kernel that is unmapped from
+# user mode (KPTI) has its vectors (Linux, Documentation/arm64/memory.rst).
+_FIXMAP = 0xFFFF_FBFF_F000_0000
 _ADDRESS = 0x0000_FFFF_FFFF_F000
 _GRANULE_4K = 2  # of TCR_EL1.TG1
 _TRAMPOLINE_TABLES = 2 * 4096  # Linux, arch/arm64/kernel/vmlinux.lds.S: from it to swapper_pg_dir
@@ -71,11 +64,10 @@ def root_of(registers: Mapping[str, int]) -> Root:
     if control >> 30 & 3 != _GRANULE_4K:
         raise TargetError("this kernel's pages are not 4 KB: kinst reads no other page tables")
     bits = 64 - (control >> 16 & 0x3F)
-    low, high = KERNEL_RANGE
-    vectors = registers.get("VBAR", registers.get("VBAR_EL1", low))
+    vectors = registers.get("VBAR", registers.get("VBAR_EL1", 0))
     # With its vectors in the fixmap the kernel is unmapped from user mode, and then this bit of
     # its table's address-space number is only set while it is (Linux, asm/mmu.h).
-    if not low <= vectors < high and registers["TTBR1_EL1"] & _USER_SPACE:
+    if vectors >= _FIXMAP and registers["TTBR1_EL1"] & _USER_SPACE:
         root += _TRAMPOLINE_TABLES
     return Root(root, (bits - 4) // 9)
 
@@ -134,20 +126,20 @@ def free_slots(read: Read, root: Root, low: int, high: int) -> list[int]:
     return _TABLES.free_slots(read, root, low, high, missing=True)
 
 
-def find_text(read: Read, root: Root) -> int:
+def find_text(read: Read, root: Root, image: tuple[int, int]) -> int:
     """The start of the kernel's text (_stext), KASLR or not: of the longest run of executable
     mappings, which no module's is.  Raises TargetError when there is none (the kernel is not
     up yet)."""
-    runs = _executable_runs(read, root)
+    runs = _executable_runs(read, root, image)
     if not runs:
         raise TargetError("no kernel text found in the guest's page tables")
     return max(runs, key=lambda run: run[1] - run[0])[0]
 
 
-def _executable_runs(read: Read, root: Root) -> list[tuple[int, int]]:
+def _executable_runs(read: Read, root: Root, image: tuple[int, int]) -> list[tuple[int, int]]:
     """[start, end) of what the kernel may execute, adjacent mappings as one."""
     runs: list[tuple[int, int]] = []
-    for leaf in leaves(read, root, *KERNEL_RANGE):
+    for leaf in leaves(read, root, *image):
         if not leaf.executable or leaf.user:
             continue
         end = leaf.address + leaf.size
@@ -158,7 +150,7 @@ def _executable_runs(read: Read, root: Root) -> list[tuple[int, int]]:
     return runs
 
 
-def text_is_final(read: Read, registers: Mapping[str, int]) -> bool:
+def text_is_final(read: Read, registers: Mapping[str, int], image: tuple[int, int]) -> bool:
     """Whether Linux has given up the code that only boots, which it does just before it starts
     init (init/main.c, free_initmem), as a CPU with these registers sees it."""
     _refuse_el2(registers)
@@ -166,10 +158,10 @@ def text_is_final(read: Read, registers: Mapping[str, int]) -> bool:
         return False
     root = root_of(registers)
     try:
-        start = find_text(read, root)
+        start = find_text(read, root, image)
     except TargetError:
         return False
-    near = [at for at, _ in _executable_runs(read, root) if start <= at]
+    near = [at for at, _ in _executable_runs(read, root, image) if start <= at]
     return not any(at < start + _INIT_TEXT_WITHIN for at in near if at != start)
 
 

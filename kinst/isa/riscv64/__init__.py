@@ -6,20 +6,24 @@ from collections.abc import Mapping, Sequence
 
 from kinst.core.isa import (
     UNCHAINED,
+    Board,
     Body,
     Flow,
     Instruction,
     Onward,
     OutOfReach,
+    Paging,
     PerCpu,
     Refused,
     Register,
     Relocated,
 )
 from kinst.core.probe import Site
+from kinst.isa.riscv64 import board as _board
 from kinst.isa.riscv64 import control, encode, refuse, relocate, tables, trampoline
 from kinst.isa.riscv64 import decode as decoder
 from kinst.isa.riscv64 import detour as detours
+from kinst.isa.riscv64 import paging as _paging
 from kinst.isa.riscv64 import registers as regs
 
 
@@ -53,6 +57,8 @@ class Riscv64:
     result_slot = encode.A0
     thunks: tuple[str, ...] = ()
     timestamp_asm = "llvm.readsteadycounter"  # rdtime, which Linux keeps time by
+    paging: Paging = _paging
+    board: Board = _board
 
     # Described in the protocol, and where they are.
     decode = staticmethod(decoder.decode)

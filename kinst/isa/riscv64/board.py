@@ -14,16 +14,18 @@ QEMU = "qemu-system-riscv64"
 PACKAGE = "qemu-system-misc"
 MACHINE = "virt"
 CPU = ""  # QEMU's own choice
-HOST_MACHINES = ("riscv64",)  # os.uname().machine of hosts that could run it with KVM
+# os.uname().machine of hosts that could run it with KVM.
+HOST_MACHINES: tuple[str, ...] = ("riscv64",)
 
 # The first line is the machine's own UART (an empty name); the others are PCI cards.
-SERIAL = ("", "pci-serial", "pci-serial")
+SERIAL: tuple[str, ...] = ("", "pci-serial", "pci-serial")
 CONSOLE = "ttyS0"
 PORTS = ("ttyS1", "ttyS2")  # what the guest calls the other two: output and control
 PARAMETERS = ""
 
 PC = "pc"
 SP = "sp"
+VECTORS: tuple[str, ...] = ("stvec", "mtvec")
 
 # gdb's names and order of the general registers, for stubs without a description.
 GDB_REGISTERS = tuple(

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kinst.core.errors import TargetError
-from kinst.core.page_tables import LEAF_SIZE, Above, Format, Leaf, Read, Root, Tables, shift
-
-__all__ = ["LEAF_SIZE", "Leaf", "Read", "Root"]
+from kinst.core.page_tables import Above, Format, Leaf, Read, Root, Tables, shift
 
 VALID = 1 << 0
 READABLE = 1 << 1
@@ -25,15 +23,6 @@ NAPOT = 1 << 63
 
 REACH = (1 << 31) - (1 << 20)  # of auipc and jalr, with a margin
 
-# Where the kernel's image can be (Linux, Documentation/arch/riscv/vm-layout.rst): the last
-# 2 GB, of which the image's own gigabyte is the first, KASLR or not.
-KERNEL_RANGE = (0xFFFF_FFFF_8000_0000, 0xFFFF_FFFF_C000_0000)
-# Where scratch may be mapped: modules lie up to 2 GB below the image's end and are filled in from
-# there; what reaches them and the text both is the gigabyte between, less the last 128 MB, which
-# are for compiled BPF programs.
-SCRATCH_RANGE = (0xFFFF_FFFF_0000_0000, 0xFFFF_FFFF_C000_0000)
-GROWS_BEHIND_TEXT = False  # whether the kernel will map what is free there by and by
-_BPF = (0xFFFF_FFFF_7800_0000, 0xFFFF_FFFF_8000_0000)
 
 _PPN = (1 << 54) - (1 << 10)
 _NAPOT_SIZE = 1 << 16
@@ -85,25 +74,21 @@ _TABLES = Tables(
 )
 walk = _TABLES.walk
 leaves = _TABLES.leaves
+free_slots = _TABLES.free_slots
 slot_free = _TABLES.slot_free
 make_leaf = _TABLES.make_leaf
 
 
-def free_slots(read: Read, root: Root, low: int, high: int) -> list[int]:
-    """As page_tables.Tables.free_slots, but for what Linux fills with compiled BPF programs."""
-    return [a for a in _TABLES.free_slots(read, root, low, high) if not _BPF[0] <= a < _BPF[1]]
-
-
-def find_text(read: Read, root: Root) -> int:
-    """The lowest executable mapping where Linux maps its image: its start, KASLR or not.
+def find_text(read: Read, root: Root, image: tuple[int, int]) -> int:
+    """The lowest executable mapping where the system maps its image: its start, KASLR or not.
     Raises TargetError when there is none (the kernel is not up yet)."""
-    for leaf in leaves(read, root, *KERNEL_RANGE):
+    for leaf in leaves(read, root, *image):
         if leaf.executable and not leaf.user:
             return leaf.address
     raise TargetError("no kernel text found in the guest's page tables")
 
 
-def text_is_final(read: Read, registers: Mapping[str, int]) -> bool:
+def text_is_final(read: Read, registers: Mapping[str, int], image: tuple[int, int]) -> bool:
     """Whether the tables show that Linux is about to start init: on this ISA they never do,
     because its text is mapped read-only from early on (arch/riscv/mm/init.c)."""
     return False

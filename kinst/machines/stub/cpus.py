@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from types import ModuleType
 
 from kinst.core.errors import TargetError
-from kinst.core.target import Stopped
+from kinst.core.isa import Board
+from kinst.core.machine import Stopped
 from kinst.wire.packets import StopReply
 from kinst.wire.registers import RegisterFile, Registers, describe
 from kinst.wire.rsp import Rsp
@@ -21,15 +21,15 @@ _STEP_TIMEOUT = 5.0
 class Debugger:
     """A machine behind a stub.  CPUs are the stub's threads, in its order.
 
-    machine: kinst.isa.<name>.machine.  The machine is stopped when this is made.
+    board: what the stub calls things.  The machine is stopped when this is made.
     """
 
-    def __init__(self, rsp: Rsp, machine: ModuleType, breakpoint_size: int) -> None:
+    def __init__(self, rsp: Rsp, board: Board, breakpoint_size: int) -> None:
         self._rsp = rsp
-        self._pc: str = machine.PC
+        self._pc = board.PC
         self._size = breakpoint_size
         self._threads = rsp.threads()
-        self._file = RegisterFile(rsp, describe(rsp, machine.GDB_REGISTERS))
+        self._file = RegisterFile(rsp, describe(rsp, board.GDB_REGISTERS))
         self._wanted: set[int] = set()
         self._inserted: set[int] = set()
         self._registers: dict[int, Registers] = {}

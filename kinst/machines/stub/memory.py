@@ -1,16 +1,17 @@
 """The guest's virtual memory through the shared mapping: no round trip to the stub.
 
-Page tables of the ISA are read by kinst.isa.<name>.paging, which this module is handed; it
-knows nothing of one ISA.
+Page tables are read by the ISA's Paging (core/isa.py); nothing of one ISA is known here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
 from kinst.core.errors import TargetError
+from kinst.core.isa import Paging
+from kinst.core.page_tables import LEAF_SIZE, Leaf, Root
+from kinst.core.system import Territory
 
 _PAGE = 4096
 _JOIN = 512  # writes this close become one
@@ -25,38 +26,40 @@ class Physical(Protocol):
 
 
 class GuestMemory:
-    """Virtual memory of the guest's kernel.  `paging` is the ISA's module.
+    """Virtual memory of the guest's kernel.
 
     tables: (physical address, bytes) of RAM that the guest leaves alone, for page tables.
     """
 
-    def __init__(self, paging: ModuleType, physical: Physical, tables: tuple[int, int]) -> None:
+    def __init__(self, paging: Paging, physical: Physical, tables: tuple[int, int]) -> None:
         self._paging = paging
         self._physical = physical
         self._tables, self._tables_end = tables[0], tables[0] + tables[1]
-        self._root: Any = None
+        self._root: Root | None = None
         # The mapping used last, kept while many near addresses are looked up at once.
         self._keep = False
-        self._last: Any = None
+        self._last: Leaf | None = None
 
     @property
     def has_root(self) -> bool:
         return self._root is not None
 
     @property
-    def root(self) -> Any:
-        """The ISA's Root in use, or None."""
+    def root(self) -> Root:
+        """The top-level table in use.  Raises TargetError before there is one."""
+        if self._root is None:
+            raise TargetError("the guest's page tables are not known yet")
         return self._root
 
-    def set_root(self, root: Any) -> None:
-        """Use this top-level table (a physical address, or the ISA's Root) from now on."""
-        self._root = self._paging.Root(root) if isinstance(root, int) else root
+    def set_root(self, root: Root) -> None:
+        """Use this top-level table from now on."""
+        self._root = root
 
     def set_tables(self, address: int) -> None:
         """Use the tables whose top level is at this virtual address, of as many levels as the
         tables in use."""
         physical, _ = next(self.pieces(address, 8))
-        self._root = self._paging.Root(physical, self._root.levels)
+        self._root = Root(physical, self.root.levels)
 
     def adopt_root(self, registers: Mapping[str, int]) -> None:
         """Use the kernel's tables as a CPU has them now.
@@ -69,7 +72,7 @@ class GuestMemory:
         self._physical.view_physical(copy, _PAGE)[:] = self._physical.read_physical(
             root.physical, _PAGE
         )
-        self._root = self._paging.Root(copy, root.levels)
+        self._root = Root(copy, root.levels)
 
     def _new_table(self) -> int:
         if self._tables + _PAGE > self._tables_end:
@@ -84,13 +87,12 @@ class GuestMemory:
 
         Raises TargetError where nothing is mapped.
         """
-        if self._root is None:
-            raise TargetError("the guest's page tables are not known yet")
+        root = self.root
         end = address + size
         while address < end:
             leaf = self._last
             if leaf is None or not leaf.address <= address < leaf.address + leaf.size:
-                leaf = self._paging.walk(self._physical.read_physical, self._root, address)
+                leaf = self._paging.walk(self._physical.read_physical, root, address)
             if leaf is None:
                 raise TargetError(f"{address:#x} cannot be read: nothing is mapped there")
             if self._keep:
@@ -136,24 +138,30 @@ class GuestMemory:
         physical: int,
         size: int,
         near: tuple[int, int],
-        within: tuple[int, int],
+        territory: Territory,
         reach: tuple[int, int],
         data: int = 0,
     ) -> int:
         """Map physical memory (2 MB aligned) near the code [near), where branches to and from
         [reach) reach all of it but its first `data` bytes.
 
-        within: the virtual range to look for free slots in.  Returns the virtual address.
+        territory: of the system, which says where free slots may be taken.  Returns the virtual
+        address.
         Raises TargetError when there is no such place.
         """
         read = self._physical.read_physical
-        like = self._paging.walk(read, self._root, near[0])
+        like = self._paging.walk(read, self.root, near[0])
         if like is None:
             raise TargetError(f"no kernel text is mapped at {near[0]:#x}")
-        slot, far = self._paging.LEAF_SIZE, self._paging.REACH
+        far, within = self._paging.REACH, territory.scratch
         low = max(within[0], reach[1] - far - data)
         high = min(within[1], reach[0] + far)
-        runs = _runs(self._paging.free_slots(read, self._root, low, high), slot)
+        free = [
+            slot
+            for slot in self._paging.free_slots(read, self.root, low, high)
+            if not any(start <= slot < end for start, end in territory.reserved)
+        ]
+        runs = _runs(free, LEAF_SIZE)
         fits = [
             at
             for run in runs
@@ -161,7 +169,7 @@ class GuestMemory:
             if at + size <= run.stop and max(reach[1] - (at + data), at + size - reach[0]) < far
         ]
         if not fits:
-            largest = max(map(len, runs), default=0) * slot
+            largest = max(map(len, runs), default=0) * LEAF_SIZE
             raise TargetError(
                 f"there is no room for {size >> 20} MB in reach of the kernel's text"
                 f" (the most in one piece there are {largest >> 20} MB)",
@@ -170,7 +178,7 @@ class GuestMemory:
             )
 
         def worse(at: int) -> tuple[bool, int]:
-            return self._paging.GROWS_BEHIND_TEXT and at > near[0], abs(at - near[1])
+            return territory.grows_behind_text and at > near[0], abs(at - near[1])
 
         address = min(fits, key=worse)
         if not self._map(physical, size, address, like):
@@ -179,21 +187,21 @@ class GuestMemory:
 
     def map_at(self, physical: int, size: int, address: int, like_text: int) -> bool:
         """Map physical memory (2 MB aligned) at a chosen address; False if it is not free."""
-        like = self._paging.walk(self._physical.read_physical, self._root, like_text)
+        like = self._paging.walk(self._physical.read_physical, self.root, like_text)
         return like is not None and self._map(physical, size, address, like)
 
-    def _map(self, physical: int, size: int, address: int, like: Any) -> bool:
+    def _map(self, physical: int, size: int, address: int, like: Leaf) -> bool:
         """All or nothing: entries are made only once every slot is known to be free."""
         paging, read = self._paging, self._physical.read_physical
-        slot = paging.LEAF_SIZE
+        slot = LEAF_SIZE
         if address % slot or physical % slot:
             return False
         for at in range(address, address + size, slot):
-            if not paging.slot_free(read, self._root, at):
+            if not paging.slot_free(read, self.root, at):
                 return False
         for offset in range(0, size, slot):
             entry = paging.leaf_entry(physical + offset, like)
-            writes = paging.make_leaf(read, self._root, address + offset, entry, self._new_table)
+            writes = paging.make_leaf(read, self.root, address + offset, entry, self._new_table)
             if writes is None:
                 return False
             for at, data in writes:

@@ -1,1 +1,50 @@
-"""A kernel that kinst boots in QEMU."""
+"""A kernel that kinst boots in QEMU: started, watched, traced, ended.  MACHINE is found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kinst.core.errors import TargetError
+from kinst.core.machine import Machine, MachineConfig
+from kinst.machines.vm.cpus import cpus_of
+from kinst.machines.vm.kvm import accelerator
+from kinst.machines.vm.machine import Vm
+from kinst.machines.vm.qemu import VmConfig
+
+
+class _Booted:
+    """The MachineKind protocol (core/machine.py) for guests of kinst's own."""
+
+    name = "vm"
+    option = ""
+    abilities = Vm.abilities
+    cpus = staticmethod(cpus_of)
+
+    def open(
+        self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
+    ) -> Machine:
+        """QEMU with config.kernel in it; returns at once.  Raises TargetError without a kernel,
+        and for one of a system that kinst does not know: it could not tell when that is up."""
+        if config.kernel is None:
+            raise TargetError("there is no kernel to boot")
+        if config.territory is None:
+            raise TargetError(
+                "kinst boots kernels of systems that it knows only",
+                "start the machine yourself, with -gdb, and use --gdb",
+            )
+        board = config.isa.board
+        modules = board.MODULES_APPEND if config.modules else ""
+        wanted = VmConfig(
+            kernel=config.kernel,
+            initrd=config.initrd,
+            control=config.control,
+            append=f"{modules} {config.append}".strip(),
+            qemu_args=config.arguments,
+            cpus=cpus_of(config.arguments),
+            scratch=config.scratch,
+            accel=accelerator(config.cache, board) if config.cache else "tcg",
+        )
+        return Vm(config.isa, wanted, config.territory, on_output)
+
+
+MACHINE = _Booted()

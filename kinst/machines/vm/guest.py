@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import ModuleType
-from typing import Any
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
+from kinst.core.system import Territory
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory
 from kinst.machines.vm.qemu import Qemu, VmConfig, describe
@@ -23,27 +21,32 @@ SAMPLES = 4  # looks until something is believed of its CPUs
 
 
 class Guest:
-    """A QEMU of kinst's own; what core/target.py says of a target's memory and CPUs."""
+    """A QEMU of kinst's own; what core/machine.py says of a machine's memory and CPUs."""
 
     def __init__(
-        self, isa: Isa, config: VmConfig, on_output: Callable[[bytes], None] | None = None
+        self,
+        isa: Isa,
+        config: VmConfig,
+        territory: Territory,
+        on_output: Callable[[bytes], None] | None = None,
     ) -> None:
         """Start QEMU and return at once.
 
-        on_output: gets the guest command's output.  Raises TargetError when QEMU or a file is
-        missing, or memory.
+        territory: of the system that it boots.  on_output: gets the guest command's output.
+        Raises TargetError when QEMU or a file is missing, or memory.
         """
         self.isa = isa
         self.cpus = config.cpus
         self._config = config
-        self._paging: ModuleType = importlib.import_module(f"kinst.isa.{isa.name}.paging")
-        self._machine: ModuleType = importlib.import_module(f"kinst.isa.{isa.name}.board")
+        self._territory = territory
+        self._paging = isa.paging
+        self._board = isa.board
         self._on_output = on_output
         self._closed = False
         self._start()
 
     def _start(self) -> None:
-        self.qemu = Qemu(self._config, self._machine, self._on_output)
+        self.qemu = Qemu(self._config, self._board, self._on_output)
         layout = self.qemu.layout
         self.memory = GuestMemory(self._paging, self.qemu, (layout.tables, layout.tables_size))
         self._rsp: Rsp | None = None
@@ -55,7 +58,7 @@ class Guest:
             return
         with self._watched():
             self._rsp = Rsp(self.qemu.gdb, running=True)
-            self._debugger = Debugger(self._rsp, self._machine, len(self.isa.breakpoint))
+            self._debugger = Debugger(self._rsp, self._board, len(self.isa.breakpoint))
             if not self._rsp.physical_memory():
                 raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
 
@@ -65,7 +68,7 @@ class Guest:
         for _ in range(SAMPLES):
             self._attach()
             self.stop()
-            lost = {cpu for cpu in lost if self._machine.is_lost(self.registers(cpu))}
+            lost = {cpu for cpu in lost if self._board.is_lost(self.registers(cpu))}
             self.resume()
             if not lost:
                 return False
@@ -84,9 +87,9 @@ class Guest:
             registers = self.registers(cpu)
             with contextlib.suppress(TargetError):  # it has no page tables yet
                 if everything:
-                    pages |= all_code(self._paging, self.qemu, registers)
+                    pages |= all_code(self._paging, self._territory.image, self.qemu, registers)
                 else:
-                    pages |= code_at_hand(self._paging, self._machine, self.qemu, registers)
+                    pages |= code_at_hand(self._paging, self._board, self.qemu, registers)
         with self._watched():
             assert self._rsp is not None
             read = self.qemu.read_physical
@@ -122,16 +125,11 @@ class Guest:
         self._need_root()
         self.memory.set_tables(address)
 
-    def page_root(self) -> Any:
-        """The ISA's Root in use: for kinst.isa.<name>.paging functions."""
-        self._need_root()
-        return self.memory.root
-
     def find_text(self) -> int:
         """Where the kernel's text starts (virtual), KASLR or not.  Stopped, or after a read."""
         self._need_root()
-        address: int = self._paging.find_text(self.qemu.read_physical, self.memory.root)
-        return address
+        image = self._territory.image
+        return self._paging.find_text(self.qemu.read_physical, self.memory.root, image)
 
     def _need_root(self) -> None:
         if not self.memory.has_root:
@@ -145,7 +143,7 @@ class Guest:
         return self.memory.read(address, size)
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
-        """See core/target.py: by the page tables that the CPU has now."""
+        """See core/machine.py: by the page tables that the CPU has now."""
         if (address | address + size) >> 63:
             raise TargetError(f"{address:#x} is not an address of a process")
         memory = GuestMemory(self._paging, self.qemu, (0, 0))
@@ -168,7 +166,7 @@ class Guest:
         reach: tuple[int, int] | None = None,
         data: int = 0,
     ) -> int | None:
-        """See core/target.py.  size: at most the scratch of the VmConfig."""
+        """See core/machine.py.  size: at most the scratch of the VmConfig."""
         self._need_root()
         layout = self.qemu.layout
         if size > layout.scratch_size:
@@ -176,7 +174,7 @@ class Guest:
                 f"scratch of {size} bytes was asked for and the guest has {layout.scratch_size}"
             )
         return self.memory.map_near(
-            layout.scratch, size, near, self._paging.SCRATCH_RANGE, reach or near, data
+            layout.scratch, size, near, self._territory, reach or near, data
         )
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:

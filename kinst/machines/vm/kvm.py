@@ -12,9 +12,9 @@ import json
 import os
 import time
 from pathlib import Path
-from types import ModuleType
 
 from kinst.core.errors import TargetError
+from kinst.core.isa import Board
 from kinst.machines.vm.qemu import MEGABYTE, Qemu, VmConfig
 from kinst.wire.process import boot_id, find_program
 
@@ -22,51 +22,51 @@ _DEVICE = Path("/dev/kvm")
 _END_OF_BOOT = "Unable to mount root fs"
 
 
-def accelerator(cache: Path, machine: ModuleType) -> str:
+def accelerator(cache: Path, board: Board) -> str:
     """ "kvm" when it has been proved on this host since its last boot, else "tcg"."""
-    return "kvm" if verdict(cache, machine) else "tcg"
+    return "kvm" if verdict(cache, board) else "tcg"
 
 
-def verdict(cache: Path, machine: ModuleType) -> bool | None:
+def verdict(cache: Path, board: Board) -> bool | None:
     """What prove() found, or None when it has not been asked here and now."""
     try:
-        said = json.loads(_file(cache, machine).read_text())
+        said = json.loads(_file(cache, board).read_text())
         key, works = said["key"], said["works"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return bool(works) if key == _key(machine) else None
+    return bool(works) if key == _key(board) else None
 
 
-def prove(cache: Path, machine: ModuleType, kernel: Path, deadline: float = 8.0) -> bool:
+def prove(cache: Path, board: Board, kernel: Path, deadline: float = 8.0) -> bool:
     """Boot kernel under KVM and remember in the cache folder whether it comes up.
 
     deadline: seconds for the whole boot.  Costs nothing where there is no KVM.  Raises
     TargetError only when QEMU or the kernel is missing.
     """
-    works = _opens(machine) and _boots(machine, kernel, deadline)
+    works = _opens(board) and _boots(board, kernel, deadline)
     cache.mkdir(parents=True, exist_ok=True)
-    file = _file(cache, machine)
+    file = _file(cache, board)
     part = file.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps({"key": _key(machine), "works": works}))
+    part.write_text(json.dumps({"key": _key(board), "works": works}))
     part.replace(file)
     return works
 
 
-def _file(cache: Path, machine: ModuleType) -> Path:
+def _file(cache: Path, board: Board) -> Path:
     """Where the verdict is: each QEMU has its own, so that none is lost to another."""
-    return cache / f"kvm-{machine.QEMU}.json"
+    return cache / f"kvm-{board.QEMU}.json"
 
 
-def _key(machine: ModuleType) -> str:
+def _key(board: Board) -> str:
     """This boot of this host, and this QEMU: the file's identity stands for its version, which
     would cost a process to ask for."""
-    program = find_program(machine.QEMU, machine.PACKAGE)
+    program = find_program(board.QEMU, board.PACKAGE)
     found = os.stat(program)
     return f"{boot_id()} {program} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
 
 
-def _opens(machine: ModuleType) -> bool:
-    if os.uname().machine not in machine.HOST_MACHINES:
+def _opens(board: Board) -> bool:
+    if os.uname().machine not in board.HOST_MACHINES:
         return False
     try:
         os.close(os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC))
@@ -75,12 +75,12 @@ def _opens(machine: ModuleType) -> bool:
     return True
 
 
-def _boots(machine: ModuleType, kernel: Path, deadline: float) -> bool:
+def _boots(board: Board, kernel: Path, deadline: float) -> bool:
     config = VmConfig(
         kernel, control=False, memory=256 * MEGABYTE, scratch=2 * MEGABYTE, accel="kvm"
     )
     end = time.monotonic() + deadline
-    qemu = Qemu(config, machine)
+    qemu = Qemu(config, board)
     try:
         qemu.wait_for(lambda: _END_OF_BOOT in "\n".join(qemu.console.lines), deadline, "booted")
     except TargetError:

@@ -1,4 +1,4 @@
-"""The vm target: a kernel that kinst boots in QEMU, with scratch memory inside."""
+"""The vm machine: a kernel that kinst boots in QEMU, with scratch memory inside."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from collections.abc import Callable
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.target import Event, Gone, Stopped
+from kinst.core.machine import Abilities, Bearings, Gone, MachineEvent, Stopped
+from kinst.core.system import Territory
 from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
 from kinst.machines.vm.qemu import VmConfig, describe
 
 _PREPARE_TIMEOUT = 60.0
+_BOOT_SECONDS = 180.0  # on a busy host; a panic is told at once
+# What stands in its boot, and could not be set going (stale.py), is started again, once.
+_FIRST_BOOT_SECONDS = 60.0
 _BEAT_SILENCE = 5.0  # seconds without a timer tick before the CPUs are looked at
 # Seconds without a word from a kernel that boots, until QEMU is made to translate code anew: that
 # which the CPUs are at and, at last, all.
@@ -22,17 +26,23 @@ _COMMAND_LIMIT = 64 * 1024
 
 
 class Vm(Guest):
-    """Target over a guest that kinst boots (core/target.py has the protocol)."""
+    """Machine over a guest that kinst boots (core/machine.py has the protocol)."""
+
+    abilities = Abilities(boots=True, writes_code=True, runs_commands=True)
 
     def __init__(
-        self, isa: Isa, config: VmConfig, on_output: Callable[[bytes], None] | None = None
+        self,
+        isa: Isa,
+        config: VmConfig,
+        territory: Territory,
+        on_output: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Start QEMU and return at once; call wait_ready before anything else.
+        """Start QEMU and return at once; call bring_up before anything else.
 
-        on_output: gets the guest command's output, from within wait and its like.  Raises
-        TargetError when QEMU or a file is missing, or memory.
+        territory: of the system that it boots.  on_output: gets the guest command's output, from
+        within wait and its like.  Raises TargetError when QEMU or a file is missing, or memory.
         """
-        super().__init__(isa, config, on_output)
+        super().__init__(isa, config, territory, on_output)
         self._init_is_ready = False
         self._beat_at = 0
         self._beat = b""
@@ -40,6 +50,22 @@ class Vm(Guest):
         self._revived = False  # since the last beat
 
     # Booting.
+
+    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+        """See core/machine.py.  A guest that stands in its boot is started again, once."""
+        if not self.boots(_FIRST_BOOT_SECONDS):
+            say("kinst: the guest stands in its boot and is started again")
+            self.start_again()
+        self.wait_ready(_BOOT_SECONDS)
+        self.stop()
+        return Bearings(self.find_text())
+
+    def settle(self, page_tables: int | None, heartbeat: int | None) -> None:
+        """See core/machine.py."""
+        if page_tables is not None:
+            self.set_tables(page_tables)
+        if heartbeat is not None:
+            self.watch_heartbeat(heartbeat)
 
     def boots(self, seconds: float) -> bool:
         """Whether kinst's init is heard of within so many seconds; with an initrd of the user's
@@ -122,7 +148,8 @@ class Vm(Guest):
 
     def _text_is_final(self) -> bool:
         read, final = self.qemu.read_physical, self._paging.text_is_final
-        return any(final(read, self.registers(cpu)) for cpu in range(self.cpus))
+        image = self._territory.image
+        return any(final(read, self.registers(cpu), image) for cpu in range(self.cpus))
 
     # Running.
 
@@ -130,12 +157,12 @@ class Vm(Guest):
         self._beat_seen = time.monotonic()
         super().resume()
 
-    def wait(self, timeout: float) -> Event | None:
-        """See core/target.py.  The command's output goes to on_output from here."""
+    def wait(self, timeout: float) -> MachineEvent | None:
+        """See core/machine.py.  The command's output goes to on_output from here."""
         deadline = time.monotonic() + timeout
         while True:
             gone = self.qemu.poll()
-            event: Event | None = self.qemu.command_ended() or gone
+            event: MachineEvent | None = self.qemu.command_ended() or gone
             if event is not None:
                 return event
             try:
@@ -158,7 +185,7 @@ class Vm(Guest):
             select.select(fds, [], [], min(left, 0.5))
 
     def watch_heartbeat(self, address: int) -> None:
-        """Tell wait where the kernel counts its timer ticks (jiffies_64; 8 bytes), so that it
+        """Tell wait where the kernel counts its timer ticks (8 bytes), so that it
         can report a kernel that hangs with interrupts off.  Stopped, or after a read."""
         self._beat = self.read(address, 8)
         self._beat_at = address
@@ -175,8 +202,8 @@ class Vm(Guest):
         stuck = set(range(self.cpus))
         for _ in range(SAMPLES):
             self.stop()
-            stuck &= {c for c in stuck if self._machine.interrupts_off(self.registers(c))}
-            places = {c: self.registers(c)[self._machine.PC] for c in stuck}
+            stuck &= {c for c in stuck if self._board.interrupts_off(self.registers(c))}
+            places = {c: self.registers(c)[self._board.PC] for c in stuck}
             if not stuck or self._beat_moved():
                 self.resume()
                 self._beat_seen = now
@@ -208,7 +235,7 @@ class Vm(Guest):
     # The guest's command.
 
     def prepare_command(self, command: str) -> int:
-        """See core/target.py.  The machine runs meanwhile, and is as before afterwards."""
+        """See core/machine.py.  The machine runs meanwhile, and is as before afterwards."""
         text = command.encode().hex()
         if len(text) > _COMMAND_LIMIT:
             raise TargetError("the command is too long for the guest", "put it into a file")
@@ -228,5 +255,5 @@ class Vm(Guest):
         return int(pid)
 
     def start_command(self) -> None:
-        """See core/target.py.  It starts when the machine runs."""
+        """See core/machine.py.  It starts when the machine runs."""
         self.qemu.send_control("go")

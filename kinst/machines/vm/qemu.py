@@ -5,7 +5,7 @@ shared memory, the stub and the serial ports are socket pairs.  Nothing has a fi
 
 There are three serial ports: the kernel's console, what the guest's command prints, and the
 conversation with kinst's init (guest_init.sh), in lines.  What the guest calls them, and how
-QEMU is asked for them, kinst.isa.<name>.machine says.
+QEMU is asked for them, the ISA's Board says.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 from kinst.core.errors import TargetError
-from kinst.core.target import CommandEnded, Gone
+from kinst.core.isa import Board
+from kinst.core.machine import CommandEnded, Gone
 from kinst.machines.vm.console import Console
 from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_pair
 
@@ -64,23 +64,23 @@ class Qemu:
     def __init__(
         self,
         config: VmConfig,
-        machine: ModuleType,
+        board: Board,
         on_output: Callable[[bytes], None] | None = None,
     ) -> None:
-        """machine: kinst.isa.<name>.machine.  on_output: gets what the command prints, from
+        """on_output: gets what the command prints, from
         within calls of this object."""
         if config.memory % (2 * MEGABYTE) or config.scratch % (2 * MEGABYTE):
             raise TargetError("guest memory and scratch are multiples of 2 MB")
-        program = find_program(machine.QEMU, machine.PACKAGE)
+        program = find_program(board.QEMU, board.PACKAGE)
         if not config.kernel.is_file():
             raise TargetError(f"{config.kernel}: no such kernel")
         if isinstance(config.initrd, Path) and not config.initrd.is_file():
             raise TargetError(f"{config.initrd}: no such initrd")
         self._config = config
-        self._machine = machine
+        self._board = board
         self._on_output = on_output
         self._size = config.memory + config.scratch + _TABLES + _FIRMWARE
-        self._map: tuple[tuple[int, int, int], ...] = machine.memory_map(self._size)
+        self._map: tuple[tuple[int, int, int], ...] = board.memory_map(self._size)
         self.layout = self._place()
         self.console = Console()
         self._control_partial = b""
@@ -129,7 +129,7 @@ class Qemu:
         self._pump = Pump(ours, last="control")
 
     def _arguments(self, fds: dict[str, int]) -> list[str]:
-        c, m = self._config, self._machine
+        c, m = self._config, self._board
         argv = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
         argv += ["-machine", f"{m.MACHINE},accel={c.accel},memory-backend=ram"]
         cpu = "host" if c.accel == "kvm" else m.CPU
@@ -158,9 +158,9 @@ class Qemu:
         """
         if not self._config.control:
             return ""
-        output, control = self._machine.PORTS
+        output, control = self._board.PORTS
         ports = f"kinst_output={output} kinst_control={control}"
-        tuned = f"cryptomgr.notests random.trust_cpu=on {self._machine.PARAMETERS}".strip()
+        tuned = f"cryptomgr.notests random.trust_cpu=on {self._board.PARAMETERS}".strip()
         return f"{tuned} {ports} "
 
     @property
@@ -232,7 +232,7 @@ class Qemu:
             reason = "the guest shut down or reset itself"
         else:
             how = f"by signal {-status}" if status < 0 else f"with status {status}"
-            why = f": {text[-1].removeprefix(self._machine.QEMU + ': ')}" if text else ""
+            why = f": {text[-1].removeprefix(self._board.QEMU + ': ')}" if text else ""
             reason = f"QEMU ended {how}{why}"
         return Gone(reason, self.console.last_lines())
 

@@ -12,9 +12,9 @@ through QEMU, which then forgets its translations of them, sets the guest going.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import ModuleType
 
 from kinst.core.errors import TargetError
+from kinst.core.isa import Board, Paging
 from kinst.machines.stub.memory import GuestMemory, Physical
 
 PAGE = 4096
@@ -23,33 +23,35 @@ _TEXT = 64 << 20  # behind its start a kernel's text has ended
 
 
 def code_at_hand(
-    paging: ModuleType, machine: ModuleType, physical: Physical, registers: Mapping[str, int]
+    paging: Paging, board: Board, physical: Physical, registers: Mapping[str, int]
 ) -> set[int]:
     """Pages (physical addresses) of kernel code where a CPU with these registers is, and of all
     that its stack may return to; none where its page tables or stack cannot be read."""
     root = paging.root_of(registers)
     memory = GuestMemory(paging, physical, (0, 0))
     memory.set_root(root)
-    stack = registers[machine.SP] & -8
+    stack = registers[board.SP] & -8
     try:
         raw = memory.read(stack, min(_STACK, PAGE - stack % PAGE))
     except TargetError:
         raw = b""
     words = [int.from_bytes(raw[k : k + 8], "little") for k in range(0, len(raw), 8)]
     found = set()
-    for word in (registers[machine.PC], *words):
+    for word in (registers[board.PC], *words):
         leaf = paging.walk(physical.read_physical, root, word)
         if leaf is not None and leaf.executable and not leaf.user:
             found.add((leaf.physical + word - leaf.address) & -PAGE)
     return found
 
 
-def all_code(paging: ModuleType, physical: Physical, registers: Mapping[str, int]) -> set[int]:
+def all_code(
+    paging: Paging, image: tuple[int, int], physical: Physical, registers: Mapping[str, int]
+) -> set[int]:
     """All pages of kernel text, by the page tables of a CPU with these registers; none where
-    there is none yet."""
+    there is none yet.  image: where the kernel may be mapped."""
     read, root = physical.read_physical, paging.root_of(registers)
     try:
-        start = paging.find_text(read, root)
+        start = paging.find_text(read, root, image)
     except TargetError:
         return set()
     return {

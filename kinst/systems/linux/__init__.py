@@ -1,1 +1,40 @@
-"""What must be known of Linux to trace it."""
+"""Linux.  SYSTEM is found by name; what depends on the instruction set is in a file of its name."""
+
+from __future__ import annotations
+
+from kinst.core.isa import Isa
+from kinst.core.machine import Bearings, Machine
+from kinst.core.system import System, Territory
+from kinst.image.elf import Elf
+from kinst.systems.linux.isafacts import facts_of
+from kinst.systems.linux.system import attach
+
+# A vmlinux has its version line and its notes between symbols of their own.
+_MARKS = ("linux_banner", "__start_notes")
+
+
+class _Linux:
+    """The SystemKind protocol (kinst/systems/__init__.py)."""
+
+    name = "linux"
+    fallback = False
+
+    def knows(self, elf: Elf) -> bool:
+        """Whether this is a Linux kernel's file, by its symbols."""
+        return any(elf.address(mark) is not None for mark in _MARKS)
+
+    def territory(self, isa: Isa) -> Territory | None:
+        """Raises KinstError for an ISA without Linux."""
+        return facts_of(isa.name).territory
+
+    def lacks(self, name: str, elf: Elf) -> str:
+        """Nothing: what a kernel was built without, its facts tell."""
+        return ""
+
+    def attach(self, machine: Machine, elf: Elf, bearings: Bearings) -> System:
+        """Raises KinstError when elf is another kernel's, or has no types."""
+        arch, hooks = facts_of(machine.isa.name), machine.abilities.writes_code
+        return attach(machine, elf, bearings.text, arch, hook_bugs=hooks)
+
+
+SYSTEM = _Linux()

@@ -10,10 +10,10 @@ import re
 from dataclasses import replace
 
 from kinst.core.errors import KinstError
-from kinst.core.target import Access, Clock, Facts, UserMemory
+from kinst.core.system import Access, Clock, Facts, UserMemory
 from kinst.image.btf import Btf
+from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import MASK, Kernel
-from kinst.systems.linux.names import IsaNames, names_of
 from kinst.systems.linux.paths import paths
 from kinst.systems.linux.time import thread_time
 from kinst.systems.linux.unwind import unwinder
@@ -114,7 +114,7 @@ def _steady_timekeeper(kernel: Kernel, btf: Btf) -> int:
     return kernel.symbol("shadow_timekeeper") if kernel.has("shadow_timekeeper") else core + inside
 
 
-def clock(kernel: Kernel, btf: Btf, names: IsaNames, per_cpu_base: int) -> Clock | None:
+def clock(kernel: Kernel, btf: Btf, names: IsaFacts, per_cpu_base: int) -> Clock | None:
     """Cycles to CLOCK_MONOTONIC nanoseconds, as the kernel itself computes them.
 
     codegen must multiply to 128 bits before the shift.  When the kernel keeps time by another
@@ -184,12 +184,11 @@ def user_memory(kernel: Kernel, btf: Btf, thread: Access) -> UserMemory | None:
     )
 
 
-def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
+def gather(kernel: Kernel, btf: Btf, names: IsaFacts) -> Facts:
     """All facts of a kernel whose slide is known and verified.
 
-    Raises KinstError naming what is missing: an ISA without Linux names, a type, a symbol.
+    Raises KinstError naming what is missing: a type, a symbol.
     """
-    names = names_of(isa)
     cpus = online_cpus(kernel)
     bases = per_cpu_bases(kernel, cpus)
 
@@ -214,9 +213,9 @@ def gather(kernel: Kernel, btf: Btf, isa: str) -> Facts:
         bug_hook=optional("find_bug"),
         clock=ticks,
         thread_time=thread_time(kernel, btf, found["curthread"], bases[0], ticks),
-        unwinder=unwinder(kernel, btf, isa),
+        unwinder=unwinder(kernel, btf, names),
         thread_registers=names.thread_registers,
         user=user_memory(kernel, btf, found["curthread"]),
         paths=paths(btf),
-        user_state=user_state(kernel, btf, isa),
+        user_state=user_state(kernel, btf, names),
     )

@@ -8,32 +8,23 @@ the return address may still be in its register: then its place is RA_IN_SLOT.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
 from kinst.core.layout import RA_IN_SLOT
-from kinst.image.dwarf.cfi import CallerRule, Cfi, open_cfi
+from kinst.core.system import CallerRule, LoadedModule, ModuleFrames
+from kinst.image.dwarf.cfi import Cfi, open_cfi
 from kinst.image.orc import Orc, open_orc
+from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import MASK, Kernel
-from kinst.systems.linux.modules import Module, Modules
-from kinst.systems.linux.names import IsaNames
+from kinst.systems.linux.modules import Modules
 
-
-@dataclass(frozen=True, slots=True)
-class ModuleFrames:
-    """A module's call frame information.  back: from running addresses to the file's, or None."""
-
-    cfi: Cfi
-    back: Callable[[int], int | None]
-
-
-FindFrames = Callable[[Module], ModuleFrames | None]
+FindFrames = Callable[[LoadedModule], ModuleFrames | None]
 
 
 class Frames:
     """The rules of one running kernel."""
 
-    def __init__(self, kernel: Kernel, modules: Modules, names: IsaNames) -> None:
+    def __init__(self, kernel: Kernel, modules: Modules, names: IsaFacts) -> None:
         self._kernel = kernel
         self._modules = modules
         self._names = names
@@ -69,7 +60,7 @@ class Frames:
             self._found[module.name] = self._find(module)
         found = self._found[module.name]
         place = found.back(address) if found is not None else None
-        return found.cfi.rule(place) if found is not None and place is not None else None
+        return found.rule(place) if found is not None and place is not None else None
 
     def rule(self, address: int) -> tuple[str, int, int] | None:
         """(base register's D name, offset of the CFA, return address's from the CFA); or (the

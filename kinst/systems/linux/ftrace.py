@@ -50,11 +50,12 @@ class FtraceRecord:
 class Ftrace:
     """The ftrace records of a running kernel, indexed at the first question."""
 
-    def __init__(self, kernel: Kernel, btf: Btf, call_site: bytes) -> None:
-        """call_site: what an unused one has (IsaNames)."""
+    def __init__(self, kernel: Kernel, btf: Btf, call_sites: tuple[bytes, ...]) -> None:
+        """call_sites: what an unused one may have (IsaFacts)."""
         self._kernel = kernel
         self._btf = btf
-        self.call_site = call_site
+        self._call_sites = call_sites
+        self.size = len(call_sites[0])  # bytes of a call site
 
     @property
     def sites(self) -> npt.NDArray[np.uint64]:
@@ -113,7 +114,7 @@ class Ftrace:
         """The record of the call site around this running address, read now, or None."""
         ip, where = self._index
         at = int(np.searchsorted(ip, np.uint64(address), side="right")) - 1
-        if at < 0 or address >= int(ip[at]) + len(self.call_site):
+        if at < 0 or address >= int(ip[at]) + self.size:
             return None
         flags = self._kernel.number(int(where[at]))
         disabled, enabled, count = self._bits
@@ -126,12 +127,12 @@ class Ftrace:
         because ftrace leaves its call site unused; else why not.  live: its bytes now."""
         sites = self.sites
         last = int(np.searchsorted(sites, np.uint64(address + size), side="left")) - 1
-        inside = address - int(sites[last]) if last >= 0 else len(self.call_site)
-        if inside >= len(self.call_site):
+        inside = address - int(sites[last]) if last >= 0 else self.size
+        if inside >= self.size:
             return None
-        if inside < 0 or inside + size > len(self.call_site):
+        if inside < 0 or inside + size > self.size:
             return INSIDE
-        if live != self.call_site[inside : inside + size]:
+        if all(live != unused[inside : inside + size] for unused in self._call_sites):
             return USED
         found = self.record(address)
         return USED if found is not None and found.in_use else ""

@@ -16,13 +16,14 @@ import numpy.typing as npt
 
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function
+from kinst.core.system import Section
 from kinst.image.btf import Btf
 from kinst.image.elf import SYMBOL
 from kinst.image.orc import ENTRY, Orc
 from kinst.image.tables import Spans, spans
 from kinst.systems.linux.ftrace import Ftrace
+from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import MASK, Kernel
-from kinst.systems.linux.names import IsaNames
 from kinst.systems.linux.refusals import BUG, FIXUP, JUMP_LABEL, STATIC_CALL
 
 U64 = npt.NDArray[np.uint64]
@@ -33,14 +34,6 @@ TEXT_LETTERS = frozenset(b"tTwW")
 STT_FUNC = 2
 BUG_SIZE = 2
 LIVE = 0  # MODULE_STATE_LIVE
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A section of a loaded module and its running address."""
-
-    name: str
-    address: int
 
 
 @dataclass(frozen=True)
@@ -127,7 +120,7 @@ def _sized(kernel: Kernel, addresses: U64, sizes: dict[int, int], otherwise: int
 class Modules:
     """The modules that are loaded when they are first asked for."""
 
-    def __init__(self, kernel: Kernel, btf: Btf, names: IsaNames) -> None:
+    def __init__(self, kernel: Kernel, btf: Btf, names: IsaFacts) -> None:
         self._kernel = kernel
         self._btf = btf
         self._label_size = names.label_size

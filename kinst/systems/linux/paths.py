@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.errors import KinstError
-from kinst.core.target import Paths
+from kinst.core.system import Paths
 from kinst.image.btf import Btf
 
 

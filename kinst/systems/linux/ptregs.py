@@ -13,18 +13,6 @@ from kinst.image.btf import Btf
 PT_REGS = "pt_regs"
 Places = Mapping[str, tuple[str, int]]
 
-_AMD64 = (
-    ("R_R15", "r15"), ("R_R14", "r14"), ("R_R13", "r13"), ("R_R12", "r12"), ("R_RBP", "bp"),
-    ("R_RBX", "bx"), ("R_R11", "r11"), ("R_R10", "r10"), ("R_R9", "r9"), ("R_R8", "r8"),
-    ("R_RAX", "ax"), ("R_RCX", "cx"), ("R_RDX", "dx"), ("R_RSI", "si"), ("R_RDI", "di"),
-    ("R_RIP", "ip"), ("R_RFL", "flags"), ("R_RSP", "sp"), ("R_CS", "cs"),
-    ("R_SS", "ss"),
-)  # fmt: skip
-_RISCV64 = (
-    "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1", *(f"a{i}" for i in range(8)),
-    *(f"s{i}" for i in range(2, 12)), *(f"t{i}" for i in range(3, 7)),
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class SavedRegisters:
@@ -52,32 +40,3 @@ class SavedRegisters:
         without that member."""
         member, behind = self.places[name]
         return btf.offset(PT_REGS, member) + behind
-
-
-SAVED = {
-    "amd64": SavedRegisters(
-        {name: (member, 0) for name, member in _AMD64},
-        "R_RIP", "R_RSP", "R_RBP", "", 0, 8,
-        # __KERNEL_CS and __KERNEL_DS: the unwinder stops at once at registers of user mode.
-        (("cs", 0x10), ("ss", 0x18)),
-        # Kernels with FRED leave room on top of the stack (TOP_OF_KERNEL_STACK_PADDING).
-        ("asm_fred_entrypoint_user", 16),
-    ),
-    "arm64": SavedRegisters(
-        {
-            **{f"R_X{n}": ("regs", 8 * n) for n in range(31)},
-            "R_FP": ("regs", 8 * 29), "R_LR": ("regs", 8 * 30),
-            "R_SP": ("sp", 0), "R_PC": ("pc", 0), "R_PSTATE": ("pstate", 0),
-        },
-        # A return address may be signed, above the bits of the address.
-        "R_PC", "R_SP", "R_FP", "R_LR", 0, 8, user_bits=48,
-    ),
-    "riscv64": SavedRegisters(
-        {
-            **{f"R_{name.upper()}": (name, 0) for name in _RISCV64},
-            "R_FP": ("s0", 0), "R_PC": ("epc", 0), "R_SSTATUS": ("status", 0),
-            "R_PS": ("status", 0),
-        },
-        "R_PC", "R_SP", "R_S0", "R_RA", -16, -8,
-    ),
-}  # fmt: skip

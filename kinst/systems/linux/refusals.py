@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function
+from kinst.image.functions import FunctionTable
 from kinst.image.tables import KernelTables, Spans, spans
 from kinst.systems.linux.ftrace import Ftrace
-from kinst.systems.linux.functions import FunctionTable
+from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import MASK, Kernel
-from kinst.systems.linux.names import IsaNames
 from kinst.systems.linux.untouchable import HOOKED, NAME_REASONS, REGION_REASONS
 
 U64 = npt.NDArray[np.uint64]
@@ -37,7 +37,7 @@ class Refusals:
     """The rules for one running kernel."""
 
     def __init__(self, kernel: Kernel, tables: KernelTables, table: FunctionTable,
-                 ftrace: Ftrace, names: IsaNames) -> None:  # fmt: skip
+                 ftrace: Ftrace, names: IsaFacts) -> None:  # fmt: skip
         self._kernel = kernel
         self._tables = tables
         self._functions = table
@@ -106,7 +106,7 @@ class Refusals:
 
     @cached_property
     def _ftrace_sites(self) -> Spans:
-        return _live(self._ftrace.sites, len(self._ftrace.call_site))
+        return _live(self._ftrace.sites, self._ftrace.size)
 
     @cached_property
     def _final(self) -> list[Spans]:

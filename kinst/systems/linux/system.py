@@ -1,14 +1,13 @@
-"""The Linux personality: what must be known of a running Linux kernel to plant in it.
+"""A running Linux kernel: what must be known of it to plant in it.
 
-attach() checks that the file is the running kernel's and returns a Linux, which answers the
-Personality protocol of kinst/core/target.py and a little more (lookup and glob of functions,
-many sites at once, ftrace's claims).
+attach() checks that the file is the running kernel's and returns a Linux, which answers the System
+protocol of kinst/core/system.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import translate
 from functools import cached_property
@@ -17,67 +16,84 @@ from pathlib import Path
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
-from kinst.core.target import Clock, Facts
+from kinst.core.system import Clock, Facts
 from kinst.image.btf import Btf, open_btf
 from kinst.image.elf import SHF_EXECINSTR, Elf, build_id_in
+from kinst.image.functions import NO_FUNCTIONS, FunctionTable
 from kinst.image.tables import KernelTables
+from kinst.image.variables import VariableTable
+from kinst.systems.linux.backtrace import by_frames, by_rules
 from kinst.systems.linux.facts import clock, gather
-from kinst.systems.linux.frames import Frames
+from kinst.systems.linux.frames import FindFrames, Frames
 from kinst.systems.linux.ftrace import Ftrace, FtraceRecord
-from kinst.systems.linux.functions import MODULE, FunctionTable
+from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import MASK, Kernel, Memory
-from kinst.systems.linux.modules import ModuleRules, Modules
-from kinst.systems.linux.names import names_of
+from kinst.systems.linux.modules import Module, ModuleRules, Modules
 from kinst.systems.linux.refusals import Refusals
-from kinst.systems.linux.unwind import CHAINS, FrameChain
-from kinst.systems.linux.variables import VariableTable
 
 # How far after the text's start the banner of an unknown kernel is searched.
 SEARCH = 48 << 20
 CHUNK = 1 << 20
+TICKS = "jiffies_64"
+MODULE = "vmlinux"
+# Function symbols of the padding before functions (since 6.2), and what the kernel's build makes of
+# marks and local labels of code that it links under another name.
+PADDING = (*NO_FUNCTIONS, "__pfx_", "__cfi_", "__efistub_$", "__efistub_.L", "__pi_$", "__pi_.L",
+           "__kvm_nvhe_$")  # fmt: skip
 
 
 class Linux:
     """A running Linux kernel.  Made by attach()."""
 
-    def __init__(self, kernel: Kernel, btf: Btf, facts: Facts, isa: str) -> None:
+    def __init__(self, kernel: Kernel, btf: Btf, facts: Facts, arch: IsaFacts) -> None:
         self.facts = facts
         self._btf = btf
-        self._isa = isa
+        self._arch = arch
         self._kernel = kernel
-        names = names_of(isa)
-        self._tables = KernelTables(kernel.elf, names.label_size)
-        self.table = FunctionTable(kernel.elf, kernel.slide)
+        self._tables = KernelTables(kernel.elf, arch.label_size)
+        self.table = FunctionTable(kernel.elf, kernel.slide, MODULE, PADDING)
         self._variables = VariableTable(kernel.elf, kernel.slide)
-        self.ftrace = Ftrace(kernel, btf, names.call_site)
-        self._refusals = Refusals(kernel, self._tables, self.table, self.ftrace, names)
-        self.modules = Modules(kernel, btf, names)
-        self.frames = Frames(kernel, self.modules, names)
-        self._module_rules = ModuleRules(kernel, self.modules, self.ftrace)
+        self.ftrace = Ftrace(kernel, btf, arch.call_sites)
+        self._refusals = Refusals(kernel, self._tables, self.table, self.ftrace, arch)
+        self._modules = Modules(kernel, btf, arch)
+        self.frames = Frames(kernel, self._modules, arch)
+        self._module_rules = ModuleRules(kernel, self._modules, self.ftrace)
+
+    def modules(self) -> Sequence[Module]:
+        """The modules that are loaded when they are first asked for."""
+        return self._modules.all
+
+    def find_frames_with(self, find: FindFrames) -> None:
+        """See core/system.py."""
+        self.frames.find_with(find)
+
+    def code(self, address: int, size: int) -> bytes:
+        """The live bytes.  Raises KinstError where nothing is mapped."""
+        return self._kernel.read(address, size)
 
     def clock(self) -> Clock | None:
         """facts.clock, read anew: its now_ns is the last tick's."""
-        return clock(self._kernel, self._btf, names_of(self._isa), self.facts.per_cpu_bases[0])
+        return clock(self._kernel, self._btf, self._arch, self.facts.per_cpu_bases[0])
 
     def functions(self) -> Sequence[Function]:
         """Every function of the kernel under its canonical name, in address order, and then of
         the loaded modules."""
-        return (*self.table.all, *(f for m in self.modules.all for f in m.functions))
+        return (*self.table.all, *(f for m in self._modules.all for f in m.functions))
 
     def lookup(self, name: str) -> list[Function]:
         """The functions of exactly this name or alias; several when it is ambiguous."""
-        of_modules = [f for m in self.modules.all for f in m.functions if f.name == name]
+        of_modules = [f for m in self._modules.all for f in m.functions if f.name == name]
         return self.table.lookup(name) + of_modules
 
     def glob(self, pattern: str) -> list[Function]:
         """The functions that match an sh(1) pattern, each once, in address order."""
         match = re.compile(translate(pattern)).match
-        of_modules = [f for m in self.modules.all for f in m.functions if match(f.name)]
+        of_modules = [f for m in self._modules.all for f in m.functions if match(f.name)]
         return self.table.glob(pattern) + of_modules
 
     def function_at(self, address: int) -> Function | None:
         """The function whose code holds this address, or None."""
-        module = self.modules.at(address)
+        module = self._modules.at(address)
         if module is None:
             return self.table.at(address)
         inside = (f for f in module.functions if f.address <= address < f.address + f.size)
@@ -101,7 +117,7 @@ class Linux:
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> list[str]:
         """site_refusal() of many (address, size) at once, much faster."""
         hooks = bool(self.facts.fault_hook), bool(self.facts.bug_hook)
-        apart = [i for i, (at, _) in enumerate(sites) if self.modules.at(at) is not None]
+        apart = [i for i, (at, _) in enumerate(sites) if self._modules.at(at) is not None]
         if not apart:
             return self._refusals.sites(sites, *hooks)
         reasons = {i: self._module_rules.site(*sites[i], *hooks) for i in apart}
@@ -123,7 +139,7 @@ class Linux:
     def _fixups(self) -> dict[int, int]:
         slide = self._kernel.slide
         found = {at + slide & MASK: to + slide & MASK for at, to in self._tables.fixups.items()}
-        for module in self.modules.all:
+        for module in self._modules.all:
             found.update(module.fixups)
         return found
 
@@ -167,14 +183,23 @@ class Linux:
         """Where the caller's frame pointer is saved, from the CFA, or None."""
         return self.frames.saved_frame_pointer(address)
 
-    def frame_chain(self) -> FrameChain | None:
-        """How this kernel unwinds by frame pointers, or None where it has tables for that."""
-        return CHAINS.get(self._isa)
+    def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
+        """See core/system.py."""
+        memory, chain = self._kernel.memory, self._arch.chain
+        if chain is not None:
+            return by_frames(chain, self, memory, pc, registers)
+        return by_rules(self, memory, pc, registers)
 
+    @property
     def page_tables(self) -> int:
         """Address of the top level of the page tables that map the kernel in every context.
         Raises KinstError where the kernel has no symbol for it."""
-        return self._kernel.symbol(names_of(self._isa).page_tables)
+        return self._kernel.symbol(self._arch.page_tables)
+
+    @property
+    def heartbeat(self) -> int | None:
+        """Where the kernel counts its timer ticks (8 bytes)."""
+        return self._kernel.symbol(TICKS) if self._kernel.has(TICKS) else None
 
     @property
     def text(self) -> tuple[int, int]:
@@ -245,28 +270,29 @@ def _verified(memory: Memory, elf: Elf, text_base: int) -> Kernel:
 def attach(
     memory: Memory,
     elf: Elf,
-    text_base: int,
+    text_base: int | None,
+    arch: IsaFacts,
     *,
-    isa: str = "amd64",
     cache: Path | None = None,
     hook_bugs: bool = False,
 ) -> Linux:
     """Attach to a running Linux kernel.
 
     memory: the kernel's virtual memory.  elf: its vmlinux.  text_base: the running address of
-    its first code (KASLR).  cache: the folder for saved indexes; kinst's own when None.  hook_bugs:
-    the caller promises to hook facts.bug_hook, and BUG and WARN traps may be planted; without
-    it they are refused.  Raises KinstError when the file is another kernel's, or has no
-    symbols or BTF.
+    its first code (KASLR); None: where it was linked.  arch: of its ISA.  cache: the folder for
+    saved indexes; kinst's own when None.  hook_bugs: the caller promises to hook facts.bug_hook,
+    and BUG and WARN traps may be planted; without it they are refused.  Raises KinstError when the
+    file is another kernel's, or has no symbols or BTF.
     """
-    if elf.address("_text") is None:
+    linked = elf.address("_text")
+    if linked is None:
         raise KinstError(f"{elf.path}: no symbol _text", "a Linux vmlinux is needed")
-    kernel = _verified(memory, elf, text_base)
+    kernel = _verified(memory, elf, linked if text_base is None else text_base)
     btf = open_btf(elf, cache or cache_folder())
     if btf is None:
         raise KinstError(
             f"{elf.path}: no .BTF section: kinst cannot tell where task_struct's members lie",
             "it needs a kernel built with CONFIG_DEBUG_INFO_BTF",
         )
-    facts = gather(kernel, btf, isa)
-    return Linux(kernel, btf, facts if hook_bugs else replace(facts, bug_hook=0), isa)
+    facts = gather(kernel, btf, arch)
+    return Linux(kernel, btf, facts if hook_bugs else replace(facts, bug_hook=0), arch)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from kinst.core.target import Access, Clock, ThreadTime
+from kinst.core.system import Access, Clock, ThreadTime
 from kinst.image.btf import Btf
 from kinst.systems.linux.memory import MASK, Kernel
 

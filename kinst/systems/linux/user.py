@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from kinst.core.target import UserState
+from kinst.core.system import UserState
 from kinst.image.btf import Btf
+from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import Kernel
-from kinst.systems.linux.ptregs import PT_REGS, SAVED
+from kinst.systems.linux.ptregs import PT_REGS
 
 # From mm_struct to the text of the name of the file that was executed.
 _NAME = (("mm_struct", "exe_file"), ("file", "f_path.dentry"), ("dentry", "d_name.name"))
@@ -20,16 +21,16 @@ def _stack_size(kernel: Kernel) -> int:
     return 0
 
 
-def user_state(kernel: Kernel, btf: Btf, isa: str) -> UserState | None:
+def user_state(kernel: Kernel, btf: Btf, arch: IsaFacts) -> UserState | None:
     """None for a kernel whose types do not tell all of it.
 
     A thread comes from user mode with an empty kernel stack, on which its registers are the first
     (task_pt_regs() of each architecture).
     """
-    saved = SAVED.get(isa)
+    saved = arch.saved
     wanted = (("task_struct", "stack"), ("mm_struct", "start_code"), *_NAME)
     size = _stack_size(kernel)
-    if saved is None or not size or not all(btf.has(*one) for one in wanted):
+    if not size or not all(btf.has(*one) for one in wanted):
         return None
     symbol, padding = saved.padding
     above = padding if symbol and kernel.has(symbol) else 0

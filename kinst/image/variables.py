@@ -1,5 +1,5 @@
-"""The kernel's variables by address, from its symbol table: what dtrace(1) shows of an address of
-data (dtrace_lookup_by_addr())."""
+"""The variables of an image by address, from its symbol table: what dtrace(1) shows of an address
+of data (dtrace_lookup_by_addr())."""
 
 from __future__ import annotations
 

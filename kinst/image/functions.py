@@ -1,4 +1,4 @@
-"""The kernel's functions, from its symbol table: lookup by name, by glob, by address."""
+"""The functions of an image, from its symbol table: lookup by name, by glob, by address."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ import numpy.typing as npt
 from kinst.core.probe import Function
 from kinst.image.elf import SHF_EXECINSTR, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, Elf
 
-MODULE = "vmlinux"
 # Labels that only mark a place.
 MARKERS = re.compile(r".*(_start|_end)$|_s?text$|_(e|sinit|einit)text$")
-# Function symbols of the padding before functions (since 6.2); marks between code and data (ELF
-# for the Arm 64-bit architecture, "Mapping symbols"; RISC-V's psABI has them, too) and local
-# labels that an assembler kept.
-PADDING = ("__pfx_", "__cfi_", "$", ".L", "__efistub_$", "__efistub_.L", "__pi_$", "__pi_.L",
-           "__kvm_nvhe_$")  # fmt: skip
+# Marks between code and data (ELF for the Arm 64-bit architecture, "Mapping symbols"; RISC-V's
+# psABI has them, too) and local labels that an assembler kept.
+NO_FUNCTIONS = ("$", ".L")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +41,15 @@ class FunctionTable:
     reach to the next symbol.
     """
 
-    def __init__(self, elf: Elf, slide: int) -> None:
+    def __init__(
+        self, elf: Elf, slide: int, module: str, no_functions: tuple[str, ...] = NO_FUNCTIONS
+    ) -> None:
+        """module: what its functions are said to be in.  no_functions: how names of symbols begin
+        that are none."""
         self._elf = elf
         self._slide = slide
+        self._module = module
+        self._no_functions = no_functions
 
     @cached_property
     def _arrays(self) -> _Arrays:
@@ -58,7 +61,7 @@ class FunctionTable:
         labels = labels[~self._inside(symbols.address[labels], functions)]
         rows = np.concatenate([functions, labels])
         names = np.array(symbols.names_of(rows), dtype=object)
-        keep = np.array([not name.startswith(PADDING) for name in names], dtype=np.bool_)
+        keep = np.array([not name.startswith(self._no_functions) for name in names], dtype=np.bool_)
         marks = [not MARKERS.match(name) for name in names[len(functions) :]]
         keep[len(functions) :] &= np.array(marks, dtype=np.bool_)
         rows, names = rows[keep], names[keep]
@@ -117,7 +120,7 @@ class FunctionTable:
         """Every function under its canonical name, in address order."""
         arrays = self._arrays
         return tuple(
-            Function(MODULE, name, address, size)
+            Function(self._module, name, address, size)
             for name, address, size in zip(
                 arrays.canonical, arrays.address.tolist(), arrays.size.tolist(), strict=True
             )
@@ -172,4 +175,4 @@ class FunctionTable:
 
     def _make(self, index: int, name: str) -> Function:
         arrays = self._arrays
-        return Function(MODULE, name, int(arrays.address[index]), int(arrays.size[index]))
+        return Function(self._module, name, int(arrays.address[index]), int(arrays.size[index]))

@@ -1,0 +1,202 @@
+"""A machine: how a kernel is reached, and what it can do.  Addresses are virtual unless a name says
+physical."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from kinst.core.isa import Isa
+from kinst.core.system import Territory
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The machine stopped at a breakpoint (or on request): which CPU and where."""
+
+    cpu: int
+    pc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The machine ended: a panic, a hang, QEMU died. console: its last lines."""
+
+    reason: str
+    console: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEnded:
+    """The -c command ended with this status."""
+
+    status: int
+
+
+MachineEvent = Stopped | Gone | CommandEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a kind of machine can do.
+
+    boots: it starts a kernel, and needs its files.  writes_code: patches and hooks can be written
+    into the kernel.  runs_commands: a command can be run beside the trace (-c)."""
+
+    boots: bool = False
+    writes_code: bool = False
+    runs_commands: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bearings:
+    """Where a kernel that is up may be, as far as a machine can tell without knowing the system.
+
+    text: where its code starts by its page tables.  places: addresses of its code: trap handlers,
+    and program counters of CPUs that are in it.
+    """
+
+    text: int | None = None
+    places: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MachineConfig:
+    """What machine is wanted; each kind takes what concerns it.
+
+    address: of somebody else's machine, as the user gave it.  kernel, initrd: what to boot; initrd
+    is a file or the bytes of an archive.  control: whether kinst's own init is in it.  modules:
+    whether it loads kernel modules.  append: more of the kernel's command line.  arguments: more
+    for the program that runs the machine.  scratch: bytes to set aside.  territory: of the system
+    that it runs; None where none is known.  cache: folder of what is known of this host.
+    """
+
+    isa: Isa
+    address: str = ""
+    kernel: Path | None = None
+    initrd: Path | bytes | None = None
+    control: bool = True
+    modules: bool = False
+    append: str = ""
+    arguments: Sequence[str] = ()
+    scratch: int = 0
+    territory: Territory | None = None
+    cache: Path | None = None
+
+
+class MachineKind(Protocol):
+    """What a file or folder of kinst.machines offers, as its value MACHINE.
+
+    option: the name of the option that asks for it, "" for the one that is taken without."""
+
+    name: str
+    option: str
+    abilities: Abilities
+
+    def cpus(self, arguments: Sequence[str]) -> int:
+        """How many CPUs one with these arguments (MachineConfig.arguments) will have, as far as
+        that can be told before it is there."""
+        ...
+
+    def open(
+        self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
+    ) -> Machine:
+        """Start it (it boots while the caller goes on) or connect to it.  on_output: gets what the
+        guest's command prints.  Raises KinstError and TargetError."""
+        ...
+
+
+class Machine(Protocol):
+    """A kernel that can be read, written, stopped and resumed, however it is reached.
+
+    A machine is one file or folder of kinst.machines, found by its name.  It is open() that makes
+    one; then bring_up(), once the system that it runs is known settle(), and at the end close().
+    """
+
+    isa: Isa
+    cpus: int
+    abilities: Abilities
+
+    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+        """Wait until the kernel is up, and stop it.
+
+        say: gets a line for the user when something unusual was done, like starting the guest
+        again.  Raises TargetError when it does not come up."""
+        ...
+
+    def settle(self, page_tables: int | None, heartbeat: int | None) -> None:
+        """What the system knows of itself (core.system.System has both).  Stopped."""
+        ...
+
+    def stop(self) -> None:
+        """Stop every CPU; returns when they stand.  No-op when stopped."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def read(self, address: int, size: int) -> bytes:
+        """Kernel memory; raises TargetError where nothing is mapped."""
+        ...
+
+    def read_user(self, cpu: int, address: int, size: int) -> bytes:
+        """Memory of the process that this CPU runs; raises TargetError where nothing is mapped.
+        Stopped."""
+        ...
+
+    def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
+        """Write code that may already have run (translated code is invalidated); stopped."""
+        ...
+
+    def map_scratch(
+        self,
+        size: int,
+        near: tuple[int, int],
+        reach: tuple[int, int] | None = None,
+        data: int = 0,
+    ) -> int | None:
+        """Make `size` bytes of scratch executable near [near), all but its first `data` bytes
+        within branch reach of [reach), and return its address, or None: this target has no
+        scratch.  Stopped."""
+        ...
+
+    def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
+        """Map part of scratch again at a virtual address (all multiples of a leaf's size), or
+        False where the page tables have no room there.  Stopped."""
+        ...
+
+    def scratch_view(self) -> memoryview:
+        """The mapped scratch, writable, shared with the target."""
+        ...
+
+    def registers(self, cpu: int) -> Mapping[str, int]:
+        """Registers by the stub's names; stopped."""
+        ...
+
+    def insert_breakpoint(self, address: int) -> None: ...
+
+    def remove_breakpoint(self, address: int) -> None: ...
+
+    def step_over(self, cpu: int, address: int) -> None:
+        """Execute the one instruction at address on cpu with its breakpoint lifted; stopped
+        before and after."""
+        ...
+
+    def wait(self, timeout: float) -> MachineEvent | None:
+        """Wait for the running machine to report something; None on time-out (seconds)."""
+        ...
+
+    def take_warnings(self) -> list[str]:
+        """What the kernel complained of on its console since last asked."""
+        ...
+
+    def prepare_command(self, command: str) -> int:
+        """Create the -c command's process in the guest, held before it runs; its pid."""
+        ...
+
+    def start_command(self) -> None: ...
+
+    def close(self) -> None:
+        """End what kinst started (QEMU) and release everything; safe to call twice."""
+        ...

@@ -1,0 +1,379 @@
+"""What a system (an operating system, or any kernel at all) answers of the kernel that runs.
+
+Each small protocol is one question; System is all of them.  A system is one file or folder of
+kinst.systems, found from the kernel's image.  Addresses are virtual unless a name says physical.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kinst.core.probe import Function
+
+
+@dataclass(frozen=True, slots=True)
+class Territory:
+    """Where a system keeps its kernel on one ISA: ranges [low, high) of virtual addresses.
+
+    image: where its image is mapped.  scratch: where kinst may map scratch.  reserved: what of that
+    the system fills later.  grows_behind_text: whether it will map what is free behind its text
+    by and by.
+    """
+
+    image: tuple[int, int]
+    scratch: tuple[int, int]
+    reserved: tuple[tuple[int, int], ...] = ()
+    grows_behind_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How in-target code finds a built-in's value, as data.
+
+    Load 8 bytes at per-CPU base + per_cpu (or take the constant `address` when per_cpu is
+    None), then add the first offset and load a pointer, and so on; the last offset is where
+    the value lies: `size` bytes, or, with string True, at most `size` bytes of text.
+    direct: the per-CPU load itself is the value (offsets empty).
+    thread: start from the current thread's address, which the ISA keeps in a register
+    (PerCpu.thread_asm), in place of a load; per_cpu is None then.
+    """
+
+    per_cpu: int | None
+    offsets: tuple[int, ...]
+    size: int
+    signed: bool = False
+    string: bool = False
+    address: int = 0
+    thread: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """ns = base_ns + ((cycles - base_cycles) * mult >> shift); wall = ns + wall_offset.
+
+    now_ns: on the same scale, when the kernel last looked at its clock."""
+
+    base_cycles: int
+    base_ns: int
+    mult: int
+    shift: int
+    wall_offset: int
+    now_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadTime:
+    """vtimestamp = timestamp + offset_ns + the values of plus - the values of minus (ns)."""
+
+    plus: tuple[Access, ...]
+    minus: tuple[Access, ...]
+    offset_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unwinder:
+    """The kernel's own unwinder, to be called in the context of a probe.
+
+    address: of a C function (saved registers, u64 store[], u32 entries, u32 skip) that stores
+    the saved pc and then return addresses, at most `entries`, and returns how many.  It reads
+    stacks only where it has checked them, in any context.
+    size: bytes of the saved registers; registers: (offset in them, D name of a register, "" for
+    the program counter); constants: (offset, value).  All else there is zero.
+    """
+
+    address: int
+    size: int
+    registers: tuple[tuple[int, str], ...]
+    constants: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UserMemory:
+    """How in-target code reaches the memory of the current process.
+
+    read: address of a C function (dst, user src, size) -> 0 or error, which never oopses.
+    write: of one (user dst, src, size), or 0.  mm: finds the address space's structure, 0 for a
+    kernel thread, which has none; None where the functions see to that.  arg_start, arg_end:
+    offsets in it of where the arguments of the process lie; 0 where not known.
+    """
+
+    read: int
+    write: int
+    mm: Access | None = None
+    arg_start: int = 0
+    arg_end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where the kernel keeps what makes up the path of a file: offsets in its structures.
+
+    fs: in the thread, of the address of what has its current directory (pwd) and root, which are
+    pairs of addresses: of a mount's public part (mount) and of a directory entry (dentry).
+    parent, name, length, hashed, operations: in a directory entry (hashed is 0 when the file was
+    deleted); own_name: in its operations, of a function that makes the name up.
+    top: in the public part of a mount, of its topmost entry; public: of that part in the mount;
+    above, at: in the mount, of the mount that it is in, and of the entry where.
+    """
+
+    fs: int
+    pwd: int
+    root: int
+    mount: int
+    dentry: int
+    parent: int
+    name: int
+    length: int
+    hashed: int
+    operations: int
+    own_name: int
+    top: int
+    public: int
+    above: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserState:
+    """The user mode of the current thread, and what its process runs.
+
+    stack: offset in a task of where its kernel stack begins; saved: from there to the registers
+    that were saved on the way in from user mode.  registers: by D name, their offsets there; pc,
+    frame: the offsets of the program counter and the frame pointer.  next_at, return_at: of the
+    caller's frame pointer and of the return address, from a frame pointer.  address_mask: the
+    bits of a return address that are one.
+    code_start: offset in mm of where the program's code was loaded; program: offsets that lead
+    from mm to the text of its file name.
+    """
+
+    stack: int
+    saved: int
+    registers: Mapping[str, int]
+    pc: int
+    frame: int
+    next_at: int
+    return_at: int
+    address_mask: int
+    code_start: int
+    program: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a system knows of the running kernel, once its place in memory is known.
+
+    slide: running address minus linked address.  builtins: D name to Access (cpu, pid, tid,
+    ppid, uid, gid, execname, curthread).  nofault_read: address of a C function
+    (dst, src, size) -> 0 or error that never oopses, or 0.  trap_hook: the C function that
+    a breakpoint reaches with a pointer to saved registers, whose program counter (address of
+    the byte after the breakpoint instruction) is at trap_pc_offset.  fault_hook: the C function
+    that looks up exception tables by address (first argument), or 0.  bug_hook: where not 0,
+    the C function that looks up a BUG or WARN trap by its address (first argument); it must be
+    hooked as fault_hook is, because such traps may then be planted.
+    per_cpu_bases: the per-CPU base register's value on each CPU, in CPU order.
+    thread_registers: for accesses that start from the current thread: registers by the stub's
+    names, of which the first that is there and not 0 has its address.
+    unwinder: None where the kernel has none that clauses can call.
+    paths: None where they are not known.
+    """
+
+    os: str
+    release: str
+    slide: int
+    cpus: int
+    builtins: Mapping[str, Access]
+    nofault_read: int
+    trap_hook: int
+    trap_pc_offset: int
+    trap_pc_delta: int
+    fault_hook: int
+    per_cpu_bases: tuple[int, ...]
+    clock: Clock | None
+    bug_hook: int = 0
+    thread_time: ThreadTime | None = None
+    unwinder: Unwinder | None = None
+    thread_registers: tuple[str, ...] = ()
+    user: UserMemory | None = None
+    paths: Paths | None = None
+    user_state: UserState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of a loaded module and its running address."""
+
+    name: str
+    address: int
+
+
+class LoadedModule(Protocol):
+    """A part of the kernel with a file of its own, as it is loaded.  text: [start, end)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def text(self) -> tuple[int, int]: ...
+
+    @property
+    def functions(self) -> Sequence[Function]: ...
+
+    @property
+    def sections(self) -> Sequence[Section]: ...
+
+
+class Symbols(Protocol):
+    """Names and addresses."""
+
+    def functions(self) -> Sequence[Function]:
+        """Every function of every image, in address order."""
+        ...
+
+    def lookup(self, name: str) -> Sequence[Function]:
+        """The functions of exactly this name (or alias), in address order."""
+        ...
+
+    def glob(self, pattern: str) -> Sequence[Function]:
+        """The functions with a name that matches an sh(1) pattern, in address order."""
+        ...
+
+    def function_at(self, address: int) -> Function | None:
+        """The function whose code holds this address."""
+        ...
+
+    def variable_at(self, address: int) -> tuple[str, str, int] | None:
+        """(module, name, start) of the variable that holds this address."""
+        ...
+
+
+class Code(Protocol):
+    """Code as it is at this moment."""
+
+    def code(self, address: int, size: int) -> bytes:
+        """The bytes that the kernel runs there: its memory or, where the kernel has not been
+        loaded yet, its file.  Raises KinstError where nothing is."""
+        ...
+
+
+class Refusals(Protocol):
+    """What must not be planted, and what is special about instructions that may be."""
+
+    def refusals(self, function: Function) -> str:
+        """Why no instruction of this function may be planted, or ""."""
+        ...
+
+    def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
+        """For each (address, size): why this very instruction may not be planted (jump label,
+        static call, ...), or ""."""
+        ...
+
+    def has_fixup(self, address: int) -> bool:
+        """Whether the kernel expects this instruction to fault (it has an exception-table
+        entry), so that its displaced copy needs the fault hook."""
+        ...
+
+    def fixup(self, address: int) -> int | None:
+        """Where control goes when this instruction faults (its exception-table entry says it), or
+        None."""
+        ...
+
+    def is_bug(self, address: int) -> bool:
+        """Whether this instruction is a trap that the kernel looks up by its address, so that its
+        displaced copy needs the bug hook."""
+        ...
+
+    def is_fatal(self, address: int) -> bool:
+        """Whether this trap instruction ends the thread or the kernel (BUG): nothing runs on
+        behind it."""
+        ...
+
+
+class Claims(Protocol):
+    """An agreement with the kernel's own tracer."""
+
+    def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
+        """Data writes, to be made before these sites are patched, that keep the kernel's own
+        tracer away from them.  Raises KinstError where it has them now."""
+        ...
+
+    def releases(self, claimed: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
+        """Data writes that undo claims(), to be made when the sites are as they were."""
+        ...
+
+
+class Unwinding(Protocol):
+    """Callers."""
+
+    def frame_rule(self, address: int) -> tuple[str, int, int] | None:
+        """CFA rule at an instruction: (base register's D name, offset, return address offset
+        from CFA), or None where the unwinder has none."""
+        ...
+
+    def frame_address(self, address: int) -> tuple[str, int] | None:
+        """(base register's D name, offset) of the canonical frame address at an instruction."""
+        ...
+
+    def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
+        """The program counter and the return addresses of a stopped CPU, innermost first.
+        registers: by D name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallerRule:
+    """Where the caller's frame is at one address of a module's file: the CFA is register (a DWARF
+    number) + offset; the return address is at CFA + return_at, or where that is None still in
+    return_register."""
+
+    register: int
+    offset: int
+    return_register: int
+    return_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFrames:
+    """A module's call frame information.  rule: by address of its file.  back: from running
+    addresses to the file's, or None."""
+
+    rule: Callable[[int], CallerRule | None]
+    back: Callable[[int], int | None]
+
+
+class Modules(Protocol):
+    """Modules that are loaded into the kernel."""
+
+    def modules(self) -> Sequence[LoadedModule]:
+        """All of them; () for a system that has none."""
+        ...
+
+    def find_frames_with(self, find: Callable[[LoadedModule], ModuleFrames | None]) -> None:
+        """Where a module has no unwind tables in memory, ask `find`, once for each."""
+        ...
+
+
+class System(Symbols, Code, Refusals, Claims, Unwinding, Modules, Protocol):
+    """All that must be known of one running kernel.
+
+    facts: accessors for built-ins, hooks, the unwinder.  text: [start, end) of the kernel's own
+    code, as it runs.  page_tables: address of the top level of the page tables that map the kernel
+    in every context, None where that is not known.  heartbeat: of 8 bytes that change with every
+    timer tick, or None.
+    """
+
+    facts: Facts
+
+    @property
+    def text(self) -> tuple[int, int]: ...
+
+    @property
+    def page_tables(self) -> int | None: ...
+
+    @property
+    def heartbeat(self) -> int | None: ...
+
+    def clock(self) -> Clock | None:
+        """facts.clock, read anew: its now_ns is the last tick's."""
+        ...

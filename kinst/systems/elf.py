@@ -1,0 +1,275 @@
+"""Any kernel that kinst does not know: what its ELF file and its DWARF tell.  SYSTEM is found by
+name.
+
+There are functions, instructions, registers, arguments, source lines, inline functions, local
+variables and types; there is no thread, no process and no caller, because where those are is the
+system's to say.  Nothing is written into such a kernel: its probes are stop-planted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+from kinst.core.errors import KinstError
+from kinst.core.isa import Isa
+from kinst.core.machine import Bearings, Machine
+from kinst.core.probe import Function
+from kinst.core.system import Clock, Facts, LoadedModule, ModuleFrames, System, Territory
+from kinst.image.dwarf.cfi import Cfi, open_cfi
+from kinst.image.elf import SHF_EXECINSTR, SHT_NOBITS, Elf
+from kinst.image.functions import FunctionTable
+from kinst.image.variables import VariableTable
+
+MASK = (1 << 64) - 1
+MODULE = "kernel"  # what the only image is called in probes' names
+# What D has that only a system's own structures tell.
+UNKNOWN = {
+    **dict.fromkeys(
+        ("caller", "curthread", "cwd", "errno", "execargs", "execname", "gid", "pid", "ppid",
+         "root", "stackdepth", "tid", "ucaller", "uid", "ustackdepth", "vtimestamp", "uregs"),
+        "{}",
+    ),
+    **dict.fromkeys(
+        ("copyin", "copyinstr", "copyinto", "copyout", "copyoutstr", "d_path", "progenyof",
+         "stack", "ustack"),
+        "{}()",
+    ),
+    "self": "a thread-local variable",
+    "usym": "a name of a program's address",
+}  # fmt: skip
+_SAMPLE = 16  # bytes of code that are compared
+_SAMPLES = 64  # functions that are looked at
+_AT_PLACE = 64  # bytes of code that are looked for in the file
+
+
+class _Code:
+    """The code of the file."""
+
+    def __init__(self, elf: Elf) -> None:
+        self._sections = [
+            (s.address, elf.data(s))
+            for s in elf.sections
+            if s.flags & SHF_EXECINSTR and s.kind != SHT_NOBITS and s.address and s.size
+        ]
+        if not self._sections:
+            raise KinstError(f"{elf.path}: no code", "the kernel's own ELF file is needed")
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """[lowest, highest) linked address."""
+        return (
+            min(at for at, _ in self._sections),
+            max(at + len(data) for at, data in self._sections),
+        )
+
+    def read(self, address: int, size: int) -> bytes:
+        """Raises KinstError where the file has no code."""
+        for at, data in self._sections:
+            if at <= address and address + size <= at + len(data):
+                return data[address - at : address - at + size]
+        raise KinstError(f"the kernel's file has no code at {address:#x}")
+
+    def find(self, code: bytes) -> int | None:
+        """The linked address of these bytes; None where they are not there, or twice."""
+        found: list[int] = []
+        for at, data in self._sections:
+            place = data.find(code)
+            while place >= 0 and len(found) < 2:
+                found.append(at + place)
+                place = data.find(code, place + 1)
+        return found[0] if len(found) == 1 else None
+
+
+def _agreement(machine: Machine, code: _Code, places: Sequence[int], slide: int) -> tuple[int, int]:
+    """Of these linked places: at how many the memory has the file's code, and at how many it has
+    something else.  Neither is where nothing can be read, or nothing is there yet."""
+    same = other = 0
+    for at in places:
+        try:
+            expected = code.read(at, _SAMPLE)
+            there = machine.read(at + slide & MASK, _SAMPLE)
+        except KinstError:
+            continue
+        if there == expected:
+            same += 1
+        elif there.strip(b"\0") and there.strip(b"\xff"):
+            other += 1
+    return same, other
+
+
+def _locate(
+    machine: Machine, elf: Elf, code: _Code, functions: Sequence[Function], bearings: Bearings
+) -> tuple[int, bool]:
+    """(how far the kernel lies from where it was linked, whether it is in memory at all).
+
+    It may be where it was linked, or where the code at one of the machine's places says.
+    functions: as linked.  Raises KinstError when another kernel's code is there.
+    """
+    known = [f.address for f in functions if f.size >= _SAMPLE]
+    known = known[:: max(1, len(known) // _SAMPLES)]
+    slides = [0]
+    for place in bearings.places:
+        try:
+            linked = code.find(machine.read(place, _AT_PLACE))
+        except KinstError:
+            continue
+        if linked is not None:
+            slides.append(place - linked & MASK)
+    found = [(_agreement(machine, code, known, slide), slide) for slide in dict.fromkeys(slides)]
+    (same, other), slide = max(found, key=lambda one: one[0][0] - one[0][1])
+    if same > other:
+        return slide, True
+    if other:
+        raise KinstError(
+            f"the code in this machine's memory is not that of {elf.path}",
+            "give the ELF file of the running kernel with --kernel",
+        )
+    return 0, False
+
+
+class ElfKernel:
+    """The System protocol (core/system.py) by a file alone."""
+
+    def __init__(self, machine: Machine, elf: Elf, bearings: Bearings) -> None:
+        """Raises KinstError when the machine runs another kernel, and for a file without code or
+        symbols."""
+        self._machine = machine
+        self._elf = elf
+        self._file = _Code(elf)
+        linked = FunctionTable(elf, 0, MODULE)
+        self._slide, self._is_loaded = _locate(machine, elf, self._file, linked.all, bearings)
+        self._functions = FunctionTable(elf, self._slide, MODULE) if self._slide else linked
+        self._variables = VariableTable(elf, self._slide)
+        self.facts = Facts(
+            os="",
+            release="",
+            slide=self._slide,
+            cpus=machine.cpus,
+            builtins={},
+            nofault_read=0,
+            trap_hook=0,
+            trap_pc_offset=0,
+            trap_pc_delta=0,
+            fault_hook=0,
+            per_cpu_bases=(),
+            clock=None,
+        )
+
+    @property
+    def text(self) -> tuple[int, int]:
+        low, high = self._file.range
+        return low + self._slide & MASK, high + self._slide & MASK
+
+    @property
+    def page_tables(self) -> int | None:
+        """Not known."""
+        return None
+
+    @property
+    def heartbeat(self) -> int | None:
+        """Not known."""
+        return None
+
+    def clock(self) -> Clock | None:
+        """Not known: timestamp is the host's time while the machine runs."""
+        return None
+
+    def functions(self) -> Sequence[Function]:
+        return self._functions.all
+
+    def lookup(self, name: str) -> Sequence[Function]:
+        return self._functions.lookup(name)
+
+    def glob(self, pattern: str) -> Sequence[Function]:
+        return self._functions.glob(pattern)
+
+    def function_at(self, address: int) -> Function | None:
+        return self._functions.at(address)
+
+    def variable_at(self, address: int) -> tuple[str, str, int] | None:
+        found = self._variables.at(address)
+        return None if found is None else (MODULE, *found)
+
+    def code(self, address: int, size: int) -> bytes:
+        """The file's, while the kernel has not been loaded, or its page tables do not map it."""
+        if self._is_loaded:
+            return self._machine.read(address, size)
+        return self._file.read(address - self._slide & MASK, size)
+
+    def refusals(self, function: Function) -> str:
+        """Nothing is: a debugger's breakpoint changes no code of the kernel."""
+        return ""
+
+    def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
+        return [""] * len(sites)
+
+    def has_fixup(self, address: int) -> bool:
+        return False
+
+    def fixup(self, address: int) -> int | None:
+        return None
+
+    def is_bug(self, address: int) -> bool:
+        return False
+
+    def is_fatal(self, address: int) -> bool:
+        """It may go on behind a trap, as far as anybody knows."""
+        return False
+
+    def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
+        return ()
+
+    def releases(self, claimed: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
+        return ()
+
+    def frame_rule(self, address: int) -> tuple[str, int, int] | None:
+        """Not asked for: `caller` is refused."""
+        return None
+
+    def frame_address(self, address: int) -> tuple[str, int] | None:
+        """By the file's call frame information."""
+        rule = self._cfi.rule(address - self._slide & MASK) if self._cfi is not None else None
+        names = self._machine.isa.dwarf_registers
+        if rule is None or rule.register >= len(names) or not names[rule.register]:
+            return None
+        return names[rule.register], rule.offset
+
+    @cached_property
+    def _cfi(self) -> Cfi | None:
+        return open_cfi(self._elf)
+
+    def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
+        """Where it stands; stack() is refused."""
+        return (pc,)
+
+    def modules(self) -> Sequence[LoadedModule]:
+        return ()
+
+    def find_frames_with(self, find: Callable[[LoadedModule], ModuleFrames | None]) -> None:
+        """There are no modules."""
+
+
+class _Unknown:
+    """The SystemKind protocol (kinst/systems/__init__.py)."""
+
+    name = "elf"
+    fallback = True
+
+    def knows(self, elf: Elf) -> bool:
+        return True
+
+    def territory(self, isa: Isa) -> Territory | None:
+        """Not known: memory is read as the CPUs see it."""
+        return None
+
+    def lacks(self, name: str, elf: Elf) -> str:
+        """Where threads, processes and callers are is the system's to say."""
+        what = UNKNOWN.get(name, "").format(name)
+        return f"{what} needs a system that kinst knows: {elf.path} is of none" if what else ""
+
+    def attach(self, machine: Machine, elf: Elf, bearings: Bearings) -> System:
+        return ElfKernel(machine, elf, bearings)
+
+
+SYSTEM = _Unknown()

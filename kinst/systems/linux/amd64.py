@@ -1,0 +1,40 @@
+"""Linux on amd64 (arch/x86)."""
+
+from __future__ import annotations
+
+from kinst.core.system import Territory
+from kinst.systems.linux.isafacts import IsaFacts
+from kinst.systems.linux.ptregs import SavedRegisters
+
+# Where its text can be: __START_KERNEL_map up to the modules (Documentation/arch/x86/x86_64/
+# mm.rst).
+_IMAGE = (0xFFFF_FFFF_8000_0000, 0xFFFF_FFFF_C000_0000)
+
+_MEMBERS = (
+    ("R_R15", "r15"), ("R_R14", "r14"), ("R_R13", "r13"), ("R_R12", "r12"), ("R_RBP", "bp"),
+    ("R_RBX", "bx"), ("R_R11", "r11"), ("R_R10", "r10"), ("R_R9", "r9"), ("R_R8", "r8"),
+    ("R_RAX", "ax"), ("R_RCX", "cx"), ("R_RDX", "dx"), ("R_RSI", "si"), ("R_RDI", "di"),
+    ("R_RIP", "ip"), ("R_RFL", "flags"), ("R_RSP", "sp"), ("R_CS", "cs"),
+    ("R_SS", "ss"),
+)  # fmt: skip
+
+LINUX = IsaFacts(
+    territory=Territory(_IMAGE, _IMAGE),
+    saved=SavedRegisters(
+        {name: (member, 0) for name, member in _MEMBERS},
+        "R_RIP", "R_RSP", "R_RBP", "", 0, 8,
+        # __KERNEL_CS and __KERNEL_DS: the unwinder stops at once at registers of user mode.
+        (("cs", 0x10), ("ss", 0x18)),
+        # Kernels with FRED leave room on top of the stack (TOP_OF_KERNEL_STACK_PADDING).
+        ("asm_fred_entrypoint_user", 16),
+    ),
+    # Every register that an ORC rule may name (arch/x86/include/asm/orc_types.h).
+    unwound=("R_RSP", "R_RBP", "R_RDX", "R_RDI", "R_R10", "R_R13"),
+    trap_hook="exc_int3",
+    pc="ip",
+    pc_delta=1,
+    clocksources=("tsc", "tsc-early"),
+    page_tables="init_top_pgt",
+    call_sites=(bytes.fromhex("0f1f440000"),),
+    label_size=0,
+)  # fmt: skip

@@ -1,0 +1,38 @@
+"""Linux on arm64 (arch/arm64)."""
+
+from __future__ import annotations
+
+from kinst.core.system import Territory
+from kinst.systems.linux.isafacts import FrameChain, IsaFacts
+from kinst.systems.linux.ptregs import SavedRegisters
+
+# Where modules, the image and vmalloc's areas are, with 48-bit addresses; the fixmap is above
+# (Documentation/arm64/memory.rst).
+_IMAGE = (0xFFFF_8000_0000_0000, 0xFFFF_FBFF_F000_0000)
+
+LINUX = IsaFacts(
+    # Without KASLR vmalloc's areas begin at the image, and what is free behind it will be theirs.
+    territory=Territory(_IMAGE, _IMAGE, grows_behind_text=True),
+    saved=SavedRegisters(
+        {
+            **{f"R_X{n}": ("regs", 8 * n) for n in range(31)},
+            "R_FP": ("regs", 8 * 29), "R_LR": ("regs", 8 * 30),
+            "R_SP": ("sp", 0), "R_PC": ("pc", 0), "R_PSTATE": ("pstate", 0),
+        },
+        # A return address may be signed, above the bits of the address.
+        "R_PC", "R_SP", "R_FP", "R_LR", 0, 8, user_bits=48,
+    ),
+    unwound=("R_FP", "R_SP", "R_LR"),
+    # Everything that EL1 brings upon itself comes here first; what a breakpoint is, the table of
+    # planted addresses knows.
+    trap_hook="el1h_64_sync_handler",
+    pc="pc",
+    pc_delta=0,
+    clocksources=("arch_sys_counter",),
+    page_tables="swapper_pg_dir",
+    call_sites=(bytes.fromhex("1f2003d5"),),
+    before_call_site=4,
+    chain=FrameChain("R_SP", "R_FP", 0, 8, "", 0xFFFF << 48),
+    link="R_LR",
+    frame_registers={29: "R_FP", 30: "R_LR", 31: "R_SP"},
+)  # fmt: skip

@@ -1,0 +1,90 @@
+"""stack() of stop-planted probes: unwound here, as the kernel's own unwinder does it: by its
+tables, or by frame pointers where it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from kinst.core.errors import KinstError
+from kinst.core.probe import Function
+from kinst.systems.linux.isafacts import FrameChain
+from kinst.systems.linux.memory import MASK, Memory
+
+MOST = 512  # frames
+THREAD_STACK = 16 << 10  # bytes, THREAD_SIZE of the kernels that are unwound by frame pointers
+STACK_POINTER, FRAME_POINTER = "R_RSP", "R_RBP"  # of the one ISA with tables
+
+
+class Rules(Protocol):
+    """What of a Linux is asked here."""
+
+    def frame_rule(self, address: int) -> tuple[str, int, int] | None: ...
+    def saved_frame_pointer(self, address: int) -> int | None: ...
+    def function_at(self, address: int) -> Function | None: ...
+
+
+def by_rules(
+    rules: Rules, memory: Memory, pc: int, registers: Mapping[str, int]
+) -> tuple[int, ...]:
+    """The program counter and the return addresses of a stopped CPU, innermost first.
+
+    registers: by D name.  It ends where the tables have no rule: at the frames that interrupts and
+    system calls make.
+    """
+    names = dict(registers)
+    frames = [pc]
+    look = pc
+    while len(frames) < MOST:
+        rule = rules.frame_rule(look)
+        if rule is None or rule[0] not in names:
+            break
+        register, offset, back = rule
+        cfa = names[register] + offset & MASK
+        saved = rules.saved_frame_pointer(look)
+        try:
+            pc = _word(memory, cfa + back)
+            if saved is not None:
+                names[FRAME_POINTER] = _word(memory, cfa + saved)
+        except KinstError:
+            break
+        if rules.function_at(pc - 1 & MASK) is None:
+            break
+        # The caller's registers: of the others nothing is known any more.
+        names = {STACK_POINTER: cfa, FRAME_POINTER: names.get(FRAME_POINTER, 0)}
+        frames.append(pc)
+        look = pc - 1  # the call: what follows it may be another function's
+    return tuple(frames)
+
+
+def by_frames(
+    chain: FrameChain, rules: Rules, memory: Memory, pc: int, registers: Mapping[str, int]
+) -> tuple[int, ...]:
+    """The same by frame records, as walk_stackframe() of riscv and unwind_next() of arm64 do."""
+    frames = [pc]
+    stack, frame = registers[chain.stack], registers[chain.frame]
+
+    def valid(address: int) -> bool:
+        """Whether a frame that begins at `stack` may end there."""
+        size = -chain.next_at if chain.next_at < 0 else 0
+        top = stack + THREAD_STACK - 1 & -THREAD_STACK if size else MASK
+        return not address & 7 and stack + size <= address <= top
+
+    while len(frames) < MOST and valid(frame):
+        try:
+            caller, back = (_word(memory, frame + at) for at in (chain.next_at, chain.return_at))
+        except KinstError:
+            break
+        stack = frame
+        if chain.lone_link and len(frames) == 1 and valid(back):
+            caller, back = back, registers[chain.lone_link]
+        back |= chain.high if back >> 55 & 1 else 0
+        if rules.function_at(back - 1 & MASK) is None:
+            break
+        frames.append(back)
+        frame = caller
+    return tuple(frames)
+
+
+def _word(memory: Memory, address: int) -> int:
+    return int.from_bytes(memory.read(address & MASK, 8), "little")

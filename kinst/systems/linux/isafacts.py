@@ -1,0 +1,81 @@
+"""What must be known of Linux on one ISA: a value for each, in the file of the ISA's name.
+
+Sources: the kernel's arch/*/kernel/traps.c, entry*.S, ftrace.c, jump_label.c and
+include/asm/ftrace.h; checked on the running kernels of Debian 12 (6.1) and 13 (6.12).
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kinst.core.errors import KinstError
+from kinst.core.system import Territory
+from kinst.systems.linux.ptregs import SavedRegisters
+
+
+@dataclass(frozen=True, slots=True)
+class FrameChain:
+    """How a kernel that unwinds by frame pointers does it, for a stopped CPU.
+
+    stack, frame: D names; next_at, return_at: of the caller's, from the frame pointer.
+    lone_link: the D name of the return address's register, where a function that calls nothing
+    saves the frame pointer alone, right below the caller's frame; else "".
+    high: bits that are set in every kernel address (a return address may be signed)."""
+
+    stack: str
+    frame: str
+    next_at: int
+    return_at: int
+    lone_link: str
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsaFacts:
+    """Linux on one ISA.
+
+    territory: where its image and kinst's scratch may be.  saved: struct pt_regs.  unwound: D names
+    of the registers that its unwinder needs.  chain: how a stopped CPU is unwound by frame
+    pointers, None where there are tables for that.
+    trap_hook: the first C function that a breakpoint reaches, with pt_regs as its first argument.
+    pc: pt_regs' program counter.  pc_delta: saved pc minus the breakpoint instruction's address.
+    clocksources: those whose cycles are the ones of the ISA's timestamp instruction.
+    page_tables: the top level of the page tables that map the kernel in every context.
+    call_sites: the bytes that ftrace's call site may have while it is not in use; all of one
+    length.  before_call_site: bytes in front of it that boot has written for ftrace and that are
+    final (arm64: mov x9, x30).
+    label_size: bytes of a jump label; 0: 2 or 5, as its first byte tells.
+    thread_registers: as in Facts.
+    link: D name of the register that holds the return address when a function is entered.
+    frame_registers: D names, by DWARF number, of the registers from which a caller is found.
+    """
+
+    territory: Territory
+    saved: SavedRegisters
+    unwound: tuple[str, ...]
+    trap_hook: str
+    pc: str
+    pc_delta: int
+    clocksources: tuple[str, ...]
+    page_tables: str
+    call_sites: tuple[bytes, ...]
+    before_call_site: int = 0
+    label_size: int = 4
+    thread_registers: tuple[str, ...] = ()
+    chain: FrameChain | None = None
+    link: str = ""
+    frame_registers: Mapping[int, str] = field(default_factory=dict)
+
+
+def facts_of(isa: str) -> IsaFacts:
+    """Of an ISA (Isa.name), by the file of its name.  Raises KinstError where there is none."""
+    folder = importlib.import_module("kinst.systems.linux")
+    known = {info.name for info in pkgutil.iter_modules(folder.__path__)}
+    found = importlib.import_module(f"kinst.systems.linux.{isa}") if isa in known else None
+    facts: IsaFacts | None = getattr(found, "LINUX", None)
+    if facts is None:
+        raise KinstError(f"kinst does not know Linux on {isa}")
+    return facts

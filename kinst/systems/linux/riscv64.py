@@ -1,0 +1,45 @@
+"""Linux on riscv64 (arch/riscv)."""
+
+from __future__ import annotations
+
+from kinst.core.system import Territory
+from kinst.systems.linux.isafacts import FrameChain, IsaFacts
+from kinst.systems.linux.ptregs import SavedRegisters
+
+# Where the image can be (Documentation/arch/riscv/vm-layout.rst): the last 2 GB, of which the
+# image's own gigabyte is the first, KASLR or not.
+_IMAGE = (0xFFFF_FFFF_8000_0000, 0xFFFF_FFFF_C000_0000)
+# Modules lie up to 2 GB below the image's end and are filled in from there; what reaches them and
+# the text both is the gigabyte between, less the last 128 MB, which are for compiled BPF programs.
+_SCRATCH = (0xFFFF_FFFF_0000_0000, 0xFFFF_FFFF_C000_0000)
+_BPF = (0xFFFF_FFFF_7800_0000, 0xFFFF_FFFF_8000_0000)
+
+_MEMBERS = (
+    "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1", *(f"a{i}" for i in range(8)),
+    *(f"s{i}" for i in range(2, 12)), *(f"t{i}" for i in range(3, 7)),
+)  # fmt: skip
+
+
+LINUX = IsaFacts(
+    territory=Territory(_IMAGE, _SCRATCH, (_BPF,)),
+    saved=SavedRegisters(
+        {
+            **{f"R_{name.upper()}": (name, 0) for name in _MEMBERS},
+            "R_FP": ("s0", 0), "R_PC": ("epc", 0), "R_SSTATUS": ("status", 0),
+            "R_PS": ("status", 0),
+        },
+        "R_PC", "R_SP", "R_S0", "R_RA", -16, -8,
+    ),
+    unwound=("R_S0", "R_SP", "R_RA"),
+    trap_hook="do_trap_break",
+    pc="epc",
+    pc_delta=0,
+    clocksources=("riscv_clocksource",),
+    page_tables="swapper_pg_dir",
+    call_sites=(bytes.fromhex("13000000") * 2,),
+    # The thread is in tp; while user mode has tp for itself it is in sscratch, which is else 0.
+    thread_registers=("sscratch", "tp"),
+    chain=FrameChain("R_SP", "R_S0", -16, -8, "R_RA", 0),
+    link="R_RA",
+    frame_registers={1: "R_RA", 2: "R_SP", 8: "R_S0"},
+)  # fmt: skip
