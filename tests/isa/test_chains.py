@@ -22,6 +22,7 @@ from kinst.core.isa import CountBody, Isa
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.chains import NO_CHAINS, find_chains
+from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan, Wanted, plan_sites
 
 TEXT, SCRATCH, DATA, STACK, STOP = 0x100_0000, 0x140_0000, 0x180_0000, 0x1C0_0000, 0x200_0000
@@ -397,3 +398,20 @@ def test_what_cannot_be_moved_breaks_the_chain() -> None:
     first = dict(plan.text)[SCRATCH]
     back = list(isa.decode(first, SCRATCH))[-1]
     assert isa.flow(back.code, back.address).target == TEXT + 3
+
+
+def test_a_plan_as_assembly() -> None:
+    """Two sites in a row, the second one a branch back to the first."""
+    isa = load("amd64")
+    code = bytes.fromhex("4883c0017ffa")  # add rax, 1; jg back
+    function = Function("vmlinux", "f", TEXT, len(code))
+    sites = [Site(function, 0, code[:4]), Site(function, 4, code[4:])]
+    wanted = [Wanted(s, "trap", (CountBody((8,)),), code[s.offset + len(s.code) :]) for s in sites]
+    plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True)
+    known = {TEXT: "f+0", TEXT + 4: "f+4", TEXT + 6: "f+6"}
+    rows = [" ".join(row.split()) for row in list_plan(plan, isa, lambda at: known.get(at, ""))]
+    assert rows[0] == "f+0 add rax, 1 trap, chained"
+    assert rows[1].endswith("the head of a loop: unplanting writes a jump to the site here")
+    assert rows[4] == "falls into f+4"
+    assert rows[5] == f"f+4 jg {TEXT:#x} trap, chained"
+    assert rows[-2].endswith("-> trampoline of f+0") and rows[-1].endswith("-> f+6")
