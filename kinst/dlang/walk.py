@@ -17,16 +17,22 @@ from kinst.dlang.syntax import tree
 
 MAX_HEIGHT = 200  # at three Python frames a level, still within Python's 1,000
 
+# Types of fields, as they are written there, that hold no nodes: not looked at, for speed.
+_LEAVES = frozenset({"DType", "IntLiteral", "Span", "bool", "bytes", "int", "str"})
+
 _Kind = TypeVar("_Kind")
 
 
 class _Parts(dict[type, tuple[str, ...] | None]):
-    """The fields of each class of nodes; None for what is no node (types, variables, spans)."""
+    """The fields of each class of nodes that may hold others; None for what is no node (types,
+    variables, spans)."""
 
     def __missing__(self, kind: type) -> tuple[str, ...] | None:
         nodes = (typed.Expr, typed.Action, typed.Clause, typed.Program)
         known = kind.__module__ == tree.__name__ or issubclass(kind, nodes)
-        self[kind] = tuple(f.name for f in fields(kind)) if known and is_dataclass(kind) else None
+        self[kind] = None
+        if known and is_dataclass(kind):
+            self[kind] = tuple(f.name for f in fields(kind) if f.type not in _LEAVES)
         return self[kind]
 
 
