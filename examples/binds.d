@@ -1,6 +1,6 @@
 /*
  * Who binds sockets to which ports?  (the address is still the kernel's copy here)
- * Run: kinst -s examples/binds.d -c 'nc -l -p 7777 & usleep 100000; echo hello | nc 127.0.0.1 7777'
+ * Run: kinst -s examples/binds.d -c 'httpd -p 127.0.0.1:8080 -h /etc; wget -q -O - http://127.0.0.1:8080/group'
  */
 #pragma D option quiet
 fbt::inet_bind:entry

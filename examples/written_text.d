@@ -1,6 +1,6 @@
 /*
  * What does a process write?  (copyin, printed as a string)
- * Run: kinst -s examples/written_text.d -c 'cat /etc/passwd' cat
+ * Run: kinst -s examples/written_text.d -c 'sort -r /etc/group' sort
  */
 #pragma D option quiet
 fbt::ksys_write:entry

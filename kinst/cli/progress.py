@@ -2,7 +2,7 @@
 
 On a terminal it is one line, rewritten in place and erased at the end.  Elsewhere it is a line
 when a piece of work begins, one every few seconds, and one at its end, so that a log stays short.
-docs/decisions/0034-progress-without-rich.md says why this is not rich's.
+docs/decisions/0038-progress-is-kinst-own-without-rich.md says why this is not rich's.
 """
 
 from __future__ import annotations
@@ -61,12 +61,14 @@ class Progress:
 
     def _log(self, out: TextIO, what: str, part: float | None) -> None:
         now = self._clock()
-        work = re.sub(r"\d+", "", what)
+        # "downloading 3 of 7 MB" and "downloading 4 of 7 MB" are the same work.
+        work = re.split(r"\s*\(?\d", what)[0]
         over = part is not None and part >= 1
-        if work == self._work and not over and now - self._shown < LOG_SECONDS:
+        if over:
+            work += ": done"
+        if work == self._work and (over or now - self._shown < LOG_SECONDS):
             return
-        # A piece of work that is over is forgotten: the same may come again.
-        self._work, self._shown = ("" if over else work), now
+        self._work, self._shown = work, now
         _write(out, f"{self._name}: {what}" + ("" if part is None else f" {part:.0%}") + "\n")
 
 

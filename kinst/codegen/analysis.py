@@ -9,33 +9,18 @@ from kinst.codegen.code_machine import CodeMachine
 from kinst.core.dtypes import ArrayType, PointerType, StackType, StringType, StructType, SymbolType
 from kinst.dlang import typed
 from kinst.dlang.typed import Shared, Snapshot
-from kinst.dlang.walk import expressions
-
-# Subroutines that return an address of scratch, or take one that a string's is made into.
-_POINTERS = frozenset(
-    {
-        "alloca",
-        "bcopy",
-        "copyin",
-        "copyout",
-        "inet_ntoa",
-        "inet_ntoa6",
-        "inet_ntop",
-        "memref",
-        "memstr",
-    }
-)
+from kinst.dlang.vocabulary.subroutines import PROTOTYPES
+from kinst.dlang.walk import expressions, find
 
 
 def string_table(program: typed.Program) -> tuple[dict[bytes, int], bytes]:
     """(offset of each literal in the strings area, the bytes of that area)."""
     offsets: dict[bytes, int] = {}
     text = bytearray()
-    for clause in program.clauses:
-        for expr in expressions(clause):
-            if isinstance(expr, typed.StrConst) and expr.value not in offsets:
-                offsets[expr.value] = len(text)
-                text += expr.value + b"\0"
+    for literal in find(program, typed.StrConst):
+        if literal.value not in offsets:
+            offsets[literal.value] = len(text)
+            text += literal.value + b"\0"
     return offsets, bytes(text)
 
 
@@ -55,16 +40,15 @@ def makes_pointers(program: typed.Program) -> bool:
     return any(
         isinstance(expr, Snapshot | Shared)
         or (isinstance(expr, typed.GlobalRead) and isinstance(expr.type, ArrayType))
-        or (isinstance(expr, typed.Subroutine) and expr.name in _POINTERS)
+        or (isinstance(expr, typed.Subroutine) and PROTOTYPES[expr.name].has_pointers)
         or _points_into_string(expr)
-        for clause in program.clauses
-        for expr in expressions(clause)
+        for expr in expressions(program)
     )
 
 
 def shares_variables(program: typed.Program) -> bool:
     """Whether the program can have the address of a variable in a variable."""
-    return any(isinstance(e, Shared) for clause in program.clauses for e in expressions(clause))
+    return any(find(program, Shared))
 
 
 def register_slot(machine: CodeMachine, index: int) -> int | None:
@@ -92,11 +76,7 @@ def reads_stack(program: typed.Program, clauses: Sequence[int]) -> bool:
 
 def asks_caller(program: typed.Program) -> bool:
     """Whether any clause reads `caller`."""
-    return any(
-        isinstance(expr, typed.Builtin) and expr.name == "caller"
-        for clause in program.clauses
-        for expr in expressions(clause)
-    )
+    return any(expr.name == "caller" for expr in find(program, typed.Builtin))
 
 
 def looks_at_user(expr: typed.Expr) -> bool:
@@ -110,7 +90,7 @@ def looks_at_user(expr: typed.Expr) -> bool:
 
 def most_frames(program: typed.Program) -> int:
     """The number of frames of the program's longest stack(); 0 without one."""
-    stacks = (e.type for c in program.clauses for e in expressions(c) if isinstance(e, typed.Stack))
+    stacks = (stack.type for stack in find(program, typed.Stack))
     return max((t.frames for t in stacks if isinstance(t, StackType) and not t.user), default=0)
 
 

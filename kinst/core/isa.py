@@ -312,7 +312,6 @@ class Isa(Protocol):
     per_cpu: PerCpu
     convention: str  # LLVM calling convention of the entries that trampolines call
     llvm_options: tuple[str, ...]  # of LLVM's command line, for this ISA's code generator
-    chains: bool  # trampoline() can lead straight into another one (Onward)
     shared_counters: bool  # CountBody's counters are one block for all CPUs, added to atomically
     argument_slots: tuple[int, ...]  # frame slots of the C argument registers
     dwarf_registers: tuple[str, ...]  # D names by the ABI's DWARF register numbers, "" for none
@@ -399,8 +398,8 @@ class Isa(Protocol):
         """The whole trampoline at address `to`: run bodies, then the displaced instruction.
 
         following: live bytes after the instruction, for flag liveness.  again: live bytes straight
-        before it that are run again between the two (see again()).  onward: where control goes on,
-        where `chains` is true.  Interrupts are off
+        before it that are run again between the two (see again()).  onward: where control goes on.
+        Interrupts are off
         while a CallBody runs; registers and flags reach the displaced instruction unchanged.
         """
         ...

@@ -5,11 +5,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from kinst.core.errors import KinstError
+
 
 def cache_folder() -> Path:
     """The folder for what can be fetched or made again: $XDG_CACHE_HOME/kinst or ~/.cache/kinst.
 
     A relative $XDG_CACHE_HOME is ignored, as the XDG base directory specification demands.
+    Raises KinstError where there is no $HOME, and the system knows none of this user either.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "kinst"
+    if base.startswith("/"):
+        return Path(base) / "kinst"
+    try:
+        return Path.home() / ".cache/kinst"
+    except RuntimeError:
+        raise KinstError(
+            f"user {os.getuid()} has no home folder", "HOME or XDG_CACHE_HOME names one"
+        ) from None

@@ -1,34 +1,108 @@
-"""Walks over typed trees.
+"""Walks over D's trees, the syntax tree (syntax/tree.py) and the typed tree (typed.py), which are
+dataclasses whose fields hold nodes, tuples of nodes, or what is no node.
 
 No tree is higher than MAX_HEIGHT, so recursion over one is safe.  Parsing bounds the syntax tree
-(type_parser.MAX_DEPTH), but pointer arithmetic makes several typed nodes of one operator."""
+(type_parser.MAX_DEPTH), but pointer arithmetic makes several typed nodes of one operator.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 from kinst.core.errors import DError
 from kinst.dlang import typed
+from kinst.dlang.syntax import tree
 
 MAX_HEIGHT = 200  # at three Python frames a level, still within Python's 1,000
 
+# Types of fields, as they are written there, that hold no nodes: not looked at, for speed.
+_LEAVES = frozenset({"DType", "IntLiteral", "Span", "bool", "bytes", "int", "str"})
 
-def children(node: object) -> Iterator[typed.Expr]:
-    """The expressions directly below a clause, an action or an expression."""
+_Kind = TypeVar("_Kind")
+
+
+class _Parts(dict[type, tuple[str, ...] | None]):
+    """The fields of each class of nodes that may hold others; None for what is no node (types,
+    variables, spans)."""
+
+    def __missing__(self, kind: type) -> tuple[str, ...] | None:
+        nodes = (typed.Expr, typed.Action, typed.Clause, typed.Program)
+        known = kind.__module__ == tree.__name__ or issubclass(kind, nodes)
+        self[kind] = None
+        if known and is_dataclass(kind):
+            self[kind] = tuple(f.name for f in fields(kind) if f.type not in _LEAVES)
+        return self[kind]
+
+
+_parts = _Parts()
+
+
+def _below(value: object, found: list[object]) -> None:
+    if isinstance(value, tuple):
+        for item in value:
+            _below(item, found)
+    elif _parts[type(value)] is not None:
+        found.append(value)
+
+
+def children(node: object) -> list[object]:
+    """The nodes directly below one, or the nodes of a tuple, in program order."""
+    found: list[object] = []
     if isinstance(node, tuple):
-        for item in node:
-            if isinstance(item, typed.Action):
-                yield from children(item)
-            elif isinstance(item, typed.Expr):
-                yield item
-    elif isinstance(node, typed.Clause | typed.Action | typed.Expr):
-        for field in fields(node):
-            value = getattr(node, field.name)
-            if isinstance(value, typed.Expr):
-                yield value
-            elif isinstance(value, tuple):
-                yield from children(value)
+        _below(node, found)
+    else:
+        for name in _parts[type(node)] or ():
+            _below(getattr(node, name), found)
+    return found
+
+
+def walk(node: object) -> Iterator[object]:
+    """A node, or the nodes of a tuple, and all below, outer ones first, in program order."""
+    waiting = children(node)[::-1] if isinstance(node, tuple) else [node]
+    while waiting:
+        here = waiting.pop()
+        yield here
+        waiting += reversed(children(here))
+
+
+def find(node: object, kind: type[_Kind]) -> Iterator[_Kind]:
+    """Every node of a class (or of those that are made of it) in a tree, as walk() has them."""
+    return (found for found in walk(node) if isinstance(found, kind))
+
+
+def expressions(
+    node: typed.Program | typed.Clause | typed.Action | typed.Expr,
+) -> Iterator[typed.Expr]:
+    """Every expression in a piece of a typed tree, itself among them."""
+    return find(node, typed.Expr)
+
+
+def replaced(node: _Kind, one: Callable[[Any], Any]) -> _Kind:
+    """The tree with every node for which one() gives another, and not None, replaced by that;
+    outer ones first, and what was put in is left as it is.  What does not change is the same
+    object as before."""
+    return _replaced(node, one)  # type: ignore[no-any-return]
+
+
+def _replaced(value: Any, one: Callable[[Any], Any]) -> Any:
+    if isinstance(value, tuple):
+        items = tuple(_replaced(item, one) for item in value)
+        return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
+    names = _parts[type(value)]
+    if names is None:
+        return value
+    found = one(value)
+    if found is not None:
+        return found
+    changed = {}
+    for name in names:
+        old = getattr(value, name)
+        new = _replaced(old, one)
+        if new is not old:
+            changed[name] = new
+    return replace(value, **changed) if changed else value
 
 
 def check_height(clause: typed.Clause) -> None:
@@ -36,29 +110,11 @@ def check_height(clause: typed.Clause) -> None:
     waiting = [(child, 1) for child in children(clause)]
     while waiting:
         node, height = waiting.pop()
+        if isinstance(node, typed.Action):
+            waiting += [(child, height) for child in children(node)]
+            continue
         if height > MAX_HEIGHT:
+            assert isinstance(node, typed.Expr)
             message = "expression is nested too deeply"
             raise DError(message, node.span, "D_SYNTAX", "use a variable for a part of it")
         waiting += [(child, height + 1) for child in children(node)]
-
-
-def _nodes(value: object) -> Iterator[typed.Expr]:
-    if isinstance(value, tuple):
-        for item in value:
-            yield from _nodes(item)
-    elif isinstance(value, (typed.Expr, typed.Action)):
-        if isinstance(value, typed.Expr):
-            yield value
-        for field in fields(value):
-            yield from _nodes(getattr(value, field.name))
-
-
-def expressions(clause: typed.Clause) -> Iterator[typed.Expr]:
-    """Every expression of a clause, outer ones first, in program order."""
-    yield from _nodes(clause.predicate)
-    yield from _nodes(clause.actions)
-
-
-def within(expr: typed.Expr) -> Iterator[typed.Expr]:
-    """An expression and all in it."""
-    yield from _nodes(expr)

@@ -22,10 +22,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from kinst.core.errors import KinstError
+from kinst.core.kernel_package import KernelPackage
 from kinst.core.paths import cache_folder
+from kinst.isa import names
 from kinst.kernels.apt import Apt, Package, unpack
 
 # What is being done, and which part of it is done (0 to 1; None where that is not known).
@@ -51,31 +55,6 @@ class Prepared:
     config: Path
     modules: Path
     release: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Kernel:
-    """Where Debian has the kernel of one ISA.
-
-    suite: code name of the release.  image: regular expression of the whole package name; its
-    groups are numbers that order the versions.  The debug package is named the same with -dbg.
-    room: bytes of packed and unpacked files and the indexes, with some to spare.
-    """
-
-    suite: str
-    architecture: str
-    image: str
-    room: int
-
-
-_KERNELS = {
-    "amd64": _Kernel("bookworm", "amd64", r"linux-image-6\.1\.0-(\d+)-cloud-amd64", 1_300_000_000),
-    "arm64": _Kernel("bookworm", "arm64", r"linux-image-6\.1\.0-(\d+)-cloud-arm64", 1_300_000_000),
-    # Bookworm has no riscv64.  The debug package is 1 GB, most of it for modules.
-    "riscv64": _Kernel(
-        "trixie", "riscv64", r"linux-image-6\.12\.(\d+)\+deb13(?:\+(\d+))?-riscv64", 2_200_000_000
-    ),
-}
 
 
 def prepared(isa: str) -> Prepared | None:
@@ -176,19 +155,20 @@ def suite_of(isa: str) -> str:
     return _wanted(isa).suite
 
 
-def _wanted(isa: str) -> _Kernel:
-    if isa not in _KERNELS:
-        raise KinstError(
-            f"kinst knows no kernel package for {isa}", f"it does for {', '.join(_KERNELS)}"
-        )
-    return _KERNELS[isa]
+def _wanted(isa: str) -> KernelPackage:
+    """What kinst.isa.NAME.debian says.  Raises KinstError for an ISA that has no such module."""
+    if isa in names() and find_spec(f"kinst.isa.{isa}.debian"):
+        package: KernelPackage = import_module(f"kinst.isa.{isa}.debian").KERNEL
+        return package
+    known = [name for name in names() if find_spec(f"kinst.isa.{name}.debian")]
+    raise KinstError(f"kinst knows no kernel package for {isa}", f"it does for {', '.join(known)}")
 
 
 def _kernels_of(isa: str) -> Path:
     return cache_folder() / "kernels" / isa
 
 
-def _version(wanted: _Kernel, package: str) -> tuple[int, ...]:
+def _version(wanted: KernelPackage, package: str) -> tuple[int, ...]:
     """The order of a kernel package among its kind; () for any other package."""
     match = re.fullmatch(wanted.image, package)
     return tuple(int(group or 0) for group in match.groups()) if match else ()
@@ -235,7 +215,7 @@ def alone(lock: Path, progress: Progress) -> Iterator[None]:
         yield
 
 
-def _fetch(isa: str, wanted: _Kernel, work: Path, progress: Progress) -> str:
+def _fetch(isa: str, wanted: KernelPackage, work: Path, progress: Progress) -> str:
     """Download, unpack, check and move into place; the kernel's release."""
     _check_room(work, wanted.room)
     apt = Apt(work / "apt", wanted.suite, wanted.architecture)
@@ -274,7 +254,7 @@ def _check_room(work: Path, room: int) -> None:
         )
 
 
-def _newest(wanted: _Kernel, apt: Apt, trouble: str) -> str:
+def _newest(wanted: KernelPackage, apt: Apt, trouble: str) -> str:
     names = apt.names("linux-image-")
     # A kernel may be published some hours before its debug package.
     kernels = [n for n in names if _version(wanted, n) and f"{n}-dbg" in names]

@@ -11,6 +11,7 @@ from kinst.core.probe import Site
 from kinst.patch.chains import NO_CHAINS, Chains, find_chains
 
 ALIGN = 16
+MOST_ROUNDS = 8  # of laying trampolines out
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,9 @@ def plan_sites(
     while True:
         chains = find_chains([work.site for work in wanted], isa) if chained else NO_CHAINS
         laid, out = _lay_out(wanted, isa, start, limit, chains)
+        if laid is None:
+            chained = False
+            continue
         if not out:
             break
         refused += out
@@ -117,15 +121,16 @@ def plan_sites(
 
 def _lay_out(
     wanted: Sequence[Wanted], isa: Isa, start: int, limit: int, chains: Chains
-) -> tuple[list[_Laid], list[tuple[Site, str]]]:
+) -> tuple[list[_Laid] | None, list[tuple[Site, str]]]:
     """Trampolines in their places, in the order of `wanted`, or the sites that must be left out
     before that can be done, with the reasons.
 
     Where a trampoline lies decides what others lead to, so they are laid out until none moves:
-    nearly always twice, because where a jump leads to does not change its size."""
+    twice where that does not change the size of a jump, and three times on riscv64, where code
+    shrinks when a short jump is found to reach.  None, and no sites, should they not settle."""
     places: dict[int, int] = {}
     known: dict[int, tuple[int, int, _Laid]] = {}  # by site: its place, its target's, the result
-    while True:
+    for _ in range(MOST_ROUNDS):
         laid, refused = [], list[tuple[Site, str]]()
         at, before = _aligned(start), -1
         for work in wanted:
@@ -153,6 +158,7 @@ def _lay_out(
         if refused or chains is NO_CHAINS or now == places:
             return laid, refused
         places = now
+    return None, []
 
 
 def _laid(work: Wanted, isa: Isa, at: int, onward: Onward) -> _Laid | Refused:

@@ -151,7 +151,7 @@ def build(
     hooks = plan_hooks(_hooks(parts, code, traced), isa, code.address + len(code.code))
     wanted = _wanted(program, parts, placed, traced, code, descriptors, rules)
     limit = scratch.address + scratch.size
-    sites = plan_sites(wanted, isa, hooks.end, limit, chained=chained and isa.chains)
+    sites = plan_sites(wanted, isa, hooks.end, limit, chained=chained)
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
     return PlantedImage(
         descriptors, host, code, hooks, sites, traps, rules, read, read_user, stopped

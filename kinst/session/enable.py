@@ -23,7 +23,7 @@ from kinst.core.kernel import Found, Kernel, Provider, all_named
 from kinst.core.probe import Probe, ProbePattern
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
-from kinst.dlang.walk import expressions
+from kinst.dlang.walk import find
 from kinst.providers import FIRST_ID, listed
 from kinst.session.values import EnabledSite
 
@@ -69,8 +69,8 @@ def check_arguments(program: typed.Program, enabled: Sequence[EnabledSite]) -> N
             known = fewest.setdefault(clause, (len(e.arguments), e.probe))
             fewest[clause] = min(known, (len(e.arguments), e.probe), key=lambda one: one[0])
     for index, (count, probe) in sorted(fewest.items()):
-        for expr in expressions(program.clauses[index]):
-            if not isinstance(expr, typed.Builtin) or not _ARGUMENT.match(expr.name):
+        for expr in find(program.clauses[index], typed.Builtin):
+            if not _ARGUMENT.match(expr.name):
                 continue
             if not count:
                 what, hint = "at an instruction", "use regs[], for example regs[R_RDI]"

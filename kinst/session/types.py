@@ -9,7 +9,7 @@ from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.core.types import KERNEL, TypeSource
 from kinst.dlang import typed
-from kinst.dlang.walk import expressions
+from kinst.dlang.walk import find
 from kinst.image.type_files import FileTypes, Places
 from kinst.kernels.kmod import module_name
 from kinst.session.modules import find_file
@@ -44,12 +44,7 @@ def open_types(
 
 def symbols_in(program: typed.Program) -> set[tuple[str, str]]:
     """(module, name) of the kernel's symbols that a program uses."""
-    return {
-        (expr.module, expr.name)
-        for clause in program.clauses
-        for expr in expressions(clause)
-        if isinstance(expr, typed.SymbolAddress)
-    }
+    return {(symbol.module, symbol.name) for symbol in find(program, typed.SymbolAddress)}
 
 
 def running_addresses(

@@ -7,8 +7,7 @@ split: one clause for all instructions where the same expressions read it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from kinst.core.dtypes import INT64, ArrayType, DType, FloatType, StructType, VoidType
 from kinst.core.errors import DError, KinstError, Span
@@ -18,6 +17,7 @@ from kinst.dlang.api import parse_text
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.unparse import unparse_expression
 from kinst.dlang.types.conversions import size_of
+from kinst.dlang.walk import find, replaced
 
 NAME = "locals"
 
@@ -60,37 +60,12 @@ def _is_local(node: object) -> bool:
 
 def _nodes(value: object) -> list[tree.Member]:
     """Every locals->NAME in a piece of the tree."""
-    if isinstance(value, tuple):
-        return [found for item in value for found in _nodes(item)]
-    if not isinstance(value, tree.Expr):
-        return []
-    if _is_local(value):
-        assert isinstance(value, tree.Member)
-        return [value]
-    return [found for field in fields(value) for found in _nodes(getattr(value, field.name))]
+    return [member for member in find(value, tree.Member) if _is_local(member)]
 
 
 def has_locals(program: tree.Program) -> bool:
     """Whether any clause reads a local variable."""
-    return any(_nodes(c.statements) or _nodes(c.predicate) for c in program.clauses)
-
-
-def _replaced(value: Any, one: Callable[[tree.Expr], tree.Expr | None]) -> Any:
-    """value with every expression for which one() gives another replaced, outer ones first."""
-    if isinstance(value, tuple):
-        return tuple(_replaced(item, one) for item in value)
-    if not isinstance(value, tree.Expr):
-        return value
-    found = one(value)
-    if found is not None:
-        return found
-    changed = {}
-    for field in fields(value):
-        old = getattr(value, field.name)
-        new = _replaced(old, one)
-        if new is not old:
-            changed[field.name] = new
-    return replace(value, **changed) if changed else value
+    return any(_nodes((c.statements, c.predicate)) for c in program.clauses)
 
 
 def provisional(
@@ -103,7 +78,7 @@ def provisional(
     """
     items: list[tree.Item] = []
     for item in program.items:
-        if isinstance(item, tree.Clause) and (_nodes(item.statements) or _nodes(item.predicate)):
+        if isinstance(item, tree.Clause) and _nodes((item.statements, item.predicate)):
             item = _typed_clause(item, type_of)
         items.append(item)
     return replace(program, items=tuple(items))
@@ -133,8 +108,8 @@ def _typed_clause(
 
     return replace(
         clause,
-        predicate=_replaced(clause.predicate, one),
-        statements=_replaced(clause.statements, one),
+        predicate=replaced(clause.predicate, one),
+        statements=replaced(clause.statements, one),
     )
 
 
@@ -147,7 +122,7 @@ def expand_locals(program: tree.Program, places: Places, find: Find, nearest: Ne
     notes: list[str] = []
     items: list[tree.Item] = []
     for item in program.items:
-        if isinstance(item, tree.Clause) and (_nodes(item.statements) or _nodes(item.predicate)):
+        if isinstance(item, tree.Clause) and _nodes((item.statements, item.predicate)):
             items += _split(item, places, find, nearest, notes)
         else:
             items.append(item)
@@ -275,8 +250,8 @@ def _at(clause: tree.Clause, place: Place, inlined: str, find: Find) -> tree.Cla
 
     return replace(
         clause,
-        predicate=_replaced(clause.predicate, one),
-        statements=_replaced(clause.statements, one),
+        predicate=replaced(clause.predicate, one),
+        statements=replaced(clause.statements, one),
     )
 
 

@@ -61,16 +61,20 @@ def test_on_a_terminal_it_is_drawn_ten_times_a_second() -> None:
 def test_in_a_log_each_work_begins_and_ends_with_a_line() -> None:
     out, clock = io.StringIO(), Clock()
     progress = Progress("kinst", out, clock)
+    progress("reading the package lists", None)
     for step in range(200):
         clock.now = step / 10
         progress(f"reading the package lists ({clock.now:.0f} s)", None)
     for step in range(101):
         progress(f"downloading {step} of 100 MB", step / 100)
+    progress("downloading 100 of 100 MB", 1.0)
+    progress("downloading 0 of 7 MB", 0.0)
     assert out.getvalue().splitlines() == [
-        "kinst: reading the package lists (0 s)",
+        "kinst: reading the package lists",
         "kinst: reading the package lists (10 s)",
         "kinst: downloading 0 of 100 MB 0%",
         "kinst: downloading 100 of 100 MB 100%",
+        "kinst: downloading 0 of 7 MB 0%",
     ]
 
 

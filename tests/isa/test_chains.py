@@ -7,7 +7,7 @@ against.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 import unicorn
 from gnu_assembler import assembled
-from unicorn import arm64_const, x86_const
+from unicorn import arm64_const, riscv_const, x86_const
 
 from kinst.core.isa import CountBody, Isa
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.chains import NO_CHAINS, find_chains
+from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan, Wanted, plan_sites
 
 TEXT, SCRATCH, DATA, STACK, STOP = 0x100_0000, 0x140_0000, 0x180_0000, 0x1C0_0000, 0x200_0000
@@ -89,8 +90,58 @@ SOURCES = {
             ret
         value: .quad 7
     """,
+    "riscv64": """
+        f:  addi sp, sp, -16
+            sd ra, 8(sp)
+            li a5, 0
+            mv a4, a0
+        1:  beqz a4, 3f
+            andi a3, a4, 1
+            bnez a3, 2f
+            add a5, a5, a4
+            addi a4, a4, -1
+            j 1b
+        2:  slli a3, a4, 1
+            add a5, a5, a3
+            li a2, 5
+            blt a4, a2, 5f
+            auipc a6, 0
+        5:  sltu a7, a5, a6
+            addi a4, a4, -1
+            j 1b
+        3:  sd a5, 0(a1)
+            jal sub
+            li t3, 3
+        4:  addi t3, t3, -1
+            bnez t3, 4b
+            ld ra, 8(sp)
+            addi sp, sp, 16
+            ret
+        sub: ld t4, 0(a1)
+            addi t4, t4, 1
+            sd t4, 0(a1)
+            ret
+            .balign 8
+        value: .dword 7
+    """,
 }
 DATA_BYTES = 8  # of `value`, behind the code
+
+
+_PROCESSORS: Mapping[str, tuple[int, int, Any, str, Sequence[str]]] = {
+    "amd64": (
+        unicorn.UC_ARCH_X86, unicorn.UC_MODE_64, x86_const, "UC_X86_REG_",
+        ("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "rflags"),
+    ),
+    "arm64": (
+        unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM, arm64_const, "UC_ARM64_REG_",
+        (*(f"x{n}" for n in range(31)), "sp", "nzcv"),
+    ),
+    "riscv64": (
+        unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64, riscv_const, "UC_RISCV_REG_",
+        tuple(f"x{n}" for n in range(1, 32)),
+    ),
+}  # fmt: skip
 
 
 class Cpu:
@@ -98,34 +149,14 @@ class Cpu:
 
     def __init__(self, isa: Isa, code: bytes) -> None:
         self.isa = isa
-        amd64 = isa.name == "amd64"
-        arch = (unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
-        self.uc = _UNICORN.Uc(*(arch if amd64 else (unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)))
+        arch, mode, const, prefix, names = _PROCESSORS[isa.name]
+        self.uc = _UNICORN.Uc(arch, mode)
         for at, size in ((TEXT, PAGE), (SCRATCH, 16 * PAGE), (DATA, 2 * PAGE), (STACK, PAGE)):
             self.uc.mem_map(at, size)
         self.uc.mem_map(STOP, PAGE)
         self.write(TEXT, code)
-        const = x86_const if amd64 else arm64_const
-        prefix = "UC_X86_REG_" if amd64 else "UC_ARM64_REG_"
-        names = [
-            "rax",
-            "rcx",
-            "rdx",
-            "rbx",
-            "rsp",
-            "rbp",
-            "rsi",
-            "rdi",
-            "r8",
-            "r9",
-            "r10",
-            "r11",
-            "rflags",
-        ]
-        if not amd64:
-            names = [*(f"x{n}" for n in range(31)), "sp", "nzcv"]
         self.numbers = {name: getattr(const, prefix + name.upper()) for name in names}
-        self.pc = getattr(const, prefix + ("RIP" if amd64 else "PC"))
+        self.pc = getattr(const, prefix + ("RIP" if isa.name == "amd64" else "PC"))
         self.traps: Mapping[int, int] = {}
         self.trapped = 0
         self.ran: Counter[int] = Counter()
@@ -133,7 +164,9 @@ class Cpu:
         self.keep = False
         self.uc.hook_add(unicorn.UC_HOOK_CODE, self._on_code)
         self.uc.hook_add(unicorn.UC_HOOK_INTR, self._on_trap)
-        if amd64:
+        if isa.name == "riscv64":
+            self.uc.reg_write(riscv_const.UC_RISCV_REG_PRIV, 1)  # supervisor
+        if isa.name == "amd64":
             self.uc.reg_write(x86_const.UC_X86_REG_GS_BASE, COUNTERS)
 
     def write(self, at: int, data: bytes) -> None:
@@ -146,6 +179,11 @@ class Cpu:
 
     def _on_code(self, uc: Any, address: int, size: int, data: Any) -> None:
         self.ran[address] += 1
+        if self.isa.name == "riscv64" and self.traps.get(address) and self._breaks(address):
+            # The emulator has no exception for breakpoints here.
+            self.trapped += 1
+            uc.reg_write(self.pc, self.traps[address])
+            return
         if self.keep:
             memory = bytes(uc.mem_read(DATA, PAGE)), bytes(uc.mem_read(STACK, PAGE))
             self.seen.append((address, self.registers(), *memory))
@@ -155,6 +193,10 @@ class Cpu:
         self.trapped += 1
         uc.reg_write(self.pc, self.traps[uc.reg_read(self.pc) - behind])
 
+    def _breaks(self, address: int) -> bool:
+        there = bytes(self.uc.mem_read(address, 4))
+        return any(there.startswith(self.isa.trap_patch(size)) for size in (2, 4))
+
     def start_state(self) -> tuple[dict[str, int], bytes, bytes]:
         """At the function's first instruction."""
         stack = bytearray(PAGE)
@@ -162,8 +204,10 @@ class Cpu:
         if self.isa.name == "amd64":
             stack[0x800:0x808] = STOP.to_bytes(8, "little")
             values |= {"rsp": STACK + 0x800, "rdi": ROUNDS, "rsi": DATA, "rflags": 2}
-        else:
+        elif self.isa.name == "arm64":
             values |= {"sp": STACK + 0x800, "x0": ROUNDS, "x1": DATA, "x30": STOP}
+        else:
+            values |= {"x2": STACK + 0x800, "x10": ROUNDS, "x11": DATA, "x1": STOP}
         return values, bytes(PAGE), bytes(stack)
 
     def run(self, at: int, values: Mapping[str, int], data: bytes, stack: bytes) -> None:
@@ -205,13 +249,15 @@ def planned(name: str, folder: Path, chained: bool) -> Planned:
     isa = load(name)
     code = assembled(name, SOURCES[name], folder)
     length = len(code) - DATA_BYTES
+    while isa.name == "riscv64" and code[:length].endswith(b"\x01\0"):  # c.nop, of .balign
+        length -= 2
     function = Function("vmlinux", "f", TEXT, length)
     decoded = list(isa.decode(code[:length], TEXT))
     assert sum(i.size for i in decoded) == length
     sites = [Site(function, i.address - TEXT, i.code) for i in decoded]
     wanted = []
     for k, site in enumerate(sites):
-        at = 8 * k if name == "amd64" else COUNTERS + 8 * k
+        at = 8 * k if not isa.shared_counters else COUNTERS + 8 * k
         way = "jump" if isa.jump_patch(len(site.code), site.address, SCRATCH) else "trap"
         following = code[site.offset + len(site.code) : length]
         wanted.append(Wanted(site, way, (CountBody((at,)),), following))
@@ -220,7 +266,7 @@ def planned(name: str, folder: Path, chained: bool) -> Planned:
     return Planned(isa, code, sites, wanted, plan)
 
 
-@pytest.fixture(params=["amd64", "arm64"])
+@pytest.fixture(params=["amd64", "arm64", "riscv64"])
 def chained(request: pytest.FixtureRequest, tmp_path: Path) -> Planned:
     return planned(request.param, tmp_path, True)
 
@@ -352,3 +398,20 @@ def test_what_cannot_be_moved_breaks_the_chain() -> None:
     first = dict(plan.text)[SCRATCH]
     back = list(isa.decode(first, SCRATCH))[-1]
     assert isa.flow(back.code, back.address).target == TEXT + 3
+
+
+def test_a_plan_as_assembly() -> None:
+    """Two sites in a row, the second one a branch back to the first."""
+    isa = load("amd64")
+    code = bytes.fromhex("4883c0017ffa")  # add rax, 1; jg back
+    function = Function("vmlinux", "f", TEXT, len(code))
+    sites = [Site(function, 0, code[:4]), Site(function, 4, code[4:])]
+    wanted = [Wanted(s, "trap", (CountBody((8,)),), code[s.offset + len(s.code) :]) for s in sites]
+    plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True)
+    known = {TEXT: "f+0", TEXT + 4: "f+4", TEXT + 6: "f+6"}
+    rows = [" ".join(row.split()) for row in list_plan(plan, isa, lambda at: known.get(at, ""))]
+    assert rows[0] == "f+0 add rax, 1 trap, chained"
+    assert rows[1].endswith("the head of a loop: unplanting writes a jump to the site here")
+    assert rows[4] == "falls into f+4"
+    assert rows[5] == f"f+4 jg {TEXT:#x} trap, chained"
+    assert rows[-2].endswith("-> trampoline of f+0") and rows[-1].endswith("-> f+6")

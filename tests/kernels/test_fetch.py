@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import threading
@@ -446,6 +447,12 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
         assert cache_folder() == folder
+    # Without HOME the system is asked, which may not know this user.
+    monkeypatch.delenv("HOME")
+    assert cache_folder() == Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache/kinst"
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    with pytest.raises(KinstError, match=r"user 54321 has no home folder \(HOME or XDG_CACHE_HOME"):
+        cache_folder()
 
 
 def test_what_make_setup_fetched(prepared: Prepared) -> None:

@@ -28,6 +28,7 @@ from kinst.core.layout import FAULT_BADADDR, FAULT_DIVZERO, FAULT_ILLOP
 from kinst.dlang import typed
 from kinst.dlang.typed import Before, Root, Shared, Snapshot, Store
 from kinst.dlang.vocabulary import builtins
+from kinst.dlang.vocabulary.subroutines import PROTOTYPES
 
 _PLAIN = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
 
@@ -46,8 +47,11 @@ def nullable(firing: Firing, expr: typed.Expr) -> Lowered:
     """lower() where NULL is a string like others: compared, assigned, handed on."""
     match expr:
         case typed.Subroutine():
-            lowers = [nullable if expr.name == "strtok" else lower, *[lower] * len(expr.args)]
-            args = [one(firing, arg) for one, arg in zip(lowers, expr.args, strict=False)]
+            parameters = PROTOTYPES[expr.name].parameters
+            args = [
+                (nullable if parameter.nullable else lower)(firing, arg)
+                for parameter, arg in zip(parameters, expr.args, strict=False)
+            ]
             return subroutine(firing, expr, args)
         case typed.Conditional():
             return _conditional(firing, expr)

@@ -24,7 +24,7 @@ from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR
 from kinst.dlang import typed
 from kinst.dlang.typed import Before, Snapshot, Store
-from kinst.dlang.walk import within
+from kinst.dlang.walk import find
 
 Lower = Callable[[Firing, typed.Expr], Lowered]
 
@@ -35,7 +35,7 @@ def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
     The value comes first, then the place, as in libdtrace's dt_cg_asgn_op(); a value that is made
     of the old one needs the place before."""
     code = firing.code
-    before = any(isinstance(e, Before) for e in within(expr.value))
+    before = any(find(expr.value, Before))
     whole = isinstance(expr.type, StructType | ArrayType | StringType)
     value = None if before or whole else lower(firing, expr.value)
     base = _base(firing, expr, lower)

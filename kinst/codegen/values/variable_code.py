@@ -25,7 +25,7 @@ from kinst.codegen.values.dynamic_variables import (
 )
 from kinst.core.dtypes import ArrayType, StringType, StructType
 from kinst.dlang import typed
-from kinst.dlang.walk import expressions, within
+from kinst.dlang.walk import expressions, find
 
 
 def base_address(firing: Firing, variable: typed.Variable) -> Value:
@@ -136,7 +136,7 @@ def is_thread_local(expr: typed.Expr) -> bool:
 
 def uses_old(value: typed.Expr) -> bool:
     """Whether the element's old value is wanted."""
-    return any(isinstance(e, typed.OldValue) for e in within(value))
+    return any(find(value, typed.OldValue))
 
 
 def clear_clause_memory(firing: Firing, clauses: Sequence[typed.Clause]) -> None:

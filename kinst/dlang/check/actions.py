@@ -10,6 +10,7 @@ from kinst.core.errors import DError
 from kinst.dlang import typed
 from kinst.dlang.check.aggregating import (
     Aggregations,
+    Unfinished,
     aggregate,
     clear,
     normalize,
@@ -216,12 +217,14 @@ def check_order(actions: Sequence[typed.Action]) -> None:
         done.add(kind)
 
 
-_Handler = Callable[[tree.Call, Scope, Aggregations], typed.Action | None]
+_Handler = Callable[[tree.Call, Scope, Aggregations], typed.Action | Unfinished]
 
 
-def statement(node: tree.Expr, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
-    """One statement.  While aggregations are still being collected (the first pass), what
-    depends on them is left for the second pass, and None returned.  Raises DError."""
+def statement(
+    node: tree.Expr, scope: Scope, aggregations: Aggregations
+) -> typed.Action | Unfinished:
+    """One statement; of what depends on aggregations the call that finishes it when all are
+    known.  Raises DError."""
     if isinstance(node, tree.Assignment) and is_aggregation(node.left):
         return aggregate(node, scope, aggregations)
     if is_aggregation(node):
@@ -252,11 +255,11 @@ def _expect_arguments(node: tree.Call, count: int, at_least: bool = False) -> No
         )
 
 
-def _trace(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+def _trace(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
     return typed.Trace(node.span, _shown("trace", "D_TRACE", node, scope))
 
 
-def _print(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+def _print(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
     return typed.Print(node.span, string_place(_shown("print", "D_PRINT", node, scope)))
 
 
@@ -278,7 +281,7 @@ def _shown(name: str, prefix: str, node: tree.Call, scope: Scope) -> typed.Expr:
     return expr
 
 
-def _printf(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+def _printf(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
     return _formatted("printf", node, scope)
 
 
@@ -311,7 +314,7 @@ def _formatted(name: str, node: tree.Call, scope: Scope) -> typed.Printf:
     return typed.Printf(node.span, format_, tuple(args))
 
 
-def _data(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+def _data(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
     """stack(), sym() and the like: what they record is traced."""
     expr = data_expression(node, scope, check)
     assert expr is not None
@@ -325,7 +328,7 @@ def _effect(
     return lambda node, scope, aggregations: make(node, scope)
 
 
-def _with_format(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+def _with_format(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
     """system() and freopen(): printf()'s arguments."""
     assert isinstance(node.function, tree.Name)
     name = node.function.name
@@ -341,7 +344,7 @@ def _with_format(node: tree.Call, scope: Scope, aggregations: Aggregations) -> t
     return typed.Perform(node.span, name, made.args, made.format)
 
 
-def _exit(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+def _exit(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
     _expect_arguments(node, 1)
     status = check(node.arguments[0], scope)
     if not is_integer(status.type):

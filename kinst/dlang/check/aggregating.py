@@ -4,7 +4,7 @@ errors as in libdtrace's dt_cc.c)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kinst.core.dtypes import (
@@ -192,11 +192,15 @@ class _Defined:
     span: Span
 
 
+# What finishes an action when the aggregations of all clauses are known.  Raises DError.
+Unfinished = Callable[[], typed.Action]
+
+
 class Aggregations:
     """The aggregations of a program, by name without the @.
 
-    A first pass over the program calls define() for every aggregating statement; only then
-    are key types final, because integer keys of one aggregation may differ in size.
+    define() is called for every aggregating statement; only then are key types final, because
+    integer keys of one aggregation may differ in size.  complete: all have been.
     """
 
     def __init__(self) -> None:
@@ -314,10 +318,8 @@ def aggregations_of(program: tree.Program) -> frozenset[str]:
     return frozenset(parts_of(left)[0].name for left in assigned if is_aggregation(left))
 
 
-def aggregate(
-    node: tree.Assignment, scope: Scope, aggregations: Aggregations
-) -> typed.Action | None:
-    """@name[keys] = function(...).  In the first pass it is noted and None returned."""
+def aggregate(node: tree.Assignment, scope: Scope, aggregations: Aggregations) -> Unfinished:
+    """@name[keys] = function(...), noted in the aggregations."""
     target, key_nodes = parts_of(node.left)
     call = node.right
     if node.op != "=" or not isinstance(call, tree.Call) or not _names_aggregating(call, scope):
@@ -329,15 +331,13 @@ def aggregate(
     keys = _keys(key_nodes, scope)
     if not aggregations.complete:
         aggregations.define(target.name, keys, update, target.span)
-        return None
-    made = aggregations.get(target)
-    return typed.Aggregate(
-        target.span,
-        made,
-        tuple(_as_key(k, t) for k, t in zip(keys, made.keys, strict=True)),
-        update.value,
-        update.weight,
-    )
+
+    def finish() -> typed.Action:
+        made = aggregations.get(target)
+        final = tuple(_as_key(k, t) for k, t in zip(keys, made.keys, strict=True))
+        return typed.Aggregate(target.span, made, final, update.value, update.weight)
+
+    return finish
 
 
 def _names_aggregating(call: tree.Call, scope: Scope) -> bool:
@@ -453,12 +453,10 @@ def _expect_count(node: tree.Call, least: int, most: int, expected: str, prefix:
         )
 
 
-def clear(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+def clear(node: tree.Call, scope: Scope, aggregations: Aggregations) -> Unfinished:
     _expect_count(node, 1, 1, "1", "D_CLEAR")
     target = _aggregation_argument(node, 0, "D_CLEAR_AGGARG", scope)
-    if not aggregations.complete:
-        return None
-    return typed.Clear(node.span, aggregations.get(target, "D_CLEAR_AGGBAD"))
+    return lambda: typed.Clear(node.span, aggregations.get(target, "D_CLEAR_AGGBAD"))
 
 
 def _scalar_second(node: tree.Call, tag: str, scope: Scope) -> typed.Expr:
@@ -472,19 +470,17 @@ def _scalar_second(node: tree.Call, tag: str, scope: Scope) -> typed.Expr:
     raise DError(message, argument.span, tag)
 
 
-def trunc(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+def trunc(node: tree.Call, scope: Scope, aggregations: Aggregations) -> Unfinished:
     few = not node.arguments
     _expect_count(node, 1, 2, "at least 1" if few else "no more than 2", "D_TRUNC")
     target = _aggregation_argument(node, 0, "D_TRUNC_AGGARG", scope)
     count: typed.Expr | None = None
     if len(node.arguments) == 2:
         count = cast(_scalar_second(node, "D_TRUNC_SCALAR", scope), INT64)
-    if not aggregations.complete:
-        return None
-    return typed.Trunc(node.span, aggregations.get(target, "D_TRUNC_AGGBAD"), count)
+    return lambda: typed.Trunc(node.span, aggregations.get(target, "D_TRUNC_AGGBAD"), count)
 
 
-def normalize(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+def normalize(node: tree.Call, scope: Scope, aggregations: Aggregations) -> Unfinished:
     assert isinstance(node.function, tree.Name)
     count = 1 if node.function.name == "denormalize" else 2
     _expect_count(node, count, count, str(count), "D_NORMALIZE")
@@ -497,12 +493,15 @@ def normalize(node: tree.Call, scope: Scope, aggregations: Aggregations) -> type
             raise DError(message, node.arguments[1].span, "D_DIV_ZERO")
         if not isinstance(divisor, typed.IntConst):
             divisor = typed.NonZero(divisor.type, divisor.span, divisor)
-    if not aggregations.complete:
-        return None
-    return typed.Normalize(node.span, aggregations.get(target, "D_NORMALIZE_AGGBAD"), divisor)
+
+    def finish() -> typed.Action:
+        made = aggregations.get(target, "D_NORMALIZE_AGGBAD")
+        return typed.Normalize(node.span, made, divisor)
+
+    return finish
 
 
-def printa(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action | None:
+def printa(node: tree.Call, scope: Scope, aggregations: Aggregations) -> Unfinished:
     if not node.arguments:
         message = "printa( ) prototype mismatch: 0 args passed, 1 expected"
         raise DError(message, node.span, "D_PROTO_LEN", "it takes an aggregation")
@@ -516,19 +515,21 @@ def printa(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.A
         for at in range(start, len(node.arguments))
     ]
     parsed = parse_format(first.value, first.span) if isinstance(first, tree.String) else None
-    if not aggregations.complete:
-        return None
-    made = tuple(aggregations.get(t, "D_PRINTA_AGGBAD") for t in targets)
-    for target, other in zip(targets[1:], made[1:], strict=True):
-        _check_same_keys(made[0], other, target.span)
-    format_: typed.Format | None = None
-    if parsed is not None:
-        aggregated = UINT64 if made[0].function.name == "count" else INT64
-        keys = [Value(k, first.span) for k in made[0].keys]
-        format_, _ = bind_format(
-            "printa", parsed, keys, first.span, aggregated=aggregated, exact=False
-        )
-    return typed.Printa(node.span, format_, made)
+
+    def finish() -> typed.Action:
+        made = tuple(aggregations.get(t, "D_PRINTA_AGGBAD") for t in targets)
+        for target, other in zip(targets[1:], made[1:], strict=True):
+            _check_same_keys(made[0], other, target.span)
+        format_: typed.Format | None = None
+        if parsed is not None:
+            aggregated = UINT64 if made[0].function.name == "count" else INT64
+            keys = [Value(k, first.span) for k in made[0].keys]
+            format_, _ = bind_format(
+                "printa", parsed, keys, first.span, aggregated=aggregated, exact=False
+            )
+        return typed.Printa(node.span, format_, made)
+
+    return finish
 
 
 def _check_same_keys(first: typed.Aggregation, other: typed.Aggregation, span: Span) -> None:

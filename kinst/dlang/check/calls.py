@@ -32,7 +32,7 @@ from kinst.dlang.types.conversions import (
 )
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.builtins import SPECULATION
-from kinst.dlang.vocabulary.subroutines import ABSENT, DESTRUCTIVE, PROTOTYPES, Parameter
+from kinst.dlang.vocabulary.subroutines import ABSENT, PROTOTYPES, Parameter
 
 
 def subroutine(node: tree.Call, name: str, scope: Scope, check: Check) -> typed.Expr:
@@ -63,7 +63,7 @@ def _argument(name: str, number: int, wanted: Parameter, given: typed.Expr) -> t
     """One argument as its parameter takes it (libdtrace's dt_node_is_argcompat())."""
     if isinstance(wanted.type, StringType):
         if is_string_like(given.type) or _is_null(given):
-            return given if _is_null(given) and name == "strtok" else to_string(given)
+            return given if _is_null(given) and wanted.nullable else to_string(given)
     elif isinstance(wanted.type, PointerType):
         given = decayed(string_place(given))
         if isinstance(given.type, PointerType) or is_string(given.type) or is_zero(given):
@@ -93,7 +93,8 @@ def absent(name: str, span: Span) -> DError:
 
 def destructive_calls(nodes: Sequence[typed.Expr]) -> list[str]:
     """The names of the destructive subroutines among these expressions."""
-    return [n.name for n in nodes if isinstance(n, typed.Subroutine) and n.name in DESTRUCTIVE]
+    calls = (node.name for node in nodes if isinstance(node, typed.Subroutine))
+    return [name for name in calls if PROTOTYPES[name].destructive]
 
 
 def _speculation(node: tree.Call) -> typed.Expr:
@@ -151,7 +152,7 @@ def unknown_function(name: str, span: Span, scope: Scope) -> DError:
     """The error for calling something that is not a function of kinst."""
     if name in ABSENT:
         return absent(name, span)
-    if name in builtins.ACTIONS_NOT_YET or name in builtins.FUNCTIONS_NOT_YET:
+    if name in builtins.ACTIONS_NOT_YET:
         return DError(f"{name}( ) is not supported yet", span, "D_UNKNOWN")
     kind = builtins.kind_of(name)
     if name in scope.variables or name in scope.environment.registers:

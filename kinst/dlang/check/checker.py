@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 from kinst.core.errors import DError
 from kinst.dlang import typed
 from kinst.dlang.check.actions import check_order, statement
-from kinst.dlang.check.aggregating import Aggregations, aggregations_of
+from kinst.dlang.check.aggregating import Aggregations, Unfinished, aggregations_of
 from kinst.dlang.check.declarations import check_pragma, declare, declare_provider, declare_type
 from kinst.dlang.check.expansions import define_inline, define_translator, refuse_whole
 from kinst.dlang.check.expressions import check as check_expression
@@ -24,31 +25,43 @@ def check(program: tree.Program, environment: Environment) -> typed.Program:
     """The typed program.
 
     Raises DError for everything that is wrong with names, types and arguments.  Clauses are
-    checked in order, so that a variable's first assignment gives it its type; aggregations
-    are collected over the whole program first, so that printa() may come before the clause
-    that fills them.
+    checked in order, so that a variable's first assignment gives it its type.  What depends on
+    aggregations is finished when all clauses are known, so that printa() may come before the
+    clause that fills one.
     """
     aggregations = Aggregations()
-    _, first = _clauses(program, aggregations, Scope(environment))
+    clauses, scope = _checked(program, aggregations, Scope(environment))
     aggregations.complete = True
-    clauses, scope = _clauses(program, aggregations, Scope(environment, first.keys))
+    if any(v.keys != scope.keys.get(v.name, v.keys) for v in scope.variables.values()):
+        # Keys of an array that came later need wider types: only now are they known.
+        clauses, scope = _checked(program, aggregations, Scope(environment, scope.keys))
+    finished = tuple(_finished(clause, index) for index, clause in enumerate(clauses))
     if program.empty is not None:
         raise tree.empty(program.empty)
-    for clause in clauses:
+    for clause in finished:
         refuse_whole(clause)
         check_height(clause)
     return typed.Program(
-        clauses,
+        finished,
         tuple(sorted(scope.variables.values(), key=lambda v: v.index)),
         aggregations.all(),
         tuple((o.name, o.value) for o in program.options),
     )
 
 
-def _clauses(
+@dataclass(frozen=True, slots=True)
+class _CheckedClause:
+    """A clause some of whose actions are not finished yet."""
+
+    node: tree.Clause
+    predicate: typed.Expr | None
+    actions: tuple[typed.Action | Unfinished, ...]
+
+
+def _checked(
     program: tree.Program, aggregations: Aggregations, scope: Scope
-) -> tuple[tuple[typed.Clause, ...], Scope]:
-    clauses: list[typed.Clause] = []
+) -> tuple[list[_CheckedClause], Scope]:
+    clauses: list[_CheckedClause] = []
     scope.aggregations = aggregations_of(program)
     scope.types.check = partial(check_expression, scope=scope)
     use(program, scope, check_expression)
@@ -67,16 +80,14 @@ def _clauses(
         elif isinstance(item, tree.Pragma) and item.kind == "depends_on":
             check_pragma(item, scope)
         elif isinstance(item, tree.Clause):
-            clauses.append(_clause(item, len(clauses), scope, aggregations))
+            clauses.append(_clause(item, scope, aggregations))
     for item in program.items:
         if isinstance(item, tree.Pragma) and item.kind != "depends_on":
             check_pragma(item, scope)
-    return tuple(clauses), scope
+    return clauses, scope
 
 
-def _clause(
-    node: tree.Clause, index: int, scope: Scope, aggregations: Aggregations
-) -> typed.Clause:
+def _clause(node: tree.Clause, scope: Scope, aggregations: Aggregations) -> _CheckedClause:
     """Statements are checked before the predicate, because they more often create variables;
     if a name is missing there, the predicate goes first (libdtrace's dt_cook_clause)."""
     before = scope.snapshot()
@@ -91,25 +102,29 @@ def _clause(
         scope.restore(before)
         predicate = _predicate(node, scope)
         actions = _actions(node, scope, aggregations)
-    return typed.Clause(
-        index,
-        tuple(d.pattern for d in node.descriptions),
-        tuple(d.span for d in node.descriptions),
-        predicate,
-        actions,
-        node.span,
-        tuple(d.crossing for d in node.descriptions),
-    )
+    return _CheckedClause(node, predicate, actions)
 
 
 def _actions(
     node: tree.Clause, scope: Scope, aggregations: Aggregations
-) -> tuple[typed.Action, ...]:
-    made = [statement(s, scope, aggregations) for s in node.statements]
-    actions = tuple(a for a in made if a is not None)
-    if aggregations.complete:
-        check_order(actions)
-    return actions
+) -> tuple[typed.Action | Unfinished, ...]:
+    return tuple(statement(s, scope, aggregations) for s in node.statements)
+
+
+def _finished(clause: _CheckedClause, index: int) -> typed.Clause:
+    """The clause, when all aggregations are known.  Raises DError."""
+    actions = tuple(a if isinstance(a, typed.Action) else a() for a in clause.actions)
+    check_order(actions)
+    node = clause.node
+    return typed.Clause(
+        index,
+        tuple(d.pattern for d in node.descriptions),
+        tuple(d.span for d in node.descriptions),
+        clause.predicate,
+        actions,
+        node.span,
+        tuple(d.crossing for d in node.descriptions),
+    )
 
 
 def _predicate(node: tree.Clause, scope: Scope) -> typed.Expr | None:

@@ -348,8 +348,8 @@ def refuse_whole(clause: typed.Clause) -> None:
         if isinstance(action, typed.Evaluate) and isinstance(action.expr, Translation):
             message = "expression cannot evaluate to result of dynamic type"
             raise DError(message, action.expr.span, "D_CG_DYN")
-    waiting = list(children(clause))
-    while waiting:
+    waiting = children(clause)
+    while waiting:  # the last one first
         node = waiting.pop()
         if isinstance(node, Translation):
             _refuse_translation(node)

@@ -7,8 +7,7 @@ conversion (D_XLATE_NOCONV)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 
 from kinst.dlang.check.expansions import define_inline, define_translator
@@ -16,6 +15,7 @@ from kinst.dlang.check.scope import Check, Scope
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.program_parser import parse
 from kinst.dlang.vocabulary.type_names import words
+from kinst.dlang.walk import walk
 
 _PSINFO = """
 typedef struct psinfo {
@@ -132,24 +132,20 @@ def _items(text: str) -> tuple[tree.Item, ...]:
     return tuple(item for item in program.items if not isinstance(item, tree.Clause))
 
 
-def _names(value: object) -> Iterator[str]:
-    """Every name and every word of a type in a piece of the tree."""
-    if isinstance(value, tuple):
-        for item in value:
-            yield from _names(item)
-    elif isinstance(value, tree.Name):
-        yield value.name
-    elif isinstance(value, tree.TypeName):
-        yield from value.words
-        yield from _names((value.derived, value.body))
-    elif type(value).__module__ == tree.__name__:
-        for field in fields(value):  # type: ignore[arg-type]
-            yield from _names(getattr(value, field.name))
+def _names(program: tree.Program) -> set[str]:
+    """Every name and every word of a type in a program."""
+    found: set[str] = set()
+    for node in walk(program):
+        if isinstance(node, tree.Name):
+            found.add(node.name)
+        elif isinstance(node, tree.TypeName):
+            found.update(node.words)
+    return found
 
 
 def use(program: tree.Program, scope: Scope, check: Check) -> None:
     """Declare what the program uses of the library; what it defines itself stays its own."""
-    used = set(_names(program.items))
+    used = _names(program)
     own = {i.name for i in program.items if isinstance(i, tree.TypeDeclaration | tree.Inline)}
     for part in _PARTS:
         if not part.names & used or part.names & own:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
 
 from kinst.core.errors import DError, Span
 from kinst.core.stability import PRIVATE, STABLE, Attributes, attributes, least
 from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary.type_names import LIBRARY_TYPES, STARTS_TYPE, STRUCTURES
+from kinst.dlang.walk import walk
 
 _EVOLVING = attributes("Evolving/Evolving/Common")
 
@@ -25,17 +25,6 @@ _OWN = {
         _EVOLVING,
     ),
 }  # fmt: skip
-
-
-def _within(value: object) -> Iterator[object]:
-    """Every node of a piece of a syntax tree."""
-    if isinstance(value, tuple):
-        for item in value:
-            yield from _within(item)
-    elif is_dataclass(value):
-        yield value
-        for field in fields(value):
-            yield from _within(getattr(value, field.name))
 
 
 def given(program: tree.Program) -> dict[str, Attributes]:
@@ -95,7 +84,7 @@ def named(
     """What a piece of the tree names, where, and how stable it is.  args: of the probe's
     arguments.  own: of the program's names."""
     types = _types(program)
-    for node in _within(nodes):
+    for node in walk(nodes):
         if isinstance(node, tree.TypeName):
             yield " ".join(node.words), node.span, _of_type(node, types)
         elif isinstance(node, tree.Xlate):

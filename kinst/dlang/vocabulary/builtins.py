@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kinst.core.dtypes import INT, INT64, UINT64, VOID, DType, PointerType, StringType
+from kinst.dlang.vocabulary.subroutines import ABSENT, PROTOTYPES
 from kinst.dlang.vocabulary.type_names import typedef, words
 
 
@@ -121,19 +122,6 @@ ACTIONS = words(
 
 ACTIONS_NOT_YET = words("printm printt")
 
-SUBROUTINES = words(
-    "alloca basename bcopy cleanpath copyin copyinstr copyinto copyout copyoutstr d_path dirname"
-    " getmajor getminor htonl htonll htons index inet_ntoa inet_ntoa6 inet_ntop json lltostr memref"
-    " memstr ntohl ntohll ntohs progenyof rand rindex strchr strjoin strlen strrchr strstr strtok"
-    " strtoll substr tolower toupper"
-)
-
-# Subroutines of other kernels (subroutines.ABSENT says why) and those not there yet.
-FUNCTIONS_NOT_YET = words(
-    "ddi_pathname getf msgdsize msgsize mutex_owned mutex_owner mutex_type_adaptive"
-    " mutex_type_spin rw_iswriter rw_read_held rw_write_held sx_exclusive_held"
-    " sx_isexclusive sx_shared_held typeref"
-)
 
 # Actions with a value that is recorded and never computed with.
 VALUED_ACTIONS = words("func jstack mod stack sym uaddr ufunc umod ustack usym")
@@ -151,7 +139,7 @@ def kind_of(name: str) -> str | None:
         return "aggregating function"
     if name in ACTIONS or name in ACTIONS_NOT_YET:
         return "tracing function"
-    if name in SUBROUTINES or name in FUNCTIONS_NOT_YET or name == "speculation":
+    if name in PROTOTYPES or name in ABSENT or name == "speculation":
         return "function"
     return None
 
@@ -162,7 +150,7 @@ def is_not_yet(name: str) -> bool:
         name in ARRAYS_NOT_YET
         or name in VARIABLES_NOT_YET
         or name in ACTIONS_NOT_YET
-        or name in FUNCTIONS_NOT_YET
+        or name in ABSENT
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kinst.core.dtypes import INT, VOID, DType, IntType, PointerType, StringType
-from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.type_names import typedef
 
 
@@ -16,20 +15,29 @@ from kinst.dlang.vocabulary.type_names import typedef
 class Parameter:
     """shown: as errors spell it.  type: integers are converted to it; a StringType takes what
     is like a string; any PointerType takes every pointer, because the kernel's own types for
-    what it means differ."""
+    what it means differ.  nullable: NULL is a value of its own, and not a bad address."""
 
     shown: str
     type: DType
+    nullable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Prototype:
-    """required: arguments that must be passed, of all the parameters."""
+    """required: arguments that must be passed, of all the parameters.  destructive: it writes to
+    the traced program (Dynamic Tracing Guide, "Destructive Actions")."""
 
     name: str
     result: DType
     parameters: tuple[Parameter, ...]
     required: int
+    destructive: bool = False
+
+    @property
+    def has_pointers(self) -> bool:
+        """Whether an address goes in or comes out."""
+        types = (self.result, *(p.type for p in self.parameters))
+        return any(isinstance(type_, PointerType) for type_ in types)
 
 
 def _type(shown: str) -> DType:
@@ -45,7 +53,8 @@ def _type(shown: str) -> DType:
     return INT if shown == "int" else typedef(shown)
 
 
-# name: result (parameters), those in brackets may be left out.
+# name: result (parameters).  Those in brackets may be left out; ? is behind one that may be NULL;
+# ! is before a destructive subroutine.
 _TABLE = """
 alloca: void * (size_t)
 basename: string (const char *)
@@ -54,8 +63,8 @@ cleanpath: string (const char *)
 copyin: void * (uintptr_t, size_t)
 copyinstr: string (uintptr_t, [size_t])
 copyinto: void (uintptr_t, size_t, void *)
-copyout: void (void *, uintptr_t, size_t)
-copyoutstr: void (const char *, uintptr_t, size_t)
+!copyout: void (void *, uintptr_t, size_t)
+!copyoutstr: void (const char *, uintptr_t, size_t)
 d_path: string (struct path *)
 dirname: string (const char *)
 getmajor: uint_t (uint64_t)
@@ -82,7 +91,7 @@ strjoin: string (const char *, const char *)
 strlen: size_t (const char *)
 strrchr: string (const char *, char)
 strstr: string (const char *, const char *)
-strtok: string (const char *, const char *)
+strtok: string (const char *?, const char *)
 strtoll: int64_t (const char *, [int])
 substr: string (const char *, int, [int])
 tolower: string (const char *)
@@ -95,16 +104,12 @@ def _parsed(line: str) -> Prototype:
     result, _, inside = rest.rstrip(")").rpartition(" (")
     shown = [p for p in inside.split(", ") if p]
     required = sum(not p.startswith("[") for p in shown)
-    parameters = tuple(Parameter(p, _type(p)) for p in (s.strip("[]") for s in shown))
-    return Prototype(name, _type(result), parameters, required)
+    plain = [(p.strip("[]?"), p.endswith("?")) for p in shown]
+    parameters = tuple(Parameter(p, _type(p), nullable) for p, nullable in plain)
+    return Prototype(name.lstrip("!"), _type(result), parameters, required, name.startswith("!"))
 
 
 PROTOTYPES = {p.name: p for p in map(_parsed, _TABLE.strip().splitlines())}
-
-assert frozenset(PROTOTYPES) == builtins.SUBROUTINES
-
-# Those that write to the traced program (Dynamic Tracing Guide, "Destructive Actions").
-DESTRUCTIVE = frozenset({"copyout", "copyoutstr"})
 
 _LOCKS = "the locks of Linux are not what it asks about"
 

@@ -50,7 +50,6 @@ class Amd64:
     per_cpu = PerCpu(256)  # LLVM's X86 address space 256 is relative to gs
     convention = "preserve_mostcc"
     llvm_options: tuple[str, ...] = ()
-    chains = True
     shared_counters = False
     # System V ABI, 3.2.3: integer arguments; the first one on the stack is above the return
     # address at a function's first instruction.

@@ -49,7 +49,6 @@ class Arm64:
     per_cpu = PerCpu(None, "%tpidr_el1", "%sp_el0")  # Linux: asm/percpu.h, asm/current.h
     convention = "preserve_mostcc"
     llvm_options: tuple[str, ...] = ()
-    chains = True
     shared_counters = True
     # AAPCS64, 6.4.2: the ninth integer argument is at the stack pointer.
     argument_slots = tuple(range(8))

@@ -47,7 +47,6 @@ class Riscv64:
     convention = "ccc"
     # Constants are made by instructions, not loaded from a section of their own.
     llvm_options: tuple[str, ...] = ("-riscv-max-build-ints-cost=99",)
-    chains = False  # the way back is sret, which a trampoline that is jumped to has no use for
     shared_counters = True
     # RISC-V psABI: a0 to a7; the ninth argument is where the stack pointer points.
     argument_slots = tuple(range(encode.A0, encode.A0 + 8))
@@ -94,8 +93,8 @@ class Riscv64:
             return None
 
     def leave_patch(self, at: int, to: int) -> bytes:
-        """Never asked for: there are no chains."""
-        raise NotImplementedError
+        """A nop: the way back is behind the jump that it takes the place of (trampoline.py)."""
+        return encode.NOP
 
     def trap_patch(self, size: int) -> bytes:
         """c.ebreak or ebreak, as long as the instruction: who decodes a function from its start,
@@ -114,7 +113,7 @@ class Riscv64:
         onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
         """The whole trampoline at address `to` (trampoline.py)."""
-        return trampoline.trampoline(site, to, bodies)
+        return trampoline.trampoline(site, to, bodies, onward)
 
 
 ISA = Riscv64()

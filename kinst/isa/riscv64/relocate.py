@@ -21,11 +21,23 @@ would do the same by the kernel's trap handler, at thirty times the cost.
 emulators most of all.  After a probe's work interrupts are off anyway; an instruction that cannot
 fault and does not see sstatus may as well run so.  Then sepc and sstatus are set before it, while
 registers are still free, and sret alone is behind it (return_to, quietly).
+
+**No way back.**  Where what comes next is planted as well, control goes on in its trampoline
+(patch/chains.py), which a jal reaches or which lies right there.  That leaves sepc and sstatus
+alone; the trap that came into the chain has overwritten them as above.
 """
 
 from __future__ import annotations
 
-from kinst.core.isa import Moved, OutOfReach, Refused, Relocated, with_way_back
+from kinst.core.isa import (
+    UNCHAINED,
+    Moved,
+    Onward,
+    OutOfReach,
+    Refused,
+    Relocated,
+    with_way_back,
+)
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64 import parse as p
 from kinst.isa.riscv64.refuse import refusal
@@ -38,12 +50,36 @@ _ARITHMETIC = (0x13, 0x1B, 0x33, 0x37, 0x3B)  # opcodes: OP-IMM, OP-IMM-32, OP, 
 _INTEGER_MEMORY = (0x03, 0x23)  # LOAD, STORE
 
 
-def displace(code: bytes, address: int, to: int) -> Relocated | Refused:
+def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
     """Code at `to` with the effect of the one instruction `code` at `address`."""
-    return with_way_back(move(code, address, to), to, lambda at: leave(at, address + len(code)))
+    after = address + len(code)
+
+    def back(at: int) -> bytes:
+        return b"" if onward.falls_into == after else _go_on(at, after, onward)
+
+    return with_way_back(move(code, address, to, onward), to, back)
 
 
-def move(code: bytes, address: int, to: int) -> Moved | Refused:
+def is_linked(code: bytes, address: int, onward: Onward) -> bool:
+    """Whether control goes on in a trampoline behind this instruction, on one of its ways."""
+    parsed = p.parse(code)
+    if parsed is None:
+        return False
+    goals = [address + parsed.size]
+    if parsed.kind in (p.JAL, p.BRANCH):
+        goals.append(address + parsed.imm)
+    return onward.falls_into >= 0 or any(goal in onward.links for goal in goals)
+
+
+def _go_on(at: int, goal: int, onward: Onward, what: str = "the way back") -> bytes:
+    """Code at `at` that goes to the original instruction at goal, or to its trampoline."""
+    there = onward.links.get(goal)
+    if there is not None and e.fits(there - at, 21):
+        return e.jal(e.X0, there - at)
+    return leave(at, goal, what)
+
+
+def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:
     """As displace(), without the way back."""
     parsed = p.parse(code)
     if parsed is None:
@@ -52,12 +88,14 @@ def move(code: bytes, address: int, to: int) -> Moved | Refused:
     if reason:
         return Refused(reason)
     try:
-        return _move(code, parsed, address, to)
+        return _move(code, parsed, address, to, onward)
     except OutOfReach as far:
         return Refused(far.what)
 
 
-def _move(code: bytes, parsed: p.Parsed, address: int, to: int) -> Moved:
+def _move(
+    code: bytes, parsed: p.Parsed, address: int, to: int, onward: Onward = UNCHAINED
+) -> Moved:
     after = address + parsed.size
     if parsed.kind == p.AUIPC:
         # With x0 it is a hint: a landing pad, where processors look for them.
@@ -65,15 +103,22 @@ def _move(code: bytes, parsed: p.Parsed, address: int, to: int) -> Moved:
         return Moved(value, True, False, -1)
     if parsed.kind == p.JAL:
         link = e.load_address(parsed.rd, to, after) if parsed.rd else b""
-        return Moved(link + leave(to + len(link), address + parsed.imm, _TARGET), False, True, -1)
+        jump = _go_on(to + len(link), address + parsed.imm, onward, _TARGET)
+        return Moved(link + jump, False, True, -1)
     if parsed.kind == p.JALR:
         return Moved(_move_indirect(parsed, after, to), False, True, -1)
     if parsed.kind == p.BRANCH:
+        target = address + parsed.imm
+        if onward.falls_into == after:
+            # The opposite condition (the lowest bit of funct3) hops over the way to the target.
+            go = _go_on(to + 4, target, onward, _TARGET)
+            hop = e.branch(parsed.funct3 ^ 1, parsed.rs1, parsed.rs2, 4 + len(go))
+            return Moved(hop + go, True, True, -1)
         # The branch hops over the way to where it falls through to.
-        stay = leave(to + 4, after)
+        stay = _go_on(to + 4, after, onward)
         hop = e.branch(parsed.funct3, parsed.rs1, parsed.rs2, 4 + len(stay))
         there = to + len(hop) + len(stay)
-        return Moved(hop + stay + leave(there, address + parsed.imm, _TARGET), False, True, -1)
+        return Moved(hop + stay + _go_on(there, target, onward, _TARGET), False, True, -1)
     return Moved(code, True, False, 0)
 
 

@@ -15,7 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinst.core.isa import Body, CallBody, CountBody, OutOfReach, Refused, Relocated
+from kinst.core.isa import (
+    UNCHAINED,
+    Body,
+    CallBody,
+    CountBody,
+    Onward,
+    OutOfReach,
+    Refused,
+    Relocated,
+)
 from kinst.core.probe import Site
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64 import registers as r
@@ -24,18 +33,45 @@ from kinst.isa.riscv64 import relocate
 _ROOM = 16
 
 
-def trampoline(site: Site, to: int, bodies: Sequence[Body]) -> Relocated | Refused:
+def trampoline(
+    site: Site, to: int, bodies: Sequence[Body], onward: Onward = UNCHAINED
+) -> Relocated | Refused:
     """The trampoline at `to` for a site.  Refused: when the instruction cannot be displaced or
-    something is more than 2 GB away."""
+    something is more than 2 GB away.
+
+    A head (Onward) begins with a jump over a way back to the site: without it that way is taken.
+    """
+    head = b""
+    if onward.head:
+        try:
+            way_back = relocate.leave(to + e.JAL_SIZE, site.address)
+        except OutOfReach as far:
+            return Refused(far.what)
+        head = e.jal(e.X0, e.JAL_SIZE + len(way_back)) + way_back
+    made = _behind_head(site, to + len(head), bodies, onward)
+    if isinstance(made, Refused):
+        return made
+    at = made.original_at
+    return Relocated(head + made.code, at if at < 0 else at + len(head))
+
+
+def _behind_head(
+    site: Site, to: int, bodies: Sequence[Body], onward: Onward
+) -> Relocated | Refused:
     calls = any(isinstance(body, CallBody) for body in bodies)
     counts = any(isinstance(body, CountBody) and body.offsets for body in bodies)
-    goal = relocate.quiet_goal(site.code, site.address) if calls or counts else None
+    linked = relocate.is_linked(site.code, site.address, onward)
+    quiet = (calls or counts) and not linked
+    goal = relocate.quiet_goal(site.code, site.address) if quiet else None
     try:
         work = _calls(site, to, bodies, goal) if calls else _counts(to, bodies, goal)
     except OutOfReach as far:
         return Refused(far.what)
-    displace = relocate.displace if goal is None else relocate.quietly
-    displaced = displace(site.code, site.address, to + len(work))
+    there = to + len(work)
+    if goal is None:
+        displaced = relocate.displace(site.code, site.address, there, onward)
+    else:
+        displaced = relocate.quietly(site.code, site.address, there)
     if isinstance(displaced, Refused):
         return displaced
     at = displaced.original_at

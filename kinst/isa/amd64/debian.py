@@ -1,0 +1,7 @@
+"""Debian's kernel for amd64 guests: the cloud one, whose drivers are those of virtual machines."""
+
+from __future__ import annotations
+
+from kinst.core.kernel_package import KernelPackage
+
+KERNEL = KernelPackage("bookworm", "amd64", r"linux-image-6\.1\.0-(\d+)-cloud-amd64", 1_300_000_000)

@@ -1,0 +1,50 @@
+"""A plan as annotated assembly (--dump plan): each site's patch, its trampoline, and where that
+leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from kinst.core.isa import Instruction, Isa
+from kinst.patch.plan import Plan
+
+NameOf = Callable[[int], str]  # an address of kernel code to function+offset
+
+
+def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
+    """Lines without newlines: a site's original instruction with the way it is planted, then the
+    code of its trampoline, indented, with the ends of links spelled out."""
+    traps = {site for site, _ in plan.traps}
+    places = {at: patch.address for (at, _), patch in zip(plan.text, plan.patches, strict=True)}
+    heads = {patch.address for patch in plan.exits}
+    for (at, code), patch in zip(plan.text, plan.patches, strict=True):
+        (original,) = isa.decode(patch.old, patch.address)
+        way = "trap" if patch.address in traps else "jump"
+        chained = ", chained" if patch.address in plan.chained else ""
+        yield f"{name_of(patch.address):<32} {original.text:<40} {way}{chained}"
+        if at in heads:
+            yield f"    {at:x}  the head of a loop: unplanting writes a jump to the site here"
+        instructions = list(isa.decode(code, at))
+        for instruction in instructions:
+            note = _note(instruction, isa, places, name_of)
+            yield f"    {instruction.address:x}  {instruction.text:<40} {note}".rstrip()
+        behind = places.get(at + len(code))
+        if behind is not None and instructions and _goes_on(instructions[-1], isa):
+            yield f"    falls into {name_of(behind)}"
+
+
+def _goes_on(last: Instruction, isa: Isa) -> bool:
+    flow = isa.flow(last.code, last.address)
+    return flow.falls_through and flow.kind != "call"
+
+
+def _note(instruction: Instruction, isa: Isa, places: Mapping[int, int], name_of: NameOf) -> str:
+    """Where a direct jump or call goes, when it leaves the trampoline."""
+    flow = isa.flow(instruction.code, instruction.address)
+    if flow.target is None:
+        return ""
+    site = places.get(flow.target)
+    if site is not None:
+        return f"-> trampoline of {name_of(site)}"
+    name = name_of(flow.target)
+    return f"-> {name}" if name else ""

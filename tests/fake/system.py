@@ -1,0 +1,148 @@
+"""The fake kernel as a system that kinst knows: its current task, its trap handler, its table of
+instructions that may fault, functions not to touch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import translate
+from types import SimpleNamespace
+
+from machine import FakeMachine
+
+from kinst.core.probe import Function
+from kinst.core.target import Access, Clock, Facts
+
+MODULE = "vmlinux"
+# struct task of kernel.c: offset and size of members.
+PREEMPT_COUNT, CPU, TID, PID, UID, GID, COMM, PARENT = 0, 8, 12, 16, 20, 24, 28, 48
+COMM_SIZE = 16
+# struct per_cpu of kernel.c.
+CURRENT, CPU_NUMBER = 0, 8
+# Functions that a hit itself runs through.
+OWN = ("break_entry", "fault_entry", "handle_break", "find_fixup", "read_nofault", "save", "leave")
+CLOCK = Clock(0, 0, 1 << 10, 10, 1_000_000_000, 5_000_000)
+TRAP_PC = {"amd64": (8 * 16, 1), "arm64": (8 * 31, 0), "riscv64": (0, 0)}  # offset, delta
+
+
+def builtins(isa: str) -> dict[str, Access]:
+    """How each built-in is found; riscv64 keeps the current task in a register."""
+    per_cpu, thread = (None, True) if isa == "riscv64" else (CURRENT, False)
+
+    def in_task(*offsets: int, size: int = 4) -> Access:
+        return Access(per_cpu, offsets, size, thread=thread)
+
+    number = in_task(CPU) if thread else Access(CPU_NUMBER, (), 4)
+    return {
+        "curthread": Access(per_cpu, (), 8, thread=thread),
+        "cpu": number,
+        "interrupt": in_task(PREEMPT_COUNT, size=4),
+        "pid": in_task(PID),
+        "tid": in_task(TID),
+        "ppid": in_task(PARENT, PID),
+        "uid": in_task(UID),
+        "gid": in_task(GID),
+        "execname": Access(per_cpu, (COMM,), COMM_SIZE, string=True, thread=thread),
+    }
+
+
+class FakeSystem:
+    """Implements core.target.Personality, and what of Linux the session still asks.
+
+    forbidden: functions that are refused, to the reason.  traps, nofault: whether the kernel has
+    a trap handler that can be hooked, and a read that cannot fault."""
+
+    modules = SimpleNamespace(all=())
+    frames = SimpleNamespace(find_with=lambda _finder: None)
+
+    def __init__(self, machine: FakeMachine, *, traps: bool = True, nofault: bool = True) -> None:
+        self._machine = machine
+        self.forbidden: dict[str, str] = {}
+        kernel = machine.kernel
+        self.text = (kernel.address("text_start"), kernel.address("text_end"))
+        offset, delta = TRAP_PC[machine.isa.name]
+        self.facts = Facts(
+            os="fake",
+            release="1",
+            slide=0,
+            cpus=machine.cpus,
+            builtins=builtins(machine.isa.name),
+            nofault_read=kernel.address("read_nofault") if nofault else 0,
+            trap_hook=kernel.address("handle_break") if traps else 0,
+            trap_pc_offset=offset,
+            trap_pc_delta=delta,
+            fault_hook=kernel.address("find_fixup"),
+            per_cpu_bases=machine.per_cpu_bases,
+            clock=CLOCK,
+            thread_registers=("tp",) if machine.isa.name == "riscv64" else (),
+        )
+        found = [Function(MODULE, n, *kernel.symbols[n]) for n in kernel.functions]
+        self._functions = sorted((f for f in found if f.size), key=lambda f: f.address)
+        start, end = kernel.address("ex_table_start"), kernel.address("ex_table_end")
+        table = machine.read(start, end - start)
+        words = [int.from_bytes(table[i : i + 8], "little") for i in range(0, len(table), 8)]
+        self._fixups = dict(zip(words[::2], words[1::2], strict=True))
+
+    def clock(self) -> Clock:
+        return CLOCK
+
+    def functions(self) -> Sequence[Function]:
+        return self._functions
+
+    def lookup(self, name: str) -> Sequence[Function]:
+        return [f for f in self._functions if f.name == name]
+
+    def glob(self, pattern: str) -> Sequence[Function]:
+        match = re.compile(translate(pattern)).match
+        return [f for f in self._functions if match(f.name)]
+
+    def function_at(self, address: int) -> Function | None:
+        inside = (f for f in self._functions if f.address <= address < f.address + f.size)
+        return next(inside, None)
+
+    def variable_at(self, address: int) -> tuple[str, str, int] | None:
+        return None
+
+    def refusals(self, function: Function) -> str:
+        if function.name in OWN:
+            return "a hit itself runs through it"
+        return self.forbidden.get(function.name, "")
+
+    def site_refusal(self, address: int, size: int) -> str:
+        return ""
+
+    def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
+        return [self.site_refusal(*site) for site in sites]
+
+    def has_fixup(self, address: int) -> bool:
+        return address in self._fixups
+
+    def fixup(self, address: int) -> int | None:
+        return self._fixups.get(address)
+
+    def is_bug(self, address: int) -> bool:
+        return False
+
+    def is_fatal(self, address: int) -> bool:
+        return False
+
+    def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
+        return []
+
+    def releases(self, claimed: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
+        return []
+
+    def page_tables(self) -> int:
+        return 0
+
+    def frame_rule(self, address: int) -> tuple[str, int, int] | None:
+        return None
+
+    def frame_address(self, address: int) -> tuple[str, int] | None:
+        return None
+
+    def saved_frame_pointer(self, address: int) -> int | None:
+        return None
+
+    def frame_chain(self) -> None:
+        return None

@@ -1,0 +1,47 @@
+"""Write docs/decisions/README.md, the list of the decisions, from their first lines.
+
+decision_index.py           write it
+decision_index.py --check   exit with 1 when it is out of date
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs/decisions"
+
+HEAD = """\
+# Decisions
+
+Each is short: the situation, what was decided, and why. `Where` names the modules, below `kinst/`,
+whose docstrings say more. A decision that no longer holds is not deleted: a newer one names it.
+The list is written by `tools/decision_index.py`.
+
+"""
+
+
+def decisions() -> list[Path]:
+    """The files NNNN-title.md, in order."""
+    return sorted(FOLDER.glob("[0-9]*.md"))
+
+
+def index() -> str:
+    """The text of docs/decisions/README.md."""
+    rows = []
+    for path in decisions():
+        number, _, title = path.read_text().split("\n")[0].removeprefix("# ").partition(". ")
+        rows.append(f"{number}. [{title}]({path.name})\n")
+    return HEAD + "".join(rows)
+
+
+def main() -> int:
+    page = FOLDER / "README.md"
+    if "--check" in sys.argv[1:]:
+        return int(not page.exists() or page.read_text() != index())
+    page.write_text(index())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
