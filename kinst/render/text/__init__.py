@@ -1,0 +1,1 @@
+"""The parts of the text format: rows, aggregations, drawings, structures, stacks."""
