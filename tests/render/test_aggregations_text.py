@@ -16,7 +16,7 @@ from kinst.core.dtypes import DType, StringType
 from kinst.core.records import Field
 from kinst.dlang.typed import AggFunction, Aggregation
 from kinst.dlang.vocabulary.d_options import Options
-from kinst.render.text.distributions import distribution
+from kinst.render.dtrace.distributions import distribution
 
 HEAD = "\n           value  ------------- Distribution ------------- count    \n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.probe import Crossing, Probe, ProbeName
-from kinst.render.text.flow import HEADER, Flow
+from kinst.render.dtrace.flow import HEADER, Flow
 
 
 def probe(number: int, function: str, name: str, provider: str = "fbt") -> Probe:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from kinst.consumer.convert import Spec
 from kinst.consumer.symbols import Names, Process, Symbol
 from kinst.core.dtypes import StackType, SymbolType
-from kinst.render.text.symbols import SymbolText
+from kinst.render.dtrace.symbols import SymbolText
 
 FUNCTIONS = {0x1000: ("vmlinux", "inner"), 0x2000: ("vmlinux", "outer"), 0x3000: ("ext4", "far")}
 
