@@ -1,7 +1,7 @@
 """Rank 5: one file or folder for each output format; a renderer is found by its name.
 
-A module or package NAME here offers RENDERER, a class that is made with (destination, schema): where to
-write, and what the records mean.  It shows one event after another.
+A module or package NAME here offers RENDERER, a class that is made with (destination, schema):
+where to write, and what the records mean.  It shows one event after another.
 """
 
 from __future__ import annotations
