@@ -24,7 +24,7 @@ from kinst.cli.progress import Progress
 from kinst.errors import DError, KinstError
 from kinst.events import End
 from kinst.render import Destination, renderer
-from kinst.render.text.listing import (
+from kinst.render.dtrace.listing import (
     description_reports,
     matched_message,
     planned_rows,

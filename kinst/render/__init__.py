@@ -1,7 +1,7 @@
-"""Rank 5: one file for each output format; a renderer is found by its file's name.
+"""Rank 5: one file or folder for each output format; a renderer is found by its name.
 
-A module NAME.py here offers RENDERER, a class that is made with (destination, schema): where to
-write, and what the records mean.  It shows one event after another.
+A module or package NAME here offers RENDERER, a class that is made with (destination, schema):
+where to write, and what the records mean.  It shows one event after another.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RendererFactory = Callable[[Destination, Schema], Renderer]
 @cache
 def formats() -> tuple[str, ...]:
     """The names of all output formats."""
-    return tuple(info.name for info in pkgutil.iter_modules(__path__) if not info.ispkg)
+    return tuple(info.name for info in pkgutil.iter_modules(__path__))
 
 
 def renderer(name: str) -> RendererFactory:

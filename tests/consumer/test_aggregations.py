@@ -27,7 +27,7 @@ from kinst.core import dtypes
 from kinst.core.dtypes import StringType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE
 from kinst.core.records import Field
-from kinst.dlang.typed import (AggFunction)
+from kinst.dlang.typed import AggFunction
 
 SUM, MIN, MAX = AggFunction("sum"), AggFunction("min"), AggFunction("max")
 AVG, STDDEV = AggFunction("avg"), AggFunction("stddev")

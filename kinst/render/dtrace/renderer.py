@@ -1,4 +1,4 @@
-"""dtrace(1)'s text."""
+"""Events as dtrace(1)'s text."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from kinst.events import (
     Truncate,
 )
 from kinst.render import Destination
-from kinst.render.text import flow
-from kinst.render.text.aggregations import AggOptions, default_rows, formatted_rows
-from kinst.render.text.clauses import TraceStyle, compile_clause
-from kinst.render.text.output import TextOutput
-from kinst.render.text.symbols import SymbolText
+from kinst.render.dtrace import flow
+from kinst.render.dtrace.aggregations import AggOptions, default_rows, formatted_rows
+from kinst.render.dtrace.clauses import TraceStyle, compile_clause
+from kinst.render.dtrace.output import TextOutput
+from kinst.render.dtrace.symbols import SymbolText
 
 HEADER = f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}\n"
 
@@ -184,7 +184,5 @@ class DtraceText:
         if rows:
             self._out.write("".join(rows))
 
-
-RENDERER = DtraceText
 
 assert RECORD_CPU == RECORD_PROBE + 4  # a row's first columns are by both as one word

@@ -22,14 +22,14 @@ from kinst.consumer.symbols import is_address_data
 from kinst.core.dtypes import StringType, StructType
 from kinst.core.records import Field
 from kinst.dlang.typed import Format, FormatPart, is_signed
-from kinst.render.text.clauses import (
+from kinst.render.dtrace.clauses import (
     INTEGER_WIDTH,
     printable,
     traced_bytes,
     traced_signed,
     traced_string,
 )
-from kinst.render.text.distributions import (
+from kinst.render.dtrace.distributions import (
     DISTRIBUTIONS,
     PACKED,
     TOTALLED,
@@ -41,7 +41,7 @@ from kinst.render.text.distributions import (
     total_of,
     used_range,
 )
-from kinst.render.text.symbols import NO_SYMBOLS, SymbolText
+from kinst.render.dtrace.symbols import NO_SYMBOLS, SymbolText
 
 KEY_STRING_WIDTH = 50
 PACKED_WIDTH = 16  # of a key that is no integer, right-aligned, with agghist and aggpack

@@ -19,8 +19,8 @@ from kinst.core.dtypes import ArrayType, DType, FloatType, StringType, StructTyp
 from kinst.core.layout import RECORD_PROBE
 from kinst.core.records import ClauseLayout, Field
 from kinst.dlang.typed import Clause, Perform, Print, Printf, Trace
-from kinst.render.text.printtype import print_value
-from kinst.render.text.symbols import SymbolText
+from kinst.render.dtrace.printtype import print_value
+from kinst.render.dtrace.symbols import SymbolText
 
 STRING_WIDTH = 33  # of a traced string, left-aligned
 INTEGER_WIDTH = {1: 3, 2: 5, 4: 8, 8: 16}  # of a traced integer, by size

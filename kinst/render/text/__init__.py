@@ -1,1 +1,0 @@
-"""The parts of the text format: rows, aggregations, drawings, structures, stacks."""
