@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kinst.cli.options import parse
-from kinst.codegen.layout.program_layout import (lay_out_program)
+from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.errors import KinstError
 from kinst.core.layout import LEAF
 from kinst.core.probe import ProbeName
@@ -32,7 +32,17 @@ from kinst.session.report import Report
 from kinst.session.run import Trace
 from kinst.session.sizes import counters_room, scratch_needed, sizes
 from kinst.session.target import attach, find_files, isa_of, open_target
-from kinst.session.values import CPUS, Compiled, Counters, Placed, Placement, PlantedImage, Request, ScratchMemory, TracedMachine
+from kinst.session.values import (
+    CPUS,
+    Compiled,
+    Counters,
+    Placed,
+    Placement,
+    PlantedImage,
+    Request,
+    ScratchMemory,
+    TracedMachine,
+)
 from kinst.wire import native
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 
 from kinst.core.layout import LEAF
@@ -18,6 +17,7 @@ SLACK = 16 << 20  # of the reach, kept for the blocks themselves
 # the time (current, the stack canary): in a direct-mapped TLB, as QEMU's is, they would evict
 # each other at every hit.  Any distance does that is no multiple of 64 pages or so.
 COLOUR = 0x95000
+LINE = 64  # bytes of a cache line: blocks of different traces share none
 
 
 def share_counters(address: int, offset: int, block_size: int, room: int) -> Counters | None:
@@ -38,6 +38,12 @@ def _places(lowest: int, highest: int) -> Iterator[int]:
             yield (lowest - distance) & -LEAF
 
 
+def mapped_size(bases: tuple[int, ...], block_size: int) -> int:
+    """Bytes of whole leafs for these CPUs' blocks: the first starts somewhere in its leaf."""
+    span = max(bases) - min(bases) + block_size + LEAF
+    return (span + LEAF - 1) & -LEAF
+
+
 def map_counters(
     target: Target, bases: tuple[int, ...], scratch_size: int, block_size: int
 ) -> Counters | None:
@@ -54,11 +60,9 @@ def map_counters(
     gaps = [b - a for a, b in pairwise(ordered)]
     room = counters_room(len(bases))
     offset = scratch_size - room
-    # The first block starts somewhere in its leaf.
-    span = highest - lowest + block_size + LEAF
-    if span > room or any(gap < block_size for gap in gaps):
+    size = mapped_size(bases, block_size)
+    if size > room or any(gap < block_size for gap in gaps):
         return None
-    size = (span + LEAF - 1) & -LEAF
     for virtual in _places(lowest, highest):
         if target.map_alias(virtual, offset, size):
             within = (lowest + COLOUR) % LEAF
@@ -67,17 +71,50 @@ def map_counters(
     return None
 
 
-def place_counters(
-    traced: TracedMachine, memory: ScratchMemory, block_size: int
-) -> Counters | None:
-    """Counter blocks of block_size bytes behind the rest of scratch; None where there are none."""
-    room = memory.counters_room
-    if traced.target is None or traced.facts is None or not memory.address or not room:
-        return None
-    if traced.isa.shared_counters:
-        return share_counters(memory.address, memory.size, block_size, room)
-    end = memory.offset + memory.size + room
-    made = map_counters(traced.target, traced.facts.per_cpu_bases, end, block_size)
-    if made is None:
-        return None
-    return replace(made, offsets=tuple(at - memory.offset for at in made.offsets))
+class CounterBlocks:
+    """The counter blocks of all traces of one machine.
+
+    The room behind scratch is mapped for the first that counts.  Each trace has blocks of its
+    own there: a thread that was preempted in a counting trampoline may go on when its trace has
+    ended, and looks at nothing before it counts.
+    """
+
+    def __init__(self, traced: TracedMachine) -> None:
+        self._traced = traced
+        self._first: Counters | None = None  # offsets are from the start of all scratch
+        self._used = 0  # bytes of each CPU's room, of ended traces
+        self._limit = 0
+
+    def place(self, memory: ScratchMemory, block_size: int) -> Counters | None:
+        """Blocks of block_size bytes; None where there can be none."""
+        if not block_size or not memory.counters_room or not memory.address:
+            return None
+        if self._first is None:
+            self._map(memory, block_size)
+        if self._first is None or self._used + block_size > self._limit:
+            return None
+        at = self._used
+        return Counters(
+            self._first.displacement + at,
+            tuple(offset - memory.offset + at for offset in self._first.offsets),
+        )
+
+    def keep(self, counters: Counters | None, block_size: int) -> None:
+        """What was placed last is in use."""
+        if counters is not None:
+            self._used += -(-block_size // LINE) * LINE
+
+    def _map(self, memory: ScratchMemory, block_size: int) -> None:
+        traced, room = self._traced, memory.counters_room
+        offset = memory.offset + memory.size
+        if traced.target is None or traced.facts is None:
+            return
+        if traced.isa.shared_counters:
+            self._first = share_counters(memory.address - memory.offset, offset, block_size, room)
+            self._limit = room
+            return
+        bases = traced.facts.per_cpu_bases
+        self._first = map_counters(traced.target, bases, offset + room, block_size)
+        if self._first is not None:
+            end = offset + mapped_size(bases, block_size) - max(self._first.offsets)
+            self._limit = min([end, *(b - a for a, b in pairwise(sorted(bases)))])

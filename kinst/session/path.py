@@ -24,7 +24,7 @@ from kinst.image.elf import Elf, open_elf
 from kinst.patch.ways import forced_way
 from kinst.providers import load_all
 from kinst.session.build import build, fill, split
-from kinst.session.counters import place_counters
+from kinst.session.counters import CounterBlocks
 from kinst.session.enable import (
     check_arguments,
     check_cpu,
@@ -76,9 +76,8 @@ from kinst.session.values import (
 from kinst.systems import of_image
 
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
-# Scratch of a machine that is opened for any programs: for their data, their code, and the
-# counter blocks of so many of them.
-ROOM_FOR_DATA, ROOM_FOR_CODE, COUNTER_BLOCKS = 64 << 20, 32 << 20, 8
+# Bytes of scratch of a machine that is opened for any programs: for their data, and their code.
+ROOM_FOR_DATA, ROOM_FOR_CODE = 64 << 20, 32 << 20
 
 
 class OpenMachine:
@@ -98,6 +97,7 @@ class OpenMachine:
         self.traced = TracedMachine(self.isa)
         self.output: deque[bytes] = deque()
         self._pool: ScratchPool | None = None
+        self._counters = CounterBlocks(self.traced)
         self._room = (0, 0)
         self._text = b""
 
@@ -130,9 +130,8 @@ class OpenMachine:
         if compiled is not None:
             self._check_system(compiled)
         if compiled is None:
-            blocks = 1 if self.isa.shared_counters else COUNTER_BLOCKS
-            data, code, blocks = ROOM_FOR_DATA, ROOM_FOR_CODE, blocks * counters_room(cpus)
-            size = data + code + blocks
+            data = ROOM_FOR_DATA
+            size = data + ROOM_FOR_CODE + counters_room(cpus)
         else:
             own = compiled.options, compiled.program, cpus
             size = scratch_needed(*own, compiled.trampolines) + counters_room(cpus)
@@ -148,6 +147,7 @@ class OpenMachine:
                 self.isa, target, personality, kernel, personality.text, self._elf.path, programs
             )
             self._room = (size, data)
+            self._counters = CounterBlocks(self.traced)
         except BaseException:
             target.close()
             raise
@@ -250,7 +250,7 @@ class OpenMachine:
         parts, memory = self.split(program)
         self._tell_ways(compiled, parts, memory)
         layout = _layout(compiled, parts)
-        counters = place_counters(traced, memory, layout.counters_size)
+        counters = self._counters.place(memory, layout.counters_size)
         placed = place_all(traced, memory, compiled, layout, parts.running, counters)
         symbols = running_addresses(compiled.program, compiled.types, traced)
         chained = not compiled.plant
@@ -264,6 +264,7 @@ class OpenMachine:
         """Write all but the patches: from now on the scratch is this program's."""
         if self._pool is not None:
             self._pool.keep(built.placed, built.code_end)
+            self._counters.keep(built.placed.counters, built.placed.layout.counters_size)
         fill(built.placed.memory.view, built.placed.scratch, built.image)
 
     # What is told of probes.

@@ -36,9 +36,9 @@ class ScratchPool:
     memory, goes on there after its trace has ended.  So code is never overwritten, and neither is
     the header page, in which the code of an ended trace finds that it is to do nothing: each
     trace's data begins one page behind that of the one before.  The rest of its data is emptied
-    and used again.  Counter blocks are not: a counting trampoline looks at no header.
+    and used again.
 
-        | header pages, data of the trace | code of all traces -> | free | <- counter blocks |
+        | header pages, data of the trace | code of all traces -> | free | counter blocks |
     """
 
     def __init__(self, traced: TracedMachine, size: int, reserved: int, data: int) -> None:
@@ -49,7 +49,6 @@ class ScratchPool:
         Raises TargetError when the target should have scratch and no place for it is found.
         """
         self._cpus = traced.cpus
-        self._shared = traced.isa.shared_counters
         self._data = reserved
         self._address = _map(traced, traced.target, size, data) if traced.target else None
         self._view = memoryview(b"")
@@ -58,7 +57,8 @@ class ScratchPool:
         self._headers = 0  # bytes of header pages of ended traces
         self._dirty = 0  # bytes from the start that a trace may have written to
         self._first_code = self._last_code = 0  # offsets of the code of ended traces; 0 for none
-        self._counters = size  # where the counter blocks of ended traces begin
+        self._room = counters_room(traced.cpus)  # at its end, which is not handed out here
+        self._size = size - self._room
 
     @property
     def in_target(self) -> bool:
@@ -77,10 +77,7 @@ class ScratchPool:
         base, code = self._headers, max(self._data, self._last_code)
         if self._first_code and base + data > self._first_code:
             base = code = self._last_code  # behind all code
-        room = counters_room(self._cpus)
-        if self._counters - room <= max(base + data, code):
-            room = 0
-        size = self._counters - room - base
+        size = self._size - base
         if size <= max(data, code - base):
             raise KinstError(
                 f"the scratch memory of this machine is used up: {len(self._view)} bytes",
@@ -90,7 +87,7 @@ class ScratchPool:
             native.discard(self._view[base : self._dirty])
         view = self._view[base:]
         return ScratchMemory(
-            view, self._address + base, native.address_of(view), size, room, base, code - base
+            view, self._address + base, native.address_of(view), size, self._room, base, code - base
         )
 
     def keep(self, placed: Placed, code_end: int) -> None:
@@ -107,9 +104,6 @@ class ScratchPool:
         if memory.offset == self._headers:
             self._headers += PAGE
             self._dirty = max(self._dirty, start)
-        if placed.counters is not None:
-            block = placed.layout.counters_size + PAGE - 1 & -PAGE
-            self._counters -= block if self._shared else memory.counters_room
 
 
 def _described(program: typed.Program, enabled: Sequence[EnabledSite]) -> int:

@@ -15,7 +15,7 @@ import unicorn
 from unicorn import x86_const as x86
 
 from kinst.codegen.code_machine import CodeMachine
-from kinst.codegen.compile import (Code, HostCode, compile_host, compile_target, host_triple)
+from kinst.codegen.compile import Code, HostCode, compile_host, compile_target, host_triple
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core import layout as lay
 from kinst.core.dtypes import INT, STRING, UINT64, DType
@@ -25,8 +25,8 @@ from kinst.core.layout import Scratch, lay_out
 from kinst.core.probe import ProbeName
 from kinst.core.records import ProgramLayout
 from kinst.core.system import Access, Clock, Paths
-from kinst.dlang import (typed as t)
-from kinst.dlang.typed import (Aggregation)
+from kinst.dlang import typed as t
+from kinst.dlang.typed import Aggregation
 from kinst.wire import native
 
 SPAN = Span("test", 1, 1)

@@ -15,9 +15,8 @@ from codegen_rig import (
 )
 
 from kinst.codegen.code_machine import CodeMachine
-from kinst.codegen.compile import (host_triple)
-from kinst.codegen.firing import (Faults, Firing, Unit)
-from kinst.codegen.helpers import (dynamic_tables)
+from kinst.codegen.compile import host_triple
+from kinst.codegen.firing import Faults, Firing, Unit
 from kinst.codegen.helpers import dynamic_tables
 from kinst.codegen.ssa import Function, Value, const, module_text
 from kinst.core import layout as lay

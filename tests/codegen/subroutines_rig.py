@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kinst.core import layout as lay
 from kinst.core.dtypes import StringType
-from kinst.dlang import (typed as t)
+from kinst.dlang import typed as t
 from kinst.dlang.api import Environment, compile_text
 
 REGS = {r.d_name: r.index for r in REGISTERS}

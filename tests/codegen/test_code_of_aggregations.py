@@ -26,8 +26,8 @@ from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core import layout as lay
 from kinst.core.dtypes import INT, INT64, STRING, UINT, UINT64, DType, IntType
 from kinst.core.errors import KinstError
-from kinst.dlang import (typed as t)
-from kinst.dlang.typed import (AggFunction, Aggregation)
+from kinst.dlang import typed as t
+from kinst.dlang.typed import AggFunction, Aggregation
 
 both = pytest.mark.parametrize("rig", RIGS)
 LOW, HIGH = -(1 << 63), (1 << 63) - 1

@@ -19,7 +19,7 @@ from codegen_rig import (
 from kinst.core import layout as lay
 from kinst.core.dtypes import StringType
 from kinst.core.errors import KinstError
-from kinst.dlang import (typed as t)
+from kinst.dlang import typed as t
 from kinst.dlang.api import Environment, compile_text
 
 both = pytest.mark.parametrize("rig", RIGS)

@@ -23,14 +23,14 @@ from codegen_rig import (
 from dynamic_tables_rig import BUCKETS, KEYS, OWN, ROUNDS, THREADS, Tables
 
 from kinst.codegen.code_machine import target_machine
-from kinst.codegen.compile import (compile_target)
+from kinst.codegen.compile import compile_target
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.consumer.dynvars import Cleaner
 from kinst.core import layout as lay
 from kinst.core import records as rec
 from kinst.core.dtypes import INT, INT64, UINT64, PointerType
 from kinst.core.system import Access, Facts
-from kinst.dlang import (typed as t)
+from kinst.dlang import typed as t
 from kinst.isa import load
 
 

@@ -28,7 +28,7 @@ from kinst.core.dtypes import (
     IntType,
     PointerType,
 )
-from kinst.dlang import (typed as t)
+from kinst.dlang import typed as t
 
 INTS = (CHAR, UINT8, SHORT, USHORT, INT, UINT, LONG, ULONG, INT64, UINT64)
 POINTER = PointerType(VOID)

@@ -36,8 +36,8 @@ from codegen_rig import (
 from kinst.core import layout as lay
 from kinst.core.dtypes import CHAR, INT, STRING, UINT, UINT64, StringType
 from kinst.core.errors import KinstError
-from kinst.dlang import (typed as t)
-from kinst.dlang.typed import (Format)
+from kinst.dlang import typed as t
+from kinst.dlang.typed import Format
 
 both = pytest.mark.parametrize("rig", RIGS)
 BAD = 0xDEAD000

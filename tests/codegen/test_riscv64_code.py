@@ -8,11 +8,11 @@ from codegen_rig import BASE, BUILTINS, CLOCK, NOFAULT, builtin, integer, progra
 from codegen_rig import trace as trace_of
 
 from kinst.codegen.code_machine import target_machine
-from kinst.codegen.compile import (compile_target)
+from kinst.codegen.compile import compile_target
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.dtypes import STRING, UINT64
 from kinst.core.system import Access, Facts
-from kinst.dlang import (typed as t)
+from kinst.dlang import typed as t
 from kinst.isa import load
 
 THREAD = {

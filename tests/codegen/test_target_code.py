@@ -27,15 +27,14 @@ from codegen_rig import (
 
 from kinst.codegen import hooks
 from kinst.codegen.code_machine import target_machine
-from kinst.codegen import (hooks)
-from kinst.codegen.compile import (ObjectError, compile_target, read_object)
+from kinst.codegen.compile import ObjectError, compile_target, read_object
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core import layout as lay
 from kinst.core.dtypes import UINT64
 from kinst.core.errors import KinstError
 from kinst.core.system import Facts
-from kinst.dlang import (typed as t)
-from kinst.dlang.typed import (AggFunction, Aggregation)
+from kinst.dlang import typed as t
+from kinst.dlang.typed import AggFunction, Aggregation
 from kinst.isa import load as load_isa
 
 COUNT = Aggregation("", 0, (), AggFunction("count"))

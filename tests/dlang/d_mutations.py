@@ -22,7 +22,7 @@ from pathlib import Path
 from kinst.core.errors import DError, KinstError
 from kinst.dlang.api import Environment, Macros, compile_text
 from kinst.dlang.syntax import tree
-from kinst.dlang.syntax.source import (to_text)
+from kinst.dlang.syntax.source import to_text
 from kinst.dlang.syntax.unparse import unparse
 from kinst.session.path import run
 from kinst.session.report import Report

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from kinst.core.errors import DError, Span
-from kinst.dlang import (typed)
+from kinst.dlang import typed
 from kinst.dlang.api import Environment, Macros, compile_text
 from kinst.dlang.syntax import tree
 

@@ -9,9 +9,7 @@ import pytest
 
 from kinst.core.errors import DError
 from kinst.dlang.api import Environment, compile_text
-from kinst.dlang.vocabulary import (builtins)
-from kinst.dlang.vocabulary.d_options import (NAMES)
-from kinst.dlang.vocabulary.type_names import (TYPEDEFS)
+from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.d_options import NAMES
 from kinst.dlang.vocabulary.type_names import TYPEDEFS
 

@@ -16,7 +16,7 @@ from test_d_parse import PROGRAMS as GOOD
 
 from kinst.core.errors import DError, KinstError
 from kinst.dlang.api import Environment, Macros, compile_text, parse_option, parse_text
-from kinst.dlang.syntax.source import (to_text)
+from kinst.dlang.syntax.source import to_text
 from kinst.dlang.syntax.unparse import unparse
 from kinst.dlang.vocabulary.d_options import NAMES, Options
 

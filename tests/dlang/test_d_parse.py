@@ -6,10 +6,10 @@ import pytest
 from dhelp import compile_, error, value, without_spans
 
 from kinst.core.probe import ProbeName, ProbePattern
-from kinst.dlang import (typed)
-from kinst.dlang.syntax.source import (IntLiteral, escape, unescape)
+from kinst.dlang import typed
 from kinst.dlang.api import Macros, parse_option, parse_text
 from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.source import IntLiteral, escape, unescape
 from kinst.dlang.syntax.unparse import unparse, unparse_expression
 
 

@@ -11,11 +11,10 @@ import ctypes
 import importlib
 import mmap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
-from typing import Any
 
 import unicorn
 from cpus import CPUS, Cpu, EmulationError, Entries, Memory, Page

@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 import pytest
 from emulated_arm64 import NAMES, SCRATCH, Machine, random_state
 
-from kinst.codegen.compile import (read_object)
+from kinst.codegen.compile import read_object
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import Root
 from kinst.isa import load

@@ -7,7 +7,7 @@ from fake_kernel import FakeKernel
 
 from kinst.core.errors import DError
 from kinst.core.probe import ProbePattern
-from kinst.dlang import (typed)
+from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_programs, parse_option
 from kinst.providers import load_all
 from kinst.session.enable import enable, naming, wants_kernel
