@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import queue
 import select
 import shutil
 import signal
@@ -19,8 +20,9 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from kinst.core.errors import TargetError
 
@@ -94,35 +96,88 @@ def stream_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair()
 
 
-class Child:
-    """A process that is killed when kinst dies, and that Ctrl-C at the terminal does not reach.
+_T = TypeVar("_T")
 
-    Start it from the main thread: the signal comes when the thread that forked ends.
-    """
+
+class _Spawner:
+    """A thread that ends with the process.  PR_SET_PDEATHSIG is about the thread that forked: a
+    child of a passing thread would die with that thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._process = 0
+
+    def run(self, make: Callable[[], _T]) -> _T:
+        """What make() returns or raises, called in that thread."""
+        made: list[_T] = []
+        failed: list[BaseException] = []
+        done = threading.Event()
+
+        def work() -> None:
+            try:
+                made.append(make())
+            except BaseException as error:
+                failed.append(error)
+            done.set()
+
+        with self._lock:
+            if self._thread is None or self._process != os.getpid():  # threads do not survive fork
+                self._process = os.getpid()
+                self._thread = threading.Thread(target=self._loop, name="kinst-spawn", daemon=True)
+                self._thread.start()
+        self._work.put(work)
+        done.wait()
+        if failed:
+            raise failed[0]
+        return made[0]
+
+    def _loop(self) -> None:
+        while True:
+            self._work.get()()
+
+
+_SPAWNER = _Spawner()
+
+
+def in_lasting_thread(make: Callable[[], _T]) -> _T:
+    """make(), in the main thread or in one that ends with the process."""
+    if threading.current_thread() is threading.main_thread():
+        return make()
+    return _SPAWNER.run(make)
+
+
+def _started(argv: Sequence[str], inherit: Sequence[int], stderr: int) -> subprocess.Popen[bytes]:
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before the call above
+            os._exit(1)
+
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            pass_fds=tuple(inherit),
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+    except OSError as error:
+        raise TargetError(f"{argv[0]} cannot be started: {error.strerror}") from error
+
+
+class Child:
+    """A process that is killed when kinst dies, and that Ctrl-C at the terminal does not reach."""
 
     def __init__(self, argv: Sequence[str], inherit: Sequence[int], stderr: int) -> None:
-        """inherit: descriptors that the child keeps.  stderr: descriptor for its messages."""
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("a child of a passing thread would die with that thread")
-        parent = os.getpid()
+        """inherit: descriptors that the child keeps.  stderr: descriptor for its messages.
 
-        def die_with_parent() -> None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:  # it died before the call above
-                os._exit(1)
-
-        try:
-            self._process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                pass_fds=tuple(inherit),
-                start_new_session=True,
-                preexec_fn=die_with_parent,
-            )
-        except OSError as error:
-            raise TargetError(f"{argv[0]} cannot be started: {error.strerror}") from error
+        Raises TargetError when it cannot be started."""
+        self._process = in_lasting_thread(lambda: _started(argv, inherit, stderr))
         self.pid = self._process.pid
         self.exit_fd = os.pidfd_open(self.pid)
 

@@ -13,20 +13,18 @@ import random
 import re
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import kinst
+from kinst.api import ProgramText
 from kinst.core.errors import DError, KinstError
 from kinst.dlang.api import Environment, Macros, compile_text
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.source import to_text
 from kinst.dlang.syntax.unparse import unparse
-from kinst.session.path import run
-from kinst.session.report import Report
-from kinst.session.values import ProgramText, Request
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 5.0  # seconds of CPU time that one text may take
@@ -166,18 +164,12 @@ def compile_to_the_end(text: str) -> None:
     """The same down to machine code, as `kinst -e` does it, for a program that needs no kernel."""
     if "`" in text or "curthread" in text:
         return
-    quiet = Report(
-        write=lambda _: None, say=lambda _: None, progress=lambda *_: None,
-        stop_requested=lambda: True, started=time.monotonic(),
-    )  # fmt: skip
-    request = Request(
-        programs=(ProgramText("s", text, "t.d"),),
-        arguments=MACROS.arguments[1:],
-        compile_only=True,
-        settings=(("errtags", ""), ("defaultargs", "")),
-    )
+    settings = {"errtags": None, "defaultargs": None}
     try:
-        run(request, quiet, lambda trace, command: 0)
+        with kinst.host() as machine:
+            program = machine.compile(ProgramText("s", text, "t.d"), settings, MACROS.arguments[1:])
+            if program.descriptions:
+                machine.build(program)
     except KinstError as error:
         assert "\n" not in error.message
 
