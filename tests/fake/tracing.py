@@ -10,12 +10,12 @@ from typing import Any
 from unittest import mock
 
 from kernel_file import kernel_file
+from kinst.session.request import ProgramText, Request
 from machine import Call, FakeMachine
 from system import FakeSystem
 
 from kinst.session import path, types
 from kinst.session.report import Report
-from kinst.session.request import ProgramText, Request
 from kinst.session.target import Files
 
 
