@@ -22,6 +22,7 @@ from kinst.core.target import CommandEnded, Gone, Target
 from kinst.image.elf import open_elf
 from kinst.machines.vm.cpus import CPUS
 from kinst.providers import load_all
+from kinst.render import Destination, renderer
 from kinst.session.build import build, fill, split
 from kinst.session.counters import map_counters, share_counters
 from kinst.session.enable import enable
@@ -85,7 +86,7 @@ def silent_report() -> Report:
     """A report that keeps nothing."""
     return Report(
         write=lambda _: None, say=lambda _: None, progress=lambda *_: None,
-        guest_output=lambda _: None, stop_requested=lambda: False, started=time.monotonic(),
+        stop_requested=lambda: False, started=time.monotonic(),
     )  # fmt: skip
 
 
@@ -226,6 +227,7 @@ class Guest:
         """Plant, run the command, unplant.  Raises KinstError."""
         text, said = list[str](), list[str]()
         report = replace(silent_report(), write=text.append, say=said.append)
+        destination = Destination(text.append, said.append)
         self._output.clear()
         self.target.stop()
         _reset(program.placed)
@@ -234,7 +236,9 @@ class Guest:
         trace = Trace(
             program.compiled, program.parts, program.placed, program.built, self._traced, report
         )
-        trace.run(command)
+        shown = renderer("dtrace")(destination, trace.schema)
+        for event in trace.events(command):
+            shown.show(event)
         return Ran(self._output.decode("utf-8", "replace"), "".join(text), said)
 
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent / "kinst"
 RANK = {
     "core": 0, "dlang": 1, "isa": 1, "image": 1, "wire": 1, "providers": 2, "sugar": 2,
     "codegen": 2, "patch": 2, "consumer": 3, "kernels": 3, "systems": 3, "machines": 3,
-    "session": 4, "cli": 6,
+    "session": 4, "render": 5, "cli": 6, "events": 0.5,
 }  # fmt: skip
 ONLY_USER = {
     "llvmlite": "codegen", "capstone": "isa", "ctypes": "wire", "socket": "wire",
@@ -22,7 +22,7 @@ def layer(path: Path) -> str:
     return relative.parts[0].removesuffix(".py")
 
 
-def layer_rank(name: str) -> int:
+def layer_rank(name: str) -> float:
     return RANK[name]
 
 

@@ -19,7 +19,9 @@ from kinst import __version__
 from kinst.cli.guard import Interrupted, UsageError, guarded, say, standard_files, write
 from kinst.cli.options import HELP, parse
 from kinst.cli.progress import Progress
+from kinst.cli.tracing import follow_trace, run_shell
 from kinst.core.errors import DError, KinstError
+from kinst.render import Destination, renderer
 from kinst.session.path import run
 from kinst.session.report import Report
 from kinst.session.values import Request
@@ -91,19 +93,26 @@ def _emptying(out: TextIO) -> Callable[[], None] | None:
 
 
 def _report(request: Request, out: TextIO, interrupts: Interrupts) -> Report:
-    def guest_output(data: bytes) -> None:
-        write(sys.stdout, data.decode("utf-8", "surrogateescape"))
-
     return Report(
         write=partial(write, out),
         say=say,
         progress=Progress("kinst"),
-        guest_output=guest_output,
         stop_requested=interrupts.requested,
         started=started_at(),
         verbose=request.verbose,
+    )
+
+
+def _into(request: Request, out: TextIO, interrupts: Interrupts) -> int:
+    destination = Destination(
+        write=partial(write, out),
+        say=say,
+        console=partial(write, sys.stdout),
+        shell=run_shell,
         truncate=_emptying(out),
     )
+    follow = partial(follow_trace, renderer("dtrace"), destination)
+    return run(request, _report(request, out, interrupts), follow)
 
 
 def _wants_tags(request: Request) -> bool:
@@ -112,13 +121,13 @@ def _wants_tags(request: Request) -> bool:
 
 def _run(request: Request, interrupts: Interrupts) -> int:
     if not request.output:
-        return run(request, _report(request, sys.stdout, interrupts))
+        return _into(request, sys.stdout, interrupts)
     try:
         out = open(request.output, "a", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
     except OSError as error:
         raise KinstError(f"failed to open {request.output}: {error.strerror}") from error
     with out:
-        return run(request, _report(request, out, interrupts))
+        return _into(request, out, interrupts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

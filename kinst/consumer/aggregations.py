@@ -13,13 +13,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import isqrt
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from kinst.consumer.rings import Bytes
-from kinst.consumer.stacks import NO_NAMES, Names, is_address_data
+from kinst.consumer.symbols import NO_NAMES, Names, is_address_data
 from kinst.core.dtypes import IntType, PointerType, StringType, StructType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE, Scratch
 from kinst.core.records import AggregationLayout, Field, KeyValue, ProgramLayout
@@ -372,10 +374,6 @@ def llquantize_bounds(function: AggFunction) -> list[int]:
     return bounds
 
 
-def tables_of(store: AggregationStore, wanted: Sequence[Aggregation]) -> list[Table]:
-    return [store.tables[one.index] for one in wanted]
-
-
 def entries_of(tables: Sequence[Table]) -> Mapping[Key, list[Data | None]]:
     """Data by key in each of several tables, None where a table lacks the key."""
     joined: dict[Key, list[Data | None]] = {}
@@ -383,3 +381,37 @@ def entries_of(tables: Sequence[Table]) -> Mapping[Key, list[Data | None]]:
         for key, entry in table.entries.items():
             joined.setdefault(key, [None] * len(tables))[i] = entry.data
     return joined
+
+
+class SortOptions(Protocol):
+    """dtrace's options of the same names."""
+
+    @property
+    def aggsortkey(self) -> bool: ...
+    @property
+    def aggsortrev(self) -> bool: ...
+    @property
+    def aggsortkeypos(self) -> int: ...
+    @property
+    def aggsortpos(self) -> int: ...
+
+
+def _joined_rank(
+    tables: Sequence[Table], options: SortOptions, row: tuple[Key, Sequence[Data]]
+) -> tuple[object, ...]:
+    key, data = row
+    position = options.aggsortpos if 0 <= options.aggsortpos < len(tables) else 0
+    pairs = [(t.aggregation.function, d) for t, d in zip(tables, data, strict=True)]
+    values = tuple(rank(*pair) for pair in pairs[position:] + pairs[:position])
+    keys = key_rank(tables[0], key, options.aggsortkeypos)
+    return (keys, values) if options.aggsortkey else (values, keys)
+
+
+def sorted_rows(tables: Sequence[Table], options: SortOptions) -> list[tuple[Key, list[Data]]]:
+    """Rows of one table, or of several joined by key, in the order in which they are shown."""
+    rows = [
+        (key, [d if d is not None else t.zero() for d, t in zip(data, tables, strict=True)])
+        for key, data in entries_of(tables).items()
+    ]
+    rows.sort(key=partial(_joined_rank, tables, options), reverse=options.aggsortrev)
+    return rows

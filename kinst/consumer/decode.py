@@ -55,17 +55,18 @@ class Records:
         before = np.array([given for _, _, given in self.chunks], dtype=np.int64)[mine]
         return slots, before + self.offsets - starts[mine]
 
-    def rows(self, where: Offsets, size: int) -> Bytes:
-        """A (n, size) matrix of the records at these offsets, which are all of `size` bytes."""
-        n = len(where)
-        if n == 0:
-            return np.empty((0, size), dtype=np.uint8)
-        first = int(where[0])
-        if int(where[-1]) - first == (n - 1) * size and bool((np.diff(where) == size).all()):
-            return self.data[first : first + n * size].reshape(n, size)
-        windows = np.lib.stride_tricks.sliding_window_view(self.data, size)
-        rows: Bytes = windows[where]
-        return rows
+
+def rows_at(data: Bytes, where: Offsets, size: int) -> Bytes:
+    """A (n, size) matrix of the records at these offsets, which are all of `size` bytes."""
+    n = len(where)
+    if n == 0:
+        return np.empty((0, size), dtype=np.uint8)
+    first = int(where[0])
+    if int(where[-1]) - first == (n - 1) * size and bool((np.diff(where) == size).all()):
+        return data[first : first + n * size].reshape(n, size)
+    windows = np.lib.stride_tricks.sliding_window_view(data, size)
+    rows: Bytes = windows[where]
+    return rows
 
 
 def _run_length(header: npt.NDArray[np.uint64], at: int, size: int) -> int:

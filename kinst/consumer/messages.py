@@ -1,11 +1,12 @@
-"""The sentences around the data, in dtrace(1)'s words.  Nothing is printed here."""
+"""The sentences around the data, in dtrace(1)'s words, and the events that have them.  Nothing is
+printed here."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from kinst.consumer.rings import Lost
+from kinst.consumer.rings import FaultEntry, SlotLosses
 from kinst.core.layout import (
     FAULT_BADADDR,
     FAULT_BADALIGN,
@@ -14,13 +15,15 @@ from kinst.core.layout import (
     FAULT_NOSCRATCH,
 )
 from kinst.core.probe import Probe
+from kinst.events import Fault, Lost
 
+# By the kind of a fault: its name, DTrace's without DTRACEFLT_, and its words.
 _FAULTS = {
-    FAULT_BADADDR: "invalid address",
-    FAULT_BADALIGN: "invalid alignment",
-    FAULT_ILLOP: "illegal operation",
-    FAULT_DIVZERO: "divide-by-zero",
-    FAULT_NOSCRATCH: "out of scratch space",
+    FAULT_BADADDR: ("badaddr", "invalid address"),
+    FAULT_BADALIGN: ("badalign", "invalid alignment"),
+    FAULT_ILLOP: ("illop", "illegal operation"),
+    FAULT_DIVZERO: ("divzero", "divide-by-zero"),
+    FAULT_NOSCRATCH: ("noscratch", "out of scratch space"),
 }
 
 LIST_HEADER = f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME"
@@ -59,48 +62,73 @@ def list_row(probe: Probe) -> str:
     ).rstrip()
 
 
-def lost_messages(lost: Sequence[Lost], cpus: int) -> list[str]:
-    """What to tell of Rings.lost(); cpus: of the target (slot `cpus` is the host's)."""
-    messages = []
-    for one in lost:
-        cpu = f"CPU {one.slot}" if one.slot < cpus else "the host"
-        if one.records:
-            messages.append(f"dtrace: {_plural(one.records, 'drop')} on {cpu}")
-        if one.aggregations:
-            messages.append(f"dtrace: {_plural(one.aggregations, 'aggregation drop')} on {cpu}")
-        if one.speculative:
-            messages.append(f"dtrace: {_plural(one.speculative, 'speculative drop')} on {cpu}")
-        if one.unavailable:
-            failed = _plural(one.unavailable, "failed speculation")
-            messages.append(f"dtrace: {failed} (no speculative buffer available)")
-        if one.nested:
-            probes = _plural(one.nested, "probe")
-            messages.append(f"kinst: {probes} dropped on {cpu}: it was already in a probe")
-    double = sum(one.double for one in lost)
+def lost_events(losses: Sequence[SlotLosses], cpus: int) -> list[Lost]:
+    """What Rings.lost() found; cpus: of the target (slot `cpus` is the host's)."""
+    events = []
+    for one in losses:
+        number = one.slot if one.slot < cpus else None
+        cpu = _place(one.slot, cpus)
+        for kind, count, text in (
+            ("record", one.records, f"dtrace: {_plural(one.records, 'drop')} on {cpu}"),
+            (
+                "aggregation",
+                one.aggregations,
+                f"dtrace: {_plural(one.aggregations, 'aggregation drop')} on {cpu}",
+            ),
+            (
+                "speculative",
+                one.speculative,
+                f"dtrace: {_plural(one.speculative, 'speculative drop')} on {cpu}",
+            ),
+            (
+                "speculation",
+                one.unavailable,
+                f"dtrace: {_plural(one.unavailable, 'failed speculation')}"
+                " (no speculative buffer available)",
+            ),
+            (
+                "nested",
+                one.nested,
+                f"kinst: {_plural(one.nested, 'probe')} dropped on {cpu}:"
+                " it was already in a probe",
+            ),
+        ):
+            if count:
+                events.append(Lost(kind, count, number, text))
+    double = sum(one.double for one in losses)
     if double:
-        messages.append(f"dtrace: {_plural(double, 'error')} in ERROR probe enabling")
-    for count, where in (
-        (sum(one.dynamic for one in lost), ""),
-        (sum(one.dirty for one in lost), " with non-empty dirty list"),
-        (sum(one.rinsing for one in lost), " with non-empty rinsing list"),
+        text = f"dtrace: {_plural(double, 'error')} in ERROR probe enabling"
+        events.append(Lost("error", double, None, text))
+    for kind, count, where in (
+        ("dynamic", sum(one.dynamic for one in losses), ""),
+        ("dirty", sum(one.dirty for one in losses), " with non-empty dirty list"),
+        ("rinsing", sum(one.rinsing for one in losses), " with non-empty rinsing list"),
     ):
         if count:
-            messages.append(f"dtrace: {_plural(count, 'dynamic variable drop')}{where}")
-    return messages
+            text = f"dtrace: {_plural(count, 'dynamic variable drop')}{where}"
+            events.append(Lost(kind, count, None, text))
+    return events
 
 
-def more_faults(count: int, slot: int, cpus: int) -> str:
-    """For errors whose own message came too late to be told; slot, cpus: as in lost_messages()."""
-    where = f"CPU {slot}" if slot < cpus else "the host"
-    return f"kinst: {_plural(count, 'more error')} on {where}, before these"
+def _place(slot: int, cpus: int) -> str:
+    return f"CPU {slot}" if slot < cpus else "the host"
 
 
-def fault_message(epid: int, probe: Probe, action: int, kind: int, value: int) -> str:
-    """What dtrace says when an action faults.  kind: FAULT_*; value: the bad address."""
-    what = _FAULTS.get(kind, "unknown fault")
-    if kind in (FAULT_BADADDR, FAULT_BADALIGN):
-        what += f" ({value:#x})"
-    where = f"action #{action}" if action > 0 else "predicate"
-    return (
-        f"dtrace: error on enabled probe ID {epid} (ID {probe.id}: {probe.name}): {what} in {where}"
+def lost_faults(count: int, slot: int, cpus: int) -> Lost:
+    """Of faults that came too fast to be told each; slot, cpus: as in lost_events()."""
+    text = f"kinst: {_plural(count, 'more error')} on {_place(slot, cpus)}, before these"
+    return Lost("message", count, slot if slot < cpus else None, text)
+
+
+def fault_event(entry: FaultEntry, probe: Probe, slot: int, cpus: int) -> Fault:
+    """What dtrace says when an action faults."""
+    kind, words = _FAULTS.get(entry.kind, ("unknown", "unknown fault"))
+    if entry.kind in (FAULT_BADADDR, FAULT_BADALIGN):
+        words += f" ({entry.value:#x})"
+    where = f"action #{entry.action}" if entry.action > 0 else "predicate"
+    text = (
+        f"dtrace: error on enabled probe ID {entry.epid} (ID {probe.id}: {probe.name}):"
+        f" {words} in {where}"
     )
+    cpu = slot if slot < cpus else None
+    return Fault(text, entry.epid, probe, entry.action, kind, entry.value, cpu, entry.time)

@@ -57,7 +57,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class SlotLosses:
     """What one CPU slot lost since it was last asked.
 
     records: no room in the ring.  aggregations: updates without room in a table.
@@ -83,7 +83,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FaultEntry:
     """A fault of a clause, as dtrace:::ERROR has it: kind is FAULT_*, value the bad address.
 
     time: ns, as of records.  head: bytes of records in its CPU's ring when it happened."""
@@ -150,7 +150,7 @@ class Rings:
             self._words[(self._scratch.state_of(slot) + STATE_TAIL) >> 3] = head
         return out
 
-    def lost(self) -> list[Lost]:
+    def lost(self) -> list[SlotLosses]:
         """What each CPU slot lost since the last call; slots that lost nothing are left out."""
         result = []
         fields = (
@@ -165,10 +165,10 @@ class Rings:
                 deltas.append(now - self._seen.get((slot, field), 0))
                 self._seen[slot, field] = now
             if any(deltas):
-                result.append(Lost(slot, *deltas))
+                result.append(SlotLosses(slot, *deltas))
         return result
 
-    def faults(self, slot: int) -> tuple[list[Fault], int]:
+    def faults(self, slot: int) -> tuple[list[FaultEntry], int]:
         """(faults of a slot since the last call, in their order; how many more there were, which
         later ones have written over)."""
         now = self._counter(slot, STATE_TOLD)
@@ -185,7 +185,7 @@ class Rings:
         for n in range(oldest, now):
             which, value, time, head = entries[n % FAULTS_KEPT]
             epid, kind, action = which & 0xFFFFFFFF, which >> 32 & 0xFF, which >> 40
-            faults.append(Fault(epid, action, kind, value, time, head))
+            faults.append(FaultEntry(epid, action, kind, value, time, head))
         return faults, oldest - before
 
 

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from typing import Generic, TypeVar
 
 REMEMBERED = 4096  # ended speculations, for records of other CPUs that arrive late
 
+Item = TypeVar("Item")
 
-class Speculations:
-    """Rows by the number of their speculation's use (core/layout.py HEADER_NSPEC)."""
+
+class Speculations(Generic[Item]):
+    """Records by the number of their speculation's use (core/layout.py HEADER_NSPEC)."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, list[Callable[[], None]]] = {}
+        self._kept: dict[int, list[Item]] = {}
         self._ended: OrderedDict[int, bool] = OrderedDict()  # use -> whether it was committed
 
-    def keep(self, use: int, show: Callable[[], None]) -> None:
-        """A speculated record; show prints it.  One whose speculation is over is printed or
-        forgotten at once."""
+    def keep(self, use: int, record: Item) -> bool:
+        """Keep a speculated record.  True when its speculation was committed already, and it is
+        to be shown at once; one that was discarded is forgotten."""
         committed = self._ended.get(use)
         if committed is None:
-            self._kept.setdefault(use, []).append(show)
-        elif committed:
-            show()
+            self._kept.setdefault(use, []).append(record)
+        return bool(committed)
 
-    def commit(self, use: int) -> None:
-        """Print what was kept; 0 is no speculation."""
-        for show in self._end(use, True):
-            show()
+    def commit(self, use: int) -> list[Item]:
+        """What was kept, to be shown now; 0 is no speculation."""
+        return self._end(use, True)
 
     def discard(self, use: int) -> None:
         """Forget what was kept."""
         self._end(use, False)
 
-    def _end(self, use: int, committed: bool) -> list[Callable[[], None]]:
+    def _end(self, use: int, committed: bool) -> list[Item]:
         if not use:
             return []
         self._ended[use] = committed

@@ -322,7 +322,10 @@ class Evaluate(Action):
 
 @dataclass(frozen=True, slots=True)
 class Trace(Action):
+    """names: here and below: of the values that are recorded, as the program writes them."""
+
     expr: Expr
+    names: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +333,7 @@ class Print(Action):
     """print(expr): the value, of any type, shown with the names of its members."""
 
     expr: Expr
+    names: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +342,7 @@ class Printf(Action):
 
     format: Format
     args: tuple[Expr, ...]
+    names: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +389,7 @@ class Perform(Action):
     name: str
     args: tuple[Expr, ...]
     format: Format | None = None
+    names: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

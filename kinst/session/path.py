@@ -6,7 +6,8 @@ programs -> compiled D -> target (boots meanwhile) -> personality -> probes -> w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cache, partial
@@ -76,7 +77,11 @@ from kinst.systems import of_image
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
 
 
-def run(request: Request, report: Report) -> int:
+# What is done with a trace, and the command in the guest; the exit status.
+Follow = Callable[[Trace, str], int]
+
+
+def run(request: Request, report: Report, follow: Follow) -> int:
     """Do what the command line says; the exit status.  Raises KinstError."""
     if of_file(request):
         return show_in_file(request, report)
@@ -104,7 +109,7 @@ def run(request: Request, report: Report) -> int:
     wanted = commanded or bool(symbols_in(compiled.program))
     fired = not request.list_probes
     if not (wanted or wants_kernel(compiled.patterns, providers, fired=fired)):
-        return _with_machine(request, compiled, TracedMachine(isa), report)
+        return _with_machine(request, compiled, TracedMachine(isa), report, follow)
     files = files_found()
     elf = open_elf(files.debug)
     system = of_image(elf)
@@ -112,7 +117,8 @@ def run(request: Request, report: Report) -> int:
     room = scratch_needed(
         compiled.options, compiled.program, request.cpus, compiled.trampolines
     ) + counters_room(request.cpus)
-    with closing(open_target(request, isa, files, system, room, report.guest_output)) as target:
+    output: deque[bytes] = deque()
+    with closing(open_target(request, isa, files, system, room, output.append)) as target:
         report.stage("start")
         personality = attach(target, elf, system, report.say)
         report.stage("boot")
@@ -132,7 +138,7 @@ def run(request: Request, report: Report) -> int:
             compiled = with_locals(request, compiled, traced, files, report)
             if request.show_program:
                 report.write(unparse(compiled.tree) + "\n")
-        return _with_machine(request, compiled, traced, report, files)
+        return _with_machine(request, compiled, traced, report, follow, files, output)
 
 
 def _no_source(function: Function, address: int) -> str:
@@ -144,7 +150,9 @@ def _with_machine(
     compiled: Compiled,
     traced: TracedMachine,
     report: Report,
+    follow: Follow,
     files: Files | None = None,
+    output: deque[bytes] | None = None,
 ) -> int:
     absent = request.zero or compiled.options.zdefs
     zero = absent or request.list_probes
@@ -202,8 +210,8 @@ def _with_machine(
     _tell_matched(compiled, parts, matched, report)
     if request.verbose:
         report.write(program_reports(compiled, providers) + "\n")
-    trace = Trace(compiled, parts, placed, built, traced, report)
-    return trace.run(request.command)
+    trace = Trace(compiled, parts, placed, built, traced, report, output)
+    return follow(trace, request.command)
 
 
 def _layout(compiled: Compiled, parts: Placement) -> ProgramLayout:

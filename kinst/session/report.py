@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 class Report:
     """write: data (stdout or -o).  say: one message for stderr.  progress: long work.
 
-    truncate: empty the file that data goes to; None where it is not a file.
     stop_requested: Ctrl-C or SIGTERM came; until it is called once they end kinst at once.
     started: monotonic seconds when the command began.
     """
@@ -19,11 +18,9 @@ class Report:
     write: Callable[[str], None]
     say: Callable[[str], None]
     progress: Callable[[str, float | None], None]
-    guest_output: Callable[[bytes], None]
     stop_requested: Callable[[], bool]
     started: float
     verbose: bool = False
-    truncate: Callable[[], None] | None = None
     stages: list[tuple[str, float]] = field(default_factory=list)
 
     def stage(self, name: str) -> None:

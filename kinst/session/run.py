@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from kinst.consumer.aggregations import AggregationStore
 from kinst.consumer.dynvars import Cleaner
-from kinst.consumer.faults import Told
-from kinst.consumer.messages import fault_message, lost_messages, more_faults
-from kinst.consumer.policies import Kept
-from kinst.consumer.printer import Printer
+from kinst.consumer.faults import PlacedFault
+from kinst.consumer.interpreter import Interpreter
+from kinst.consumer.messages import fault_event, lost_events, lost_faults
 from kinst.consumer.rings import Chunk, Drainer, Rings
-from kinst.core.errors import TargetError
+from kinst.consumer.schema import Schema
+from kinst.core.errors import KinstError, TargetError
 from kinst.core.target import CommandEnded, Gone, Stopped
 from kinst.dlang.vocabulary.d_options import Options
-from kinst.session.effects import Outlet
+from kinst.events import (
+    Aggregation,
+    Arrived,
+    Closing,
+    End,
+    Event,
+    Message,
+    Output,
+    TracingOver,
+)
 from kinst.session.header import is_active, set_active, set_speculations
 from kinst.session.host import HostClock
 from kinst.session.plant import Planted
 from kinst.session.report import Report
 from kinst.session.runner import HostRunner
-from kinst.session.symbols import names_of, symboliser
+from kinst.session.symbols import names_of
 from kinst.session.values import (
     Compiled,
     EnabledSite,
@@ -37,6 +49,7 @@ from kinst.session.values import (
 
 PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
 FIRST_SECONDS = 0.02  # until the first record: whoever waits for it wants it now
+OUTPUT_SECONDS = 0.1  # how long the command's output waits at most
 SETTLE_SECONDS = 0.02  # for CPUs that were stopped in a clause to leave it
 
 
@@ -71,7 +84,10 @@ class Timers:
 
 
 class Trace:
-    """One trace, from BEGIN to the last aggregation; run() is all of it."""
+    """One trace, from BEGIN to the last aggregation; events() is all of it.
+
+    schema: what its records mean, for renderers.
+    """
 
     def __init__(
         self,
@@ -81,15 +97,20 @@ class Trace:
         built: PlantedImage,
         traced: TracedMachine,
         report: Report,
+        output: deque[bytes] | None = None,
     ) -> None:
-        """Everything is compiled, and scratch is filled; the machine is stopped."""
+        """Everything is compiled, and scratch is filled; the machine is stopped.
+
+        output: gets what the guest's command writes while the target is waited for, and is
+        emptied here."""
         self._parts = parts
         self._placed = placed
         self._built = built
         self._target = traced.target
         self._report = report
+        self._output: deque[bytes] = deque() if output is None else output
         self._view = placed.memory.view
-        self._probes = {e.probe.id: e.probe for e in (*parts.running, parts.error)}
+        self._cpus = placed.scratch.cpus
         self._epids = {e.epid + k: e.probe for e in parts.running for k in range(len(e.clauses))}
         clock = HostClock(traced.personality.clock() if traced.personality else None)
         self._runner = HostRunner(traced, built, placed.memory.native, clock, compiled.program)
@@ -99,63 +120,90 @@ class Trace:
         )
         self._drainer = Drainer(self._rings, besides=cleaner.clean)
         options = compiled.options
-        self._outlet = Outlet(report, options, partial(names_of, traced))
-        self._printer = self._make_printer(compiled, traced)
-        self._kept = (
-            None if options.bufpolicy == "switch" else Kept(options.bufpolicy, options.bufsize)
+        names = names_of(traced)
+        self._store = AggregationStore(
+            self._view, placed.scratch, compiled.program, placed.layout, self._counters(), names
         )
+        probes = {e.probe.id: e.probe for e in (*parts.running, parts.error)}
+        self.schema = Schema(
+            compiled.program, placed.layout, probes, self._store.tables, options, names
+        )
+        self._interpreter = Interpreter(self.schema, self._store)
         set_speculations(self._view, options.nspec, options.specsize)
         self._planted = Planted(traced, traced.target) if traced.target else None
         self._timers = Timers()
         self._first = True
-        self._held: list[Told] = []  # messages that are told with records that are kept
         self._gone: Gone | None = None
+        self._stop = False
+        self._unplanted = False
+        self._over = False
 
-    def _make_printer(self, compiled: Compiled, traced: TracedMachine) -> Printer:
+    def _counters(self) -> list[npt.NDArray[np.uint64]]:
+        """The counter blocks, as words."""
         placed = self._placed
+        if placed.counters is None:
+            return []
         words = np.frombuffer(self._view, np.uint64, len(self._view) // 8)
-        counters = []
-        if placed.counters is not None:
-            size = placed.layout.counters_size // 8
-            counters = [words[at // 8 : at // 8 + size] for at in placed.counters.offsets]
-        store = self._store = AggregationStore(
-            self._view,
-            placed.scratch,
-            compiled.program,
-            placed.layout,
-            counters,
-            names_of(traced, compiled.options.stackindent),
-        )
-        return Printer(
-            compiled.program, placed.layout, self._probes, self._outlet.write, store=store,
-            display=self._outlet.display(), symbolise=symboliser(traced.personality),
-            effects=self._outlet.effects(), tell=self._report.say,
-        )  # fmt: skip
+        size = placed.layout.counters_size // 8
+        return [words[at // 8 : at // 8 + size] for at in placed.counters.offsets]
 
-    def run(self, command: str) -> int:
-        """Trace until exit(), the end of the command, a signal or the guest's end.
+    def stop(self) -> None:
+        """Ask the trace to end, as Ctrl-C does.  From any thread or signal handler."""
+        self._stop = True  # one store: no lock that a signal handler could wait for
 
-        Returns exit()'s status, else 0.  Raises TargetError when the guest ended by itself or
-        patches remain, after everything was printed.
+    def _stopping(self) -> bool:
+        return self._report.stop_requested() or self._stop
+
+    def aggregations(self) -> tuple[Aggregation, ...]:
+        """All aggregations as they are now, merged from all CPUs; also after the end."""
+        if not self._over:
+            self._store.snapshot()
+        return self._interpreter.aggregations()
+
+    def events(self, command: str = "") -> Generator[Event, None, None]:
+        """Trace until exit(), the end of the command, stop() or the guest's end.
+
+        The client has dealt with an event when it asks for the next one.  End is the last; where
+        the guest ended by itself, patches remain or anything else failed, TargetError (KinstError)
+        is raised behind it.  All is undone when the generator ends, is closed, or raises.
         """
         try:
-            if not self._report.stop_requested() and self._begin():
-                self._plant(command)
-                self._loop()
-        except BaseException:
-            # Whatever happened: the kernel's text first, then the error.
-            self._unplant()
-            self._drainer.stop()
+            reason = yield from self._traced(command)
+            trouble = self._unplant()
+            yield TracingOver("interrupted" if self._stopping() else reason)
+            if self._stopping() and self._gone is None:
+                reason = "interrupted"
+            if self._parts.end is not None:
+                set_active(self._view, True)
+                self._runner.fire(self._parts.end)
+            set_active(self._view, False)
+            yield from self._take(self._drainer.stop())
+            yield from self._noted(self._interpreter.finish())
+            yield from self._written()
+        except KinstError as error:
+            self._undo()
+            yield End("error", 1, str(error))
             raise
-        return self._finish()
+        finally:
+            # Whatever happened: the kernel's text first, then the error.
+            self._undo()
+        if trouble is not None:
+            yield End("gone" if self._gone else "error", 1, str(trouble))
+            raise trouble
+        yield End(reason, self._interpreter.exit_status or 0)
 
-    def _begin(self) -> bool:
-        """Fire BEGIN, with the machine still stopped; False when it called exit()."""
+    def _traced(self, command: str) -> Generator[Event, None, str]:
+        """From BEGIN to the reason why it is over."""
+        if self._stopping():
+            return "interrupted"
         set_active(self._view, True)
         if self._parts.begin is not None:
-            self._runner.fire(self._parts.begin)
+            self._runner.fire(self._parts.begin)  # with the machine still stopped
         self._drainer.start()
-        return is_active(self._view)
+        if not is_active(self._view):
+            return "exit"
+        self._plant(command)
+        return (yield from self._loop())
 
     def _plant(self, command: str) -> None:
         if self._target is not None and self._planted is not None:
@@ -170,24 +218,28 @@ class Trace:
             self._resume()
         self._timers.start(self._parts.host)
 
-    def _loop(self) -> None:
-        merge_at = time.monotonic() + self._outlet.options.aggrate / 1e9
-        while is_active(self._view) and not self._report.stop_requested():
-            if not self._wait(self._timers.wait(FIRST_SECONDS if self._first else self._every())):
-                break
+    def _loop(self) -> Generator[Event, None, str]:
+        merge_at = time.monotonic() + self._interpreter.options.aggrate / 1e9
+        while is_active(self._view):
+            if self._stopping():
+                return "interrupted"
+            longest = FIRST_SECONDS if self._first else self._every()
+            if over := (yield from self._wait(self._timers.wait(longest))):
+                return over
             while is_active(self._view) and (timer := self._timers.due()) is not None:
                 self._fire_timer(timer)
-            self._take(self._drainer.batch())
-            if self._kept is not None and self._kept.full:
-                break
+            yield from self._take(self._drainer.batch())
+            if self._interpreter.full:
+                return "full"
             if time.monotonic() >= merge_at:
                 # Tables of many keys are emptied before they are full.
                 self._store.snapshot()
-                merge_at = time.monotonic() + self._outlet.options.aggrate / 1e9
+                merge_at = time.monotonic() + self._interpreter.options.aggrate / 1e9
+        return "exit"
 
     def _every(self) -> float:
         """Seconds for which records wait; setopt() may change it."""
-        rate = self._outlet.options.switchrate
+        rate = self._interpreter.options.switchrate
         return PRINT_SECONDS if rate == Options().switchrate else rate / 1e9
 
     def _fire_timer(self, enabled: EnabledSite) -> None:
@@ -211,25 +263,32 @@ class Trace:
         self._runner.clock.resumed()
         self._target.resume()
 
-    def _wait(self, seconds: float) -> bool:
-        """Let time pass; False when the trace is over."""
+    def _wait(self, seconds: float) -> Generator[Event, None, str]:
+        """Let time pass; why the trace is over, "" while it is not."""
         if self._target is None:
             time.sleep(seconds)
-            return True
+            return ""
         deadline = time.monotonic() + seconds
         while True:
-            event = self._target.wait(max(0.0, deadline - time.monotonic()))
+            left = max(0.0, deadline - time.monotonic())
+            event = self._target.wait(min(left, OUTPUT_SECONDS))
+            yield from self._written()
             for warning in self._target.take_warnings():
-                self._report.say(f"kinst: the traced kernel says: {warning}")
+                yield Message(f"kinst: the traced kernel says: {warning}")
             if isinstance(event, CommandEnded):
-                return False
+                return "command"
             if isinstance(event, Gone):
                 self._gone = event
-                return False
+                return "gone"
             if isinstance(event, Stopped):
                 self._hit(event)
-            if event is None or time.monotonic() >= deadline or self._report.stop_requested():
-                return True
+            if time.monotonic() >= deadline or self._stopping():
+                return ""
+
+    def _written(self) -> Iterator[Output]:
+        """What the guest's command has written."""
+        while self._output:
+            yield Output(self._output.popleft())
 
     def _hit(self, event: Stopped) -> None:
         assert self._target is not None and self._planted is not None
@@ -242,65 +301,55 @@ class Trace:
             self._target.step_over(event.cpu, event.pc)
         self._resume()
 
-    def _take(self, chunks: list[Chunk]) -> None:
-        """Records that arrived: printed, or kept until the end (bufpolicy)."""
-        if self._kept is None:
-            self._print(chunks)
-        else:
-            self._kept.add(chunks)
-            self._print([])
-
-    def _print(self, chunks: list[Chunk]) -> None:
+    def _take(self, chunks: list[Chunk]) -> Iterator[Event]:
         """What was lost first, then records and faults: the order of dtrace_work()."""
-        lost = self._rings.lost()
-        for message in lost_messages(lost, self._placed.scratch.cpus):
-            self._report.say(message)
-        self._held += [one for slot in range(self._rings.slots) for one in self._faults(slot)]
-        if self._kept is None:
-            if self._printer.print(chunks, self._held) and self._first:
-                self._first = False
-                self._report.stage("first record")
-                self._report.tell_stages()
-            self._held = []
+        yield from lost_events(self._rings.lost(), self._cpus)
+        faults = [one for slot in range(self._rings.slots) for one in self._faults(slot)]
+        yield from self._noted(self._interpreter.take(chunks, faults))
 
-    def _faults(self, slot: int) -> list[Told]:
-        """The messages of a CPU's faults since the last time; those that came too fast are
-        counted."""
-        faults, more = self._rings.faults(slot)
-        told = []
-        for one in faults:
+    def _noted(self, events: Iterable[Event]) -> Iterator[Event]:
+        """The events; the time until the first records is told when they have been dealt with."""
+        arrived = False
+        for event in events:
+            if isinstance(event, Closing) and self._first:
+                self._tell_first(arrived)
+            arrived = arrived or isinstance(event, Arrived)
+            yield event
+        if arrived and self._first:
+            self._tell_first(arrived)
+
+    def _tell_first(self, arrived: bool) -> None:
+        self._first = False
+        if arrived:
+            self._report.stage("first record")
+        self._report.tell_stages()
+
+    def _faults(self, slot: int) -> list[PlacedFault]:
+        """A CPU's faults since the last time; those that came too fast are counted."""
+        entries, more = self._rings.faults(slot)
+        faults = []
+        for one in entries:
             probe = self._epids.get(one.epid, self._parts.error.probe)
-            text = fault_message(one.epid, probe, one.action, one.kind, one.value)
-            told.append(Told(slot, one.head, one.time, text))
+            event = fault_event(one, probe, slot, self._cpus)
+            faults.append(PlacedFault(slot, one.head, one.time, event))
         if more:
-            text = more_faults(more, slot, self._placed.scratch.cpus)
-            told.insert(0, Told(slot, told[0].head, told[0].time, text))
-        return told
+            lost = lost_faults(more, slot, self._cpus)
+            faults.insert(0, PlacedFault(slot, faults[0].head, faults[0].time, lost))
+        return faults
 
-    def _finish(self) -> int:
-        """Unplant, fire END, print what is left; with the empty lines of dtrace(1): one ends the
-        line where the terminal shows ^C, one stands before the aggregations, always."""
-        trouble = self._unplant()
-        if self._report.stop_requested():
-            self._report.write("\n")
-        if self._parts.end is not None:
-            set_active(self._view, True)
-            self._runner.fire(self._parts.end)
+    def _undo(self) -> None:
+        """Unplant and end the thread, where that has not been done."""
+        self._unplant()
         set_active(self._view, False)
-        self._take(self._drainer.stop())
-        if self._kept is not None:
-            kept, self._kept = self._kept, None
-            self._print(kept.all())
-        if self._first:
-            self._report.tell_stages()
-        self._report.write("\n")
-        self._printer.finish()
-        self._outlet.close()
-        if trouble is not None:
-            raise trouble
-        return self._printer.exit_status or 0
+        with suppress(KinstError):  # what stopped the thread was told when it happened
+            self._drainer.stop()
+        self._over = True
 
     def _unplant(self) -> TargetError | None:
+        """Once; what went wrong."""
+        if self._unplanted:
+            return None
+        self._unplanted = True
         if self._gone is not None:
             console = f"; its last lines:\n{self._gone.console}" if self._gone.console else ""
             return TargetError(f"the guest is gone: {self._gone.reason}{console}")

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from kinst.consumer.stacks import Names, Symbol, shown
+from kinst.consumer.symbols import NO_NAMES, Names, Symbol
 from kinst.core.paths import cache_folder
 from kinst.core.target import Personality
 from kinst.image.dwarf.index import Index, open_saved
 from kinst.session.user import user_names
 from kinst.session.values import TracedMachine
-
-
-def symboliser(personality: Personality | None) -> Callable[[int], str]:
-    """A function from an address to module`function+offset, or to hexadecimal outside of all."""
-
-    def symbolise(address: int) -> str:
-        return shown(address, _symbol(personality, address) if personality is not None else None)
-
-    return symbolise
 
 
 def _symbol(personality: Personality, address: int) -> Symbol | None:
@@ -31,11 +21,11 @@ def _symbol(personality: Personality, address: int) -> Symbol | None:
     return None if variable is None else Symbol(*variable)
 
 
-def names_of(traced: TracedMachine, indent: int) -> Names:
-    """Names for recorded addresses; indent: of a stack's lines, in columns."""
+def names_of(traced: TracedMachine) -> Names:
+    """Names for recorded addresses."""
     personality = traced.personality
     if personality is None:
-        return Names(indent=indent)
+        return NO_NAMES
 
     modules: dict[str, int] = {}
 
@@ -57,4 +47,4 @@ def names_of(traced: TracedMachine, indent: int) -> Names:
             return []
         return [c.function for c in index.copies_at(address - slide & (1 << 64) - 1)]
 
-    return Names(kernel, user_names(traced.programs), copies, indent)
+    return Names(kernel, user_names(traced.programs), copies)

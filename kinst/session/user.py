@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from kinst.consumer.stacks import Process, Symbol
+from kinst.consumer.symbols import Process, Symbol
 from kinst.core.errors import KinstError
 from kinst.image.elf import STT_FUNC, open_elf
 

@@ -10,7 +10,7 @@ from consumer_world import chunk, pad, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinst.consumer.decode import find_records, merge
+from kinst.consumer.decode import find_records, merge, rows_at
 from kinst.core.errors import TargetError
 
 
@@ -80,7 +80,7 @@ def test_a_cpu_keeps_its_order_and_its_chunks_follow_each_other() -> None:
 
 def test_equal_sized_clauses_are_told_apart() -> None:
     rows = merge([chunk(record(0, b"A" * 8), record(1, b"B" * 8), record(0, b"C" * 8))])
-    picked = rows.rows(rows.offsets[rows.clauses == 0], 32)
+    picked = rows_at(rows.data, rows.offsets[rows.clauses == 0], 32)
     assert [bytes(r[24:]) for r in picked] == [b"A" * 8, b"C" * 8]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from kinst.consumer.messages import (
     LIST_HEADER,
     description_matched,
-    fault_message,
+    fault_event,
     list_row,
     script_matched,
 )
+from kinst.consumer.rings import FaultEntry
 from kinst.core.probe import Probe, ProbeName
 
 
@@ -37,11 +38,15 @@ def test_listing() -> None:
 
 def test_faults() -> None:
     probe = Probe(2, ProbeName("kinst", "vmlinux", "vfs_read", "19"))
-    assert fault_message(4, probe, 1, 1, 0x10) == (
+    event = fault_event(FaultEntry(4, 1, 1, 0x10, 77), probe, 0, 2)
+    assert event.text == (
         "dtrace: error on enabled probe ID 4 (ID 2: kinst:vmlinux:vfs_read:19): "
         "invalid address (0x10) in action #1"
     )
-    assert fault_message(4, probe, 0, 4, 0) == (
+    assert (event.kind, event.value, event.cpu, event.time_ns) == ("badaddr", 0x10, 0, 77)
+    event = fault_event(FaultEntry(4, 0, 4, 0), probe, 2, 2)
+    assert event.text == (
         "dtrace: error on enabled probe ID 4 (ID 2: kinst:vmlinux:vfs_read:19): "
         "divide-by-zero in predicate"
     )
+    assert (event.kind, event.cpu) == ("divzero", None)

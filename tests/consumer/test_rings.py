@@ -8,8 +8,8 @@ import time
 import pytest
 from consumer_world import get64, put64, scratch
 
-from kinst.consumer.messages import lost_messages
-from kinst.consumer.rings import Bytes, Drainer, Fault, Rings
+from kinst.consumer.messages import lost_events
+from kinst.consumer.rings import Bytes, Drainer, FaultEntry, Rings
 from kinst.core.errors import TargetError
 from kinst.core.layout import (
     FAULTS_KEPT,
@@ -21,6 +21,10 @@ from kinst.core.layout import (
     STATE_TAIL,
     STATE_TOLD,
 )
+
+
+def texts(rings: Rings) -> list[str]:
+    return [event.text for event in lost_events(rings.lost(), 2)]
 
 
 def test_take_copies_what_lies_between_tail_and_head_and_advances() -> None:
@@ -71,12 +75,12 @@ def test_impossible_counters_are_told(head: int, tail: int) -> None:
 def test_losses_are_told_once_in_the_words_of_dtrace() -> None:
     s, memory = scratch(cpus=2)
     rings = Rings(memoryview(memory), s)
-    assert lost_messages(rings.lost(), 2) == []
+    assert texts(rings) == []
     put64(memory, s.state_of(0) + STATE_DROPS, 12)
     put64(memory, s.state_of(0) + STATE_AGG_DROPS, 5)
     put64(memory, s.state_of(1) + STATE_NESTED, 1)
     put64(memory, s.state_of(2) + STATE_DROPS, 1)
-    assert lost_messages(rings.lost(), 2) == [
+    assert texts(rings) == [
         "dtrace: 12 drops on CPU 0",
         "dtrace: 5 aggregation drops on CPU 0",
         "kinst: 1 probe dropped on CPU 1: it was already in a probe",
@@ -84,7 +88,7 @@ def test_losses_are_told_once_in_the_words_of_dtrace() -> None:
     ]
     assert rings.lost() == []
     put64(memory, s.state_of(0) + STATE_DROPS, 13)
-    assert lost_messages(rings.lost(), 2) == ["dtrace: 1 drop on CPU 0"]
+    assert texts(rings) == ["dtrace: 1 drop on CPU 0"]
 
 
 def test_faults_are_told_each_and_those_written_over_are_counted() -> None:
@@ -100,7 +104,7 @@ def test_faults_are_told_each_and_those_written_over_are_counted() -> None:
 
     assert rings.faults(0) == ([], 0)
     write(0, 1)
-    assert rings.faults(0) == ([Fault(0, 1, 4, 1000), Fault(1, 1, 4, 1001, 5, 8)], 0)
+    assert rings.faults(0) == ([FaultEntry(0, 1, 4, 1000), FaultEntry(1, 1, 4, 1001, 5, 8)], 0)
     write(*range(2, 102))
     kept, more = rings.faults(0)
     # The oldest place is left out: the next fault may be being written there.
@@ -166,7 +170,13 @@ class Interrupted(Rings):
 
     def watch(self, drainer: Drainer, memory: bytearray, head: int) -> None:
         self.drainer, self.memory, self.head = drainer, memory, head
-        self.waiting = -1  # for the printer, when the second ring is first taken
+        self.waiting = -1  # for the reader, when the second ring is first taken
+        self.read = threading.Event()  # the first batch was
+
+    def heads(self) -> list[int]:
+        if self.waiting >= 0:
+            self.read.wait(60)
+        return super().heads()
 
     def take(self, slot: int, head: int | None = None) -> Bytes:
         if slot == 1 and self.waiting < 0:
@@ -190,6 +200,7 @@ def test_what_is_taken_together_comes_in_one_batch_and_nothing_later_with_it() -
     while sum(c.data.size for b in batches for c in b) < 24 and time.monotonic() < deadline:
         if batch := drainer.batch(timeout=0.01):
             batches.append(batch)
+            rings.read.set()
     assert drainer.stop() == [] and rings.waiting == 0
     assert [(c.slot, c.data.size) for c in batches[0]] == [(0, 8), (1, 8)]
     assert [(c.slot, c.data.size) for b in batches[1:] for c in b] == [(1, 8)]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from kinst.consumer.aggregations import AggregationStore
-from kinst.consumer.printer import Display, Printer
+from kinst.consumer.faults import PlacedFault
+from kinst.consumer.interpreter import Interpreter
 from kinst.consumer.rings import Chunk
+from kinst.consumer.schema import Schema
+from kinst.consumer.symbols import Names, Symbol
 from kinst.core import dtypes
 from kinst.core.dtypes import DType, StringType
 from kinst.core.errors import Span
@@ -27,10 +30,15 @@ from kinst.dlang.typed import (
     Format,
     FormatPart,
     IntConst,
+    Printa,
     Program,
 )
+from kinst.dlang.vocabulary.d_options import Options
+from kinst.events import Arrived, Closing, Event
+from kinst.render import Destination, renderer
 
 SPAN = Span("t.d", 1, 1)
+NAMES = Names(lambda address: Symbol("vmlinux", "f", 0))
 BEGIN = Probe(1, ProbeName("dtrace", "", "", "BEGIN"))
 READ = Probe(12, ProbeName("kinst", "vmlinux", "vfs_read", "19"))
 
@@ -131,13 +139,16 @@ def table_layout(
 
 @dataclass
 class World:
-    """A program with its scratch, store and printer; text() is what was printed so far."""
+    """A program with its scratch, store, interpreter and a renderer (text, unless another is
+    named); text() is what was written so far."""
 
     clauses: Sequence[tuple[Sequence[Action], Sequence[tuple[Field, ...]], int]] = ()
     aggregations: Sequence[tuple[Aggregation, AggregationLayout]] = ()
-    display: Display = field(default_factory=Display)
+    options: Options = field(default_factory=Options)
     counters: Sequence[npt.NDArray[np.uint64]] = ()
     probes: Sequence[Probe] = (BEGIN, READ)
+    format: str = "dtrace"
+    names: Names = NAMES
 
     def __post_init__(self) -> None:
         self.scratch, self.memory = scratch()
@@ -160,10 +171,45 @@ class World:
         self.store = AggregationStore(
             memoryview(self.memory), self.scratch, program, layout, self.counters
         )
-        self.printer = Printer(
-            program, layout, {p.id: p for p in self.probes}, self.out.append,
-            store=self.store, display=self.display, symbolise=lambda a: f"vmlinux`f+{a:#x}",
+        self.schema = Schema(
+            program, layout, {p.id: p for p in self.probes}, self.store.tables, self.options,
+            self.names,
         )  # fmt: skip
+        self.interpret(self.schema)
+
+    def interpret(self, schema: Schema) -> None:
+        """Begin anew, with this schema."""
+        self.interpreter = Interpreter(schema, self.store)
+        self.said: list[str] = []
+        destination = Destination(self.out.append, self.said.append)
+        self.renderer = renderer(self.format)(destination, schema)
+
+    def show(self, events: Iterable[Event]) -> int:
+        """Render events; how many records arrived."""
+        count = 0
+        for event in events:
+            self.renderer.show(event)
+            count += event.count if isinstance(event, Arrived) else 0
+        return count
+
+    def take(self, chunks: Sequence[Chunk], faults: Sequence[PlacedFault] = ()) -> int:
+        """Interpret and render a batch; how many records it had."""
+        return self.show(self.interpreter.take(chunks, faults))
+
+    def finish(self) -> None:
+        """What is left, without the empty line above it."""
+        self.show(e for e in self.interpreter.finish() if not isinstance(e, Closing))
+
+    def printa(self, row: Format | None, aggregations: Sequence[Aggregation]) -> None:
+        """A record of a clause that is only this printa()."""
+        program = replace(self.schema.program, clauses=(
+            Clause(0, (ProbePattern(),), (SPAN,), None,
+                   (Printa(SPAN, row, tuple(aggregations)),), SPAN),
+        ))  # fmt: skip
+        layout = replace(self.schema.layout, clauses=(ClauseLayout(0, RECORD_HEADER, ((),)),))
+        options = replace(self.options, quiet=True)
+        self.interpret(replace(self.schema, program=program, layout=layout, options=options))
+        self.take([chunk(record(0))])
 
     def text(self) -> str:
         return "".join(self.out)

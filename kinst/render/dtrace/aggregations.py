@@ -7,30 +7,29 @@ of their values and then of their keys, aggregations in the order of their first
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from kinst.consumer.aggregations import (
-    AggregationStore,
     Data,
     Key,
     Table,
-    entries_of,
-    key_rank,
-    rank,
     scalar,
-    tables_of,
+    sorted_rows,
 )
-from kinst.consumer.clauses import (
+from kinst.consumer.convert import Spec, Symbolise, Value, fixed, text
+from kinst.consumer.symbols import is_address_data
+from kinst.core.dtypes import StringType, StructType
+from kinst.core.records import Field
+from kinst.dlang.typed import Format, FormatPart, is_signed
+from kinst.render.dtrace.clauses import (
     INTEGER_WIDTH,
     printable,
     traced_bytes,
     traced_signed,
     traced_string,
 )
-from kinst.consumer.convert import Spec, Symbolise, Value, fixed, text
-from kinst.consumer.distributions import (
+from kinst.render.dtrace.distributions import (
     DISTRIBUTIONS,
     PACKED,
     TOTALLED,
@@ -42,10 +41,7 @@ from kinst.consumer.distributions import (
     total_of,
     used_range,
 )
-from kinst.consumer.stacks import NO_NAMES, Names, is_address_data
-from kinst.core.dtypes import StringType, StructType
-from kinst.core.records import Field
-from kinst.dlang.typed import Aggregation, Format, FormatPart, is_signed
+from kinst.render.dtrace.symbols import NO_SYMBOLS, SymbolText
 
 KEY_STRING_WIDTH = 50
 PACKED_WIDTH = 16  # of a key that is no integer, right-aligned, with agghist and aggpack
@@ -64,36 +60,12 @@ class AggOptions:
     aggzoom: bool = False
     encoding: str = ""
     rawbytes: bool = False
-    names: Names = NO_NAMES
+    names: SymbolText = NO_SYMBOLS
 
     @property
     def utf8(self) -> bool:
         """Whether bars are made of Unicode's block elements."""
         return self.encoding == "utf8"
-
-
-# --- Order ---------------------------------------------------------------------------------
-
-
-def _joined_rank(
-    tables: Sequence[Table], options: AggOptions, row: tuple[Key, Sequence[Data]]
-) -> tuple[object, ...]:
-    key, data = row
-    position = options.aggsortpos if 0 <= options.aggsortpos < len(tables) else 0
-    pairs = [(t.aggregation.function, d) for t, d in zip(tables, data, strict=True)]
-    values = tuple(rank(*pair) for pair in pairs[position:] + pairs[:position])
-    keys = key_rank(tables[0], key, options.aggsortkeypos)
-    return (keys, values) if options.aggsortkey else (values, keys)
-
-
-def sorted_rows(tables: Sequence[Table], options: AggOptions) -> list[tuple[Key, list[Data]]]:
-    """Rows of one table, or of several joined by key, in the order in which they are shown."""
-    rows = [
-        (key, [d if d is not None else t.zero() for d, t in zip(data, tables, strict=True)])
-        for key, data in entries_of(tables).items()
-    ]
-    rows.sort(key=partial(_joined_rank, tables, options), reverse=options.aggsortrev)
-    return rows
 
 
 # --- The default layout --------------------------------------------------------------------
@@ -263,48 +235,3 @@ def formatted_rows(
             parts.append(_part_text(part, row, symbolise, options))
         rows.append("".join(parts))
     return rows
-
-
-# --- What the printer asks for -------------------------------------------------------------
-
-
-class AggPrinter:
-    """Prints the aggregations of a store.  write takes text."""
-
-    def __init__(
-        self,
-        store: AggregationStore,
-        options: AggOptions,
-        symbolise: Symbolise,
-        write: Callable[[str], None],
-    ) -> None:
-        self.store = store
-        self.options = options
-        self._symbolise = symbolise
-        self._write = write
-
-    def _emit(self, tables: Iterable[Table], rows: Sequence[str]) -> None:
-        if rows:
-            self._write("".join(rows))
-            for table in tables:
-                table.printed = True
-
-    def printa(self, format_: Format | None, wanted: Sequence[Aggregation]) -> None:
-        """printa(): by its format, or in the default layout after an empty line."""
-        tables = tables_of(self.store, wanted)
-        if format_ is None:
-            self._write("\n")
-            self._emit(tables, default_rows(tables, self.options))
-        else:
-            rows = formatted_rows(tables, format_, self.options, self._symbolise)
-            self._emit(tables, rows)
-
-    def rest(self) -> None:
-        """What dtrace(1) does at the end: every aggregation that printa() never printed."""
-        tables = [t for t in self.store.tables.values() if not t.printed]
-        if self.options.aggsortrev:
-            tables.reverse()  # the order of aggregations is part of the order of rows
-        for table in tables:
-            rows = default_rows([table], self.options)
-            if rows:
-                self._write("".join(rows))

@@ -7,8 +7,9 @@ import struct
 from dataclasses import replace
 
 from kinst.consumer.convert import Spec
-from kinst.consumer.stacks import Names, Process, Symbol
+from kinst.consumer.symbols import Names, Process, Symbol
 from kinst.core.dtypes import StackType, SymbolType
+from kinst.render.dtrace.symbols import SymbolText
 
 FUNCTIONS = {0x1000: ("vmlinux", "inner"), 0x2000: ("vmlinux", "outer"), 0x3000: ("ext4", "far")}
 
@@ -24,7 +25,7 @@ def user(process: Process, address: int) -> Symbol | None:
     return Symbol(process.program, "main", 0x600000) if address >> 12 == 0x600 else None
 
 
-NAMES = Names(kernel, user)
+NAMES = SymbolText(Names(kernel, user))
 
 
 def words(*values: int) -> bytes:
@@ -56,7 +57,9 @@ def test_inlined_functions_stand_above_their_frame() -> None:
         asked.append(address)
         return ["deep", "shallow"] if address == 0x2012 else []
 
-    text = Names(kernel, user, copies, indent=2).data(words(0x1004, 0x2013), StackType(2))
+    text = SymbolText(Names(kernel, user, copies), indent=2).data(
+        words(0x1004, 0x2013), StackType(2)
+    )
     assert asked == [0x1004, 0x2012]
     assert text.splitlines() == [
         "",
@@ -91,10 +94,11 @@ def test_a_call_that_does_not_return_is_its_callers() -> None:
 
 def test_keys_that_are_shown_alike_are_one() -> None:
     """dt_aggregate_sym(), dt_aggregate_usym() and dt_aggregate_mod(); uaddr() tells addresses."""
-    names = replace(NAMES, kernel=lambda a: replace(s, base=0x1000) if (s := kernel(a)) else None)
+    names = Names(lambda a: replace(s, base=0x1000) if (s := kernel(a)) else None, user)
+    text = SymbolText(names)
     for kind in ("sym", "func", "mod"):
         one, other = (names.merged(words(a), SymbolType(kind)) for a in (0x2004, 0x2FFF))
-        assert one == other and names.data(one, SymbolType(kind)).split()[0].startswith("vmlinux")
+        assert one == other and text.data(one, SymbolType(kind)).split()[0].startswith("vmlinux")
     assert names.merged(words(0x1001), SymbolType("mod")) == names.merged(
         words(0x2002), SymbolType("mod")
     )
@@ -107,7 +111,7 @@ def test_keys_that_are_shown_alike_are_one() -> None:
             names.merged(process(7) + words(a), SymbolType(kind)) for a in (0x600004, 0x600008)
         )
         assert (one == other) is same
-        assert names.data(one, SymbolType(kind)).split() == [
+        assert text.data(one, SymbolType(kind)).split() == [
             "program`main" if same else "program`main+0x4"
         ]
 

@@ -7,8 +7,8 @@ import re
 import struct
 from collections.abc import Sequence
 
-from kinst.consumer.printtype import print_value
 from kinst.core.dtypes import CHAR, INT, INT64, ArrayType, DType, Member, StructType
+from kinst.render.dtrace.printtype import print_value
 
 
 class Members:

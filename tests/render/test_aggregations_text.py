@@ -10,11 +10,13 @@ import numpy.typing as npt
 import pytest
 from consumer_world import World, aggregation, format_, part, table_layout
 
-from kinst.consumer.aggprint import AggOptions, AggPrinter, distribution
+from kinst.consumer.symbols import Names, Symbol
 from kinst.core import dtypes
 from kinst.core.dtypes import DType, StringType
 from kinst.core.records import Field
 from kinst.dlang.typed import AggFunction, Aggregation
+from kinst.dlang.vocabulary.d_options import Options
+from kinst.render.dtrace.distributions import distribution
 
 HEAD = "\n           value  ------------- Distribution ------------- count    \n"
 
@@ -163,21 +165,22 @@ def test_zoomed_bars_fill_95_percent() -> None:
 def show(
     aggs: Sequence[tuple[Aggregation, Sequence[Field]]],
     entries: Sequence[tuple[int, bytes, Sequence[int]]],
-    options: AggOptions | None = None,
-) -> tuple[World, AggPrinter]:
+    options: Options | None = None,
+) -> World:
     """A store with these aggregations and entries (aggregation, key bytes, data)."""
     layouts, area = [], 0
     for agg, keys in aggs:
         size = {"quantize": 127 * 8, "avg": 16, "stddev": 32}.get(agg.function.name, 8)
         layouts.append((agg, table_layout(agg, area, size, keys)))
         area += layouts[-1][1].entry_size * 8
-    w = World((), layouts)
+    names = Names(lambda address: Symbol("m", "f", 0))
+    w = World((), layouts, options or Options(), names=names)
     used = [0] * len(aggs)
     for index, key, data in entries:
         w.entry(index, 0, 0, used[index], key, data)
         used[index] += 1
     w.store.finish()
-    return w, AggPrinter(w.store, options or AggOptions(), lambda a: f"m`f+{a:#x}", w.out.append)
+    return w
 
 
 STRING = StringType(16)
@@ -190,8 +193,8 @@ def named(name: bytes) -> bytes:
 def test_counts_by_name_as_dtrace_lists_them() -> None:
     agg = aggregation(0, "count", (STRING,))
     data = [(b"node", 39836), (b"utmpd", 2), (b"jsontool.js", 33), (b"beam.smp", 55940)]
-    w, printer = show([(agg, [Field(8, 16, STRING)])], [(0, named(n), [c]) for n, c in data])
-    printer.rest()
+    w = show([(agg, [Field(8, 16, STRING)])], [(0, named(n), [c]) for n, c in data])
+    w.finish()
     assert w.text() == (
         "  utmpd                                                             2\n"
         "  jsontool.js                                                      33\n"
@@ -203,8 +206,8 @@ def test_counts_by_name_as_dtrace_lists_them() -> None:
 def test_equal_values_are_in_the_order_of_their_keys() -> None:
     agg = aggregation(0, "count", (STRING,))
     data = [(b"vmadmd", 33), (b"jsontool.js", 33)]
-    w, printer = show([(agg, [Field(8, 16, STRING)])], [(0, named(n), [c]) for n, c in data])
-    printer.rest()
+    w = show([(agg, [Field(8, 16, STRING)])], [(0, named(n), [c]) for n, c in data])
+    w.finish()
     assert [line.split()[0] for line in w.text().splitlines()] == ["jsontool.js", "vmadmd"]
 
 
@@ -227,9 +230,9 @@ def test_signed_keys_sort_and_show_as_in_dtrace(
     agg = aggregation(0, "sum", (type_,))
     size = struct.calcsize(code)
     entries = [(0, struct.pack(code, v), [v]) for v in (-2, -1, 0, 1, 2)]
-    options = AggOptions(aggsortkey=True)
-    w, printer = show([(agg, [Field(8, size, type_)])], entries, options)
-    printer.rest()
+    options = Options(aggsortkey=True)
+    w = show([(agg, [Field(8, size, type_)])], entries, options)
+    w.finish()
     assert w.text().splitlines() == [e[: size_of(e)] + f"{e[-4:].strip():>17}" for e in expected]
 
 
@@ -240,8 +243,8 @@ def size_of(row: str) -> int:
 def test_distributions_follow_their_keys() -> None:
     agg = aggregation(0, "quantize", (STRING,))
     counts = quantize({16384: 4, 131072: 1}).tolist()
-    w, printer = show([(agg, [Field(8, 16, STRING)])], [(0, named(b"bash"), counts)])
-    printer.rest()
+    w = show([(agg, [Field(8, 16, STRING)])], [(0, named(b"bash"), counts)])
+    w.finish()
     assert w.text().startswith(
         "  bash                                              "
         + HEAD
@@ -257,7 +260,7 @@ def test_constant_keys_show_as_stored_ones_would() -> None:
     w.entry(0, 0, 0, 0, b"", [2])
     w.entry(0, 1, 1, 1, b"", [1])
     w.store.finish()
-    AggPrinter(w.store, AggOptions(), hex, w.out.append).rest()
+    w.finish()
     assert w.text() == (
         "  vfs_read                                                  7                1\n"
         "  vfs_write                                                -1                2\n"
@@ -266,8 +269,8 @@ def test_constant_keys_show_as_stored_ones_would() -> None:
 
 def test_no_keys_no_columns() -> None:
     agg = aggregation(0, "avg")
-    w, printer = show([(agg, [])], [(0, b"", [4, -10])])
-    printer.rest()
+    w = show([(agg, [])], [(0, b"", [4, -10])])
+    w.finish()
     assert w.text() == "               -2\n"
 
 
@@ -275,8 +278,8 @@ def test_aggregations_come_in_the_order_of_the_program() -> None:
     aggs: list[tuple[Aggregation, list[Field]]] = [
         (aggregation(i, f, name=f), []) for i, f in enumerate(["max", "min", "count"])
     ]
-    w, printer = show(aggs, [(2, b"", [7]), (0, b"", [9]), (1, b"", [-1])])
-    printer.rest()
+    w = show(aggs, [(2, b"", [7]), (0, b"", [9]), (1, b"", [-1])])
+    w.finish()
     assert w.text().split() == ["9", "-1", "7"]
 
 
@@ -295,26 +298,26 @@ JOINED = [
 
 
 def test_several_aggregations_are_joined_by_key() -> None:
-    w, printer = show(two(), JOINED)
+    w = show(two(), JOINED)
     aggs = [t.aggregation for t in w.store.tables.values()]
     row = format_(part("", "s", "", 4), part(" ", "d", "@", 3), part(" ", "d", "@", 3), part("\n"))
-    printer.printa(row, aggs)
+    w.printa(row, aggs)
     assert w.text() == "  mv   0   5\n  ls   1   0\n  cp   2  40\n  sh   3  10\n"
     w.out.clear()
-    printer.rest()
+    w.finish()
     assert w.text() == ""
 
 
 def test_joined_sorted_by_another_column() -> None:
-    w, printer = show(two(), JOINED, AggOptions(aggsortpos=1, aggsortrev=True))
+    w = show(two(), JOINED, Options(aggsortpos=1, aggsortrev=True))
     aggs = [t.aggregation for t in w.store.tables.values()]
-    printer.printa(format_(part("", "s"), part(" ")), aggs)
+    w.printa(format_(part("", "s"), part(" ")), aggs)
     assert w.text() == "cp sh mv ls "
 
 
 def test_joined_in_the_default_layout() -> None:
-    w, printer = show(two(), JOINED[2:4])
-    printer.printa(None, [t.aggregation for t in w.store.tables.values()])
+    w = show(two(), JOINED[2:4])
+    w.printa(None, [t.aggregation for t in w.store.tables.values()])
     assert w.text() == (
         "\n"
         "  sh                                                                0               10\n"
@@ -323,10 +326,10 @@ def test_joined_in_the_default_layout() -> None:
 
 
 def test_more_values_than_aggregations_repeat_the_last() -> None:
-    w, printer = show([(aggregation(0, "sum"), [])], [(0, b"", [-1])])
+    w = show([(aggregation(0, "sum"), [])], [(0, b"", [-1])])
     agg = w.store.tables[0].aggregation
     row = format_(part("", "d", "@"), part(" ", "x", "@"), part(" ", "@u"), part("%", "%"))
-    printer.printa(row, [agg])
+    w.printa(row, [agg])
     assert w.text() == "-1 ffffffffffffffff 18446744073709551615%%"
 
 
@@ -335,19 +338,19 @@ def test_formats_of_keys() -> None:
     agg = aggregation(0, "count", types)
     keys = [Field(8, 8, types[0]), Field(16, 4, types[1]), Field(20, 16, STRING)]
     data = struct.pack("<Qi", 0x40, -1) + named(b"sh")
-    w, printer = show([(agg, keys)], [(0, data, [12])])
+    w = show([(agg, keys)], [(0, data, [12])])
     row = format_(
         part("", "a", "-", 10), part("|", "x"), part("|", "s", "", 5), part("|", "d", "@", 8),
         part("|\n"),
     )  # fmt: skip
-    printer.printa(row, [agg])
+    w.printa(row, [agg])
     assert w.text() == "m`f+0x40  |ffffffff|   sh|      12|\n"
 
 
 def test_printa_of_a_distribution_ignores_the_width() -> None:
-    w, printer = show([(aggregation(0, "quantize"), [])], [(0, b"", quantize({1: 1}).tolist())])
+    w = show([(aggregation(0, "quantize"), [])], [(0, b"", quantize({1: 1}).tolist())])
     agg = w.store.tables[0].aggregation
-    printer.printa(format_(part("@g = ", "d", "@", 10), part("\n")), [agg])
+    w.printa(format_(part("@g = ", "d", "@", 10), part("\n")), [agg])
     assert w.text() == "@g = " + HEAD + (
         "               0 |                                         0        \n"
         "               1 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@ 1        \n"
@@ -356,9 +359,9 @@ def test_printa_of_a_distribution_ignores_the_width() -> None:
 
 
 def test_printa_of_nothing_does_not_count_as_printed() -> None:
-    w, printer = show([(aggregation(0, "count"), [])], [])
+    w = show([(aggregation(0, "count"), [])], [])
     agg = w.store.tables[0].aggregation
-    printer.printa(format_(part("", "d", "@")), [agg])
+    w.printa(format_(part("", "d", "@")), [agg])
     assert w.text() == "" and not w.store.tables[0].printed
 
 
@@ -367,9 +370,9 @@ def test_key_position_of_sorting() -> None:
     keys = [Field(8, 4, dtypes.INT), Field(12, 4, dtypes.INT)]
     entries = [(0, struct.pack("<ii", a, b), [1]) for a, b in [(1, 9), (2, 8), (3, 7)]]
     for position, expected in ((0, "1 2 3 "), (1, "3 2 1 "), (5, "1 2 3 ")):
-        options = AggOptions(aggsortkey=True, aggsortkeypos=position)
-        w, printer = show([(agg, keys)], entries, options)
-        printer.printa(format_(part("", "d"), part(" ")), [agg])
+        options = Options(aggsortkey=True, aggsortkeypos=position)
+        w = show([(agg, keys)], entries, options)
+        w.printa(format_(part("", "d"), part(" ")), [agg])
         assert w.text() == expected
 
 
@@ -377,6 +380,6 @@ def test_distributions_sort_by_their_weighted_sum() -> None:
     agg = aggregation(0, "quantize", (STRING,))
     data = {b"many": {1: 100}, b"large": {1024: 1}, b"below": {-1: 5}, b"zeroes": {0: 3}}
     entries = [(0, named(k), quantize(v).tolist()) for k, v in data.items()]
-    w, printer = show([(agg, [Field(8, 16, STRING)])], entries)
-    printer.printa(format_(part("", "s"), part(" ")), [agg])
+    w = show([(agg, [Field(8, 16, STRING)])], entries)
+    w.printa(format_(part("", "s"), part(" ")), [agg])
     assert w.text() == "below zeroes many large "

@@ -1,6 +1,6 @@
 """How long a million records take: run it by hand, it asserts nothing.
 
-.venv/bin/python tests/consumer/measure_printer.py
+.venv/bin/python PYTHONPATH=tests tests/render/measure_text.py
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import time
 import numpy as np
 from consumer_world import World, const, fields, format_, part, put64, scratch
 
-from kinst.consumer.printer import Display
 from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.core import dtypes
 from kinst.core.errors import Span
 from kinst.core.layout import RECORD_HEADER, STATE_DROPS, STATE_HEAD, STATE_TAIL
 from kinst.dlang.typed import Printf
+from kinst.dlang.vocabulary.d_options import Options
 
 MILLION = 1_000_000
 
@@ -37,7 +37,7 @@ def world(quiet: bool, clauses: int) -> World:
     made, size = fields(dtypes.UINT64, dtypes.UINT64, dtypes.UINT64)
     row = format_(part("", "d"), part(" ", "x"), part(" ", "x"), part("\n"))
     action = Printf(Span("t.d", 1, 1), row, (const(), const(), const()))
-    return World([([action], [made], size)] * clauses, display=Display(quiet=quiet))
+    return World([([action], [made], size)] * clauses, options=Options(quiet=quiet))
 
 
 def printing() -> None:
@@ -46,7 +46,7 @@ def printing() -> None:
             data, _ = records(MILLION, clauses)
             w = world(quiet, clauses)
             start = time.perf_counter()
-            w.printer.print([Chunk(0, np.frombuffer(data, np.uint8))])
+            w.take([Chunk(0, np.frombuffer(data, np.uint8))])
             took = time.perf_counter() - start
             print(f"1M records, {clauses} clause(s), quiet {quiet}: {took:.2f} s")
 
@@ -90,9 +90,9 @@ def live() -> None:
     printed, peak = 0, 0
     while producer.is_alive():
         peak = max(peak, drainer.pending)
-        printed += w.printer.print(drainer.batch(timeout=0.05))
+        printed += w.take(drainer.batch(timeout=0.05))
         w.out.clear()
-    printed += w.printer.print(drainer.stop())
+    printed += w.take(drainer.stop())
     took = time.perf_counter() - start
     print(
         f"live: {printed} printed, {drops} dropped, in {took:.2f} s; at most {peak >> 20} MB waited"

@@ -1,0 +1,320 @@
+"""From the records of all CPUs to events, in the order in which things happened.
+
+What records ask of the consumer is done here: exit, clear, trunc, normalize, speculations and
+setopt; what they ask of the client (text, files, commands) becomes events.  Nothing is formatted
+and nothing written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.consumer.actions import acts, is_silent
+from kinst.consumer.aggregations import AggregationStore
+from kinst.consumer.columns import value_of
+from kinst.consumer.convert import text
+from kinst.consumer.decode import Records, merge
+from kinst.consumer.faults import FaultOrder, PlacedFault
+from kinst.consumer.policies import Kept
+from kinst.consumer.printf import RowTemplate, format_template
+from kinst.consumer.rings import Bytes, Chunk
+from kinst.consumer.schema import Schema
+from kinst.consumer.speculations import Speculations
+from kinst.consumer.values import BatchDecoder, aggregation_of
+from kinst.core.errors import KinstError, TargetError
+from kinst.core.records import ClauseLayout, Field
+from kinst.dlang.typed import Action, Clause, Clear, Exit, Normalize, Perform, Printa, Trunc
+from kinst.dlang.vocabulary.d_options import COMPILE_TIME, DYNAMIC, NAMES, Options
+from kinst.events import (
+    Aggregation,
+    Arrived,
+    Batch,
+    Closing,
+    Event,
+    Message,
+    OptionSet,
+    Printed,
+    Reopen,
+    Shell,
+    Truncate,
+)
+
+BLOCK = 8192  # records of one event: bounds memory, and lets the drainer have its turn
+
+
+@dataclass(frozen=True, slots=True)
+class ActStep:
+    """An action that happens when its record arrives.  number: its position in the clause.
+    format: of system() and freopen()."""
+
+    action: Action
+    number: int
+    fields: tuple[Field, ...]
+    format: RowTemplate | None = None
+
+    def is_(self, name: str) -> bool:
+        return isinstance(self.action, Perform) and self.action.name == name
+
+
+def act_steps(
+    clause: Clause, layout: ClauseLayout, symbolise: Callable[[int], str]
+) -> tuple[ActStep, ...]:
+    steps = []
+    for number, (action, fields) in enumerate(zip(clause.actions, layout.fields, strict=True)):
+        if acts(action):
+            made = None
+            if isinstance(action, Perform) and action.format is not None:
+                made = format_template(action.format, fields, symbolise)
+            steps.append(ActStep(action, number, fields, made))
+    return tuple(steps)
+
+
+class Interpreter:
+    """Makes events of chunks of the rings.
+
+    exit_status: of the last exit() record taken, None before one.  options: as setopt() has left
+    them.
+    """
+
+    def __init__(self, schema: Schema, store: AggregationStore) -> None:
+        """store: of the program's aggregations; its tables are the schema's."""
+        self.exit_status: int | None = None
+        self.options: Options = schema.options
+        self._schema = schema
+        self._store = store
+        self._decode = BatchDecoder(schema)
+        self._sizes = {layout.clause: layout.size for _, layout in schema.clauses()}
+        self._silent = {clause.index for clause, _ in schema.clauses() if is_silent(clause)}
+        self._steps = {
+            clause.index: act_steps(clause, layout, schema.symbolise)
+            for clause, layout in schema.clauses()
+        }
+        acting = [clause for clause, steps in self._steps.items() if steps]
+        self._acting: npt.NDArray[np.uint32] = np.array(acting, dtype=np.uint32)
+        self._speculations: Speculations[tuple[int, Bytes]] = Speculations()
+        self._faults = FaultOrder()
+        self._held: list[PlacedFault] = []
+        policy, size = self.options.bufpolicy, self.options.bufsize
+        self._kept = None if policy == "switch" else Kept(policy, size)
+
+    @property
+    def full(self) -> bool:
+        """bufpolicy fill: a CPU has all that it may have, and tracing is over."""
+        return self._kept is not None and self._kept.full
+
+    def take(self, chunks: Sequence[Chunk], faults: Sequence[PlacedFault] = ()) -> Iterator[Event]:
+        """The events of a batch of chunks, merged by time; none yet where bufpolicy keeps them.
+
+        faults: those since the last batch; told where they belong, at the latest with the next
+        batch.  Raises TargetError when the bytes are not records of this program.
+        """
+        self._held += faults
+        if self._kept is not None:
+            self._kept.add(chunks)
+            return
+        yield from self._interpreted(chunks)
+
+    def finish(self) -> Iterator[Event]:
+        """After the last batch, with the producers quiet: what was kept, the faults behind it, and
+        every aggregation that no printa() has printed, as dtrace(1) does when it ends."""
+        if self._kept is not None:
+            chunks, self._kept = self._kept.all(), None
+            yield from self._interpreted(chunks)
+        yield Closing()
+        yield from self._faults.rest()
+        self._store.finish()
+        tables = [table for table in self._store.tables.values() if not table.printed]
+        if self.options.aggsortrev:
+            tables.reverse()  # the order of aggregations is part of the order of rows
+        for table in tables:
+            if table.entries:
+                yield self._printed((table.aggregation.index,))
+
+    def aggregations(self) -> tuple[Aggregation, ...]:
+        """All aggregations as they are now."""
+        return tuple(self._aggregation(index) for index in self._store.tables)
+
+    def _aggregation(self, index: int) -> Aggregation:
+        return aggregation_of(self._store.tables[index], self.options, self._schema.names)
+
+    def _printed(self, tables: tuple[int, ...], clause: int = -1, action: int = -1) -> Printed:
+        def read() -> tuple[Aggregation, ...]:
+            return tuple(self._aggregation(index) for index in tables)
+
+        return Printed(tables, read, clause, action)
+
+    def _interpreted(self, chunks: Sequence[Chunk]) -> Iterator[Event]:
+        records = merge(chunks)
+        faults = self._faults.among(records, self._held)
+        self._held = []
+        if not len(records):
+            yield from (event for _, event in faults)
+            return
+        self._check(records)
+        yield Arrived(len(records))
+        special = np.isin(records.clauses, self._acting)
+        acting = np.flatnonzero(special).tolist()
+        if acting:
+            self._store.snapshot()
+        following = following_of(records) if self.options.flowindent else None
+        # Where a run of records that only show data ends: at one that acts, at a fault.
+        at = 0
+        for stop in [*acting, len(records)]:
+            while faults and faults[0][0] <= stop:
+                yield from self._batches(records, following, at, faults[0][0])
+                at = faults[0][0]
+                yield faults.pop(0)[1]
+            yield from self._batches(records, following, at, stop)
+            if stop < len(records):
+                yield from self._acting_record(records, following, stop)
+            at = stop + 1
+
+    def _check(self, records: Records) -> None:
+        sizes = records.data.view("<u4")[records.offsets >> 2]
+        for clause in np.unique(records.clauses).tolist():
+            expected = self._sizes.get(clause, 0)
+            if not expected or bool((sizes[records.clauses == clause] != expected).any()):
+                raise TargetError(f"a record of clause {clause} is corrupt: not {expected} bytes")
+
+    def _batches(
+        self, records: Records, following: npt.NDArray[np.int64] | None, start: int, stop: int
+    ) -> Iterator[Batch]:
+        """Records whose clauses only show data."""
+        for at in range(start, stop, BLOCK):
+            end = min(at + BLOCK, stop)
+            yield Batch(
+                records.data,
+                records.offsets[at:end],
+                records.clauses[at:end],
+                self._decode,
+                following=None if following is None else following[at:end],
+            )
+
+    def _acting_record(
+        self, records: Records, following: npt.NDArray[np.int64] | None, index: int
+    ) -> Iterator[Event]:
+        clause = int(records.clauses[index])
+        start = int(records.offsets[index])
+        data = records.data[start : start + self._sizes[clause]]
+        after = None if following is None else following[index : index + 1]
+        for step in self._steps[clause]:
+            if step.is_("speculate"):
+                use = self._number(step, data) or 0
+                if not self._speculations.keep(use, (clause, data.copy())):
+                    return
+        yield from self._stepwise(clause, data, after)
+
+    def _stepwise(
+        self, clause: int, data: Bytes, following: npt.NDArray[np.int64] | None
+    ) -> Iterator[Event]:
+        """One record: what it shows and what it does, in the order of its clause."""
+        silent = clause in self._silent
+        if not silent:
+            yield self._single(clause, data, 0, following)
+        for part, step in enumerate(self._steps[clause], 1):
+            if step.is_("commit"):
+                for kept_clause, kept in self._speculations.commit(self._number(step, data) or 0):
+                    yield from self._stepwise(kept_clause, kept, following)
+            else:
+                yield from self._act(clause, step, data)
+            if not silent:
+                yield self._single(clause, data, part, following)
+
+    def _single(
+        self, clause: int, data: Bytes, part: int, following: npt.NDArray[np.int64] | None
+    ) -> Batch:
+        return Batch(
+            data,
+            np.zeros(1, np.int64),
+            np.array([clause], np.uint32),
+            self._decode,
+            part,
+            following,
+        )
+
+    def _number(self, step: ActStep, data: Bytes) -> int | None:
+        """The value of the action's last field (clear, trunc and normalize may have none)."""
+        if not step.fields:
+            return None
+        value = value_of(data[None, :], step.fields[-1])
+        assert isinstance(value, int)
+        return value
+
+    def _act(self, clause: int, step: ActStep, data: Bytes) -> Iterator[Event]:
+        action = step.action
+        if isinstance(action, Exit):
+            self.exit_status = self._number(step, data) or 0
+        elif isinstance(action, Printa):
+            tables = [self._store.tables[one.index] for one in action.aggregations]
+            yield self._printed(
+                tuple(one.index for one in action.aggregations), clause, step.number
+            )
+            if any(table.entries for table in tables):
+                for table in tables:
+                    table.printed = True
+        elif isinstance(action, Clear):
+            self._store.clear(action.aggregation.index)
+        elif isinstance(action, Trunc):
+            count = None if action.count is None else self._number(step, data)
+            self._store.truncate(action.aggregation.index, count)
+        elif isinstance(action, Normalize):
+            divisor = None if action.divisor is None else self._number(step, data)
+            self._store.normalize(action.aggregation.index, divisor)
+        elif isinstance(action, Perform):
+            yield from self._perform(action.name, step, data)
+
+    def _perform(self, name: str, step: ActStep, data: Bytes) -> Iterator[Event]:
+        if name == "discard":
+            self._speculations.discard(self._number(step, data) or 0)
+        given = step.format.render(data[None, :])[0] if step.format is not None else ""
+        if name == "system":
+            yield Shell(given)
+        elif name == "freopen":
+            yield Reopen(given)
+        elif name == "ftruncate":
+            yield Truncate()
+        elif name == "setopt":
+            # An option without a value gets 1 (dt_consume_cpu()).
+            values = (value_of(data[None, :], field) for field in step.fields)
+            option, value = (*(_decoded(one) for one in values), "1")[:2]
+            yield from self._set(option, value)
+
+    def _set(self, name: str, value: str) -> Iterator[OptionSet | Message]:
+        """setopt(): the event of the change, or of why there is none.  Options that matter only
+        to the compiler may be set, and nothing changes."""
+        wrong = ""
+        if name not in NAMES:
+            wrong = "Invalid option name"
+        elif name not in DYNAMIC | COMPILE_TIME:
+            wrong = "Operation illegal when tracing is active"
+        else:
+            try:
+                changed = self.options.with_option(name, value)
+            except KinstError:
+                wrong = "Invalid value for specified option"
+            else:
+                if name in DYNAMIC:
+                    self.options = changed
+                    yield OptionSet(name, value)
+        if wrong:
+            yield Message(f'dtrace: couldn\'t set option "{name}" to "{value}": {wrong}')
+
+
+def following_of(records: Records) -> npt.NDArray[np.int64]:
+    """(n, 2): probe id and clause of the next record of each one's CPU; -1 where none follows."""
+    found = np.full((len(records), 2), -1, np.int64)
+    headers = records.data.view("<u4")[(records.offsets[:, None] >> 2) + np.array([2, 1])]
+    cpus = records.data.view("<u4")[(records.offsets >> 2) + 3]
+    for cpu in np.unique(cpus).tolist():
+        mine = np.flatnonzero(cpus == cpu)
+        found[mine[:-1]] = headers[mine[1:]]
+    return found
+
+
+def _decoded(value: int | bytes) -> str:
+    """A recorded string."""
+    return text(value) if isinstance(value, bytes) else str(value)

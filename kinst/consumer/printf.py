@@ -1,0 +1,140 @@
+"""printf() formats compiled for records in bulk.
+
+A format becomes a Python %-template with one column of values for each conversion, so that a block
+of records of one clause is formatted by a handful of operations on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from kinst.consumer.columns import bytes_of, is_string, strings_of, values_of
+from kinst.consumer.convert import Spec, Symbolise, Value, fixed, stack, text
+from kinst.consumer.rings import Bytes
+from kinst.core.records import Field
+from kinst.dlang.typed import Format, FormatPart, is_signed
+
+Column = Callable[[Bytes], Sequence[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class RowTemplate:
+    """template % one value of every column, for each record."""
+
+    template: str
+    columns: tuple[Column, ...]
+
+    def render(self, rows: Bytes) -> list[str]:
+        """The text of each row (rows: n records, one a row)."""
+        if not self.columns:
+            return [self.template % ()] * len(rows)
+        if len(self.columns) == 1:
+            # A tuple is what % wants, also where the value is one.
+            return [self.template % (value,) for value in self.columns[0](rows)]
+        values = zip(*[column(rows) for column in self.columns], strict=True)
+        return list(map(self.template.__mod__, values))
+
+
+class TemplateBuilder:
+    """Collects text and conversions for one RowTemplate."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._columns: list[Column] = []
+
+    def literal(self, value: str) -> None:
+        self._parts.append(value.replace("%", "%%"))
+
+    def column(self, directive: str, column: Column) -> None:
+        self._parts.append(directive)
+        self._columns.append(column)
+
+    def built(self) -> RowTemplate | None:
+        """What was collected since the last call; None when that is nothing."""
+        if not self._parts:
+            return None
+        made = RowTemplate("".join(self._parts), tuple(self._columns))
+        self._parts, self._columns = [], []
+        return made
+
+
+def _mapped(
+    column: Callable[[Bytes], Iterable[Value]], prepare: Callable[[Value], object]
+) -> Column:
+    return lambda rows: [prepare(value) for value in column(rows)]
+
+
+def _raw_column(field: Field, conversion: str) -> Callable[[Bytes], list[Value]]:
+    if conversion in ("k", "ws"):
+        return lambda rows: list(bytes_of(rows, field))
+    if is_string(field):
+        return lambda rows: list(strings_of(rows, field))
+    signed = is_signed(field.type) and conversion in "dicC"
+    return lambda rows: list[Value](values_of(rows, field, signed))
+
+
+def _dynamic(
+    part: FormatPart, stars: Sequence[Field], field: Field, symbolise: Symbolise
+) -> Column:
+    """A conversion whose width or precision comes with each record."""
+    raw = _raw_column(field, part.conversion)
+    signed = is_signed(field.type)
+
+    def column(rows: Bytes) -> list[object]:
+        given = [values_of(rows, star, True) for star in stars]
+        made: list[object] = []
+        for i, value in enumerate(raw(rows)):
+            numbers = iter([g[i] for g in given])
+            width = next(numbers) if part.width == "*" else fixed(part.width, part.flags)
+            precision = next(numbers) if part.precision == "*" else fixed(part.precision, "")
+            if precision is not None and precision < 0:
+                precision = None  # as if it were not there (printf(3))
+            spec = Spec(part.conversion, part.flags, width, precision, signed)
+            made.append(spec.format(value, symbolise))
+        return made
+
+    return column
+
+
+def add_format(
+    out: TemplateBuilder, format_: Format, fields: Sequence[Field], symbolise: Symbolise
+) -> None:
+    """Add a format to a template.  fields: of its arguments, in order."""
+    left = iter(fields)
+    for part in format_.parts:
+        out.literal(text(part.literal))
+        if not part.conversion:
+            continue
+        if part.conversion == "%":
+            out.literal("%")
+            continue
+        stars = [next(left) for star in (part.width, part.precision) if star == "*"]
+        field = next(left)
+        if part.conversion == "k":
+            width = fixed(part.width, part.flags) or 0
+            indent = width if "-" in part.flags else 0
+            out.column(
+                "%s",
+                _mapped(
+                    _raw_column(field, "k"),
+                    lambda v, indent=indent: stack(v, indent, symbolise),  # type: ignore[misc]
+                ),
+            )
+        elif stars:
+            out.column("%s", _dynamic(part, stars, field, symbolise))
+        else:
+            spec = Spec(
+                part.conversion, part.flags, fixed(part.width, part.flags),
+                fixed(part.precision, ""), is_signed(field.type),
+            )  # fmt: skip
+            directive, prepare = spec.compile(symbolise)
+            raw = _raw_column(field, part.conversion)
+            out.column(directive, _mapped(raw, prepare) if prepare else raw)
+
+
+def format_template(format_: Format, fields: Sequence[Field], symbolise: Symbolise) -> RowTemplate:
+    """The template of a format alone: a command of system(), a file name of freopen()."""
+    out = TemplateBuilder()
+    add_format(out, format_, fields, symbolise)
+    return out.built() or RowTemplate("", ())

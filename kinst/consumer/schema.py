@@ -1,0 +1,38 @@
+"""What must be known of a program to understand its records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kinst.consumer.aggregations import Table
+from kinst.consumer.symbols import NO_NAMES, Names, shown
+from kinst.core.probe import Probe
+from kinst.core.records import ClauseLayout, ProgramLayout
+from kinst.dlang.typed import Clause, Program
+from kinst.dlang.vocabulary.d_options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The program that makes records, and where it puts what.
+
+    probes: by id.  tables: of aggregations, by index, as they are at any moment.  options: those
+    with which the trace starts.
+    """
+
+    program: Program
+    layout: ProgramLayout
+    probes: Mapping[int, Probe]
+    tables: Mapping[int, Table]
+    options: Options = field(default_factory=Options)
+    names: Names = NO_NAMES
+
+    def clauses(self) -> list[tuple[Clause, ClauseLayout]]:
+        """The clauses that write records."""
+        clauses = {one.index: one for one in self.program.clauses}
+        return [(clauses[one.clause], one) for one in self.layout.clauses if one.size]
+
+    def symbolise(self, address: int) -> str:
+        """module`function+0x13, or hexadecimal."""
+        return shown(address, self.names.kernel(address))

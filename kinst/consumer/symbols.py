@@ -1,0 +1,186 @@
+"""Names for recorded addresses: of stack(), ustack(), sym(), func(), mod(), uaddr() and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from kinst.core.dtypes import USER_WORDS, DType, StackType, SymbolType
+from kinst.core.records import Field
+from kinst.events import Frame, Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A function or a variable, where it starts, and whose it is; name "" where only the module
+    is known.  base: an address that stands for the module."""
+
+    module: str
+    name: str
+    start: int
+    base: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What was recorded of a process: its id, where its program's code was loaded, and the file
+    name of its program, at most 31 bytes of it."""
+
+    pid: int
+    code_start: int
+    program: str
+
+
+Lookup = Callable[[int], Symbol | None]
+UserLookup = Callable[[Process, int], Symbol | None]
+
+
+def is_address_data(field: Field) -> bool:
+    """Whether a field is a stack or an address to be shown by name."""
+    return isinstance(field.type, StackType | SymbolType)
+
+
+def _nobody(address: int) -> Symbol | None:
+    return None
+
+
+def _no_user(process: Process, address: int) -> Symbol | None:
+    return None
+
+
+def _no_copies(address: int) -> Sequence[str]:
+    return ()
+
+
+def _no_lines(address: int) -> Sequence[tuple[str, int]]:
+    return ()
+
+
+def shown(address: int, symbol: Symbol | None, *, offset: bool = True) -> str:
+    """module`function+0x13; module`0xADDRESS or 0xADDRESS where less is known."""
+    if symbol is None:
+        return f"{address:#x}"
+    if not symbol.name:
+        return f"{symbol.module}`{address:#x}"
+    inside = address - symbol.start
+    return f"{symbol.module}`{symbol.name}" + (f"+{inside:#x}" if offset and inside else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Who gives names.  kernel: by address.  user: by process and address.  copies: the names
+    of inlined functions whose code holds a kernel address, innermost first.  lines: source file
+    and line of a kernel address in each of these copies, innermost first, and in the function
+    itself; () where they are not known.  It is slow, and asked only for Frames."""
+
+    kernel: Lookup = _nobody
+    user: UserLookup = _no_user
+    copies: Callable[[int], Sequence[str]] = _no_copies
+    lines: Callable[[int], Sequence[tuple[str, int]]] = _no_lines
+
+    def symbol(self, value: bytes, type_: SymbolType) -> Symbol | None:
+        """Of what sym() and the like recorded."""
+        address = words_of(value)[-1]
+        return self.user(process_of(value), address) if type_.user else self.kernel(address)
+
+    def merged(self, value: bytes, type_: DType) -> bytes:
+        """What an address counts as in the key of an aggregation: sym(), func() and the like as
+        the function's start, mod() and umod() as the module's base, so that what is
+        shown as one is one (libdtrace's dt_aggregate_sym() and dt_aggregate_mod())."""
+        if not isinstance(type_, SymbolType) or type_.kind == "uaddr":
+            return value
+        symbol = self.symbol(value, type_)
+        if symbol is None:
+            return value
+        start = symbol.start if symbol.name else words_of(value)[-1]
+        if type_.kind in ("mod", "umod"):
+            start = symbol.base
+        return value[:-8] + (start & (1 << 64) - 1).to_bytes(8, "little")
+
+    def frame(self, pc: int, caller: bool) -> Symbol | None:
+        """The function of a frame of a kernel stack.  caller: pc is a return address.  Behind a
+        call that does not return, it may lie behind the function's end."""
+        symbol = self.kernel(pc)
+        if caller and (symbol is None or symbol.start == pc):
+            return self.kernel(pc - 1) or symbol
+        return symbol
+
+
+def process_of(value: bytes) -> Process:
+    """The process that a record is about, from the USER_WORDS words in front."""
+    name = value[16 : 8 * USER_WORDS].partition(b"\0")[0]
+    pid, code_start = words_of(value[:16])
+    return Process(pid, code_start, name.decode(errors="replace"))
+
+
+def stack_addresses(value: bytes, type_: StackType) -> list[int]:
+    """The addresses of a recorded stack, up to the first zero."""
+    addresses = words_of(value)[USER_WORDS if type_.user else 0 :]
+    return addresses[: addresses.index(0)] if 0 in addresses else addresses
+
+
+def words_of(value: bytes) -> list[int]:
+    return [int.from_bytes(value[i : i + 8], "little") for i in range(0, len(value), 8)]
+
+
+NO_NAMES = Names()
+
+
+class FrameFinder:
+    """Recorded addresses as Frames, each looked up once."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._kernel: dict[tuple[int, bool], tuple[Frame, ...]] = {}
+        self._user: dict[tuple[Process, int], Frame] = {}
+
+    def stack(self, value: bytes, type_: StackType) -> Stack:
+        """stack() and ustack()."""
+        addresses = stack_addresses(value, type_)
+        if type_.user:
+            process = process_of(value)
+            frames = tuple(self._in_process(process, pc) for pc in addresses)
+            return Stack("user", frames, process.pid)
+        found: list[Frame] = []
+        for number, pc in enumerate(addresses):
+            found += self._in_kernel(pc, number > 0)
+        return Stack("kernel", tuple(found))
+
+    def symbol(self, value: bytes, type_: SymbolType) -> Frame:
+        """sym() and the like."""
+        address = words_of(value)[-1]
+        if type_.user:
+            return self._in_process(process_of(value), address)
+        return self._in_kernel(address, False)[-1]
+
+    def _in_process(self, process: Process, address: int) -> Frame:
+        key = process, address
+        if key not in self._user:
+            self._user[key] = _frame(address, self._names.user(process, address))
+        return self._user[key]
+
+    def _in_kernel(self, pc: int, caller: bool) -> tuple[Frame, ...]:
+        """The copies of inlined functions there, innermost first, and the function."""
+        key = pc, caller
+        if key not in self._kernel:
+            # A return address is behind the call, perhaps behind the copy that calls.
+            at = pc - caller
+            symbol = self._names.frame(pc, caller)
+            module = symbol.module if symbol is not None else ""
+            copies = self._names.copies(at)
+            places = [*self._names.lines(at)]
+            places += [("", 0)] * (len(copies) + 1 - len(places))
+            frames = [
+                Frame(pc, module, name, 0, file, line, True)
+                for name, (file, line) in zip(copies, places, strict=False)
+            ]
+            file, line = places[len(copies)]
+            frames.append(replace(_frame(pc, symbol), file=file, line=line))
+            self._kernel[key] = tuple(frames)
+        return self._kernel[key]
+
+
+def _frame(address: int, symbol: Symbol | None) -> Frame:
+    if symbol is None:
+        return Frame(address)
+    return Frame(address, symbol.module, symbol.name, address - symbol.start if symbol.name else 0)

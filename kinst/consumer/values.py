@@ -1,0 +1,277 @@
+"""Recorded bytes as Python values: those of records, and of aggregations' keys and data.
+
+Integers by their types' signs, D strings as str, structures by their members' names, stacks and
+addresses with names.  Nothing is decoded before a client asks: rendering as text does not.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from kinst.consumer.actions import shows_data
+from kinst.consumer.aggregations import (
+    Data,
+    SortOptions,
+    Table,
+    divide,
+    llquantize_bounds,
+    lquantize_step,
+    quantize_bound,
+    scalar,
+    sorted_rows,
+)
+from kinst.consumer.columns import bytes_of, strings_of, values_of
+from kinst.consumer.convert import text
+from kinst.consumer.decode import Offsets, rows_at
+from kinst.consumer.rings import Bytes
+from kinst.consumer.schema import Schema
+from kinst.consumer.symbols import FrameFinder, Names
+from kinst.core.dtypes import (
+    ArrayType,
+    DType,
+    DumpType,
+    FloatType,
+    IntType,
+    PointerType,
+    StackType,
+    StringType,
+    StructType,
+    SymbolType,
+    is_char,
+)
+from kinst.core.layout import RECORD_CPU, RECORD_PROBE, RECORD_TIME
+from kinst.core.records import ClauseLayout, Field
+from kinst.dlang.typed import AggFunction, Clause, Perform, Print, Printf, Trace, is_signed
+from kinst.events import Aggregation, Batch, Bucket, Key, KeyPart, PlainValue, Record, Value
+
+ValueColumn = Callable[[Bytes], Sequence[PlainValue]]
+
+_PROBE = Field(RECORD_PROBE, 4, IntType(4, False, "uint32_t"))
+_CPU = Field(RECORD_CPU, 4, IntType(4, False, "uint32_t"))
+_TIME = Field(RECORD_TIME, 8, IntType(8, False, "uint64_t"))
+
+
+# --- One value ------------------------------------------------------------------------------
+
+
+def size_of(type_: DType) -> int:
+    """Bytes of a value; 0 where the type does not say."""
+    if isinstance(type_, ArrayType):
+        return size_of(type_.of) * type_.count
+    if isinstance(type_, IntType | PointerType | StructType | FloatType | StringType):
+        return type_.size
+    return 0
+
+
+def plain(data: bytes, type_: DType) -> PlainValue:
+    """Bytes of a type that is neither a stack nor an address with a name.  Where the type says
+    nothing of their meaning, the bytes."""
+    if isinstance(type_, IntType | PointerType):
+        return int.from_bytes(data[: type_.size], "little", signed=is_signed(type_))
+    if isinstance(type_, StringType):
+        return text(data.partition(b"\0")[0])
+    if isinstance(type_, StructType):
+        return _members(data, type_, 0)
+    if isinstance(type_, ArrayType):
+        return _elements(data, type_)
+    if isinstance(type_, FloatType) and type_.size in (4, 8) and len(data) >= type_.size:
+        number: float = struct.unpack_from("<f" if type_.size == 4 else "<d", data)[0]
+        return number
+    return data
+
+
+def _elements(data: bytes, type_: ArrayType) -> PlainValue:
+    """An array: char arrays as text up to a NUL, others as a list."""
+    if is_char(type_.of):
+        return text(data[: type_.count or len(data)].partition(b"\0")[0])
+    size = size_of(type_.of)
+    if not size:
+        return data
+    count = type_.count or len(data) // size
+    return [plain(data[at : at + size], type_.of) for at in range(0, count * size, size)]
+
+
+def _members(data: bytes, type_: StructType, start: int) -> dict[str, PlainValue]:
+    """A structure that starts at a bit of data.  Members of anonymous members are its own."""
+    found: dict[str, PlainValue] = {}
+    for one in type_.members:
+        bit = start + one.bit
+        if not one.name:
+            if isinstance(one.type, StructType):
+                found.update(_members(data, one.type, bit))
+            continue
+        if one.bits and isinstance(one.type, IntType):
+            found[one.name] = _bit_field(data, one.type, bit, one.bits)
+        else:
+            at = bit // 8
+            size = size_of(one.type)
+            found[one.name] = plain(data[at : at + size], one.type)
+    return found
+
+
+def _bit_field(data: bytes, type_: IntType, bit: int, bits: int) -> int:
+    at, size = bit // 8, (bit % 8 + bits + 7) // 8
+    value = int.from_bytes(data[at : at + size], "little") >> bit % 8 & (1 << bits) - 1
+    return value - (1 << bits) if type_.signed and value >> (bits - 1) else value
+
+
+# --- Columns of values ----------------------------------------------------------------------
+
+
+def value_column(field: Field, frames: FrameFinder) -> ValueColumn:
+    """What decodes a field of many rows."""
+    type_ = field.type
+    if isinstance(type_, StackType):
+        return lambda rows: [frames.stack(v, type_) for v in bytes_of(rows, field)]
+    if isinstance(type_, SymbolType):
+        return lambda rows: [frames.symbol(v, type_) for v in bytes_of(rows, field)]
+    if isinstance(type_, StringType):
+        return lambda rows: [text(v) for v in strings_of(rows, field)]
+    if isinstance(type_, IntType | PointerType) and type_.size == field.size:
+        signed = is_signed(type_)
+        return lambda rows: values_of(rows, field, signed)
+    return lambda rows: [plain(v, type_) for v in bytes_of(rows, field)]
+
+
+def _dumped(fields: tuple[Field, ...]) -> ValueColumn:
+    """tracemem(): the first field, or as much of it as the second says."""
+
+    def column(rows: Bytes) -> list[PlainValue]:
+        memory = bytes_of(rows, fields[0])
+        if len(fields) == 1:
+            return list(memory)
+        sizes = values_of(rows, fields[1], True)
+        return [v[:n] if n >= 0 else v for v, n in zip(memory, sizes, strict=True)]
+
+    return column
+
+
+def clause_columns(
+    clause: Clause, layout: ClauseLayout, frames: FrameFinder
+) -> list[tuple[str, DType, ValueColumn]]:
+    """(name, type, what decodes it) of every value that the clause's records bring."""
+    columns: list[tuple[str, DType, ValueColumn]] = []
+    for action, fields in zip(clause.actions, layout.fields, strict=True):
+        if not shows_data(action):
+            continue
+        assert isinstance(action, Trace | Print | Printf | Perform)
+        names = action.names
+        if isinstance(action, Perform):
+            columns.append((names[0] if names else "", DumpType(fields[0].size), _dumped(fields)))
+            continue
+        for at, field in enumerate(fields):
+            # print() records a structure as bytes of the type that its expression has.
+            type_ = action.expr.type if isinstance(action, Print) else field.type
+            field = Field(field.offset, field.size, type_)
+            name = names[at] if at < len(names) else ""
+            columns.append((name, type_, value_column(field, frames)))
+    return columns
+
+
+class BatchDecoder:
+    """Makes the Records of a Batch."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._frames = FrameFinder(schema.names)
+        self._clauses = {clause.index: (clause, layout) for clause, layout in schema.clauses()}
+        self._columns: dict[int, list[tuple[str, str, ValueColumn]]] = {}
+
+    def _columns_of(self, clause: int) -> list[tuple[str, str, ValueColumn]]:
+        made = self._columns.get(clause)
+        if made is None:
+            found = clause_columns(*self._clauses[clause], self._frames)
+            made = self._columns[clause] = [(n, str(type_), c) for n, type_, c in found]
+        return made
+
+    def __call__(self, batch: Batch) -> Iterator[Record]:
+        present = np.unique(batch.clauses).tolist()
+        if len(present) == 1:
+            yield from self._records(batch, present[0], batch.offsets)
+            return
+        ordered = np.empty(len(batch), dtype=object)
+        for clause in present:
+            mine = np.flatnonzero(batch.clauses == clause)
+            for at, record in zip(
+                mine.tolist(), self._records(batch, clause, batch.offsets[mine]), strict=True
+            ):
+                ordered[at] = record
+        yield from ordered
+
+    def _records(self, batch: Batch, clause: int, offsets: Offsets) -> Iterator[Record]:
+        rows = rows_at(batch.data, offsets, self._clauses[clause][1].size)
+        columns = self._columns_of(clause)
+        decoded = [
+            [Value(name, type_, value) for value in column(rows)] for name, type_, column in columns
+        ]
+        values = zip(*decoded, strict=True) if decoded else iter([()] * len(rows))
+        headers = (values_of(rows, field, False) for field in (_PROBE, _CPU, _TIME))
+        probes = self._schema.probes
+        for probe, cpu, time, mine in zip(*headers, values, strict=True):
+            yield Record(probes[probe], cpu, time, clause, tuple(mine))
+
+
+# --- Aggregations ---------------------------------------------------------------------------
+
+
+def bucket_bounds(function: AggFunction, buckets: int) -> list[tuple[int | None, int | None]]:
+    """(low, high) of each bucket of a distribution: low <= value < high; None: no bound."""
+    if function.name == "quantize":
+        # A bucket of a negative power of two holds what is nearer to 0 than the next one.
+        bounds: list[tuple[int | None, int | None]] = []
+        for i in range(buckets):
+            bound = quantize_bound(i)
+            if bound < 0:
+                low = quantize_bound(i - 1) + 1 if i else None
+                bounds.append((low, bound + 1))
+            else:
+                bounds.append((bound, quantize_bound(i + 1) if i + 1 < buckets else None))
+        return bounds
+    if function.name == "lquantize":
+        base, step = function.params[0], lquantize_step(function)
+        edges = [base + i * step for i in range(buckets - 1)]
+    else:
+        edges = llquantize_bounds(function)[: buckets - 1]
+    return list(zip([None, *edges], [*edges, None], strict=True))
+
+
+def aggregated(table: Table, data: Data) -> int | tuple[Bucket, ...]:
+    """The value of one key, normalized as it is shown."""
+    function = table.aggregation.function
+    if function.name not in ("quantize", "lquantize", "llquantize"):
+        return scalar(function, data, table.normal)
+    bounds = bucket_bounds(function, len(data))
+    return tuple(
+        Bucket(low, high, divide(count, table.normal))
+        for (low, high), count in zip(bounds, data.tolist(), strict=True)
+        if count
+    )
+
+
+def aggregation_of(table: Table, options: SortOptions, names: Names | FrameFinder) -> Aggregation:
+    """A table as it is now, its rows in the order in which dtrace(1) shows them."""
+    frames = names if isinstance(names, FrameFinder) else FrameFinder(names)
+    rows: dict[Key, int | tuple[Bucket, ...]] = {}
+    for key, (data,) in sorted_rows([table], options):
+        parts = zip(key, table.keys, strict=True)
+        rows[tuple(_key_part(part, field, frames) for part, field in parts)] = aggregated(
+            table, data
+        )
+    aggregation = table.aggregation
+    types = tuple(str(field.type) for field in table.keys)
+    return Aggregation(aggregation.name, aggregation.function.name, types, rows)
+
+
+def _key_part(value: int | bytes, field: Field, frames: FrameFinder) -> KeyPart:
+    if isinstance(value, int):
+        return value
+    if isinstance(field.type, StackType):
+        return frames.stack(value, field.type)
+    if isinstance(field.type, SymbolType):
+        return frames.symbol(value, field.type)
+    if isinstance(field.type, StringType):
+        return text(value)
+    return value

@@ -1,0 +1,66 @@
+"""Rank 5: one file or folder for each output format; a renderer is found by its name.
+
+A module or package NAME here offers RENDERER, a class that is made with (destination, schema):
+where to write, and what the records mean.  It shows one event after another.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
+
+from kinst.consumer.schema import Schema
+from kinst.core.errors import KinstError
+from kinst.events import Event
+
+
+def _nowhere(text: str) -> None:
+    pass
+
+
+def _no_shell(command: str, capture: bool) -> bytes:
+    return b""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """write: takes data (standard output, or the file of -o).  say: takes one message for
+    people.  console: takes what the traced command writes, where that is not data.  shell: runs a
+    command of system(); with capture its output is returned, else it goes to the console.
+    truncate: empties the file that data goes to; None where it is not a file."""
+
+    write: Callable[[str], None]
+    say: Callable[[str], None]
+    console: Callable[[str], None] = _nowhere
+    shell: Callable[[str, bool], bytes] = _no_shell
+    truncate: Callable[[], None] | None = None
+
+
+class Renderer(Protocol):
+    """Turns events into output, each at once."""
+
+    def show(self, event: Event) -> None: ...
+
+    def close(self) -> None:
+        """Close the files that the program has opened."""
+
+
+RendererFactory = Callable[[Destination, Schema], Renderer]
+
+
+@cache
+def formats() -> tuple[str, ...]:
+    """The names of all output formats."""
+    return tuple(info.name for info in pkgutil.iter_modules(__path__))
+
+
+def renderer(name: str) -> RendererFactory:
+    """The renderer of a format.  Raises KinstError for a name that there is none of."""
+    if name not in formats():
+        raise KinstError(f"unknown output format {name!r}", f"known: {' '.join(formats())}")
+    made: RendererFactory = importlib.import_module(f"{__name__}.{name}").RENDERER
+    return made

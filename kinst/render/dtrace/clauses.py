@@ -1,0 +1,159 @@
+"""Clauses compiled for printing: what text their records make.
+
+A clause has a template for each stretch of its actions between those that act (events.Batch.part),
+so that a block of records of one clause is formatted by a handful of bulk operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kinst.consumer.actions import acts, is_silent
+from kinst.consumer.columns import bytes_of, is_string, strings_of, values_of
+from kinst.consumer.convert import Symbolise, text
+from kinst.consumer.printf import Column, RowTemplate, TemplateBuilder, add_format
+from kinst.consumer.rings import Bytes
+from kinst.consumer.symbols import is_address_data
+from kinst.core.dtypes import ArrayType, DType, FloatType, StringType, StructType
+from kinst.core.layout import RECORD_PROBE
+from kinst.core.records import ClauseLayout, Field
+from kinst.dlang.typed import Clause, Perform, Print, Printf, Trace
+from kinst.render.dtrace.printtype import print_value
+from kinst.render.dtrace.symbols import SymbolText
+
+STRING_WIDTH = 33  # of a traced string, left-aligned
+INTEGER_WIDTH = {1: 3, 2: 5, 4: 8, 8: 16}  # of a traced integer, by size
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStyle:
+    """quiet: values alone.  raw: strings as bytes too.  flow: as flowindent has it."""
+
+    quiet: bool
+    raw: bool
+    symbolise: Symbolise
+    names: SymbolText
+    flow: bool = False
+
+
+def printable(value: bytes) -> bool:
+    """Whether trace() shows bytes as text."""
+    # isprint(3) or isspace(3) in the C locale, backspace, bell.
+    return all(0x20 <= c <= 0x7E or 0x07 <= c <= 0x0D for c in value)
+
+
+def dump(value: bytes) -> str:
+    """Bytes that are not text, as trace() shows them: 16 a line in hexadecimal and ASCII."""
+    digits = "0123456789abcdef"
+    lines = ["\n" + " " * 11 + "".join(f"  {d}" for d in digits) + f"  {digits}\n"]
+    for at in range(0, len(value), 16):
+        line = value[at : at + 16]
+        hexes = "".join(f" {c:02x}" for c in line).ljust(48)
+        shown = "".join(chr(c) if 0x20 <= c <= 0x7E else "." for c in line)
+        lines.append(f"     {at:5x}:{hexes}  {shown}\n")
+    return "".join(lines)
+
+
+def traced_string(value: bytes, width: int, quiet: bool, raw: bool) -> str:
+    """A string as trace() and the keys of an aggregation show it, width columns wide."""
+    if raw or not printable(value):
+        return dump(value)
+    return text(value) if quiet else f"  {text(value):<{width}}"
+
+
+def traced_signed(size: int) -> bool:
+    """trace() shows 8 and 4 bytes as signed, fewer as unsigned, whatever their type."""
+    return size >= 4
+
+
+def _print(out: TemplateBuilder, type_: DType, field: Field, style: TraceStyle) -> None:
+    out.column(
+        "%s", lambda rows: [print_value(type_, v, style.symbolise) for v in bytes_of(rows, field)]
+    )
+
+
+def traced_bytes(value: bytes, quiet: bool, raw: bool, width: int = STRING_WIDTH) -> str:
+    """A structure or array as trace() shows it: as text when it is nothing else up to NULs."""
+    text, _, rest = value.partition(b"\0")
+    if text and not raw and printable(text) and not rest.strip(b"\0"):
+        return traced_string(text, width, quiet, raw)
+    return dump(value)
+
+
+def _trace(out: TemplateBuilder, field: Field, style: TraceStyle) -> None:
+    if isinstance(field.type, StructType | ArrayType | FloatType) and (
+        field.size not in INTEGER_WIDTH
+    ):
+        out.column(
+            "%s",
+            lambda rows: [traced_bytes(v, style.quiet, style.raw) for v in bytes_of(rows, field)],
+        )
+        return
+    if is_address_data(field):
+        out.column(
+            "%s", lambda rows: [style.names.data(v, field.type) for v in bytes_of(rows, field)]
+        )
+        return
+    if is_string(field):
+        out.column(
+            "%s",
+            lambda rows: [
+                traced_string(v, STRING_WIDTH, style.quiet, style.raw)
+                for v in strings_of(rows, field)
+            ],
+        )
+        return
+    signed = traced_signed(field.size)
+    width = INTEGER_WIDTH[field.size]
+    out.column(
+        "%d" if style.quiet else f" %{width}d",
+        lambda rows: list[object](values_of(rows, field, signed)),
+    )
+
+
+def _dumped(fields: tuple[Field, ...]) -> Column:
+    """tracemem(): the dump of the first field, or of as much of it as the second says."""
+    memory = fields[0]
+
+    def column(rows: Bytes) -> list[object]:
+        sizes = values_of(rows, fields[1], True) if len(fields) > 1 else [memory.size] * len(rows)
+        return [
+            dump(value[:size] if size >= 0 else value)
+            for value, size in zip(bytes_of(rows, memory), sizes, strict=True)
+        ]
+
+    return column
+
+
+def compile_clause(
+    clause: Clause,
+    layout: ClauseLayout,
+    style: TraceStyle,
+    prefix: Callable[[int], str],
+) -> tuple[RowTemplate | None, ...]:
+    """Templates of the parts of a record of this clause; None for a part that shows nothing.
+
+    prefix: the first columns of a row, by the u64 that is probe id and CPU (RECORD_PROBE and
+    RECORD_CPU); not asked in quiet mode.
+    """
+    out, parts = TemplateBuilder(), list[RowTemplate | None]()
+    silent = is_silent(clause)
+    if not silent and (style.flow or not style.quiet):
+        probe_and_cpu = Field(RECORD_PROBE, 8, StringType())
+        out.column("%s", lambda rows: [prefix(v) for v in values_of(rows, probe_and_cpu, False)])
+    for action, fields in zip(clause.actions, layout.fields, strict=True):
+        if acts(action):
+            parts.append(out.built())
+        elif isinstance(action, Printf):
+            add_format(out, action.format, fields, style.symbolise)
+        elif isinstance(action, Print):
+            _print(out, action.expr.type, fields[0], style)
+        elif isinstance(action, Perform):
+            out.column("%s", _dumped(fields))
+        elif isinstance(action, Trace):
+            _trace(out, fields[0], style)
+    if not silent and not style.quiet:
+        out.literal("\n")
+    parts.append(out.built())
+    return tuple(parts)

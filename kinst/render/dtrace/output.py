@@ -1,0 +1,45 @@
+"""Where text goes: the first destination, or the file of the last freopen()."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from kinst.render import Destination
+
+
+class TextOutput:
+    """What freopen() and ftruncate() are about."""
+
+    def __init__(self, destination: Destination) -> None:
+        self._first = destination
+        self._file: TextIO | None = None
+
+    def write(self, text: str) -> None:
+        if self._file is None:
+            self._first.write(text)
+            return
+        self._file.write(text)
+        self._file.flush()
+
+    def reopen(self, path: str) -> None:
+        """Append to a file from now on; "": to what was written to at first.  A file that cannot
+        be opened is told, and the first destination takes its place."""
+        self.close()
+        if path:
+            try:
+                self._file = open(  # noqa: SIM115
+                    path, "a", encoding="utf-8", errors="surrogateescape"
+                )
+            except OSError as error:
+                self._first.say(f"dtrace: failed to freopen {path}: {error.strerror}")
+
+    def truncate(self) -> None:
+        if self._file is not None:
+            self._file.truncate(0)
+        elif self._first.truncate is not None:
+            self._first.truncate()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

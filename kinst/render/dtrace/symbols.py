@@ -1,0 +1,75 @@
+"""Recorded addresses as text: stack(), ustack(), sym(), func(), mod(), uaddr() and the like
+(libdtrace's dt_print_stack, dt_print_ustack, dt_print_sym, dt_print_mod)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kinst.consumer.convert import Spec
+from kinst.consumer.symbols import (
+    NO_NAMES,
+    Names,
+    process_of,
+    shown,
+    stack_addresses,
+    words_of,
+)
+from kinst.core.dtypes import DType, StackType, SymbolType
+
+INDENT = 14  # of a frame's line, by default
+NAME_WIDTH = 50  # of a traced symbol
+INLINED = " (inlined)"
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolText:
+    """indent: of a frame's line, in columns."""
+
+    names: Names = NO_NAMES
+    indent: int = INDENT
+
+    def data(self, value: bytes, type_: DType) -> str:
+        """As trace() and the default layout of aggregations show it."""
+        if isinstance(type_, StackType):
+            return self.stack(value, type_, self.indent)
+        assert isinstance(type_, SymbolType)
+        return f"  {self.symbol(value, type_):<{NAME_WIDTH}}"
+
+    def formatted(self, value: bytes, type_: DType, spec: Spec) -> str:
+        """By a conversion of printa(): %k for stacks (a width after - is the indentation), %a
+        and %A for symbols."""
+        if isinstance(type_, StackType):
+            indent = (spec.width or 0) if "-" in spec.flags else self.indent
+            return self.stack(value, type_, indent)
+        assert isinstance(type_, SymbolType)
+        text = Spec("s", spec.flags, spec.width, spec.precision, False)
+        return text.format(self.symbol(value, type_).encode(), str)
+
+    def symbol(self, value: bytes, type_: SymbolType) -> str:
+        """The name of what sym() and the like recorded."""
+        address = words_of(value)[-1]
+        symbol = self.names.symbol(value, type_)
+        if type_.kind in ("mod", "umod"):
+            return symbol.module if symbol is not None else f"{address:#x}"
+        return shown(address, symbol, offset=type_.kind == "uaddr")
+
+    def stack(self, value: bytes, type_: StackType, indent: int) -> str:
+        """One frame a line, up to the first zero; inlined functions, innermost first, above the
+        frame whose code they are part of."""
+        process = process_of(value) if type_.user else None
+        lines = ["\n"]
+        pad = " " * indent
+        for number, pc in enumerate(stack_addresses(value, type_)):
+            if process is not None:
+                lines.append(f"{pad}{shown(pc, self.names.user(process, pc))}\n")
+                continue
+            symbol = self.names.frame(pc, caller=number > 0)
+            module = symbol.module if symbol is not None else ""
+            # A return address is behind the call, perhaps behind the copy that calls.
+            for name in self.names.copies(pc - (number > 0)):
+                lines.append(f"{pad}{module}`{name}{INLINED}\n")
+            lines.append(f"{pad}{shown(pc, symbol)}\n")
+        return "".join(lines)
+
+
+NO_SYMBOLS = SymbolText()
