@@ -62,7 +62,7 @@ ADDRESSES = {
 @dataclass(frozen=True)
 class Entry:
     """How an ISA's page tables are written: bits of an entry for a table, for a leaf of code
-    and for one of data; bits that an address is shifted right by.  Sources: kinst/isa/*/paging.py."""
+    and for one of data; bits that an address is shifted right by (kinst/isa/*/paging.py)."""
 
     table: int
     code: int
