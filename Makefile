@@ -18,7 +18,7 @@ help:
 	@echo 'make test       lint and all tests but the slow ones (under 15 minutes)'
 	@echo 'make test-unit  only the tests that boot no kernel'
 	@echo 'make test-all   lint and every test, with new random seeds'
-	@echo 'make test-fresh make trace and make test in a new Debian 12 (root, 8 GB, an hour)'
+	@echo 'make test-fresh make trace and make test in a new Debian 12 (root, 7 GB, an hour)'
 	@echo 'make lint       ruff and mypy --strict'
 	@echo 'make bench      what a probe costs, beside what its peers cost'
 	@echo 'make lock       new versions into requirements.lock'

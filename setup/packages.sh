@@ -84,7 +84,7 @@ install() {
 # Get what the tools of LEVEL (basic or test) need, and believe them when they have done their work
 # once: the proof is kept, as that of KVM is, and holds as long as the tools stay the same.
 system_packages() {
-    local key broken tools=$basic_tools proofs=$cache/tools
+    local key broken names tried='' tools=$basic_tools proofs=$cache/tools
     key=$(tools_key)
     [ "$(cat "$proofs-test" 2>/dev/null)" != "$key" ] || return 0
     if [ "$1" = test ]; then
@@ -92,15 +92,18 @@ system_packages() {
     elif [ "$(cat "$proofs-basic" 2>/dev/null)" = "$key" ]; then
         return 0
     fi
-    broken=$(broken_tools <<<"$tools" | name_packages)
-    if [ -n "$broken" ]; then
+    # Some can be judged only when gcc is there, so a second round may find more.
+    while true; do
+        broken=$(broken_tools <<<"$tools" | name_packages) || exit 1
+        [ -n "$broken" ] || break
+        names=$(cut -d: -f1 <<<"$broken")
+        if [ "$names" = "$tried" ]; then
+            say_broken "$broken"
+            exit 1
+        fi
         install "$broken"
-        broken=$(broken_tools <<<"$tools" | name_packages)
-    fi
-    if [ -n "$broken" ]; then
-        say_broken "$broken"
-        exit 1
-    fi
+        tried=$names
+    done
     # Where it cannot be kept, it is made again the next time.
     { mkdir -p "$cache" && tools_key >"$proofs-$1"; } 2>/dev/null || true
 }

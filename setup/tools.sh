@@ -113,7 +113,7 @@ try_tool() {
 # TOOL: PACKAGES: REASON for each of the tools listed in stdin that does not do its work.
 broken_tools() (
     local folder checkout=$PWD tool packages reason
-    folder=$(mktemp -d)
+    folder=$(mktemp -d) || return
     trap 'rm -rf "$folder"' EXIT
     cd "$folder" || return
     cat >sample.c <<'SAMPLE'

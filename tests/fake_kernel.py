@@ -90,6 +90,9 @@ class FakeKernel:
             found.append(replace(flow, fault=self.fixups.get(one.address)))
         return found
 
+    def dead_ends(self) -> Sequence[str]:
+        return ("panic",)
+
     def computed(self, parts: Sequence[Function]) -> Sequence[int]:
         return self.targets
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,7 @@ def circle(edges: Graph) -> str:
         if node in way:
             turn = [*way[way.index(node) :], node]
             return "; ".join(
-                f"{a} -> {b} ({edges[a][b]})" for a, b in zip(turn, turn[1:], strict=False)
+                f"{a} -> {b} ({edges[a][b]})" for a, b in pairwise(turn)
             )
         if node in done:
             return ""

@@ -46,6 +46,10 @@ class Kernel(Protocol):
         personality or the ISA says."""
         ...
 
+    def dead_ends(self) -> Sequence[str]:
+        """Names of functions that never return to their caller."""
+        ...
+
     def parts(self, function: Function) -> Sequence[Function]:
         """The whole function, first its main part: with those that the compiler moved away
         from it (NAME.cold), wherever one of them is given."""

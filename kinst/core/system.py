@@ -289,6 +289,10 @@ class Refusals(Protocol):
         behind it."""
         ...
 
+    def dead_ends(self) -> Sequence[str]:
+        """Names of functions that never return to their caller."""
+        ...
+
 
 class Claims(Protocol):
     """An agreement with the kernel's own tracer."""

@@ -7,8 +7,7 @@ bytes and DWARF, in the file's own instruction set; nothing is booted and nothin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 
 from kinst.core.errors import KinstError
@@ -21,10 +20,8 @@ from kinst.image.dwarf.cfi import open_cfi
 from kinst.image.dwarf.file import DebugFile, open_file
 from kinst.image.dwarf.index import Index, open_index
 from kinst.image.elf import Elf
-from kinst.image.functions import FunctionTable
 from kinst.image.orc import open_orc
 from kinst.image.placed import open_placed
-from kinst.image.tables import KernelTables
 from kinst.image.type_files import FileTypes, Places
 from kinst.session.kernel import RunningKernel
 from kinst.session.lines import SourceLines
@@ -36,20 +33,15 @@ from kinst.session.values import Compiled, Request
 from kinst.sugar.expand import Sources, expand, has_sugar
 from kinst.sugar.lines import expand_lines, has_lines
 from kinst.sugar.locals import has_locals
-from kinst.systems.linux.system import MODULE, PADDING
-
-
-def _plain(function: Function) -> Function:
-    """Without a module: a file has none."""
-    return replace(function, module="")
+from kinst.systems import of_image
 
 
 class FileImage:
-    """A file in the place of a target and its personality (session_kernel.Code and Names)."""
+    """A file in the place of a machine and its system (session.kernel's Data and Names)."""
 
     def __init__(self, elf: Elf) -> None:
         self._elf = elf
-        self._functions = FunctionTable(elf, 0, MODULE, PADDING)
+        self._rules = of_image(elf).of_file(elf)
 
     def read(self, address: int, size: int) -> bytes:
         return self._elf.read(address, size)
@@ -57,39 +49,29 @@ class FileImage:
     code = read
 
     def functions(self) -> Sequence[Function]:
-        return [_plain(f) for f in self._functions.all]
+        return self._rules.functions.all
 
     def lookup(self, name: str) -> Sequence[Function]:
-        return [_plain(f) for f in self._functions.lookup(name)]
+        return self._rules.functions.lookup(name)
 
     def glob(self, pattern: str) -> Sequence[Function]:
-        return [_plain(f) for f in self._functions.glob(pattern)]
+        return self._rules.functions.glob(pattern)
 
     def function_at(self, address: int) -> Function | None:
-        found = self._functions.at(address)
-        return found and _plain(found)
+        return self._rules.functions.at(address)
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
         """Nothing is refused: what a kernel forbids is known when it runs."""
         return [""] * len(sites)
 
     def is_fatal(self, address: int) -> bool:
-        """Whether nothing runs on behind a trap: everywhere but at a kernel's warnings."""
-        return address not in self._warnings
+        return self._rules.is_fatal(address)
 
     def fixup(self, address: int) -> int | None:
-        """By the exception table of a kernel."""
-        return self._fixups.get(address)
+        return self._rules.fixup(address)
 
-    @cached_property
-    def _fixups(self) -> dict[int, int]:
-        return KernelTables(self._elf).fixups if self._elf.section("__ex_table") else {}
-
-    @cached_property
-    def _warnings(self) -> frozenset[int]:
-        tables = KernelTables(self._elf)
-        bugs = tables.bugs.tolist() if self._elf.section("__bug_table") else []
-        return frozenset(bugs) - frozenset(tables.fatal_bugs.tolist() if bugs else [])
+    def dead_ends(self) -> Sequence[str]:
+        return self._rules.dead_ends()
 
 
 def _debug_of(request: Request, file: DebugFile, report: Report) -> DebugFile:

@@ -41,6 +41,7 @@ class Names(Protocol):
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]: ...
     def fixup(self, address: int) -> int | None: ...
     def is_fatal(self, address: int) -> bool: ...
+    def dead_ends(self) -> Sequence[str]: ...
 
 
 class RunningKernel:
@@ -239,6 +240,10 @@ class RunningKernel:
         """Why the instructions around the one at address, one of those that instructions() has
         given, do not let it be planted (Isa.unsafe), or ""."""
         return self._unsafe.get(address, "")
+
+    def dead_ends(self) -> Sequence[str]:
+        """See core.kernel.Kernel.dead_ends."""
+        return self._personality.dead_ends()
 
     def parts(self, function: Function) -> Sequence[Function]:
         """See core.kernel.Kernel.parts."""

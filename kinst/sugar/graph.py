@@ -20,15 +20,6 @@ from kinst.core.isa import Flow
 from kinst.core.kernel import Kernel
 from kinst.core.probe import Function
 
-# Functions of Linux that do not return to their caller.
-NEVER_RETURN = (
-    "panic", "nmi_panic", "do_exit", "do_group_exit", "do_task_dead", "make_task_dead",
-    "kthread_exit", "kthread_complete_and_exit", "__module_put_and_kthread_exit",
-    "rewind_stack_and_make_dead", "__stack_chk_fail", "fortify_panic", "usercopy_abort",
-    "stop_this_cpu", "cpu_startup_entry", "machine_real_restart", "snp_abort",
-    "sev_es_terminate", "__invalid_creds",
-)  # fmt: skip
-
 OUTSIDE = -1
 _NOP = re.compile(r"(c\.|data16 )?nop\b")
 

@@ -25,7 +25,7 @@ from kinst.core.errors import KinstError
 from kinst.core.inline import InlineCopy
 from kinst.core.kernel import Kernel
 from kinst.core.probe import Function
-from kinst.sugar.graph import NEVER_RETURN, OUTSIDE, Edge, Graph
+from kinst.sugar.graph import OUTSIDE, Edge, Graph
 
 MOVES = 8  # how often a place that is refused is moved on
 
@@ -116,7 +116,7 @@ def graphs_of(regions: Sequence[Region], kernel: Kernel) -> dict[int, Graph]:
 
 def _dead_ends(kernel: Kernel) -> frozenset[int]:
     found: set[int] = set()
-    for name in NEVER_RETURN:
+    for name in kernel.dead_ends():
         try:
             found.update(f.address for f in kernel.find("", name))
         except KinstError:  # two of that name: neither is the known one

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
 from functools import cache
 from typing import Protocol
 
@@ -15,6 +16,19 @@ from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Machine
 from kinst.core.system import System, Territory
 from kinst.image.elf import Elf
+from kinst.image.functions import FunctionTable
+
+
+class FileRules(Protocol):
+    """What a system knows of the code in a file of its own, at linked addresses.
+
+    functions: they are in no module.  fixup, is_fatal, dead_ends: as in core.system.Refusals."""
+
+    functions: FunctionTable
+
+    def fixup(self, address: int) -> int | None: ...
+    def is_fatal(self, address: int) -> bool: ...
+    def dead_ends(self) -> Sequence[str]: ...
 
 
 class SystemKind(Protocol):
@@ -36,6 +50,10 @@ class SystemKind(Protocol):
     def lacks(self, name: str, elf: Elf) -> str:
         """Why a built-in variable, a subroutine or an action of D cannot be had in a kernel of
         this image, or ""."""
+        ...
+
+    def of_file(self, elf: Elf) -> FileRules:
+        """What is known of its code before it runs."""
         ...
 
     def attach(self, machine: Machine, elf: Elf, bearings: Bearings) -> System:

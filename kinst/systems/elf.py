@@ -20,6 +20,7 @@ from kinst.image.dwarf.cfi import Cfi, open_cfi
 from kinst.image.elf import SHF_EXECINSTR, SHT_NOBITS, Elf
 from kinst.image.functions import FunctionTable
 from kinst.image.variables import VariableTable
+from kinst.systems import FileRules
 
 MASK = (1 << 64) - 1
 MODULE = "kernel"  # what the only image is called in probes' names
@@ -217,6 +218,10 @@ class ElfKernel:
         """It may go on behind a trap, as far as anybody knows."""
         return False
 
+    def dead_ends(self) -> Sequence[str]:
+        """Not known; a way too many only makes an inline copy end earlier."""
+        return ()
+
     def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
         return ()
 
@@ -250,6 +255,23 @@ class ElfKernel:
         """There are no modules."""
 
 
+class PlainFile:
+    """The FileRules protocol (kinst/systems/__init__.py)."""
+
+    def __init__(self, elf: Elf) -> None:
+        self.functions = FunctionTable(elf, 0, "")
+
+    def fixup(self, address: int) -> int | None:
+        return None
+
+    def is_fatal(self, address: int) -> bool:
+        """Nothing runs on behind a trap."""
+        return True
+
+    def dead_ends(self) -> Sequence[str]:
+        return ()
+
+
 class _Unknown:
     """The SystemKind protocol (kinst/systems/__init__.py)."""
 
@@ -267,6 +289,9 @@ class _Unknown:
         """Where threads, processes and callers are is the system's to say."""
         what = UNKNOWN.get(name, "").format(name)
         return f"{what} needs a system that kinst knows: {elf.path} is of none" if what else ""
+
+    def of_file(self, elf: Elf) -> FileRules:
+        return PlainFile(elf)
 
     def attach(self, machine: Machine, elf: Elf, bearings: Bearings) -> System:
         return ElfKernel(machine, elf, bearings)

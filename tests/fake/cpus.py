@@ -172,9 +172,7 @@ class Cpu:
             self._lifted = -1
 
     def insert(self, address: int) -> None:
-        hook = self.uc.hook_add(
-            unicorn.UC_HOOK_CODE, self._on_breakpoint, None, address, address
-        )
+        hook = self.uc.hook_add(unicorn.UC_HOOK_CODE, self._on_breakpoint, None, address, address)
         self._breakpoints[address] = hook
         self.flush()
 

@@ -62,7 +62,7 @@ ADDRESSES = {
 @dataclass(frozen=True)
 class Entry:
     """How an ISA's page tables are written: bits of an entry for a table, for a leaf of code
-    and for one of data; bits that an address is shifted right by.  Sources: kinst/isa/*/paging.py."""
+    and for one of data; bits that an address is shifted right by (kinst/isa/*/paging.py)."""
 
     table: int
     code: int
@@ -110,9 +110,7 @@ def read_kernel(isa: str) -> Kernel:
         functions = tuple(s.name for s in table if s["st_info"]["type"] == "STT_FUNC")
         start = symbols["text_start"][0]
         loaded = [s for s in elf.iter_segments() if s["p_type"] == "PT_LOAD" and s["p_filesz"]]
-        segments = tuple(
-            (s["p_vaddr"] - start, s.data()) for s in loaded if s["p_vaddr"] >= start
-        )
+        segments = tuple((s["p_vaddr"] - start, s.data()) for s in loaded if s["p_vaddr"] >= start)
     return Kernel(symbols, functions, segments)
 
 
@@ -132,7 +130,12 @@ class Physical:
         return self._memory.view[at : at + size]
 
     def _check(self, address: int, size: int) -> None:
-        if not self._memory.base <= address <= address + size <= self._memory.base + self._memory.size:
+        if (
+            not self._memory.base
+            <= address
+            <= address + size
+            <= self._memory.base + self._memory.size
+        ):
             raise TargetError(f"physical address {address:#x} is not in the machine's memory")
 
 
@@ -318,7 +321,9 @@ class FakeMachine:
         if not self._scratch_size:
             return None
         if size > self._scratch_size:
-            raise TargetError(f"scratch of {size} bytes was asked for, there are {self._scratch_size}")
+            raise TargetError(
+                f"scratch of {size} bytes was asked for, there are {self._scratch_size}"
+            )
         found = self.memory.map_near(
             RAM + SCRATCH, size, near, self.addresses.near, reach or near, data
         )
@@ -373,7 +378,9 @@ class FakeMachine:
             return Gone(self._gone)
         deadline = time.monotonic() + timeout
         while self.running and not self.idle and self._started:
-            for number, (processor, work) in enumerate(zip(self.processors, self._work, strict=True)):
+            for number, (processor, work) in enumerate(
+                zip(self.processors, self._work, strict=True)
+            ):
                 try:
                     at = self._turn(processor, work, number)
                 except EmulationError as error:

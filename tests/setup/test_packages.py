@@ -27,7 +27,20 @@ system_packages "${1:-test}"
 
 
 COMMANDS = (
-    *("apt-get", "as", "bash", "cat", "chmod", "cut", "dpkg-query", "dwz", "gcc", "grep", "jq"),
+    *(
+        "apt-get",
+        "as",
+        "bash",
+        "cat",
+        "chmod",
+        "cp",
+        "cut",
+        "dpkg-query",
+        "dwz",
+        "gcc",
+        "grep",
+        "jq",
+    ),
     *("ld", "mkdir", "mktemp", "rm", "sed", "sort", "stat", "tail", "timeout", "tr"),
 )
 
@@ -160,6 +173,21 @@ def test_root_gets_what_is_missing(machine: Machine) -> None:
         "-q install --no-install-recommends --fix-broken --no-remove -y jq",
     ]
     assert machine.set_up("jq: jq") == ""
+
+
+def test_root_gets_what_is_found_out_when_gcc_works(machine: Machine) -> None:
+    machine.stand_in("id", "echo 0")
+    machine.without("gcc")
+    machine.stand_in("dwz", "exit 1")
+    machine.installed("libc6-dev")
+    (machine.commands / "there").mkdir()
+    for name in ("gcc", "dwz"):
+        (machine.commands / "there" / name).symlink_to(str(shutil.which(name)))
+    # The last argument is the package.
+    get = 'cd "${0%/*}" && cp -P --remove-destination "there/${@: -1}" .'
+    machine.stand_in("apt-get", f"case $* in *install*) {get} ;; esac")
+    said = machine.set_up("dwz: dwz").splitlines()
+    assert said[::2] == ["setup: installing packages: gcc", "setup: installing packages: dwz"]
 
 
 def test_what_apt_says_when_it_cannot(machine: Machine) -> None:

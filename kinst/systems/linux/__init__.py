@@ -6,11 +6,14 @@ from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Machine
 from kinst.core.system import System, Territory
 from kinst.image.elf import Elf
+from kinst.systems import FileRules
+from kinst.systems.linux.in_file import LinuxFile
 from kinst.systems.linux.isafacts import facts_of
 from kinst.systems.linux.system import attach
 
-# A vmlinux has its version line and its notes between symbols of their own.
-_MARKS = ("linux_banner", "__start_notes")
+# Sections that only a vmlinux or a module has; symbols of a vmlinux' version line and notes.
+_SECTIONS = ("__ksymtab", ".gnu.linkonce.this_module")
+_SYMBOLS = ("linux_banner", "__start_notes")
 
 
 class _Linux:
@@ -20,8 +23,9 @@ class _Linux:
     fallback = False
 
     def knows(self, elf: Elf) -> bool:
-        """Whether this is a Linux kernel's file, by its symbols."""
-        return any(elf.address(mark) is not None for mark in _MARKS)
+        """Whether this is a file of a Linux kernel, or of a module."""
+        marked = any(elf.section(name) is not None for name in _SECTIONS)
+        return marked or any(elf.address(name) is not None for name in _SYMBOLS)
 
     def territory(self, isa: Isa) -> Territory | None:
         """Raises KinstError for an ISA without Linux."""
@@ -30,6 +34,10 @@ class _Linux:
     def lacks(self, name: str, elf: Elf) -> str:
         """Nothing: what a kernel was built without, its facts tell."""
         return ""
+
+    def of_file(self, elf: Elf) -> FileRules:
+        """By its tables."""
+        return LinuxFile(elf)
 
     def attach(self, machine: Machine, elf: Elf, bearings: Bearings) -> System:
         """Raises KinstError when elf is another kernel's, or has no types."""

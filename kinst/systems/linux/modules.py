@@ -20,11 +20,11 @@ from kinst.core.system import Section
 from kinst.image.btf import Btf
 from kinst.image.elf import SYMBOL
 from kinst.image.orc import ENTRY, Orc
-from kinst.image.tables import Spans, spans
 from kinst.systems.linux.ftrace import Ftrace
 from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import MASK, Kernel
 from kinst.systems.linux.refusals import BUG, FIXUP, JUMP_LABEL, STATIC_CALL
+from kinst.systems.linux.tables import Spans, spans
 
 U64 = npt.NDArray[np.uint64]
 

@@ -18,10 +18,10 @@ import numpy.typing as npt
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function
 from kinst.image.functions import FunctionTable
-from kinst.image.tables import KernelTables, Spans, spans
 from kinst.systems.linux.ftrace import Ftrace
 from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import MASK, Kernel
+from kinst.systems.linux.tables import KernelTables, Spans, spans
 from kinst.systems.linux.untouchable import HOOKED, NAME_REASONS, REGION_REASONS
 
 U64 = npt.NDArray[np.uint64]

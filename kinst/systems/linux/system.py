@@ -20,7 +20,6 @@ from kinst.core.system import Clock, Facts
 from kinst.image.btf import Btf, open_btf
 from kinst.image.elf import SHF_EXECINSTR, Elf, build_id_in
 from kinst.image.functions import NO_FUNCTIONS, FunctionTable
-from kinst.image.tables import KernelTables
 from kinst.image.variables import VariableTable
 from kinst.systems.linux.backtrace import by_frames, by_rules
 from kinst.systems.linux.facts import clock, gather
@@ -30,6 +29,8 @@ from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import MASK, Kernel, Memory
 from kinst.systems.linux.modules import Module, ModuleRules, Modules
 from kinst.systems.linux.refusals import Refusals
+from kinst.systems.linux.tables import KernelTables
+from kinst.systems.linux.untouchable import NEVER_RETURN
 
 # How far after the text's start the banner of an unknown kernel is searched.
 SEARCH = 48 << 20
@@ -155,6 +156,10 @@ class Linux:
     @cached_property
     def _fatal(self) -> frozenset[int]:
         return frozenset(self._tables.fatal_bugs.tolist())
+
+    def dead_ends(self) -> Sequence[str]:
+        """See core/system.py."""
+        return NEVER_RETURN
 
     def ftrace_record(self, address: int) -> FtraceRecord | None:
         """ftrace's record of the nop at this address, read now; None where it has none."""

@@ -1,4 +1,5 @@
-"""Regions and functions of Linux that are never planted on, by name, and why.
+"""Regions and functions of Linux that are special by name: never planted on, and why; never
+returning.
 
 A name that a kernel does not have means nothing there, so one table serves every ISA.
 """
@@ -87,3 +88,12 @@ NAME_REASONS = {
     "hibernate_core_restore_code": _COPIED,
     "riscv_kexec_norelocate": _COPIED,
 }
+
+# Functions of Linux that do not return to their caller.
+NEVER_RETURN = (
+    "panic", "nmi_panic", "do_exit", "do_group_exit", "do_task_dead", "make_task_dead",
+    "kthread_exit", "kthread_complete_and_exit", "__module_put_and_kthread_exit",
+    "rewind_stack_and_make_dead", "__stack_chk_fail", "fortify_panic", "usercopy_abort",
+    "stop_this_cpu", "cpu_startup_entry", "machine_real_restart", "snp_abort",
+    "sev_es_terminate", "__invalid_creds",
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""kinst/image/tables.py: each table's entries are what they must be in the kernel's code.
+"""kinst/systems/linux/tables.py: each table's entries are what they must be in the kernel's code.
 
 The expectations come from nm and a disassembler, not from the tables.
 """
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from kinst.core.errors import KinstError
 from kinst.image.elf import Elf, open_elf
-from kinst.image.tables import KernelTables, Spans, spans
 from kinst.kernels.fetch import Prepared
+from kinst.systems.linux.tables import KernelTables, Spans, spans
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,42 @@
+"""What Linux' own tables tell of a vmlinux or a module's file before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from kinst.image.elf import Elf
+from kinst.image.functions import FunctionTable
+from kinst.systems.linux.system import PADDING
+from kinst.systems.linux.tables import KernelTables
+from kinst.systems.linux.untouchable import NEVER_RETURN
+
+
+class LinuxFile:
+    """The FileRules protocol (kinst/systems/__init__.py)."""
+
+    def __init__(self, elf: Elf) -> None:
+        self.functions = FunctionTable(elf, 0, "", PADDING)
+        self._elf = elf
+        self._tables = KernelTables(elf)
+
+    def fixup(self, address: int) -> int | None:
+        """By the exception table."""
+        return self._fixups.get(address)
+
+    def is_fatal(self, address: int) -> bool:
+        """Whether nothing runs on behind a trap: everywhere but at warnings."""
+        return address not in self._warnings
+
+    def dead_ends(self) -> Sequence[str]:
+        return NEVER_RETURN
+
+    @cached_property
+    def _fixups(self) -> dict[int, int]:
+        return self._tables.fixups if self._elf.section("__ex_table") else {}
+
+    @cached_property
+    def _warnings(self) -> frozenset[int]:
+        if self._elf.section("__bug_table") is None:
+            return frozenset()
+        return frozenset(self._tables.bugs.tolist()) - frozenset(self._tables.fatal_bugs.tolist())
