@@ -3,20 +3,23 @@ that knows how the session is called."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 from kernel_file import kernel_file
-from kinst.session.request import ProgramText, Request
 from machine import Call, FakeMachine
 from system import FakeSystem
 
-from kinst.session import path, types
-from kinst.session.report import Report
-from kinst.session.target import Files
+from kinst.api import Machine, ProgramText, Report, Request
+from kinst.events import End
+from kinst.render import Destination, renderer
+from kinst.session import path
+from kinst.session.values import Files
 
 
 @dataclass(frozen=True)
@@ -68,30 +71,25 @@ def trace(
     known = system or FakeSystem(machine)
     out: list[str] = []
     said: list[str] = []
-    started = time.monotonic()
     report = Report(
-        write=out.append,
-        say=said.append,
-        progress=lambda _what, _part: None,
-        guest_output=lambda _data: None,
-        stop_requested=lambda: time.monotonic() > started + seconds,
-        started=started,
-        verbose=True,
+        say=said.append, progress=lambda _what, _part: None, started=time.monotonic(), verbose=True
     )
-    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
-        (path, "find_files", lambda *_: Files(kernel_file(machine.isa.name))),
-        (types, "find_files", lambda *_: Files(kernel_file(machine.isa.name))),
-        (path, "open_target", lambda *_: target or machine),
-        (path, "attach", lambda *_: known),
-        (path, "CPUS", lambda: machine.cpus),
+    replaced: list[tuple[str, Callable[..., Any]]] = [
+        ("find_files", lambda *_: Files(kernel_file(machine.isa.name))),
+        ("open_target", lambda *_: target or machine),
+        ("attach", lambda *_: known),
     ]
-    patches = [mock.patch.object(where, name, new) for where, name, new in replaced[:-1]]
-    patches.append(mock.patch.object(path, "CPUS", machine.cpus))
-    for one in patches:
-        one.start()
-    try:
-        status = path.run(asked, report)
-    finally:
-        for one in reversed(patches):
-            one.stop()
+    status = 0
+    with ExitStack() as stack:
+        for name, new in replaced:
+            stack.enter_context(mock.patch.object(path, name, new))
+        opened = stack.enter_context(Machine(asked, report=report))
+        traced = opened.trace(opened.compile_request(asked), "workload")
+        timer = threading.Timer(seconds, traced.stop)
+        timer.start()
+        stack.callback(timer.cancel)
+        text = renderer("dtrace")(Destination(out.append, said.append), traced.schema)
+        for event in traced.events():
+            text.show(event)
+            status = event.status if isinstance(event, End) else status
     return Traced(status, "".join(out), tuple(said), machine)
