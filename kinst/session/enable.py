@@ -23,7 +23,7 @@ from kinst.core.kernel import Found, Kernel, Provider, all_named
 from kinst.core.probe import Probe, ProbePattern
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
-from kinst.dlang.walk import find
+from kinst.dlang.walk import expressions, find
 from kinst.providers import FIRST_ID, listed
 from kinst.session.values import EnabledSite
 

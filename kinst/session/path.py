@@ -119,7 +119,7 @@ def run(request: Request, report: Report) -> int:
         kernel = RunningKernel(target, personality, isa)
         if commanded and not request.compile_only:
             pid = target.prepare_command(request.command)
-            compiled = compile_request(request, isa, pid, types)
+            compiled = compile_request(request, isa, pid, types, before=compiled)
         programs = programs_of(request, files)
         traced = TracedMachine(
             isa, target, personality, kernel, personality.text, elf.path, programs
