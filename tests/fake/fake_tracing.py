@@ -47,7 +47,7 @@ def trace(
     system: FakeSystem | None = None,
     unknown: bool = False,
     command: bool = True,
-    seconds: float = 20.0,
+    seconds: float = 120.0,
     target: Any = None,
     **request: Any,
 ) -> Traced:

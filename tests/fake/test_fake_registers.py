@@ -60,8 +60,11 @@ def test_every_hit_has_the_registers_of_the_untraced_run(isa: str, way: str) -> 
             if s.cpu == cpu and s.address in planted
         ]
         assert rows == wanted
-    executed = {s.address for s in expected}
-    left_out = executed - planted
-    assert len(left_out) <= 0.02 * len(executed), [hex(a) for a in sorted(left_out)]
+    left_out = {s.address for s in expected} - planted
+    # A debugger's stop between a load-exclusive and its store-exclusive undoes the first.
+    start, size = machine.kernel.symbols["add_atomic"]
+    exclusive = range(start, start + size) if (isa, way) == ("arm64", "stop") else range(0)
+    assert all(address in exclusive for address in left_out), [hex(a) for a in left_out]
+    assert len(planted) > 100
     assert machine.text == before
     assert machine.word("breakpoints") == 0
