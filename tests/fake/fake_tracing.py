@@ -4,19 +4,19 @@ that knows how the session is called."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from kernel_file import kernel_file
-from kinst.session.request import ProgramText, Request
-from machine import Call, FakeMachine
-from system import FakeSystem
+from fake_kernel_file import kernel_file
+from fake_machine import Call, FakeKind, FakeMachine
+from fake_system import FakeSystem, FakeSystemKind
 
-from kinst.session import path, types
+import kinst.systems
+from kinst.session import path, values
 from kinst.session.report import Report
-from kinst.session.target import Files
+from kinst.session.values import ProgramText, Request
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,17 @@ def trace(
     *,
     settings: Mapping[str, str] | None = None,
     system: FakeSystem | None = None,
-    seconds: float = 20.0,
+    unknown: bool = False,
+    command: bool = True,
+    seconds: float = 120.0,
     target: Any = None,
     **request: Any,
 ) -> Traced:
     """Trace until the workload is done, exit() is called or `seconds` are over.
 
-    target: what stands before the machine, if something does.  request: more of the Request.
+    system: instead of the machine's own.  unknown: kinst knows no system of this kind, and takes
+    the kernel for any ELF file.  target: what stands before the machine, if something does.
+    command: end with the workload.  request: more of the Request.
     Raises what kinst raises.  Quiet unless settings say otherwise."""
     chosen: dict[str, str] = {"quiet": "", "bufsize": "256k", "aggsize": "256k"}
     chosen |= settings or {}
@@ -60,12 +64,11 @@ def trace(
     asked = Request(
         programs=(ProgramText("n", program, "<program>"),),
         settings=(() if quiet == "no" else (("quiet", ""),)) + options,
-        command="workload",
-        vm=machine.isa.name,
+        command="workload" if command else "",
+        debug=str(kernel_file(machine.isa.name)),
         **request,
     )
     machine.workload = tuple(workload)
-    known = system or FakeSystem(machine)
     out: list[str] = []
     said: list[str] = []
     started = time.monotonic()
@@ -78,20 +81,11 @@ def trace(
         started=started,
         verbose=True,
     )
-    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
-        (path, "find_files", lambda *_: Files(kernel_file(machine.isa.name))),
-        (types, "find_files", lambda *_: Files(kernel_file(machine.isa.name))),
-        (path, "open_target", lambda *_: target or machine),
-        (path, "attach", lambda *_: known),
-        (path, "CPUS", lambda: machine.cpus),
-    ]
-    patches = [mock.patch.object(where, name, new) for where, name, new in replaced[:-1]]
-    patches.append(mock.patch.object(path, "CPUS", machine.cpus))
-    for one in patches:
-        one.start()
-    try:
+    kind = FakeKind(target or machine)
+    systems = (*(() if unknown else (FakeSystemKind(system),)), *kinst.systems.kinds())
+    with (
+        mock.patch.object(values, "kind_of", lambda _asked: kind),
+        mock.patch.object(kinst.systems, "kinds", lambda: systems),
+    ):
         status = path.run(asked, report)
-    finally:
-        for one in reversed(patches):
-            one.stop()
     return Traced(status, "".join(out), tuple(said), machine)
