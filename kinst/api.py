@@ -473,7 +473,8 @@ class Machine:
         try:
             opened.stand()
             if command:
-                compiled = opened.compile(program.request, self._prepare(command))
+                pid = self._prepare(command)
+                compiled = opened.compile(program.request, pid, compiled)
             compiled = opened.expand(program.request, compiled)
         except BaseException:
             self._drop_command()
