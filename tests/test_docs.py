@@ -1,14 +1,15 @@
-"""README and the man pages say what is so: options, registers, -x options and examples."""
+"""The documents say what is so: commands, options, registers, links, names of modules, pictures."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from kinst.cli.options import LONG, REFUSED, SHORT, parse
+from kinst.cli.options import HELP, LONG, REFUSED, SHORT, parse
 from kinst.core.paths import cache_folder
 from kinst.dlang.vocabulary.d_options import NAMES, OWN_NAMES
 from kinst.image.type_files import FileTypes, Places
@@ -16,12 +17,17 @@ from kinst.isa import load, names
 from kinst.kernels import fetch
 from kinst.session.program import compile_request
 from kinst.session.values import DUMP_STAGES
+from tools.decision_index import decisions, index
+from tools.record_terminal import PICTURES
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 COMMAND = (ROOT / "docs/kinst.1").read_text()
 PROVIDER = (ROOT / "docs/kinst.4").read_text()
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+TUTORIAL = (ROOT / "docs/tutorial.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
 OPTIONS_OF_D = (ROOT / "docs/d.md").read_text().split("## Options")[1].split("## ")[0]
 TARGET_PID = 100
 
@@ -33,13 +39,25 @@ def section(page: str, name: str) -> str:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The arguments of every kinst command that is shown after a `$ `, or in an sh block."""
+    """The arguments of every kinst command that is shown after a `$ `, or in an sh block; up to a
+    pipe."""
     joined = text.replace("\\e\n", " ").replace("\\\n", " ")
-    found = re.findall(r"^(?:\$ (?:\.venv/bin/)?|\.venv/bin/)kinst (.*)$", joined, re.MULTILINE)
-    return [shlex.split(line) for line in found]
+    shown = re.findall(r"^(?:\$ (?:\.venv/bin/)?|\.venv/bin/)kinst (.*)$", joined, re.MULTILINE)
+    for block in re.findall(r"^```sh\n(.*?)^```", joined, re.MULTILINE | re.DOTALL):
+        shown += re.findall(r"^kinst (.*)$", block, re.MULTILINE)
+    found = [shlex.split(line) for line in shown]
+    return [words[: words.index("|")] if "|" in words else words for words in found]
 
 
-EXAMPLES = commands(README) + commands(COMMAND) + commands(PROVIDER)
+PICTURED = [line for lines in PICTURES.values() for line in lines if not line.startswith("#")]
+EXAMPLES = [
+    *commands(README),
+    *commands(TUTORIAL),
+    *commands(COMMAND),
+    *commands(PROVIDER),
+    *commands("\n".join(re.sub(r"\\?\n", " ", f"$ {line}") for line in PICTURED)),
+    *commands(re.sub("^  kinst", "$ kinst", HELP, flags=re.MULTILINE)),
+]
 
 
 def test_readme_names_the_two_commands() -> None:
@@ -47,15 +65,41 @@ def test_readme_names_the_two_commands() -> None:
     for goal in ("trace", "test"):
         assert f"make {goal}" in README
         assert re.search(rf"^{goal}:", makefile, re.MULTILINE)
-    for goal in re.findall(r"`make ([\w-]+)`", README):
+    for goal in re.findall(r"`make ([\w-]+)`", README + TUTORIAL + CONTRIBUTING):
         assert re.search(rf"^{goal}:", makefile, re.MULTILINE), goal
 
 
-def test_links_of_readme_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    assert links
-    for link in links:
-        assert (ROOT / link).exists(), link
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / link).exists(), link
+
+
+def test_readme_links_every_page_of_docs() -> None:
+    """By itself, or by way of a page that it links."""
+    reached, new = set(), [ROOT / "README.md"]
+    while new:
+        page = new.pop()
+        if page not in reached and page.exists():
+            reached.add(page)
+            links = re.findall(r"\]\(([^)#]+)", page.read_text()) if page.suffix == ".md" else []
+            new += [(page.parent / link).resolve() for link in links]
+    assert set(PAGES) <= reached
+    assert {path for path in ROOT.glob("docs/*") if path.is_file()} <= reached
+
+
+@pytest.mark.parametrize(("page", "lines"), [("README.md", 120), ("docs/architecture.md", 120)])
+def test_pages_that_are_short(page: str, lines: int) -> None:
+    assert len((ROOT / page).read_text().splitlines()) <= lines
+
+
+def test_headings_that_links_name() -> None:
+    for page in PAGES:
+        for name, heading in re.findall(r"\]\(([^)#]*)#([^)]+)\)", page.read_text()):
+            text = (page.parent / name if name else page).read_text()
+            heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+            known = {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads}
+            assert heading in known, f"{page}: {name}#{heading}"
 
 
 def test_long_options() -> None:
@@ -65,8 +109,9 @@ def test_long_options() -> None:
     assert listed == known
     synopsis = set(re.findall(r"Fl -([a-z-]+)", section(COMMAND, "SYNOPSIS")))
     assert synopsis == known - {"help", "version"}
-    others = {"passes", "refresh", "strict"}  # of bench, setup/fetch_kernel.py and mypy
-    assert set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", README)) <= known | others
+    others = {"passes", "strict"}  # of bench and mypy
+    for page in (README, TUTORIAL, CONTRIBUTING):
+        assert set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", page)) <= known | others
 
 
 def test_short_options() -> None:
@@ -130,7 +175,9 @@ def test_structure_of_man_pages(page: str, name: str, number: int) -> None:
 
 
 def test_every_page_has_examples() -> None:
-    assert len(commands(README)) >= 8
+    assert len(commands(README)) >= 6
+    assert len(commands(TUTORIAL)) >= 14
+    assert len(PICTURED) >= 4
     assert len(commands(COMMAND)) >= 5
     assert len(commands(PROVIDER)) >= 1
 
@@ -157,17 +204,58 @@ def test_trace_script_shows_what_readme_says() -> None:
         assert f"-n '{program}'" in README
 
 
-def test_architecture_names_modules_that_there_are() -> None:
+DECISIONS = decisions()
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "docs/architecture.md", *DECISIONS], ids=lambda page: page.stem[:30]
+)
+def test_pages_name_modules_that_there_are(page: Path) -> None:
     """With their folder, or by their name alone behind one that has it."""
-    named = set(re.findall(r"`((?:\w+/)*\w+\.py)(?:`|,)", ARCHITECTURE))
+    named = set(re.findall(r"`((?:[\w*]+/)*\w+\.py)(?:`|,)", page.read_text()))
     files = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("kinst/**/*.py")]
-    files += [path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/*.py")]
-    assert len(named) > 30
+    files += [path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/*.py")]
     for name in named:
-        plain = name.replace("isa/ISA/", "isa/amd64/")
-        assert any(f"/{file}".endswith(f"/{plain}") for file in files), name
+        plain = re.sub(r"/(ISA|NAME|\*)/", "/amd64/", name)
+        if "NAME.py" not in name:
+            assert any(f"/{file}".endswith(f"/{plain}") for file in files), name
+
+
+def test_architecture_has_every_package() -> None:
     packages = re.findall(r"^\| `(\w+)` \| \d \|", ARCHITECTURE, re.MULTILINE)
+    known = {path.parent.name for path in (ROOT / "kinst").glob("*/__init__.py")}
+    assert len(packages) == len(set(packages))
+    assert known - {"session", "cli"} <= set(packages)
     assert {"session", "cli"} < set(packages)
-    assert set(packages) - {"session", "cli"} == {
-        path.parent.name for path in (ROOT / "kinst").glob("*/__init__.py")
-    }
+    assert set(packages) <= known | {"session", "cli"}
+    assert len(re.findall(r"`\w+/[\w/]+\.py`", ARCHITECTURE)) > 20
+
+
+def test_decisions_have_their_parts() -> None:
+    """A title, where, and three headings, each with something below; numbers without a gap."""
+    assert len(DECISIONS) >= 40
+    for number, page in enumerate(DECISIONS, start=1):
+        form = rf"# {number}\. .+\n\nWhere: `.+`\n" + "".join(
+            rf"\n## {head}\n\n(?:(?!#).+\n(?:\n(?!#))?)+" for head in ("Context", "Decision", "Why")
+        )
+        assert page.name.startswith(f"{number:04}-")
+        assert re.fullmatch(form, page.read_text()), page.name
+
+
+def test_list_of_decisions_is_up_to_date() -> None:
+    """If not: python tools/decision_index.py."""
+    assert (ROOT / "docs/decisions/README.md").read_text() == index()
+
+
+@pytest.mark.parametrize("name", sorted(PICTURES))
+def test_picture_shows_its_commands(name: str) -> None:
+    """If not: python tools/record_terminal.py.  It fetches nothing from anybody's server."""
+    picture = (ROOT / f"docs/pictures/{name}.svg").read_text()
+    root = ElementTree.fromstring(picture)
+    shown = " ".join("".join(root.itertext()).replace("\xa0", " ").split())
+    for line in PICTURES[name]:
+        # What is typed is cut into pieces by style and by line.
+        for part in line.split("\n"):
+            assert " ".join(part.split()) in shown, part
+    assert "@font-face" not in picture and "url(http" not in picture
+    assert f"docs/pictures/{name}.svg" in README

@@ -106,9 +106,13 @@ class OpenMachine:
 
     # request -> compile
 
-    def compile(self, request: Request, target_pid: int = 0) -> Compiled:
-        """The request's programs, parsed and checked.  Raises DError, KinstError."""
-        compiled = compile_request(request, self.isa, target_pid, self.types, self.report.say)
+    def compile(
+        self, request: Request, target_pid: int = 0, before: Compiled | None = None
+    ) -> Compiled:
+        """The request's programs, parsed and checked.  before: what they were with another
+        target_pid.  Raises DError, KinstError."""
+        say = self.report.say if before is None else None
+        compiled = compile_request(request, self.isa, target_pid, self.types, say, before)
         check_stability(compiled, load_all())
         self.report.stage("compile D")
         return compiled

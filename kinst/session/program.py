@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable
 from functools import partial
@@ -61,11 +62,14 @@ def compile_request(
     target_pid: int,
     types: TypeSource | None = None,
     say: Callable[[str], None] | None = None,
+    before: Compiled | None = None,
 ) -> Compiled:
     """Parse and check everything that -n, -P, -m, -f, -i and -s gave.
 
     target_pid: $target.  types: of the kernel to be traced.  say: gets what the C preprocessor
-    tells.  Raises DError with its place, KinstError for options.
+    tells.  before: what this request was compiled to when $target was another: only the texts
+    that name it are parsed again, and where none does, that is the result.
+    Raises DError with its place, KinstError for options.
     """
     options = _with_settings(Options(), request.settings)
     programs: list[tree.Program] = []
@@ -79,6 +83,9 @@ def compile_request(
         return own or (known is not None and known(name))
 
     for ordinal, text in enumerate(request.programs, 1):
+        if before is not None and not (options.cpp or "$target" in text.text):
+            programs.append(before.programs[ordinal - 1])
+            continue
         script = text.file if text.letter == "s" else COMMAND
         macros = _macros(request, script, target_pid, options)
         if text.letter == "s":
@@ -95,6 +102,8 @@ def compile_request(
                     text.letter, text.text, macros, ordinal=ordinal, part=part, knows_type=knows
                 )
             )
+    if before is not None and all(map(operator.is_, programs, before.programs)):
+        return before
     return _checked(request, tuple(programs), options, isa, types)
 
 

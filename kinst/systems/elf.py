@@ -16,6 +16,7 @@ from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Machine
 from kinst.core.probe import Function
 from kinst.core.system import Clock, Facts, LoadedModule, ModuleFrames, System, Territory
+from kinst.core.types import KERNEL
 from kinst.image.dwarf.cfi import Cfi, open_cfi
 from kinst.image.elf import SHF_EXECINSTR, SHT_NOBITS, Elf
 from kinst.image.functions import FunctionTable
@@ -23,7 +24,6 @@ from kinst.image.variables import VariableTable
 from kinst.systems import FileRules
 
 MASK = (1 << 64) - 1
-MODULE = "kernel"  # what the only image is called in probes' names
 # What D has that only a system's own structures tell.
 UNKNOWN = {
     **dict.fromkeys(
@@ -138,9 +138,9 @@ class ElfKernel:
         self._machine = machine
         self._elf = elf
         self._file = _Code(elf)
-        linked = FunctionTable(elf, 0, MODULE)
+        linked = FunctionTable(elf, 0, KERNEL)
         self._slide, self._is_loaded = _locate(machine, elf, self._file, linked.all, bearings)
-        self._functions = FunctionTable(elf, self._slide, MODULE) if self._slide else linked
+        self._functions = FunctionTable(elf, self._slide, KERNEL) if self._slide else linked
         self._variables = VariableTable(elf, self._slide)
         self.facts = Facts(
             os="",
@@ -190,7 +190,7 @@ class ElfKernel:
 
     def variable_at(self, address: int) -> tuple[str, str, int] | None:
         found = self._variables.at(address)
-        return None if found is None else (MODULE, *found)
+        return None if found is None else (KERNEL, *found)
 
     def code(self, address: int, size: int) -> bytes:
         """The file's, while the kernel has not been loaded, or its page tables do not map it."""

@@ -1,5 +1,5 @@
 /* A kernel for tests: a few functions to trace, breakpoints, page faults, an exception table,
- * a current task, per-CPU data.  It is compiled for each ISA and run in an emulator (machine.py);
+ * a current task, per-CPU data.  It is compiled for each ISA and run in an emulator (fake_machine.py);
  * entry_ISA.S has its first instructions after an exception. */
 
 typedef unsigned char u8;

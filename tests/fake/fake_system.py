@@ -4,14 +4,17 @@ instructions that may fault, functions not to touch."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
-from types import SimpleNamespace
+from typing import cast
 
-from machine import FakeMachine
+from fake_machine import FakeMachine
 
+from kinst.core.isa import Isa
+from kinst.core.machine import Bearings, Machine
 from kinst.core.probe import Function
-from kinst.core.target import Access, Clock, Facts
+from kinst.core.system import Access, Clock, Facts, LoadedModule, ModuleFrames, System, Territory
+from kinst.image.elf import Elf
 
 MODULE = "vmlinux"
 # struct task of kernel.c: offset and size of members.
@@ -47,13 +50,13 @@ def builtins(isa: str) -> dict[str, Access]:
 
 
 class FakeSystem:
-    """Implements core.target.Personality, and what of Linux the session still asks.
+    """The System protocol (kinst/core/system.py).
 
     forbidden: functions that are refused, to the reason.  traps, nofault: whether the kernel has
     a trap handler that can be hooked, and a read that cannot fault."""
 
-    modules = SimpleNamespace(all=())
-    frames = SimpleNamespace(find_with=lambda _finder: None)
+    page_tables = None
+    heartbeat = None
 
     def __init__(self, machine: FakeMachine, *, traps: bool = True, nofault: bool = True) -> None:
         self._machine = machine
@@ -108,11 +111,11 @@ class FakeSystem:
             return "a hit itself runs through it"
         return self.forbidden.get(function.name, "")
 
-    def site_refusal(self, address: int, size: int) -> str:
-        return ""
-
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
-        return [self.site_refusal(*site) for site in sites]
+        return [""] * len(sites)
+
+    def code(self, address: int, size: int) -> bytes:
+        return self._machine.read(address, size)
 
     def has_fixup(self, address: int) -> bool:
         return address in self._fixups
@@ -132,17 +135,42 @@ class FakeSystem:
     def releases(self, claimed: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
         return []
 
-    def page_tables(self) -> int:
-        return 0
-
     def frame_rule(self, address: int) -> tuple[str, int, int] | None:
         return None
 
     def frame_address(self, address: int) -> tuple[str, int] | None:
         return None
 
-    def saved_frame_pointer(self, address: int) -> int | None:
+    def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
+        return (pc,)
+
+    def modules(self) -> Sequence[LoadedModule]:
+        return ()
+
+    def find_frames_with(self, find: Callable[[LoadedModule], ModuleFrames | None]) -> None:
+        """There are no modules."""
+
+
+class FakeSystemKind:
+    """The SystemKind protocol (kinst/systems/__init__.py); system: what attach() gives, a
+    FakeSystem of the machine when None."""
+
+    name = "fake"
+    fallback = False
+
+    def __init__(self, system: FakeSystem | None = None) -> None:
+        self._system = system
+
+    def knows(self, elf: Elf) -> bool:
+        return elf.address("ex_table_start") is not None
+
+    def territory(self, isa: Isa) -> Territory | None:
         return None
 
-    def frame_chain(self) -> None:
-        return None
+    def lacks(self, name: str, elf: Elf) -> str:
+        return ""
+
+    def attach(self, machine: Machine, elf: Elf, bearings: Bearings) -> System:
+        system = self._system or FakeSystem(cast(FakeMachine, machine))
+        assert bearings.text == system.text[0]
+        return system

@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from kernel_file import kernel_file
-from machine import Call, FakeMachine
-from system import FakeSystem
+from fake_kernel_file import kernel_file
+from fake_machine import Call, FakeKind, FakeMachine
+from fake_system import FakeSystem, FakeSystemKind
 
+import kinst.systems
 from kinst.api import Machine, ProgramText, Report, Request
 from kinst.events import End
 from kinst.render import Destination, renderer
-from kinst.session import path
-from kinst.session.values import Files
+from kinst.session import values
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,17 @@ def trace(
     *,
     settings: Mapping[str, str] | None = None,
     system: FakeSystem | None = None,
-    seconds: float = 20.0,
+    unknown: bool = False,
+    command: bool = True,
+    seconds: float = 120.0,
     target: Any = None,
     **request: Any,
 ) -> Traced:
     """Trace until the workload is done, exit() is called or `seconds` are over.
 
-    target: what stands before the machine, if something does.  request: more of the Request.
+    system: instead of the machine's own.  unknown: kinst knows no system of this kind, and takes
+    the kernel for any ELF file.  target: what stands before the machine, if something does.
+    command: end with the workload.  request: more of the Request.
     Raises what kinst raises.  Quiet unless settings say otherwise."""
     chosen: dict[str, str] = {"quiet": "", "bufsize": "256k", "aggsize": "256k"}
     chosen |= settings or {}
@@ -63,33 +66,34 @@ def trace(
     asked = Request(
         programs=(ProgramText("n", program, "<program>"),),
         settings=(() if quiet == "no" else (("quiet", ""),)) + options,
-        command="workload",
-        vm=machine.isa.name,
+        command="workload" if command else "",
+        debug=str(kernel_file(machine.isa.name)),
         **request,
     )
     machine.workload = tuple(workload)
-    known = system or FakeSystem(machine)
     out: list[str] = []
     said: list[str] = []
     report = Report(
         say=said.append, progress=lambda _what, _part: None, started=time.monotonic(), verbose=True
     )
-    replaced: list[tuple[str, Callable[..., Any]]] = [
-        ("find_files", lambda *_: Files(kernel_file(machine.isa.name))),
-        ("open_target", lambda *_: target or machine),
-        ("attach", lambda *_: known),
-    ]
+    kind = FakeKind(target or machine)
+    systems = (*(() if unknown else (FakeSystemKind(system),)), *kinst.systems.kinds())
     status = 0
-    with ExitStack() as stack:
-        for name, new in replaced:
-            stack.enter_context(mock.patch.object(path, name, new))
-        opened = stack.enter_context(Machine(asked, report=report))
-        traced = opened.trace(opened.compile_request(asked), "workload")
+    with (
+        mock.patch.object(values, "kind_of", lambda _asked: kind),
+        mock.patch.object(kinst.systems, "kinds", lambda: systems),
+        Machine(asked, report=report) as opened,
+    ):
+        asked_for = opened.compile_request(asked)
+        opened.start(asked_for)  # with scratch for this program alone
+        traced = opened.trace(asked_for, asked.command)
         timer = threading.Timer(seconds, traced.stop)
         timer.start()
-        stack.callback(timer.cancel)
-        text = renderer("dtrace")(Destination(out.append, said.append), traced.schema)
-        for event in traced.events():
-            text.show(event)
-            status = event.status if isinstance(event, End) else status
+        try:
+            text = renderer("dtrace")(Destination(out.append, said.append), traced.schema)
+            for event in traced.events():
+                text.show(event)
+                status = event.status if isinstance(event, End) else status
+        finally:
+            timer.cancel()
     return Traced(status, "".join(out), tuple(said), machine)

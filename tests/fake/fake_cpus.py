@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import unicorn
 from unicorn import arm64_const as a
@@ -74,7 +74,7 @@ class Page:
 class Cpu:
     """What the processors of all ISAs share.  `ids`: unicorn's registers by the stub's names."""
 
-    ids: Mapping[str, int]
+    ids: ClassVar[Mapping[str, int]]
     pc: str
     sp: str
     arguments: tuple[str, ...]
@@ -219,11 +219,12 @@ class Cpu:
 class Amd64(Cpu):
     """Intel SDM volume 3, 6.12 "Exception and Interrupt Handling" and 6.14 for the 64-bit frame."""
 
-    ids = {
+    ids: ClassVar = {
         name: getattr(x, f"UC_X86_REG_{name.upper()}")
         for name in (
-            "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", *(f"r{n}" for n in range(8, 16)),
-            "rip", "eflags", "cs", "ss", "ds", "es", "fs", "gs", "fs_base", "gs_base",
+            "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp",
+            *(f"r{n}" for n in range(8, 16)), "rip", "eflags",
+            "cs", "ss", "ds", "es", "fs", "gs", "fs_base", "gs_base",
         )
     }  # fmt: skip
     pc, sp, result = "rip", "rsp", "rax"
@@ -266,7 +267,7 @@ class Amd64(Cpu):
 class Arm64(Cpu):
     """Arm ARM (DDI 0487), D1.3 "Exceptions"."""
 
-    ids = {
+    ids: ClassVar = {
         **{f"x{n}": getattr(a, f"UC_ARM64_REG_X{n}") for n in range(31)},
         "sp": a.UC_ARM64_REG_SP, "pc": a.UC_ARM64_REG_PC, "cpsr": a.UC_ARM64_REG_PSTATE,
     }  # fmt: skip
@@ -320,7 +321,7 @@ _ABI = (
 class Riscv64(Cpu):
     """RISC-V privileged specification, 4.1: sstatus, sepc."""
 
-    ids = {
+    ids: ClassVar = {
         **{name: getattr(r, f"UC_RISCV_REG_X{n}") for n, name in enumerate(_ABI, 1)},
         "pc": r.UC_RISCV_REG_PC, "sstatus": r.UC_RISCV_REG_SSTATUS,
     }  # fmt: skip

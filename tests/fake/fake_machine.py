@@ -8,23 +8,32 @@ the same workload executes the same instructions in the same order every time.
 from __future__ import annotations
 
 import ctypes
-import importlib
 import mmap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from types import ModuleType
+from typing import Any, cast
 
 import unicorn
-from cpus import CPUS, Cpu, EmulationError, Entries, Memory, Page
 from elftools.elf.elffile import ELFFile
-from kernel_file import kernel_file
+from fake_cpus import CPUS, Cpu, EmulationError, Entries, Memory, Page
+from fake_kernel_file import kernel_file
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.page_tables import ENTRIES, shift
-from kinst.core.target import CommandEnded, Event, Gone, Stopped
+from kinst.core.machine import (
+    Abilities,
+    Bearings,
+    CommandEnded,
+    Gone,
+    Machine,
+    MachineConfig,
+    MachineEvent,
+    Stopped,
+)
+from kinst.core.page_tables import ENTRIES, Root, shift
+from kinst.core.system import Territory
 from kinst.isa import load
 from kinst.machines.stub.memory import GuestMemory
 
@@ -44,11 +53,11 @@ SCRATCH = 64 * MB
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where an ISA's kernel has things.  direct: the direct mapping of RAM.  near: where scratch
+    """Where an ISA's kernel has things.  direct: the direct mapping of RAM.  scratch: where it
     may be mapped.  levels: of its page tables."""
 
     direct: int
-    near: tuple[int, int]
+    scratch: tuple[int, int]
     levels: int
 
 
@@ -62,7 +71,7 @@ ADDRESSES = {
 @dataclass(frozen=True)
 class Entry:
     """How an ISA's page tables are written: bits of an entry for a table, for a leaf of code
-    and for one of data; bits that an address is shifted right by (kinst/isa/*/paging.py)."""
+    and for one of data; bits that an address is shifted right by.  Sources: kinst/isa."""
 
     table: int
     code: int
@@ -165,11 +174,13 @@ class Work:
 
 
 class FakeMachine:
-    """The Target protocol (kinst/core/target.py) over emulated CPUs.
+    """The Machine protocol (kinst/core/machine.py) over emulated CPUs.
 
     The machine is stopped when it is made.  scratch: bytes for kinst, 0 for a machine without."""
 
-    def __init__(self, isa: str, cpus: int = 2, scratch: int = 64 * MB) -> None:
+    abilities = Abilities(writes_code=True, runs_commands=True)
+
+    def __init__(self, isa: str, cpus: int = 2, scratch: int = 128 * MB) -> None:
         self.isa: Isa = load(isa)
         self.cpus = cpus
         self.kernel = read_kernel(isa)
@@ -183,7 +194,7 @@ class FakeMachine:
         self._map = mmap.mmap(-1, SCRATCH + scratch + MB)
         native = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         self._ram = Memory(RAM, len(self._map), native, memoryview(self._map))
-        self._paging: ModuleType = importlib.import_module(f"kinst.isa.{isa}.paging")
+        self._paging = self.isa.paging
         self._physical = Physical(self._ram)
         half = TABLES[1] // 2
         self.memory = GuestMemory(self._paging, self._physical, (RAM + half, half))
@@ -191,7 +202,7 @@ class FakeMachine:
         self._levels = self.addresses.levels
         self._root = self._new_table()
         self._boot(isa)
-        self.memory.set_root(self._paging.Root(self._root, self._levels))
+        self.memory.set_root(Root(self._root, self._levels))
         self.virtual = Virtual(self.memory, self._physical)
         entries = Entries(self.address("break_entry"), self.address("fault_entry"))
         self.processors: list[Cpu] = [
@@ -238,7 +249,7 @@ class FakeMachine:
 
     def _page(self, address: int) -> Page | None:
         """By the page tables, as a processor in kernel mode."""
-        root = self._paging.Root(self._root, self._levels)
+        root = Root(self._root, self._levels)
         leaf = self._paging.walk(self._physical.read_physical, root, address)
         if leaf is None:
             return None
@@ -291,6 +302,22 @@ class FakeMachine:
 
     # The protocol.
 
+    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+        """It is up from the start."""
+        text = self._paging.find_text(
+            self._physical.read_physical, self.memory.root, self.territory.image
+        )
+        return Bearings(text, (self.address("break_entry"),))
+
+    def settle(self, page_tables: int | None, heartbeat: int | None) -> None:
+        """The page tables are the ones that it was made with."""
+
+    @property
+    def territory(self) -> Territory:
+        """Where the kernel keeps itself."""
+        start = self.address("text_start")
+        return Territory((start, start + 2 * LEAF), self.addresses.scratch)
+
     def stop(self) -> None:
         self.running = False
 
@@ -324,9 +351,7 @@ class FakeMachine:
             raise TargetError(
                 f"scratch of {size} bytes was asked for, there are {self._scratch_size}"
             )
-        found = self.memory.map_near(
-            RAM + SCRATCH, size, near, self.addresses.near, reach or near, data
-        )
+        found = self.memory.map_near(RAM + SCRATCH, size, near, self.territory, reach or near, data)
         self._flush()
         return found
 
@@ -373,7 +398,7 @@ class FakeMachine:
         except EmulationError as error:
             self._gone = str(error)
 
-    def wait(self, timeout: float) -> Event | None:
+    def wait(self, timeout: float) -> MachineEvent | None:
         if self._gone:
             return Gone(self._gone)
         deadline = time.monotonic() + timeout
@@ -427,3 +452,21 @@ class FakeMachine:
 
     def close(self) -> None:
         self._closed = True
+
+
+@dataclass(frozen=True)
+class FakeKind:
+    """The MachineKind protocol (kinst/core/machine.py): opens the machine that it was given."""
+
+    machine: Any
+    name = "fake"
+    option = ""
+    abilities = FakeMachine.abilities
+
+    def cpus(self, arguments: Sequence[str]) -> int:
+        return int(self.machine.cpus)
+
+    def open(
+        self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
+    ) -> Machine:
+        return cast(Machine, self.machine)

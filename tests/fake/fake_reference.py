@@ -1,0 +1,73 @@
+"""What the fake kernel does when nobody traces it: the truth that traces are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from fake_machine import Call, FakeMachine
+from fake_system import OWN
+
+from kinst.core.probe import Function
+
+# Bits of the flags that instructions set; the rest is the processor's state.
+FLAGS = {"eflags": 0x8D5, "cpsr": 0xF << 28, "sstatus": 0}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One instruction is about to run.  registers: by the stub's names."""
+
+    cpu: int
+    address: int
+    registers: Mapping[str, int]
+
+
+def functions(machine: FakeMachine) -> list[Function]:
+    """The functions that calls run through, but for the kernel's own handlers of exceptions."""
+    kernel = machine.kernel
+    found = [Function("vmlinux", n, *kernel.symbols[n]) for n in kernel.functions]
+    return [f for f in found if f.size and f.name not in (*OWN, "handle_fault", "idle")]
+
+
+def instructions(machine: FakeMachine, names: Collection[str] = ()) -> list[int]:
+    """Addresses of every instruction of these functions, of all when names is empty."""
+    return [
+        one.address
+        for function in functions(machine)
+        if not names or function.name in names
+        for one in machine.isa.decode(machine.read(function.address, function.size),
+                                      function.address)
+    ]  # fmt: skip
+
+
+def steps(isa: str, workload: Sequence[Call], names: Collection[str] = ()) -> list[Step]:
+    """Every instruction of these functions that a machine of this ISA runs for a workload, in
+    order."""
+    machine = FakeMachine(isa)
+    found: list[Step] = []
+    pc = machine.processors[0].pc
+
+    def seen(cpu: int, registers: Mapping[str, int]) -> None:
+        found.append(Step(cpu, registers[pc], registers))
+
+    for cpu, processor in enumerate(machine.processors):
+        for address in instructions(machine, names):
+            processor.watch(address, partial(seen, cpu))
+        processor.flush()
+    machine.run_all(workload)
+    assert not machine.word("bad_faults")
+    return found
+
+
+def compared(machine: FakeMachine) -> list[tuple[str, str, int]]:
+    """(D name, the stub's name, bits that count) of the registers that records are compared by."""
+    by_stub = {r.gdb_name: r.d_name for r in machine.isa.registers if r.gdb_name in
+               machine.processors[0].ids}  # fmt: skip
+    left_out = {"cs", "ss", "ds", "es", "fs", "gs", "fs_base", "gs_base", machine.processors[0].pc}
+    return [
+        (d_name, stub, FLAGS.get(stub, (1 << 64) - 1))
+        for stub, d_name in by_stub.items()
+        if stub not in left_out and FLAGS.get(stub, 1)
+    ]
