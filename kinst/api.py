@@ -40,6 +40,8 @@ from kinst.events import (
     Record,
     flattened,
 )
+from kinst.patch.listing import list_plan
+from kinst.patch.plan import Plan
 from kinst.results import CommandResult, Records, Result, Table, tables_of
 from kinst.session import run
 from kinst.session.file import expand_request_in_file
@@ -502,12 +504,23 @@ class Machine:
             "layout": (placed.scratch, placed.layout, placed.counters),
             "ir": image.code.ir if image.code else image.host.ir,
             "code": image.code,
-            "plan": (image.hooks, image.sites),
+            "plan": "\n".join(self._plan_rows(image.hooks, image.sites)),
         }
         if stage not in values:
             raise KinstError(f"no such stage: {stage}", ", ".join(DUMP_STAGES))
         value = values[stage]
         return value if isinstance(value, str) else pformat(value, width=100)
+
+    def _plan_rows(self, *plans: Plan) -> Iterator[str]:
+        """Patches and trampolines as annotated assembly."""
+        traced = self._opened.traced
+
+        def name_of(address: int) -> str:
+            function = traced.kernel.at(address) if traced.kernel is not None else None
+            return f"{function.name}+{address - function.address}" if function else ""
+
+        for plan in plans:
+            yield from list_plan(plan, traced.isa, name_of)
 
     def stability(self, program: Program) -> tuple[ProgramStability, ...]:
         """How stable the program's descriptions and statements are, for each of its texts."""

@@ -18,7 +18,7 @@ def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
     places = {at: patch.address for (at, _), patch in zip(plan.text, plan.patches, strict=True)}
     heads = {patch.address for patch in plan.exits}
     for (at, code), patch in zip(plan.text, plan.patches, strict=True):
-        (original,) = isa.decode(patch.old, patch.address)
+        original = next(isa.decode(patch.old, patch.address))
         way = "trap" if patch.address in traps else "jump"
         chained = ", chained" if patch.address in plan.chained else ""
         yield f"{name_of(patch.address):<32} {original.text:<40} {way}{chained}"
