@@ -1,4 +1,8 @@
-"""A guest that gdb debugs, and kinst does not: what a breakpoint costs through QEMU's stub."""
+"""A guest that gdb debugs, and kinst does not: what a breakpoint costs through QEMU's stub.
+
+It is the kernel that kinst boots, with an initial ram disk of this benchmark's own; its first
+program waits for one command on the second serial port, and runs it there.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,27 @@ import select
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
-from kinst.core.errors import KinstError
-from kinst.image.elf import open_elf
-from kinst.machines.vm import initramfs
-from kinst.machines.vm.qemu import Qemu, VmConfig
-from kinst.session.target import find_files, isa_of
-from kinst.session.values import Request
+import kinst
+from kinst import KinstError
 
 SECONDS = 60.0
-# gdb talks to a program's standard streams; these two carry them to QEMU's socket.
-_BRIDGE = "cat <&{0} & exec cat >&{0}"
+INIT = """\
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t devtmpfs dev /dev
+mount -t proc proc /proc
+exec </dev/ttyS1 >/dev/ttyS1 2>&1
+stty raw -echo
+echo ready
+read -r command
+sh -c "$command"
+echo ended
+poweroff -f
+"""
 
 
 def measure_gdb(copies: Sequence[str], function: str, offset: int, command: str) -> dict[str, str]:
@@ -31,64 +43,92 @@ def measure_gdb(copies: Sequence[str], function: str, offset: int, command: str)
     return {name: _one(copies, function, offset, command, script) for name, script in ways.items()}
 
 
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    """A cpio archive ("newc", Documentation/driver-api/early-userspace/buffer-format.rst)."""
+    out = bytearray()
+
+    def add(name: str, mode: int, data: bytes) -> None:
+        fields = (0, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0)
+        out.extend(b"070701" + b"".join(b"%08x" % field for field in fields))
+        for part in (name.encode() + b"\0", data):
+            out.extend(part)
+            out.extend(bytes(-len(out) % 4))
+
+    for folder in ("bin", "dev", "proc"):
+        add(folder, 0o040755, b"")
+    for name, data in files.items():
+        add(name, 0o100755, data)
+    add("TRAILER!!!", 0, b"")
+    return bytes(out)
+
+
 def _one(
     copies: Sequence[str], function: str, offset: int, command: str, script: Sequence[str]
 ) -> str:
-    isa = isa_of(Request())
-    files = find_files(Request(), lambda *_: None)
-    address = open_elf(files.debug).address(function)
-    if address is None or files.kernel is None or files.busybox is None:
-        raise KinstError(f"{files.debug} has no {function}")
-    archive = initramfs.build(files.busybox, {f"/bin/{Path(c).name}": Path(c) for c in copies})
-    output = bytearray()
-    config = VmConfig(kernel=files.kernel, initrd=archive, append="nokaslr")
-    qemu = Qemu(config, isa.board, output.extend)
-    try:
-        qemu.wait_for(lambda: qemu.control_line("ready") is not None, SECONDS, "booted")
-        qemu.send_control(f"prepare {command.encode().hex()}")
-        qemu.wait_for(lambda: qemu.control_line("pid") is not None, SECONDS, "prepared")
-        return _debugged(qemu, output, [f"break *{address + offset:#x}", *script])
-    finally:
-        qemu.close()
+    files = kinst.kernel_files()
+    assert files.kernel is not None and files.busybox is not None
+    contents = {f"bin/{Path(copy).name}": Path(copy).read_bytes() for copy in copies}
+    contents |= {"bin/busybox": files.busybox.read_bytes(), "init": INIT.encode()}
+    with tempfile.TemporaryDirectory() as folder:
+        initrd, stub = Path(folder, "initrd"), Path(folder, "gdb")
+        initrd.write_bytes(_archive(contents))
+        argv = [
+            "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
+            "-machine", "q35,accel=tcg", "-m", "1G", "-smp", "2", "-no-reboot",
+            "-kernel", str(files.kernel), "-initrd", str(initrd),
+            "-append", "nokaslr quiet panic=-1", "-serial", "null", "-serial", "stdio",
+            "-gdb", f"unix:{stub},server=on,wait=off",
+        ]  # fmt: skip
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as qemu:
+            try:
+                assert qemu.stdin is not None and qemu.stdout is not None
+                _until(qemu.stdout, b"ready\n", "the guest has not booted")
+                lines = [f"file {files.debug}", f"break *(&{function} + {offset})", *script]
+                with _Debugger(stub, Path(folder, "script"), lines):
+                    qemu.stdin.write(command.encode() + b"\n")
+                    qemu.stdin.flush()
+                    return _until(qemu.stdout, b"ended\n", "the command has not ended")
+            finally:
+                qemu.kill()
 
 
-def _debugged(qemu: Qemu, output: bytearray, script: Sequence[str]) -> str:
-    """Run the prepared command under gdb; its output."""
-    bridge = _BRIDGE.format(qemu.gdb.fileno())
-    lines = [
-        "set pagination off", "set confirm off", "set architecture i386:x86-64", "set $n = 0",
-        f"target remote | exec bash -c '{bridge}'", *script, "echo ready\\n", "continue",
-    ]  # fmt: skip
-    with tempfile.NamedTemporaryFile("w", suffix=".gdb") as file:
-        file.write("\n".join(lines) + "\n")
-        file.flush()
-        return _run_gdb(qemu, output, file.name)
+class _Debugger:
+    """gdb at the stub, running its script, from when the machine goes on."""
 
+    def __init__(self, stub: Path, file: Path, lines: Sequence[str]) -> None:
+        setting = [
+            "set pagination off", "set confirm off", "set architecture i386:x86-64", "set $n = 0",
+            f"target remote {stub}", *lines, "echo ready\\n", "continue",
+        ]  # fmt: skip
+        file.write_text("\n".join(setting) + "\n")
+        self._argv = ["gdb", "-q", "-nx", "-batch", "-x", str(file)]
 
-def _run_gdb(qemu: Qemu, output: bytearray, script: str) -> str:
-    try:
-        gdb = subprocess.Popen(
-            ["gdb", "-q", "-nx", "-batch", "-x", script], stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=[qemu.gdb.fileno()],
-        )  # fmt: skip
-    except FileNotFoundError as error:
-        raise KinstError("gdb is not installed", "apt-get install gdb") from error
-    try:
-        assert gdb.stdout is not None
-        said = b""
-        deadline = time.monotonic() + SECONDS
-        while b"ready\n" not in said:
-            left = deadline - time.monotonic()
-            if not select.select([gdb.stdout], [], [], max(left, 0))[0]:
-                raise KinstError(f"gdb does not get going: {said.decode(errors='replace')}")
-            data = gdb.stdout.read1(4096)  # type: ignore[attr-defined]
-            if not data:
-                raise KinstError(f"gdb ended: {said.decode(errors='replace')}")
-            said += data
+    def __enter__(self) -> None:
+        try:
+            self._gdb = subprocess.Popen(
+                self._argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            raise KinstError("gdb is not installed", "apt-get install gdb") from error
+        assert self._gdb.stdout is not None
+        _until(self._gdb.stdout, b"ready\n", "gdb does not get going")
         time.sleep(0.2)  # it continues
-        qemu.send_control("go")
-        qemu.wait_for(lambda: qemu.command_ended() is not None, SECONDS, "ended the command")
-    finally:
-        gdb.kill()
-        gdb.wait()
-    return output.decode("utf-8", "replace")
+
+    def __exit__(self, *_: object) -> None:
+        self._gdb.kill()
+        self._gdb.wait()
+
+
+def _until(stream: IO[bytes], end: bytes, late: str) -> str:
+    """What a program writes up to `end`.  Raises KinstError, which begins with `late`."""
+    said = b""
+    deadline = time.monotonic() + SECONDS
+    while end not in said:
+        left = deadline - time.monotonic()
+        ready = select.select([stream], [], [], max(left, 0))[0]
+        data = stream.read1(4096) if ready else b""  # type: ignore[attr-defined]
+        if not data:
+            raise KinstError(f"{late}: {said.decode(errors='replace')}")
+        said += data
+    return said.partition(end)[0].decode("utf-8", "replace")

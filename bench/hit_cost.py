@@ -49,7 +49,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rich.console import Console
 
 from bench.gdb_guest import measure_gdb
-from bench.guest import Guest, Program, Ran, compile_programs
+from bench.guest import Guest, Ran, compile_programs
 from bench.hit_table import Cost, table_of
 from bench.hit_tools import (
     OPTIMIZATION,
@@ -60,11 +60,11 @@ from bench.hit_tools import (
     Kprobes,
     counts_of,
     distribution,
-    lines,
+    records,
     rounds_of,
     total,
 )
-from kinst.core.errors import KinstError
+from kinst import KinstError, Program
 
 PROBING = 1000  # reads for finding out what a read runs
 OTHERS = 200  # reads that the guest's shell makes itself while a mode is measured, at most
@@ -115,24 +115,21 @@ class Place:
 def find_place(guest: Guest) -> tuple[Place, Program]:
     """Where to probe, and the program that counts at all instructions of the function: what the
     read runs in the driver, or else vfs_read, whichever has an instruction to be found first."""
-    named = guest.compile(
-        "-n", "kinst::*read*zero*:0, kinst::vfs_read:0 { @[probefunc] = count(); }"
-    )
+    named = guest.compile("kinst::*read*zero*:0, kinst::vfs_read:0 { @[probefunc] = count(); }")
     counts = counts_of(guest.trace(named, f"rounds {PROBING} 1"))
     functions = sorted((name for name, n in counts.items() if n >= PROBING), key="vfs_read".__eq__)
     for function in functions:
-        every = guest.compile("-n", f"kinst::{function}: {{ @[probename] = count(); }}")
+        every = guest.compile(f"kinst::{function}: {{ @[probename] = count(); }}")
         counts = counts_of(guest.trace(every, f"rounds {PROBING} 1"))
         hits = {int(k): n // PROBING for k, n in counts.items() if n >= PROBING}
-        start = guest.kernel.find("", function)[0]
         once = {
-            one.address - start.address: one.text
-            for one in guest.kernel.instructions(start)
-            if hits.get(one.address - start.address) == 1
-            and (one.size >= 5 or not optimises(guest))
-            and guest.isa.flow(one.code, one.address).kind == "next"
+            int(one.name): one.text
+            for one in guest.machine.probes(f"kinst::{function}:")
+            if hits.get(int(one.name)) == 1
+            and (len(one.code) >= 5 or not optimises(guest))
+            and one.kind == "next"
             and "nop" not in one.text
-        }  # fmt: skip
+        }
         kprobe = Kprobes(guest, function, tuple(once), optimise=optimises(guest))
         listed = guest.run(kprobe.script(":")) if once else ""
         wanted = r".*\[OPTIMIZED\]" if optimises(guest) else r"(?!.*\[FTRACE\])"
@@ -155,12 +152,13 @@ def one_site_modes(guest: Guest, place: Place) -> list[Mode]:
     """All modes on the chosen instruction, untraced first."""
     site = f"kinst::{place.function}:{place.offset}"
     # The second and third argument of C functions: what a read goes to, and how much it is.
-    names = {one.slot: one.d_name for one in reversed(guest.isa.registers)}
-    second, third = (names[slot] for slot in guest.isa.argument_slots[1:3])
+    second, third = guest.machine.argument_registers[1:3]
     record = f'{{ printf("%d %x %x\\n", timestamp, regs[{second}], regs[{third}]); }}'
 
-    def kinst(name: str, effort: Effort, count: Callable[[Ran], int], *argv: str) -> Mode:
-        program = guest.compile(*argv, records=count is lines)
+    def kinst(
+        name: str, effort: Effort, count: Callable[[Ran], int], text: str, plant: str = ""
+    ) -> Mode:
+        program = guest.compile(text, plant, records=count is records)
         return Mode(name, effort, 1, Kinst(guest, program, count).take)
 
     def kprobe(name: str, effort: Effort, **how: bool) -> Mode:
@@ -177,27 +175,26 @@ def one_site_modes(guest: Guest, place: Place) -> list[Mode]:
     quantized = f"{site} {{ @ = quantize(regs[{third}]); }}"
     other = f'{site} /execname == "other"/ {{ @ = count(); }}'
     never = f"{site} /regs[{third}] == 77/ {{ @ = count(); }}"
-    records = f"{site} {record}"
-    best = guest.compile("-n", count)
-    (way,) = best.ways
+    recorded = f"{site} {record}"
+    best = guest.compile(count)
+    (way,) = guest.ways(best)
     modes = [
         Mode("untraced", QUICK, 0, untraced),
         Mode(f"kinst {way}: @ = count()", QUICK, 1, Kinst(guest, best, total).take),
-        kinst("kinst stop: @ = count()", STOPS, total, "-n", count, "-x", "plant=stop"),
-        _never(kinst(f"kinst {way}: /regs[{third}] == 77/, false", QUICK, total, "-n", never)),
-        _never(kinst(f'kinst {way}: /execname == "other"/, false', QUICK, total, "-n", other)),
-        kinst(f"kinst {way}: @[regs[{third}]] = count()", QUICK, total, "-n", keyed),
-        kinst(f"kinst {way}: @ = quantize(regs[{third}])", QUICK, distribution, "-n", quantized),
-        kinst(f"kinst {way}: printf time and two registers", MIDDLE, lines, "-n", records),
+        kinst("kinst stop: @ = count()", STOPS, total, count, "stop"),
+        _never(kinst(f"kinst {way}: /regs[{third}] == 77/, false", QUICK, total, never)),
+        _never(kinst(f'kinst {way}: /execname == "other"/, false', QUICK, total, other)),
+        kinst(f"kinst {way}: @[regs[{third}]] = count()", QUICK, total, keyed),
+        kinst(f"kinst {way}: @ = quantize(regs[{third}])", QUICK, distribution, quantized),
+        kinst(f"kinst {way}: printf time and two registers", MIDDLE, records, recorded),
         kprobe("kprobe event, trap, trace buffer", MIDDLE, buffer=True),
         kprobe("kprobe event, trap, tracing off", MIDDLE),
         bpf("BPF as bpftrace's @ = count(), trap", MIDDLE, False),
     ]
     if way != "trap":
         modes += [
-            kinst(TRAP, MIDDLE, total, "-n", count, "-x", "plant=trap"),
-            kinst("kinst trap: printf time and two registers", MIDDLE, lines, "-n", records,
-                  "-x", "plant=trap"),
+            kinst(TRAP, MIDDLE, total, count, "trap"),
+            kinst("kinst trap: printf time and two registers", MIDDLE, records, recorded, "trap"),
         ]  # fmt: skip
     if optimises(guest):
         modes += [
@@ -240,8 +237,8 @@ def all_modes(guest: Guest, place: Place, every: Program) -> list[Mode]:
     refused = {int(o) for o in re.findall(r"^refused (\d+)$", tried, re.M)}
     allowed = tuple(o for o in offsets if o not in refused)
     hits, allowed_hits = sum(place.all.values()), sum(place.all[o] for o in allowed)
-    ways = every.parts.planted
-    jumps = sum(1 for _, choice in ways if choice.way == "jump")
+    ways = [way for way in guest.ways(every) if way != "refused"]
+    jumps = ways.count("jump")
     note = f"{hits} hits a call; {jumps} of {len(ways)} sites are jumps"
     events = Kprobes(guest, place.function, allowed, buffer=True)
     silent = Kprobes(guest, place.function, allowed)
@@ -336,7 +333,7 @@ def measure(passes: int, isa: str = "amd64") -> tuple[Place, list[Cost]]:
     """Boot, measure in turns, and work the costs out.  Raises KinstError."""
     with tempfile.TemporaryDirectory() as folder:
         copies = compile_programs(("rounds", "bpfcount"), Path(folder), isa)
-        guest = Guest(copies, programs=12, large=2, vm=isa)
+        guest = Guest(copies, isa)
         try:
             place, every = find_place(guest)
             modes = [*one_site_modes(guest, place), *all_modes(guest, place, every)]

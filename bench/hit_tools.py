@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.guest import Guest, Program, Ran
-from kinst.core.errors import KinstError
+from bench.guest import Guest, Ran
+from kinst import KinstError, Program
 
 TRACING = "/sys/kernel/tracing"
 
@@ -43,8 +43,9 @@ def rounds_of(text: str) -> list[float]:
 
 
 def counts_of(ran: Ran) -> dict[str, int]:
-    """Key and count of each line of a printed count() aggregation."""
-    return {k: int(n) for k, n in re.findall(r"^\s*(\S*)\s+(\d+)$", ran.trace, re.M)}
+    """Key and count of the program's one aggregation, which counts."""
+    (table,) = ran.aggregations.values()
+    return {str(key[0]) if key else "": n for key, n in table.items() if isinstance(n, int)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class Bpf:
 
 @dataclass(frozen=True, slots=True)
 class Kinst:
-    """A D program.  count: how to tell its hits from what was printed."""
+    """A D program.  count: how to tell its hits from what was found."""
 
     guest: Guest
     program: Program
@@ -116,9 +117,8 @@ class Kinst:
 
     def take(self, effort: Effort) -> tuple[list[float], int]:
         ran = self.guest.trace(self.program, effort.command)
-        dropped = [text for text in ran.said if "drop" in text]
-        if dropped:
-            raise KinstError(f"records were lost: {dropped}")
+        if ran.lost:
+            raise KinstError(f"records were lost: {ran.lost}")
         return rounds_of(ran.output), self.count(ran)
 
 
@@ -126,10 +126,13 @@ def total(ran: Ran) -> int:
     return sum(counts_of(ran).values())
 
 
-def lines(ran: Ran) -> int:
-    return sum(1 for line in ran.trace.splitlines() if line.strip())
+def records(ran: Ran) -> int:
+    return ran.records
 
 
 def distribution(ran: Ran) -> int:
-    """The sum of a printed quantize()."""
-    return sum(int(n) for n in re.findall(r"\|[@ ]*\s(\d+)\s*$", ran.trace, re.M))
+    """The sum of a quantize()."""
+    (table,) = ran.aggregations.values()
+    return sum(
+        bucket.count for value in table.values() if isinstance(value, tuple) for bucket in value
+    )

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rich.console import Console
 from rich.table import Table
 
-from kinst.kernels.fetch import prepared
+import kinst
 
 INLINECALL = Path(sys.executable).with_name("inlinecall")
 FUNCTIONS = ("skb_put", "fdget", "list_add", "get_current")
@@ -98,10 +98,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--file", help="the debug file (the kernel that make setup fetched)")
     asked = parser.parse_args()
-    kernel = prepared("amd64")
-    if not asked.file and not kernel:
-        parser.error("no kernel is there; run make setup, or give --file")
-    file = asked.file or str(kernel.debug if kernel else "")
+    file = asked.file or str(kinst.kernel_files().debug)
     console = Console()
     table = Table("function", "tool", "places", "median s", "min s", "times inlinecall")
     with tempfile.TemporaryDirectory() as folder:

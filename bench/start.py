@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.guest import compile_programs
-from kinst.core.errors import KinstError
+from kinst import KinstError
 
 KINST = Path(sys.executable).with_name("kinst")
 SECONDS = 120

@@ -33,7 +33,7 @@ from bench.guest import Guest, Ran, compile_programs
 from bench.hit_cost import MIDDLE, QUICK, Mode, Place, cost, find_place, one_pass
 from bench.hit_table import Cost
 from bench.hit_tools import OPTIMIZATION, TRACING, Effort, Kinst, distribution, rounds_of, total
-from kinst.core.errors import KinstError
+from kinst import KinstError
 
 BASE = "g = register"
 PAIR, PLAIN_PAIR, KERNEL = "self->ts pair", "the same with a global", "kprobe events, hist triggers"
@@ -87,9 +87,10 @@ def modes_of(guest: Guest, place: Place) -> list[Mode]:
     entry = f"fbt::{place.function}:entry"
 
     def kinst(name: str, count: Callable[[Ran], int], text: str) -> Mode:
-        program = guest.compile("-n", text)
-        if program.ways != {"jump"}:
-            raise KinstError(f"{name}: planted by {program.ways}")
+        program = guest.compile(text)
+        ways = set(guest.ways(program))
+        if ways != {"jump"}:
+            raise KinstError(f"{name}: planted by {ways}")
         return Mode(name, QUICK, 1, Kinst(guest, program, count).take)
 
     def untraced(effort: Effort) -> tuple[list[float], int]:
@@ -117,8 +118,7 @@ def measure(passes: int) -> tuple[Place, list[Cost]]:
     """Boot, measure in turns, work the costs out.  Raises KinstError."""
     with tempfile.TemporaryDirectory() as folder:
         copies = compile_programs(("rounds",), Path(folder))
-        programs = 3 + len(CLAUSES) + 3
-        guest = Guest(copies, programs, large=programs)
+        guest = Guest(copies)
         try:
             place, _ = find_place(guest)
             modes = modes_of(guest, place)

@@ -48,10 +48,12 @@ from kinst.session.file import expand_request_in_file
 from kinst.session.inline import wants_expansion
 from kinst.session.path import OpenMachine
 from kinst.session.report import Report
+from kinst.session.target import find_files
 from kinst.session.values import (
     DUMP_STAGES,
     BuiltProgram,
     Compiled,
+    Files,
     ListedProbe,
     ProbeStability,
     ProgramStability,
@@ -60,9 +62,9 @@ from kinst.session.values import (
 )
 
 __all__ = [
-    "DUMP_STAGES", "ListedProbe", "Machine", "ProbeStability", "Program", "ProgramStability",
+    "DUMP_STAGES", "Files", "ListedProbe", "Machine", "ProbeStability", "Program", "ProgramStability",
     "ProgramText", "Report", "Request", "Trace", "attach", "boot", "expand_in_file",
-    "expand_request", "host",
+    "expand_request", "host", "kernel_files",
 ]  # fmt: skip
 
 COMMAND_SECONDS = 600.0
@@ -139,6 +141,13 @@ def attach(
 def host(*, on_message: Say = _ignore) -> Machine:
     """No kernel at all: for programs of BEGIN, END and tick alone, which run in this process."""
     return Machine(Request(), on_message=on_message, has_kernel=False)
+
+
+def kernel_files(isa: str = "amd64", *, on_progress: ShowProgress = _ignore) -> Files:
+    """Debian's kernel that boot() boots, its debug file and a busybox; fetched on first use.
+
+    Raises KinstError where they cannot be fetched."""
+    return find_files(Request(vm=isa), on_progress)
 
 
 def expand_in_file(
@@ -390,6 +399,13 @@ class Machine:
     def isa(self) -> str:
         """The name of its instruction set."""
         return self._opened.isa.name
+
+    @property
+    def argument_registers(self) -> tuple[str, ...]:
+        """Where C functions get their first arguments, as regs[] has them: R_RDI, R_RSI, ..."""
+        isa = self._opened.isa
+        names = {one.slot: one.d_name for one in reversed(isa.registers)}
+        return tuple(names[slot] for slot in isa.argument_slots)
 
     @property
     def release(self) -> str:

@@ -29,7 +29,7 @@ BUILDS = [
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes of this module's files are of no use to anyone later."""
     monkeypatch.setattr(
-        "kinst.cli.inlinecall.cache_folder", lambda: tmp_path_factory.getbasetemp() / "indexes"
+        "kinst.inlines.cache_folder", lambda: tmp_path_factory.getbasetemp() / "indexes"
     )
 
 

@@ -45,13 +45,15 @@ def list_planned(
         instruction = _instruction(kernel, e)
         way, reason = ways[e.key]
         place = source(site.function, instruction.address)
-        rows.append(_row(e.probe, instruction, way, reason, place, about))
+        kind = kernel.isa.flow(instruction.code, instruction.address).kind
+        rows.append(_row(e.probe, instruction, kind, way, reason, place, about))
     return rows
 
 
 def _row(
     probe: Probe,
     instruction: Instruction | None = None,
+    kind: str = "",
     way: str = "",
     reason: str = "",
     source: str = "",
@@ -61,7 +63,7 @@ def _row(
     if instruction is not None:
         address, code, text = instruction.address, instruction.code, instruction.text
     return ListedProbe(
-        probe.id, *probe.name.parts, address, code, text, way, reason, source, stability
+        probe.id, *probe.name.parts, address, code, text, kind, way, reason, source, stability
     )
 
 

@@ -354,8 +354,9 @@ class ProgramStability:
 class ListedProbe:
     """A probe as a list shows it; one with several sites comes once for each.
 
-    address, code, text: of its instruction, 0 and empty where it has none.  way: how the
-    instruction would be planted (jump, trap, stop), "refused", or "" where it was not asked or
+    address, code, text: of its instruction, 0 and empty where it has none.  kind: where control
+    goes from there, as core.isa.Flow: next, branch, jump, call, return, indirect, trap.  way: how
+    the instruction would be planted (jump, trap, stop), "refused", or "" where it was not asked or
     there is none.  reason: why it is refused.  source: file:line, "" where it is not known.
     """
 
@@ -367,6 +368,7 @@ class ListedProbe:
     address: int = 0
     code: bytes = b""
     text: str = ""
+    kind: str = ""
     way: str = ""
     reason: str = ""
     source: str = ""

@@ -450,6 +450,9 @@ class FakeMachine:
     def start_command(self) -> None:
         self.begin()
 
+    def end_command(self) -> None:
+        self.resume()
+
     def close(self) -> None:
         self._closed = True
 

@@ -3,6 +3,7 @@ that knows how the session is called."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from fake_machine import Call, FakeKind, FakeMachine
 from fake_system import FakeSystem, FakeSystemKind
 
 import kinst.systems
-from kinst.session import path, values
-from kinst.session.report import Report
-from kinst.session.values import ProgramText, Request
+from kinst.api import Machine, ProgramText, Report, Request
+from kinst.events import End
+from kinst.render import Destination, renderer
+from kinst.session import values
 
 
 @dataclass(frozen=True)
@@ -71,21 +73,27 @@ def trace(
     machine.workload = tuple(workload)
     out: list[str] = []
     said: list[str] = []
-    started = time.monotonic()
     report = Report(
-        write=out.append,
-        say=said.append,
-        progress=lambda _what, _part: None,
-        guest_output=lambda _data: None,
-        stop_requested=lambda: time.monotonic() > started + seconds,
-        started=started,
-        verbose=True,
+        say=said.append, progress=lambda _what, _part: None, started=time.monotonic(), verbose=True
     )
     kind = FakeKind(target or machine)
     systems = (*(() if unknown else (FakeSystemKind(system),)), *kinst.systems.kinds())
+    status = 0
     with (
         mock.patch.object(values, "kind_of", lambda _asked: kind),
         mock.patch.object(kinst.systems, "kinds", lambda: systems),
+        Machine(asked, report=report) as opened,
     ):
-        status = path.run(asked, report)
+        asked_for = opened.compile_request(asked)
+        opened.start(asked_for)  # with scratch for this program alone
+        traced = opened.trace(asked_for, asked.command)
+        timer = threading.Timer(seconds, traced.stop)
+        timer.start()
+        try:
+            text = renderer("dtrace")(Destination(out.append, said.append), traced.schema)
+            for event in traced.events():
+                text.show(event)
+                status = event.status if isinstance(event, End) else status
+        finally:
+            timer.cancel()
     return Traced(status, "".join(out), tuple(said), machine)

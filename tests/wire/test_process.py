@@ -64,19 +64,29 @@ def test_a_child_is_out_of_reach_of_the_terminal() -> None:
     assert gone(child.pid)
 
 
-def test_a_child_of_a_thread_is_refused() -> None:
+def test_a_child_outlives_the_thread_that_started_it() -> None:
+    seen: list[Child] = []
+    thread = threading.Thread(target=lambda: seen.append(Child(["sleep", "60"], [], 2)))
+    thread.start()
+    thread.join()
+    time.sleep(0.2)  # PR_SET_PDEATHSIG would kill it when its thread ends
+    assert seen[0].status() is None
+    assert seen[0].end() == -signal.SIGKILL
+
+
+def test_what_goes_wrong_in_the_lasting_thread_is_raised_where_it_was_asked_for() -> None:
     seen: list[BaseException] = []
 
     def run() -> None:
         try:
-            Child(["true"], [], 2)
-        except RuntimeError as error:
+            Child(["/no/such/program"], [], 2)
+        except TargetError as error:
             seen.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert len(seen) == 1
+    assert "cannot be started" in str(seen[0])
 
 
 def test_a_missing_program_is_named_with_its_package() -> None:
