@@ -211,7 +211,7 @@ class FakeMachine:
         self._work = [Work() for _ in range(cpus)]
         self._started = False
         self._gone = ""
-        self._closed = False
+        self.closed = False
         self._inserted: set[int] = set()
         for number, processor in enumerate(self.processors):
             thread = self.address("tasks") + number * (self.kernel.symbols["tasks"][1] // 4)
@@ -270,6 +270,11 @@ class FakeMachine:
     def per_cpu_bases(self) -> tuple[int, ...]:
         first = self.addresses.direct + PER_CPU
         return tuple(first + number * PER_CPU_SIZE for number in range(self.cpus))
+
+    @property
+    def breakpoints(self) -> frozenset[int]:
+        """Addresses of the breakpoints that are inserted."""
+        return frozenset(self._inserted)
 
     @property
     def text(self) -> bytes:
@@ -451,10 +456,16 @@ class FakeMachine:
         self.begin()
 
     def end_command(self) -> None:
+        """The CPUs forget what they were doing."""
+        for work in self._work:
+            work.calls.clear()
+            work.inside = False
+        self.commands.clear()
         self.resume()
 
     def close(self) -> None:
-        self._closed = True
+        self.running = True
+        self.closed = True
 
 
 @dataclass(frozen=True)
