@@ -42,8 +42,8 @@ from kinst.events import (
 )
 from kinst.results import CommandResult, Records, Result, Table, tables_of
 from kinst.session import run
+from kinst.session.expand import wants_expansion
 from kinst.session.file import expand_request_in_file
-from kinst.session.inline import wants_expansion
 from kinst.session.path import OpenMachine
 from kinst.session.report import Report
 from kinst.session.values import (

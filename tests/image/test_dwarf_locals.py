@@ -13,12 +13,11 @@ from gdb_rig import Pair, gdb_with, reached, report
 
 from kinst.core.errors import KinstError
 from kinst.core.locals import Local, Piece
-from kinst.image.dwarf.cfi import open_cfi
+from kinst.image.debug_info import DebugInfo
+from kinst.image.dwarf.cfi import Frame, open_cfi
 from kinst.image.dwarf.expressions import Base, Context, NotHereError, pieces_of
-from kinst.image.dwarf.frames import Frame
 from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.elf import open_elf
-from kinst.image.type_files import FileTypes, Places
 from kinst.isa import load
 from kinst.session.locals import call_convention
 
@@ -48,8 +47,7 @@ class Known:
     def __init__(self, program: Path) -> None:
         self.elf = open_elf(program)
         self._cfi = open_cfi(self.elf)
-        types = FileTypes(Places(lambda: program, dict, None, lambda part: None))
-        found = types.locals("vmlinux", REGISTERS, call_convention(load("amd64")))
+        found = DebugInfo(program).locals(REGISTERS, call_convention(load("amd64")))
         assert found is not None
         self.locals: DwarfLocals = found
 

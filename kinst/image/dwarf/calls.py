@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kinst.core.system import CallerRule
-from kinst.image.dwarf.cfi import Cfi
+from kinst.image.dwarf.cfi import ROOM, Cfi, Frame
 from kinst.image.dwarf.dies import Die
 from kinst.image.dwarf.expressions import (
     OP_REG0,
@@ -30,7 +30,6 @@ from kinst.image.dwarf.expressions import (
     pieces_of,
     value_of,
 )
-from kinst.image.dwarf.frames import ROOM, Frame
 from kinst.image.dwarf.index import Index
 from kinst.image.dwarf.lists import Lists
 from kinst.image.dwarf.numbers import (

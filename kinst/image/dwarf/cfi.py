@@ -8,16 +8,33 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from kinst.core.errors import KinstError
 from kinst.core.system import CallerRule
-from kinst.image.dwarf.file import open_file
-from kinst.image.dwarf.frames import ROOM
 from kinst.image.dwarf.reader import Reader
-from kinst.image.dwarf.sections import debug_section
+from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import Elf
+
+# Compilers leave room for ftrace at a function's start, in front of what is described of it.
+ROOM = 16  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the caller knows of an instruction.
+
+    address: as the index has it (linked).  at_entry: it is the first one of its function.  cfa:
+    the canonical frame address as a D expression, None where no unwinder knows.  place: where
+    what is linked at an address lies as running; it raises NotHereError where nothing does.
+    """
+
+    address: int
+    at_entry: bool
+    cfa: str | None
+    place: Callable[[int], int]
+
 
 _CIE = 0xFFFFFFFF
 _NO_OPERAND = {0x00, 0x2D}  # nop; DW_CFA_AARCH64_negate_ra_state
@@ -185,9 +202,9 @@ def _frame(cie: _Cie, read: Reader, code: int, state: _State) -> _State:
 
 def open_cfi(elf: Elf) -> Cfi | None:
     """The call frame information of an image, or None when it has none.  Addresses are linked
-    ones; in a relocatable file, those of dwarf_file.layout().
+    ones; in a relocatable file, those of relocations.layout().
 
     Raises KinstError when it is damaged.
     """
-    section = debug_section(open_file(elf.path), elf, "frame")
+    section = DebugSections(elf).array("frame")
     return Cfi(section.tobytes()) if len(section) else None

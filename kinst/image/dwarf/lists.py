@@ -72,7 +72,7 @@ class Lists:
         return self._cursor("addr", home.addresses + index * size).number(size)
 
     def _cursor(self, section: str, offset: int) -> Reader:
-        return Reader(self._sections.arrays[section].data, offset)
+        return Reader(self._sections.array(section).data, offset)
 
     def ranges(self, die: Die) -> list[tuple[int, int]]:
         """(low, high) of an entry's code, () for none.  Raises KinstError for damage."""
