@@ -26,7 +26,8 @@ SOURCE = Path(__file__).parent.parent / "c" / "small_kernel.c"
 KERNEL_LIKE = ("-ffreestanding", "-nostdlib", "-static", "-fno-stack-protector")
 COMPILERS = {
     "amd64": ["gcc"], "clang": ["clang"], "arm64": ["aarch64-linux-gnu-gcc"],
-    "riscv64": ["riscv64-linux-gnu-gcc"], "clang for arm64": ["clang", "--target=aarch64-linux-gnu"],
+    "riscv64": ["riscv64-linux-gnu-gcc"],
+    "clang for arm64": ["clang", "--target=aarch64-linux-gnu"],
     "clang for riscv64": ["clang", "--target=riscv64-linux-gnu"],
 }  # fmt: skip
 MEMBERS = ("x", "y", "next", "letter", "wide", "name", "grid", "colour", "call")
