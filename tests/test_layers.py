@@ -94,9 +94,7 @@ def circle(edges: Graph) -> str:
     def walk(node: str, way: tuple[str, ...]) -> str:
         if node in way:
             turn = [*way[way.index(node) :], node]
-            return "; ".join(
-                f"{a} -> {b} ({edges[a][b]})" for a, b in pairwise(turn)
-            )
+            return "; ".join(f"{a} -> {b} ({edges[a][b]})" for a, b in pairwise(turn))
         if node in done:
             return ""
         found = next(filter(None, (walk(n, (*way, node)) for n in edges.get(node, ()))), "")

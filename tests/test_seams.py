@@ -31,9 +31,6 @@ OWN_NAMES = {
 }
 
 _IDENTIFIER = re.compile(r"_*[A-Za-z]\w*\Z", re.ASCII)
-_SYMBOL = np.dtype(
-    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("rest", "V16")]
-)
 _NAMED = 2  # symbol types up to this one are of code and data, not of sections and files
 
 

@@ -20,8 +20,8 @@ from kinst.image.dwarf.cfi import Frame
 from kinst.image.dwarf.expressions import NotHereError
 from kinst.image.dwarf.lines import LineSpan
 from kinst.image.dwarf.locals import DwarfLocals
+from kinst.image.loaded import LoadedImage, LoadedImages, Move, running_index
 from kinst.providers import load_all
-from kinst.session.images import LoadedImage, LoadedImages, Move, running_index
 from kinst.session.report import Report
 from kinst.session.values import Compiled
 from kinst.sugar.expand import Sources, expand, has_sugar

@@ -17,10 +17,10 @@ from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.debuglink import find_debug, mismatch
 from kinst.image.elf import Elf, open_elf
 from kinst.image.elf_file import ElfFile, open_file
+from kinst.image.loaded import LoadedImages, moved_by
 from kinst.image.relocations import placed
 from kinst.image.type_files import FileTypes, Places
 from kinst.session.expand import expanded, wants_expansion
-from kinst.session.images import LoadedImages, moved_by
 from kinst.session.kernel import RunningKernel
 from kinst.session.program import compile_request, with_programs
 from kinst.session.report import Report

@@ -18,12 +18,13 @@ from pathlib import Path
 from kinst.codegen.analysis import asks_caller
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.errors import KinstError
-from kinst.core.paths import cache_folder
 from kinst.core.machine import Machine
+from kinst.core.paths import cache_folder
 from kinst.core.probe import Function, ProbeName, ProbePattern
 from kinst.core.records import ProgramLayout
 from kinst.core.system import System
 from kinst.image.debug_info import DebugFiles, DebugInfo
+from kinst.image.loaded import LoadedImages, moved_by
 from kinst.patch.ways import forced_way
 from kinst.providers import load_all
 from kinst.session.build import build, fill, split
@@ -39,9 +40,9 @@ from kinst.session.enable import (
     with_conditions,
 )
 from kinst.session.expand import expanded, source_of, wants_expansion
-from kinst.session.images import LoadedImages, frames_finder, module_images, moved_by
 from kinst.session.kernel import RunningKernel
 from kinst.session.listing import list_all, list_enabled, list_planned
+from kinst.session.modules import frames_finder, module_images
 from kinst.session.place import ScratchPool, means_of, place_all
 from kinst.session.program import compile_request, with_programs
 from kinst.session.report import Report
@@ -226,9 +227,7 @@ class OpenMachine:
         if not wants_expansion(compiled):
             return compiled
         zero = request.zero or compiled.options.zdefs
-        programs = expanded(
-            compiled, kernel, images, personality.frame_address, report, zero=zero
-        )
+        programs = expanded(compiled, kernel, images, personality.frame_address, report, zero=zero)
         return with_programs(request, programs, self.isa, compiled.types)
 
     # enable
@@ -310,9 +309,9 @@ class OpenMachine:
         traced = self.traced
         parts, _ = self.split(program)
         source: Callable[[Function, int], str] = _no_source
-        if traced.kernel is not None and traced.images is not None:
-            if len(program.enabled) <= MOST_LINES:
-                source = source_of(traced.kernel, traced.images, self.report.say)
+        kernel, images = traced.kernel, traced.images
+        if kernel is not None and images is not None and len(program.enabled) <= MOST_LINES:
+            source = source_of(kernel, images, self.report.say)
         about = partial(probe_stability, providers=load_all(), types=program.compiled.types)
         return list_planned(program.enabled, parts, traced.kernel, source, about)
 

@@ -12,7 +12,7 @@ from kinst.dlang.walk import find
 from kinst.image.debug_info import DebugFiles
 from kinst.image.type_files import FileTypes, Places
 from kinst.kernels.kmod import module_name
-from kinst.session.images import find_file
+from kinst.session.modules import find_file
 from kinst.session.values import Files, TracedMachine
 
 MASK = (1 << 64) - 1

@@ -24,13 +24,13 @@ from kinst.dlang import typed
 from kinst.dlang.api import combine
 from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary.d_options import Options
+from kinst.image.loaded import LoadedImages
 from kinst.kernels.fetch import Prepared
 from kinst.machines import kind_of
 from kinst.patch.descriptors import FrameRule
 from kinst.patch.plan import Plan
 from kinst.patch.ways import Choice
 from kinst.providers.dtrace import BEGIN, END
-from kinst.session.images import LoadedImages
 from kinst.wire import native
 
 DUMP_STAGES = ("tree", "typed", "probes", "layout", "ir", "code", "plan")

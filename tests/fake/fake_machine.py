@@ -21,8 +21,6 @@ from fake_kernel_file import kernel_file
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.image.elf import STT_FUNC, open_elf
-from kinst.image.elf_file import PT_LOAD
 from kinst.core.machine import (
     Abilities,
     Bearings,
@@ -35,6 +33,8 @@ from kinst.core.machine import (
 )
 from kinst.core.page_tables import ENTRIES, Root, shift
 from kinst.core.system import Territory
+from kinst.image.elf import STT_FUNC, open_elf
+from kinst.image.elf_file import PT_LOAD
 from kinst.isa import load
 from kinst.machines.stub.memory import GuestMemory
 
@@ -118,7 +118,9 @@ def read_kernel(isa: str) -> Kernel:
     names = table.names_of(range(len(table)))
     places = zip(table.address.tolist(), table.size.tolist(), strict=True)
     symbols = {name: place for name, place in zip(names, places, strict=True) if name}
-    functions = tuple(name for name, kind in zip(names, table.kind, strict=True) if kind == STT_FUNC)
+    functions = tuple(
+        name for name, kind in zip(names, table.kind, strict=True) if kind == STT_FUNC
+    )
     start = symbols["text_start"][0]
     segments = tuple(
         (s.address - start, elf.mapped[s.offset : s.offset + s.file_size])

@@ -20,7 +20,7 @@ from kinst.core.isa import Isa
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.dwarf.cfi import CallerRule, Frame
 from kinst.isa import of_machine
-from kinst.session.locals import call_convention
+from kinst.session.expand import call_convention
 
 SOURCE = Path(__file__).parent.parent / "c" / "small_kernel.c"
 KERNEL_LIKE = ("-ffreestanding", "-nostdlib", "-static", "-fno-stack-protector")

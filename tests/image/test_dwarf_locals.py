@@ -19,7 +19,7 @@ from kinst.image.dwarf.expressions import Base, Context, NotHereError, pieces_of
 from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.elf import open_elf
 from kinst.isa import load
-from kinst.session.locals import call_convention
+from kinst.session.expand import call_convention
 
 SOURCE = Path(__file__).parent.parent / "c" / "locals.c"
 FUNCTIONS = ("plain", "pieces", "memory", "inlined", "entry", "walk", "real")

@@ -21,7 +21,7 @@ from kinst.isa import load
 from kinst.kernels.fetch import Prepared
 from kinst.machines.vm import initramfs
 from kinst.machines.vm.qemu import Qemu, VmConfig, describe
-from kinst.session.locals import call_convention
+from kinst.session.expand import call_convention
 
 SECONDS = 120.0
 MARKER = "begin_new_exec"  # each round of the workload starts programs
