@@ -77,7 +77,7 @@ class SourcePlace:
 
 
 class DebugIndex(Protocol):
-    """The compact index of one debug file."""
+    """What debug information says of functions and their copies, by name and by address."""
 
     def functions(self, name: str) -> Sequence[FunctionDie]:
         """Every function of this name, abstract and concrete ones joined, in file order."""
