@@ -44,8 +44,8 @@ from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan
 from kinst.results import CommandResult, Records, Result, Table, tables_of
 from kinst.session import run
+from kinst.session.expand import wants_expansion
 from kinst.session.file import expand_request_in_file
-from kinst.session.inline import wants_expansion
 from kinst.session.path import OpenMachine
 from kinst.session.report import Report
 from kinst.session.target import find_files
@@ -62,9 +62,9 @@ from kinst.session.values import (
 )
 
 __all__ = [
-    "DUMP_STAGES", "Files", "ListedProbe", "Machine", "ProbeStability", "Program", "ProgramStability",
-    "ProgramText", "Report", "Request", "Trace", "attach", "boot", "expand_in_file",
-    "expand_request", "host", "kernel_files",
+    "DUMP_STAGES", "Files", "ListedProbe", "Machine", "ProbeStability", "Program",
+    "ProgramStability", "ProgramText", "Report", "Request", "Trace", "attach", "boot",
+    "expand_in_file", "expand_request", "host", "kernel_files",
 ]  # fmt: skip
 
 COMMAND_SECONDS = 600.0

@@ -15,8 +15,8 @@ from kinst.core.errors import KinstError
 from kinst.core.inline import FunctionDie, InlineCopy
 from kinst.core.paths import cache_folder
 from kinst.image.debuglink import find_debug
-from kinst.image.dwarf.file import open_file
 from kinst.image.dwarf.index import Index, open_index
+from kinst.image.elf_file import open_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ prove() {
     pgrep) pgrep -f . ;;
     man) man -l "$checkout/docs/kinst.1" | grep kinst ;;
     jq) [ "$(jq -n '6 * 7')" = 42 ] ;;
-    debootstrap) debootstrap --version ;;
+    debootstrap) debootstrap --version && wget --version ;;
     esac
 }
 

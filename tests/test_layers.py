@@ -29,7 +29,7 @@ RANK = {
 }  # fmt: skip
 ONLY_USER = {
     "llvmlite": "codegen", "capstone": "isa", "ctypes": "wire", "socket": "wire",
-    "elftools": "image", "numba": "image",
+    "numba": "image",
 }  # fmt: skip
 
 Graph = Mapping[str, Mapping[str, str]]  # node to the nodes that it imports, each with a place

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from elftools.elf.elffile import ELFFile
 
+from kinst.image.elf import open_elf
 from kinst.kernels.fetch import prepared
 
 ROOT = Path(__file__).resolve().parent.parent / "kinst"
@@ -31,9 +31,6 @@ OWN_NAMES = {
 }
 
 _IDENTIFIER = re.compile(r"_*[A-Za-z]\w*\Z", re.ASCII)
-_SYMBOL = np.dtype(
-    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("rest", "V16")]
-)
 _NAMED = 2  # symbol types up to this one are of code and data, not of sections and files
 
 
@@ -176,14 +173,9 @@ def linux_symbols() -> frozenset[str]:
         kernel = prepared(isa)
         if kernel is None:
             pytest.fail(f"no {isa} kernel is there to test with: run `make setup`")
-        with open(kernel.debug, "rb") as file:
-            elf = ELFFile(file)
-            table = elf.get_section_by_name(".symtab").data()
-            strings = elf.get_section_by_name(".strtab").data()
-        symbols = np.frombuffer(table, _SYMBOL)
-        symbols = symbols[((symbols["info"] & 15) <= _NAMED) & (symbols["section"] != 0)]
-        for at in np.unique(symbols["name"]).tolist():
-            names.add(strings[at : strings.index(b"\0", at)].decode("latin1"))
+        symbols = open_elf(kernel.debug).symbols
+        rows = np.flatnonzero((symbols.kind <= _NAMED) & (symbols.section != 0))
+        names.update(symbols.names_of(rows))
     return frozenset(names)
 
 

@@ -99,7 +99,7 @@ def _emptying(out: TextIO) -> Callable[[], None] | None:
     return empty if regular else None
 
 
-def _follow(trace: Trace, out: TextIO) -> int:
+def _follow(trace: Trace, format_: str, out: TextIO) -> int:
     """Every event to the renderer; the exit status."""
     destination = Destination(
         write=partial(write, out),
@@ -109,9 +109,9 @@ def _follow(trace: Trace, out: TextIO) -> int:
         truncate=_emptying(out),
     )
     status = 0
-    with closing(renderer("dtrace")(destination, trace.schema)) as text:
+    with closing(renderer(format_)(destination, trace.schema)) as shown:
         for event in trace.events():
-            text.show(event)
+            shown.show(event)
             if isinstance(event, End):
                 status = event.status
     return status
@@ -164,7 +164,7 @@ def _run(line: CommandLine, interrupts: Interrupts, out: TextIO) -> int:
         if request.verbose:
             show(program_reports(machine.stability(expanded)) + "\n")
         interrupts.end(trace)
-        return _follow(trace, out)
+        return _follow(trace, line.format, out)
 
 
 def _list(machine: Machine, program: Program, request: Request, show: Callable[[str], None]) -> int:

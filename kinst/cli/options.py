@@ -10,11 +10,12 @@ from pathlib import Path
 from kinst.api import DUMP_STAGES, ProgramText, Request
 from kinst.cli.guard import UsageError
 from kinst.errors import KinstError
+from kinst.render import DEFAULT, formats
 
 SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"
 LONG = [
     "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "qemu-arg=", "copy=", "module=",
-    "dump=", "help", "version",
+    "dump=", "help", "version", *(name for name in formats() if name != DEFAULT),
 ]  # fmt: skip
 STRICTNESS = ("a", "c", "s", "t")
 
@@ -38,7 +39,7 @@ USAGE = """\
 usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name] [-I path]
              [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --gdb ADDRESS]
              [--kernel FILE] [--debug FILE] [--initrd FILE] [--append TEXT]
-             [--qemu-arg ARG] [--copy FILE] [--module NAME] [--dump STAGE]
+             [--qemu-arg ARG] [--copy FILE] [--module NAME] [--dump STAGE] [--json]
              [-P provider [[predicate] action]]
              [-m [provider:]module [[predicate] action]]
              [-f [[provider:]module:]function [[predicate] action]]
@@ -87,6 +88,7 @@ Which functions of the file system run, and how often:
   --qemu-arg ARG   one more argument for QEMU (repeat it)
   --copy FILE      put FILE into the guest's /bin (repeat it)
   --module NAME    load a module of the kernel's into the guest at boot (repeat it)
+  --json           print what is traced as one JSON object a line
   --dump STAGE     print the value after a stage: """
     + ", ".join(DUMP_STAGES)
     + "\n"
@@ -95,11 +97,12 @@ Which functions of the file system run, and how often:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """request: what to do; help and version: print that and end."""
+    """request: what to do; help and version: print that and end.  format: of the output."""
 
     request: Request
     help: bool = False
     version: bool = False
+    format: str = DEFAULT
 
 
 def _expand_vm(argv: Sequence[str]) -> list[str]:
@@ -137,6 +140,8 @@ def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
             shown = replace(shown, help=True)
         elif option in ("-V", "--version"):
             shown = replace(shown, version=True)
+        elif option.removeprefix("--") in formats():
+            shown = replace(shown, format=option.removeprefix("--"))
         else:
             request = _apply(request, option, value, stdin)
     if not (shown.help or shown.version):

@@ -7,8 +7,9 @@ are walked one by one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,10 @@ import numpy.typing as npt
 from kinst.consumer.rings import Bytes, Chunk
 from kinst.core.errors import TargetError
 from kinst.core.layout import RECORD_CLAUSE, RECORD_PAD, RECORD_SIZE, RECORD_TIME
+from kinst.events import Batch
 
 Offsets = npt.NDArray[np.int64]
+Made = TypeVar("Made")
 
 SHORT_RUN = 32
 WALK = 2048
@@ -67,6 +70,27 @@ def rows_at(data: Bytes, where: Offsets, size: int) -> Bytes:
     windows = np.lib.stride_tricks.sliding_window_view(data, size)
     rows: Bytes = windows[where]
     return rows
+
+
+def in_order(
+    batch: Batch, sizes: Mapping[int, int], make: Callable[[int, Bytes], Sequence[Made]]
+) -> list[Made]:
+    """What is made of each record of a batch, in their order.
+
+    sizes: of records, by clause.  make: makes it of all records of one clause: (clause, rows).
+    """
+    present = np.unique(batch.clauses).tolist()
+    if len(present) == 1:
+        (clause,) = present
+        return list(make(clause, rows_at(batch.data, batch.offsets, sizes[clause])))
+    ordered: npt.NDArray[np.object_] = np.empty(len(batch), dtype=object)
+    for clause in present:
+        mine = np.flatnonzero(batch.clauses == clause)
+        made = make(clause, rows_at(batch.data, batch.offsets[mine], sizes[clause]))
+        for at, one in zip(mine.tolist(), made, strict=True):
+            ordered[at] = one
+    result: list[Made] = ordered.tolist()
+    return result
 
 
 def _run_length(header: npt.NDArray[np.uint64], at: int, size: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kinst.core.dtypes import USER_WORDS, DType, StackType, SymbolType
+from kinst.core.inline import InlinedFrame, SourcePlace
 from kinst.core.records import Field
 from kinst.events import Frame, Stack
 
@@ -52,8 +53,8 @@ def _no_copies(address: int) -> Sequence[str]:
     return ()
 
 
-def _no_lines(address: int) -> Sequence[tuple[str, int]]:
-    return ()
+def _no_place(module: str, address: int) -> SourcePlace | None:
+    return None
 
 
 def shown(address: int, symbol: Symbol | None, *, offset: bool = True) -> str:
@@ -69,14 +70,13 @@ def shown(address: int, symbol: Symbol | None, *, offset: bool = True) -> str:
 @dataclass(frozen=True, slots=True)
 class Names:
     """Who gives names.  kernel: by address.  user: by process and address.  copies: the names
-    of inlined functions whose code holds a kernel address, innermost first.  lines: source file
-    and line of a kernel address in each of these copies, innermost first, and in the function
-    itself; () where they are not known.  It is slow, and asked only for Frames."""
+    of inlined functions whose code holds a kernel address, innermost first.  place: the
+    source of a kernel address, by module and address; it is slow, and asked only for Frames."""
 
     kernel: Lookup = _nobody
     user: UserLookup = _no_user
     copies: Callable[[int], Sequence[str]] = _no_copies
-    lines: Callable[[int], Sequence[tuple[str, int]]] = _no_lines
+    place: Callable[[str, int], SourcePlace | None] = _no_place
 
     def symbol(self, value: bytes, type_: SymbolType) -> Symbol | None:
         """Of what sym() and the like recorded."""
@@ -167,15 +167,16 @@ class FrameFinder:
             at = pc - caller
             symbol = self._names.frame(pc, caller)
             module = symbol.module if symbol is not None else ""
-            copies = self._names.copies(at)
-            places = [*self._names.lines(at)]
-            places += [("", 0)] * (len(copies) + 1 - len(places))
+            place = self._names.place(module, at) if module else None
+            if place is None:
+                place = SourcePlace(
+                    "", 0, tuple(InlinedFrame(name, "", 0) for name in self._names.copies(at))
+                )
             frames = [
-                Frame(pc, module, name, 0, file, line, True)
-                for name, (file, line) in zip(copies, places, strict=False)
+                Frame(pc, module, one.function, 0, one.file, one.line, True)
+                for one in place.inlined
             ]
-            file, line = places[len(copies)]
-            frames.append(replace(_frame(pc, symbol), file=file, line=line))
+            frames.append(replace(_frame(pc, symbol), file=place.file, line=place.line))
             self._kernel[key] = tuple(frames)
         return self._kernel[key]
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-
-import numpy as np
+from dataclasses import dataclass
 
 from kinst.consumer.actions import shows_data
 from kinst.consumer.aggregations import (
@@ -25,14 +24,13 @@ from kinst.consumer.aggregations import (
 )
 from kinst.consumer.columns import bytes_of, strings_of, values_of
 from kinst.consumer.convert import text
-from kinst.consumer.decode import Offsets, rows_at
+from kinst.consumer.decode import in_order
 from kinst.consumer.rings import Bytes
 from kinst.consumer.schema import Schema
 from kinst.consumer.symbols import FrameFinder, Names
 from kinst.core.dtypes import (
     ArrayType,
     DType,
-    DumpType,
     FloatType,
     IntType,
     PointerType,
@@ -49,9 +47,9 @@ from kinst.events import Aggregation, Batch, Bucket, Key, KeyPart, PlainValue, R
 
 ValueColumn = Callable[[Bytes], Sequence[PlainValue]]
 
-_PROBE = Field(RECORD_PROBE, 4, IntType(4, False, "uint32_t"))
-_CPU = Field(RECORD_CPU, 4, IntType(4, False, "uint32_t"))
-_TIME = Field(RECORD_TIME, 8, IntType(8, False, "uint64_t"))
+PROBE = Field(RECORD_PROBE, 4, IntType(4, False, "uint32_t"))
+CPU = Field(RECORD_CPU, 4, IntType(4, False, "uint32_t"))
+TIME = Field(RECORD_TIME, 8, IntType(8, False, "uint64_t"))
 
 
 # --- One value ------------------------------------------------------------------------------
@@ -149,26 +147,34 @@ def _dumped(fields: tuple[Field, ...]) -> ValueColumn:
     return column
 
 
-def clause_columns(
+@dataclass(frozen=True, slots=True)
+class ValueField:
+    """One value that a clause's records bring: its name, where it is, and what decodes it."""
+
+    name: str
+    field: Field
+    read: ValueColumn
+
+
+def value_fields(
     clause: Clause, layout: ClauseLayout, frames: FrameFinder
-) -> list[tuple[str, DType, ValueColumn]]:
-    """(name, type, what decodes it) of every value that the clause's records bring."""
-    columns: list[tuple[str, DType, ValueColumn]] = []
+) -> tuple[ValueField, ...]:
+    """The values of a clause's records, in the order of its actions."""
+    found: list[ValueField] = []
     for action, fields in zip(clause.actions, layout.fields, strict=True):
         if not shows_data(action):
             continue
         assert isinstance(action, Trace | Print | Printf | Perform)
-        names = action.names
         if isinstance(action, Perform):
-            columns.append((names[0] if names else "", DumpType(fields[0].size), _dumped(fields)))
+            found.append(ValueField("".join(action.names), fields[0], _dumped(fields)))
             continue
         for at, field in enumerate(fields):
-            # print() records a structure as bytes of the type that its expression has.
-            type_ = action.expr.type if isinstance(action, Print) else field.type
-            field = Field(field.offset, field.size, type_)
-            name = names[at] if at < len(names) else ""
-            columns.append((name, type_, value_column(field, frames)))
-    return columns
+            if isinstance(action, Print):
+                # What is recorded as bytes has the type that the expression has.
+                field = Field(field.offset, field.size, action.expr.type)
+            name = action.names[at] if at < len(action.names) else ""
+            found.append(ValueField(name, field, value_column(field, frames)))
+    return tuple(found)
 
 
 class BatchDecoder:
@@ -178,40 +184,30 @@ class BatchDecoder:
         self._schema = schema
         self._frames = FrameFinder(schema.names)
         self._clauses = {clause.index: (clause, layout) for clause, layout in schema.clauses()}
-        self._columns: dict[int, list[tuple[str, str, ValueColumn]]] = {}
+        self._sizes = {layout.clause: layout.size for _, layout in schema.clauses()}
+        self._fields: dict[int, tuple[ValueField, ...]] = {}
 
-    def _columns_of(self, clause: int) -> list[tuple[str, str, ValueColumn]]:
-        made = self._columns.get(clause)
+    def _fields_of(self, clause: int) -> tuple[ValueField, ...]:
+        made = self._fields.get(clause)
         if made is None:
-            found = clause_columns(*self._clauses[clause], self._frames)
-            made = self._columns[clause] = [(n, str(type_), c) for n, type_, c in found]
+            made = self._fields[clause] = value_fields(*self._clauses[clause], self._frames)
         return made
 
     def __call__(self, batch: Batch) -> Iterator[Record]:
-        present = np.unique(batch.clauses).tolist()
-        if len(present) == 1:
-            yield from self._records(batch, present[0], batch.offsets)
-            return
-        ordered = np.empty(len(batch), dtype=object)
-        for clause in present:
-            mine = np.flatnonzero(batch.clauses == clause)
-            for at, record in zip(
-                mine.tolist(), self._records(batch, clause, batch.offsets[mine]), strict=True
-            ):
-                ordered[at] = record
-        yield from ordered
+        return iter(in_order(batch, self._sizes, self._records))
 
-    def _records(self, batch: Batch, clause: int, offsets: Offsets) -> Iterator[Record]:
-        rows = rows_at(batch.data, offsets, self._clauses[clause][1].size)
-        columns = self._columns_of(clause)
-        decoded = [
-            [Value(name, type_, value) for value in column(rows)] for name, type_, column in columns
-        ]
+    def _records(self, clause: int, rows: Bytes) -> list[Record]:
+        decoded = []
+        for one in self._fields_of(clause):
+            type_ = str(one.field.type)
+            decoded.append([Value(one.name, type_, value) for value in one.read(rows)])
         values = zip(*decoded, strict=True) if decoded else iter([()] * len(rows))
-        headers = (values_of(rows, field, False) for field in (_PROBE, _CPU, _TIME))
+        headers = (values_of(rows, field, False) for field in (PROBE, CPU, TIME))
         probes = self._schema.probes
-        for probe, cpu, time, mine in zip(*headers, values, strict=True):
-            yield Record(probes[probe], cpu, time, clause, tuple(mine))
+        return [
+            Record(probes[probe], cpu, time, clause, tuple(mine))
+            for probe, cpu, time, mine in zip(*headers, values, strict=True)
+        ]
 
 
 # --- Aggregations ---------------------------------------------------------------------------

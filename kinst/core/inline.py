@@ -53,8 +53,31 @@ class InlineCopy:
     caller: str
 
 
+@dataclass(frozen=True, slots=True)
+class InlinedFrame:
+    """An inlined function that an instruction belongs to, and where in it that is; file is "" and
+    line 0 where the debug information does not say."""
+
+    function: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlace:
+    """The source of an instruction.
+
+    file, line: in the function whose code it is ("" and 0 where they are not known): where
+    functions are inlined there, the outermost one's call.  inlined: those, innermost first.
+    """
+
+    file: str
+    line: int
+    inlined: tuple[InlinedFrame, ...] = ()
+
+
 class DebugIndex(Protocol):
-    """The compact index of one debug file."""
+    """What debug information says of functions and their copies, by name and by address."""
 
     def functions(self, name: str) -> Sequence[FunctionDie]:
         """Every function of this name, abstract and concrete ones joined, in file order."""

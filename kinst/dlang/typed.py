@@ -325,7 +325,7 @@ class Trace(Action):
     """names: here and below: of the values that are recorded, as the program writes them."""
 
     expr: Expr
-    names: tuple[str, ...] = field(default=(), compare=False)
+    names: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +333,7 @@ class Print(Action):
     """print(expr): the value, of any type, shown with the names of its members."""
 
     expr: Expr
-    names: tuple[str, ...] = field(default=(), compare=False)
+    names: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +342,7 @@ class Printf(Action):
 
     format: Format
     args: tuple[Expr, ...]
-    names: tuple[str, ...] = field(default=(), compare=False)
+    names: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +389,7 @@ class Perform(Action):
     name: str
     args: tuple[Expr, ...]
     format: Format | None = None
-    names: tuple[str, ...] = field(default=(), compare=False)
+    names: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,7 @@ user's cache folder by build-id; the records themselves are read from the ELF fi
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import KinstError
+from kinst.image import saved_arrays
 from kinst.image.elf import Elf
 
 MAGIC = 0xEB9F
@@ -273,38 +272,11 @@ def _index(words: U32, where: str) -> U32:
     return np.array(starts, dtype=np.uint32)
 
 
-def _load_index(path: Path, words: int) -> U32 | None:
-    """The saved index, or None when it is missing or is not one for this many words."""
-    try:
-        saved = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    if saved.dtype != np.uint32 or saved.ndim != 1 or len(saved) < 2 or int(saved[0]) != words:
-        return None
-    starts: U32 = saved[1:]
-    if int(starts[0]) != 0 or int(starts.max()) + 3 > words:
-        return None
-    return starts
-
-
-def _save_index(path: Path, words: int, starts: U32) -> None:
-    """Save atomically; a cache that cannot be written is only slower."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.save(file, np.concatenate([np.array([words], dtype=np.uint32), starts]))
-            os.replace(temporary, path)
-        except OSError:
-            os.unlink(temporary)
-
-
-def parse_btf(data: bytes, where: str, cached: Path | None = None) -> Btf:
+def parse_btf(data: bytes, where: str, saved: Path | None = None) -> Btf:
     """Parse the bytes of a .BTF section.
 
-    where: the file, for messages.  cached: file of the saved index, or None.  Raises
-    KinstError when the data is damaged.
+    where: the file, for messages.  saved: where the index is kept, or None.  Raises KinstError
+    when the data is damaged.
     """
     if len(data) < HEADER_SIZE or int.from_bytes(data[:2], "little") != MAGIC:
         raise KinstError(f"{where}: damaged .BTF: no BTF header")
@@ -316,12 +288,19 @@ def parse_btf(data: bytes, where: str, cached: Path | None = None) -> Btf:
     if len(types) != type_size or len(strings) != string_size or type_size % 4:
         raise KinstError(f"{where}: damaged .BTF: it is cut off")
     words = np.frombuffer(types, dtype="<u4")
-    starts = _load_index(cached, len(words)) if cached else None
-    if starts is None:
-        starts = _index(words, where)
-        if cached and len(starts):
-            _save_index(cached, len(words), starts)
-    return Btf(where, words, strings, starts)
+    return Btf(where, words, strings, _starts(words, where, saved))
+
+
+def _starts(words: U32, where: str, saved: Path | None) -> U32:
+    """The index of these records: as it was saved, else made, and then saved."""
+    if saved is None:
+        return _index(words, where)
+    key = f"btf {len(words)} {zlib.crc32(words.tobytes()):08x}"
+    arrays = saved_arrays.load(saved, key)
+    if arrays is None:
+        arrays = {"starts": _index(words, where)}
+        saved_arrays.save(saved, key, arrays)
+    return np.asarray(arrays["starts"], dtype=np.uint32)
 
 
 def open_btf(elf: Elf, cache: Path | None = None) -> Btf | None:
@@ -333,5 +312,5 @@ def open_btf(elf: Elf, cache: Path | None = None) -> Btf | None:
     section = elf.section(".BTF")
     if section is None or not section.size:
         return None
-    cached = cache / f"btf-{elf.build_id}.npy" if cache and elf.build_id else None
-    return parse_btf(elf.data(section), str(elf.path), cached)
+    saved = cache / f"btf-{elf.build_id}.index" if cache and elf.build_id else None
+    return parse_btf(elf.data(section), str(elf.path), saved)

@@ -47,7 +47,7 @@ from kinst.image.btf import (
     parse_btf,
 )
 from kinst.image.elf import Elf
-from kinst.image.names import integer, qualified
+from kinst.image.type_names import integer, qualified
 
 SIGNED = 1
 MAX_DEPTH = 64

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kinst.core.errors import KinstError
-from kinst.image.dwarf.file import DebugFile, open_file
+from kinst.image.elf_file import ElfFile, open_file
 
 SYSTEM = (Path("/usr/lib/debug"),)
 PIECE = 1 << 20
@@ -25,11 +25,11 @@ class FoundDebug:
     warnings: one line for each file that was there and was not taken, naming both files.
     """
 
-    file: DebugFile | None
+    file: ElfFile | None
     warnings: tuple[str, ...] = ()
 
 
-def find_debug(file: DebugFile, folders: Sequence[Path] = SYSTEM) -> FoundDebug:
+def find_debug(file: ElfFile, folders: Sequence[Path] = SYSTEM) -> FoundDebug:
     """The debug information of a file: its own, or that of its separate debug file.
 
     folders: where separate debug files are kept, besides next to the file and in .debug there.
@@ -56,7 +56,7 @@ def find_debug(file: DebugFile, folders: Sequence[Path] = SYSTEM) -> FoundDebug:
     return FoundDebug(None, tuple(warnings))
 
 
-def mismatch(file: DebugFile, debug: DebugFile) -> str:
+def mismatch(file: ElfFile, debug: ElfFile) -> str:
     """Why a debug file does not belong to a file, in one line that names both; "" if it does.
 
     Build-ids decide where both have one, else the checksum of .gnu_debuglink.  Where there is
@@ -71,15 +71,15 @@ def mismatch(file: DebugFile, debug: DebugFile) -> str:
     if not name:
         return f"{both}: no build-id and no .gnu_debuglink to tell by"
     found = 0
-    for at in range(0, len(debug.data), PIECE):
-        found = zlib.crc32(debug.data[at : at + PIECE], found)
+    for at in range(0, len(debug.mapped), PIECE):
+        found = zlib.crc32(debug.mapped[at : at + PIECE], found)
     return "" if found == checksum else f"{both}: its checksum is {found:08x}, not {checksum:08x}"
 
 
-def debug_link(file: DebugFile) -> tuple[str, int]:
+def debug_link(file: ElfFile) -> tuple[str, int]:
     """Name and CRC-32 in .gnu_debuglink; ("", 0) when there is none."""
     section = file.section(".gnu_debuglink")
-    data = file.bytes_of(section) if section else b""
+    data = file.data(section) if section else b""
     name, nul, _ = data.partition(b"\0")
     # The checksum follows the name's NUL at a multiple of four.
     at = len(name) + 4 & -4
@@ -88,7 +88,7 @@ def debug_link(file: DebugFile) -> tuple[str, int]:
     return name.decode("utf-8", "surrogateescape"), int.from_bytes(data[at : at + 4], "little")
 
 
-def _places(file: DebugFile, folders: Sequence[Path]) -> Iterator[Path]:
+def _places(file: ElfFile, folders: Sequence[Path]) -> Iterator[Path]:
     if len(file.build_id) > 2:
         for folder in folders:
             yield folder / ".build-id" / file.build_id[:2] / f"{file.build_id[2:]}.debug"

@@ -1,32 +1,23 @@
-"""ELF files: sections, symbols as arrays, build-id, bytes at linked addresses.
+"""ELF files with their symbols as arrays: what a kernel's vmlinux is asked for.
 
-The file is mapped, not read: a kernel's debug file has hundreds of megabytes and kinst needs
-a few of them.  Formats: System V ABI, chapters 4 (ELF header, sections, symbol table) and 5
-(notes).  Only 64-bit little-endian files are opened: that is what every ISA of kinst runs.
+Format: System V ABI, chapter 4 (symbol table, string table).  Files and sections: elf_file.py.
 """
 
 from __future__ import annotations
 
-import mmap
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, cast
 
 import numpy as np
 import numpy.typing as npt
-from elftools.elf.elffile import ELFFile
 
 from kinst.core.errors import KinstError
+from kinst.image.elf_file import SHT_SYMTAB, ElfFile, read_headers
 
 U64 = npt.NDArray[np.uint64]
 
-SHF_ALLOC = 2
-SHF_EXECINSTR = 4
-SHT_NOBITS = 8
-SHT_SYMTAB = 2
 SHN_UNDEF = 0
 SHN_ABS = 0xFFF1
 STT_NOTYPE = 0
@@ -35,13 +26,6 @@ STT_FUNC = 2
 STB_LOCAL = 0
 STB_GLOBAL = 1
 STB_WEAK = 2
-NT_GNU_BUILD_ID = 3
-
-# Elf64_Ehdr: e_machine at 18, e_shoff at 40, e_shentsize, e_shnum at 58, 60.
-HEADER_SIZE = 64
-PROGRAM_HEADER_SIZE = 56
-PT_LOAD, PF_X = 1, 1
-SECTION_HEADER_SIZE = 64
 
 # Elf64_Sym.
 SYMBOL = np.dtype(
@@ -54,24 +38,6 @@ SYMBOL = np.dtype(
         ("size", "<u8"),
     ]
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One section: address as linked, offset and size in bytes in the file."""
-
-    name: str
-    index: int
-    kind: int  # sh_type
-    flags: int
-    address: int
-    offset: int
-    size: int
-    link: int
-
-    @property
-    def end(self) -> int:
-        return self.address + self.size
 
 
 @dataclass(frozen=True)
@@ -121,53 +87,8 @@ class Symbols:
         return [int(i) for i in np.flatnonzero(found)]
 
 
-class Elf:
-    """An opened ELF file.  Made by open_elf()."""
-
-    def __init__(self, path: Path, data: mmap.mmap, machine: int, sections: list[Section]) -> None:
-        self.path = path
-        self.machine = machine
-        self.sections = tuple(sections)
-        self._data = data
-        self._by_name: dict[str, Section] = {}
-        for section in sections:
-            self._by_name.setdefault(section.name, section)
-        # Only what has bytes in the file and a place in memory can answer for an address.
-        self._mapped = sorted(
-            (s for s in sections if s.flags & SHF_ALLOC and s.size),
-            key=lambda s: s.address,
-        )
-
-    def section(self, name: str) -> Section | None:
-        """The first section of this name, or None."""
-        return self._by_name.get(name)
-
-    def data(self, section: Section) -> bytes:
-        """The bytes of a section (empty for SHT_NOBITS).
-
-        Raises KinstError when the file ends before the section does.
-        """
-        if section.kind == SHT_NOBITS:
-            return b""
-        return self._slice(section.offset, section.size, section.name)
-
-    def read(self, address: int, size: int) -> bytes:
-        """`size` bytes at a linked address, as the file has them.
-
-        Raises KinstError where no section of the file has those bytes.
-        """
-        for section in self._mapped:
-            # Per-CPU sections are linked at 0 and do not collide with kernel addresses.
-            if section.address <= address and address + size <= section.end:
-                if section.kind == SHT_NOBITS:
-                    return bytes(size)
-                return self._slice(section.offset + address - section.address, size, section.name)
-        raise KinstError(f"{self.path}: no section has {size} bytes at {address:#x}")
-
-    def _slice(self, offset: int, size: int, what: str) -> bytes:
-        if offset < 0 or size < 0 or offset + size > len(self._data):
-            raise KinstError(f"{self.path}: truncated: the file ends inside section {what}")
-        return self._data[offset : offset + size]
+class Elf(ElfFile):
+    """An opened ELF file and its symbols.  Made by open_elf()."""
 
     @cached_property
     def symbols(self) -> Symbols:
@@ -195,13 +116,21 @@ class Elf:
         )
 
     @cached_property
-    def symbol_addresses(self) -> dict[str, int]:
+    def placed_addresses(self) -> U64:
+        """The addresses of the symbols, in a relocatable file by its layout."""
+        base = np.zeros(1 << 16, dtype=np.uint64)
+        for index, address in self.layout.items():
+            base[index & 0xFFFF] = address
+        return self.symbols.address + base[self.symbols.section]
+
+    @cached_property
+    def _addresses(self) -> dict[str, int]:
         """Names already looked up by address(); filled by it."""
         return {}
 
     def address(self, name: str) -> int | None:
         """The linked address of the first symbol of this name, or None."""
-        known = self.symbol_addresses
+        known = self._addresses
         if name not in known:
             found = self.symbols.indexes(name)
             if not found:
@@ -209,114 +138,15 @@ class Elf:
             known[name] = int(self.symbols.address[found[0]])
         return known[name]
 
-    @cached_property
-    def code_segments(self) -> tuple[tuple[int, int], ...]:
-        """Start and end of what is loaded to be executed, as linked, the lowest first (System V
-        ABI, "Program Header").  Raises KinstError when the file ends before its headers."""
-        (table,) = struct.unpack_from("<Q", self._data, 32)
-        size, count = struct.unpack_from("<HH", self._data, 54)
-        if count and (size < PROGRAM_HEADER_SIZE or table + size * count > len(self._data)):
-            raise KinstError(f"{self.path}: damaged program headers")
-        found = []
-        for at in range(table, table + size * count, size or 1):
-            kind, flags, _, start, _, _, length = struct.unpack_from("<IIQQQQQ", self._data, at)
-            if kind == PT_LOAD and flags & PF_X:
-                found.append((start, start + length))
-        return tuple(sorted(found))
 
-    @cached_property
-    def build_id(self) -> str:
-        """The GNU build-id in hexadecimal, or "" when the file has none."""
-        for name in (".note.gnu.build-id", ".notes"):
-            section = self.section(name)
-            if section is not None:
-                found = build_id_in(self.data(section))
-                if found:
-                    return found
-        return ""
-
-
-def build_id_in(notes: bytes) -> str:
-    """The GNU build-id (hexadecimal) in the bytes of a note section, or ""."""
-    at = 0
-    while at + 12 <= len(notes):
-        name_size, size, kind = (
-            int.from_bytes(notes[at + i : at + i + 4], "little") for i in (0, 4, 8)
-        )
-        name_at = at + 12
-        data_at = name_at + (name_size + 3 & -4)
-        if (
-            kind == NT_GNU_BUILD_ID
-            and notes[name_at : name_at + name_size] == b"GNU\0"
-            and data_at + size <= len(notes)
-        ):
-            return notes[data_at : data_at + size].hex()
-        at = data_at + (size + 3 & -4)
-    return ""
-
-
-def _check_header(path: Path, head: bytes, file_size: int, machine: int | None) -> int:
-    """Check the ELF header before pyelftools sees it; returns e_machine."""
-    if head[:4] != b"\x7fELF":
-        kind = "a compressed kernel image" if head[:2] == b"MZ" else "not an ELF file"
-        raise KinstError(f"{path}: {kind}", "the uncompressed vmlinux is needed")
-    if len(head) < HEADER_SIZE:
-        raise KinstError(f"{path}: truncated: the file ends inside its ELF header")
-    if head[4] != 2 or head[5] != 1:
-        raise KinstError(f"{path}: not a 64-bit little-endian ELF file")
-    its_machine = int.from_bytes(head[18:20], "little")
-    if machine is not None and its_machine != machine:
-        raise KinstError(
-            f"{path}: made for ELF machine {its_machine}, not for {machine} as the target"
-        )
-    table = int.from_bytes(head[40:48], "little")
-    entry_size = int.from_bytes(head[58:60], "little")
-    count = int.from_bytes(head[60:62], "little")
-    if table and entry_size != SECTION_HEADER_SIZE:
-        raise KinstError(f"{path}: damaged: section headers of {entry_size} bytes")
-    if table + max(count, 1 if table else 0) * SECTION_HEADER_SIZE > file_size:
-        raise KinstError(f"{path}: truncated: the file ends before its section headers")
-    return its_machine
+def with_symbols(file: ElfFile) -> Elf:
+    """An opened file, with symbols."""
+    if isinstance(file, Elf):
+        return file
+    return Elf(file.path, file.mapped, file.machine, file.kind, file.sections)
 
 
 def open_elf(path: str | Path, machine: int | None = None) -> Elf:
-    """Open an ELF file.
-
-    machine: the e_machine it must have (Isa.elf_machine), or None for any.  Raises KinstError
-    when the file is missing, unreadable, not ELF, truncated, or for another machine.
-    """
+    """As elf_file.open_file(), with symbols."""
     path = Path(path)
-    try:
-        with path.open("rb") as file:
-            file_size = file.seek(0, 2)
-            if file_size == 0:
-                raise KinstError(f"{path}: empty file")
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except FileNotFoundError:
-        raise KinstError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise KinstError(f"{path}: cannot be read: {error}") from None
-    its_machine = _check_header(path, data[:HEADER_SIZE], file_size, machine)
-    try:
-        sections = [
-            Section(
-                str(s.name),
-                index,
-                # pyelftools gives unknown types as numbers and known ones as names.
-                SECTION_KINDS.get(s["sh_type"], 0),
-                int(s["sh_flags"]),
-                int(s["sh_addr"]),
-                int(s["sh_offset"]),
-                int(s["sh_size"]),
-                int(s["sh_link"]),
-            )
-            for index, s in enumerate(ELFFile(cast(IO[bytes], data)).iter_sections())
-        ]
-    except Exception as error:
-        # pyelftools lets struct, decoding and assertion errors of damaged files through.
-        raise KinstError(f"{path}: damaged section headers ({type(error).__name__})") from None
-    return Elf(path, data, its_machine, sections)
-
-
-# The section types that kinst treats specially; any other is just bytes (type 0).
-SECTION_KINDS = {"SHT_SYMTAB": SHT_SYMTAB, "SHT_NOBITS": SHT_NOBITS}
+    return Elf(path, *read_headers(path, machine))

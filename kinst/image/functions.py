@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.probe import Function
-from kinst.image.elf import SHF_EXECINSTR, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, Elf
+from kinst.image.elf import STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, Elf
+from kinst.image.elf_file import SHF_EXECINSTR
 
 # Labels that only mark a place.
 MARKERS = re.compile(r".*(_start|_end)$|_s?text$|_(e|sinit|einit)text$")

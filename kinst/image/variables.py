@@ -8,8 +8,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from kinst.image.elf import SHF_ALLOC, SHF_EXECINSTR, STB_GLOBAL, STT_OBJECT, Elf
-from kinst.image.type_files import PER_CPU_SECTION
+from kinst.image.elf import STB_GLOBAL, STT_OBJECT, Elf
+from kinst.image.elf_file import SHF_ALLOC, SHF_EXECINSTR
+
+PER_CPU_SECTION = ".data..percpu"
 
 
 class VariableTable:

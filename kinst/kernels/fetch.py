@@ -142,7 +142,7 @@ def _working(name: str, progress: Progress) -> Iterator[Path]:
             work.mkdir(exist_ok=True)
             yield work
             shutil.rmtree(work)
-        progress("fetching: done", 1.0)
+        progress("fetched", 1.0)
     except OSError as error:
         raise KinstError(
             f"cannot write {error.filename or work}: {error.strerror}",

@@ -52,6 +52,9 @@ class Renderer(Protocol):
 RendererFactory = Callable[[Destination, Schema], Renderer]
 
 
+DEFAULT = "dtrace"
+
+
 @cache
 def formats() -> tuple[str, ...]:
     """The names of all output formats."""

@@ -18,9 +18,13 @@ from pathlib import Path
 from kinst.codegen.analysis import asks_caller
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.errors import KinstError
+from kinst.core.machine import Machine
+from kinst.core.paths import cache_folder
 from kinst.core.probe import Function, ProbeName, ProbePattern
 from kinst.core.records import ProgramLayout
-from kinst.image.elf import Elf, open_elf
+from kinst.core.system import System
+from kinst.image.debug_info import DebugFiles, DebugInfo
+from kinst.image.loaded import LoadedImages, moved_by
 from kinst.patch.ways import forced_way
 from kinst.providers import load_all
 from kinst.session.build import build, fill, split
@@ -35,14 +39,12 @@ from kinst.session.enable import (
     wants_kernel,
     with_conditions,
 )
-from kinst.session.inline import expanded, wants_expansion
+from kinst.session.expand import expanded, source_of, wants_expansion
 from kinst.session.kernel import RunningKernel
-from kinst.session.lines import source_of
 from kinst.session.listing import list_all, list_enabled, list_planned
-from kinst.session.locals import with_locals
-from kinst.session.modules import frames_finder
+from kinst.session.modules import frames_finder, module_images
 from kinst.session.place import ScratchPool, means_of, place_all
-from kinst.session.program import compile_request
+from kinst.session.program import compile_request, with_programs
 from kinst.session.report import Report
 from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
 from kinst.session.stability import (
@@ -93,7 +95,9 @@ class OpenMachine:
         self.report = report
         self.isa = isa_of(request)
         self.files = cache(partial(find_files, request, report.progress))
-        self.types = open_types(self.files, self._folders, report)
+        progress = partial(report.progress, "indexing debug information")
+        self._debug = DebugFiles(cache_folder(), progress)
+        self.types = open_types(self.files, self._folders, self._debug)
         self.traced = TracedMachine(self.isa)
         self.output: deque[bytes] = deque()
         self._pool: ScratchPool | None = None
@@ -130,7 +134,7 @@ class OpenMachine:
         if self.traced.target is not None:
             return
         report, files, cpus = self.report, self.files(), self.request.cpus
-        system = of_image(self._elf)
+        system = of_image(self._image.elf)
         if compiled is not None:
             self._check_system(compiled)
         if compiled is None:
@@ -143,13 +147,14 @@ class OpenMachine:
         target = open_target(self.request, self.isa, files, system, size, self.output.append)
         try:
             report.stage("start")
-            personality = attach(target, self._elf, system, report.say)
+            personality = attach(target, self._image.elf, system, report.say)
             report.stage("boot")
             kernel = RunningKernel(target, personality, self.isa)
             programs = programs_of(self.request, files)
             self.traced = TracedMachine(
-                self.isa, target, personality, kernel, personality.text, self._elf.path, programs
-            )
+                self.isa, target, personality, kernel, personality.text,
+                self._images(target, personality), programs,
+            )  # fmt: skip
             self._room = (size, data)
             self._counters = CounterBlocks(self.traced)
         except BaseException:
@@ -174,14 +179,32 @@ class OpenMachine:
         self._text = text
 
     @cached_property
-    def _elf(self) -> Elf:
+    def _image(self) -> DebugInfo:
         """The kernel's image."""
-        return open_elf(self.files().debug)
+        return self._debug.open(self.files().debug)
+
+    def _images(self, target: Machine, personality: System) -> LoadedImages:
+        @cache
+        def folders() -> Sequence[Path]:
+            try:
+                return self._folders()
+            except KinstError as error:
+                self.report.say(f"kinst: debug files of modules: {error}")
+                return self.files().folders
+
+        find = module_images(
+            target, personality.modules, folders, self._debug, self._image, self.report.say
+        )
+        return LoadedImages(
+            moved_by(self._image, personality.facts.slide),
+            find,
+            lambda: [module.name for module in personality.modules()],
+        )
 
     def _check_system(self, compiled: Compiled) -> None:
         """Raises DError for what the kernel's system does not have."""
-        system = of_image(self._elf)
-        check_system(compiled.program, load_all(), lambda name: system.lacks(name, self._elf))
+        system = of_image(self._image.elf)
+        check_system(compiled.program, load_all(), lambda name: system.lacks(name, self._image.elf))
 
     def close(self) -> None:
         """End what was started.  Safe to call twice."""
@@ -195,17 +218,17 @@ class OpenMachine:
     def expand(self, request: Request, compiled: Compiled) -> Compiled:
         """Inline functions, source lines and local variables become plain clauses."""
         traced, report = self.traced, self.report
-        target, personality = traced.target, traced.personality
-        if target is None or personality is None:
+        personality, kernel, images = traced.personality, traced.kernel, traced.images
+        if personality is None or kernel is None or images is None:
             return compiled
         self._check_system(compiled)
         if wants_expansion(compiled) or asks_caller(compiled.program):
-            personality.find_frames_with(frames_finder(target, self._folders, report.say))
-        if wants_expansion(compiled):
-            files = self.files()
-            compiled = expanded(request, compiled, traced, self._elf, files, report)
-            compiled = with_locals(request, compiled, traced, files, report)
-        return compiled
+            personality.find_frames_with(frames_finder(images, report.say))
+        if not wants_expansion(compiled):
+            return compiled
+        zero = request.zero or compiled.options.zdefs
+        programs = expanded(compiled, kernel, images, personality.frame_address, report, zero=zero)
+        return with_programs(request, programs, self.isa, compiled.types)
 
     # enable
 
@@ -286,8 +309,9 @@ class OpenMachine:
         traced = self.traced
         parts, _ = self.split(program)
         source: Callable[[Function, int], str] = _no_source
-        if traced.target is not None and len(program.enabled) <= MOST_LINES:
-            source = source_of(traced, self.files(), self.report)
+        kernel, images = traced.kernel, traced.images
+        if kernel is not None and images is not None and len(program.enabled) <= MOST_LINES:
+            source = source_of(kernel, images, self.report.say)
         about = partial(probe_stability, providers=load_all(), types=program.compiled.types)
         return list_planned(program.enabled, parts, traced.kernel, source, about)
 

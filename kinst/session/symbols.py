@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kinst.consumer.symbols import NO_NAMES, Names, Symbol
-from kinst.core.paths import cache_folder
 from kinst.core.target import Personality
-from kinst.image.dwarf.index import Index, open_saved
 from kinst.session.user import user_names
 from kinst.session.values import TracedMachine
 
@@ -35,16 +33,13 @@ def names_of(traced: TracedMachine) -> Names:
             return None
         return replace(found, base=modules.setdefault(found.module, found.start))
 
-    slide = personality.facts.slide
-    opened: list[Index | None] = []
-
     def copies(address: int) -> list[str]:
         """Of the kernel proper, when its index was made before: it is never made for this."""
-        if not opened:
-            opened.append(open_saved(traced.debug, cache_folder()) if traced.debug else None)
-        index = opened[0]
-        if index is None:
+        image = traced.images.kernel if traced.images is not None else None
+        index = image.debug.made_index if image is not None else None
+        linked = image.back(address) if image is not None else None
+        if index is None or linked is None:
             return []
-        return [c.function for c in index.copies_at(address - slide & (1 << 64) - 1)]
+        return [c.function for c in index.copies_at(linked)]
 
     return Names(kernel, user_names(traced.programs), copies)

@@ -10,8 +10,8 @@ from kinst.core.isa import Isa
 from kinst.core.machine import Machine, MachineConfig
 from kinst.core.paths import cache_folder
 from kinst.core.system import System
-from kinst.image.dwarf.file import open_file
 from kinst.image.elf import Elf
+from kinst.image.elf_file import open_file
 from kinst.isa import load as load_isa
 from kinst.isa import of_machine
 from kinst.kernels import fetch

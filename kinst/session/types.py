@@ -6,25 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kinst.core.errors import KinstError
-from kinst.core.paths import cache_folder
 from kinst.core.types import KERNEL, TypeSource
 from kinst.dlang import typed
 from kinst.dlang.walk import find
+from kinst.image.debug_info import DebugFiles
 from kinst.image.type_files import FileTypes, Places
 from kinst.kernels.kmod import module_name
 from kinst.session.modules import find_file
-from kinst.session.report import Report
 from kinst.session.values import Files, TracedMachine
 
 MASK = (1 << 64) - 1
 
 
 def open_types(
-    files: Callable[[], Files], folders: Callable[[], Sequence[Path]], report: Report
+    files: Callable[[], Files], folders: Callable[[], Sequence[Path]], debug: DebugFiles
 ) -> TypeSource:
     """The types of the traced kernel; no file is looked for before one is asked for.
 
-    folders: where debug files of modules are."""
+    folders: where debug files of modules are.  debug: opens them."""
 
     def modules() -> Mapping[str, Path]:
         found = {module_name(path): path for path in files().modules}
@@ -33,13 +32,10 @@ def open_types(
             found[name] = debug or found[name]
         return found
 
-    def progress(part: float) -> None:
-        report.progress("indexing debug information", part)
-
     def module_debug(name: str) -> Path | None:
         return find_file(name, folders())
 
-    return FileTypes(Places(lambda: files().debug, modules, cache_folder(), progress, module_debug))
+    return FileTypes(Places(lambda: files().debug, modules, debug, module_debug))
 
 
 def symbols_in(program: typed.Program) -> set[tuple[str, str]]:

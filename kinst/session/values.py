@@ -24,6 +24,7 @@ from kinst.dlang import typed
 from kinst.dlang.api import combine
 from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary.d_options import Options
+from kinst.image.loaded import LoadedImages
 from kinst.kernels.fetch import Prepared
 from kinst.machines import kind_of
 from kinst.patch.descriptors import FrameRule
@@ -120,8 +121,9 @@ class Files:
 class TracedMachine:
     """The traced machine; all but isa are there when a target is.
 
-    text: lowest and highest address of the kernel's text.  debug: its debug file.  programs: files
-    of programs in the guest, by the names that they have there.
+    text: lowest and highest address of the kernel's text.  images: the debug information of the
+    kernel and its modules.  programs: files of programs in the guest, by the names that they have
+    there.
     """
 
     isa: Isa
@@ -129,7 +131,7 @@ class TracedMachine:
     personality: System | None = None
     kernel: LiveKernel | None = None
     text: tuple[int, int] = (0, 0)
-    debug: Path | None = None
+    images: LoadedImages | None = None
     programs: Mapping[str, Path] = field(default_factory=dict)
 
     @property

@@ -30,11 +30,10 @@ _GLOB = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What expansion asks.  slide: running address minus the index's."""
+    """What expansion asks, both at running addresses."""
 
     kernel: Kernel
     index: DebugIndex
-    slide: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,6 @@ class _Expander:
         self._zero = zero
         self._kernel = sources.kernel
         self._index = sources.index
-        self._slide = sources.slide
         self._known: dict[ProbePattern, _Meaning] = {}
         self.notes: list[str] = []
 
@@ -191,7 +189,7 @@ class _Expander:
         functions = self._index.functions(name)
         copies = self._index.copies(name)
         own = self._own(pattern, name, functions, alone=alone and not copies)
-        found = regions_of(copies, self._slide)
+        found = regions_of(copies)
         always: list[_Named] = []
         sometimes: list[tuple[str, _Named]] = []
         if found.regions:
@@ -212,7 +210,7 @@ class _Expander:
         found: dict[int, Function] = {}
         for die in functions:
             for low, _ in die.ranges:
-                function = self._kernel.at(low + self._slide)
+                function = self._kernel.at(low)
                 if function is not None and _in(function, pattern):
                     main = self._kernel.parts(function)[0]
                     found.setdefault(main.address, main)

@@ -74,16 +74,16 @@ class Regions:
     empty: int
 
 
-def regions_of(copies: Iterable[InlineCopy], slide: int) -> Regions:
+def regions_of(copies: Iterable[InlineCopy]) -> Regions:
     """The copies that have code, those of one entry together."""
     found: dict[int, Region] = {}
     empty = 0
     for copy in copies:
-        ranges = tuple((low + slide, high + slide) for low, high in copy.ranges if low < high)
+        ranges = tuple((low, high) for low, high in copy.ranges if low < high)
         if copy.entry is None or not ranges:
             empty += 1
             continue
-        entry = copy.entry + slide
+        entry = copy.entry
         known = found.get(entry)
         if known is None:
             found[entry] = Region(entry, ranges, 1, copy.within)

@@ -18,7 +18,8 @@ from kinst.core.probe import Function
 from kinst.core.system import Clock, Facts, LoadedModule, ModuleFrames, System, Territory
 from kinst.core.types import KERNEL
 from kinst.image.dwarf.cfi import Cfi, open_cfi
-from kinst.image.elf import SHF_EXECINSTR, SHT_NOBITS, Elf
+from kinst.image.elf import Elf
+from kinst.image.elf_file import SHF_EXECINSTR, SHT_NOBITS
 from kinst.image.functions import FunctionTable
 from kinst.image.variables import VariableTable
 from kinst.systems import FileRules

@@ -16,7 +16,6 @@ from functools import cache
 from typing import Any, cast
 
 import unicorn
-from elftools.elf.elffile import ELFFile
 from fake_cpus import CPUS, Cpu, EmulationError, Entries, Memory, Page
 from fake_kernel_file import kernel_file
 
@@ -34,6 +33,8 @@ from kinst.core.machine import (
 )
 from kinst.core.page_tables import ENTRIES, Root, shift
 from kinst.core.system import Territory
+from kinst.image.elf import STT_FUNC, open_elf
+from kinst.image.elf_file import PT_LOAD
 from kinst.isa import load
 from kinst.machines.stub.memory import GuestMemory
 
@@ -112,14 +113,20 @@ class Kernel:
 
 @cache
 def read_kernel(isa: str) -> Kernel:
-    with open(kernel_file(isa), "rb") as file:
-        elf = ELFFile(file)
-        table = list(elf.get_section_by_name(".symtab").iter_symbols())
-        symbols = {s.name: (s["st_value"], s["st_size"]) for s in table if s.name}
-        functions = tuple(s.name for s in table if s["st_info"]["type"] == "STT_FUNC")
-        start = symbols["text_start"][0]
-        loaded = [s for s in elf.iter_segments() if s["p_type"] == "PT_LOAD" and s["p_filesz"]]
-        segments = tuple((s["p_vaddr"] - start, s.data()) for s in loaded if s["p_vaddr"] >= start)
+    elf = open_elf(kernel_file(isa))
+    table = elf.symbols
+    names = table.names_of(range(len(table)))
+    places = zip(table.address.tolist(), table.size.tolist(), strict=True)
+    symbols = {name: place for name, place in zip(names, places, strict=True) if name}
+    functions = tuple(
+        name for name, kind in zip(names, table.kind, strict=True) if kind == STT_FUNC
+    )
+    start = symbols["text_start"][0]
+    segments = tuple(
+        (s.address - start, elf.mapped[s.offset : s.offset + s.file_size])
+        for s in elf.segments
+        if s.kind == PT_LOAD and s.file_size and s.address >= start
+    )
     return Kernel(symbols, functions, segments)
 
 
@@ -211,7 +218,7 @@ class FakeMachine:
         self._work = [Work() for _ in range(cpus)]
         self._started = False
         self._gone = ""
-        self._closed = False
+        self.closed = False
         self._inserted: set[int] = set()
         for number, processor in enumerate(self.processors):
             thread = self.address("tasks") + number * (self.kernel.symbols["tasks"][1] // 4)
@@ -270,6 +277,11 @@ class FakeMachine:
     def per_cpu_bases(self) -> tuple[int, ...]:
         first = self.addresses.direct + PER_CPU
         return tuple(first + number * PER_CPU_SIZE for number in range(self.cpus))
+
+    @property
+    def breakpoints(self) -> frozenset[int]:
+        """Addresses of the breakpoints that are inserted."""
+        return frozenset(self._inserted)
 
     @property
     def text(self) -> bytes:
@@ -451,10 +463,16 @@ class FakeMachine:
         self.begin()
 
     def end_command(self) -> None:
+        """The CPUs forget what they were doing."""
+        for work in self._work:
+            work.calls.clear()
+            work.inside = False
+        self.commands.clear()
         self.resume()
 
     def close(self) -> None:
-        self._closed = True
+        self.running = True
+        self.closed = True
 
 
 @dataclass(frozen=True)

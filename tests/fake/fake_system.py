@@ -15,6 +15,7 @@ from kinst.core.machine import Bearings, Machine
 from kinst.core.probe import Function
 from kinst.core.system import Access, Clock, Facts, LoadedModule, ModuleFrames, System, Territory
 from kinst.image.elf import Elf
+from kinst.systems import FileRules
 
 MODULE = "vmlinux"
 # struct task of kernel.c: offset and size of members.
@@ -129,6 +130,9 @@ class FakeSystem:
     def is_fatal(self, address: int) -> bool:
         return False
 
+    def dead_ends(self) -> Sequence[str]:
+        return ()
+
     def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
         return []
 
@@ -169,6 +173,9 @@ class FakeSystemKind:
 
     def lacks(self, name: str, elf: Elf) -> str:
         return ""
+
+    def of_file(self, elf: Elf) -> FileRules:
+        raise NotImplementedError("the fake kernel is traced as it runs")
 
     def attach(self, machine: Machine, elf: Elf, bearings: Bearings) -> System:
         system = self._system or FakeSystem(cast(FakeMachine, machine))

@@ -3,9 +3,9 @@ that knows how the session is called."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -15,10 +15,12 @@ from fake_machine import Call, FakeKind, FakeMachine
 from fake_system import FakeSystem, FakeSystemKind
 
 import kinst.systems
-from kinst.api import Machine, ProgramText, Report, Request
+from kinst import api
 from kinst.events import End
 from kinst.render import Destination, renderer
 from kinst.session import values
+from kinst.session.report import Report
+from kinst.session.values import ProgramText, Request
 
 
 @dataclass(frozen=True)
@@ -51,49 +53,53 @@ def trace(
     command: bool = True,
     seconds: float = 120.0,
     target: Any = None,
+    said: list[str] | None = None,
     **request: Any,
 ) -> Traced:
     """Trace until the workload is done, exit() is called or `seconds` are over.
 
     system: instead of the machine's own.  unknown: kinst knows no system of this kind, and takes
     the kernel for any ELF file.  target: what stands before the machine, if something does.
-    command: end with the workload.  request: more of the Request.
-    Raises what kinst raises.  Quiet unless settings say otherwise."""
+    said: takes the messages.  command: end with the workload.  request: more of the Request.
+    Raises what kinst raises.  Quiet."""
     chosen: dict[str, str] = {"quiet": "", "bufsize": "256k", "aggsize": "256k"}
     chosen |= settings or {}
-    quiet = chosen.pop("quiet", "")
-    options = tuple((k, v) for k, v in chosen.items() if v is not None)
-    asked = Request(
-        programs=(ProgramText("n", program, "<program>"),),
-        settings=(() if quiet == "no" else (("quiet", ""),)) + options,
-        command="workload" if command else "",
-        debug=str(kernel_file(machine.isa.name)),
-        **request,
-    )
+    asked = Request(debug=str(kernel_file(machine.isa.name)), **request)
     machine.workload = tuple(workload)
     out: list[str] = []
-    said: list[str] = []
-    report = Report(
-        say=said.append, progress=lambda _what, _part: None, started=time.monotonic(), verbose=True
-    )
-    kind = FakeKind(target or machine)
-    systems = (*(() if unknown else (FakeSystemKind(system),)), *kinst.systems.kinds())
+    said = [] if said is None else said
+    started = time.monotonic()
+    report = Report(said.append, lambda _what, _part: None, started, verbose=True)
     status = 0
+    with (
+        found_by_name(target or machine, system, unknown=unknown),
+        api.Machine(asked, report=report) as opened,
+    ):
+        texts = [ProgramText("n", program, "<program>")]
+        made = opened.compile(texts, chosen)
+        opened.start(made)
+        with opened.trace(made, "workload" if command else "") as running:
+            destination = Destination(write=out.append, say=said.append)
+            with closing(renderer("dtrace")(destination, running.schema)) as text:
+                for event in running.events():
+                    text.show(event)
+                    if isinstance(event, End):
+                        status = event.status
+                    if time.monotonic() > started + seconds:
+                        running.stop()
+    return Traced(status, "".join(out), tuple(said), machine)
+
+
+@contextmanager
+def found_by_name(
+    machine: Any, system: FakeSystem | None = None, *, unknown: bool = False
+) -> Iterator[None]:
+    """Have kinst find this machine where it looks for kinds of machines, and the fake system, or
+    `system`, among its systems; unknown: not among them."""
+    kind = FakeKind(machine)
+    systems = (*(() if unknown else (FakeSystemKind(system),)), *kinst.systems.kinds())
     with (
         mock.patch.object(values, "kind_of", lambda _asked: kind),
         mock.patch.object(kinst.systems, "kinds", lambda: systems),
-        Machine(asked, report=report) as opened,
     ):
-        asked_for = opened.compile_request(asked)
-        opened.start(asked_for)  # with scratch for this program alone
-        traced = opened.trace(asked_for, asked.command)
-        timer = threading.Timer(seconds, traced.stop)
-        timer.start()
-        try:
-            text = renderer("dtrace")(Destination(out.append, said.append), traced.schema)
-            for event in traced.events():
-                text.show(event)
-                status = event.status if isinstance(event, End) else status
-        finally:
-            timer.cancel()
-    return Traced(status, "".join(out), tuple(said), machine)
+        yield

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from kinst.image.dwarf.file import open_file
+from kinst.image.elf_file import open_file
 
 C = Path(__file__).parent.parent / "c"
 COPIES = C / "copies.c"
@@ -68,7 +68,7 @@ def marks(path: Path) -> list[tuple[int, str]]:
     file = open_file(path)
     section = file.section(".marks")
     assert section is not None
-    pairs = struct.iter_unpack("<QQ", file.bytes_of(section))
+    pairs = struct.iter_unpack("<QQ", file.data(section))
     return [(address, IDS[number]) for address, number in pairs]
 
 

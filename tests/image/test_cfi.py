@@ -14,8 +14,8 @@ import pytest
 
 from kinst.core.errors import KinstError
 from kinst.image.dwarf.cfi import CallerRule, Cfi, open_cfi
-from kinst.image.dwarf.file import layout, open_file
 from kinst.image.elf import open_elf
+from kinst.image.elf_file import open_file
 from kinst.kernels.fetch import prepared as prepared_kernel
 
 # DWARF numbers of the registers that readelf names in the CFA column, and of the return address.
@@ -98,7 +98,7 @@ def test_a_relocatable_file(isa: str, tmp_path: Path) -> None:
         seen.add((offset, at))
     assert len(seen) > 2 and any(at is not None for _, at in seen)
     file = open_file(tmp_path / "m.o")
-    (more,) = (base for n, base in layout(file).items() if file.sections[n].name == "more")
+    (more,) = (base for n, base in file.layout.items() if file.sections[n].name == "more")
     assert cfi.rule(more) == CallerRule(numbers["sp"], 0, numbers["ra"], None)
     assert cfi.rule(more - 32) is None
 

@@ -17,9 +17,11 @@ import pytest
 from dwarf_made import COPIES, CROSS, C, compiled
 
 from kinst.core.inline import DebugIndex
-from kinst.image.dwarf.file import open_file, place
 from kinst.image.dwarf.index import Index, open_index
 from kinst.image.dwarf.lines import Lines
+from kinst.image.dwarf.sections import DebugSections
+from kinst.image.elf import open_elf
+from kinst.image.elf_file import open_file
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
 
@@ -241,14 +243,14 @@ def test_modules_are_relocated(
                 for (theirs_low, _), (low, _) in zip(a.ranges, b.ranges, strict=True)
             }
             assert len(shift) == 1, (isa, name, shift)
-            assert all(place(file, copy.entry or 0) == (".text", copy.entry) for copy in mine)
+            assert all(file.place(copy.entry or 0) == (".text", copy.entry) for copy in mine)
 
 
 def test_lines_are_addr2lines(tmp_path: Path) -> None:
     for version in (4, 5):
         path = compiled(tmp_path, "gcc", "-O2", f"-gdwarf-{version}")
         index = open_index(path)
-        lines = Lines(open_file(path), index)
+        lines = Lines(DebugSections(open_elf(path)), index)
         (function,) = index.functions("nested")
         ((low, high),) = function.ranges
         addresses = [f"{address:#x}" for address in range(low, high)]

@@ -20,10 +20,12 @@ import pytest
 from dwarf_made import compiled
 
 from kinst.core.errors import KinstError
-from kinst.image.dwarf import store as dwarf_store
-from kinst.image.dwarf.file import open_file
+from kinst.image import saved_arrays
 from kinst.image.dwarf.index import Index, open_index
 from kinst.image.dwarf.lines import Lines
+from kinst.image.dwarf.sections import DebugSections
+from kinst.image.elf import open_elf
+from kinst.image.elf_file import open_file
 
 SECONDS = 5.0
 DRAW_ANEW = bool(os.environ.get("KINST_RANDOM"))  # make test-all
@@ -58,8 +60,8 @@ def debug_bytes(path: Path) -> list[int]:
     for section in file.sections:
         if ".debug_" in section.name:
             found += range(section.offset, section.offset + section.size)
-    table = struct.unpack_from("<Q", file.data, 40)[0]
-    return found + list(range(table, len(file.data)))
+    table = struct.unpack_from("<Q", file.mapped, 40)[0]
+    return found + list(range(table, len(file.mapped)))
 
 
 def mutated(data: bytes, places: list[int], chance: random.Random) -> bytes:
@@ -97,7 +99,7 @@ def use(path: Path) -> None:
         for function in functions:
             index.copies_of(function)
     if names:
-        lines = Lines(open_file(path), index)
+        lines = Lines(DebugSections(open_elf(path)), index)
         lines.spans(index.copies(names[0])[0].unit)
 
 
@@ -151,7 +153,7 @@ def test_the_unit_is_named(tmp_path: Path) -> None:
     file = open_file(path)
     section = file.section(".debug_info")
     assert section is not None
-    (length,) = struct.unpack_from("<I", file.data, section.offset)
+    (length,) = struct.unpack_from("<I", file.mapped, section.offset)
     data = bytearray(path.read_bytes())
     second = length + 4
     # Its first abbreviation code: one that no table has.
@@ -195,10 +197,10 @@ def test_every_byte_of_an_index_counts(tmp_path: Path) -> None:
     content = file.read_bytes()
     key = re.search(rb'"key": "([^"]+)"', content)
     assert key is not None
-    assert dwarf_store.load(file, key[1].decode()) is not None
+    assert saved_arrays.load(file, key[1].decode()) is not None
     for at in range(len(content)):
         file.write_bytes(content[:at] + bytes((content[at] ^ 0x10,)) + content[at + 1 :])
-        assert dwarf_store.load(file, key[1].decode()) is None, at
+        assert saved_arrays.load(file, key[1].decode()) is None, at
     assert copies(open_index(path, cache)) == whole
     assert file.read_bytes() == content
 
@@ -256,25 +258,25 @@ def test_readers_never_see_a_part(tmp_path: Path) -> None:
 
     def write() -> None:
         while not stop.is_set():
-            assert dwarf_store.save(file, "key", {"a": Array()})
+            assert saved_arrays.save(file, "key", {"a": Array()})
 
-    assert dwarf_store.save(file, "key", {"a": Array()})
+    assert saved_arrays.save(file, "key", {"a": Array()})
     writer = threading.Thread(target=write)
     writer.start()
     try:
         for _ in range(300):
-            found = dwarf_store.load(file, "key")
+            found = saved_arrays.load(file, "key")
             assert found is not None
             assert zlib.crc32(found["a"]) == zlib.crc32(arrays["a"])
     finally:
         stop.set()
         writer.join()
-    assert dwarf_store.load(file, "another key") is None
+    assert saved_arrays.load(file, "another key") is None
 
 
 def test_compiled_code_is_kept_by_its_sources() -> None:
     """Every file with compiled functions, and what they import, counts for the code's folder."""
-    folder = Path(dwarf_store.__file__).parent
+    folder = Path(saved_arrays.__file__).parent / "dwarf"
     known = re.search(r"SOURCES = \(([^)]*)\)", (folder / "scan" / "jit.py").read_text())
     assert known is not None
     names = set(re.findall(r'"(\w+)"', known[1]))
@@ -287,3 +289,51 @@ def test_compiled_code_is_kept_by_its_sources() -> None:
             imported = set(re.findall(r"^from kinst\.image\.dwarf\.scan\.(\w+) import", text, re.M))
             assert imported <= names
     assert checked > 4
+
+
+def index_anew(path: Path, home: Path) -> tuple[float, str]:
+    """Make an index in another process, whose compiled code is kept in `home`: (CPU seconds, the
+    copies that it found)."""
+    code = (
+        "import sys, time\n"
+        "from kinst.image.dwarf.index import open_index\n"
+        "index = open_index(sys.argv[1])\n"
+        "print(time.process_time())\n"
+        "print([c for name in index.inline_names() for c in index.copies(name)])\n"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(home)}
+    done = subprocess.run([sys.executable, "-c", code, str(path)], env=environment,
+                          capture_output=True, text=True, timeout=300)  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    seconds, found = done.stdout.split("\n", 1)
+    return float(seconds), found
+
+
+def test_damaged_compiled_code_is_made_anew(tmp_path: Path) -> None:
+    """Cut off, flipped or emptied: the same answers, and whole files again afterwards."""
+    path = compiled(tmp_path, "gcc", "-O2", "-g")
+    made, whole = index_anew(path, tmp_path)
+    files = [p for p in (tmp_path / "kinst" / "compiled").rglob("*") if p.is_file()]
+    assert len(files) >= 6 and {p.suffix for p in files} == {".nbi", ".nbc"}
+    kept, again = index_anew(path, tmp_path)
+    assert again == whole and kept < made / 2
+    for number, file in enumerate(files):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 4
+        file.write_bytes([data, data[: len(data) // 2], b""][number % 3])
+    assert index_anew(path, tmp_path)[1] == whole
+    kept, again = index_anew(path, tmp_path)
+    assert again == whole and kept < made / 2
+
+
+def test_compiled_code_that_cannot_be_kept(tmp_path: Path) -> None:
+    """No room for it on the disk, by a limit on the sizes of files."""
+    path = compiled(tmp_path, "gcc", "-O2", "-g")
+    index = open_index(path)
+    whole = str([c for name in index.inline_names() for c in index.copies(name)])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
+    try:
+        assert index_anew(path, tmp_path)[1].strip() == whole
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

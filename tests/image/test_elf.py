@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kinst.core.errors import KinstError
-from kinst.image.elf import Elf, build_id_in, open_elf
+from kinst.image.elf import Elf, open_elf
+from kinst.image.elf_file import build_id_in
 from kinst.kernels.fetch import Prepared
 
 AMD64 = 62

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinst.image.elf import Elf, Section, open_elf
+from kinst.image.elf import Elf, open_elf
+from kinst.image.elf_file import ElfSection
 from kinst.image.orc import FrameRule, Orc, open_orc
 from kinst.kernels.fetch import Prepared
 
@@ -80,13 +81,13 @@ class Made:
         self.rules = b"".join(struct.pack("<hhH", offset, 0, word) for _, offset, word in rows)
         self.header = header
 
-    def section(self, name: str) -> Section | None:
+    def section(self, name: str) -> ElfSection | None:
         data = {".orc_unwind_ip": self.places, ".orc_unwind": self.rules}.get(name)
         if name == ".orc_header" and self.header:
             data = bytes(20)
-        return None if data is None else Section(name, 1, 0, 2, 0x1000, 0, len(data), 0)
+        return None if data is None else ElfSection(name, 1, 0, 2, 0x1000, 0, len(data), 0, 0, 1)
 
-    def data(self, section: Section) -> bytes:
+    def data(self, section: ElfSection) -> bytes:
         return self.places if section.name == ".orc_unwind_ip" else self.rules
 
 

@@ -10,10 +10,7 @@ import pytest
 from kinst.core.dtypes import ArrayType, EnumType, StructType, is_char
 from kinst.core.paths import cache_folder
 from kinst.image.btf_types import BtfTypes, open_types
-from kinst.image.dwarf.dies import Dies
-from kinst.image.dwarf.file import open_file
-from kinst.image.dwarf.index import open_index
-from kinst.image.dwarf.sections import debug_sections
+from kinst.image.debug_info import DebugInfo
 from kinst.image.dwarf.types import DwarfTypes
 from kinst.image.elf import open_elf
 from kinst.kernels.fetch import Prepared
@@ -43,9 +40,9 @@ int main(void)
 
 
 def dwarf_of(path: Path, module: str, cache: Path | None = None) -> DwarfTypes:
-    file = open_file(path)
-    index = open_index(file, cache)
-    return DwarfTypes(Dies(debug_sections(file, open_elf(path)), index.units), index, module)
+    found = DebugInfo(path, module, cache=cache).dwarf
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("version", [4, 5])

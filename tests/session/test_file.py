@@ -20,11 +20,11 @@ from pathlib import Path
 
 import pytest
 import unicorn
-from elftools.elf.elffile import ELFFile
 from fake_kernel import evaluate
 from unicorn import x86_const as x86
 
 from kinst.cli.command import main
+from kinst.image.elf_file import PT_LOAD, open_file
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "image"))
 from dwarf_made import COPIES, compiled, marks, symbols, table
@@ -104,14 +104,14 @@ class Machine:
         self.where = symbols(path)
         self._uc = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
         mapped = set()
-        with path.open("rb") as file:
-            for segment in ELFFile(file).iter_segments("PT_LOAD"):
-                start, size = segment["p_vaddr"], segment["p_memsz"]
-                for page in range(start & -PAGE, start + size, PAGE):
-                    if page not in mapped:
-                        mapped.add(page)
-                        self._uc.mem_map(page, PAGE)
-                self._uc.mem_write(start, segment.data())
+        file = open_file(path)
+        for segment in (s for s in file.segments if s.kind == PT_LOAD):
+            start, content = segment.address, file.mapped[segment.offset :][: segment.file_size]
+            for page in range(start & -PAGE, start + segment.size, PAGE):
+                if page not in mapped:
+                    mapped.add(page)
+                    self._uc.mem_map(page, PAGE)
+            self._uc.mem_write(start, content)
         self._uc.mem_map(STACK - (1 << 20), 1 << 20)
         self._uc.mem_map(END, PAGE)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kinst.image.placed import open_placed
+from kinst.image.elf import open_elf
+from kinst.image.relocations import placed
 from kinst.isa import load
 from kinst.session.file import FileImage
 from kinst.session.kernel import RunningKernel
@@ -110,7 +111,7 @@ def test_targets_are_the_labels_in_the_tables(isa: str, pie: bool, tmp_path: Pat
     labels = {w[2]: int(w[0], 16) for w in map(str.split, shown.splitlines()) if w[1] in "tT"}
     named = {labels[m[1]] for m in map(_ENTRY.match, assembly.splitlines()) if m and m[1] in labels}
     assert len(named) > 12
-    image = FileImage(open_placed(str(program)))
+    image = FileImage(placed(open_elf(program)))
     kernel = RunningKernel(image, image, load(isa))
     for name in ("one", "labels", "tail"):
         (function,) = kernel.find("", name)

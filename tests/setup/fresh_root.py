@@ -43,6 +43,8 @@ CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 # where they were.
 COPIES = "/etc/of-the-machine"
 
+# Mounts and processes of a command end with it.
+APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private")
 # Arguments: the root, then folders to show in it read-only as SOURCE PLACE, --, the command.
 # The shell stays, as the process that orphans go to.
 IN_NAMESPACE = r"""
@@ -102,7 +104,7 @@ class FreshRoot:
         }
         shared = [word for pair in self.shared for word in pair]
         return [
-            *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"),
+            *APART,
             *("bash", "-c", IN_NAMESPACE, "fresh-root", str(self.folder), *shared, "--"),
             *(f"--userspec={user}:{user}", str(self.folder), "env", "-i"),
             *(f"{name}={value}" for name, value in variables.items() if value is not None),
@@ -213,7 +215,8 @@ def _debootstrap(folder: Path, sources: str) -> None:
     if main is None:
         raise KinstError(f"apt's sources on this machine have updates of {SUITE} but not itself")
     key = main.fields.get("signed-by", "")
-    command = ["debootstrap", "--variant=minbase"]
+    # It mounts proc in the new root, too.
+    command = [*APART, "--mount-proc", "debootstrap", "--variant=minbase"]
     command += [f"--keyring={key}"] if key.startswith("/") else []
     done = subprocess.run(
         [*command, SUITE, str(folder), main.uris[0]],

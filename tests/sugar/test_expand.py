@@ -50,7 +50,7 @@ INDEX = FakeIndex(
 
 
 def after(text: str) -> str:
-    return unparse(expand(parse_text(text, "t.d"), Sources(KERNEL, INDEX, 0)).program)
+    return unparse(expand(parse_text(text, "t.d"), Sources(KERNEL, INDEX)).program)
 
 
 def test_both_forms_as_in_development_report_6() -> None:
@@ -125,7 +125,7 @@ def test_errors_have_their_place(function: str, message: str) -> None:
 
 def test_what_is_said_of_the_copies() -> None:
     found = expand(parse_text("kinst::again:return,kinst::has_more_trim:entry", "t.d"),
-                   Sources(KERNEL, INDEX, 0))  # fmt: skip
+                   Sources(KERNEL, INDEX))  # fmt: skip
     assert found.notes == (
         "kinst::again:return: 2 inlined copies: 1 inside other inlined functions",
         "kinst::has_more_trim:entry: 2 inlined copies: 1 without code left out",
@@ -151,7 +151,7 @@ def test_what_is_said_of_copies_that_are_moved_shared_or_lost() -> None:
         {},
     )
     program = parse_text("kinst::moved:entry, kinst::whole:entry", "t.d")
-    assert expand(program, Sources(kernel, index, 0)).notes == (
+    assert expand(program, Sources(kernel, index)).notes == (
         "kinst::moved:entry: 3 inlined copies: 1 sharing another's entry,"
         " 1 split into .cold parts, 1 outside of every function or rewritten, left out",
         "kinst::whole:entry: 1 inlined copies",
@@ -163,17 +163,10 @@ def test_what_is_said_of_places_that_cannot_be_planted() -> None:
     kernel = FakeKernel([("f", 0x1000, ["90", "90", "90", "90", "90", "c3"])])
     kernel.forbidden = {0x1001, 0x1004}
     index = FakeIndex([copy_of("g", 0x1001, (0x1001, 0x1005))])
-    found = expand(parse_text("kinst::g:entry, kinst::g:return", "t.d"), Sources(kernel, index, 0))
+    found = expand(parse_text("kinst::g:entry, kinst::g:return", "t.d"), Sources(kernel, index))
     (clause,) = found.program.clauses
     assert [str(d.pattern) for d in clause.descriptions] == ["kinst::f:2", "kinst::f:3"]
     assert found.notes == (
         "kinst::g:entry: 1 inlined copies: 1 traced beside what cannot be planted",
         "kinst::g:return: 1 inlined copies: 1 traced beside what cannot be planted",
     )
-
-
-def test_a_slide_moves_everything() -> None:
-    moved = FakeKernel([("cam_iosched_get_trim", 0x3100, ["90"] * 20 + ["c3"])])
-    program = parse_text("kinst::has_more_trim:entry", "t.d")
-    found = expand(program, Sources(moved, INDEX, 0x100))
-    assert unparse(found.program).startswith("kinst::cam_iosched_get_trim:13\n")

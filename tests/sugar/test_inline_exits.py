@@ -62,7 +62,7 @@ def world(
         else:
             ranges.append((low, high))
     first = kernel.labels[f"f.{entry}"] if entry else ranges[0][0]
-    (region,) = regions_of([copy_of("g", first, *ranges)], 0).regions
+    (region,) = regions_of([copy_of("g", first, *ranges)]).regions
     graph = graphs_of([region], kernel)[first]
     refused = set(kernel.forbidden).__contains__
     names = {v: k.removeprefix("f.") for k, v in kernel.labels.items() if k != "f"}
@@ -254,7 +254,7 @@ def test_places_that_cannot_be_planted() -> None:
     lines = ["in 85c0", "b:", "in 74 >x/8", "y:", "in c3", "x:", "in " + nop, "ffc0", "c3"]
     assert world(lines, forbidden=("x",))[1] == [("b", ZERO), ("y", "")]
     kernel, found = world(["x:", "in " + nop, "n:", "90", "c3"], forbidden=("x",))
-    (region,) = regions_of([copy_of("g", BASE, (BASE, BASE + 5))], 0).regions
+    (region,) = regions_of([copy_of("g", BASE, (BASE, BASE + 5))]).regions
     graph = graphs_of([region], kernel)[BASE]
     place = entry_place(BASE, graph, {BASE}.__contains__)
     assert found == [("n", "")] and place == kernel.labels["f.n"]
@@ -269,22 +269,22 @@ def test_entries() -> None:
         copy_of("g", 0x1000, (0x1003, 0x1004)),
         copy_of("g", 0x1002, (0x1003, 0x1004)),
     ]
-    found = regions_of(copies, 0x100)
+    found = regions_of(copies)
     assert found.empty == 2
     assert [(r.entry, r.ranges, r.copies) for r in found.regions] == [
-        (0x1100, ((0x1100, 0x1102), (0x1103, 0x1104)), 2),
-        (0x1102, ((0x1103, 0x1104),), 1),
+        (0x1000, ((0x1000, 0x1002), (0x1003, 0x1004)), 2),
+        (0x1002, ((0x1003, 0x1004),), 1),
     ]
-    kernel = FakeKernel([("f", 0x1100, ["90"] * 6 + ["c3"])])
-    graph = graphs_of(found.regions, kernel)[0x1102]
-    assert graph.node_at(0x1103) is not None
-    assert [e.address for e in exits(stay(found.regions[1], graph), graph)] == [0x1103]
+    kernel = FakeKernel([("f", 0x1000, ["90"] * 6 + ["c3"])])
+    graph = graphs_of(found.regions, kernel)[0x1002]
+    assert graph.node_at(0x1003) is not None
+    assert [e.address for e in exits(stay(found.regions[1], graph), graph)] == [0x1003]
 
 
 def test_the_other_rules() -> None:
     """Each range's last instruction (the paper), and successors outside of the ranges."""
     kernel, found = world(["in 90", "in 90", "ffc0", "x:", "in 90", "c3"])
-    (region,) = regions_of([copy_of("g", BASE, (BASE, BASE + 2), (BASE + 4, BASE + 5))], 0).regions
+    (region,) = regions_of([copy_of("g", BASE, (BASE, BASE + 2), (BASE + 4, BASE + 5))]).regions
     graph = graphs_of([region], kernel)[BASE]
     assert [e.address - BASE for e in range_ends(region, graph)] == [1, 4]
     assert [e.address - BASE for e in successors_outside(region, graph)] == [1, 4]
@@ -336,7 +336,7 @@ def test_returns_are_as_many_as_entries(seed: int) -> None:
         ranges = list(zip(cuts[::2], cuts[1::2], strict=True))
         entry = rng.choice([p for p in places if any(a <= p < b for a, b in ranges)])
         copies.append(copy_of("g", entry, *ranges))
-    regions = regions_of(copies, 0).regions
+    regions = regions_of(copies).regions
     graphs = graphs_of(regions, kernel)
     refused = kernel.forbidden.__contains__
     begins, sites = dict[int, int](), dict[int, list[Exit]]()
@@ -407,7 +407,7 @@ def test_a_function_whose_code_is_not_there() -> None:
     """The kernel has unmapped what only boots: its copies have neither entry nor exits."""
     kernel = FakeKernel([("f", BASE, ["90"] * 6 + ["c3"])])
     kernel.code[BASE] = b""
-    (region,) = regions_of([copy_of("g", BASE + 1, (BASE + 1, BASE + 4))], 0).regions
+    (region,) = regions_of([copy_of("g", BASE + 1, (BASE + 1, BASE + 4))]).regions
     graph = graphs_of([region], kernel)[region.entry]
     inside = stay(region, graph)
     assert graph.starts == [] and exits(inside, graph) == []

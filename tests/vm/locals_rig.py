@@ -12,17 +12,16 @@ from gdb_rig import Gdb, Pair, gdb_with, reached
 
 from kinst.core.locals import Local
 from kinst.core.paths import cache_folder
-from kinst.image.dwarf.cfi import open_cfi
-from kinst.image.dwarf.frames import Frame
+from kinst.image.debug_info import DebugFiles
+from kinst.image.dwarf.cfi import Frame, open_cfi
 from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.elf import open_elf
 from kinst.image.orc import open_orc
-from kinst.image.type_files import FileTypes, Places
 from kinst.isa import load
 from kinst.kernels.fetch import Prepared
 from kinst.machines.vm import initramfs
 from kinst.machines.vm.qemu import Qemu, VmConfig, describe
-from kinst.session.locals import call_convention
+from kinst.session.expand import call_convention
 
 SECONDS = 120.0
 MARKER = "begin_new_exec"  # each round of the workload starts programs
@@ -69,9 +68,9 @@ class KinstLocals:
 
     def __init__(self, kernel: Prepared, name: str = "amd64") -> None:
         self.elf = open_elf(kernel.debug)
-        places = Places(lambda: kernel.debug, dict, cache_folder(), lambda part: None)
         self.isa = isa = load(name)
-        found = FileTypes(places).locals("vmlinux", isa.dwarf_registers, call_convention(isa))
+        debug = DebugFiles(cache_folder()).open(kernel.debug)
+        found = debug.locals(isa.dwarf_registers, call_convention(isa))
         assert found is not None
         self.locals: DwarfLocals = found
         self._orc = open_orc(self.elf)

@@ -31,6 +31,7 @@ from kinst.dlang.check.formats import (
 from kinst.dlang.check.members import string_place
 from kinst.dlang.check.scope import Scope, Translation
 from kinst.dlang.syntax import tree
+from kinst.dlang.syntax.unparse import unparse_expression
 from kinst.dlang.types.conversions import cast, is_integer, is_scalar, is_string
 from kinst.dlang.vocabulary import builtins
 
@@ -53,6 +54,11 @@ def is_destructive(action: typed.Action) -> bool:
 def destructive_name(action: typed.Action) -> str:
     """What a destructive action is called in D."""
     return action.name if isinstance(action, typed.Perform | typed.Refused) else "chill"
+
+
+def _written(nodes: Sequence[tree.Expr]) -> tuple[str, ...]:
+    """Expressions as the program has them: the names of the values that they record."""
+    return tuple(unparse_expression(node) for node in nodes)
 
 
 def _expect_between(node: tree.Call, least: int, most: int) -> None:
@@ -121,7 +127,7 @@ def _tracemem(node: tree.Call, scope: Scope) -> typed.Action:
             )
             raise DError(message, shown.span, "D_TRACEMEM_DYNSIZE")
         args.append(cast(shown, INT64))
-    return typed.Perform(node.span, "tracemem", tuple(args))
+    return typed.Perform(node.span, "tracemem", tuple(args), names=_written(node.arguments[:1]))
 
 
 def _chill(node: tree.Call, scope: Scope) -> typed.Action:
@@ -256,11 +262,13 @@ def _expect_arguments(node: tree.Call, count: int, at_least: bool = False) -> No
 
 
 def _trace(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
-    return typed.Trace(node.span, _shown("trace", "D_TRACE", node, scope))
+    shown = _shown("trace", "D_TRACE", node, scope)
+    return typed.Trace(node.span, shown, _written(node.arguments))
 
 
 def _print(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
-    return typed.Print(node.span, string_place(_shown("print", "D_PRINT", node, scope)))
+    shown = string_place(_shown("print", "D_PRINT", node, scope))
+    return typed.Print(node.span, shown, _written(node.arguments))
 
 
 def _shown(name: str, prefix: str, node: tree.Call, scope: Scope) -> typed.Expr:
@@ -311,14 +319,14 @@ def _formatted(name: str, node: tree.Call, scope: Scope) -> typed.Printf:
     format_, stars = bind_format(name, parsed, values, first.span)
     for at in stars:
         args[at] = cast(args[at], INT)
-    return typed.Printf(node.span, format_, tuple(args))
+    return typed.Printf(node.span, format_, tuple(args), _written(node.arguments[1:]))
 
 
 def _data(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
     """stack(), sym() and the like: what they record is traced."""
     expr = data_expression(node, scope, check)
     assert expr is not None
-    return typed.Trace(node.span, expr)
+    return typed.Trace(node.span, expr, _written((node,)))
 
 
 def _effect(

@@ -1,6 +1,6 @@
 """Making the index of a file's debug information: scan, join, sort.
 
-Imported (by dwarf.py, when an index is missing) only here and from here is numba.
+Imported by index.py, when an index is missing; numba is imported only here and from here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import KinstError
-from kinst.image.dwarf.file import SHT_SYMTAB, DebugFile, layout, source_path
 from kinst.image.dwarf.numbers import (
     E_ALT,
     E_SPLIT,
@@ -24,13 +23,15 @@ from kinst.image.dwarf.numbers import (
     KEY_SHIFT,
     KEY_STR,
     KIND_ENUMERATION,
+    SCANNED,
     TROUBLE,
     U_COMP_DIR,
     U_OFFSET,
     U_STMT,
     U_VERSION,
 )
-from kinst.image.dwarf.scan.jit import completed, prepare, uncollected
+from kinst.image.dwarf.reader import source_path
+from kinst.image.dwarf.scan.jit import prepare, uncollected
 from kinst.image.dwarf.scan.scan import scan_units
 from kinst.image.dwarf.scan.space import (
     AT,
@@ -75,9 +76,10 @@ from kinst.image.dwarf.scan.space import (
     table,
 )
 from kinst.image.dwarf.scan.units import count_units, read_headers
-from kinst.image.dwarf.sections import DebugSections, debug_sections
-from kinst.image.dwarf.store import Arrays
-from kinst.image.elf import STB_GLOBAL, STB_WEAK, STT_FUNC, Elf, open_elf
+from kinst.image.dwarf.sections import DebugSections
+from kinst.image.elf import STB_GLOBAL, STB_WEAK, STT_FUNC, Elf, with_symbols
+from kinst.image.elf_file import SHT_SYMTAB, ElfFile
+from kinst.image.saved_arrays import Arrays
 
 Int = npt.NDArray[np.int64]
 # Bytes of .debug_info between two calls of progress.
@@ -87,14 +89,14 @@ SECTION_OF_KEY = {
 }  # fmt: skip
 
 
-def build(file: DebugFile, progress: Callable[[float], None]) -> Arrays:
-    """The arrays of the index (dwarf.py reads them).
+def build(file: ElfFile, progress: Callable[[float], None]) -> Arrays:
+    """The arrays of the index (index.py reads them).
 
     progress: called with the part that is done.  Raises KinstError, with the unit's offset in
     .debug_info, when the debug information is damaged.
     """
-    elf = open_elf(file.path)
-    sections = debug_sections(file, elf)
+    elf = with_symbols(file)
+    sections = DebugSections(elf)
     with uncollected():
         space = _scan(sections, progress)
     units, functions, copies = (table(space, n) for n in (UNITS, FUNCTIONS, COPIES))
@@ -114,12 +116,13 @@ def build(file: DebugFile, progress: Callable[[float], None]) -> Arrays:
     arrays |= _named("variable", variables[:, V_NAME], variables[:, V_DIE], names)
     del arrays["variable_order"]
     arrays["enumeration_die"] = np.sort(enumerations).astype(np.uint64)
-    return arrays | _symbols(file, elf)
+    return arrays | _symbols(elf)
 
 
 def _scan(sections: DebugSections, progress: Callable[[float], None]) -> Space:
-    space = grown(make_space(sections.arrays), 1, False)
+    space = make_space({name: sections.array(name) for name in SCANNED})
     prepare({"Space": space, "U8": space.info})
+    space = grown(space, 1, False)
     count, at = count_units(space, int(space.w[AT + UNITS]))
     if count < 0:
         raise _trouble(sections.where, at, count)
@@ -139,7 +142,6 @@ def _scan(sections: DebugSections, progress: Callable[[float], None]) -> Space:
         else:
             full = False
             progress(start / count)
-    completed()
     return space
 
 
@@ -194,7 +196,7 @@ def _texts(sections: DebugSections, keys: Int) -> list[bytes]:
         if section in (KEY_INFO, KEY_LINE):
             found += [sections.text(name, offset) for offset in offsets]
             continue
-        data = sections.arrays[name].tobytes()
+        data = sections.array(name).tobytes()
         for offset in offsets:
             end = data.find(b"\0", offset)
             if end < 0 or offset >= len(data):
@@ -355,18 +357,15 @@ def _gather(ranges: Int, start: Int, count: Int) -> Int:
     return np.ascontiguousarray(found)
 
 
-def _symbols(file: DebugFile, elf: Elf) -> Arrays:
+def _symbols(elf: Elf) -> Arrays:
     """The functions of the symbol table, by address; of aliases the best name is the last."""
-    if not any(section.kind == SHT_SYMTAB for section in file.sections):
+    if not any(section.kind == SHT_SYMTAB for section in elf.sections):
         empty = np.zeros(0, dtype=np.uint64)
         return packed("symbol", []) | {
             "symbol_low": empty, "symbol_high": empty, "symbol_reach": empty,
         }  # fmt: skip
     symbols = elf.symbols
-    bases = np.zeros(1 << 16, dtype=np.uint64)
-    for index, address in layout(file).items():
-        bases[index & 0xFFFF] = address
-    low = symbols.address + bases[symbols.section]
+    low = elf.placed_addresses
     wanted = (symbols.kind == STT_FUNC) & (symbols.size > 0) & (symbols.section != 0)
     rank = np.where(symbols.binding == STB_GLOBAL, 2, np.where(symbols.binding == STB_WEAK, 1, 0))
     rows = np.flatnonzero(wanted)

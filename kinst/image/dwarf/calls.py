@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kinst.core.system import CallerRule
-from kinst.image.dwarf.cfi import Cfi
+from kinst.image.dwarf.cfi import ROOM, Cfi, Frame
 from kinst.image.dwarf.dies import Die
 from kinst.image.dwarf.expressions import (
     OP_REG0,
@@ -30,20 +30,22 @@ from kinst.image.dwarf.expressions import (
     pieces_of,
     value_of,
 )
-from kinst.image.dwarf.frames import ROOM, Frame
 from kinst.image.dwarf.index import Index
 from kinst.image.dwarf.lists import Lists
 from kinst.image.dwarf.numbers import (
     AT_ABSTRACT_ORIGIN,
+    AT_LOW_PC,
     TAG_INLINED_SUBROUTINE,
     TAG_LEXICAL_BLOCK,
 )
 
 AT_LOCATION, AT_FRAME_BASE = 0x02, 0x40
-TAG_CALL_SITE, TAG_CALL_SITE_PARAMETER = 0x48, 0x49
-AT_CALL_ALL_CALLS, AT_CALL_ALL_TAIL_CALLS = 0x7A, 0x7C
-AT_CALL_RETURN_PC, AT_CALL_VALUE, AT_CALL_ORIGIN = 0x7D, 0x7E, 0x7F
-AT_CALL_TAIL_CALL = 0x82
+# DWARF 5's numbers, and GNU's for DWARF 4 (where DW_AT_low_pc of a site is its return address).
+TAGS_CALL_SITE, TAGS_PARAMETER = (0x48, 0x4109), (0x49, 0x410A)
+AT_CALL_RETURN_PC, AT_CALL_ORIGIN = 0x7D, 0x7F
+AT_CALL_VALUE, AT_GNU_CALL_SITE_VALUE = 0x7E, 0x2111
+ATS_ALL_CALLS = (0x7A, 0x7C, 0x2116, 0x2117)  # all calls, or all tail calls, are described
+ATS_TAIL_CALL = (0x82, 0x2115)
 _BELOW = (TAG_INLINED_SUBROUTINE, TAG_LEXICAL_BLOCK)
 MOST_CALLS = 60  # of a function: each is a comparison in the expression
 MOST_TAIL_CALLS = 40  # functions that are looked at for tail calls
@@ -124,8 +126,11 @@ class Calls:
     def _passed(self, site: Die, register: int) -> bytes:
         """The expression of what a call passes in a register."""
         for one in self._entries.below(site):
-            if one.tag == TAG_CALL_SITE_PARAMETER:
-                place, value = one.attributes.get(AT_LOCATION), one.attributes.get(AT_CALL_VALUE)
+            if one.tag in TAGS_PARAMETER:
+                place = one.attributes.get(AT_LOCATION)
+                value = one.attributes.get(
+                    AT_CALL_VALUE, one.attributes.get(AT_GNU_CALL_SITE_VALUE)
+                )
                 if place == bytes([OP_REG0 + register]) and isinstance(value, bytes):
                     return value
         raise NotHereError("a caller does not say what it was")
@@ -194,12 +199,19 @@ class Calls:
             found, queue = {}, [function]
             while queue:
                 for one in self._entries.below(queue.pop()):
-                    if one.tag == TAG_CALL_SITE:
-                        found[one.number(AT_CALL_RETURN_PC)] = one
+                    if one.tag in TAGS_CALL_SITE:
+                        found[self._return_address(one)] = one
                     elif one.tag in _BELOW:
                         queue.append(one)
             self._sites[function.offset] = found
         return self._sites[function.offset]
+
+    def _return_address(self, site: Die) -> int:
+        """0 where a site does not say it (a tail call's)."""
+        for attribute in (AT_CALL_RETURN_PC, AT_LOW_PC):
+            if attribute in site.attributes:
+                return self._lists.address(site, attribute)
+        return 0
 
     def _check_tail_calls(self, function: Die) -> None:
         """Raises NotHereError where a function may come to itself again by tail calls."""
@@ -213,15 +225,14 @@ class Calls:
                     queue.append(target)
 
     def _tail_calls(self, function: Die) -> Iterator[Die]:
-        said = function.number(AT_CALL_ALL_CALLS) or function.number(AT_CALL_ALL_TAIL_CALLS)
-        if not said:
+        if not any(function.number(attribute) for attribute in ATS_ALL_CALLS):
             raise NotHereError(f"{_ONLY_ENTRY}, and its tail calls are not")
         queue = [function]
         while queue:
             for one in self._entries.below(queue.pop()):
                 if one.tag in _BELOW:
                     queue.append(one)
-                elif one.tag == TAG_CALL_SITE and one.number(AT_CALL_TAIL_CALL):
+                elif one.tag in TAGS_CALL_SITE and any(map(one.number, ATS_TAIL_CALL)):
                     origin = one.number(AT_CALL_ORIGIN) or one.number(AT_ABSTRACT_ORIGIN)
                     if not origin:
                         raise NotHereError(f"{_ONLY_ENTRY}, and it ends in an indirect call")

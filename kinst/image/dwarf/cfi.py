@@ -1,23 +1,44 @@
-"""Call frame information: where the caller's frame is at each instruction, from .debug_frame.
+"""Call frame information: where the caller's frame is at each instruction.
 
-Format: DWARF 5, 6.4; versions 1, 3 and 4 of its entries.  Entries are found once for the whole
-section; the rules of one function are worked out when they are asked for.
+From .debug_frame, and where that has nothing from .eh_frame (compilers write the latter for
+whatever is not told -fno-asynchronous-unwind-tables).  Entries are found once for a whole section;
+the rules of one function are worked out when they are asked for.
+
+Formats: DWARF 5, 6.4, versions 1, 3 and 4 of its entries; Linux Standard Base 5.0, "Exception
+Frames", for what .eh_frame does otherwise.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from kinst.core.errors import KinstError
 from kinst.core.system import CallerRule
-from kinst.image.dwarf.file import open_file
-from kinst.image.dwarf.frames import ROOM
 from kinst.image.dwarf.reader import Reader
-from kinst.image.dwarf.sections import debug_section
+from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import Elf
+
+# Compilers leave room for ftrace at a function's start, in front of what is described of it.
+ROOM = 16  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the caller knows of an instruction.
+
+    address: as the index has it (linked).  at_entry: it is the first one of its function.  cfa:
+    the canonical frame address as a D expression, None where no unwinder knows.  place: where
+    what is linked at an address lies as running; it raises NotHereError where nothing does.
+    """
+
+    address: int
+    at_entry: bool
+    cfa: str | None
+    place: Callable[[int], int]
+
 
 _CIE = 0xFFFFFFFF
 _NO_OPERAND = {0x00, 0x2D}  # nop; DW_CFA_AARCH64_negate_ra_state
@@ -26,10 +47,22 @@ _ONE = {0x2E}  # DW_CFA_GNU_args_size: an unsigned number that says nothing of t
 
 @dataclass(frozen=True, slots=True)
 class _Cie:
+    """What entries have in common.  augmented: they have a block of bytes before their program;
+    encoding: of their addresses (DW_EH_PE_*), in .eh_frame."""
+
     code_align: int
     data_align: int
     return_register: int
     program: bytes
+    augmented: bool
+    encoding: int
+
+
+# DW_EH_PE_*: the low four bits are a number's format, here as (bytes, signed).
+_FORMATS = {0x00: (8, False), 0x02: (2, False), 0x03: (4, False), 0x04: (8, False),
+            0x0A: (2, True), 0x0B: (4, True), 0x0C: (8, True)}  # fmt: skip
+_FROM_HERE = 0x10  # DW_EH_PE_pcrel
+_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +83,18 @@ _START = _State((_NO_REGISTER, 0))
 class Cfi:
     """The call frame information of one image.  Made by open_cfi()."""
 
-    def __init__(self, section: bytes) -> None:
+    def __init__(self, section: bytes, name: str = ".debug_frame", address: int = 0) -> None:
+        """address: where .eh_frame is linked.  Raises KinstError when the section is damaged."""
         self._section = section
+        self._name = name
+        self._address = address
+        self._eh = name == ".eh_frame"
         self._cies: dict[int, _Cie] = {}
-        # (first address, end, offset of the CIE, start and end of the program)
-        self._entries = sorted(self._read())
+        try:
+            # (first address, end, offset of the CIE, start and end of the program)
+            self._entries = sorted(self._read_eh() if self._eh else self._read())
+        except (IndexError, ValueError, KeyError):
+            raise KinstError(f"damaged {name}") from None
         self._starts = [entry[0] for entry in self._entries]
 
     def __len__(self) -> int:
@@ -72,19 +112,61 @@ class Cfi:
                 yield low, low + size, kind, at + 24, end
             at = end
 
+    def _read_eh(self) -> Iterator[tuple[int, int, int, int, int]]:
+        r = Reader(self._section)
+        while r.at + 8 <= len(self._section):
+            length = r.number(4)
+            start = r.at
+            # Files from several compilers may have an end (0) between their parts.
+            if length == 0xFFFFFFFF or start + length > len(self._section):
+                raise ValueError
+            back = r.number(4) if length else 0
+            if back:
+                # The distance from here back to the CIE.
+                encoding = self._cie(start - back).encoding
+                low = self._encoded(r, encoding)
+                size = self._encoded(r, encoding & 0x0F)
+                if low:
+                    yield low, low + size, start - back, r.at, start + length
+            r.at = start + length
+
+    def _encoded(self, r: Reader, encoding: int) -> int:
+        size, signed = _FORMATS[encoding & 0x0F]
+        base = self._address + r.at if encoding & 0x70 == _FROM_HERE else 0
+        return r.number(size, signed) + base & _MASK
+
     def _cie(self, offset: int) -> _Cie:
         if offset not in self._cies:
             length = int.from_bytes(self._section[offset : offset + 4], "little")
-            read = Reader(self._section[offset + 8 : offset + 4 + length])
-            version = read.number(1)
-            if read.number(1):
-                raise KinstError(".debug_frame with an augmentation that kinst does not know")
-            if version >= 4:
-                read.number(2)  # sizes of an address and of a segment
-            code, data = read.uleb(), read.sleb()
-            back = read.number(1) if version == 1 else read.uleb()
-            self._cies[offset] = _Cie(code, data, back, bytes(read.data[read.at :]))
+            self._cies[offset] = self._made(Reader(self._section[offset + 8 : offset + 4 + length]))
         return self._cies[offset]
+
+    def _made(self, read: Reader) -> _Cie:
+        version = read.number(1)
+        letters = ""
+        while code := read.number(1):
+            letters += chr(code)
+        if letters and not letters.startswith("z"):
+            raise KinstError(f"{self._name} with an augmentation that kinst does not know")
+        if version >= 4:
+            read.number(2)  # sizes of an address and of a segment
+        code_align, data_align = read.uleb(), read.sleb()
+        back = read.number(1) if version == 1 else read.uleb()
+        encoding = 0
+        if letters:
+            size = read.uleb()
+            end = read.at + size
+            for letter in letters[1:]:
+                if letter == "R":
+                    encoding = read.number(1)
+                elif letter == "L":
+                    read.number(1)
+                elif letter == "P":
+                    read.take(_FORMATS[read.number(1) & 0x0F][0])
+            read.at = end
+        return _Cie(
+            code_align, data_align, back, bytes(read.data[read.at :]), bool(letters), encoding
+        )
 
     def rule(self, address: int, register: int | None = None) -> CallerRule | None:
         """The rule at a linked address, or None where there is none that is this simple.
@@ -102,8 +184,11 @@ class Cfi:
             cie = self._cie(parent)
             if register is not None:
                 cie = replace(cie, return_register=register)
+            program = Reader(self._section[start:end])
+            if cie.augmented:
+                program.at += program.uleb()
             first = _run(cie, cie.program, _START, _START, 0, None)
-            state = _run(cie, self._section[start:end], first, first, low, address)
+            state = _run(cie, bytes(program.data[program.at :]), first, first, low, address)
         except (IndexError, ValueError):
             return None
         if state.cfa is None or state.cfa[0] == _NO_REGISTER or state.lost:
@@ -185,9 +270,14 @@ def _frame(cie: _Cie, read: Reader, code: int, state: _State) -> _State:
 
 def open_cfi(elf: Elf) -> Cfi | None:
     """The call frame information of an image, or None when it has none.  Addresses are linked
-    ones; in a relocatable file, those of dwarf_file.layout().
+    ones; in a relocatable file, those of its layout.
 
     Raises KinstError when it is damaged.
     """
-    section = debug_section(open_file(elf.path), elf, "frame")
-    return Cfi(section.tobytes()) if len(section) else None
+    section = DebugSections(elf).array("frame")
+    if len(section):
+        return Cfi(section.tobytes())
+    # In a relocatable file it would still have to be relocated.
+    other = None if elf.relocatable else elf.section(".eh_frame")
+    data = elf.data(other) if other is not None else b""
+    return Cfi(data, ".eh_frame", other.address) if other is not None and data else None

@@ -1,6 +1,6 @@
 """Single entries of .debug_info, read when they are asked for (DWARF 5, section 7.5).
 
-The index (dwarf.py) says where entries are; here are their attributes, and what is below them.
+The index (index.py) says where entries are; here are their attributes, and what is below them.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Dies:
     def __init__(self, sections: DebugSections, units: Sequence[int]) -> None:
         """units: the offsets of all units' headers, ascending (Index.units)."""
         self._sections = sections
-        self._info = sections.arrays["info"].data
-        self._abbrev = sections.arrays["abbrev"].data
+        self._info = sections.array("info").data
+        self._abbrev = sections.array("abbrev").data
         self._offsets = units
         self._units: dict[int, Unit] = {}
         self._tables: dict[int, Mapping[int, Abbreviation]] = {}
@@ -241,7 +241,7 @@ class Dies:
             if base >= 0:
                 self._string_bases[unit.offset] = base
         at = self._string_bases[unit.offset] + index * unit.offset_size
-        piece = self._sections.arrays["str_offsets"][at : at + unit.offset_size].tobytes()
+        piece = self._sections.array("str_offsets")[at : at + unit.offset_size].tobytes()
         if len(piece) != unit.offset_size:
             return ""
         offset = int.from_bytes(piece, "little")

@@ -17,8 +17,7 @@ from typing import Any
 
 from kinst.core.errors import KinstError
 from kinst.core.inline import FunctionDie, InlineCopy
-from kinst.image.dwarf import store as dwarf_store
-from kinst.image.dwarf.file import DebugFile, open_file
+from kinst.image import saved_arrays
 from kinst.image.dwarf.numbers import (
     KIND_BASE,
     KIND_ENUMERATION,
@@ -26,7 +25,8 @@ from kinst.image.dwarf.numbers import (
     KIND_TYPEDEF,
     KIND_UNION,
 )
-from kinst.image.dwarf.store import Arrays
+from kinst.image.elf_file import ElfFile, open_file
+from kinst.image.saved_arrays import Arrays
 
 KINDS = {
     KIND_STRUCTURE: "struct", KIND_UNION: "union", KIND_ENUMERATION: "enum",
@@ -144,6 +144,12 @@ class Index:
         found: Sequence[int] = self._a["enumeration_die"]
         return found
 
+    def function_columns(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        """The code of all functions: ranges (low, high, low, ...); the number of each function's
+        first pair, and one more for the end; each function's unit, as a number in units."""
+        a = self._a
+        return a["function_ranges"], a["function_range"], a["function_unit"]
+
     @property
     def units(self) -> Sequence[int]:
         """The offsets of all units in .debug_info, ascending."""
@@ -241,7 +247,7 @@ def _chain(parents: Any, row: int) -> Iterator[int]:
         row = int(parents[row])
 
 
-def key_of(file: DebugFile) -> str:
+def key_of(file: ElfFile) -> str:
     """What an index is kept by: the build-id (or the content), and what the index is made of.
 
     strip, objcopy and dwz change debug sections and symbols but keep the build-id.
@@ -250,21 +256,17 @@ def key_of(file: DebugFile) -> str:
     digest = hashlib.sha256(repr([(s.name, s.size, s.flags) for s in made_of]).encode())
     for section in made_of:
         if section.name in (".debug_info", ".zdebug_info"):
-            start = file.data[section.offset : section.offset + min(section.size, 1 << 16)]
+            start = file.mapped[section.offset : section.offset + min(section.size, 1 << 16)]
             digest.update(zlib.crc32(start).to_bytes(4, "little"))
     if not file.build_id:
-        digest.update(file.data)
+        digest.update(file.mapped)
     return f"{file.build_id or 'none'}-{digest.hexdigest()[:32]}"
 
 
-def open_saved(path: str | Path, cache: Path) -> Index | None:
-    """The index of a file where one was made before; None otherwise, and for damaged files."""
-    try:
-        file = open_file(path)
-        key = key_of(file) if file.has_debug else ""
-    except KinstError:
-        return None
-    arrays = dwarf_store.load(cache / f"dwarf-{key}.index", key) if key else None
+def open_saved(file: ElfFile, cache: Path) -> Index | None:
+    """The index of a file where one was made before; None otherwise."""
+    key = key_of(file) if file.has_debug else ""
+    arrays = saved_arrays.load(cache / f"dwarf-{key}.index", key) if key else None
     return Index(str(file.path), arrays) if arrays is not None and _whole(arrays) else None
 
 
@@ -274,7 +276,7 @@ def _whole(arrays: Arrays) -> bool:
 
 
 def open_index(
-    file: DebugFile | str | Path,
+    file: ElfFile | str | Path,
     cache: Path | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Index:
@@ -284,17 +286,17 @@ def open_index(
     called with the part that is done (0 to 1) while an index is made, not when there is one.
     Raises KinstError when the file has no debug information or it is damaged.
     """
-    file = file if isinstance(file, DebugFile) else open_file(file)
+    file = file if isinstance(file, ElfFile) else open_file(file)
     if not file.has_debug:
         raise KinstError(
             f"{file.path}: no debug information", "install its debug package, or build with -g"
         )
     key = key_of(file) if cache else ""
     saved = cache / f"dwarf-{key}.index" if cache else None
-    arrays = dwarf_store.load(saved, key) if saved else None
+    arrays = saved_arrays.load(saved, key) if saved else None
     if arrays is None or not _whole(arrays):
         builder: Any = importlib.import_module("kinst.image.dwarf.build")
         arrays = builder.build(file, progress or (lambda part: None))
         if saved:
-            dwarf_store.save(saved, key, arrays)
+            saved_arrays.save(saved, key, arrays)
     return Index(str(file.path), arrays)

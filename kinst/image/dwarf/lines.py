@@ -8,10 +8,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from kinst.core.errors import KinstError
-from kinst.image.dwarf.file import DebugFile, source_path
 from kinst.image.dwarf.index import Index
 from kinst.image.dwarf.numbers import (
     FORM_BLOCK,
@@ -27,9 +25,8 @@ from kinst.image.dwarf.numbers import (
     LNCT_DIRECTORY_INDEX,
     LNCT_PATH,
 )
-from kinst.image.dwarf.reader import Reader
-from kinst.image.dwarf.sections import DebugSections, debug_sections
-from kinst.image.elf import open_elf
+from kinst.image.dwarf.reader import Reader, source_path
+from kinst.image.dwarf.sections import DebugSections
 
 # Standard and extended opcodes (DWARF 5, tables 7.25 and 7.26).
 (
@@ -70,8 +67,8 @@ class _Header:
 class Lines:
     """The line tables of one debug file, by unit (offset in .debug_info)."""
 
-    def __init__(self, file: DebugFile, index: Index) -> None:
-        self._file = file
+    def __init__(self, sections: DebugSections, index: Index) -> None:
+        self._sections = sections
         self._index = index
         self._known: dict[int, Sequence[LineSpan]] = {}
 
@@ -88,7 +85,7 @@ class Lines:
                     found = _spans(self._sections, where.offset, where.home)
                 except (IndexError, ValueError):
                     raise KinstError(
-                        f"{self._file.path}: damaged debug information: line table at"
+                        f"{self._sections.where}: damaged debug information: line table at"
                         f" {where.offset:#x} of the unit at {unit:#x}"
                     ) from None
             self._known[unit] = found
@@ -110,18 +107,19 @@ class Lines:
 
         file: the path or its last parts ("fork.c", "kernel/fork.c"); "" for any.
         """
+        return [span for span in self.of_file(unit, file, within) if span.line == line]
+
+    def of_file(
+        self, unit: int, file: str, within: Sequence[tuple[int, int]]
+    ) -> Sequence[LineSpan]:
+        """As of_line(), for all lines of a file."""
         tail = "/" + file.lstrip("/")
         return [
             span
             for span in self.spans(unit)
-            if span.line == line
+            if any(low <= span.low < high for low, high in within)
             and (not file or ("/" + span.file).endswith(tail))
-            and any(low <= span.low < high for low, high in within)
         ]
-
-    @cached_property
-    def _sections(self) -> DebugSections:
-        return debug_sections(self._file, open_elf(self._file.path))
 
 
 class _Program(Reader):
@@ -136,7 +134,7 @@ class _Program(Reader):
 
 
 def _spans(sections: DebugSections, offset: int, home: str) -> Sequence[LineSpan]:
-    array = sections.arrays["line"]
+    array = sections.array("line")
     if offset + 15 > len(array):
         raise IndexError
     length = int.from_bytes(array[offset : offset + 4].tobytes(), "little")

@@ -68,11 +68,19 @@ class Lists:
         """An address of the unit's part of .debug_addr."""
         return self._address(self.home(die), die.unit.address_size, index)
 
+    def address(self, die: Die, attribute: int) -> int:
+        """An attribute that is an address, as it is or by its index.  Raises KinstError."""
+        value = die.number(attribute)
+        try:
+            return self.indexed(die, value) if die.forms[attribute] in _INDEXED else value
+        except (IndexError, ValueError) as error:
+            raise self._damaged(die) from error
+
     def _address(self, home: Home, size: int, index: int) -> int:
         return self._cursor("addr", home.addresses + index * size).number(size)
 
     def _cursor(self, section: str, offset: int) -> Reader:
-        return Reader(self._sections.arrays[section].data, offset)
+        return Reader(self._sections.array(section).data, offset)
 
     def ranges(self, die: Die) -> list[tuple[int, int]]:
         """(low, high) of an entry's code, () for none.  Raises KinstError for damage."""
@@ -81,16 +89,9 @@ class Lists:
                 return list(self._range_list(die))
             if AT_LOW_PC not in die.attributes or AT_HIGH_PC not in die.attributes:
                 return []
-            low = die.number(AT_LOW_PC)
-            if die.forms[AT_LOW_PC] in _INDEXED:
-                low = self.indexed(die, low)
-            high = die.number(AT_HIGH_PC)
-            form = die.forms[AT_HIGH_PC]
-            if form in _INDEXED:
-                high = self.indexed(die, high)
-            elif form != FORM_ADDR:
-                high += low
-            return [(low, high)]
+            low, high = self.address(die, AT_LOW_PC), self.address(die, AT_HIGH_PC)
+            absolute = die.forms[AT_HIGH_PC] in (FORM_ADDR, *_INDEXED)
+            return [(low, high if absolute else low + high)]
         except (IndexError, ValueError) as error:
             raise self._damaged(die) from error
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from kinst.core.dtypes import DType
 from kinst.core.locals import Local, Piece
 from kinst.image.dwarf.calls import Caller, Calls, Entries
+from kinst.image.dwarf.cfi import ROOM, Frame
 from kinst.image.dwarf.dies import Die, Dies
-from kinst.image.dwarf.enumerators import AT_CONST_VALUE
 from kinst.image.dwarf.expressions import (
     GENERIC,
     Base,
@@ -23,7 +23,6 @@ from kinst.image.dwarf.expressions import (
     constant,
     pieces_of,
 )
-from kinst.image.dwarf.frames import ROOM, Frame
 from kinst.image.dwarf.index import Index
 from kinst.image.dwarf.lists import Lists
 from kinst.image.dwarf.numbers import (
@@ -37,7 +36,13 @@ from kinst.image.dwarf.numbers import (
     TAG_SUBPROGRAM,
     TAG_VARIABLE,
 )
-from kinst.image.dwarf.types import AT_ENCODING, SIGNED_ENCODINGS, TAG_PARAMETER, DwarfTypes
+from kinst.image.dwarf.types import (
+    AT_CONST_VALUE,
+    AT_ENCODING,
+    SIGNED_ENCODINGS,
+    TAG_PARAMETER,
+    DwarfTypes,
+)
 
 AT_LOCATION, AT_FRAME_BASE = 0x02, 0x40
 _SCOPES = (TAG_LEXICAL_BLOCK, TAG_INLINED_SUBROUTINE)

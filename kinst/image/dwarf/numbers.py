@@ -5,6 +5,12 @@ Plain constants: both the compiled scan and the readers in Python use them.
 
 from __future__ import annotations
 
+# The sections that the compiled scan reads, without ".debug_", in its order.
+SCANNED = (
+    "info", "abbrev", "str", "line_str", "str_offsets", "addr", "ranges", "rnglists", "line",
+    "loc", "loclists",
+)  # fmt: skip
+
 # Tags (table 7.3).
 TAG_CLASS = 0x02
 TAG_ENTRY_POINT = 0x03

@@ -1,4 +1,4 @@
-"""Numbers and strings of DWARF data, one after another, in plain Python.
+"""Numbers of DWARF data, one after another, in plain Python; and the paths of source files.
 
 For what is read lazily; the scan of all of .debug_info is compiled (scan/read.py).
 """
@@ -52,3 +52,18 @@ class Reader:
         value = self.uleb()
         bits = 7 * (self.at - start)
         return value - (1 << bits) if value >> (bits - 1) & 1 else value
+
+
+def source_path(home: bytes, folder: bytes | None, name: bytes) -> bytes:
+    """A source file's path: its name, below its folder, below where the compiler ran (home).
+
+    folder: None for home itself.  A relative home (kernels are built with -ffile-prefix-map)
+    is one of two names that were made relative to the same place, and not put before the other.
+    """
+    if name.startswith(b"/"):
+        return name
+    if folder is None:
+        folder = home
+    elif home.startswith(b"/") and not folder.startswith(b"/"):
+        folder = home + b"/" + folder if folder else home
+    return folder + b"/" + name if folder else name

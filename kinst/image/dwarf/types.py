@@ -1,11 +1,18 @@
 """D types out of DWARF (DWARF 5, chapter 5): what BTF lacks, and kernels without BTF.
 
-A type is read when it is asked for; members of structures when they are.
+A type is read when it is asked for; members of structures when they are.  Enumerations by the
+names of their values are wanted only where a file has no BTF: the table of these names is made
+when one is first asked for, and kept in a file of its own (a kernel's 16,000 take a second).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
 
 from kinst.core.dtypes import (
     VOID,
@@ -20,13 +27,14 @@ from kinst.core.dtypes import (
     named,
 )
 from kinst.core.errors import KinstError
+from kinst.image import saved_arrays
 from kinst.image.dwarf.dies import Die, Dies
-from kinst.image.dwarf.enumerators import EnumeratorNames, enumerators_of
 from kinst.image.dwarf.index import Index, NamedDie
 from kinst.image.dwarf.numbers import (
     AT_BYTE_SIZE,
     AT_DECLARATION,
     AT_NAME,
+    FORM_SDATA,
     TAG_BASE_TYPE,
     TAG_ENUMERATION,
     TAG_STRUCTURE,
@@ -35,12 +43,14 @@ from kinst.image.dwarf.numbers import (
     TAG_UNION,
     TAG_VARIABLE,
 )
-from kinst.image.names import integer, qualified
+from kinst.image.saved_arrays import Arrays
+from kinst.image.type_names import integer, qualified
 
 TAG_ARRAY, TAG_MEMBER, TAG_POINTER, TAG_SUBROUTINE = 0x01, 0x0D, 0x0F, 0x15
 TAG_UNSPECIFIED_PARAMETERS, TAG_SUBRANGE = 0x18, 0x21
 TAG_PARAMETER, TAG_CONST, TAG_VOLATILE, TAG_RESTRICT, TAG_ATOMIC = 0x05, 0x26, 0x35, 0x37, 0x47
 TAG_UNSPECIFIED = 0x3B
+TAG_ENUMERATOR, AT_CONST_VALUE = 0x28, 0x1C
 AT_BIT_SIZE, AT_BIT_OFFSET, AT_UPPER_BOUND = 0x0D, 0x0C, 0x2F
 AT_PROTOTYPED, AT_COUNT, AT_MEMBER_LOCATION, AT_ENCODING, AT_TYPE = 0x27, 0x37, 0x38, 0x3E, 0x49
 AT_DATA_BIT_OFFSET, AT_ABSTRACT_ORIGIN, AT_SPECIFICATION = 0x6B, 0x31, 0x47
@@ -203,3 +213,69 @@ def _place(member: Die) -> tuple[int, int]:
         storage = 8 * (member.number(AT_BYTE_SIZE) or 4)
         return at + storage - member.number(AT_BIT_OFFSET) - bits, bits
     return at, bits
+
+
+def enumerators_of(dies: Dies, die: Die) -> tuple[tuple[str, int], ...]:
+    """(name, value) of each value of an enumeration, in the order of its declaration."""
+    found = []
+    for child in dies.children(die):
+        if child.tag == TAG_ENUMERATOR:
+            value = child.number(AT_CONST_VALUE)
+            if child.forms.get(AT_CONST_VALUE) != FORM_SDATA and value >> 31 == 1:
+                value -= 1 << 32
+            found.append((child.text(AT_NAME), value))
+    return tuple(found)
+
+
+class EnumeratorNames:
+    """The enumerations of one file by the names of their values."""
+
+    def __init__(
+        self, dies: Dies, enumerations: Sequence[int], kept: tuple[Path, str] | None = None
+    ) -> None:
+        """enumerations: where they are in .debug_info.  kept: the folder of saved tables, and
+        what this one is made of (dwarf.key_of())."""
+        self._dies = dies
+        self._enumerations = enumerations
+        self._kept = kept
+
+    def enumerations(self, name: str) -> Sequence[int]:
+        """Where the enumerations are that have a value of this name.  Raises KinstError for
+        damaged debug information."""
+        wanted = name.encode("utf-8", "surrogateescape")
+        text, at = self._table["text"], self._table["at"]
+
+        def name_of(row: int) -> bytes:
+            return bytes(text[at[row] : at[row + 1]])
+
+        rows = range(len(at) - 1)
+        first, last = (side(rows, wanted, key=name_of) for side in (bisect_left, bisect_right))
+        return [int(die) for die in self._table["die"][first:last]]
+
+    @cached_property
+    def _table(self) -> Arrays:
+        """The names in order of their bytes, one after the other, where each starts (one more
+        for the end), and for each its enumeration."""
+        if self._kept is None:
+            return self._made()
+        folder, key = self._kept
+        path = folder / f"enumerators-{key}.index"
+        found = saved_arrays.load(path, key)
+        if found is None:
+            found = self._made()
+            saved_arrays.save(path, key, found)
+        return found
+
+    def _made(self) -> Arrays:
+        rows = sorted(
+            (name.encode("utf-8", "surrogateescape"), int(offset))
+            for offset in self._enumerations
+            for name, _ in enumerators_of(self._dies, self._dies.die(int(offset)))
+        )
+        lengths = np.array([0, *(len(name) for name, _ in rows)], dtype=np.int64)
+        text = b"".join(name for name, _ in rows)
+        return {
+            "text": np.frombuffer(text or b"\0", dtype=np.uint8),
+            "at": np.cumsum(lengths).astype(np.uint32),
+            "die": np.array([offset for _, offset in rows], dtype=np.uint64),
+        }

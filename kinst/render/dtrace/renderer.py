@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from functools import partial
 
-from kinst.consumer.decode import rows_at
+from kinst.consumer.decode import in_order, rows_at
 from kinst.consumer.printf import RowTemplate
+from kinst.consumer.rings import Bytes
 from kinst.consumer.schema import Schema
 from kinst.core.layout import RECORD_CPU, RECORD_PROBE
 from kinst.dlang.typed import Printa
@@ -138,23 +138,12 @@ class DtraceText:
         if self._options.flowindent:
             self._flowing(batch)
             return
-        present = np.unique(batch.clauses).tolist()
-        if len(present) == 1:
-            texts = self._rendered(batch, present[0], batch.offsets)
-        else:
-            ordered: npt.NDArray[np.object_] = np.empty(len(batch), dtype=object)
-            for clause in present:
-                mine = np.flatnonzero(batch.clauses == clause)
-                ordered[mine] = self._rendered(batch, clause, batch.offsets[mine])
-            texts = ordered.tolist()
-        if text := "".join(texts):
+        if text := "".join(in_order(batch, self._sizes, partial(self._rendered, batch.part))):
             self._out.write(text)
 
-    def _rendered(self, batch: Batch, clause: int, offsets: npt.NDArray[np.int64]) -> list[str]:
-        template = self._parts[clause][batch.part]
-        if template is None:
-            return [""] * len(offsets)
-        return template.render(rows_at(batch.data, offsets, self._sizes[clause]))
+    def _rendered(self, part: int, clause: int, rows: Bytes) -> list[str]:
+        template = self._parts[clause][part]
+        return [""] * len(rows) if template is None else template.render(rows)
 
     def _flowing(self, batch: Batch) -> None:
         """flowindent: one by one, because the indentation of a row depends on those before."""
@@ -164,8 +153,8 @@ class DtraceText:
             self._following = None
             if after is not None and after[at][0] >= 0:
                 self._following = after[at][0], after[at][1]
-            (text,) = self._rendered(batch, clause, batch.offsets[at : at + 1])
-            self._out.write(text)
+            row = rows_at(batch.data, batch.offsets[at : at + 1], self._sizes[clause])
+            self._out.write(self._rendered(batch.part, clause, row)[0])
 
     # --- Aggregations ---
 

@@ -18,7 +18,8 @@ from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
 from kinst.core.system import Clock, Facts
 from kinst.image.btf import Btf, open_btf
-from kinst.image.elf import SHF_EXECINSTR, Elf, build_id_in
+from kinst.image.elf import Elf
+from kinst.image.elf_file import SHF_EXECINSTR, build_id_in
 from kinst.image.functions import NO_FUNCTIONS, FunctionTable
 from kinst.image.variables import VariableTable
 from kinst.systems.linux.backtrace import by_frames, by_rules

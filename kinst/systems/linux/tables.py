@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from kinst.core.errors import KinstError
 from kinst.image.elf import Elf
-from kinst.image.relocated import pointers
+from kinst.image.relocations import pointers
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

@@ -3,6 +3,8 @@
 Imported only where an index is built (importing numba takes a quarter of a second).  Compiled
 code is kept beside the other things kinst can make again, in a folder named by the sources:
 numba itself recompiles a function only when its own file changes, not when one it calls does.
+Every file there has a checksum, because numba runs what it reads; what is damaged is compiled
+anew, and what cannot be written is compiled in every process.
 """
 
 from __future__ import annotations
@@ -10,7 +12,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import pickle
+import platform
 import shutil
+import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
@@ -18,6 +24,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba.core import caching
 
 from kinst.core.paths import cache_folder
 
@@ -34,35 +41,98 @@ F = TypeVar("F", bound=Callable[..., Any])
 signed: Callable[[Any], int] = cast(Callable[[Any], int], np.int64)
 
 
+UNUSED = 30 * 86400  # seconds after which the code of other sources is deleted
+
+
 def _code_folder() -> Path:
-    """The folder of compiled code for these sources; those of other versions are deleted."""
-    digest = hashlib.sha256()
+    """The folder of compiled code for these sources; what other versions left is deleted."""
     folder = Path(__file__).parent
+    digest = hashlib.sha256(f"{folder} {numba.__version__} {platform.python_version()}".encode())
     for path in [*(folder / f"{name}.py" for name in SOURCES), folder.parent / "numbers.py"]:
         digest.update(path.read_bytes())
     kept = cache_folder() / "compiled"
     mine = kept / digest.hexdigest()[:16]
-    if not mine.exists():
-        with contextlib.suppress(OSError):
-            for other in kept.iterdir():
+    with contextlib.suppress(OSError):
+        for other in kept.iterdir():
+            if other != mine and time.time() - other.stat().st_mtime > UNUSED:
                 shutil.rmtree(other, ignore_errors=True)
     return mine
 
 
 _CODE = _code_folder()
-_COMPLETE = _CODE / "complete"
 # Without numba's own types: they do not know the flags below.
 _numba: Any = numba
-_numba.config.CACHE_DIR = str(_CODE)
+_CacheFile: Any = caching.IndexDataCacheFile
+_FunctionCache: Any = caching.FunctionCache
 
 # Without reference counts (nothing is allocated), exceptions, and wrappers that nobody calls:
 # each of them makes compiling slower than it makes anything else better.
 _FLAGS = {"nogil": True, "_nrt": False, "error_model": "numpy", "no_cfunc_wrapper": True}
 _INNER: list[Any] = []
+_EXAMPLES: dict[str, Any] = {}
+
+
+class _CheckedFile(_CacheFile):  # type: ignore[misc]
+    """numba's files of one function, each with the CRC-32 of its content in front."""
+
+    def _load_index(self) -> dict[Any, str]:
+        try:
+            stamp, names = pickle.loads(self._content(Path(self._index_path)))
+        except OSError:
+            return {}
+        return names if stamp == self._source_stamp else {}
+
+    def _save_index(self, overloads: dict[Any, str]) -> None:
+        self._write(self._index_path, (self._source_stamp, overloads))
+
+    def _load_data(self, name: str) -> Any:
+        return pickle.loads(self._content(Path(self._data_path(name))))
+
+    def _save_data(self, name: str, data: Any) -> None:
+        self._write(self._data_path(name), data)
+
+    def _content(self, path: Path) -> bytes:
+        """A file's content.  Raises OSError when there is none or it is damaged."""
+        data = path.read_bytes()
+        if len(data) < 4 or zlib.crc32(data[4:]) != int.from_bytes(data[:4], "little"):
+            raise OSError(f"{path}: damaged")
+        return data[4:]
+
+    def _write(self, path: str, content: Any) -> None:
+        data = self._dump(content)
+        with self._open_for_write(path) as file:
+            file.write(zlib.crc32(data).to_bytes(4, "little") + data)
+
+
+class _CodeCache(_FunctionCache):  # type: ignore[misc]
+    """The kept code of one entry point."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        """Raises RuntimeError where nothing can be kept."""
+        before = _numba.config.CACHE_DIR
+        _numba.config.CACHE_DIR = str(_CODE)
+        try:
+            super().__init__(function)
+        finally:
+            _numba.config.CACHE_DIR = before
+        impl = self._impl
+        self._cache_file = _CheckedFile(
+            self._cache_path, impl.filename_base, impl.locator.get_source_stamp()
+        )
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = super().load_overload(sig, target_context)
+        if found is None:
+            _compile_inner()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with contextlib.suppress(OSError):
+            super().save_overload(sig, data)
 
 
 def compiled(function: F) -> F:
-    """A function that compiled functions call.  prepare() compiles it."""
+    """A function that compiled functions call.  It is compiled before the first of those."""
     dispatcher = _numba.njit(no_cpython_wrapper=True, **_FLAGS)(function)
     _INNER.append(dispatcher)
     return cast(F, dispatcher)
@@ -70,20 +140,34 @@ def compiled(function: F) -> F:
 
 def entry_point(function: F) -> F:
     """A function that Python calls: compiled then, and kept for later processes."""
-    return cast(F, _numba.njit(cache=True, **_FLAGS)(function))
+    dispatcher = _numba.njit(**_FLAGS)(function)
+    try:
+        dispatcher._cache = _CodeCache(function)
+    except RuntimeError:
+        dispatcher._cache = _NoCache()
+    return cast(F, dispatcher)
+
+
+class _NoCache(caching.NullCache):
+    """Of an entry point where no folder can be written."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> None:
+        _compile_inner()
 
 
 def prepare(examples: dict[str, Any]) -> None:
+    """To be called before any entry point.  examples: values for the annotations (as text) of
+    inner functions other than int, bool and tuples of int."""
+    _EXAMPLES.update(examples)
+
+
+def _compile_inner() -> None:
     """Compile all inner functions, each once, for the types of its annotations.
 
     Left to itself numba compiles a function anew for every constant that it is called with.
-    examples: values for the annotations (as text) other than int, bool and tuples of int.  Does
-    nothing when the entry points are there already.
     """
-    if _COMPLETE.exists():
-        return
     known = {"int": _numba.int64, "bool": _numba.boolean, "None": _numba.none}
-    known |= {name: _numba.typeof(example) for name, example in examples.items()}
+    known |= {name: _numba.typeof(example) for name, example in _EXAMPLES.items()}
     for count in range(2, 5):
         known[f"tuple[{', '.join(['int'] * count)}]"] = _numba.types.UniTuple(_numba.int64, count)
     for dispatcher in _INNER:
@@ -91,12 +175,6 @@ def prepare(examples: dict[str, Any]) -> None:
             *arguments, result = dispatcher.py_func.__annotations__.values()
             dispatcher.compile(known[result](*(known[argument] for argument in arguments)))
             dispatcher.disable_compile()
-
-
-def completed() -> None:
-    """Say that the entry points have been compiled and kept."""
-    with contextlib.suppress(OSError):
-        _COMPLETE.touch()
 
 
 @contextlib.contextmanager

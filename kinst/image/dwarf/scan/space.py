@@ -18,13 +18,13 @@ from kinst.image.dwarf.numbers import (
     ALSO_SLOTTED,
     FORMS,
     FULL,
+    SCANNED,
     SIZE_NONE,
     SLOTTED,
     TAGS,
     U_COLUMNS,
 )
 from kinst.image.dwarf.scan.jit import I64, U8, compiled, entry_point
-from kinst.image.dwarf.sections import NAMES
 
 # Columns of a function: offset of its entry, its unit's number, string key of its name, number
 # of its file (-1: none), line, DW_AT_inline (0 when absent), entries it refers to (-1: none).
@@ -98,7 +98,7 @@ def _fold(number: int) -> int:
 def make_space(arrays: dict[str, U8]) -> Space:
     """Room for the scan of these sections (as DebugSections has them)."""
     pieces, bounds, at = [], [(0, len(arrays["info"]))], 0
-    for name in NAMES[1:]:
+    for name in SCANNED[1:]:
         size = len(arrays[name])
         # Of strings only the keys are looked at.
         if name in ("str", "line_str"):

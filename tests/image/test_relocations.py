@@ -1,4 +1,4 @@
-"""kinst/image/relocated.py: pointers in images that relocate themselves, as ld links them."""
+"""kinst/image/relocations.py: pointers in images that relocate themselves, as ld links them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kinst.image.elf import Elf, open_elf
-from kinst.image.relocated import pointers
+from kinst.image.relocations import pointers
 
 SOURCE = """
 extern char first[], second[];

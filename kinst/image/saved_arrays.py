@@ -1,4 +1,4 @@
-"""A file of arrays that can be mapped: how an index of debug information is kept.
+"""Files of arrays that can be mapped: how indexes of debug information and of BTF are kept.
 
 Layout: magic, length of the header, checksum of the header, the header (JSON: the key that the
 arrays were made for, the arrays' checksum, and each one's type, offset and length), the arrays

@@ -1,0 +1,410 @@
+"""Everything that the files of an image say of it, asked of one object.
+
+A DebugInfo is one image (the kernel, a module, a program): its types, inline copies, source lines,
+local variables and call frames.  Its file is opened once, and each part of it is read when it is
+first asked for.  DebugFiles keeps those of one machine, so that every stage of a session, and the
+next trace on the same machine, asks the same one; two machines share nothing but saved indexes.
+
+Addresses are as linked; in a relocatable file, where its layout puts them (ElfFile.layout).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.dtypes import DType, EnumType, FunctionType
+from kinst.core.inline import FunctionDie, InlineCopy, InlinedFrame, SourcePlace
+from kinst.core.types import KERNEL, AmbiguousNameError, Symbol
+from kinst.image.btf_types import BtfTypes, open_types
+from kinst.image.dwarf.calls import Caller
+from kinst.image.dwarf.cfi import ROOM, Cfi, open_cfi
+from kinst.image.dwarf.dies import Dies
+from kinst.image.dwarf.index import Index, key_of, open_index, open_saved
+from kinst.image.dwarf.lines import Lines, LineSpan
+from kinst.image.dwarf.lists import Lists
+from kinst.image.dwarf.locals import DwarfLocals
+from kinst.image.dwarf.sections import DebugSections
+from kinst.image.dwarf.types import DwarfTypes, EnumeratorNames
+from kinst.image.elf import SHN_ABS, STB_LOCAL, STT_FUNC, STT_OBJECT, Elf, open_elf, with_symbols
+from kinst.image.elf_file import SHF_EXECINSTR, ElfFile, open_file
+from kinst.image.orc import Orc, open_orc
+from kinst.image.relocations import placed
+from kinst.image.variables import PER_CPU_SECTION
+
+MOST_PLACES = 1 << 16  # answers of place() that are kept
+
+
+@dataclass(frozen=True)
+class CallConvention:
+    """Of an ISA: returns(code, address, target) as Isa.returns_of(); DWARF numbers of the stack
+    pointer and of the registers that calls keep; bits of a return address that a signature has."""
+
+    returns: Callable[[bytes, int, int], Sequence[int]]
+    stack: int
+    kept: frozenset[int]
+    signature: int
+
+
+def stem_of(name: str) -> str:
+    """The name in the debug information: name@2 and name.isra.0 are name there."""
+    return name.partition("@")[0].partition(".")[0]
+
+
+class DebugInfo:
+    """What is known of one image by its files.  Implements core.inline.DebugIndex.
+
+    A file without DWARF answers with nothing (None, ()), unless a method says that it raises.
+    Every method raises KinstError, in one line that names the file, for a damaged file.
+    """
+
+    def __init__(
+        self,
+        file: ElfFile | Path,
+        module: str = KERNEL,
+        base: DebugInfo | None = None,
+        cache: Path | None = None,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        """module: the image's name in D.  base: the kernel, of a module of it.  cache: the folder
+        of saved indexes, None to save nothing.  progress: told the part that is done (0 to 1)
+        while an index is made."""
+        self.module = module
+        self._file = file
+        self._base = base
+        self._cache = cache
+        self._progress = progress
+        self._index: Index | None = None
+        self._sought_index = False
+        self._locals: dict[object, DwarfLocals] = {}
+        self._functions: dict[tuple[str, int], FunctionDie | None] = {}
+        self._places: dict[int, SourcePlace | None] = {}
+
+    # Files
+
+    @property
+    def path(self) -> Path:
+        return self._file.path if isinstance(self._file, ElfFile) else self._file
+
+    @cached_property
+    def elf(self) -> Elf:
+        """The file."""
+        return with_symbols(self._file) if isinstance(self._file, ElfFile) else open_elf(self.path)
+
+    @cached_property
+    def placed(self) -> Elf:
+        """The file, laid out when it is relocatable."""
+        return placed(self.elf)
+
+    @property
+    def has_dwarf(self) -> bool:
+        return self.elf.has_debug
+
+    @property
+    def index(self) -> Index:
+        """The index of its DWARF, made when there is none yet (seconds, for a kernel).  Raises
+        KinstError when the file has no DWARF."""
+        if self._index is None:
+            self._index = open_index(self.elf, self._cache, self._progress)
+        return self._index
+
+    @property
+    def made_index(self) -> Index | None:
+        """The index where it is open or was made before; None otherwise: it is not made."""
+        if self._index is None and self._cache is not None and not self._sought_index:
+            self._sought_index = True
+            self._index = open_saved(self.elf, self._cache)
+        return self._index
+
+    @cached_property
+    def _sections(self) -> DebugSections:
+        return DebugSections(self.elf)
+
+    @cached_property
+    def _dies(self) -> Dies:
+        return Dies(self._sections, self.index.units)
+
+    # Inline functions
+
+    def functions(self, name: str) -> Sequence[FunctionDie]:
+        """See DebugIndex."""
+        return self.index.functions(name) if self.has_dwarf else ()
+
+    def copies(self, name: str) -> Sequence[InlineCopy]:
+        """See DebugIndex."""
+        return self.index.copies(name) if self.has_dwarf else ()
+
+    def inline_names(self) -> Sequence[str]:
+        """See DebugIndex."""
+        return self.index.inline_names() if self.has_dwarf else ()
+
+    def copies_at(self, address: int) -> Sequence[InlineCopy]:
+        """See DebugIndex."""
+        return self.index.copies_at(address) if self.has_dwarf else ()
+
+    def function_at(self, name: str, address: int) -> FunctionDie | None:
+        """The function of this name (of a symbol) whose code holds an address, or begins just
+        behind it: a symbol counts the room for ftrace to its function, and DWARF does not."""
+        key = name, address
+        if key not in self._functions:
+            found = self.functions(stem_of(name))
+            held = [
+                die
+                for room in (0, ROOM)
+                for die in found
+                if any(low - room <= address < high for low, high in die.ranges)
+            ]
+            self._functions[key] = held[0] if held else None
+        return self._functions[key]
+
+    # Source lines
+
+    @cached_property
+    def lines(self) -> Lines:
+        """Its line tables by unit.  Raises KinstError when the file has no DWARF."""
+        return Lines(self._sections, self.index)
+
+    def line_at(self, name: str, address: int, entry: int | None = None) -> LineSpan | None:
+        """The source line of an instruction of the function with this symbol.
+
+        entry: where the function begins, to find it by; the address itself when None.
+        """
+        function = self.function_at(name, address if entry is None else entry)
+        return self.lines.at(function.unit, address) if function is not None else None
+
+    def place(self, address: int) -> SourcePlace | None:
+        """The source of an instruction, and what is inlined there; None where it is not known.
+
+        Only from an index that is there already: making one takes seconds, and a running trace
+        waits for this.  Line tables are read by units, once (tens of milliseconds each).
+        """
+        index = self.made_index
+        if index is None:
+            return None
+        if address not in self._places:
+            if len(self._places) >= MOST_PLACES:
+                self._places.clear()
+            self._places[address] = self._place(index, address)
+        return self._places[address]
+
+    def _place(self, index: Index, address: int) -> SourcePlace | None:
+        copies = index.copies_at(address)
+        unit = copies[0].unit if copies else self._units.at(address)
+        if unit is None:
+            return None
+        span = self.lines.at(unit, address)
+        file, line = (span.file, span.line) if span is not None else ("", 0)
+        inlined = []
+        for copy in copies:
+            inlined.append(InlinedFrame(copy.function, file, line))
+            file, line = copy.call_file, copy.call_line
+        return SourcePlace(file, line, tuple(inlined))
+
+    @cached_property
+    def _units(self) -> _UnitsByAddress:
+        return _UnitsByAddress(self.index)
+
+    # Types
+
+    @cached_property
+    def btf(self) -> BtfTypes | None:
+        """The types in its BTF, None where it has none or its kernel has none."""
+        base = self._base.btf if self._base is not None else None
+        if self._base is not None and base is None:
+            return None
+        return open_types(self.elf, self.module, base, self._cache)
+
+    @cached_property
+    def dwarf(self) -> DwarfTypes | None:
+        """The types in its DWARF, None where it has none."""
+        if not self.has_dwarf:
+            return None
+        kept = (self._cache, key_of(self.elf)) if self._cache else None
+        names = EnumeratorNames(self._dies, self.index.enumerations, kept)
+        return DwarfTypes(self._dies, self.index, self.module, names)
+
+    @property
+    def types(self) -> BtfTypes | DwarfTypes | None:
+        """Its types: BTF's, which is small and fast, where it has BTF, else DWARF's."""
+        return self.btf or self.dwarf
+
+    def enumerator(self, name: str) -> tuple[EnumType, int] | None:
+        """The enumeration that has a value of this name, and the value.
+
+        By BTF; by DWARF where there is none (BTF is made of all that DWARF has: of 14,998 names
+        of a Debian kernel none is missing).  Raises AmbiguousNameError.
+        """
+        types = self.types
+        found = types.enumerators(name) if types is not None else []
+        values = {value: str(type_) for type_, value in reversed(found)}
+        if len(values) > 1:
+            shown = [
+                f"{value} in {type_ if type_ != 'enum' else 'an enum without a name'}"
+                for value, type_ in reversed(values.items())
+            ]
+            raise AmbiguousNameError(
+                f"{name} is ambiguous: {', '.join(shown[:-1])} and {shown[-1]}",
+                "write the number; compared with a value of its type, a name is that type's",
+            )
+        return found[0] if found else None
+
+    def symbol(self, name: str) -> Symbol | None:
+        """The symbol of this name, with its type; of several a global one, else the first."""
+        symbols = self.elf.symbols
+        found = symbols.indexes(name)
+        if not found:
+            return None
+        found.sort(key=lambda i: int(symbols.binding[i]) == STB_LOCAL)
+        at = found[0]
+        kind, number = int(symbols.kind[at]), int(symbols.section[at])
+        section = self.elf.sections[number] if number < len(self.elf.sections) else None
+        name_of = section.name if section is not None and number != SHN_ABS else ""
+        address, size = int(symbols.address[at]), int(symbols.size[at])
+        type_: DType | None = self.prototype(name) if kind == STT_FUNC else self._variable(name, at)
+        per_cpu = name_of == PER_CPU_SECTION
+        return Symbol(self.module, name, address, size, type_, name_of, per_cpu)
+
+    def prototype(self, function: str) -> FunctionType | None:
+        """What a function takes and returns."""
+        return self.types.function(function) if self.types else None
+
+    def _variable(self, name: str, at: int) -> DType | None:
+        """The type of a variable, or of the one that a linker script gave another name."""
+        if self.dwarf is None:
+            return self.btf.variable(name) if self.btf else None
+        found = self.dwarf.variable(name)
+        if found is not None:
+            return found
+        symbols = self.elf.symbols
+        same = (symbols.address == symbols.address[at]) & (symbols.kind == STT_OBJECT)
+        for other in same.nonzero()[0].tolist():
+            found = self.dwarf.variable(symbols.name_of(other))
+            if found is not None:
+                return found
+        return None
+
+    def is_per_cpu(self, address: int) -> bool:
+        """Whether an address is that of a per-CPU variable."""
+        return any(low <= address < high for low, high in self._per_cpu)
+
+    @cached_property
+    def _per_cpu(self) -> list[tuple[int, int]]:
+        sections = self.placed.sections
+        return [(s.address, s.end) for s in sections if s.name == PER_CPU_SECTION]
+
+    # Local variables
+
+    def locals(
+        self, registers: Sequence[str] = (), calls: CallConvention | None = None
+    ) -> DwarfLocals | None:
+        """The local variables of its functions; None where it has no DWARF.
+
+        registers: D names by DWARF number.  calls: how functions are called, for values that
+        only a caller has.
+        """
+        if self.dwarf is None:
+            return None
+        key = tuple(registers), calls
+        if key not in self._locals:
+            caller = None
+            # Files of modules have no addresses yet.
+            if calls is not None and self._base is None:
+                caller = Caller(
+                    partial(self._returns, calls), lambda: self.cfi, calls.stack, calls.kept,
+                    calls.signature,
+                )  # fmt: skip
+            lists = Lists(self._sections, self._dies)
+            self._locals[key] = DwarfLocals(
+                self._dies, lists, self.index, self.dwarf, registers, caller
+            )
+        return self._locals[key]
+
+    @cached_property
+    def _code(self) -> list[tuple[int, bytes]]:
+        """The executable sections, with their addresses; relocatable files have none yet."""
+        elf = self.elf
+        code = [s for s in elf.sections if s.flags & SHF_EXECINSTR and s.address]
+        return [(s.address, elf.data(s)) for s in code]
+
+    def _returns(self, calls: CallConvention, target: int) -> list[int]:
+        found = [calls.returns(code, address, target) for address, code in self._code]
+        return [back for some in found for back in some]
+
+    # Call frames
+
+    @cached_property
+    def cfi(self) -> Cfi | None:
+        """Its call frame information."""
+        return open_cfi(self.placed)
+
+    @cached_property
+    def orc(self) -> Orc | None:
+        """Its ORC tables."""
+        return open_orc(self.placed)
+
+    def frame_address(self, address: int, registers: Sequence[str]) -> tuple[str, int] | None:
+        """(base register's D name, offset in bytes) of the canonical frame address at an
+        instruction, by ORC, else by call frame information; None where neither knows.
+
+        registers: D names by DWARF number, "" for what D does not have.
+        """
+        if self.orc is not None:
+            known = self.orc.rule(address)
+            return None if known is None else (known.register, known.offset)
+        rule = self.cfi.rule(address) if self.cfi is not None else None
+        if rule is None or rule.register >= len(registers) or not registers[rule.register]:
+            return None
+        return registers[rule.register], rule.offset
+
+
+class _UnitsByAddress:
+    """The unit that the code at an address is of, by the ranges of functions."""
+
+    def __init__(self, index: Index) -> None:
+        ranges, first, unit = (np.asarray(column) for column in index.function_columns())
+        low, high = ranges[0::2], ranges[1::2]
+        order = np.argsort(low, kind="stable")
+        counts: npt.NDArray[np.int64] = first[1:].astype(np.int64) - first[:-1]
+        units = np.repeat(np.asarray(index.units)[unit], counts)
+        self._low: npt.NDArray[np.uint64] = low[order]
+        self._high: npt.NDArray[np.uint64] = high[order]
+        self._unit: npt.NDArray[np.uint64] = units[order]
+
+    def at(self, address: int) -> int | None:
+        """Its offset in .debug_info, or None."""
+        row = int(np.searchsorted(self._low, np.uint64(address), side="right")) - 1
+        if row < 0 or address >= int(self._high[row]):
+            return None
+        return int(self._unit[row])
+
+
+class DebugFiles:
+    """The DebugInfo of every file that one machine's session has asked for."""
+
+    def __init__(
+        self, cache: Path | None = None, progress: Callable[[float], None] | None = None
+    ) -> None:
+        """cache, progress: as DebugInfo has them."""
+        self._cache = cache
+        self.progress = progress
+        self._known: dict[tuple[Path, str, str], DebugInfo] = {}
+
+    def open(
+        self, path: str | Path, module: str = KERNEL, base: DebugInfo | None = None
+    ) -> DebugInfo:
+        """The image in a file: the one that was opened before, unless the file has another
+        build-id by now.  Raises KinstError where the file cannot be opened."""
+        file = open_file(path)
+        key = file.path.resolve(), file.build_id, module
+        if key not in self._known:
+            self._known[key] = DebugInfo(file, module, base, self._cache, self._told)
+        return self._known[key]
+
+    def _told(self, part: float) -> None:
+        if self.progress is not None:
+            self.progress(part)

@@ -1,0 +1,291 @@
+"""ELF files: headers, sections, segments and notes, read with the standard library alone.
+
+The one reader of the format.  The file is mapped, not read: a kernel's debug file has hundreds of
+megabytes and kinst needs a few of them.  elf.py adds symbols, as numpy arrays; importing numpy
+takes longer than finding a function in an index that is there (dwarf/index.py), so what only
+needs sections stays here.
+
+Format: System V ABI, chapter 4 (ELF header, sections) and 5 (program headers, notes).  Only 64-bit
+little-endian files are opened: that is what every ISA of kinst runs.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from kinst.core.errors import KinstError
+
+ET_REL = 1
+SHT_SYMTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS = 2, 4, 7, 8
+SHF_ALLOC, SHF_EXECINSTR = 2, 4
+PT_LOAD, PT_NOTE, PF_X = 1, 4, 1
+NT_GNU_BUILD_ID = 3
+X86_64, AARCH64, RISCV = 62, 183, 243  # e_machine
+
+HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
+SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
+SEGMENT = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
+GAP = 4096  # bytes at least between laid out sections: no address ends one and starts another
+MANY = 0xFFFF  # SHN_XINDEX and PN_XNUM: the number is in the first section's header
+
+
+@dataclass(frozen=True, slots=True)
+class ElfSection:
+    """A section header.  offset, size: bytes in the file; address: as linked; kind: SHT_*;
+    link, info: section numbers, by kind; align: bytes."""
+
+    name: str
+    index: int
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    align: int
+
+    @property
+    def end(self) -> int:
+        return self.address + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class ElfSegment:
+    """A program header.  offset, file_size: bytes in the file; address, size: as loaded; kind:
+    PT_*; flags: PF_*."""
+
+    kind: int
+    flags: int
+    offset: int
+    address: int
+    file_size: int
+    size: int
+
+
+class ElfFile:
+    """An opened ELF file.  Made by open_file().
+
+    mapped: the whole file.  machine, kind: e_machine and e_type.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        mapped: mmap.mmap,
+        machine: int,
+        kind: int,
+        sections: Sequence[ElfSection],
+    ) -> None:
+        self.path = path
+        self.mapped = mapped
+        self.machine = machine
+        self.kind = kind
+        self.sections = tuple(sections)
+        self._by_name: dict[str, ElfSection] = {}
+        for section in sections:
+            self._by_name.setdefault(section.name, section)
+        # Only what has a place in memory can answer for an address.
+        self._loaded = sorted(
+            (s for s in sections if s.flags & SHF_ALLOC and s.size), key=lambda s: s.address
+        )
+
+    @property
+    def relocatable(self) -> bool:
+        """Whether it is a .o or .ko, whose sections all start at address 0."""
+        return self.kind == ET_REL
+
+    @property
+    def has_debug(self) -> bool:
+        """Whether it has a .debug_info with anything in it."""
+        return any(
+            s.size and s.kind != SHT_NOBITS and s.name in (".debug_info", ".zdebug_info")
+            for s in self.sections
+        )
+
+    def section(self, name: str) -> ElfSection | None:
+        """The first section of this name, or None."""
+        return self._by_name.get(name)
+
+    def data(self, section: ElfSection) -> bytes:
+        """The bytes of a section as the file has them (none for SHT_NOBITS).
+
+        Raises KinstError when the file ends before the section does.
+        """
+        if section.kind == SHT_NOBITS:
+            return b""
+        return self._slice(section.offset, section.size, section.name)
+
+    def read(self, address: int, size: int) -> bytes:
+        """`size` bytes at a linked address, as the file has them.
+
+        Raises KinstError where no section of the file has those bytes.
+        """
+        for section in self._loaded:
+            # Per-CPU sections are linked at 0 and do not collide with kernel addresses.
+            if section.address <= address and address + size <= section.end:
+                if section.kind == SHT_NOBITS:
+                    return bytes(size)
+                return self._slice(section.offset + address - section.address, size, section.name)
+        raise KinstError(f"{self.path}: no section has {size} bytes at {address:#x}")
+
+    def _slice(self, offset: int, size: int, name: str) -> bytes:
+        if offset < 0 or size < 0 or offset + size > len(self.mapped):
+            raise KinstError(f"{self.path}: truncated: the file ends inside section {name}")
+        return self.mapped[offset : offset + size]
+
+    @cached_property
+    def layout(self) -> Mapping[int, int]:
+        """Where the sections of a relocatable file are taken to lie: index -> address.
+
+        {} for linked files.  .text stays at 0, and the others that will be in memory follow it,
+        in their order.
+        """
+        if not self.relocatable:
+            return {}
+        found, at = {}, 0
+        loaded = [s for s in self.sections if s.flags & SHF_ALLOC]
+        for section in sorted(loaded, key=lambda s: (s.name != ".text", s.index)):
+            found[section.index] = at
+            at += (section.size + 2 * GAP - 1) & -GAP
+        return found
+
+    def place(self, address: int) -> tuple[str, int] | None:
+        """The section of a relocatable file that an address of its layout is in, and the offset
+        there.  None for linked files and for addresses in no section."""
+        for index, base in self.layout.items():
+            section = self.sections[index]
+            if base <= address < base + section.size:
+                return section.name, address - base
+        return None
+
+    @cached_property
+    def segments(self) -> tuple[ElfSegment, ...]:
+        """The program headers.  Raises KinstError when they are damaged or cut off."""
+        header = HEADER.unpack_from(self.mapped)
+        table, size, count = header[5], header[9], header[10]
+        if count == MANY and self.sections:
+            count = self.sections[0].info
+        if not count:
+            return ()
+        if size != SEGMENT.size or table + size * count > len(self.mapped):
+            raise KinstError(f"{self.path}: damaged program headers")
+        rows = SEGMENT.iter_unpack(self.mapped[table : table + size * count])
+        return tuple(
+            ElfSegment(kind, flags, offset, start, in_file, length)
+            for kind, flags, offset, start, _, in_file, length, _ in rows
+        )
+
+    @cached_property
+    def code_segments(self) -> tuple[tuple[int, int], ...]:
+        """Start and end of what is loaded to be executed, as linked, the lowest first.  Raises
+        KinstError as segments does."""
+        code = [s for s in self.segments if s.kind == PT_LOAD and s.flags & PF_X]
+        return tuple(sorted((s.address, s.address + s.size) for s in code))
+
+    @cached_property
+    def build_id(self) -> str:
+        """The GNU build-id in hexadecimal, or "" when the file has none."""
+        return next(filter(None, map(build_id_in, self._notes())), "")
+
+    def _notes(self) -> Iterator[bytes]:
+        """The note sections; where there are no sections at all, the note segments."""
+        where = [(s.offset, s.size) for s in self.sections if s.kind == SHT_NOTE]
+        if not self.sections:
+            where = [(s.offset, s.file_size) for s in self.segments if s.kind == PT_NOTE]
+        for offset, size in where:
+            yield self.mapped[offset : offset + size]
+
+
+def build_id_in(notes: bytes) -> str:
+    """The GNU build-id (hexadecimal) in the bytes of a note section, or ""."""
+    at = 0
+    while at + 12 <= len(notes):
+        name_size, size, kind = struct.unpack_from("<III", notes, at)
+        name_at = at + 12
+        data_at = name_at + (name_size + 3 & -4)
+        if (
+            kind == NT_GNU_BUILD_ID
+            and notes[name_at : name_at + name_size] == b"GNU\0"
+            and data_at + size <= len(notes)
+        ):
+            return notes[data_at : data_at + size].hex()
+        at = data_at + (size + 3 & -4)
+    return ""
+
+
+def open_file(path: str | Path, machine: int | None = None) -> ElfFile:
+    """Open an ELF file.
+
+    machine: the e_machine it must have (Isa.elf_machine), or None for any.  Raises KinstError
+    when the file is missing, unreadable, not ELF, truncated, damaged or for another machine.
+    """
+    path = Path(path)
+    return ElfFile(path, *read_headers(path, machine))
+
+
+def read_headers(
+    path: Path, machine: int | None
+) -> tuple[mmap.mmap, int, int, Sequence[ElfSection]]:
+    """The mapped file, e_machine, e_type and the sections.  Raises KinstError as open_file()."""
+    data = _mapped(path)
+    if data[:4] != b"\x7fELF":
+        if data[:2] == b"MZ":
+            raise KinstError(
+                f"{path}: a compressed kernel image", "the uncompressed vmlinux is needed"
+            )
+        raise KinstError(f"{path}: not an ELF file")
+    if len(data) < HEADER.size:
+        raise KinstError(f"{path}: truncated: the file ends inside its ELF header")
+    if data[4] != 2 or data[5] != 1:
+        raise KinstError(f"{path}: not a 64-bit little-endian ELF file")
+    _, kind, own, _, _, _, table, _, _, _, _, size, count, names = HEADER.unpack_from(data)
+    if machine is not None and own != machine:
+        raise KinstError(f"{path}: made for ELF machine {own}, not for {machine} as the target")
+    return data, own, kind, _sections(path, data, table, size, count, names)
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        raise KinstError(f"{path}: no such file") from None
+    except ValueError:
+        raise KinstError(f"{path}: empty file") from None
+    except OSError as error:
+        raise KinstError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _sections(
+    path: Path, data: mmap.mmap, table: int, size: int, count: int, names: int
+) -> Sequence[ElfSection]:
+    if not table:
+        return ()
+    if size != SECTION.size:
+        raise KinstError(f"{path}: damaged: section headers of {size} bytes")
+    if table + SECTION.size > len(data):
+        raise KinstError(f"{path}: truncated: the file ends before its section headers")
+    first = SECTION.unpack_from(data, table)
+    # Numbers that do not fit the ELF header are in the first section's.
+    count = count or first[5]
+    names = first[6] if names == MANY else names
+    if table + count * SECTION.size > len(data):
+        raise KinstError(f"{path}: truncated: the file ends before its section headers")
+    rows = list(SECTION.iter_unpack(data[table : table + count * SECTION.size]))
+    texts = b""
+    if names < count and rows[names][1] != SHT_NOBITS:
+        texts = data[rows[names][4] : rows[names][4] + rows[names][5]]
+    found = []
+    for index, (name, *fields, _) in enumerate(rows):
+        text = texts[name : max(texts.find(b"\0", name), name)].decode("utf-8", "replace")
+        kind, flags, address, offset, length, link, info, align = fields
+        found.append(
+            ElfSection(text, index, kind, flags, address, offset, length, link, info, align)
+        )
+    return found

@@ -1,0 +1,175 @@
+"""The images of a running machine: the kernel and its modules, each by the debug information of
+its file and where it lies in memory.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from kinst.core.errors import KinstError
+from kinst.core.inline import DebugIndex, FunctionDie, InlineCopy, SourcePlace
+from kinst.core.system import LoadedModule
+from kinst.core.types import KERNEL
+from kinst.image.debug_info import DebugInfo
+from kinst.image.elf_file import ElfFile
+
+MASK = (1 << 64) - 1
+
+# From addresses of an image's file to running ones, or back; None for what is not loaded.
+Move = Callable[[int], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedImage:
+    """An image in memory.  move: addresses of its debug information to running ones; back: from
+    them."""
+
+    debug: DebugInfo
+    move: Move
+    back: Move
+
+
+def moved_by(debug: DebugInfo, slide: int) -> LoadedImage:
+    """An image that lies in one piece, `slide` bytes above where it was linked."""
+    return LoadedImage(debug, lambda at: at + slide & MASK, lambda at: at - slide & MASK)
+
+
+class LoadedImages:
+    """The images of one machine.
+
+    kernel: the kernel proper.  find: the image of a module, by its name, None where it has no
+    debug file that fits; asked once for each.  loaded: the names of all modules.
+    """
+
+    def __init__(
+        self,
+        kernel: LoadedImage,
+        find: Callable[[str], LoadedImage | None] = lambda name: None,
+        loaded: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self.kernel = kernel
+        self._find = find
+        self._loaded = loaded
+        self._known: dict[str, LoadedImage | None] = {}
+
+    def of(self, module: str) -> LoadedImage | None:
+        """The image of a module; of the kernel proper for its name, and for none."""
+        if module in ("", KERNEL):
+            return self.kernel
+        if module not in self._known:
+            self._known[module] = self._find(module)
+        return self._known[module]
+
+    def modules(self) -> Sequence[LoadedImage]:
+        """The images of all loaded modules that have debug files."""
+        found = [self.of(name) for name in self._loaded()]
+        return [image for image in found if image is not None]
+
+    def place(self, module: str, address: int) -> SourcePlace | None:
+        """The source of a running address, and what is inlined there (DebugInfo.place())."""
+        image = self.of(module)
+        linked = image.back(address) if image is not None else None
+        return image.debug.place(linked) if image is not None and linked is not None else None
+
+
+def mover(file: ElfFile, module: LoadedModule) -> tuple[Move, Move]:
+    """(from the addresses of a module's file, as it is laid out, to running ones, and back)."""
+    loaded = {s.name: s.address for s in module.sections}
+    sections = {s.index: s for s in file.sections}
+    spans = sorted(
+        (base, base + sections[index].size, loaded[sections[index].name])
+        for index, base in file.layout.items()
+        if sections[index].name in loaded and sections[index].size
+    )
+    starts = [low for low, _, _ in spans]
+    running = sorted((live, live + high - low, low) for low, high, live in spans)
+    lives = [live for live, _, _ in running]
+
+    def move(address: int) -> int | None:
+        k = bisect_right(starts, address) - 1
+        if k < 0 or address >= spans[k][1]:
+            return None
+        return spans[k][2] + address - spans[k][0] & MASK
+
+    def back(address: int) -> int | None:
+        k = bisect_right(lives, address) - 1
+        if k < 0 or address >= running[k][1]:
+            return None
+        return running[k][2] + address - running[k][0]
+
+    return move, back
+
+
+# Inline functions of all images
+
+
+def running_index(images: LoadedImages, say: Callable[[str], None]) -> DebugIndex:
+    """The inline functions and copies of all images at running addresses.  say: told why those
+    of an image are missing."""
+    parts: list[DebugIndex] = []
+    try:
+        parts.append(MovedIndex(images.kernel))
+    except KinstError as error:
+        say(f"kinst: inline functions cannot be found: {error}")
+    for image in images.modules():
+        try:
+            parts.append(MovedIndex(image))
+        except KinstError as error:
+            say(f"kinst: module {image.debug.module} is skipped: {error}")
+    return JoinedIndex(parts)
+
+
+class MovedIndex:
+    """An image's index at running addresses; what is not loaded is left out."""
+
+    def __init__(self, image: LoadedImage) -> None:
+        """Raises KinstError where it has no debug information, or it is damaged."""
+        self._index = image.debug.index
+        self._move = image.move
+        self._back = image.back
+
+    def _ranges(self, ranges: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        moved = []
+        for low, high in ranges:
+            start = self._move(low)
+            if start is not None:
+                moved.append((start, start + high - low))
+        return tuple(moved)
+
+    def _copy(self, copy: InlineCopy) -> InlineCopy:
+        entry = None if copy.entry is None else self._move(copy.entry)
+        return replace(copy, entry=entry, ranges=self._ranges(copy.ranges))
+
+    def functions(self, name: str) -> Sequence[FunctionDie]:
+        return [replace(f, ranges=self._ranges(f.ranges)) for f in self._index.functions(name)]
+
+    def copies(self, name: str) -> Sequence[InlineCopy]:
+        return [self._copy(c) for c in self._index.copies(name)]
+
+    def inline_names(self) -> Sequence[str]:
+        return self._index.inline_names()
+
+    def copies_at(self, address: int) -> Sequence[InlineCopy]:
+        linked = self._back(address)
+        return [] if linked is None else [self._copy(c) for c in self._index.copies_at(linked)]
+
+
+class JoinedIndex:
+    """Several indexes as one, in their order."""
+
+    def __init__(self, parts: Sequence[DebugIndex]) -> None:
+        self._parts = parts
+
+    def functions(self, name: str) -> Sequence[FunctionDie]:
+        return [f for part in self._parts for f in part.functions(name)]
+
+    def copies(self, name: str) -> Sequence[InlineCopy]:
+        return [c for part in self._parts for c in part.copies(name)]
+
+    def inline_names(self) -> Sequence[str]:
+        return sorted({n for part in self._parts for n in part.inline_names()})
+
+    def copies_at(self, address: int) -> Sequence[InlineCopy]:
+        return [c for part in self._parts for c in part.copies_at(address)]

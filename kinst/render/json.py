@@ -1,0 +1,259 @@
+"""One JSON object a line (docs/json.md, and json.schema.json beside this file).
+
+Records are formatted in bulk, as the text is: a line's constant parts are a %-template of their
+clause, so that only what differs is made for each record.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from kinst.consumer.columns import bytes_of, strings_of, values_of
+from kinst.consumer.convert import text
+from kinst.consumer.decode import in_order
+from kinst.consumer.printf import Column, RowTemplate, TemplateBuilder
+from kinst.consumer.rings import Bytes
+from kinst.consumer.schema import Schema
+from kinst.consumer.symbols import FrameFinder
+from kinst.consumer.values import TIME, ValueField, aggregation_of, value_fields
+from kinst.core.dtypes import IntType, PointerType, StackType, StringType
+from kinst.core.layout import RECORD_PROBE
+from kinst.core.records import Field
+from kinst.dlang.typed import is_signed
+from kinst.events import (
+    Aggregation,
+    Batch,
+    Bucket,
+    End,
+    Event,
+    Fault,
+    Frame,
+    KeyPart,
+    Lost,
+    Message,
+    OptionSet,
+    Output,
+    Printed,
+    Reopen,
+    Shell,
+    Stack,
+    Truncate,
+)
+from kinst.render import Destination
+
+STACKS_KEPT = 1 << 16  # encoded stacks that are remembered
+_string = json.encoder.encode_basestring_ascii
+_PROBE_AND_CPU = Field(RECORD_PROBE, 8, StringType())
+
+
+# --- Values ---------------------------------------------------------------------------------
+
+
+def encoded(value: object) -> str:
+    """Any value of an event as JSON."""
+    return json.dumps(structured(value), separators=(",", ":"), allow_nan=False)
+
+
+def structured(value: object) -> object:
+    """A value as what json.dumps() knows."""
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, Stack):
+        made: dict[str, object] = {"stack": value.kind}
+        if value.kind == "user":
+            made["pid"] = value.pid
+        return made | {"frames": [structured(frame) for frame in value.frames]}
+    if isinstance(value, Frame):
+        return _frame(value)
+    if isinstance(value, Bucket):
+        return {"low": value.low, "high": value.high, "count": value.count}
+    if isinstance(value, Mapping):
+        return {str(name): structured(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [structured(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value
+
+
+def _frame(frame: Frame) -> dict[str, object]:
+    """What is not known is left out."""
+    found: dict[str, object] = {"address": f"{frame.address:#x}"}
+    if frame.module:
+        found["module"] = frame.module
+    if frame.function:
+        found["function"] = frame.function
+        if not frame.inlined:
+            found["offset"] = frame.offset
+    if frame.file:
+        found["file"] = frame.file
+        found["line"] = frame.line
+    if frame.inlined:
+        found["inlined"] = True
+    return found
+
+
+def _key(part: KeyPart) -> object:
+    return structured(part)
+
+
+# --- Records --------------------------------------------------------------------------------
+
+
+def _value_column(one: ValueField, frames: FrameFinder) -> tuple[str, Column]:
+    """(%-directive, what makes its values of many rows)."""
+    field, type_ = one.field, one.field.type
+    if isinstance(type_, IntType | PointerType) and type_.size == field.size:
+        signed = is_signed(type_)
+        return "%d", lambda rows: values_of(rows, field, signed)
+    if isinstance(type_, StringType):
+        return "%s", lambda rows: [_string(text(value)) for value in strings_of(rows, field)]
+    if isinstance(type_, StackType):
+        return "%s", _stack_column(field, type_, frames)
+    read = one.read
+    return "%s", lambda rows: [encoded(value) for value in read(rows)]
+
+
+def _stack_column(field: Field, type_: StackType, frames: FrameFinder) -> Column:
+    """Stacks repeat: each is encoded once."""
+    known: dict[bytes, str] = {}
+
+    def one(value: bytes) -> str:
+        found = known.get(value)
+        if found is None:
+            if len(known) >= STACKS_KEPT:
+                known.clear()
+            found = known[value] = encoded(frames.stack(value, type_))
+        return found
+
+    return lambda rows: [one(value) for value in bytes_of(rows, field)]
+
+
+def record_template(
+    clause: int,
+    fields: Sequence[ValueField],
+    frames: FrameFinder,
+    prefix: Callable[[int], str],
+) -> RowTemplate:
+    """The lines of a clause's records.  prefix: a line up to the time, by the u64 that is probe
+    id and CPU."""
+    out = TemplateBuilder()
+    out.column("%s", lambda rows: [prefix(v) for v in values_of(rows, _PROBE_AND_CPU, False)])
+    out.column("%d", lambda rows: values_of(rows, TIME, False))
+    out.literal(f',"clause":{clause},"values":[')
+    for number, one in enumerate(fields):
+        name, type_ = _string(one.name), _string(str(one.field.type))
+        out.literal(f'{"," if number else ""}{{"name":{name},"type":{type_},"value":')
+        out.column(*_value_column(one, frames))
+        out.literal("}")
+    out.literal("]}\n")
+    made = out.built()
+    assert made is not None
+    return made
+
+
+# --- Lines ----------------------------------------------------------------------------------
+
+
+class JsonLines:
+    """Every event but the marks is a line."""
+
+    def __init__(self, destination: Destination, schema: Schema) -> None:
+        self._write = destination.write
+        self._shell = destination.shell
+        self._schema = schema
+        self._options = schema.options
+        self._frames = FrameFinder(schema.names)
+        self._sizes = {layout.clause: layout.size for _, layout in schema.clauses()}
+        self._clauses = {clause.index: (clause, layout) for clause, layout in schema.clauses()}
+        self._templates: dict[int, RowTemplate] = {}
+        self._prefixes: dict[int, str] = {}
+        # What the command writes comes in pieces, whose ends may be inside a character.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+
+    def show(self, event: Event) -> None:
+        match event:
+            case Batch():
+                if event.part == 0:
+                    self._write("".join(in_order(event, self._sizes, self._rendered)))
+            case Printed():
+                for index in event.tables:
+                    table = self._schema.tables[index]
+                    made = aggregation_of(table, self._options, self._frames)
+                    self._aggregation(made, final=event.action < 0)
+            case Lost():
+                self._line("lost", kind=event.kind, count=event.count, cpu=event.cpu,
+                           text=event.text)  # fmt: skip
+            case Fault():
+                self._fault(event)
+            case Message():
+                self._line("message", text=event.text)
+            case Output():
+                self._output(event.data)
+            case Shell():
+                printed = self._shell(event.command, True)
+                self._line("system", command=event.command, output=text(printed))
+            case Reopen():
+                self._line("freopen", path=event.path)
+            case Truncate():
+                self._line("ftruncate")
+            case OptionSet():
+                self._options = self._options.with_option(event.name, event.value)
+                self._line("setopt", name=event.name, value=event.value)
+            case End():
+                self._output(b"", final=True)
+                error: dict[str, object] = {"error": event.error} if event.error else {}
+                self._line("end", reason=event.reason, status=event.status, **error)
+
+    def close(self) -> None:
+        """Nothing of it is open."""
+
+    def _line(self, type_: str, **members: object) -> None:
+        self._write(encoded({"type": type_, **members}) + "\n")
+
+    def _prefix(self, probe_and_cpu: int) -> str:
+        made = self._prefixes.get(probe_and_cpu)
+        if made is None:
+            identifier, cpu = probe_and_cpu & 0xFFFFFFFF, probe_and_cpu >> 32
+            name = _string(str(self._schema.probes[identifier].name))
+            made = f'{{"type":"record","probe":{name},"id":{identifier},"cpu":{cpu},"time":'
+            self._prefixes[probe_and_cpu] = made
+        return made
+
+    def _rendered(self, clause: int, rows: Bytes) -> list[str]:
+        template = self._templates.get(clause)
+        if template is None:
+            fields = value_fields(*self._clauses[clause], self._frames)
+            template = record_template(clause, fields, self._frames, self._prefix)
+            self._templates[clause] = template
+        return template.render(rows)
+
+    def _aggregation(self, made: Aggregation, final: bool) -> None:
+        rows = [
+            {"key": [_key(part) for part in key], "value": structured(value)}
+            for key, value in made.rows.items()
+        ]
+        self._line(
+            "aggregation", name=made.name, function=made.function, keys=list(made.keys),
+            final=final, rows=rows,
+        )  # fmt: skip
+
+    def _fault(self, event: Fault) -> None:
+        address: dict[str, object] = {}
+        if event.kind in ("badaddr", "badalign"):
+            address["address"] = f"{event.value:#x}"
+        self._line(
+            "fault", kind=event.kind, **address, probe=str(event.probe.name), id=event.probe.id,
+            epid=event.epid, action=event.action, cpu=event.cpu, time=event.time_ns,
+            text=event.text,
+        )  # fmt: skip
+
+    def _output(self, data: bytes, final: bool = False) -> None:
+        if decoded := self._decoder.decode(data, final):
+            self._line("output", text=decoded)
+
+
+RENDERER = JsonLines

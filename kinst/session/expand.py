@@ -1,0 +1,287 @@
+"""The parts of D that debug information explains: kinst::F:entry and kinst::F:return of inline
+functions, source lines, and locals->NAME.  A program of them becomes one of plain clauses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from kinst.core.errors import KinstError
+from kinst.core.isa import Isa
+from kinst.core.kernel import Kernel, no_function
+from kinst.core.locals import Local
+from kinst.core.probe import Function, ProbePattern
+from kinst.core.types import KERNEL, TypeSource, as_named
+from kinst.dlang.syntax import tree
+from kinst.image.debug_info import CallConvention, DebugInfo
+from kinst.image.dwarf.cfi import Frame
+from kinst.image.dwarf.expressions import NotHereError
+from kinst.image.dwarf.lines import LineSpan
+from kinst.image.dwarf.locals import DwarfLocals
+from kinst.image.loaded import LoadedImage, LoadedImages, Move, running_index
+from kinst.providers import load_all
+from kinst.session.report import Report
+from kinst.session.values import Compiled
+from kinst.sugar.expand import Sources, expand, has_sugar
+from kinst.sugar.lines import Line, expand_lines, has_lines
+from kinst.sugar.locals import Place, expand_locals, has_locals
+
+NEAR = 3  # lines with code that are named when the wanted one has none
+MOST_NAMES = 8  # variables that a message lists
+FAR = 400  # instructions that are looked at for one where a variable lives
+
+# At an instruction: (register's D name, offset) of the canonical frame address, or None.
+FrameAddress = Callable[[int], tuple[str, int] | None]
+
+
+def wants_expansion(compiled: Compiled) -> bool:
+    """Whether the program has anything that expanded() replaces."""
+    program = compiled.tree
+    return has_sugar(program) or has_lines(program) or has_locals(program)
+
+
+def expanded(
+    compiled: Compiled,
+    kernel: Kernel,
+    images: LoadedImages,
+    frame_address: FrameAddress,
+    report: Report,
+    *,
+    zero: bool = False,
+) -> tuple[tree.Program, ...]:
+    """The programs with every such description and variable replaced.
+
+    images: without debug information every function of the kernel is a plain one.  zero:
+    descriptions that mean nothing are left out (-Z).  Raises DError at a description that means
+    nothing, and at a variable that cannot be read.
+    """
+    programs = compiled.programs
+    if any(map(has_lines, programs)):
+        lines = SourceLines(images, kernel)
+        programs = tuple(expand_lines(program, lines.find) for program in programs)
+        report.stage("source lines")
+    if any(map(has_sugar, programs)):
+        sources = Sources(kernel, running_index(images, report.say))
+        found = [expand(program, sources, zero=zero) for program in programs]
+        for note in dict.fromkeys(note for one in found for note in one.notes):
+            report.detail(f"kinst: {note}")
+        programs = tuple(one.program for one in found)
+        report.stage("inline functions")
+    if any(map(has_locals, programs)):
+        if compiled.types is None:
+            raise KinstError("local variables can be read only in a kernel")
+        known = ImageLocals(kernel, frame_address, images, compiled.types)
+        read = [
+            expand_locals(program, known.places, known.find, known.nearest) for program in programs
+        ]
+        for note in (note for one in read for note in one.notes):
+            report.say(f"kinst: {note}")
+        programs = tuple(one.program for one in read)
+        report.stage("local variables")
+    return programs
+
+
+# Source lines
+
+
+class SourceLines:
+    """Lines of functions of the kernel proper, and of its modules by their debug files."""
+
+    def __init__(self, images: LoadedImages, kernel: Kernel) -> None:
+        self._images = images
+        self._kernel = kernel
+
+    def at(self, function: Function, address: int) -> str:
+        """file:line of an instruction, or "" where that is not known.  Raises KinstError for
+        damaged debug information, and where there is none."""
+        image = self._images.of(function.module)
+        if image is None:
+            return ""
+        entry, linked = image.back(function.address), image.back(address)
+        if entry is None or linked is None:
+            return ""
+        span = image.debug.line_at(function.name, linked, entry)
+        return f"{span.file}:{span.line}" if span else ""
+
+    def _spans(self, image: LoadedImage | None, function: Function, line: Line) -> list[LineSpan]:
+        entry = image.back(function.address) if image is not None else None
+        die = None
+        if image is not None and entry is not None:
+            die = image.debug.function_at(function.name, entry)
+        if image is None or die is None:
+            raise KinstError(f"no debug information tells the lines of {function.name}")
+        lines = image.debug.lines
+        file = line.file or Path(die.decl_file).name
+        found = lines.of_line(die.unit, file, line.number, die.ranges)
+        if found:
+            return list(found)
+        has = {span.line for span in lines.of_file(die.unit, file, die.ranges)}
+        near = sorted(sorted(has, key=lambda n: abs(n - line.number))[:NEAR])
+        raise KinstError(
+            f"{function.name} has no instruction of {file}:{line.number}",
+            f"lines near it that have: {', '.join(map(str, near))}" if near else "",
+        )
+
+    def find(self, line: Line) -> Sequence[ProbePattern]:
+        """The instructions of a line, as descriptions.  Raises KinstError where there is none."""
+        functions = self._kernel.find(line.module, line.function)
+        if not functions:
+            raise no_function(self._kernel, line.module, line.function)
+        found = []
+        for function in functions:
+            image = self._images.of(function.module)
+            spans = self._spans(image, function, line)
+            assert image is not None
+            moved = [(image.move(s.low), s.high - s.low) for s in spans]
+            for instruction in self._kernel.instructions(function):
+                at = instruction.address
+                if any(low is not None and 0 <= at - low < size for low, size in moved):
+                    offset = str(instruction.address - function.address)
+                    found.append(ProbePattern("kinst", function.module, function.name, offset))
+        return found
+
+
+def source_of(
+    kernel: Kernel, images: LoadedImages, say: Callable[[str], None]
+) -> Callable[[Function, int], str]:
+    """(function, address) to file:line, or "" where debug files do not tell; say: told why not."""
+    lines = SourceLines(images, kernel)
+    told: list[KinstError] = []
+
+    def source(function: Function, address: int) -> str:
+        if told:
+            return ""
+        try:
+            return lines.at(function, address)
+        except KinstError as error:
+            told.append(error)
+            say(f"kinst: no source lines: {error}")
+            return ""
+
+    return source
+
+
+# Local variables
+
+
+def call_convention(isa: Isa) -> CallConvention:
+    """What a caller's values are found by."""
+    names = isa.dwarf_registers
+    own = [r.d_name for r in isa.registers if r.slot == isa.sp_slot and r.d_name in names]
+    kept = frozenset(names.index(name) for name in isa.kept_registers)
+    return CallConvention(isa.returns_of, names.index(own[0]), kept, isa.signature_bits)
+
+
+class ImageLocals:
+    """The variables of the functions of a kernel, or of a file.
+
+    frame_address: (register's D name, offset) of the canonical frame address at an instruction,
+    None where it is not known.  types: those that the rest of the program has.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        frame_address: FrameAddress,
+        images: LoadedImages,
+        types: TypeSource,
+    ) -> None:
+        self._kernel = kernel
+        self._frame_address = frame_address
+        self._images = images
+        self._types = types
+        self._registers = kernel.isa.dwarf_registers
+        self._calls = call_convention(kernel.isa)
+        self._providers = load_all()
+
+    def places(self, pattern: ProbePattern) -> Sequence[Place]:
+        """The instructions that a description means."""
+        found = [
+            f for p in self._providers.values() for f in p.match(pattern, self._kernel) if f.site
+        ]
+        if not found:
+            raise KinstError(f"{pattern}: local variables are read at instructions of functions")
+        # Each instruction is a probe of its own with kinst, and not with fbt.
+        fixed = len({f.name for f in found}) < len(found)
+        made = []
+        for one in found:
+            assert one.site is not None
+            name = one.name
+            exact = ProbePattern(name.provider, name.module, name.function, name.name)
+            text = f"{one.site.function.name}+{one.site.offset}"
+            made.append(Place(exact, one.site.address, text, fixed))
+        return made
+
+    def find(self, place: Place, name: str, inlined: str) -> Local:
+        """Raises KinstError where the functions there have no such variable."""
+        locals_, frame, function = self._at(place.address)
+        found = locals_.find(function, frame, name, inlined)
+        if found is not None:
+            return _with_types(found, self._types)
+        names = locals_.names(function, frame.address)
+        shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+        raise KinstError(
+            f"no local variable {name} at {place.text}", f"there are {shown}" if shown else ""
+        )
+
+    def _at(self, address: int) -> tuple[DwarfLocals, Frame, str]:
+        function = self._kernel.at(address)
+        if function is None:
+            raise KinstError(f"{address:#x} is in no function")
+        debug, linked, move = self._linked(function.module or KERNEL, address)
+        found = debug.locals(self._registers, self._calls)
+        if found is None:
+            raise KinstError(f"{debug.module} has no debug information: no local variables")
+        rule = self._frame_address(address)
+        cfa = None if rule is None else f"(regs[{rule[0]}] + {rule[1]})"
+        first = self._kernel.parts(function)[0].address == address
+        place = partial(_placed, debug, move)
+        return found, Frame(linked, first, cfa, place), function.name
+
+    def _linked(self, module: str, address: int) -> tuple[DebugInfo, int, Move]:
+        """An image, an address as its debug information has it, and from there to running ones."""
+        image = self._images.of(module)
+        if image is None:
+            raise KinstError(
+                f"module {module} has no debug file that fits: its local variables are not known",
+                "--debug DIR says where it is",
+            )
+        linked = image.back(address)
+        if linked is None:
+            raise KinstError(f"{address:#x} is in no section of module {module}'s file")
+        return image.debug, linked, image.move
+
+    def nearest(self, place: Place, name: str, inlined: str) -> str:
+        """Where near a place a variable can be read."""
+        function = self._kernel.at(place.address)
+        if function is None:
+            return ""
+        rows = self._kernel.instructions(function)
+        order = sorted(rows, key=lambda i: abs(i.address - place.address))[:FAR]
+        for one in order:
+            locals_, frame, symbol = self._at(one.address)
+            found = locals_.find(symbol, frame, name, inlined)
+            if found is not None and not found.reason:
+                return (
+                    f"the nearest instruction where it lives is +{one.address - function.address}"
+                )
+        return "it lives nowhere in this function"
+
+
+def _with_types(local: Local, types: TypeSource) -> Local:
+    """The variable with the types that the rest of the program has."""
+    return Local(
+        local.name, as_named(local.type, types), local.function, local.pieces, local.reason
+    )
+
+
+def _placed(debug: DebugInfo, move: Move, address: int) -> int:
+    """Where a variable is as running.  Raises NotHereError."""
+    if debug.is_per_cpu(address):
+        raise NotHereError("it is per-CPU: each CPU has its own")
+    found = move(address)
+    if found is None:
+        raise NotHereError("it is in a part of the module that is not loaded")
+    return found
