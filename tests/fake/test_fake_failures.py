@@ -52,9 +52,18 @@ def outcome(isa: str, way: str, fails: Callable[[int], bool]) -> tuple[list[str]
     return failing.calls, machine.text == before and not machine.breakpoints, said
 
 
-@pytest.mark.parametrize("way", ["auto", "stop"])
-@pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
-@pytest.mark.parametrize("lasts", ["once", "for ever"])
+# What undoes and tells knows no ISA: the other two are there to be sure of that.
+@pytest.mark.parametrize(
+    ("isa", "way", "lasts"),
+    [
+        ("amd64", "auto", "once"),
+        ("amd64", "auto", "for ever"),
+        ("amd64", "stop", "once"),
+        ("amd64", "stop", "for ever"),
+        ("arm64", "auto", "for ever"),
+        ("riscv64", "stop", "once"),
+    ],
+)
 def test_every_failure_is_undone_or_told(isa: str, way: str, lasts: str) -> None:
     calls, clean, _ = outcome(isa, way, lambda _: False)
     assert clean
