@@ -1,0 +1,116 @@
+"""docs/api.md is a program: its blocks run in order, on real kernels."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import kinst
+from kinst.events import Record
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "vm"))
+
+from stub_guest import stub_guest  # noqa: E402
+
+PAGE = (ROOT / "docs" / "api.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+FIRST_RECORD_SECONDS = 0.7
+BUSY = 2.0  # load of this machine for each CPU, above which times say nothing
+
+pytestmark = pytest.mark.vm
+
+
+@pytest.fixture(scope="module")
+def stub(
+    prepared: object, guest_program: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("stub")
+    with stub_guest("amd64", prepared, guest_program("reads"), folder, "unix") as guest:  # type: ignore[arg-type]
+        assert guest.goes_on()
+        yield guest.address
+
+
+def test_the_page_runs(stub: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every block, each with the names of those before it.  What a process has one of is as before:
+    signal handlers, the exception hook, the collector's thresholds, the working folder."""
+    numbers = [n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP)]
+
+    def state() -> object:
+        handlers = [signal.getsignal(n) for n in numbers]
+        return handlers, sys.excepthook, threading.excepthook, gc.get_threshold(), Path.cwd()
+
+    before = state()
+    names: dict[str, object] = {"stub": stub, "vmlinux": str(kinst.kernel_files().debug)}
+    for number, block in enumerate(BLOCKS):
+        exec(compile(block, f"docs/api.md, block {number}", "exec"), names)
+    assert len(BLOCKS) >= 12
+    assert state() == before
+    assert "cuont" in capsys.readouterr().out  # the message of the one error
+
+
+def test_the_page_s_other_blocks_are_python() -> None:
+    for block in re.findall(r"^```python notest\n(.*?)^```$", PAGE, re.M | re.S):
+        ast.parse(block)
+
+
+def test_a_trace_started_again_is_there_at_once_and_exact() -> None:
+    """On an open machine: the first record in under 0.7 s, exact counts in each trace, and a
+    machine that is free again after an exception in the middle of a trace."""
+    program = "kinst::vfs_read:0 { trace(timestamp); @ = count(); }"
+    times = []
+    with kinst.boot() as machine:
+        for attempt in range(6):
+            started = time.monotonic()
+            try:
+                with machine.trace(
+                    program, command="while true; do cat /etc/passwd; done"
+                ) as trace:
+                    for event in trace:
+                        assert isinstance(event, Record)
+                        times.append(time.monotonic() - started)
+                        raise ZeroDivisionError
+            except ZeroDivisionError:
+                pass
+            assert len(times) == attempt + 1
+        reads = [machine.run(program, command="head -c 1 /dev/zero >/dev/null") for _ in range(3)]
+        assert len({len(result.records) for result in reads}) == 1
+        for result in reads:
+            assert result.aggregations[""][()] == len(result.records)
+            assert not result.lost
+        left = machine.execute("ps").output.decode()
+        assert "cat /etc/passwd" not in left
+    if _load() < BUSY:
+        assert min(times[1:]) < FIRST_RECORD_SECONDS, times
+
+
+def _load() -> float:
+    fields = Path("/proc/loadavg").read_text().split()
+    cpus = sum(line.startswith("processor") for line in Path("/proc/cpuinfo").open())
+    return float(fields[0]) / max(cpus, 1)
+
+
+def test_two_machines_in_two_threads() -> None:
+    found: dict[str, object] = {}
+
+    def trace(isa: str) -> None:
+        program = f'kinst::vfs_read:0 {{ @["{isa}"] = count(); }}'
+        with kinst.boot(isa) as machine:
+            runs = [machine.run(program, command="cat /etc/passwd") for _ in range(2)]
+            found[isa] = [list(run.aggregations[""]) for run in runs]
+
+    threads = [threading.Thread(target=trace, args=(isa,)) for isa in ("amd64", "arm64")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {"amd64": [[("amd64",)]] * 2, "arm64": [[("arm64",)]] * 2}
