@@ -11,7 +11,7 @@ from kinst.codegen.ssa import Function, Local, Value, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import ARENA, FAULT_NOSCRATCH, STATE_HEAD
 from kinst.core.records import ProgramLayout
-from kinst.core.target import Access
+from kinst.core.system import Access
 
 # Working memory of a clause (Scratch.temp): a word for loads, the key of an aggregation or of a
 # dynamic variable, clause-local variables that are not in registers, then the strings of one

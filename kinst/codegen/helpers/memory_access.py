@@ -19,7 +19,7 @@ from kinst.codegen.layout.variable_places import up
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR
-from kinst.core.target import UserMemory
+from kinst.core.system import UserMemory
 
 # Strings are read in aligned pieces of this many bytes: none crosses a page, so nothing past
 # the page of the last byte is touched.

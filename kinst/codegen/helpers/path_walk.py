@@ -11,7 +11,7 @@ from kinst.codegen.helpers.memory_access import copy_text
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import CONTEXT_CURTHREAD, FAULT_BADADDR
-from kinst.core.target import Paths
+from kinst.core.system import Paths
 
 ROOM = 4096  # PATH_MAX of Linux
 

@@ -1,4 +1,4 @@
-"""Stacks: the kernel's, walked by its own unwinder (core/target.py Unwinder) from registers as the
+"""Stacks: the kernel's, walked by its own unwinder (core/system.py Unwinder) from registers as the
 trampoline saved them (on the host, kinst has walked it before and put it behind the context:
 CONTEXT_STACK); and that of the current thread's user mode, by frame pointers, with its registers
 as they were when it came into the kernel."""
@@ -21,7 +21,7 @@ from kinst.codegen.values.builtin_values import builtin
 from kinst.core.dtypes import UINT64, USER_WORDS
 from kinst.core.errors import KinstError
 from kinst.core.layout import CONTEXT_CURTHREAD, CONTEXT_STACK, FAULT_ILLOP, SITE_PC
-from kinst.core.target import Unwinder, UserState
+from kinst.core.system import Unwinder, UserState
 
 DEPTH = 512  # frames that stackdepth counts at most: more than a 16 KB stack can have
 
