@@ -8,7 +8,6 @@ import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,8 +23,6 @@ from stub_guest import stub_guest  # noqa: E402
 
 PAGE = (ROOT / "docs" / "api.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
-FIRST_RECORD_SECONDS = 0.7
-BUSY = 2.0  # load of this machine for each CPU, above which times say nothing
 
 pytestmark = pytest.mark.vm
 
@@ -63,40 +60,29 @@ def test_the_page_s_other_blocks_are_python() -> None:
         ast.parse(block)
 
 
-def test_a_trace_started_again_is_there_at_once_and_exact() -> None:
-    """On an open machine: the first record in under 0.7 s, exact counts in each trace, and a
-    machine that is free again after an exception in the middle of a trace."""
+def test_traces_one_after_another_are_exact() -> None:
+    """On an open machine, which is free again after an exception in the middle of a trace.
+    (bench/start.py tells how soon the first record of such a trace is there.)"""
     program = "kinst::vfs_read:0 { trace(timestamp); @ = count(); }"
-    times = []
+    endless = "while true; do dd if=/dev/zero of=/dev/null count=10; done"
+    stopped = 0
     with kinst.boot() as machine:
-        for attempt in range(6):
-            started = time.monotonic()
+        for _ in range(4):
             try:
-                with machine.trace(
-                    program, command="while true; do cat /etc/passwd; done"
-                ) as trace:
+                with machine.trace(program, command=endless) as trace:
                     for event in trace:
-                        assert isinstance(event, Record)
-                        times.append(time.monotonic() - started)
-                        raise ZeroDivisionError
+                        if isinstance(event, Record):
+                            raise ZeroDivisionError
             except ZeroDivisionError:
-                pass
-            assert len(times) == attempt + 1
+                stopped += 1
         reads = [machine.run(program, command="head -c 1 /dev/zero >/dev/null") for _ in range(3)]
         assert len({len(result.records) for result in reads}) == 1
         for result in reads:
             assert result.aggregations[""][()] == len(result.records)
             assert not result.lost
         left = machine.execute("ps").output.decode()
-        assert "cat /etc/passwd" not in left
-    if _load() < BUSY:
-        assert min(times[1:]) < FIRST_RECORD_SECONDS, times
-
-
-def _load() -> float:
-    fields = Path("/proc/loadavg").read_text().split()
-    cpus = sum(line.startswith("processor") for line in Path("/proc/cpuinfo").open())
-    return float(fields[0]) / max(cpus, 1)
+        assert "dd if=" not in left and "while true" not in left
+    assert stopped == 4
 
 
 def test_two_machines_in_two_threads() -> None:
