@@ -66,10 +66,12 @@ class Records(list[Record]):
         columns = ["time_ns", "cpu", "probe", "clause"]
         rows = []
         for record in self:
-            row: dict[str, object] = dict(
-                zip(columns, (record.time_ns, record.cpu, str(record.probe.name), record.clause),
-                    strict=True)
-            )  # fmt: skip
+            row: dict[str, object] = {
+                "time_ns": record.time_ns,
+                "cpu": record.cpu,
+                "probe": str(record.probe.name),
+                "clause": record.clause,
+            }
             row |= {name: value.value for name, value in _named(record)}
             columns += [name for name in row if name not in columns]
             rows.append(row)

@@ -31,5 +31,5 @@ fi
 printf '\nEvery instruction of a function: how often each one ran, sorted.\n'
 show -n 'kinst::__fdget_pos: { @[probename] = count(); }' \
     -c 'cat /proc/[0-9]*/status | wc -l'
-printf '\ntrace: done in %s s.  README.md has more to try; kinst -l -v shows the instructions.\n' \
+printf '\ntrace: done in %s s.  ". .venv/bin/activate" puts kinst into your path; README.md goes on.\n' \
     $((SECONDS - started))

@@ -110,7 +110,7 @@ def run(wanted: Wanted) -> str:
         wanted.file,
         wanted.function,
         on_message=lambda text: say(f"inlinecall: {text}"),
-        on_progress=Progress("inlinecall"),
+        on_progress=Progress("inlinecall", log=False),
     )
     return as_json(functions) if wanted.json else as_text(functions)
 

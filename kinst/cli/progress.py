@@ -23,7 +23,8 @@ _ERASE = "\r\x1b[K"
 class Progress:
     """Called with what is being done and which part of it is done: 0 to 1, None when unknown.
 
-    name: the command's, in front of every line.  A part of 1 ends the work.
+    name: the command's, in front of every line.  log: whether anything is written where there is
+    no terminal.  A part of 1 ends the work.
     """
 
     def __init__(
@@ -31,11 +32,14 @@ class Progress:
         name: str,
         out: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        log: bool = True,
     ) -> None:
         """out: sys.stderr, as it is at each call, when None."""
         self._name = name
         self._out = out
         self._clock = clock
+        self._logs = log
         self._work = ""
         self._shown = -LOG_SECONDS
 
@@ -43,7 +47,7 @@ class Progress:
         out = self._out or sys.stderr
         if out.isatty():
             self._draw(out, what, part)
-        else:
+        elif self._logs:
             self._log(out, what, part)
 
     def _draw(self, out: TextIO, what: str, part: float | None) -> None:

@@ -1,1 +1,3 @@
-"""Rank 2: record layout, lowering to LLVM IR, machine code; the only user of llvmlite."""
+"""Typed trees to LLVM IR to machine code, and the layout of what the code writes.  The only user of
+llvmlite.
+"""

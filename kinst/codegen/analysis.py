@@ -1,4 +1,6 @@
-"""What codegen has to know of a program before it writes code: literals, pointers, frame slots."""
+"""Facts about a typed program that code generation needs first: its string literals, whether it
+makes pointers, which frame slots it reads.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from kinst.dlang.walk import expressions, find
 
 
 def string_table(program: typed.Program) -> tuple[dict[bytes, int], bytes]:
-    """(offset of each literal in the strings area, the bytes of that area)."""
+    """The string literals of a program: the offset of each in the strings area, and the area's
+    bytes."""
     offsets: dict[bytes, int] = {}
     text = bytearray()
     for literal in find(program, typed.StrConst):
@@ -25,7 +28,7 @@ def string_table(program: typed.Program) -> tuple[dict[bytes, int], bytes]:
 
 
 def _points_into_string(expr: typed.Expr) -> bool:
-    """s[i] and the like."""
+    """Whether it is the address of a string's character, as s[i] makes it."""
     return (
         isinstance(expr, typed.Cast)
         and isinstance(expr.type, PointerType)
@@ -34,7 +37,7 @@ def _points_into_string(expr: typed.Expr) -> bool:
 
 
 def makes_pointers(program: typed.Program) -> bool:
-    """Whether the program can have the address of something in scratch."""
+    """Whether the program can hold an address of scratch memory."""
     if any(isinstance(variable.type, StructType) for variable in program.variables):
         return True
     return any(
@@ -47,17 +50,17 @@ def makes_pointers(program: typed.Program) -> bool:
 
 
 def shares_variables(program: typed.Program) -> bool:
-    """Whether the program can have the address of a variable in a variable."""
+    """Whether the program can hold the address of one of its variables."""
     return any(find(program, Shared))
 
 
 def register_slot(machine: CodeMachine, index: int) -> int | None:
-    """Frame slot of regs[index]."""
+    """The frame slot of regs[index]; None for a register that the frame does not have."""
     return next((r.slot for r in machine.registers if r.index == index), None)
 
 
 def unwinding_slots(machine: CodeMachine) -> frozenset[int]:
-    """The frame slots that the kernel's unwinder wants to know."""
+    """The frame slots that the kernel's unwinder starts from."""
     if machine.unwinder is None:
         return frozenset()
     names = {name for _, name in machine.unwinder.registers}
@@ -65,7 +68,7 @@ def unwinding_slots(machine: CodeMachine) -> frozenset[int]:
 
 
 def reads_stack(program: typed.Program, clauses: Sequence[int]) -> bool:
-    """Whether one of these clauses has stack() or stackdepth."""
+    """Whether one of these clauses uses stack() or stackdepth."""
     return any(
         (isinstance(e, typed.Stack) and isinstance(e.type, StackType) and not e.type.user)
         or (isinstance(e, typed.Builtin) and e.name == "stackdepth")
@@ -80,7 +83,7 @@ def asks_caller(program: typed.Program) -> bool:
 
 
 def looks_at_user(expr: typed.Expr) -> bool:
-    """Whether its value is of the current process's user mode."""
+    """Whether its value comes from the current process's user mode."""
     if isinstance(expr, typed.Builtin):
         return expr.name in ("ucaller", "ustackdepth")
     if isinstance(expr, typed.RegisterRead):
@@ -89,15 +92,19 @@ def looks_at_user(expr: typed.Expr) -> bool:
 
 
 def most_frames(program: typed.Program) -> int:
-    """The number of frames of the program's longest stack(); 0 without one."""
+    """The depth of the deepest stack() in the program; 0 without one."""
     stacks = (stack.type for stack in find(program, typed.Stack))
     return max((t.frames for t in stacks if isinstance(t, StackType) and not t.user), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What a clause reads of the frame: slots; those that the site's descriptor names, when it
-    reads `caller` (SITE_CFA_SLOT) and arguments (SITE_ARGUMENTS), given as their numbers."""
+    """What a clause reads of the frame.
+
+    slots: numbers of frame slots. caller: it reads `caller`, and so the slot that the site's
+    descriptor names (SITE_CFA_SLOT). arguments: numbers of the arguments it reads, which the
+    descriptor locates (SITE_ARGUMENTS).
+    """
 
     slots: frozenset[int]
     caller: bool
@@ -105,7 +112,7 @@ class Reads:
 
 
 def slots_read(clause: typed.Clause, machine: CodeMachine) -> Reads:
-    """What the clause reads of the frame."""
+    """What the clause reads of the frame on this machine."""
     slots: set[int] = set()
     caller = False
     arguments: set[int] = set()

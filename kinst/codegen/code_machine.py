@@ -1,4 +1,4 @@
-"""Which machine runs the code: the traced kernel's CPU, or the host that kinst runs on."""
+"""The machine that generated code runs on: a CPU of the traced kernel, or kinst's own process."""
 
 from __future__ import annotations
 
@@ -24,20 +24,17 @@ from kinst.core.target import (
 class CodeMachine:
     """base: address of scratch as this machine sees it.
 
-    host: the code runs in kinst's process: CPU slot scratch.cpus, built-ins from the CONTEXT_*
-    area behind the frame.  Otherwise built-ins come from `builtins`, the slot is the CPU number.
-    nofault_read: address of a C function (dst, src, size) -> i64, 0 when all bytes were read.
-    convention: LLVM calling convention of entries and of cold helpers.
-    timestamp_asm, timestamp_constraints: inline assembly that reads the cycle counter, or the
-    name of an LLVM intrinsic that does (llvm.readcyclecounter), or a register (%cntvct_el0).
-    LLVM's assembly parsers for other ISAs than the host's are out of reach of llvmlite, its
-    intrinsics are not.
-    trap_pc_offset, trap_pc_delta, user: as in Facts; on the host, user's functions are native.
-    llvm_options: as in Isa.
-    parents: offsets in a task of its parent's address and of its process id; (0, 0): not known.
-    symbols: (module, name) to the running address, of those that the program uses.
-    paths: as in Facts.
-    signature_bits: as in Isa.
+    host: the code runs in kinst's process. Then the CPU slot is scratch.cpus, and built-ins come
+    from the CONTEXT_* area behind the frame; otherwise the slot is the CPU's number, and built-ins
+    come from `builtins`. nofault_read: address of a C function (dst, src, size) -> i64, 0 when all
+    bytes were read. convention: LLVM calling convention of entries and of cold helpers.
+    timestamp_asm, timestamp_constraints: inline assembly that reads the cycle counter, or the name
+    of an LLVM intrinsic that does (llvm.readcyclecounter), or a register (%cntvct_el0); llvmlite
+    cannot reach LLVM's assembly parsers for ISAs other than the host's, but it can reach the
+    intrinsics. trap_pc_offset, trap_pc_delta, user, paths: as in Facts; on the host, user's
+    functions are native. llvm_options, signature_bits: as in Isa. parents: offsets in a task of its
+    parent's address and of its process id; (0, 0) where they are unknown. symbols: the running
+    address of each (module, name) that the program uses.
     """
 
     name: str
@@ -69,12 +66,12 @@ class CodeMachine:
     signature_bits: int = 0
 
     def address(self, offset: int) -> int:
-        """Of this offset of scratch."""
+        """The address of an offset in scratch."""
         return self.base + offset
 
 
 def parents_of(facts: Facts | None) -> tuple[int, int]:
-    """Machine.parents, from how ppid is found."""
+    """CodeMachine.parents, taken from the way ppid is read."""
     access = facts.builtins.get("ppid") if facts else None
     if access is None or len(access.offsets) != 2:
         return 0, 0
@@ -82,10 +79,10 @@ def parents_of(facts: Facts | None) -> tuple[int, int]:
 
 
 def target_machine(isa: Isa, facts: Facts, scratch: Scratch) -> CodeMachine:
-    """The traced kernel.
+    """A CPU of the traced kernel.
 
-    Raises KinstError when the personality does not know where the CPU number is, or a read
-    function that cannot fault: without them no clause can run inside the target.
+    Raises KinstError when the system does not know where the CPU's number is, or no read function
+    that cannot fault: without them no clause can run in the target.
     """
     if "cpu" not in facts.builtins:
         raise KinstError(

@@ -1,4 +1,4 @@
-"""From typed tree to machine code, for the target and for the host."""
+"""Typed trees to machine code, for the target and for the host."""
 
 from __future__ import annotations
 
@@ -35,19 +35,22 @@ _IDLE = (
 
 
 class ObjectError(Exception):
-    """The emitted object is not plain position-fixed code: a defect of the lowering."""
+    """LLVM emitted something besides plain code at a fixed address: a defect of codegen."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectCode:
-    """code: the text section.  offsets: of every named function in it."""
+    """code: the text section. offsets: where each named function begins in it."""
 
     code: bytes
     offsets: dict[str, int]
 
 
 def read_object(data: bytes) -> ObjectCode:
-    """Raises ObjectError when anything but text would have to be loaded or relocated."""
+    """The text section of an ELF object (System V ABI, chapter 4).
+
+    Raises ObjectError if anything else would have to be loaded or relocated.
+    """
     sections: dict[bytes, bytes] = {}
     for section in llvm.ObjectFileRef.from_data(data).sections():
         name = section.name() or b""
@@ -72,11 +75,11 @@ Entry = tuple[int, ...]  # clause indexes that one entry runs, in order
 class Code:
     """Code for one place in the target.
 
-    address: where `code` must be written.  entry_offsets, trap_hook, fault_hook: offsets in it.
-    slots: frame slots that each entry reads.  caller: entries that also read the slot which
-    their site's descriptor names (SITE_CFA_SLOT).  arguments: numbers of the arguments that
-    each entry reads, which the descriptor tells where to find.  strings: bytes for that area.
-    ir: LLVM assembly before optimisation, for --dump.
+    address: where `code` has to be written. entry_offsets, trap_hook, fault_hook: offsets in it.
+    slots: the frame slots that each entry reads. caller: entries that also read the slot named by
+    their site's descriptor (SITE_CFA_SLOT). arguments: for each entry the numbers of the arguments
+    it reads, which the descriptor locates. strings: the bytes of the strings area. ir: LLVM
+    assembly before optimisation, for --dump.
     """
 
     code: bytes
@@ -97,10 +100,8 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class HostCode:
-    """Code in this process: entries are native addresses, valid while `engine` lives.
-
-    Each is void(u64 site descriptor, u64 frame followed by the CONTEXT_* words).
-    """
+    """Code in this process. Entries are native addresses, valid while `engine` lives; each is
+    void(u64 site descriptor, u64 frame followed by the CONTEXT_* words)."""
 
     entries: dict[Entry, int]
     strings: bytes
@@ -112,18 +113,19 @@ class HostCode:
 def _initialize() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    llvm.initialize_native_asmparser()  # for inline assembly, see Machine.timestamp_asm
+    llvm.initialize_native_asmparser()  # for inline assembly, see CodeMachine.timestamp_asm
 
 
 @cache
 def _set_options(options: tuple[str, ...]) -> None:
-    """Once for each: LLVM ends the process when it is given an option a second time."""
+    """Set LLVM's options, each once: LLVM ends the process when an option is given a second
+    time."""
     for option in options:
         llvm.set_option("kinst", option)
 
 
 def host_triple() -> str:
-    """LLVM's triple of this process."""
+    """LLVM's target triple for this process."""
     return str(llvm.get_process_triple())
 
 
@@ -132,7 +134,7 @@ def _name(entry: Entry) -> str:
 
 
 def _check_sizes(program: typed.Program, machine: CodeMachine, layout: ProgramLayout) -> None:
-    """Raises KinstError where what the clauses write does not fit its area."""
+    """Raise KinstError if what the clauses write does not fit its area of scratch."""
     scratch = machine.scratch
     biggest = max((c.size for c in layout.clauses), default=0)
     if biggest > scratch.ring_size:
@@ -159,9 +161,9 @@ def lower_program(
     error_clauses: Entry,
     error_site: int,
 ) -> tuple[str, bytes]:
-    """(LLVM assembly of the whole program for this machine, the strings area's bytes).
+    """LLVM assembly of the whole program for this machine, and the bytes of its strings area.
 
-    error_site: address of dtrace:::ERROR's site descriptor as the machine sees it.  Raises
+    error_site: address of dtrace:::ERROR's site descriptor as the machine sees it. Raises
     KinstError for what the machine cannot do.
     """
     _check_sizes(program, machine, layout)
@@ -186,7 +188,8 @@ def lower_program(
 
 
 def _optimise(module: Any, target: Any) -> None:
-    """O2 without what only costs time or space in straight code of a few dozen lines."""
+    """Run -O2 without the passes that only cost time or space in straight code of a few dozen
+    lines."""
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = False
     options.slp_vectorization = False
@@ -208,7 +211,7 @@ def _target(machine: CodeMachine, jit: bool) -> Any:
 
 
 def _module(ir: str, machine: CodeMachine, jit: bool) -> tuple[Any, Any]:
-    """(optimised module, the machine it was optimised for) of LLVM assembly."""
+    """LLVM assembly as an optimised module, and the target machine it was optimised for."""
     module = llvm.parse_assembly(ir)
     module.verify()
     target = _target(machine, jit)
@@ -227,8 +230,8 @@ def compile_target(
 ) -> Code:
     """Machine code for the text area, to be written at `address` (a multiple of 16).
 
-    entries: the distinct tuples of clauses that sites run.  Raises KinstError for what this
-    kernel cannot do (a built-in that its personality does not know, arg0 at an instruction).
+    entries: the distinct tuples of clauses that sites run. Raises KinstError for what this kernel
+    cannot do (a built-in that its system does not know, arg0 at an instruction).
     """
     _initialize()
     _set_options(machine.llvm_options)
@@ -242,7 +245,7 @@ def compile_target(
     for entry in entries:
         own = [slots_read(program.clauses[i], machine) for i in entry]
         slots[entry] = frozenset[int]().union(*(read.slots for read in own + in_error))
-        # In dtrace:::ERROR's clauses they are something else.
+        # dtrace:::ERROR's own arguments describe the fault and are not in the frame.
         arguments[entry] = frozenset[int]().union(*(read.arguments for read in own))
         if any(read.caller for read in own + in_error):
             caller.add(entry)

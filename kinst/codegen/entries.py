@@ -1,4 +1,4 @@
-"""Entries: what a trampoline calls when a probe fires, and the clauses that it runs."""
+"""Entries, the functions that a trampoline calls when its probe fires, and the clauses in them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from kinst.core.layout import (
 )
 from kinst.dlang import typed
 
-# Faults run the clauses of dtrace:::ERROR in a function of this name.
+# The function that runs the clauses of dtrace:::ERROR after a fault.
 _ERROR = "error"
 
 
 def _cpu(unit: Unit, code: Function, frame: Value) -> tuple[Value, Value]:
-    """(CPU number, slot in scratch)."""
+    """The CPU's number and its slot in scratch."""
     machine = unit.machine
     if machine.host:
         offset = 8 * (machine.frame_slots + CONTEXT_CPU)
@@ -57,10 +57,10 @@ def _state(unit: Unit, code: Function, slot: Value) -> Value:
 def write_entry(
     unit: Unit, name: str, clauses: Sequence[typed.Clause], error: Function | None
 ) -> Function:
-    """entry(site, frame): run these clauses, one after another.
+    """The function entry(site, frame), which runs these clauses one after another.
 
-    In the target it does nothing unless tracing is active, and, when this CPU is in a clause
-    already (an NMI), counts the firing as dropped.  On the host the caller decides.
+    In the target it does nothing unless tracing is active, and counts the firing as dropped when
+    this CPU is in a clause already (an NMI). On the host its caller makes sure of both.
     """
     machine = unit.machine
     params = (Value(64, "%site"), Value(64, "%frame"))
@@ -96,7 +96,7 @@ def write_entry(
 
 
 def _write_clause(firing: Firing, clause: typed.Clause, ended: str, error: Function | None) -> None:
-    """One clause: predicate, room for its record, actions, commit; then what follows, or
+    """One clause: predicate, room for its record, actions, commit. Control goes on behind it, or to
     `ended` after an exit()."""
     code = firing.code
     layout = firing.unit.layout.clauses[clause.index]
@@ -139,7 +139,8 @@ def _write_clause(firing: Firing, clause: typed.Clause, ended: str, error: Funct
 
 
 def _write_fault(firing: Firing, following: str, error: Function | None) -> None:
-    """Nothing was committed: count the fault, tell dtrace:::ERROR, go on with what follows."""
+    """The target of all faults of a clause: nothing was committed; count the fault, report it to
+    dtrace:::ERROR, go on behind the clause."""
     code = firing.code
     faults = firing.faults
     code.block(faults.label)
@@ -150,7 +151,7 @@ def _write_fault(firing: Firing, following: str, error: Function | None) -> None
     number = code.convert(epid(firing), 64, signed=False)
     assert error is not None  # build() writes it before any entry
     if firing.in_error:
-        # A fault in dtrace:::ERROR itself is counted and no more.
+        # A fault in dtrace:::ERROR itself is only counted.
         code.increment(firing.field(STATE_ERRORS))
         code.increment(firing.field(STATE_DOUBLE_ERRORS))
     else:
@@ -162,8 +163,11 @@ def _write_fault(firing: Firing, following: str, error: Function | None) -> None
 
 
 def write_error(unit: Unit, site: int, clauses: Sequence[typed.Clause]) -> Function:
-    """error(frame, cpu, epid, action << 8 | kind, value, time) -> time: note the fault and run
-    the clauses of dtrace:::ERROR, whose site descriptor is at `site`."""
+    """The function error(frame, cpu, epid, action << 8
+
+    kind, value, time) -> time, which notes a fault and runs the clauses of dtrace:::ERROR. site:
+    address of the probe's site descriptor.
+    """
     code = unit.function(_ERROR, 6)
     frame, cpu, number, what, value, time = code.params
     machine = unit.machine

@@ -1,5 +1,6 @@
-"""One firing of a probe as codegen sees it while it writes the firing's code: where the CPU's
-memory is, where faults go, how the kernel's own data are reached."""
+"""One firing of a probe, from the point of view of the code generator: where the CPU's memory is,
+where faults go, how the kernel's own data are read.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from dataclasses import dataclass, field
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.ssa import Function, Local, Value, const
 from kinst.core.errors import KinstError
-from kinst.core.layout import ARENA, FAULT_NOSCRATCH, STATE_HEAD
+from kinst.core.layout import ARENA, CONTEXT_CURTHREAD, FAULT_NOSCRATCH, STATE_HEAD
 from kinst.core.records import ProgramLayout
 from kinst.core.target import Access
 
-# Working memory of a clause (Scratch.temp): a word for loads, the key of an aggregation or of a
-# dynamic variable, clause-local variables that are not in registers, then the strings of one
-# action, one after another.
+# Working memory of a clause (Scratch.temp) holds a word for loads, the key of an aggregation or a
+# dynamic variable, the clause-local variables that are not in registers, and the strings of one
+# action one after another.
 TEMP_WORD = 0
 
 TEMP_KEYS = 64
@@ -23,10 +24,11 @@ TEMP_KEYS = 64
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A D string at an address: ends at a NUL, or after `bound` bytes if there is none.
+    """A D string at an address. It ends at a NUL, or after `bound` bytes if there is none.
 
-    nullable: the address may be 0, for NULL, and has not been tested yet.  Compared as text, NULL
-    is as "" (dtrace_strncmp() of illumos and FreeBSD)."""
+    nullable: the address may be 0, which means NULL, and has not been tested yet. In comparisons
+    NULL equals "" (dtrace_strncmp() of illumos and FreeBSD).
+    """
 
     address: Value
     bound: int
@@ -38,10 +40,12 @@ Lowered = Value | Text
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One module being written.  strings: offset of each literal in the strings area.
+    """One LLVM module under construction.
 
-    pointers: the program may have addresses of scratch, shared: of its variables.
-    helpers: the functions written so far, by name."""
+    strings: offset of each literal in the strings area. key_bytes: of the longest key. pointers:
+    the program may hold addresses of scratch; shared: of its variables. helpers: the helper
+    functions so far, by name.
+    """
 
     machine: CodeMachine
     layout: ProgramLayout
@@ -52,28 +56,29 @@ class Unit:
     helpers: dict[str, Function] = field(default_factory=dict)
 
     def helper(self, name: str, write: Callable[[Unit, str], Function]) -> Function:
-        """The helper of this name, written by `write` when first asked for."""
+        """The helper function of this name; `write` writes it when it is first asked for."""
         if name not in self.helpers:
             self.helpers[name] = write(self, name)
         return self.helpers[name]
 
     def function(self, name: str, params: int, result: int = 64) -> Function:
-        """A new internal function of `params` i64s in the machine's convention, never inlined:
-        what it needs saved must not be saved by the hot path."""
+        """A new internal function with `params` i64 parameters and the machine's calling
+        convention. It is never inlined, so that the hot path need not save the registers that it
+        uses."""
         values = tuple(Value(64, f"%a{i}") for i in range(params))
         return Function(name, values, result, self.machine.convention, noinline=True)
 
 
 @dataclass(slots=True)
 class Faults:
-    """Where a fault in the clause being written goes, and who went there."""
+    """Where faults of the clause under construction go, and the places that can fault."""
 
     label: str
     action: int = 0  # 0: the predicate; actions count from 1, as DTrace numbers them
     sources: list[tuple[str, int, int, Value]] = field(default_factory=list)
 
     def add(self, code: Function, bad: Value, kind: int, value: Value) -> None:
-        """Leave the clause with this fault when `bad` (an i1) is set."""
+        """Leave the clause with a fault of this kind if `bad` (an i1) is set."""
         going = code.fresh("fine")
         self.sources.append((code.at, self.action, kind, value))
         code.branch(bad, self.label, going, likely=False)
@@ -82,17 +87,18 @@ class Faults:
 
 @dataclass(slots=True)
 class Firing:
-    """One firing of a probe, on one CPU.
+    """One firing of a probe on one CPU.
 
-    code: the function being written.  site, frame: addresses.  cpu: the CPU number, slot: its
-    place in scratch (the same in the target), state: address of its state page.
-    time: the firing's timestamp in ns, 0 until first asked for.  ordinal: of the clause.
-    in_error: the clause is dtrace:::ERROR's, whose arguments are in the state page.
-    text_at: bytes of working memory in use by the strings of this action.
-    locals: variables of the firing, by name; each is 0 when the firing begins.
-    this: the clause-local variables that are not in memory, by index.
-    entries: where the thread's own variables were found in this firing, 0 for not yet, by index.
-    old: what OldValue is, innermost last.
+    code: the function under construction. site, frame: addresses of the site's descriptor and of
+    the saved registers. cpu: the CPU's number; slot: its place in scratch (in the target, the
+    same). state: address of its state page. time: the firing's timestamp in ns, 0 until it is first
+    needed. ordinal: of the clause in its entry. in_error: the clause is dtrace:::ERROR's, whose
+    arguments are in the state page. text_at: bytes of working memory that the strings of this
+    action have taken. locals: other variables of the firing by name; each is 0 when the firing
+    begins. record_size: of the clause's record. following: the label behind the clause. this:
+    clause-local variables that are in registers, by index. entries: for each thread-local variable,
+    by index, its entry once it has been found in this firing, else 0. old: the values that
+    typed.OldValue, Before and Root stand for, innermost last.
     """
 
     unit: Unit
@@ -108,14 +114,14 @@ class Firing:
     in_error: bool = False
     text_at: int = 0
     locals: dict[str, Local] = field(default_factory=dict)
-    record_size: int = 0  # of the clause
-    following: str = ""  # label behind the clause
+    record_size: int = 0
+    following: str = ""
     this: dict[int, Local] = field(default_factory=dict)
     entries: dict[int, Local] = field(default_factory=dict)
     old: list[Lowered] = field(default_factory=list)
 
     def scaled(self, area: int, size: int) -> Value:
-        """Address of this CPU's part of an area with `size` bytes for each slot."""
+        """Address of this CPU's part of an area that has `size` bytes for each slot."""
         if self.unit.machine.host:
             return const(self.unit.machine.address(area + self.unit.machine.scratch.cpus * size))
         shift = size.bit_length() - 1
@@ -129,7 +135,7 @@ class Firing:
         return self.scaled(scratch.temp, scratch.temp_size)
 
     def clause_memory(self) -> int:
-        """Where clause-local variables begin in working memory."""
+        """Offset of the clause-local variables in working memory."""
         return TEMP_KEYS + self.unit.key_bytes
 
     def start_action(self, number: int) -> None:
@@ -137,9 +143,10 @@ class Firing:
         self.text_at = 0
 
     def text_room(self, size: int) -> Value:
-        """Address of room for a string of `size` bytes, until the action ends.
+        """Address of room for a string of `size` bytes, free again when the action ends.
 
-        Raises KinstError when the action has used it all up."""
+        Raises KinstError when the action has used up all of it.
+        """
         at = self.clause_memory() + self.unit.layout.clause_size + self.text_at
         limit = self._arena_at()
         if at + size > limit:
@@ -151,7 +158,7 @@ class Firing:
         return self.code.add(self.temp(), at)
 
     def local(self, name: str) -> Local:
-        """The firing's variable of this name, 64 bits."""
+        """The firing's 64-bit variable of this name."""
         if name not in self.locals:
             self.locals[name] = self.code.local(64)
         return self.locals[name]
@@ -160,24 +167,24 @@ class Firing:
         return (self.unit.layout.strsize + 7) & -8
 
     def _arena_at(self) -> int:
-        """Offset in working memory."""
+        """Offset of the arena in working memory."""
         return (self.unit.machine.scratch.temp_size - ARENA - self._kept_size()) & -8
 
     def arena(self) -> Local:
-        """Bytes of the arena in use."""
+        """The number of bytes of the arena in use."""
         return self.local("arena")
 
     def arena_start(self) -> Value:
-        """Address of what allocate() hands out."""
+        """Address of the arena, from which allocate() takes its memory."""
         return self.code.add(self.temp(), self._arena_at())
 
     def kept_text(self) -> Value:
-        """Address of room for one string of strsize bytes, which lasts."""
+        """Address of room for one string of strsize bytes that outlives the action."""
         return self.code.add(self.temp(), self._arena_at() + ARENA)
 
     def allocate(self, size: Value) -> Value:
-        """Address of `size` bytes that last until the clause ends, a multiple of 8; faults for
-        want of scratch space."""
+        """Address of `size` bytes, a multiple of 8, that last until the clause ends. Faults if
+        scratch space runs out."""
         code = self.code
         used = code.get(self.arena())
         left = code.op("sub", const(ARENA), used)
@@ -194,7 +201,7 @@ class Firing:
 
 
 def read_access(code: Function, machine: CodeMachine, access: Access) -> Lowered:
-    """The value that `access` describes, in the target."""
+    """The value that `access` describes, read in the target."""
     value = _start(code, machine, access)
     if not access.offsets:
         return Text(value, access.size) if access.string else value
@@ -205,7 +212,7 @@ def read_access(code: Function, machine: CodeMachine, access: Access) -> Lowered
 
 
 def _start(code: Function, machine: CodeMachine, access: Access) -> Value:
-    """What the offsets of an access are followed from."""
+    """The value that the offsets of an access start from."""
     per_cpu = machine.per_cpu
     if access.thread:
         if per_cpu is None or not per_cpu.thread_asm:
@@ -220,6 +227,16 @@ def _start(code: Function, machine: CodeMachine, access: Access) -> Value:
         base = code.asm(per_cpu.base_asm, "=r")
         return code.load(bits, code.add(base, access.per_cpu))
     return code.load(bits, const(access.per_cpu), per_cpu.address_space)
+
+
+def current_thread(firing: Firing) -> Value:
+    """Address of the current thread's structure; 0 in BEGIN, END and timers."""
+    machine = firing.unit.machine
+    if machine.host:
+        return firing.code.load(64, context_word(firing, CONTEXT_CURTHREAD))
+    found = read_access(firing.code, machine, machine.builtins["curthread"])
+    assert isinstance(found, Value)
+    return found
 
 
 def context_word(firing: Firing, index: int) -> Value:

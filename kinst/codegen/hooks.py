@@ -1,9 +1,11 @@
-"""What runs in the target besides clauses: the breakpoint hook and the fault hook.
+"""The hooks that run in the target besides clauses: at the breakpoint handler and at the kernel's
+search for exception table entries.
 
-Both look an address up in a hash table in the traps area of scratch.  The area starts with a
-directory of two tables, traps first, then copies: for each u64 address of its entries, u64
-number of entries minus one, u64 shift.  An entry is (u64 address, u64 value); address 0 is free.
-An all-zero area is a valid directory of nothing."""
+Both look an address up in a hash table in the traps area of scratch. The area starts with a
+directory of two tables, traps and then copies; for each it has the u64 address of the entries, the
+u64 number of entries minus one, and a u64 shift. An entry is (u64 address, u64 value); address 0
+marks a free one. An area of zeros is a valid, empty directory.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ TRAPS, COPIES = 0, _TABLE.size
 
 
 def _hash_table(pairs: Pairs) -> tuple[bytes, int]:
-    """(entries, bits): at most half full, so that a search for what is not there ends soon."""
+    """The entries, and the number of bits of an index. At most half are used, so that a search for
+    a missing address ends soon."""
     bits = max(1, (2 * len(pairs)).bit_length())
     table = [(0, 0)] * (1 << bits)
     for address, value in pairs:
@@ -40,10 +43,10 @@ def _hash_table(pairs: Pairs) -> tuple[bytes, int]:
 
 
 def build_trap_table(address: int, traps: Pairs, copies: Pairs = ()) -> bytes:
-    """What to write at the start of the traps area, whose address in the target is `address`.
+    """The bytes for the start of the traps area, which is at `address` in the target.
 
-    traps: (address of a trap-planted instruction, its trampoline).  copies: (address of a
-    displaced copy in a trampoline, address of the original instruction).
+    traps: (address of a trap-planted instruction, its trampoline). copies: (address of a displaced
+    copy in a trampoline, address of the original instruction).
     """
     directory = b""
     tables = b""
@@ -56,7 +59,7 @@ def build_trap_table(address: int, traps: Pairs, copies: Pairs = ()) -> bytes:
 
 
 def _look_up(code: Function, directory: int, key: Value, found: str, missing: str) -> Value:
-    """Go to `missing`, or to `found` with the address of its entry as the result."""
+    """Go to `missing`, or to `found` with the entry's address as the result."""
     table = code.load(64, const(directory))
     mask = code.load(64, const(directory + 8))
     shift = code.load(64, const(directory + 16))
@@ -76,8 +79,8 @@ def _look_up(code: Function, directory: int, key: Value, found: str, missing: st
 
 
 def write_trap_hook(machine: CodeMachine) -> Function:
-    """trap_hook(saved registers) -> 1 when the breakpoint was ours: the saved program counter
-    is now the trampoline's; else 0 and nothing is changed."""
+    """trap_hook(saved registers) -> 1 if the breakpoint is kinst's: the saved program counter is
+    now the trampoline's. Otherwise 0, and nothing has changed."""
     registers = Value(64, "%registers")
     code = Function("trap_hook", (registers,), 64, "ccc", internal=False)
     saved = code.add(registers, machine.trap_pc_offset)
@@ -93,7 +96,8 @@ def write_trap_hook(machine: CodeMachine) -> Function:
 
 
 def write_fault_hook(machine: CodeMachine) -> Function:
-    """fault_hook(address) -> address, or that of the original of a displaced copy there."""
+    """fault_hook(address) -> the address, or for that of a displaced copy the address of the
+    original."""
     address = Value(64, "%address")
     code = Function("fault_hook", (address,), 64, "ccc", internal=False)
     scratch = machine.scratch

@@ -1,8 +1,8 @@
-"""A small writer of LLVM assembly text.
+"""A small writer of LLVM assembly.
 
-Text, and not llvmlite.ir, because that has no atomic access through opaque pointers, no string
-attributes and no types that a checker can see.  Every address is an i64; the one place that
-turns it to a pointer is here (LLVM Language Reference: "inttoptr", "Atomic Memory Ordering").
+It writes text because llvmlite.ir has no atomic access through opaque pointers, no string
+attributes and no types that a checker can see. Every address is an i64; it becomes a pointer only
+here (LLVM Language Reference: "inttoptr", "Atomic Memory Ordering").
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LIKELY = 2000  # weight of the taken side of a branch that is nearly always take
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An integer of `bits` bits: a register (%v1) or a constant, as LLVM spells it."""
+    """An integer of `bits` bits, a register (%v1) or a constant, as LLVM spells it."""
 
     bits: int
     text: str
@@ -25,13 +25,13 @@ class Value:
 
 
 def const(value: int, bits: int = 64) -> Value:
-    """The constant value modulo 2**bits."""
+    """A constant, modulo 2**bits."""
     return Value(bits, str(value & ((1 << bits) - 1)))
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A variable of a function; LLVM turns it to registers."""
+    """A variable of a function; LLVM moves it into a register."""
 
     bits: int
     name: str
@@ -39,7 +39,7 @@ class Local:
 
 @dataclass(slots=True)
 class Function:
-    """One function as it is being written.  result: bits, 0 for void."""
+    """One function under construction. result: its bits, 0 for void."""
 
     name: str
     params: tuple[Value, ...]
@@ -83,14 +83,14 @@ class Function:
         return self._value(then.bits, f"select {condition}, {then}, {otherwise}")
 
     def convert(self, value: Value, bits: int, signed: bool) -> Value:
-        """value cut to, or sign- or zero-extended to, `bits` bits."""
+        """The value truncated, or sign- or zero-extended, to `bits` bits."""
         if bits == value.bits:
             return value
         opcode = "trunc" if bits < value.bits else "sext" if signed else "zext"
         return self._value(bits, f"{opcode} {value} to i{bits}")
 
     def leading_zeros(self, value: Value) -> Value:
-        """Of an i64; 64 for 0."""
+        """The number of leading zeros of an i64; 64 for 0."""
         return self._value(64, f"call i64 @llvm.ctlz.i64({value}, i1 false)")
 
     # Memory.
@@ -115,11 +115,12 @@ class Function:
         self._line(f"store atomic {value}, {self._pointer(address)} {ordering}, align 8")
 
     def fence(self, ordering: str) -> None:
-        """acquire or release, as C11's atomic_thread_fence."""
+        """A fence, acquire or release, as C11's atomic_thread_fence."""
         self._line(f"fence {ordering}")
 
     def exchange_if(self, address: Value, expected: Value, new: Value) -> Value:
-        """Whether the u64 at address was `expected` and now is `new` (i1), as one access."""
+        """Compare and exchange: an i1, whether the u64 at address was `expected` and is now
+        `new`."""
         pointer = self._pointer(address)
         pair = f"cmpxchg {pointer}, {expected}, {new} acq_rel monotonic, align 8"
         name = "%" + self.fresh()
@@ -127,25 +128,25 @@ class Function:
         return self._value(1, f"extractvalue {{ i64, i1 }} {name}, 1")
 
     def change_atomic(self, operation: str, address: Value, by: Value) -> Value:
-        """add, or, and: what was at address (aligned), which becomes `was operation by`."""
+        """Atomic add, or, and on the aligned integer at address; its value before."""
         pointer = self._pointer(address)
         return self._value(
             by.bits, f"atomicrmw {operation} {pointer}, {by} acq_rel, align {by.bits // 8}"
         )
 
     def increment(self, address: Value, by: Value | int = 1) -> None:
-        """*address += by, by this CPU alone."""
+        """*address += by; only this CPU writes there."""
         self.store(self.op("add", self.load(64, address), by), address)
 
     def replace(self, address: Value, old: Value, new: Value) -> Value:
-        """Store new where old is, atomically: an i1, whether it was."""
+        """Atomically store new where old is: an i1, whether it was there."""
         pair = "%" + self.fresh("c")
         pointer = self._pointer(address)
         self._line(f"{pair} = cmpxchg {pointer}, {old}, {new} seq_cst seq_cst, align 8")
         return self._value(1, f"extractvalue {{ i64, i1 }} {pair}, 1")
 
     def barrier(self) -> None:
-        """Keeps the compiler from moving memory accesses across; no instruction."""
+        """Keep the compiler from moving memory accesses across; no instruction."""
         self._line('fence syncscope("singlethread") seq_cst')
 
     def local(self, bits: int, value: int = 0) -> Local:
@@ -154,8 +155,8 @@ class Function:
         return Local(bits, name)
 
     def buffer(self, size: int) -> Value:
-        """Address of `size` bytes on the stack, of which a kernel that follows frame pointers can
-        see that they are in this function's frame."""
+        """Address of `size` bytes on the stack. A kernel that follows frame pointers can see that
+        they are in this function's frame."""
         name = "%" + self.fresh("b")
         self.locals.append(f"  {name} = alloca [{size} x i8], align 8")
         self.frame_pointer = True
@@ -170,7 +171,7 @@ class Function:
     # Control.
 
     def block(self, label: str) -> None:
-        """Start the block of this label."""
+        """Begin the block with this label."""
         self.lines.append(f"{label}:")
         self.at = label
 
@@ -187,7 +188,7 @@ class Function:
         return self._value(bits, f"phi i{bits} {pairs}")
 
     def call(self, function: Function, args: Sequence[Value]) -> Value:
-        """The result (meaningless for void)."""
+        """Call a function; the result means nothing for a void one."""
         text = (
             f"call {function.convention} {_type(function.result)} @{function.name}({_list(args)})"
         )
@@ -201,8 +202,8 @@ class Function:
         return self._value(64, f"call i64 inttoptr (i64 {address} to ptr)({_list(args)})")
 
     def asm(self, template: str, constraints: str) -> Value:
-        """An i64 from inline assembly, from the LLVM intrinsic of this name (llvm.x), or from
-        the register of the machine called so (%tpidr_el1)."""
+        """An i64 from inline assembly, or from the LLVM intrinsic of this name (llvm.x), or from
+        this register of the machine (%tpidr_el1)."""
         if template.startswith("%"):
             read = "@llvm.read_volatile_register.i64"
             return self._value(64, f'call i64 {read}(metadata !{{!"{template[1:]}"}})')
@@ -232,8 +233,9 @@ def _list(values: Sequence[Value]) -> str:
 
 
 def module_text(triple: str, functions: Sequence[Function]) -> str:
-    """The whole module.  no-builtins: a loop must not become a call of memset; no-jump-tables
-    keeps read-only data out of it; noredzone: faults push on the interrupted stack."""
+    """The whole module. Its attributes: no-builtins keeps loops from becoming calls of memset;
+    no-jump-tables keeps read-only data out; noredzone because faults push on the interrupted
+    stack."""
     parts = [f'target triple = "{triple}"', "declare i64 @llvm.ctlz.i64(i64, i1)"]
     parts.append("declare i64 @llvm.read_volatile_register.i64(metadata)")
     parts += [f"declare i64 @llvm.{name}()" for name in ("readcyclecounter", "readsteadycounter")]

@@ -1,1 +1,1 @@
-"""Rank 1: the D language: lexer, parser, syntax tree, built-ins table, checker, typed tree."""
+"""The D language: its vocabulary, its syntax, its types, the checker, the typed tree."""

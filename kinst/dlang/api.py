@@ -1,5 +1,6 @@
-"""The front end in three calls: parse_text or parse_option for each -n, -s, ...; then
-compile_programs for all of them together; compile_text is both for one text."""
+"""The front end in three calls: parse_text() or parse_option() for each -n, -s, ...; then
+compile_programs() for all of them together. compile_text() does both for one text.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +36,22 @@ def parse_text(
     part: bool = False,
     knows_type: Callable[[str], bool] | None = None,
 ) -> tree.Program:
-    """The syntax tree of a script (script=True: bodies are required) or of -n's text.
+    """The syntax tree of a script (script=True, where clauses need bodies) or of -n's text.
 
-    part: it is one of several, and may have declarations only.  Raises DError, and nothing else,
-    whatever the text is.
+    part: there are other texts, so that this one may consist of declarations. Raises DError, and
+    nothing else, for any text.
     """
     return parse(text, file, macros, script=script, part=part, knows_type=knows_type)
 
 
 def combine(programs: Sequence[tree.Program]) -> tree.Program:
-    """One program of several: clauses in order, globals and aggregations shared."""
+    """Several programs as one: clauses in order, global variables and aggregations shared."""
     items = tuple(item for program in programs for item in program.items)
     return tree.Program(items, next((p.empty for p in programs if p.empty is not None), None))
 
 
 def compile_programs(programs: Sequence[tree.Program], environment: Environment) -> typed.Program:
-    """The typed program of all -n, -s, ... of one command.  Raises DError."""
+    """The typed program of all -n, -s, ... of a command line. Raises DError."""
     return check(combine(programs), environment)
 
 
@@ -62,7 +63,7 @@ def compile_text(
     *,
     script: bool = False,
 ) -> tuple[tree.Program, typed.Program]:
-    """One text, parsed and checked.  Raises DError, and nothing else, whatever the text is."""
+    """One text, parsed and checked. Raises DError, and nothing else, for any text."""
     environment = environment or Environment()
     knows = type_names(environment.types)
     program = parse_text(text, file, macros, script=script, knows_type=knows)

@@ -20,11 +20,11 @@ from kinst.core.probe import Crossing, ProbePattern
 class FormatPart:
     """One piece of a printf format.
 
-    literal: text before the conversion (escapes and %% already done).  conversion: "" for the
-    trailing literal, else the conversion letter without length modifiers ("d", "x", "s",
-    "Y", ...), with "@" before it where printa() prints the aggregated value ("@d").  flags,
-    width, precision as written; "*" stands for an argument of its own, which then comes before
-    the value in the argument list.
+    literal: the text before the conversion, with escapes and %% replaced. conversion: "" behind the
+    last conversion, else its letter without length modifiers ("d", "x", "s", "Y", ...), preceded by
+    "@" where printa() prints the aggregated value ("@d"). flags, width, precision: as written; "*"
+    takes an argument of its own, which comes before the value in the argument list. size: bytes of
+    the integer that is converted; 0 for other values.
     """
 
     literal: bytes
@@ -32,7 +32,7 @@ class FormatPart:
     flags: str = ""
     width: int | str | None = None
     precision: int | str | None = None
-    size: int = 0  # bytes of the converted integer by its argument's type; 0: not an integer
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,10 @@ class Builtin(Expr):
 
 @dataclass(frozen=True, slots=True)
 class RegisterRead(Expr):
-    """regs[index]; index is an expression, usually an IntConst (Register.index).
+    """regs[index]. index is an expression, usually an IntConst (Register.index).
 
-    user: uregs[index], a register of the thread's user mode; always a constant one."""
+    user: uregs[index], a register of the thread's user mode; its index is always constant.
+    """
 
     index: Expr
     user: bool = False
@@ -100,9 +101,9 @@ class RegisterRead(Expr):
 class Variable:
     """A D variable.
 
-    name: as D writes it, with self-> or this->.  type: of the variable, or of one element.
-    scope: "global", "self" (one for each thread) or "this" (one for each firing).  keys: types of
-    an associative array's keys.  length: of a scalar array (int a[5]), else 0.
+    name: as D writes it, with self-> or this->. type: of the variable, or of one element. scope:
+    "global", "self" (one for each thread) or "this" (one for each firing). keys: the types of an
+    associative array's keys. length: of a scalar array (int a[5]), else 0.
     """
 
     name: str
@@ -114,13 +115,13 @@ class Variable:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether it lives in the dynamic variable space, under its keys."""
+        """Whether it lives in the space of dynamic variables, under its keys."""
         return self.scope == "self" or bool(self.keys)
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalRead(Expr):
-    """A variable without keys, whatever its scope."""
+    """A variable without keys, in any scope."""
 
     variable: Variable
 
@@ -137,7 +138,7 @@ class Assign(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Step(Expr):
-    """++ and --: by is +1/-1 (times the pointee's size); post yields the old value."""
+    """++ and --. by: +1 or -1, times the pointee's size; post: the value is the old one."""
 
     variable: Variable
     by: int
@@ -146,8 +147,8 @@ class Step(Expr):
 
 @dataclass(frozen=True, slots=True)
 class KeyedRead(Expr):
-    """variable[keys]: an associative array, or an element of a scalar array (one key, an INT64;
-    outside the array it faults).  0 or "" where nothing was assigned."""
+    """variable[keys]: an element of an associative array (0 or "" if it was never assigned), or of
+    a scalar array (one key, an INT64; outside the array it faults)."""
 
     variable: Variable
     keys: tuple[Expr, ...]
@@ -155,8 +156,8 @@ class KeyedRead(Expr):
 
 @dataclass(frozen=True, slots=True)
 class KeyedAssign(Expr):
-    """variable[keys] = value, then the value.  In value OldValue stands for what the element
-    had before (of the innermost KeyedAssign around it): the keys are computed only once."""
+    """variable[keys] = value, then the value. In value, OldValue stands for what the element of the
+    innermost KeyedAssign around it held before, so that keys are computed only once."""
 
     variable: Variable
     keys: tuple[Expr, ...]
@@ -198,7 +199,7 @@ class Binary(Expr):
 
 @dataclass(frozen=True, slots=True)
 class NonZero(Expr):
-    """operand, which faults as a division by it would where it is 0."""
+    """operand; where it is 0 it faults as a division by it would."""
 
     operand: Expr
 
@@ -230,13 +231,15 @@ class Cast(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Load(Expr):
-    """The value of `type` at an address of the traced kernel; fault-safe (a bad address fires
-    dtrace:::ERROR).  An integer or pointer is loaded as such; a StringType copies a string.
+    """The value of `type` at an address of the traced kernel. It is fault-safe: a bad address fires
+    dtrace:::ERROR. An integer or pointer is loaded as such; a StringType copies a string.
 
-    Of a structure or array nothing is loaded: its value in codegen is its address (in lowering a
-    Value of 64 bits), and only what records it (trace, print) copies its bytes.
+    A structure or array is not loaded: codegen's value for it is its address, a Value of 64 bits,
+    and only actions that record it (trace, print) copy its bytes.
 
-    most: of a string in a char array: its bytes there, where no NUL need be; 0 for others."""
+    most: the bytes of a char array that holds a string, perhaps without a NUL; 0 for everything
+    else.
+    """
 
     address: Expr
     most: int = 0
@@ -244,10 +247,11 @@ class Load(Expr):
 
 @dataclass(frozen=True, slots=True)
 class BitField(Expr):
-    """The value of a bit-field, of its declared type; fault-safe as Load is.
+    """The value of a bit-field, with its declared type; fault-safe as Load is.
 
-    address: of the structure (or the innermost one that contains it).  bit: offset of its first
-    bit from there.  bits: its width, 1 to 64."""
+    address: of the structure, or of the innermost one that contains it. bit: offset of its first
+    bit from there. bits: its width, 1 to 64.
+    """
 
     address: Expr
     bit: int
@@ -256,9 +260,10 @@ class BitField(Expr):
 
 @dataclass(frozen=True, slots=True)
 class SymbolAddress(Expr):
-    """The address of a symbol of the traced kernel; type: a pointer to the symbol's type.
+    """The address of a symbol of the traced kernel, a pointer to the symbol's type.
 
-    It is known once the kernel runs: Machine.symbols has it by (module, name)."""
+    It is known when the kernel runs: CodeMachine.symbols has it by (module, name).
+    """
 
     module: str
     name: str
@@ -266,24 +271,25 @@ class SymbolAddress(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Stack(Expr):
-    """stack(n) or ustack(n), whose type is a StackType: recorded and used as a key, never
-    computed with."""
+    """stack(n) or ustack(n), of a StackType: recorded or used as a key, never computed with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol(Expr):
-    """sym(address) and the like, whose type is a SymbolType: recorded and used as a key, never
-    computed with."""
+    """sym(address) and the like, of a SymbolType: recorded or used as a key, never computed
+    with."""
 
     address: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class Subroutine(Expr):
-    """A call of a subroutine of D (subroutines.PROTOTYPES), its arguments already converted.
+    """A call of one of D's subroutines (vocabulary/subroutines.py), its arguments already
+    converted.
 
-    A string that it returns may be NULL (strchr, strrchr, strstr, strtok), which can be compared
-    with NULL and faults anywhere else."""
+    The string it returns may be NULL (strchr, strrchr, strstr, strtok). NULL can be compared with
+    NULL and faults anywhere else.
+    """
 
     name: str
     args: tuple[Expr, ...]
@@ -291,18 +297,18 @@ class Subroutine(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Memory(Expr):
-    """The bytes at an address, whose type is a DumpType: recorded only; fault-safe."""
+    """The bytes at an address, of a DumpType: recorded only; fault-safe."""
 
     address: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation(Expr):
-    """speculate(id), commit(id) or discard(id), by its name, as the number that the record
-    carries: which speculation it is about, 0 for none.
+    """speculate(id), commit(id) or discard(id), as the number that its record carries: that of the
+    speculation, or 0 for none.
 
-    speculate: what the clause records from here on belongs to it; commit, discard: it is over
-    from here on."""
+    After speculate, what the clause records belongs to the speculation; commit and discard end it.
+    """
 
     name: str
     id: Expr
@@ -315,7 +321,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate(Action):
-    """An expression for its effect; records nothing."""
+    """An expression for its effect; it records nothing."""
 
     expr: Expr
 
@@ -338,7 +344,7 @@ class Print(Action):
 
 @dataclass(frozen=True, slots=True)
 class Printf(Action):
-    """args: one per conversion that takes one (and one per "*", before it)."""
+    """args: one for each conversion that takes one, and before it one for each "*"."""
 
     format: Format
     args: tuple[Expr, ...]
@@ -383,8 +389,8 @@ class Normalize(Action):
 
 @dataclass(frozen=True, slots=True)
 class Perform(Action):
-    """An action by its name that is done where the record arrives: speculate, commit, discard,
-    tracemem, system, freopen, setopt, ftruncate.  args: what is recorded for it."""
+    """An action, by its name, that is carried out where its record arrives: speculate, commit,
+    discard, tracemem, system, freopen, setopt, ftruncate. args: what is recorded for it."""
 
     name: str
     args: tuple[Expr, ...]
@@ -401,7 +407,7 @@ class Chill(Action):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Action):
-    """A destructive action that kinst does not do, and why."""
+    """A destructive action that kinst does not carry out, and the reason."""
 
     name: str
     reason: str
@@ -409,9 +415,8 @@ class Refused(Action):
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """index: position in the program.  No actions at all means the default action.
-
-    crossings: of each pattern that is an instruction of an inlined copy, what it is there."""
+    """index: position in the program. actions: () means the default action. crossings: for each
+    pattern that is an instruction of an inlined copy, its role in that copy."""
 
     index: int
     patterns: tuple[ProbePattern, ...]
@@ -424,7 +429,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """options: from #pragma D option, in order, (name, value or "")."""
+    """options: (name, value or "") of each #pragma D option, in order."""
 
     clauses: tuple[Clause, ...]
     variables: tuple[Variable, ...] = ()
@@ -439,16 +444,15 @@ def is_signed(type_: DType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Store(Expr):
-    """*address = value, then the value (post: then what was there before).
+    """*address = value, then the value (with post, the old one).
 
-    Only memory that the clause has allocated can be written (Dynamic Tracing Guide, "Pointers and
-    Arrays"), and that of variables; any other address faults.  variable: the structure or array
-    that the address lies in; then it must lie there, and nowhere else.  In value Before stands
-    for what was at the address (of the innermost Store around it).
-    bit, bits: as in typed.BitField; bits 0: no bit-field.
-    root: of a dynamic variable (self->x, a[key]) its read, whose keys find the element; in address
-    Root stands for the address of the element, which is made where there is none.
-    A StringType is stored in its size, NULs behind it, cut if need be.
+    Only memory that the clause has allocated may be written (Dynamic Tracing Guide, "Pointers and
+    Arrays"), and that of variables; any other address faults. variable: the structure or array that
+    the address has to be in. bit, bits: as in BitField; bits 0 if it is none. In value, Before
+    stands for what the innermost Store's address holds. root: for a dynamic variable (self->x,
+    a[key]) its read, whose keys find the element; in address, Root stands for the element's
+    address, and a missing element is made. A string is stored in all of its type's size, cut or
+    filled up with NULs.
     """
 
     address: Expr
@@ -467,15 +471,16 @@ class Before(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Root(Expr):
-    """In the address of a Store: where the element, or the Snapshot, begins."""
+    """In a Store's address: where the element, or the Snapshot, begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Expr):
-    """A structure that a translator has made: memory of the clause, zeros but for what the stores
-    put there.  Its value is its address, as that of any structure.
+    """A structure that a translator makes, in the clause's memory: zeros except for the stores.
+    Like any structure's, its value is its address.
 
-    first: evaluated before, or None.  stores: their addresses are counted from Root."""
+    first: evaluated before the stores, or None. stores: their addresses are relative to Root.
+    """
 
     first: Expr | None
     stores: tuple[Store, ...]
@@ -483,15 +488,15 @@ class Snapshot(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Shared(Expr):
-    """The address of a variable, or of a part of one, as a pointer that may be kept: it is the
-    same number in the traced kernel and on the host, which see the variables at two places."""
+    """The address of a variable, or of a part of it, as a pointer that may be kept: the same number
+    in the traced kernel and on the host, which see variables at two places."""
 
     operand: Expr
 
 
 def root_of(address: Expr) -> Expr | None:
-    """The read of the structure, array or string variable that an address is made of; None for
-    all others."""
+    """The read of the structure, array or string variable that an address is made from, else
+    None."""
     while True:
         if isinstance(address.type, StructType | ArrayType):
             return address

@@ -1,8 +1,8 @@
-"""Walks over D's trees, the syntax tree (syntax/tree.py) and the typed tree (typed.py), which are
-dataclasses whose fields hold nodes, tuples of nodes, or what is no node.
+"""Walks over D's trees: the syntax tree (syntax/tree.py) and the typed tree (typed.py).
 
-No tree is higher than MAX_HEIGHT, so recursion over one is safe.  Parsing bounds the syntax tree
-(type_parser.MAX_DEPTH), but pointer arithmetic makes several typed nodes of one operator.
+Both are dataclasses whose fields hold nodes, tuples of nodes, or values that are no nodes. No tree
+is higher than MAX_HEIGHT, so recursion over one is safe. Parsing bounds the syntax tree
+(type_parser.MAX_DEPTH), but pointer arithmetic turns one operator into several typed nodes.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from kinst.dlang.syntax import tree
 
 MAX_HEIGHT = 200  # at three Python frames a level, still within Python's 1,000
 
-# Types of fields, as they are written there, that hold no nodes: not looked at, for speed.
+# Annotations of fields that never hold nodes; such fields are skipped for speed.
 _LEAVES = frozenset({"DType", "IntLiteral", "Span", "bool", "bytes", "int", "str"})
 
 _Kind = TypeVar("_Kind")
 
 
 class _Parts(dict[type, tuple[str, ...] | None]):
-    """The fields of each class of nodes that may hold others; None for what is no node (types,
-    variables, spans)."""
+    """For each class of nodes the fields that may hold other nodes; None for what is no node
+    (types, variables, spans)."""
 
     def __missing__(self, kind: type) -> tuple[str, ...] | None:
         nodes = (typed.Expr, typed.Action, typed.Clause, typed.Program)
@@ -48,7 +48,7 @@ def _below(value: object, found: list[object]) -> None:
 
 
 def children(node: object) -> list[object]:
-    """The nodes directly below one, or the nodes of a tuple, in program order."""
+    """The nodes directly below a node, or the nodes in a tuple, in program order."""
     found: list[object] = []
     if isinstance(node, tuple):
         _below(node, found)
@@ -59,7 +59,8 @@ def children(node: object) -> list[object]:
 
 
 def walk(node: object) -> Iterator[object]:
-    """A node, or the nodes of a tuple, and all below, outer ones first, in program order."""
+    """A node (or the nodes in a tuple) and everything below, outer nodes first, in program
+    order."""
     waiting = children(node)[::-1] if isinstance(node, tuple) else [node]
     while waiting:
         here = waiting.pop()
@@ -68,21 +69,23 @@ def walk(node: object) -> Iterator[object]:
 
 
 def find(node: object, kind: type[_Kind]) -> Iterator[_Kind]:
-    """Every node of a class (or of those that are made of it) in a tree, as walk() has them."""
+    """Every node of a class, or of its subclasses, in the order of walk()."""
     return (found for found in walk(node) if isinstance(found, kind))
 
 
 def expressions(
     node: typed.Program | typed.Clause | typed.Action | typed.Expr,
 ) -> Iterator[typed.Expr]:
-    """Every expression in a piece of a typed tree, itself among them."""
+    """Every expression in a piece of a typed tree, including itself."""
     return find(node, typed.Expr)
 
 
 def replaced(node: _Kind, one: Callable[[Any], Any]) -> _Kind:
-    """The tree with every node for which one() gives another, and not None, replaced by that;
-    outer ones first, and what was put in is left as it is.  What does not change is the same
-    object as before."""
+    """The tree with each node replaced for which one() gives another one, and not None.
+
+    Outer nodes come first, and replacements are not looked into. What does not change stays the
+    same object.
+    """
     return _replaced(node, one)  # type: ignore[no-any-return]
 
 
@@ -106,7 +109,7 @@ def _replaced(value: Any, one: Callable[[Any], Any]) -> Any:
 
 
 def check_height(clause: typed.Clause) -> None:
-    """Raise DError D_SYNTAX when an expression of the clause is higher than MAX_HEIGHT."""
+    """Raise DError D_SYNTAX if an expression of the clause is higher than MAX_HEIGHT."""
     waiting = [(child, 1) for child in children(clause)]
     while waiting:
         node, height = waiting.pop()

@@ -12,6 +12,8 @@ from kinst.core.target import Target
 from kinst.patch.plan import Patch, remaining, restore
 from kinst.session.values import EnabledSite, TracedMachine
 
+BOOT_AGAIN = "the traced kernel should be booted again"
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -38,6 +40,7 @@ class Planted:
         self._patches: tuple[Patch, ...] = ()
         self._exits: Sequence[Patch] = ()
         self._claimed: Sequence[tuple[int, bytes]] = ()
+        self._comparison = ""
         self._stops: dict[int, list[EnabledSite]] = {}
 
     def _read_text(self) -> Text:
@@ -88,29 +91,55 @@ class Planted:
         return self._stops.get(address, ())
 
     def unplant(self) -> str:
-        """Undo everything and say how the text compares to what it was ("" without patches).
+        """Stop the machine, undo everything and say how the text compares to what it was (""
+        without patches).
 
-        Raises TargetError that names what remains when it cannot be undone.
+        What fails is tried once more.  Raises TargetError that says what may remain in the
+        kernel when it cannot be undone.
         """
+        try:
+            return self._undo()
+        except TargetError:
+            pass
+        try:
+            return self._undo()
+        except TargetError as error:
+            remains = self._remains()
+            hint = error.hint or (BOOT_AGAIN if remains else "")
+            raise TargetError(f"{error.message}{remains}", hint) from error
+
+    def _remains(self) -> str:
+        """What of kinst may be left in the kernel, for the end of a message; "" for nothing."""
+        places = [*(p.address for p in self._patches), *self._stops]
+        if not places:
+            return ""
+        number = "1 site" if len(places) == 1 else f"{len(places)} sites"
+        return f"; {number} may still be planted in the kernel, the first at {min(places):#x}"
+
+    def _undo(self) -> str:
+        self._target.stop()
         for address in list(self._stops):
             self._target.remove_breakpoint(address)
             del self._stops[address]
-        patches, self._patches = self._patches, ()
-        if not patches:
-            return ""
+        if self._patches:
+            self._comparison = self._restore()
+        if self._claimed and self._personality is not None:
+            self._target.write_text(self._personality.releases(self._claimed))
+        self._claimed = ()
+        return self._comparison
+
+    def _restore(self) -> str:
+        """Write the original bytes back, and say how the text compares to what it was."""
+        patches = self._patches
         here = [p for p in patches if self._still_there(p)]
         self._target.write_text(restore(here))
         self._target.write_text([(p.address, p.new) for p in self._exits])
         after = self._read_text()
         left = remaining(here, {p.address: self._bytes(after, p) for p in here})
         if left:
-            raise TargetError(
-                f"{len(left)} patches could not be undone, the first at {left[0].address:#x}",
-                "the traced kernel should be booted again",
-            )
-        if self._personality is not None:
-            self._target.write_text(self._personality.releases(self._claimed))
-        self._claimed = ()
+            self._patches = tuple(left)
+            raise TargetError(f"{len(left)} patches could not be undone", BOOT_AGAIN)
+        self._patches = ()
         gone = len(patches) - len(here)
         unloaded = f"; {gone} patches went with a module that was unloaded" if gone else ""
         return compared(self._before, after) + unloaded

@@ -339,7 +339,9 @@ class Trace:
 
     def _undo(self) -> None:
         """Unplant and end the thread, where that has not been done."""
-        self._unplant()
+        trouble = self._unplant()
+        if trouble is not None:
+            self._report.say(f"kinst: {trouble}")
         set_active(self._view, False)
         with suppress(KinstError):  # what stopped the thread was told when it happened
             self._drainer.stop()
@@ -356,7 +358,6 @@ class Trace:
         if self._target is None or self._planted is None:
             return None
         try:
-            self._target.stop()
             told = self._planted.unplant()
             if told:
                 self._report.detail(f"kinst: {told}")

@@ -42,7 +42,8 @@ UNKNOWN = {
 }  # fmt: skip
 _SAMPLE = 16  # bytes of code that are compared
 _SAMPLES = 64  # functions that are looked at
-_AT_PLACE = 64  # bytes of code that are looked for in the file
+_AT_PLACE = 64  # bytes of code that are looked for in the file,
+_VARIED = 16  # when they have so many different values: padding is no place
 
 
 class _Code:
@@ -113,9 +114,10 @@ def _locate(
     slides = [0]
     for place in bearings.places:
         try:
-            linked = code.find(machine.read(place, _AT_PLACE))
+            there = machine.read(place, _AT_PLACE)
         except KinstError:
             continue
+        linked = code.find(there) if len(set(there)) >= _VARIED else None
         if linked is not None:
             slides.append(place - linked & MASK)
     found = [(_agreement(machine, code, known, slide), slide) for slide in dict.fromkeys(slides)]

@@ -63,6 +63,11 @@ class SharedMemory:
         """A path to the same memory, valid in a process that inherited fd."""
         return f"/proc/self/fd/{self.fd}"
 
+    def clear(self, offset: int, size: int) -> None:
+        """Zeros again, whoever has written there, and the pages are given back.  Both multiples of
+        a page (madvise(2), MADV_REMOVE)."""
+        self.map.madvise(mmap.MADV_REMOVE, offset, size)
+
     def close(self) -> None:
         """Close the descriptor.  The mapping stays until the last view of it is gone."""
         if self.fd >= 0:

@@ -78,6 +78,12 @@ def test_in_a_log_each_work_begins_and_ends_with_a_line() -> None:
     ]
 
 
+def test_a_log_can_be_left_alone() -> None:
+    out = io.StringIO()
+    Progress("inlinecall", out, log=False)("indexing debug information", 1.0)
+    assert out.getvalue() == ""
+
+
 def test_that_nobody_reads_it_is_no_error() -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:

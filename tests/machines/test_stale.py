@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from test_paging import NX, PS, TEXT, P, Ram
 
+from kinst.core.errors import TargetError
 from kinst.isa.amd64 import board as machine
 from kinst.isa.amd64 import paging
 from kinst.machines.vm.stale import PAGE, all_code, code_at_hand
@@ -61,3 +62,20 @@ def test_all_code_is_every_executable_page_of_the_image() -> None:
         all_code(paging, LINUX.territory.image, memory, registers | {"cr3": memory.ram.page()})
         == set()
     )
+
+
+def test_pages_that_are_not_there_are_left_out() -> None:
+    """What a CPU that is not in the kernel yet has for page tables leads behind the guest's RAM."""
+    memory, registers = world()
+    memory.ram.map(TEXT + 4 * PAGE, 0x5379_7000 | P, PAGE)
+
+    def read(address: int, size: int) -> bytes:
+        if address + size > len(memory.ram.data):
+            raise TargetError(f"physical address {address:#x} is not in the guest's memory")
+        return memory.ram.read(address, size)
+
+    memory.read_physical = read
+    registers["rip"] = TEXT + 4 * PAGE
+    assert code_at_hand(paging, machine, memory, registers) == {0x300000 - PAGE}
+    found = all_code(paging, LINUX.territory.image, memory, registers)
+    assert found == {0x300000 - k * PAGE for k in (0, 1, 3)}

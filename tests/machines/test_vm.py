@@ -19,6 +19,7 @@ from kinst.isa.amd64 import paging
 from kinst.isa.arm64 import board as arm64_machine
 from kinst.kernels.fetch import Prepared
 from kinst.machines.vm import kvm
+from kinst.machines.vm.cpus import cpus_of
 from kinst.machines.vm.initramfs import build
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import MEGABYTE, VmConfig
@@ -420,3 +421,24 @@ def test_kvm_is_used_only_when_proved(prepared: Prepared, tmp_path: Path) -> Non
     file = tmp_path / "kvm-qemu-system-x86_64.json"
     file.write_text(file.read_text().replace('key": "', 'key": "another '))
     assert kvm.verdict(tmp_path, machine) is None
+
+
+def test_cpus_and_scratch_are_as_the_machine_has_them(prepared: Prepared) -> None:
+    """-smp among QEMU's arguments; what the loader left where scratch is (a large initrd)."""
+    size = 16 * MEGABYTE
+    arguments = ("-smp", "3")
+    initrd = build(prepared.busybox, {})
+    config = VmConfig(
+        prepared.kernel, initrd, qemu_args=arguments, cpus=cpus_of(arguments), scratch=size
+    )
+    vm = Vm(ISA, config, TERRITORY)
+    try:
+        left = vm.scratch_view()
+        left[:16] = left[-16:] = b"part of a file\r\n"
+        text = vm.bring_up(lambda line: None).text
+        assert vm.cpus == 3 and vm.registers(2)["rip"]
+        assert text is not None
+        assert vm.map_scratch(size, (text, text + 0x1000)) is not None
+        assert not any(vm.scratch_view()[:])
+    finally:
+        vm.close()

@@ -40,7 +40,7 @@ class OtherKernel:
     gdb: str
 
     @contextmanager
-    def _machine(self, folder: Path, stopped: bool) -> Iterator[Path]:
+    def machine(self, folder: Path, stopped: bool) -> Iterator[Path]:
         """A machine of its own, standing at reset or running; the path of its stub."""
         stub = folder / "gdb.sock"
         stub.unlink(missing_ok=True)
@@ -59,19 +59,23 @@ class OtherKernel:
 
     def kinst(self, folder: Path, *arguments: str, stopped: bool = True) -> Result:
         """kinst on a new machine."""
-        with self._machine(folder, stopped) as stub:
+        with self.machine(folder, stopped) as stub:
             options = ("--gdb", str(stub), "--kernel", str(self.elf), *arguments)
             return kinst(*options, boots=False)
 
-    def ask_gdb(self, folder: Path, commands: Sequence[str]) -> str:
-        """What gdb prints on a new machine that stands at reset; the commands end it."""
+    def debug(self, folder: Path, stub: Path, commands: Sequence[str]) -> str:
+        """What gdb prints on a machine; the commands end it, or leave it to the caller."""
         script = folder / "script.gdb"
-        with self._machine(folder, True) as stub:
-            head = ["set pagination off", "set confirm off", f"target remote {stub}"]
-            script.write_text("\n".join([*head, *commands, ""]))
-            argv = [self.gdb, "-q", "-nx", "-batch", "-x", str(script), str(self.elf)]
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS)
+        head = ["set pagination off", "set confirm off", f"target remote {stub}"]
+        script.write_text("\n".join([*head, *commands, ""]))
+        argv = [self.gdb, "-q", "-nx", "-batch", "-x", str(script), str(self.elf)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS)
         return done.stdout
+
+    def ask_gdb(self, folder: Path, commands: Sequence[str]) -> str:
+        """The same on a new machine that stands at reset."""
+        with self.machine(folder, True) as stub:
+            return self.debug(folder, stub, commands)
 
 
 def stops(places: dict[str, str], last: str, count: int) -> list[str]:

@@ -1,1 +1,1 @@
-"""Lowering of actions: records, aggregations."""
+"""Code of actions: records and aggregations."""

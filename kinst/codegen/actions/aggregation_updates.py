@@ -1,10 +1,11 @@
-"""Aggregations: find the entry, then update its data (layouts: core/records.py)."""
+"""Updates of aggregations: find the entry for the keys, then change its data (core/records.py)."""
 
 from __future__ import annotations
 
 from kinst.codegen.actions.recording import store_data
 from kinst.codegen.firing import GOLDEN, TEMP_KEYS, Firing, Text, Unit
-from kinst.codegen.helpers.memory_access import copy_text, copy_value
+from kinst.codegen.helpers.memory_access import read_bytes
+from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.layout.aggregation_tables import literal_keys, magnitudes
 from kinst.codegen.layout.variable_places import by_address
 from kinst.codegen.ssa import Function, Value, const
@@ -15,7 +16,7 @@ from kinst.dlang import typed
 
 
 def aggregate(firing: Firing, action: typed.Aggregate) -> None:
-    """One update: keys, value and weight are evaluated first, so a fault changes nothing."""
+    """One update. Keys, value and weight are computed first, so that a fault changes nothing."""
     layout = next(a for a in firing.unit.layout.aggregations if a.index == action.aggregation.index)
     code = firing.code
     constant = layout.constant_keys is not None
@@ -55,7 +56,8 @@ def _update_found(
     value: Value,
     weight: Value,
 ) -> None:
-    """Bit 0 of what find_entry returned: the entry is new.  0: there was no room."""
+    """Update an entry that find_entry() returned: bit 0 says that it is new; 0 means that there was
+    no room."""
     code = firing.code
     found, full, end = (code.fresh(n) for n in ("found", "full", "updated"))
     code.branch(code.icmp("ne", entry, 0), found, full, likely=True)
@@ -87,7 +89,7 @@ def _constant_entry(
     keys = literal_keys(action.keys)
     assert layout.constant_keys is not None
     if keys is not None:
-        # A clause that no probe runs has no entry; nobody will run this code.
+        # A clause that no probe runs has no entry; its code never runs.
         known = layout.constant_keys.index(keys) if keys in layout.constant_keys else 0
         return code.add(table, known * layout.entry_size)
     place = firing.unit.layout.constant_aggregations.index(layout.index)
@@ -96,14 +98,15 @@ def _constant_entry(
 
 
 def _key(firing: Firing, key: typed.Expr) -> Value | Text | typed.Expr:
-    """The value of a key, or the key itself where it is stored straight from what it means."""
+    """The value of a key, or the expression itself if it is stored directly (stack(), sym())."""
     return key if isinstance(key, typed.Stack | typed.Symbol) else lower(firing, key)
 
 
 def _store_keys(
     firing: Firing, layout: AggregationLayout, keys: list[Value | Text | typed.Expr]
 ) -> None:
-    """The keys as an entry holds them, gaps zeroed, in this CPU's working memory."""
+    """Store the keys, as an entry holds them with zeros in the gaps, in this CPU's working
+    memory."""
     code = firing.code
     room = code.add(firing.temp(), TEMP_KEYS)
     covered = {f.offset + i for f in layout.keys for i in range(f.size)}
@@ -117,13 +120,13 @@ def _store_keys(
         elif isinstance(value, Text):
             copy_text(firing, value, to, field.size, pad=True)
         elif by_address(field.type):
-            copy_value(firing, value, to, field.size)
+            read_bytes(firing, value, to, field.size)
         else:
             code.store(code.convert(value, 8 * field.size, typed.is_signed(field.type)), to)
 
 
 def _hash(code: Function, keys: Value, size: Value) -> Value:
-    """Of `size` bytes of keys, in words; what follows is in block "hashed"."""
+    """The hash of `size` words of keys; control goes on in block "hashed"."""
     hash_, at = code.local(64, GOLDEN), code.local(64)
     code.jump("hash")
     code.block("hash")
@@ -140,7 +143,7 @@ def _hash(code: Function, keys: Value, size: Value) -> Value:
 
 def _find_entry(unit: Unit, name: str) -> Function:
     """find_entry(table, keys, key words, data words, entry size, mask) -> address of the entry,
-    plus 1 when it is new (its data zeroed), or 0 when PROBE_LIMIT entries are others'."""
+    plus 1 if it is new and its data are zeros; 0 if PROBE_LIMIT entries belong to other keys."""
     code = unit.function(name, 6)
     table, keys, key_words, data_words, entry_size, mask = code.params
     key_size = code.op("shl", key_words, 3)
@@ -202,7 +205,7 @@ def _update(
     weight: Value,
     fresh: Value | None,
 ) -> None:
-    """fresh: an i1, the entry has no data yet; None where zeros are as good."""
+    """Change an entry's data. fresh: an i1, the entry has no data yet; None where zeros will do."""
     code = firing.code
     second = code.add(data, 8)
     match function.name:
@@ -240,7 +243,7 @@ def _bucket(code: Function, function: typed.AggFunction, value: Value) -> Value:
 
 
 def _quantize(code: Function, value: Value) -> Value:
-    """63 plus or minus the bits of |value|; the least number shares the last bucket."""
+    """63 plus or minus the number of bits of |value|; the least number shares the last bucket."""
     negative = code.icmp("slt", value, 0)
     size = code.select(negative, code.op("sub", const(0), value), value)
     bits = code.op("sub", const(64), code.leading_zeros(size))
@@ -260,7 +263,7 @@ def _lquantize(code: Function, params: tuple[int, ...], value: Value) -> Value:
 
 
 def _llquantize(code: Function, params: tuple[int, ...], value: Value) -> Value:
-    """From the top order down: each select keeps what lies below its upper end."""
+    """From the top order down: each select keeps values below the order's upper end."""
     orders, above = magnitudes(params)
     if not orders:  # even the lowest bound is past every 64-bit value
         return const(0)

@@ -1,10 +1,12 @@
-"""Ring records: reserve, fill in, commit (layout: core/layout.py RECORD_*)."""
+"""Records in a CPU's ring: reserved, filled in, committed (core/layout.py RECORD_*); and
+chill()."""
 
 from __future__ import annotations
 
 from kinst.codegen.firing import Firing, Text
-from kinst.codegen.helpers.memory_access import WORD, copy_text, copy_value, load_bytes
+from kinst.codegen.helpers.memory_access import WORD, read_bytes
 from kinst.codegen.helpers.speculation_slots import speculation_word
+from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.layout.variable_places import by_address
 from kinst.codegen.ssa import Value, const
 from kinst.codegen.values.builtin_values import timestamp
@@ -30,7 +32,8 @@ from kinst.dlang.vocabulary.builtins import MOST_CHILL
 
 
 def store_data(firing: Firing, expr: typed.Expr, to: Value) -> bool:
-    """Store such an expression at an address; False for any other expression."""
+    """Store the value of stack(), sym(), tracemem(), speculate() and the like at an address; False
+    for any other expression."""
     if isinstance(expr, typed.Symbol):
         assert isinstance(expr.type, SymbolType)
         at = to
@@ -46,7 +49,7 @@ def store_data(firing: Firing, expr: typed.Expr, to: Value) -> bool:
     if isinstance(expr, typed.Memory):
         assert isinstance(expr.type, DumpType)
         address = firing.code.convert(scalar(firing, expr.address), 64, signed=False)
-        load_bytes(firing, address, to, expr.type.size)
+        read_bytes(firing, address, to, expr.type.size)
         return True
     if isinstance(expr, typed.Stack):
         assert isinstance(expr.type, StackType)
@@ -59,8 +62,8 @@ def store_data(firing: Firing, expr: typed.Expr, to: Value) -> bool:
 
 
 def chill(firing: Firing, action: typed.Chill) -> None:
-    """Wait for a number of ns; more than MOST_CHILL is an illegal operation.  On the host, where
-    nothing can be kept from running, nothing happens."""
+    """Spin for a number of ns; more than MOST_CHILL is an illegal operation. On the host, where
+    there is nothing to hold up, it does nothing."""
     code, machine = firing.code, firing.unit.machine
     duration = code.convert(scalar(firing, action.duration), 64, signed=False)
     firing.faults.add(code, code.icmp("ugt", duration, MOST_CHILL), FAULT_ILLOP, const(0))
@@ -78,10 +81,10 @@ def chill(firing: Firing, action: typed.Chill) -> None:
 
 
 def reserve(firing: Firing, size: int, dropped: str) -> tuple[Value, Value]:
-    """(address of `size` bytes in this CPU's ring, the head that commits them).
+    """The address of `size` bytes in this CPU's ring, and the head that commits them.
 
-    Nothing is produced until commit().  Where there is no room the drop is counted and control
-    goes to `dropped`.  A record that would wrap starts over at the ring's start, behind a pad.
+    Nothing is visible before commit(). If there is no room, the drop is counted and control goes to
+    `dropped`. A record that would wrap begins at the ring's start, behind a pad.
     """
     code = firing.code
     scratch = firing.unit.machine.scratch
@@ -126,7 +129,7 @@ def fill(
         if isinstance(value, Text):
             copy_text(firing, value, to, field.size)
         elif by_address(field.type):
-            copy_value(firing, value, to, field.size)
+            read_bytes(firing, value, to, field.size)
         else:
             code.store(code.convert(value, 8 * field.size, typed.is_signed(field.type)), to)
 

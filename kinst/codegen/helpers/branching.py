@@ -1,4 +1,4 @@
-"""Loops and conditions of helper functions, and bytes of strings that have a bound."""
+"""Loops and conditions for helper functions, and access to the bytes of bounded strings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kinst.codegen.ssa import Function, Local, Value, const
 
 
 def loop(code: Function, condition: Callable[[], Value], body: Callable[[], None]) -> None:
-    """while (condition) body; the caller sees to it that it ends."""
+    """while (condition) body. The caller makes sure that it ends."""
     test, inside, after = (code.fresh(n) for n in ("test", "inside", "after"))
     code.jump(test)
     code.block(test)
@@ -64,7 +64,7 @@ def byte_of(code: Function, start: Value, index: Value) -> Value:
 
 
 def copy_bytes(code: Function, at: Local, to: Value, source: Value, size: Value) -> None:
-    """to[at] = source[at], from `at` on, which is `size` then."""
+    """to[at] = source[at] for each `at` from its present value up to `size`."""
     loop(
         code,
         lambda: code.icmp("ult", code.get(at), size),
@@ -73,7 +73,7 @@ def copy_bytes(code: Function, at: Local, to: Value, source: Value, size: Value)
 
 
 def copy_words(code: Function, at: Local, to: Value, source: Value, size: Value) -> None:
-    """The same by words of 8 bytes; size is a multiple of that."""
+    """copy_bytes() by words of 8 bytes; size is a multiple of 8."""
 
     def word() -> None:
         here = code.get(at)
@@ -84,7 +84,7 @@ def copy_words(code: Function, at: Local, to: Value, source: Value, size: Value)
 
 
 def byte_in(code: Function, start: Value, index: Value, bound: Value) -> Value:
-    """start[index] as an i64, 0 at and behind the bound."""
+    """start[index] as an i64; 0 if index is not below the bound."""
     inside, after = code.fresh("inside"), code.fresh("after")
     before = code.at
     code.branch(code.icmp("ult", index, bound), inside, after)
@@ -96,13 +96,13 @@ def byte_in(code: Function, start: Value, index: Value, bound: Value) -> Value:
 
 
 def least(code: Function, a: Value, b: Value | int) -> Value:
-    """The lesser of two signed numbers."""
+    """The smaller of two signed numbers."""
     other = const(b) if isinstance(b, int) else b
     return code.select(code.icmp("slt", a, other), a, other)
 
 
 def most(code: Function, a: Value, b: Value | int) -> Value:
-    """The greater of two signed numbers."""
+    """The larger of two signed numbers."""
     other = const(b) if isinstance(b, int) else b
     return code.select(code.icmp("sgt", a, other), a, other)
 

@@ -47,7 +47,7 @@ UNROLLED = 4  # words of a key that are hashed and compared without a loop
 
 @dataclass(slots=True)
 class Table:
-    """One table, in a function being written whose first parameter is the key."""
+    """One table, in a function under construction whose first parameter is the key."""
 
     unit: Unit
     layout: DynamicLayout
@@ -80,7 +80,7 @@ class Table:
         return self.code.add(self.code.op("add", line, offset), DYNAMIC_LINE - size)
 
     def hash(self) -> tuple[Value, Value]:
-        """(tag of a LIVE entry with the key, its first bucket)."""
+        """The tag that a LIVE entry with this key has, and the key's first bucket."""
         code, words = self.code, self.layout.key_words
 
         def mix(before: Value, word: Value) -> Value:
@@ -108,7 +108,7 @@ class Table:
         return tag, code.op("lshr", high, 32)
 
     def compare(self, entry: Value, equal: str, unequal: str) -> None:
-        """Go on where the entry's key says."""
+        """Go to one label if the entry has the key, to the other if it has not."""
         code, words = self.code, self.layout.key_words
         if words <= UNROLLED:
             for i in range(words):
@@ -140,8 +140,8 @@ class Table:
     ) -> None:
         """Loop over the tags of a key's buckets, then go to `end`.
 
-        each(line, offset, tag, next) ends the block for one tag; behind(line, further) ends the
-        one behind a bucket's last tag.
+        each(line, offset, tag, next) ends the block of one tag; behind(line, further) ends the
+        block behind a bucket's last tag.
         """
         code = self.code
         bucket, step = code.local(64), code.local(64)
@@ -168,7 +168,8 @@ class Table:
         code.branch(code.icmp("ult", done, self.steps), line_label, end)
 
     def _tags(self, line: Value, each: Callable[[Value, Value | int, Value, str], None]) -> None:
-        """Loop over the tags of a bucket: with long keys the code of each is too much to repeat."""
+        """Loop over the tags of one bucket: with long keys, the code of each is too large to
+        repeat."""
         code = self.code
         at = code.local(64)
         tag_label, next_label, end = (code.fresh(n) for n in ("tag", "next", "behind"))
@@ -189,7 +190,7 @@ class Table:
         return code.add(line, at) if isinstance(at, int) else code.op("add", line, at)
 
     def search(self, tag: Value, first: Value, missing: str) -> tuple[Value, Value]:
-        """(address of the tag, of the entry) with the key; else control goes to `missing`."""
+        """The addresses of the key's tag and entry; control goes to `missing` if there is none."""
         code = self.code
         found = code.fresh("found")
         places, entries = code.local(64), code.local(64)
@@ -223,13 +224,14 @@ def call_find(firing: Firing, layout: DynamicLayout, key: Value) -> Value:
 
 
 def call_obtain(firing: Firing, layout: DynamicLayout, key: Value) -> Value:
-    """The same, made where there is none, its value's first word 0.  0: dropped, and counted."""
+    """Address of the entry with this key. A missing one is made, with 0 in the first word of its
+    value; the result is 0 if that was impossible and counted as a drop."""
     helper = firing.unit.helper(f"obtain_{layout.index}", partial(_write_obtain, layout))
     return firing.code.call(helper, (key, firing.state))
 
 
 def release(firing: Firing, layout: DynamicLayout, entry: Value) -> None:
-    """Free an entry of the thread's own variable that this firing has found."""
+    """Free an entry of a thread-local variable that this firing has found."""
     code, machine = firing.code, firing.unit.machine
     table = machine.address(machine.scratch.dynamic + layout.area)
     offset = code.op("sub", entry, table)
@@ -286,7 +288,7 @@ def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> Function:
     home = table.line(first)
     if layout.shared:
         _lock(code, home)
-        # Somebody may have made it meanwhile.
+        # Another CPU may have made it in the meantime.
         _, entry = table.search(tag, first, "still_absent")
         _unlock(code, home)
         code.ret(entry)
@@ -321,8 +323,8 @@ def _write_obtain(layout: DynamicLayout, unit: Unit, name: str) -> Function:
 
 
 def _clear_value(table: Table, entry: Value) -> None:
-    """The first word of a new entry's value is 0, and all of a structure: its members may be
-    stored one by one."""
+    """Clear the first word of a new entry's value, or the whole value of a structure, whose members
+    may be stored one by one."""
     code, field = table.code, table.layout.value
     start = code.add(entry, field.offset)
     if not isinstance(field.type, StructType) or field.size <= 8:
@@ -341,8 +343,9 @@ def _clear_value(table: Table, entry: Value) -> None:
 
 
 def _claim(table: Table, tag: Value, first: Value, seen: Local) -> tuple[Value, Value]:
-    """(address of the tag, of the entry) of a free entry that is ours now, its tag BUSY; else
-    control goes to `full`.  seen: a bit for each state of the tags looked at."""
+    """Addresses of the tag and the entry of a free entry that this CPU has claimed (its tag is
+    BUSY); control goes to `full` if there is none. seen: a bit for each state among the tags looked
+    at."""
     code = table.code
     busy = code.op("xor", tag, DYNAMIC_LIVE ^ DYNAMIC_BUSY)
     places, entries = code.local(64), code.local(64)
@@ -396,7 +399,7 @@ def _unlock(code: Function, home: Value) -> None:
 
 
 def _copy_words(table: Table, entry: Value) -> None:
-    """The key into an entry."""
+    """Copy the key into an entry."""
     code = table.code
     at = code.local(64)
     code.jump("copy")

@@ -1,23 +1,25 @@
-"""Paths of files: cwd, root and d_path().
+"""Paths of files as the kernel knows them: cwd, root and d_path().
 
-The walk is that of the kernel's d_path() (fs/d_path.c): from the entry up to the process' root,
-across mounts.  It takes no lock, so a rename at that moment may show; every read is checked."""
+The walk is that of Linux's d_path() (fs/d_path.c), from the directory entry up to the process's
+root and across mounts. It takes no lock, so it may see half of a concurrent rename; every read is
+checked.
+"""
 
 from __future__ import annotations
 
-from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Text, Unit, read_access
+from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Text, Unit, current_thread
 from kinst.codegen.helpers.branching import both, either, leave, loop, step, when
-from kinst.codegen.helpers.memory_access import copy_text
+from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.errors import KinstError
-from kinst.core.layout import CONTEXT_CURTHREAD, FAULT_BADADDR
+from kinst.core.layout import FAULT_BADADDR
 from kinst.core.target import Paths
 
 ROOM = 4096  # PATH_MAX of Linux
 
 LONGEST_NAME = 255  # NAME_MAX
 
-STEPS = 512  # entries and mounts that one path goes through
+STEPS = 512  # entries and mounts on the way of one path, at most
 
 _SLASH = ord("/")
 
@@ -25,17 +27,19 @@ _DELETED = b" (deleted)"
 
 
 def paths_of(unit: Unit) -> Paths:
-    """Raises KinstError where this kernel's are not known."""
+    """How this kernel keeps paths. Raises KinstError if that is unknown."""
     if unit.machine.paths is None:
         raise KinstError("paths of files are not available: this kernel's structures are unknown")
     return unit.machine.paths
 
 
 class _Walk:
-    """The function being written: path(place, root, work, room) -> the text's address in work,
-    or 0, and then room has the address that cannot be read.
+    """The function path(place, root, work, room), under construction. It returns the text's address
+    in work, or 0, and then room holds the address that cannot be read.
 
-    place, root: addresses of a pair of mount and entry; root 0: the topmost.  work: ROOM bytes."""
+    place, root: addresses of a pair of mount and directory entry; root 0 means the topmost one.
+    work: ROOM bytes.
+    """
 
     def __init__(self, unit: Unit, code: Function) -> None:
         self.unit, self.code, self.paths = unit, code, paths_of(unit)
@@ -68,7 +72,8 @@ class _Walk:
         return self.code.op("add", self.work, self.code.get(self.at))
 
     def begin(self) -> None:
-        """What is no file of a tree has no path; one that was deleted says so."""
+        """Handle files that are in no tree, which have no path, and deleted ones, whose path says
+        so."""
         code, paths = self.code, self.paths
         entry = code.get(self.entry)
         top = self.word(code.get(self.mount), paths.top)
@@ -119,7 +124,7 @@ class _Walk:
         self.code.set(self.going, const(0))
 
     def name(self, entry: Value) -> None:
-        """A slash and the entry's name, before what is there already."""
+        """Put a slash and the entry's name before the text so far."""
         code, paths = self.code, self.paths
         length = self.word(entry, paths.length, 4)
         start = code.op("sub", code.get(self.at), length)
@@ -132,7 +137,7 @@ class _Walk:
 
 
 def _path(unit: Unit, name: str) -> Function:
-    """See _Walk."""
+    """path(place, root, work, room): see _Walk."""
     code = unit.function(name, 4)
     walk = _Walk(unit, code)
     paths = walk.paths
@@ -170,7 +175,7 @@ def _path(unit: Unit, name: str) -> Function:
 
 
 def _file_system(unit: Unit, name: str) -> Function:
-    """file_system(thread, room) -> the address of its part of the file system, or 0."""
+    """file_system(thread, room) -> address of the thread's view of the file system, or 0."""
     code = unit.function(name, 2)
     thread, room = code.params
     leave(code, code.icmp("eq", thread, 0), const(0))
@@ -182,21 +187,15 @@ def _file_system(unit: Unit, name: str) -> Function:
 
 
 def _place_of_thread(firing: Firing, offset: int) -> Value:
-    """Address of the thread's pair of mount and entry, 0 where there is no thread."""
-    code, machine = firing.code, firing.unit.machine
-    if machine.host:
-        at = 8 * (machine.frame_slots + CONTEXT_CURTHREAD)
-        thread: Lowered = code.load(64, code.add(firing.frame, at))
-    else:
-        thread = read_access(code, machine, machine.builtins["curthread"])
-    assert isinstance(thread, Value)
-    words = (thread, code.add(firing.temp(), TEMP_WORD))
+    """Address of one of the thread's pairs of mount and entry; 0 where there is no thread."""
+    code = firing.code
+    words = (current_thread(firing), code.add(firing.temp(), TEMP_WORD))
     found = code.call(firing.unit.helper("file_system", _file_system), words)
     return code.select(code.icmp("eq", found, 0), const(0), code.add(found, offset))
 
 
 def _text(firing: Firing, place: Value, root: Value) -> Text:
-    """The path as a string of strsize bytes, cut at its end if need be."""
+    """The path as a string of at most strsize bytes."""
     code = firing.code
     size = firing.unit.layout.strsize
     room = firing.text_room(size)
@@ -212,7 +211,7 @@ def _text(firing: Firing, place: Value, root: Value) -> Text:
 
 
 def _nowhere(firing: Firing) -> Text | None:
-    """The value in BEGIN, END and timers of a program without a kernel."""
+    """The value in BEGIN, END and timers of a program without a kernel, else None."""
     if not firing.unit.machine.host or firing.unit.machine.paths is not None:
         return None
     room = firing.text_room(8)
@@ -221,7 +220,7 @@ def _nowhere(firing: Firing) -> Text | None:
 
 
 def current_directory(firing: Firing) -> Lowered:
-    """cwd: as the process sees it from its root; "" in BEGIN, END and timers."""
+    """cwd, as the process sees it from its root; "" in BEGIN, END and timers."""
     found = _nowhere(firing)
     if found is None:
         paths = paths_of(firing.unit)
@@ -231,7 +230,7 @@ def current_directory(firing: Firing) -> Lowered:
 
 
 def root_directory(firing: Firing) -> Lowered:
-    """root: the path of the process' root from the topmost one."""
+    """root: the path of the process's root from the topmost one."""
     found = _nowhere(firing)
     if found is None:
         place = _place_of_thread(firing, paths_of(firing.unit).root)
@@ -240,7 +239,7 @@ def root_directory(firing: Firing) -> Lowered:
 
 
 def kernel_path(firing: Firing, address: Value) -> Lowered:
-    """The path of a struct path of the kernel, from the process' root."""
+    """The path that a struct path of the kernel means, from the process's root."""
     code = firing.code
     firing.faults.add(code, code.icmp("eq", address, 0), FAULT_BADADDR, address)
     root = _place_of_thread(firing, paths_of(firing.unit).root)

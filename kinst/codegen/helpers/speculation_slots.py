@@ -1,9 +1,10 @@
-"""speculation(), speculate(), commit() and discard() (tables: core/layout.py HEADER_NSPEC; what
-they do with a number that is none, dtrace_speculation_*() of illumos' dtrace.c).
+"""speculation(), speculate(), commit() and discard() on their slots (core/layout.py HEADER_NSPEC;
+for invalid numbers, dtrace_speculation_*() in illumos' dtrace.c).
 
-What a clause speculates goes into the ring like any record, with the number of its speculation;
-the consumer keeps it until the record of a commit() or discard() arrives.  So there is nothing
-to copy and to clean, and a slot is free as soon as its speculation is over."""
+Speculative records go into the ring like any others, marked with the number of their speculation;
+the consumer holds them back until the record of a commit() or discard() arrives. So nothing has to
+be copied or cleaned, and a slot is free as soon as its speculation is over.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +22,16 @@ from kinst.core.layout import (
 
 
 def new_speculation(firing: Firing) -> Value:
-    """speculation(): a free slot's number from 1, or 0, which is counted."""
+    """speculation(): the number, from 1, of a slot that was free; 0, and counted, if none was."""
     return firing.code.call(firing.unit.helper("new_speculation", _new), (firing.state,))
 
 
 def speculation_word(firing: Firing, name: str, number: Value) -> Value:
-    """What the record of speculate, commit or discard carries.
+    """The word that the record of speculate(), commit() or discard() carries.
 
-    More than nspec is an illegal operation.  A speculate() without a speculation or without room
-    in it ends the clause: nothing behind it is done, and nothing is recorded."""
+    A number above nspec is an illegal operation. A speculate() that has no speculation, or no room
+    in it, ends the clause: nothing behind it runs and nothing is recorded.
+    """
     code, unit = firing.code, firing.unit
     identifier = code.op("and", number, 0xFFFFFFFF)  # dtrace_specid_t has 32 bits
     most = code.load(64, const(unit.machine.address(HEADER_NSPEC)))
@@ -76,7 +78,8 @@ def _slot(code: Function, unit: Unit, slot: Value) -> Value:
 
 
 def _look_up(code: Function, unit: Unit, identifier: Value) -> tuple[Value, Value, Value]:
-    """Go on where this speculation is in use (slot, address, word); else return 0."""
+    """The slot, its address and its word, if this speculation is in use; else the helper returns
+    0."""
     most = code.load(64, const(unit.machine.address(HEADER_NSPEC)))
     slot = code.op("sub", identifier, 1)
     code.branch(code.icmp("ult", slot, most), "known", "none")
@@ -95,7 +98,7 @@ def _use(code: Function, word: Value, identifier: Value) -> Value:
 
 
 def _end(unit: Unit, name: str) -> Function:
-    """end_speculation(number) -> the use that ends, or 0."""
+    """end_speculation(number) -> the use of the slot that ends, or 0."""
     code = unit.function(name, 1)
     (identifier,) = code.params
     _, address, word = _look_up(code, unit, identifier)
@@ -107,7 +110,8 @@ def _end(unit: Unit, name: str) -> Function:
 
 
 def _speculate(unit: Unit, name: str) -> Function:
-    """speculate(state, number, bytes) -> the use, or 0 where there is none or no room."""
+    """speculate(state, number, bytes) -> the use of the slot, or 0 without a speculation or
+    room."""
     code = unit.function(name, 3)
     state, identifier, size = code.params
     slot, _, word = _look_up(code, unit, identifier)

@@ -1,1 +1,1 @@
-"""Where everything that clauses write lies: records, tables, variables."""
+"""The layout of everything that clauses write: records, aggregations, variables."""

@@ -1,5 +1,6 @@
 """The tables of aggregations: how many buckets an aggregating function has (Dynamic Tracing Guide,
-ch. 9), which keys are known before the trace, how many entries fit."""
+ch. 9), which keys are known before the trace, how many entries fit.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ _WORDS = {"count": 1, "sum": 1, "min": 1, "max": 1, "avg": 2, "stddev": 4}
 
 @dataclass(frozen=True, slots=True)
 class Magnitude:
-    """One order of magnitude of llquantize(): values low <= v < high are in buckets of `width`,
-    the first of which is `first`."""
+    """One order of magnitude of llquantize(): a value with low <= value < high is in one of its
+    buckets, each `width` wide, the first of which has number `first`."""
 
     low: int
     high: int
@@ -31,10 +32,11 @@ class Magnitude:
 
 
 def magnitudes(params: tuple[int, ...]) -> tuple[tuple[Magnitude, ...], int]:
-    """The orders of llquantize(x, factor, low, high, steps), and the bucket for all above.
+    """The orders of magnitude of llquantize(x, factor, low, high, steps), and the bucket for all
+    values above them.
 
-    Bucket 0 is for values below factor**low.  An order starts counting its buckets where the
-    order below left off, since the lowest 1/factor of its range belongs to that one.
+    Bucket 0 is for values below factor**low. An order numbers its buckets from where the one below
+    left off, because the lowest 1/factor of its range belongs to that one.
     """
     factor, low, high, steps = params
     found = []
@@ -54,9 +56,9 @@ def magnitudes(params: tuple[int, ...]) -> tuple[tuple[Magnitude, ...], int]:
 
 
 def data_words(function: AggFunction) -> int:
-    """u64 words of one entry's data, as core/records.py lists them.
+    """The u64 words of an entry's data, as core/records.py lists them.
 
-    Raises KinstError for parameters that make no buckets (the checker refuses them before).
+    Raises KinstError for parameters that make no buckets (the checker refuses them).
     """
     if function.name in _WORDS:
         return _WORDS[function.name]
@@ -84,7 +86,7 @@ _PARTS = {
 
 
 def _literal(expr: typed.Expr) -> KeyValue | None:
-    """The value of a constant key, or None when it is not one."""
+    """The value of a constant key; None for any other key."""
     if isinstance(expr, typed.StrConst):
         return expr.value
     if isinstance(expr, typed.IntConst):
@@ -107,7 +109,7 @@ def _wrap(value: int, type_: DType) -> int:
 
 
 def literal_keys(keys: Sequence[typed.Expr]) -> tuple[KeyValue, ...] | None:
-    """The keys of an update when all are literals."""
+    """The keys of an update if all of them are literals, else None."""
     values = [_literal(key) for key in keys]
     return None if None in values else tuple(v for v in values if v is not None)
 
@@ -132,16 +134,15 @@ def _updates(clause: typed.Clause, index: int) -> Iterator[typed.Aggregate]:
 @dataclass(frozen=True, slots=True)
 class _Constant:
     keys: tuple[tuple[KeyValue, ...], ...]
-    entries: dict[tuple[int, int], int]  # (probe id, aggregation) -> entry
+    entries: dict[tuple[int, int], int]  # (probe id, aggregation's index) -> entry
 
 
 def _constant_keys(
     program: typed.Program, probes: Sequence[Probed], index: int
 ) -> _Constant | None:
-    """Entries of the aggregation when every probe knows its keys beforehand, else None.
+    """The aggregation's entries if every probe knows its keys in advance, else None.
 
-    A probe has one entry of its own at most; updates with literal keys alone know theirs
-    without asking the probe.
+    A probe has at most one entry of its own; updates with literal keys need not ask the probe.
     """
     entry_of: dict[tuple[KeyValue, ...], int] = {}
     own: dict[tuple[int, int], int] = {}
@@ -161,7 +162,7 @@ def _constant_keys(
 
 
 def _constant_at_all(program: typed.Program, index: int) -> bool:
-    """Whether every update, also in clauses that no probe runs, has keys that can be known."""
+    """Whether all keys can be known in advance, also those in clauses that no probe runs."""
     name = ProbeName("", "", "", "")
     return all(
         _probe_key(key, name, 0) is not None
@@ -174,8 +175,8 @@ def _constant_at_all(program: typed.Program, index: int) -> bool:
 def _key_bounds(
     program: typed.Program, probes: Sequence[Probed], index: int, keys: int
 ) -> list[int]:
-    """Bytes, with the NUL, that each key can take by what is known of the probes: every byte of
-    a key is hashed and compared.  Where a key can be anything, more than any string has."""
+    """For each key the longest value, in bytes with its NUL, that the probes allow: every byte of a
+    key is hashed and compared. A key that can be anything has a bound longer than any string."""
     anything = 1 << 30
     bounds = [1] * keys
     for name, probe_id, clauses in probes:
@@ -190,7 +191,7 @@ def _key_bounds(
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """An aggregation's entry."""
+    """The shape of an aggregation's entries."""
 
     aggregation: typed.Aggregation
     keys: tuple[Field, ...]
@@ -204,7 +205,7 @@ class _Shape:
 
     @property
     def entries(self) -> int:
-        """Of constant keys; 0 when hashed."""
+        """The number of constant keys; 0 for a hashed aggregation."""
         return max(1, len(self.constant.keys)) if self.constant else 0
 
     @property
@@ -226,8 +227,9 @@ def _hashed(
 def entry_shapes(
     program: typed.Program, probes: Sequence[Probed], strsize: int, agg_size: int
 ) -> list[_Shape]:
-    """Constant keys wherever possible, as long as they leave the hashed ones half of the room;
-    the largest give way first: of their entries only those are made that are used."""
+    """A shape for each aggregation. Keys are constant wherever possible, as long as these tables
+    leave half of the room to the hashed ones; the largest give way first, since a hashed table
+    makes only the entries that are used."""
     found = []
     for aggregation in program.aggregations:
         constant = None
@@ -248,8 +250,9 @@ def entry_shapes(
 
 
 def capacities(shapes: Sequence[_Shape], agg_size: int) -> list[int]:
-    """Constant ones get an entry for each key tuple; the others share the rest alike, each a
-    power of two.  Raises KinstError when that leaves some with nothing."""
+    """The number of entries of each table. Constant ones have one for each tuple of keys; the
+    others share the rest evenly, each rounded down to a power of two. Raises KinstError if that
+    leaves one with none."""
     used = sum(s.fixed_size for s in shapes)
     hashed = sum(1 for s in shapes if s.constant is None)
     share = (agg_size - used) // hashed if hashed else 0

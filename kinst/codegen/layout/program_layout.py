@@ -1,4 +1,4 @@
-"""Decides the layout of everything that clauses write: records, tables, variables."""
+"""The layout of a whole program: records, aggregation tables, variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kinst.dlang import typed
 
 
 def recorded(action: typed.Action) -> tuple[typed.Expr, ...] | None:
-    """The expressions whose values the action puts in the record; None: records nothing."""
+    """The expressions whose values the action puts into the record; None if it records nothing."""
     if isinstance(action, typed.Trace | typed.Print):
         return (action.expr,)
     if isinstance(action, typed.Printf):
@@ -49,12 +49,11 @@ def lay_out_program(
     agg_size: int,
     dynvarsize: int = 1 << 20,
 ) -> ProgramLayout:
-    """Where clauses put what they write.
+    """The place of everything that the program's clauses write.
 
-    probes: every probe that will run a clause, with its id and clause indexes.  strsize: bytes
-    of a string with its NUL.  agg_size: bytes of one half of one CPU's aggregation area.
-    dynvarsize: bytes for the dynamic variables.
-    Raises KinstError when the aggregations do not fit.
+    probes: every probe that will run a clause, with its id and clause indexes. strsize: bytes of a
+    string with its NUL. agg_size: bytes of one half of one CPU's aggregation area. dynvarsize:
+    bytes for the dynamic variables. Raises KinstError if the aggregations do not fit.
     """
     shapes = entry_shapes(program, probes, strsize, agg_size)
     sizes = capacities(shapes, agg_size)

@@ -1,5 +1,6 @@
-"""Where D's variables lie: global ones, clause-local ones that need memory, dynamic ones; sizes and
-alignments of stored values."""
+"""The places of D's variables (global ones, clause-local ones that need memory, dynamic ones), and
+the sizes and alignments of stored values.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def size_of(type_: DType, strsize: int) -> int:
 
 
 def align_of(type_: DType) -> int:
-    """What the offset of a value of this type is a multiple of."""
+    """The alignment of a stored value of this type."""
     if isinstance(type_, (StackType, SymbolType, StructType, ArrayType, FloatType)):
         return 8
     return type_.size if isinstance(type_, (IntType, PointerType)) else 1
@@ -52,9 +53,10 @@ def up(offset: int, align: int) -> int:
 def place(
     types: Sequence[DType], at: int, strsize: int, bounds: Sequence[int] = ()
 ) -> tuple[tuple[Field, ...], int]:
-    """Fields one after another from `at`, and the end.
+    """Fields for values of these types, one after another from `at`, and where they end.
 
-    bounds: bytes that are enough for each one if it is a string."""
+    bounds: for each, the most bytes that it needs if it is a string.
+    """
     found = []
     for i, type_ in enumerate(types):
         at = up(at, align_of(type_))
@@ -68,7 +70,7 @@ def place(
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """As in core/records.py ProgramLayout."""
+    """Places of the variables that are not dynamic; as in core/records.py ProgramLayout."""
 
     offsets: tuple[int, ...]
     globals_size: int
@@ -76,27 +78,28 @@ class Places:
 
 
 def in_registers(variable: typed.Variable) -> bool:
-    """Whether it is a value of the function that runs a firing, without memory of its own."""
+    """Whether the variable lives in a register for the whole firing and needs no memory."""
     scalar = not variable.length and isinstance(variable.type, IntType | PointerType)
     return variable.scope == "this" and scalar
 
 
 def memory_size(variable: typed.Variable, strsize: int) -> int:
-    """Bytes of a variable that is not dynamic, all its elements together."""
+    """Bytes of a variable that is not dynamic, with all its elements."""
     return element_size(variable, strsize) * max(1, variable.length)
 
 
 def element_size(variable: typed.Variable, strsize: int) -> int:
-    """Bytes from one element of a scalar array to the next.
+    """The distance between two elements of a scalar array, in bytes.
 
-    Strings begin on a multiple of 8, and so do the elements: they are copied a word at a time
-    where they can be.  The byte behind a string is not 0 when the variable is NULL."""
+    Strings begin on a multiple of 8, and so do the elements: they are copied by words where that is
+    possible. The byte behind a string is not 0 when the variable is NULL.
+    """
     size = size_of(variable.type, strsize)
     return up(size + 1, 8) if isinstance(variable.type, StringType) else size
 
 
 def place_variables(program: typed.Program, strsize: int) -> Places:
-    """Every variable that is not dynamic."""
+    """The places of all variables that are not dynamic."""
     offsets = [-1] * (1 + max((v.index for v in program.variables), default=-1))
     ends = {"global": 0, "this": 0}
     for variable in program.variables:
@@ -110,8 +113,8 @@ def place_variables(program: typed.Program, strsize: int) -> Places:
 
 
 def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], Field, int]:
-    """(places of the keys, of the value, bytes of an entry).  What the keys leave free between
-    them is compared, too: it must be zero."""
+    """The places of an entry's keys, the place of its value, and the entry's size in bytes. Gaps
+    between the keys are compared, too, and have to be zero."""
     own = (UINT64,) if variable.scope == "self" else ()
     index = (UINT64,) if variable.length else ()
     keys, end = place((*own, *variable.keys, *index), 0, strsize)
@@ -120,7 +123,7 @@ def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], F
 
 
 def dynamic_size(program: typed.Program, strsize: int, dynvarsize: int) -> int:
-    """Bytes of the dynamic variables: dynvarsize, or what one bucket of each takes."""
+    """Bytes of the dynamic variables: dynvarsize, or as much as one bucket of each takes."""
     found = lay_out_dynamic(program, strsize, dynvarsize)
     return max(dynvarsize, found[-1].area + found[-1].buckets * found[-1].stride) if found else 0
 
@@ -128,10 +131,11 @@ def dynamic_size(program: typed.Program, strsize: int, dynvarsize: int) -> int:
 def lay_out_dynamic(
     program: typed.Program, strsize: int, dynvarsize: int
 ) -> tuple[DynamicLayout, ...]:
-    """One table for each dynamic variable; all have the same number of entries.
+    """A table for each dynamic variable, all with the same number of entries.
 
-    Where dynvarsize bytes have no room for one bucket of each there is one, as DTrace raises a
-    size that is too small (dtrace_dstate_init())."""
+    Where dynvarsize has no room for one bucket of each, each gets one: DTrace raises a size that is
+    too small (dtrace_dstate_init()).
+    """
     dynamic = [v for v in program.variables if v.is_dynamic]
     entries = [_entry(v, strsize) for v in dynamic]
     each = sum(bucket_size(size) for _, _, size in entries)
@@ -148,12 +152,12 @@ def lay_out_dynamic(
 
 
 def by_address(type_: DType) -> bool:
-    """Whether a value of this type is handled by its address (typed.Load)."""
+    """Whether codegen handles a value of this type by its address (typed.Load)."""
     return isinstance(type_, StructType | ArrayType | FloatType | FunctionType)
 
 
 def bits_of(type_: DType) -> int:
-    """Bits of a scalar."""
+    """The width of a scalar in bits. Raises KinstError for other types."""
     if isinstance(type_, (IntType, PointerType)):
         return 8 * type_.size
     raise KinstError(f"a value of type {type_} cannot be computed with")

@@ -1,11 +1,11 @@
-"""What the subroutines share: their arguments as words, and room for what they make."""
+"""What subroutines share: their arguments as words, and room for their results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from kinst.codegen.firing import Firing, Lowered, Text
-from kinst.codegen.helpers.memory_access import copy_text
+from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.ssa import Value, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR, FAULT_ILLOP
@@ -17,7 +17,7 @@ Subroutine = Callable[[Firing, Args], Lowered]
 
 
 def text_words(firing: Firing, value: Lowered) -> tuple[Value, Value]:
-    """(address, bound) of a string argument; no more than strsize bytes of it are looked at."""
+    """Address and bound of a string argument, of which at most strsize bytes are looked at."""
     if not isinstance(value, Text):
         raise KinstError("a string was expected")
     return value.address, const(min(value.bound, firing.unit.layout.strsize))
@@ -30,14 +30,14 @@ def wide(firing: Firing, value: Lowered, signed: bool = True) -> Value:
 
 
 def new_text(firing: Firing) -> tuple[Value, Value, Text]:
-    """(address, size, text) of room for a new string of strsize bytes."""
+    """Address and size of room for a new string of strsize bytes, and the string as a value."""
     size = firing.unit.layout.strsize
     room = firing.text_room(size)
     return room, const(size), Text(room, size)
 
 
 def base_of(firing: Firing, args: Args) -> Value:
-    """The second argument as a base; 10 where there is none."""
+    """The second argument as a number base, 10 without one; a bad base faults."""
     if len(args) == 1:
         return const(10)
     code = firing.code
@@ -48,14 +48,14 @@ def base_of(firing: Firing, args: Args) -> Value:
 
 
 def number(firing: Firing, value: Lowered) -> Value:
-    """An integer or pointer as 64 bits; those of the prototypes with less are unsigned."""
+    """An integer or pointer as 64 bits; prototypes have no signed types narrower than that."""
     if isinstance(value, Text):
         raise KinstError("a number was expected")
     return firing.code.convert(value, 64, signed=False)
 
 
 def pointer(firing: Firing, value: Lowered) -> Value:
-    """An address; that of a copy for a string, so that all its bytes are in scratch."""
+    """An address. A string is copied first, so that all its bytes are in scratch."""
     if isinstance(value, Text):
         size = firing.unit.layout.strsize
         room = firing.text_room(size)
@@ -65,5 +65,5 @@ def pointer(firing: Firing, value: Lowered) -> Value:
 
 
 def fault_if_failed(firing: Firing, failed: Value, address: Value) -> None:
-    """The fault of a bad address where a copy has failed (is not 0)."""
+    """Fault with a bad address if a copy has failed (is not 0)."""
     firing.faults.add(firing.code, firing.code.icmp("ne", failed, 0), FAULT_BADADDR, address)

@@ -1,5 +1,6 @@
-"""Bytes in memory: of the clause (alloca), of the kernel (bcopy), of the traced program (copyin,
-copyout)."""
+"""Bytes in memory: of the clause (alloca, memref), of the kernel (bcopy, memstr), of the traced
+process (copyin, copyout and the like).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from kinst.codegen.helpers.memory_access import (
     allocate_zeros,
     read,
     read_user,
-    read_user_string,
     writable,
     write_user,
 )
+from kinst.codegen.helpers.strings_in_memory import read_user_string
 from kinst.codegen.ssa import Function, Value, const
 from kinst.codegen.subroutines.arguments import Args, fault_if_failed, number, pointer
 from kinst.codegen.subroutines.strings import write_length
@@ -35,7 +36,7 @@ def bcopy(firing: Firing, args: Args) -> Lowered:
 
 
 def _fill_zeros(unit: Unit, name: str) -> Function:
-    """fill_zeros(dst, size, byte): byte where there is a NUL."""
+    """fill_zeros(dst, size, byte): replace each NUL by the byte."""
     code = unit.function(name, 3, 0)
     dst, size, byte = code.params
     at = code.local(64)
@@ -50,7 +51,7 @@ def _fill_zeros(unit: Unit, name: str) -> Function:
 
 
 def memstr(firing: Firing, args: Args) -> Lowered:
-    """FreeBSD's: the last of the bytes becomes the NUL; no bytes are NULL."""
+    """As in FreeBSD, the last byte becomes the NUL; no bytes at all are NULL."""
     code = firing.code
     strsize = firing.unit.layout.strsize
     source, byte, size = (
@@ -78,8 +79,7 @@ def copyin(firing: Firing, args: Args) -> Lowered:
 
 
 def _end_text(firing: Firing, end: Value) -> None:
-    """A NUL behind the last thing allocated, if there is room, so that stringof() of it has no
-    more."""
+    """Put a NUL behind the last allocation if there is room, so that stringof() ends there."""
     code = firing.code
     used = code.op("sub", end, firing.arena_start())
 
@@ -118,7 +118,7 @@ def copyout(firing: Firing, args: Args) -> Lowered:
 
 
 def copyoutstr(firing: Firing, args: Args) -> Lowered:
-    """At most `size` bytes, with the NUL if it is among them."""
+    """Write at most `size` bytes, with the NUL if it is among them."""
     code = firing.code
     source, to, size = pointer(firing, args[0]), number(firing, args[1]), number(firing, args[2])
     strsize = const(firing.unit.layout.strsize)
@@ -130,7 +130,7 @@ def copyoutstr(firing: Firing, args: Args) -> Lowered:
 
 
 def memref(firing: Firing, args: Args) -> Lowered:
-    """Two words: the address and the size."""
+    """Two words in memory: the address and the size."""
     address, size = pointer(firing, args[0]), number(firing, args[1])
     pair = firing.allocate(const(16))
     firing.code.store(address, pair)

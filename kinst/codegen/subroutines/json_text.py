@@ -1,9 +1,10 @@
 """json(text, path): an element of JSON text.
 
-As illumos and FreeBSD define it: the path is names and array indexes (a.b[3].c, [0].a); strings
-come without their quotes, as they are written; numbers, true, false and null, objects and arrays
-as their text.  What is not there, and text that is not JSON as far as it is looked at, give NULL.
-Every helper goes forward through the text once, and ends at its bound."""
+As in illumos and FreeBSD: a path is made of names and array indexes (a.b[3].c, [0].a); strings come
+without their quotes and with their escapes as written; numbers, true, false, null, objects and
+arrays come as their text. What is missing, and text that turns out not to be JSON, give NULL. Every
+helper goes through the text once, forwards, and ends at its bound.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ def _blanks(unit: Unit, name: str) -> Function:
 
 
 def _string_end(unit: Unit, name: str) -> Function:
-    """json_string(text, bound, at) -> the place of the quote that ends a string, or -1; at: of
-    its first byte."""
+    """json_string(text, bound, at) -> the place of the quote that ends a string, or -1. at: the
+    place of its first byte."""
     code = unit.function(name, 3)
     text, bound, start = code.params
     at, escaped, digits = code.local(64), code.local(64), code.local(64)
@@ -137,7 +138,7 @@ def _value_end(unit: Unit, name: str) -> Function:
 
 
 def _leave_word(code: Function, first: Value, text: Value, bound: Value, start: Value) -> None:
-    """Return for true, false and null."""
+    """Return the end of true, false or null."""
     for word in _WORDS:
         found = code.icmp("eq", first, word[0])
         for place, byte in enumerate(word):
@@ -150,7 +151,7 @@ def _leave_word(code: Function, first: Value, text: Value, bound: Value, start: 
 
 
 def _leave_number(code: Function, first: Value, text: Value, bound: Value, start: Value) -> None:
-    """Return for what begins as a number: digits, then a fraction, then an exponent."""
+    """Return the end of a number: digits, then a fraction, then an exponent."""
     at, dot, power = code.local(64), code.local(64), code.local(64)
     code.set(at, start)
 
@@ -197,8 +198,8 @@ def _key_end(unit: Unit, name: str) -> Function:
 
 
 def _element(unit: Unit, name: str) -> Function:
-    """json_element(text, bound, at, path, start, end) -> the place of the value in the object or
-    array at `at` that this part of the path names, or -1."""
+    """json_element(text, bound, at, path, start, end) -> the place of the value that this part of
+    the path names in the object or array at `at`, or -1."""
     code = unit.function(name, 6)
     text, bound, start, path, key, key_end = code.params
     blanks, in_string, value_end, number = (
@@ -253,7 +254,7 @@ def _element(unit: Unit, name: str) -> Function:
 
 
 def _same(unit: Unit, name: str) -> Function:
-    """json_same(a, b, size) -> 1 or 0."""
+    """json_same(a, b, size) -> 1 if the bytes are equal, else 0."""
     code = unit.function(name, 3)
     a, b, size = code.params
     at = code.local(64)
@@ -270,8 +271,7 @@ def _same(unit: Unit, name: str) -> Function:
 
 
 def _number(unit: Unit, name: str) -> Function:
-    """json_number(path, start, end) -> the index that this part of the path is; -1 for text that
-    is none."""
+    """json_number(path, start, end) -> the index that this part of the path is, or -1."""
     code = unit.function(name, 3)
     path, start, end = code.params
     at, value = code.local(64), code.local(64)

@@ -1,19 +1,19 @@
-"""What only the kernel knows: d_path(), progenyof(), and how it makes up device numbers."""
+"""Subroutines that ask the kernel's own data: d_path(), progenyof(), getmajor() and getminor()."""
 
 from __future__ import annotations
 
-from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Unit, context_word, read_access
+from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Unit, context_word, current_thread
 from kinst.codegen.helpers.branching import leave, loop, step
 from kinst.codegen.helpers.path_walk import kernel_path
 from kinst.codegen.ssa import Function, Value, const
 from kinst.codegen.subroutines.arguments import Args, number, pointer, wide
 from kinst.core.errors import KinstError
-from kinst.core.layout import CONTEXT_CURTHREAD, CONTEXT_PID, CONTEXT_PPID
+from kinst.core.layout import CONTEXT_PID, CONTEXT_PPID
 
-ANCESTORS = 1024  # generations that progenyof() goes back
+ANCESTORS = 1024  # generations that progenyof() follows
 
 
-def _progeny(unit: Unit, name: str) -> Function:
+def _write_progeny(unit: Unit, name: str) -> Function:
     """progeny(task, pid, room for a word) -> 1 if the task's process or one of its ancestors
     has this id, else 0."""
     code = unit.function(name, 3)
@@ -32,7 +32,7 @@ def _progeny(unit: Unit, name: str) -> Function:
     def up() -> None:
         leave(code, code.icmp("eq", fetch(id_at, 4), pid), const(1))
         parent = fetch(parent_at, 8)
-        # The first task of all is its own parent.
+        # The very first task is its own parent.
         leave(code, code.icmp("eq", parent, code.get(here)), const(0))
         code.set(here, parent)
         step(code, steps)
@@ -42,18 +42,20 @@ def _progeny(unit: Unit, name: str) -> Function:
     return code
 
 
+def _has_ancestor(firing: Firing, pid: Value) -> Value:
+    """1 if the current process or one of its ancestors has this id, else 0."""
+    words = (current_thread(firing), pid, firing.code.add(firing.temp(), TEMP_WORD))
+    return firing.code.call(firing.unit.helper("progeny", _write_progeny), words)
+
+
 def progenyof(firing: Firing, args: Args) -> Lowered:
     code, machine = firing.code, firing.unit.machine
     pid = code.op("and", number(firing, args[0]), 0xFFFFFFFF)
     if not machine.host:
         if machine.parents == (0, 0):
             raise KinstError("progenyof( ) is not available: this kernel's parents are not known")
-        task = read_access(code, machine, machine.builtins["curthread"])
-        assert isinstance(task, Value)
-        words = (task, pid, code.add(firing.temp(), TEMP_WORD))
-        return code.call(firing.unit.helper("progeny", _progeny), words)
-    task = code.load(64, context_word(firing, CONTEXT_CURTHREAD))
-    # In BEGIN, END and timers the process is kinst, of which the parent is known.
+        return _has_ancestor(firing, pid)
+    # In BEGIN, END and timers the process is kinst, whose parent is known.
     own = [
         code.icmp("eq", code.load(64, context_word(firing, word)), pid)
         for word in (CONTEXT_PID, CONTEXT_PPID)
@@ -61,9 +63,7 @@ def progenyof(firing: Firing, args: Args) -> Lowered:
     near = code.convert(code.op("or", *own), 64, signed=False)
     if machine.parents == (0, 0):
         return near
-    words = (task, pid, code.add(firing.temp(), TEMP_WORD))
-    far = code.call(firing.unit.helper("progeny", _progeny), words)
-    return code.op("or", near, far)
+    return code.op("or", near, _has_ancestor(firing, pid))
 
 
 def d_path(firing: Firing, args: Args) -> Lowered:

@@ -15,7 +15,7 @@ INET_ROOM = 48  # INET6_ADDRSTRLEN is 46
 
 
 def _number(code: Function, at: Local, dst: Value, value: Value, base: int, digits: int) -> None:
-    """Write a number without leading zeros, of at most `digits` digits."""
+    """Write a number without leading zeros, at most `digits` digits."""
     started = code.local(64)
     code.set(started, const(0))
     for place in reversed(range(digits)):
@@ -47,8 +47,8 @@ def _write_inet4(unit: Unit, name: str) -> Function:
 
 
 def _zeros(code: Function, group: Callable[[Value], Value]) -> tuple[Local, Local]:
-    """(start, length) of the longest run of zero groups, the first of equal ones; length 0 when
-    none is longer than one."""
+    """Start and length of the longest run of zero groups, the first of equally long ones; length 0
+    if none is longer than one."""
     best, best_size, run = code.local(64, 8), code.local(64, 1), code.local(64)
     at = code.local(64)
 
@@ -69,8 +69,8 @@ def _zeros(code: Function, group: Callable[[Value], Value]) -> tuple[Local, Loca
 
 
 def _write_inet6(unit: Unit, name: str) -> Function:
-    """inet6(dst, address of the 16 bytes): as inet_ntop(3): the longest run of two zero groups or
-    more is "::"; what holds an IPv4 address ends with that in dotted decimal."""
+    """inet6(dst, address of the 16 bytes): as inet_ntop(3). The longest run of at least two zero
+    groups is "::", and an embedded IPv4 address is in dotted decimal."""
     code = unit.function(name, 2, 0)
     dst, address = code.params
     at, here = code.local(64), code.local(64)
@@ -123,7 +123,7 @@ AF_INET, AF_INET6 = 2, 10  # of Linux
 
 def _inet(name: str, size: int, address: Value, firing: Firing) -> Lowered:
     code = firing.code
-    # Readers of the text may look as far as its bound.
+    # Whoever reads the text may read up to its bound.
     room, bytes_ = firing.text_room(INET_ROOM), firing.text_room(16)
     fault_if_failed(firing, read(firing, bytes_, address, const(size)), address)
     write = {"inet4": _write_inet4, "inet6": _write_inet6}[name]
@@ -159,8 +159,8 @@ def inet_ntop(firing: Firing, args: Args) -> Lowered:
 
 
 def _byte_swap(firing: Firing, args: Args, size: int) -> Lowered:
-    """Between the host's byte order and the network's: all of kinst's machines are
-    little-endian.  size: bytes of the number."""
+    """Convert between the host's byte order and the network's: all of kinst's machines are
+    little-endian. size: of the number, in bytes."""
     code = firing.code
     value = wide(firing, args[0], signed=False)
     result = const(0)

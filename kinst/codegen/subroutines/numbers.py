@@ -12,7 +12,8 @@ LLTOSTR_ROOM = 72  # 64 binary digits, a sign, the NUL
 
 
 def _write_lltostr(unit: Unit, name: str) -> Function:
-    """lltostr(room of LLTOSTR_ROOM bytes, value, base) -> where the text begins in it."""
+    """lltostr(room of LLTOSTR_ROOM bytes, value, base) -> address of the text's first byte in
+    it."""
     code = unit.function(name, 3)
     room, value, base = code.params
     at, rest = code.local(64), code.local(64)
@@ -46,7 +47,7 @@ def _write_lltostr(unit: Unit, name: str) -> Function:
 
 
 def _digit(code: Function, byte: Value) -> Value:
-    """The digit's value, 99 for what is none."""
+    """The digit's value; 99 for any other byte."""
     result = const(99)
     for first, count, value in (("0", 10, 0), ("a", 26, 10), ("A", 26, 10)):
         offset = code.op("sub", byte, const(ord(first)))
@@ -56,8 +57,8 @@ def _digit(code: Function, byte: Value) -> Value:
 
 
 def _write_strtoll(unit: Unit, name: str) -> Function:
-    """strtoll(string, bound, base) -> value: blanks, a sign, 0x where the base is 16, digits up
-    to the first byte that is none; it wraps."""
+    """strtoll(string, bound, base) -> value: blanks, a sign, 0x if the base is 16, then digits up
+    to the first byte that is none. It wraps."""
     code = unit.function(name, 3)
     string, bound, base = code.params
     at, total = code.local(64), code.local(64)
@@ -93,7 +94,7 @@ def _write_strtoll(unit: Unit, name: str) -> Function:
 
 
 def lltostr(firing: Firing, args: Args) -> Lowered:
-    # Readers of the text may look as far as its bound behind its start.
+    # Whoever reads the text may read up to its bound from wherever it starts.
     room = firing.text_room(2 * LLTOSTR_ROOM)
     helper = firing.unit.helper("lltostr", _write_lltostr)
     words = (room, wide(firing, args[0]), base_of(firing, args))
@@ -111,7 +112,7 @@ _GAMMA, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111E
 
 
 def rand(firing: Firing, args: Args) -> Lowered:
-    """splitmix64, one generator for each CPU, begun at the cycle counter."""
+    """splitmix64 with one state for each CPU, seeded by the cycle counter."""
     code, machine = firing.code, firing.unit.machine
     if machine.host:
         now = code.load(64, context_word(firing, CONTEXT_TIMESTAMP))

@@ -22,12 +22,12 @@ from kinst.codegen.subroutines.arguments import DOT, SLASH, Args, new_text, text
 from kinst.codegen.subroutines.strings import write_length
 
 _Write = Callable[[Unit, str], Function]
-# What cleanpath() has seen: nothing special, "/", "/.", "/..".
+# What cleanpath() has just read: nothing special, "/", "/.", "/..".
 _PLAIN, _SLASH, _SLASH_DOT, _SLASH_DOTS = range(4)
 
 
 class _Cleaner:
-    """The loop of cleanpath(): a state for what was seen last and is held back."""
+    """The loop of cleanpath(): the state says what was read last and is still held back."""
 
     def __init__(self, code: Function, dst: Value, string: Value, bound: Value) -> None:
         self.code, self.dst, self.string, self.bound = code, dst, string, bound
@@ -38,14 +38,14 @@ class _Cleaner:
         return lambda: self.code.set(self.state, const(new))
 
     def keep(self, dots: int) -> None:
-        """What was held back, and this byte, are part of the path."""
+        """What was held back, and this byte, belong to the path."""
         for held in (SLASH, *[DOT] * dots):
             put(self.code, self.at, const(held), self.dst)
         put(self.code, self.at, self.code.get(self.byte), self.dst)
         self.code.set(self.state, const(_PLAIN))
 
     def up(self) -> None:
-        """Back to the slash before the last component, which is overwritten."""
+        """Go back to the slash before the last component, which will be overwritten."""
         code, at = self.code, self.at
         going = code.local(64, 1)
         code.set(going, const(1))
@@ -76,7 +76,7 @@ class _Cleaner:
         self._slash_dot_or(_SLASH_DOTS, lambda: self.keep(1))
 
     def _slash_dot_or(self, dot: int, other: Callable[[], None]) -> None:
-        """What comes next where a component begins; dot: the state behind a dot."""
+        """Handle the byte at the start of a component. dot: the state behind a dot."""
         when(
             self.code, self.is_byte(SLASH), self.becomes(_SLASH),
             lambda: when(self.code, self.is_byte(DOT), self.becomes(dot), other),
@@ -94,7 +94,7 @@ class _Cleaner:
         )  # fmt: skip
 
     def one(self) -> None:
-        """The next byte."""
+        """Handle the next byte."""
         code = self.code
         code.set(self.byte, byte_in(code, self.string, code.get(self.source), self.bound))
         step(code, self.source)
@@ -108,8 +108,8 @@ class _Cleaner:
 
 
 def _write_cleanpath(unit: Unit, name: str) -> Function:
-    """cleanpath(dst, size, string, bound): without "//", "/./" and "dir/../"; symbolic links
-    are not looked at.  Stops 5 bytes before the end of dst."""
+    """cleanpath(dst, size, string, bound): without "//", "/./" and "dir/../"; symbolic links are
+    not followed. Stops 5 bytes before the end of dst."""
     code = unit.function(name, 4, 0)
     dst, size, string, bound = code.params
     limit = code.op("sub", size, const(5))
@@ -146,7 +146,7 @@ def _write_basename(unit: Unit, name: str) -> Function:
 
 
 def _last_part(unit: Unit, code: Function, string: Value, bound: Value) -> tuple[Value, Value]:
-    """(end, start) of the last component of a path; the end is 0 when there is none."""
+    """End and start of a path's last component; the end is 0 if there is none."""
     at = code.local(64)
     code.set(at, code.call(unit.helper("length", write_length), (string, bound)))
     _back(code, at, string, slashes=True)
@@ -156,7 +156,7 @@ def _last_part(unit: Unit, code: Function, string: Value, bound: Value) -> tuple
 
 
 def _back(code: Function, at: Local, string: Value, slashes: bool) -> None:
-    """Move at (a Local) back over slashes, or over what is none."""
+    """Move at back over slashes, or over everything else."""
 
     def more() -> Value:
         here = code.get(at)

@@ -1,8 +1,9 @@
-"""Helper functions of the string subroutines; each is written once for a unit.
+"""Strings: strlen(), strchr(), index(), strjoin(), substr(), tolower(), strtok() and the like.
 
-A string is given as its address and its bound: it ends at a NUL or at the bound.  Every loop
-ends at a bound; a destination of `size` bytes always gets its NUL.  What they compute is what
-illumos' and FreeBSD's dtrace_dif_subr() do (uts/common/dtrace/dtrace.c)."""
+A string is given by its address and its bound, and ends at a NUL or at the bound. Every loop ends
+at a bound; a destination of `size` bytes always gets its NUL. The results are those of
+dtrace_dif_subr() in illumos and FreeBSD (uts/common/dtrace/dtrace.c).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from kinst.codegen.helpers.branching import (
     step,
     when,
 )
-from kinst.codegen.helpers.memory_access import copy_text
+from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.ssa import Function, Value, const
 from kinst.codegen.subroutines.arguments import Args, new_text, text_words, wide
 from kinst.core.layout import FAULT_BADADDR, FAULT_NOSCRATCH
@@ -44,8 +45,8 @@ def write_length(unit: Unit, name: str) -> Function:
 
 
 def _write_find_byte(unit: Unit, name: str) -> Function:
-    """find_byte(string, bound, byte, last) -> address of its first (last: its last) place, or 0.
-    The NUL is found too."""
+    """find_byte(string, bound, byte, last) -> address of the byte's first (last: its last)
+    occurrence, or 0. The NUL can be found, too."""
     code = unit.function(name, 4)
     string, bound, wanted, last = code.params
     at, found, going = code.local(64), code.local(64), code.local(64, 1)
@@ -87,7 +88,7 @@ def _same_bytes(unit: Unit, name: str) -> Function:
 def _matches(
     unit: Unit, code: Function, string: Value, size: Value, part: Value, part_size: Value, at: Value
 ) -> Value:
-    """i1: whether part is in string at this place; only read where it can be."""
+    """An i1: whether part is in string at this place; read only where it can be."""
     fits = code.icmp("ule", code.op("add", at, part_size), size)
     count = code.select(fits, part_size, const(0))
     same = unit.helper("same_bytes", _same_bytes)
@@ -96,8 +97,8 @@ def _matches(
 
 
 def _write_index(unit: Unit, name: str) -> Function:
-    """index(string, bound, part, part's bound, start) -> place or -1.  A start before the string
-    is 0; behind it only "" is found, at the end (as in Perl)."""
+    """index(string, bound, part, part's bound, start) -> place or -1. A start before the string
+    counts as 0; behind the string only "" is found, at its end (as in Perl)."""
     code = unit.function(name, 5)
     string, bound, part, part_bound, start = code.params
     measure = unit.helper("length", write_length)
@@ -120,8 +121,8 @@ def _write_index(unit: Unit, name: str) -> Function:
 
 
 def _write_rindex(unit: Unit, name: str) -> Function:
-    """rindex(string, bound, part, part's bound, start) -> the last place not behind start, or
-    -1.  Before the string only "" is found, at 0 (as in Perl)."""
+    """rindex(string, bound, part, part's bound, start) -> the last place that is not behind start,
+    or -1. Before the string only "" is found, at 0 (as in Perl)."""
     code = unit.function(name, 5)
     string, bound, part, part_bound, start = code.params
     measure = unit.helper("length", write_length)
@@ -143,7 +144,7 @@ def _write_rindex(unit: Unit, name: str) -> Function:
 
 
 def _write_append(unit: Unit, name: str) -> Function:
-    """append(dst, at, size, string, bound) -> place of the NUL; `size` when it does not fit."""
+    """append(dst, at, size, string, bound) -> place of the NUL, or `size` if it does not fit."""
     code = unit.function(name, 5)
     dst, start, size, string, bound = code.params
     at, source = code.local(64), code.local(64)
@@ -208,8 +209,8 @@ def _write_fold_case(unit: Unit, name: str) -> Function:
 
 def _write_strtok(unit: Unit, name: str) -> Function:
     """strtok(dst, size, string, bound, delimiters, their bound, map) -> how many bytes of the
-    string are used up, or -1 when that is all of it.  dst: the token, "" when there is none.
-    map: 32 bytes of working memory."""
+    string are used up, or -1 if all are. dst: the token, "" if there is none. map: 32 bytes of
+    working memory."""
     code = unit.function(name, 7)
     dst, size, string, bound, delimiters, their_bound, bits = code.params
     for word in range(4):
@@ -340,7 +341,7 @@ def toupper(firing: Firing, args: Args) -> Lowered:
 
 
 def strtok(firing: Firing, args: Args) -> Lowered:
-    """The string is kept, and how far it is used up, until the probe's clauses are over."""
+    """The string, and how far it is used up, are kept until the probe's clauses are over."""
     code, unit = firing.code, firing.unit
     strsize = const(unit.layout.strsize)
     keep, position = firing.kept_text(), firing.local("strtok")  # 0: nothing is kept

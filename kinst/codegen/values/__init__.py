@@ -1,1 +1,1 @@
-"""Lowering of expressions: what a value is made of."""
+"""Code of expressions: the values of typed trees."""

@@ -1,8 +1,19 @@
-"""Built-in variables: from the site, the frame, per-CPU data, the clock, or the host context."""
+"""Built-in variables: read from the site's descriptor, the frame, per-CPU data, the clock, or, on
+the host, the context.
+"""
 
 from __future__ import annotations
 
-from kinst.codegen.firing import TEMP_WORD, Firing, Lowered, Text, Unit, context_word, read_access
+from kinst.codegen.firing import (
+    TEMP_WORD,
+    Firing,
+    Lowered,
+    Text,
+    Unit,
+    context_word,
+    current_thread,
+    read_access,
+)
 from kinst.codegen.helpers.branching import both, byte_in, least, leave, loop, most, step
 from kinst.codegen.helpers.memory_access import load_word, user_helper, user_of
 from kinst.codegen.helpers.path_walk import current_directory, root_directory
@@ -50,7 +61,7 @@ _SPACE = ord(" ")
 
 
 def _arguments(unit: Unit, name: str) -> Function:
-    """arguments(dst, size, task, room for a word) -> 0 or the address that cannot be read."""
+    """arguments(dst, size, task, room for a word) -> 0, or the address that cannot be read."""
     user = user_of(unit)
     assert user.mm is not None
     code = unit.function(name, 4)
@@ -96,7 +107,8 @@ def _arguments(unit: Unit, name: str) -> Function:
 
 
 def execargs(firing: Firing) -> Lowered:
-    """The arguments with a space between them, cut to strsize; "" where there are none."""
+    """The arguments of the current process, as its memory has them now, with a space between them
+    and cut to strsize; "" where there are none."""
     code, machine = firing.code, firing.unit.machine
     size = firing.unit.layout.strsize
     room = firing.text_room(size)
@@ -105,13 +117,7 @@ def execargs(firing: Firing) -> Lowered:
         return Text(room, size)
     if not user_of(firing.unit).arg_start:
         raise KinstError("execargs is not available: where this kernel keeps them is not known")
-    if machine.host:
-        at = 8 * (machine.frame_slots + CONTEXT_CURTHREAD)
-        task: Lowered = code.load(64, code.add(firing.frame, at))
-    else:
-        task = read_access(code, machine, machine.builtins["curthread"])
-    assert isinstance(task, Value)
-    words = (room, const(size), task, code.add(firing.temp(), TEMP_WORD))
+    words = (room, const(size), current_thread(firing), code.add(firing.temp(), TEMP_WORD))
     bad = code.call(firing.unit.helper("arguments", _arguments), words)
     firing.faults.add(code, code.icmp("ne", bad, 0), FAULT_BADADDR, bad)
     return Text(room, size)
@@ -146,7 +152,7 @@ _NO_SLOT = 0xFFFFFFFF
 
 
 def timestamp(firing: Firing) -> Value:
-    """ns; the same for the whole firing, read when first asked for."""
+    """Nanoseconds; read when first asked for, then the same for the whole firing."""
     code = firing.code
     machine = firing.unit.machine
     if machine.host:
@@ -160,7 +166,7 @@ def timestamp(firing: Firing) -> Value:
     code.block(read)
     cycles = code.asm(machine.timestamp_asm, machine.timestamp_constraints)
     elapsed = code.op("sub", cycles, machine.clock.base_cycles)
-    # Signed: another CPU's counter may be a little behind the one that was read for base_cycles.
+    # Signed: another CPU's counter may lag a little behind the one that base_cycles was read from.
     product = code.op("mul", code.convert(elapsed, 128, signed=True), machine.clock.mult)
     scaled = code.convert(code.op("ashr", product, machine.clock.shift), 64, signed=False)
     now = code.add(scaled, machine.clock.base_ns)
@@ -178,7 +184,7 @@ def _walltimestamp(firing: Firing) -> Value:
 
 
 def _vtimestamp(firing: Firing) -> Value:
-    """ns that the current thread has run."""
+    """Nanoseconds that the current thread has run."""
     code, machine = firing.code, firing.unit.machine
     terms = machine.thread_time
     if terms is None:
@@ -199,7 +205,8 @@ def _vtimestamp(firing: Firing) -> Value:
 def _caller(firing: Firing) -> Value:
     """The return address by the site's CFA rule; 0 where the unwinder has none.
 
-    The stack itself is read directly; another base register may hold anything.
+    The stack itself is read directly; another base register may hold anything, so its load is
+    checked.
     """
     code = firing.code
     slot = code.load(32, code.add(firing.site, SITE_CFA_SLOT))
@@ -230,13 +237,14 @@ def _caller(firing: Firing) -> Value:
     signature = firing.unit.machine.signature_bits
     if not signature:
         return found
-    # Bit 55 of an address of the kernel is 1, and so are the bits in whose place a signature is.
+    # In the kernel's addresses bit 55 is 1, and so are the bits that a signature replaces.
     kernel = code.op("ashr", code.op("shl", found, 8), 63)
     return code.op("or", found, code.op("and", kernel, signature))
 
 
 def _argument(firing: Firing, number: int) -> Value:
-    """argN, where the site's descriptor says it is; an illegal operation where it is not."""
+    """argN from where the site's descriptor says it is; an illegal operation where there is
+    none."""
     code, machine = firing.code, firing.unit.machine
     at = code.add(firing.site, SITE_ARGUMENTS + 8 * number)
     kind = code.load(32, at)
@@ -245,7 +253,7 @@ def _argument(firing: Firing, number: int) -> Value:
     end = code.fresh("argument")
 
     def when(wanted: int) -> str:
-        """Go on for this kind; the label for the others."""
+        """Go on here for arguments of this kind; the label for others."""
         this, others = code.fresh("kind"), code.fresh("kind")
         code.branch(code.icmp("eq", kind, wanted), this, others)
         code.block(this)
@@ -266,14 +274,14 @@ def _argument(firing: Firing, number: int) -> Value:
     if machine.host:
         others = when(ARGUMENT_HOST)
         done(code.load(64, context_word(firing, CONTEXT_ARGS + number)), others)
-    # Every other kind: there is no such argument here.
+    # Any other kind means that there is no such argument here.
     firing.faults.add(code, code.icmp("ult", kind, 1 << 31), FAULT_ILLOP, const(0))
     done(const(0), end)
     return code.phi(64, sources)
 
 
 def _error_argument(firing: Firing, number: int) -> Value:
-    """arg1..arg5 of dtrace:::ERROR: epid, action, offset, kind, value."""
+    """arg1 to arg5 of dtrace:::ERROR: epid, action, offset, kind, value."""
     place = {1: 0, 2: 1, 4: 2, 5: 3}.get(number)
     if place is None:
         return const(0)
@@ -281,7 +289,8 @@ def _error_argument(firing: Firing, number: int) -> Value:
 
 
 def _usermode(firing: Firing) -> Value:
-    """Only profile's samples are ever of user mode: their arg0 is 0 and their arg1 is not."""
+    """Whether the probe fired in user mode. Only profile's samples can: then their arg0 is 0 and
+    their arg1 is not."""
     if not firing.unit.machine.host:
         return const(0, 32)
     code = firing.code
@@ -327,7 +336,7 @@ def _scalar(firing: Firing, name: str) -> Lowered:
 
 
 def epid(firing: Firing) -> Value:
-    """i32: of the clause being run."""
+    """The id of the enabling that is running, an i32."""
     return firing.code.add(
         firing.code.load(32, firing.code.add(firing.site, SITE_EPID)), firing.ordinal
     )
@@ -336,7 +345,7 @@ def epid(firing: Firing) -> Value:
 def builtin(firing: Firing, name: str, type_: DType) -> Lowered:
     """The built-in variable of this D name, converted to its D type.
 
-    Raises KinstError when the machine has no such thing.
+    Raises KinstError if the machine has no such thing.
     """
     if name in _SITE_TEXT:
         code = firing.code

@@ -1,4 +1,6 @@
-"""Dynamic variables: thread-local ones and associative arrays (tables: dynvars.py)."""
+"""Dynamic variables: thread-local ones and associative arrays (helpers/dynamic_tables.py has their
+tables).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from kinst.codegen.firing import TEMP_KEYS, Firing, Lowered, Text, context_word, read_access
 from kinst.codegen.helpers.dynamic_tables import call_find, call_obtain, call_remove, release
-from kinst.codegen.helpers.memory_access import copy_text, copy_value, read_bytes, zeros
+from kinst.codegen.helpers.memory_access import read_bytes, zeros
+from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.layout.variable_places import bits_of, by_address, element_size, size_of, up
 from kinst.codegen.ssa import Local, Value, const
 from kinst.core.dtypes import StringType, StructType
@@ -19,7 +22,7 @@ from kinst.dlang import typed
 def checked_index(
     firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], base: Value
 ) -> Value:
-    """The index of an element.  One outside the array faults: at base, as if it were there."""
+    """The index of an element. One outside the array faults with the address that it would have."""
     (index,) = keys
     assert isinstance(index, Value)
     code = firing.code
@@ -29,23 +32,23 @@ def checked_index(
     return index
 
 
-# What the keys of thread-local variables are made of.  A task's address has its low six bits 0
-# and, below 4 TB of memory, the top ones alike; its id, in them, tells tasks apart that use the
-# same memory one after another.  As in DTrace an interrupt handler is no part of the thread that
-# it interrupts (DTRACE_TLS_THRKEY).
+# The parts of thread-local variables' keys.  In a task's address the low six bits are 0 and,
+# with less than 4 TB of memory, the top ones are all alike; the task's id, put there, tells apart
+# tasks that use the same memory one after another.  As in DTrace, an interrupt handler does not
+# belong to the thread that it interrupts (DTRACE_TLS_THRKEY).
 _TID_SHIFT = 42
 
-# Of Linux's preemption count (include/linux/preempt.h): in a soft interrupt's handler; in a hard
-# interrupt's or NMI's.
+# Parts of Linux's preemption count (include/linux/preempt.h): a soft interrupt's handler is
+# running; that of a hard interrupt or an NMI is.
 _SOFT_SHIFT = 8
 
 _HARD_MASK = 0xFF0000
 
-THREAD_PARTS = frozenset({"curthread", "tid", "interrupt"})  # built-ins that are read for it
+THREAD_PARTS = frozenset({"curthread", "tid", "interrupt"})  # built-ins that thread_key() reads
 
 
 def thread_key(firing: Firing) -> Value:
-    """What tells the current thread from all others, and from what interrupts it."""
+    """A number that tells the current thread from all others, and from what interrupts it."""
     code, machine = firing.code, firing.unit.machine
 
     def word(name: str, context: int) -> Value:
@@ -70,7 +73,7 @@ def thread_key(firing: Firing) -> Value:
 
 
 def _thread(firing: Firing) -> Value:
-    """thread_key(), made once in a firing."""
+    """thread_key(), computed once in a firing."""
     code = firing.code
     kept = firing.local("thread")
     make, made = code.fresh("thread"), code.fresh("known")
@@ -83,7 +86,8 @@ def _thread(firing: Firing) -> Value:
 
 
 def _kept(firing: Firing, variable: typed.Variable) -> Local | None:
-    """Where the firing keeps the entry that it has found, which is nobody else's: of self->x."""
+    """The variable of the firing that keeps the entry of self->x once it is found; None for arrays,
+    whose entries other threads can free."""
     if variable.scope != "self" or variable.keys or variable.length:
         return None
     if variable.index not in firing.entries:
@@ -97,7 +101,8 @@ def _find(
     keys: Sequence[Lowered],
     call: Callable[[Firing, DynamicLayout, Value], Value],
 ) -> Value:
-    """Address of the entry, or 0: by call_find or call_obtain where it is not known."""
+    """Address of the entry, or 0; looked up by call_find or call_obtain unless it is known
+    already."""
     code, layout, kept = firing.code, _layout(firing, variable), _kept(firing, variable)
     if kept is None:
         return call(firing, layout, _key(firing, variable, layout, keys))
@@ -111,7 +116,7 @@ def _find(
 
 
 def remove_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> None:
-    """Free the entry, if there is one."""
+    """Free the entry if there is one."""
     code, layout, kept = firing.code, _layout(firing, variable), _kept(firing, variable)
     if kept is None:
         call_remove(firing, layout, _key(firing, variable, layout, keys))
@@ -133,7 +138,7 @@ def _layout(firing: Firing, variable: typed.Variable) -> DynamicLayout:
 def _key(
     firing: Firing, variable: typed.Variable, layout: DynamicLayout, keys: Sequence[Lowered]
 ) -> Value:
-    """The key as the table's functions take it."""
+    """The key in the form that the table's functions take."""
     code = firing.code
     if variable.length:
         checked_index(firing, variable, keys, const(0))
@@ -153,14 +158,14 @@ def _key(
         if isinstance(value, Text):
             copy_text(firing, value, to, field.size, pad=True)
         elif by_address(field.type):
-            copy_value(firing, value, to, field.size)
+            read_bytes(firing, value, to, field.size)
         else:
             code.store(code.convert(value, 8 * field.size, signed=False), to)
     return code.load(64, room) if layout.key_words == 1 else room
 
 
 def read_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Lowered:
-    """The value, 0 or NULL where nothing was assigned."""
+    """The value; 0 or NULL where nothing was assigned."""
     code = firing.code
     layout = _layout(firing, variable)
     entry = _find(firing, variable, keys, call_find)
@@ -184,8 +189,8 @@ def read_dynamic(firing: Firing, variable: typed.Variable, keys: Sequence[Lowere
 
 
 def element_to_change(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Value:
-    """The address of a dynamic structure, all zeros where there was none.  Where there is no room
-    for it, and the drop is counted, that of memory nobody reads."""
+    """The address of a dynamic structure, all zeros if it is new. If there is no room for it, the
+    drop is counted and the address is that of memory that nobody reads."""
     code, layout = firing.code, _layout(firing, variable)
     spare = firing.text_room(up(layout.value.size, 8))
     entry = _find(firing, variable, keys, call_obtain)
@@ -196,7 +201,8 @@ def element_to_change(firing: Firing, variable: typed.Variable, keys: Sequence[L
 def store_dynamic(
     firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], value: Lowered
 ) -> None:
-    """A scalar 0 and a string that is NULL free; what finds no room is lost and counted."""
+    """Assign. A scalar 0 or a NULL string frees the entry; a value that finds no room is lost and
+    counted as a drop."""
     code = firing.code
     layout = _layout(firing, variable)
     end = code.fresh("stored")
@@ -227,7 +233,8 @@ def store_dynamic(
 def step_dynamic(
     firing: Firing, variable: typed.Variable, keys: Sequence[Lowered], by: int
 ) -> Value:
-    """The old value; of an array that other CPUs use the step is one access."""
+    """++ and --: the old value. In an array, which other CPUs use, the step is one atomic
+    access."""
     code = firing.code
     bits = bits_of(variable.type)
     layout = _layout(firing, variable)

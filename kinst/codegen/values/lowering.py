@@ -1,19 +1,21 @@
-"""Expressions.  D computes as C does at each type's width; what C leaves undefined is defined:
-everything wraps, and shifts are DTrace's, of 64 bits with the count modulo 64."""
+"""Expressions to LLVM IR.
+
+D computes as C does, at each type's width, and defines what C leaves undefined: everything wraps,
+and shifts are DTrace's, of 64 bits with the count modulo 64.
+"""
 
 from __future__ import annotations
 
 from kinst.codegen.analysis import register_slot
 from kinst.codegen.firing import Firing, Lowered, Text
-from kinst.codegen.helpers.memory_access import (
+from kinst.codegen.helpers.memory_access import load_word, shared
+from kinst.codegen.helpers.speculation_slots import new_speculation
+from kinst.codegen.helpers.strings_in_memory import (
     compare_texts,
     copy_text,
     load_string,
     load_string_or_null,
-    load_word,
-    shared,
 )
-from kinst.codegen.helpers.speculation_slots import new_speculation
 from kinst.codegen.layout.variable_places import bits_of, by_address, size_of
 from kinst.codegen.ssa import Value, const
 from kinst.codegen.subroutines import load_all
@@ -38,13 +40,14 @@ _COMPARE = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"
 
 
 def scalar(firing: Firing, expr: typed.Expr) -> Value:
-    """The value of an integer or pointer expression; of a string its address."""
+    """The value of an integer or pointer expression; the address of a string."""
     value = nullable(firing, expr)
     return value.address if isinstance(value, Text) else value
 
 
 def nullable(firing: Firing, expr: typed.Expr) -> Lowered:
-    """lower() where NULL is a string like others: compared, assigned, handed on."""
+    """lower(), except that NULL is a string like others: it can be compared, assigned, handed
+    on."""
     match expr:
         case typed.Subroutine():
             parameters = PROTOTYPES[expr.name].parameters
@@ -83,7 +86,7 @@ def truth(firing: Firing, expr: typed.Expr) -> Value:
 
 
 def lower(firing: Firing, expr: typed.Expr) -> Lowered:
-    """The value of any expression; its effects happen in D's order, left to right."""
+    """The value of any expression. Its effects happen in D's order, from left to right."""
     if isinstance(expr, VARIABLE_NODES):
         return present(firing, nullable(firing, expr))
     match expr:
@@ -206,7 +209,7 @@ def _binary(firing: Firing, expr: typed.Binary) -> Value:
 
 
 def _divide(firing: Firing, opcode: str, left: Value, right: Value, signed: bool) -> Value:
-    """Division; by zero it faults, the least number by -1 wraps instead of trapping."""
+    """Division. By zero it faults; the least number divided by -1 wraps instead of trapping."""
     code = firing.code
     firing.faults.add(code, code.icmp("eq", right, 0), FAULT_DIVZERO, const(0))
     if not signed:
@@ -272,7 +275,7 @@ def _cast(firing: Firing, expr: typed.Cast) -> Lowered:
         if isinstance(expr.type, StringType):
             return present(firing, value)
         if isinstance(expr.operand, typed.Builtin):
-            # It may lie where only this code can read it: in the context of a host-run probe.
+            # It may be where only this code can read it: in the context of a probe on the host.
             size = value.bound + 1
             room = firing.text_room(size)
             copy_text(firing, value, room, size)
@@ -282,7 +285,7 @@ def _cast(firing: Firing, expr: typed.Cast) -> Lowered:
 
 
 def present(firing: Firing, value: Lowered) -> Lowered:
-    """The same value; a string that is NULL faults."""
+    """The same value; a NULL string faults."""
     if isinstance(value, Text) and value.nullable:
         null = firing.code.icmp("eq", value.address, 0)
         firing.faults.add(firing.code, null, FAULT_BADADDR, const(0))
@@ -291,7 +294,7 @@ def present(firing: Firing, value: Lowered) -> Lowered:
 
 
 def subroutine(firing: Firing, expr: typed.Subroutine, args: Args) -> Lowered:
-    """The value of a call; args: the arguments' values, in order.  A string may be NULL."""
+    """The value of a call. args: the arguments' values in order. A string may be NULL."""
     value = load_all()[expr.name](firing, args)
     if isinstance(value, Text):
         return value
@@ -301,7 +304,7 @@ def subroutine(firing: Firing, expr: typed.Subroutine, args: Args) -> Lowered:
 
 
 def bit_field(firing: Firing, expr: typed.BitField, address: Value) -> Value:
-    """The field's value: only the bytes that hold it are read."""
+    """A bit-field's value; only the bytes that hold it are read."""
     code = firing.code
     size = (expr.bit + expr.bits + 7) // 8
     word = code.convert(load_word(firing, address, 8 * size), 64, signed=False)
@@ -312,7 +315,7 @@ def bit_field(firing: Firing, expr: typed.BitField, address: Value) -> Value:
 
 
 def symbol(firing: Firing, expr: typed.SymbolAddress) -> Value:
-    """Raises KinstError where the target has no such symbol."""
+    """A symbol's address. Raises KinstError if the target has no such symbol."""
     found = firing.unit.machine.symbols.get((expr.module, expr.name))
     if found is None:
         raise KinstError(

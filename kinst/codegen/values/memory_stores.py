@@ -1,20 +1,16 @@
-"""Stores to memory: to what the clause has allocated, and to members of structure variables.
+"""Stores to memory: to the clause's own allocations and to members of structure variables.
 
-Nothing else may be written: every address is checked where the clause runs, whatever it was made
-of (DTrace's dtrace_canstore())."""
+Nothing else may be written. Every address is checked when the clause runs, however it was computed
+(DTrace's dtrace_canstore()).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from kinst.codegen.firing import Firing, Lowered, Text
-from kinst.codegen.helpers.memory_access import (
-    allocate_zeros,
-    copy_text,
-    here_of,
-    read_bytes,
-    writable,
-)
+from kinst.codegen.helpers.memory_access import allocate_zeros, here_of, read_bytes, writable
+from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.layout.variable_places import bits_of, memory_size, size_of
 from kinst.codegen.ssa import Value, const
 from kinst.codegen.values.dynamic_variables import element_to_change
@@ -30,10 +26,11 @@ Lower = Callable[[Firing, typed.Expr], Lowered]
 
 
 def store(firing: Firing, expr: Store, lower: Lower) -> Lowered:
-    """The value stored, or with post what was there.
+    """The value stored or, with post, the old one.
 
-    The value comes first, then the place, as in libdtrace's dt_cg_asgn_op(); a value that is made
-    of the old one needs the place before."""
+    The value is computed before the place, as in libdtrace's dt_cg_asgn_op(), unless it uses the
+    old one, which needs the place first.
+    """
     code = firing.code
     before = any(find(expr.value, Before))
     whole = isinstance(expr.type, StructType | ArrayType | StringType)
@@ -76,7 +73,8 @@ def snapshot(firing: Firing, expr: Snapshot, lower: Lower) -> Lowered:
 
 
 def _base(firing: Firing, expr: Store, lower: Lower) -> Value | None:
-    """The address of the variable that is stored to; of a dynamic one that of its element."""
+    """The address of the variable that is stored to, or of its element if it is dynamic; None for
+    memory that belongs to no variable."""
     if expr.variable is None:
         return None
     if expr.root is None:
@@ -88,7 +86,7 @@ def _base(firing: Firing, expr: Store, lower: Lower) -> Value | None:
 def _store_bytes(
     firing: Firing, expr: Store, address: Value, base: Value | None, lower: Lower
 ) -> Lowered:
-    """What is handled by its address, and strings."""
+    """Store a string, or what codegen handles by its address."""
     size = size_of(expr.type, firing.unit.layout.strsize)
     address = _check(firing, expr, address, base, size)
     value = lower(firing, expr.value)
@@ -100,7 +98,7 @@ def _store_bytes(
 
 
 def _check(firing: Firing, expr: Store, address: Value, base: Value | None, size: int) -> Value:
-    """The address as this machine has it.  Faults unless these bytes may be written."""
+    """The address as this machine has it. Faults unless these bytes may be written."""
     if expr.variable is None or base is None:
         return writable(firing, address, const(size))
     address = here_of(firing.unit, firing.code, address)
@@ -114,12 +112,12 @@ def _check(firing: Firing, expr: Store, address: Value, base: Value | None, size
 
 
 def _bytes(expr: Store) -> range:
-    """The bytes of a bit-field, from the address."""
+    """The offsets from the address of the bytes that hold the bit-field."""
     return range((expr.bit + expr.bits + 7) // 8)
 
 
 def _word(firing: Firing, expr: Store, address: Value) -> Value:
-    """The bytes of a bit-field as one number: no others are touched."""
+    """The bytes of a bit-field as one number; no others are read."""
     code = firing.code
     word = const(0)
     for at in _bytes(expr):
@@ -129,7 +127,7 @@ def _word(firing: Firing, expr: Store, address: Value) -> Value:
 
 
 def _field(firing: Firing, expr: Store, value: Value) -> Value:
-    """A number as the bit-field represents it, of the field's type."""
+    """A number cut to the bit-field's width, with the field's type."""
     code = firing.code
     top = code.op("shl", value, 64 - expr.bits)
     signed = typed.is_signed(expr.type)

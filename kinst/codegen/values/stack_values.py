@@ -1,47 +1,47 @@
-"""Stacks: the kernel's, walked by its own unwinder (core/target.py Unwinder) from registers as the
-trampoline saved them (on the host, kinst has walked it before and put it behind the context:
-CONTEXT_STACK); and that of the current thread's user mode, by frame pointers, with its registers
-as they were when it came into the kernel."""
+"""Stacks and registers of the interrupted code.
+
+The kernel's stack is walked by the kernel's own unwinder (core/system.py Unwinder), from the
+registers that the trampoline saved; on the host, kinst has walked it before and put it behind the
+context (CONTEXT_STACK). The user's stack is walked by frame pointers, from the registers saved when
+the thread entered the kernel.
+"""
 
 from __future__ import annotations
 
-from kinst.codegen.firing import TEMP_WORD, Firing, Unit, context_word, read_access
+from kinst.codegen.firing import TEMP_WORD, Firing, Unit, context_word, current_thread
 from kinst.codegen.helpers.branching import both, leave, loop, step, when
 from kinst.codegen.helpers.memory_access import (
     WORD,
-    clear_words_helper,
-    copy_string_helper,
+    clear_words,
+    copy_scratch_words,
     load_word,
     user_helper,
     user_of,
-    write_copy_words,
 )
+from kinst.codegen.helpers.strings_in_memory import copy_string_helper
 from kinst.codegen.ssa import Function, Value, const
 from kinst.codegen.values.builtin_values import builtin
 from kinst.core.dtypes import UINT64, USER_WORDS
 from kinst.core.errors import KinstError
-from kinst.core.layout import CONTEXT_CURTHREAD, CONTEXT_STACK, FAULT_ILLOP, SITE_PC
+from kinst.core.layout import CONTEXT_STACK, FAULT_ILLOP, SITE_PC
 from kinst.core.target import Unwinder, UserState
 
 DEPTH = 512  # frames that stackdepth counts at most: more than a 16 KB stack can have
 
 
 def stack_depth(firing: Firing) -> Value:
-    """How many frames the kernel's stack has here."""
+    """The number of frames of the kernel's stack."""
     if firing.unit.machine.host:
         return firing.code.load(64, context_word(firing, CONTEXT_STACK))
     return _unwind(firing, firing.text_room(DEPTH * WORD), DEPTH)
 
 
 def kernel_stack(firing: Firing, to: Value, frames: int) -> None:
-    """Store the first frames of the stack at an address, zeros behind."""
-    code = firing.code
-    size = const(frames * WORD)
+    """Store the first frames of the kernel's stack at an address, and zeros behind them."""
     if firing.unit.machine.host:
-        copy = firing.unit.helper("copy_words", write_copy_words)
-        code.call(copy, (to, context_word(firing, CONTEXT_STACK + 1), size))
+        copy_scratch_words(firing, to, context_word(firing, CONTEXT_STACK + 1), frames * WORD)
         return
-    code.call(clear_words_helper(firing.unit), (to, size))
+    clear_words(firing, to, frames * WORD)
     _unwind(firing, to, frames)
 
 
@@ -56,12 +56,11 @@ def _unwinder(firing: Firing) -> Unwinder:
 
 
 def _unwind(firing: Firing, to: Value, frames: int) -> Value:
-    """Store at most `frames` frames; how many there were."""
+    """Store at most `frames` frames; the number stored."""
     code, unwinder = firing.code, _unwinder(firing)
     slots = {r.d_name: r.slot for r in firing.unit.machine.registers}
     saved = firing.text_room(unwinder.size)
-    room = const((unwinder.size + WORD - 1) & -WORD)
-    code.call(clear_words_helper(firing.unit), (saved, room))
+    clear_words(firing, saved, (unwinder.size + WORD - 1) & -WORD)
     for offset, value in unwinder.constants:
         code.store(const(value), code.add(saved, offset))
     for offset, name in unwinder.registers:
@@ -74,8 +73,8 @@ def _unwind(firing: Firing, to: Value, frames: int) -> Value:
 
 
 def _call_unwinder(unit: Unit, name: str) -> Function:
-    """unwind(saved registers, store, entries) -> frames stored; the C function, behind the
-    convention that keeps registers."""
+    """unwind(saved registers, store, entries) -> frames stored: the kernel's C function behind a
+    convention that saves registers."""
     assert unit.machine.unwinder is not None
     code = unit.function(name, 3)
     found = code.call_c(unit.machine.unwinder.address, (*code.params, const(0)))
@@ -97,49 +96,39 @@ def _known(unit: Unit) -> UserState:
 
 
 def _nobody(firing: Firing) -> bool:
-    """Whether the clause runs in no process of a traced kernel, whatever happens."""
+    """Whether the clause can run in no process of a traced kernel."""
     machine = firing.unit.machine
     return machine.host and machine.user is None
 
 
-def _task(firing: Firing) -> Value:
-    """The current thread; 0 in BEGIN, END and timers."""
-    machine = firing.unit.machine
-    if machine.host:
-        return firing.code.load(64, context_word(firing, CONTEXT_CURTHREAD))
-    found = read_access(firing.code, machine, machine.builtins["curthread"])
-    assert isinstance(found, Value)
-    return found
-
-
 def store_process(firing: Firing, to: Value) -> None:
-    """Store the USER_WORDS words about the current process."""
+    """Store the USER_WORDS words that describe the current process."""
     code = firing.code
-    code.call(clear_words_helper(firing.unit), (to, const(USER_WORDS * WORD)))
+    clear_words(firing, to, USER_WORDS * WORD)
     pid = builtin(firing, "pid", UINT64)
     assert isinstance(pid, Value)
     code.store(pid, to)
     if not _nobody(firing):
         _known(firing.unit)
         room = firing.text_room(_NAME_SIZE)
-        code.call(firing.unit.helper("process", _process), (to, _task(firing), room))
+        code.call(firing.unit.helper("process", _process), (to, current_thread(firing), room))
 
 
 def user_stack(firing: Firing, to: Value, frames: int) -> None:
-    """Store what ustack() records: the process, then its frames, zeros behind."""
+    """Store what ustack() records: the process, then its frames, then zeros."""
     store_process(firing, to)
     at = firing.code.add(to, USER_WORDS * WORD)
-    firing.code.call(clear_words_helper(firing.unit), (at, const(frames * WORD)))
+    clear_words(firing, at, frames * WORD)
     _walk(firing, at, frames)
 
 
 def user_depth(firing: Firing) -> Value:
-    """How many frames the user stack has."""
+    """The number of frames of the user's stack."""
     return _walk(firing, firing.text_room(DEPTH * WORD), DEPTH)
 
 
 def user_caller(firing: Firing) -> Value:
-    """The second frame; 0 where there is none."""
+    """The second frame of the user's stack; 0 if there is none."""
     room = firing.text_room(2 * WORD)
     second = firing.code.add(room, WORD)
     firing.code.store(const(0), second)
@@ -148,18 +137,20 @@ def user_caller(firing: Firing) -> Value:
 
 
 def user_register(firing: Firing, index: int) -> Value:
-    """uregs[index]; an illegal operation in a thread that has no user mode."""
+    """uregs[index]; an illegal operation in a thread without user mode."""
     code, unit = firing.code, firing.unit
     slots = {r.slot for r in unit.machine.registers if r.index == index}
     names = {r.d_name for r in unit.machine.registers if r.slot in slots}
     if _nobody(firing):
-        firing.faults.add(code, code.icmp("eq", _task(firing), 0), FAULT_ILLOP, const(0))
+        firing.faults.add(code, code.icmp("eq", current_thread(firing), 0), FAULT_ILLOP, const(0))
         return const(0)
     places = {at for name, at in _known(unit).registers.items() if name in names}
     if not places:
         raise KinstError(f"uregs[{index}] is not a register that this kernel saves")
     room = code.add(firing.temp(), TEMP_WORD)
-    saved = code.call(unit.helper("saved_registers", _saved_registers), (_task(firing), room))
+    saved = code.call(
+        unit.helper("saved_registers", _saved_registers), (current_thread(firing), room)
+    )
     firing.faults.add(code, code.icmp("eq", saved, 0), FAULT_ILLOP, const(0))
     return load_word(firing, code.add(saved, min(places)), 64)
 
@@ -167,19 +158,19 @@ def user_register(firing: Firing, index: int) -> Value:
 def _walk(firing: Firing, to: Value, frames: int) -> Value:
     if _nobody(firing):
         return const(0)
-    words = (_task(firing), to, const(frames), firing.code.add(firing.temp(), TEMP_WORD))
+    words = (current_thread(firing), to, const(frames), firing.code.add(firing.temp(), TEMP_WORD))
     return firing.code.call(firing.unit.helper("walk_user", _walk_user), words)
 
 
 def _word(unit: Unit, code: Function, room: Value, address: Value) -> Value:
-    """A word of the kernel's memory; leaves with 0 where it cannot be read."""
+    """A word of the kernel's memory; the helper returns 0 if it cannot be read."""
     failed = code.call_c(unit.machine.nofault_read, (room, address, const(WORD)))
     leave(code, code.icmp("ne", failed, 0), const(0))
     return code.load(64, room)
 
 
 def _mm(unit: Unit, code: Function, task: Value, room: Value) -> Value:
-    """The address space of a thread; leaves with 0 where it has none."""
+    """A thread's address space; the helper returns 0 if it has none."""
     access = user_of(unit).mm
     assert access is not None
     leave(code, code.icmp("eq", task, 0), const(0))
@@ -189,7 +180,7 @@ def _mm(unit: Unit, code: Function, task: Value, room: Value) -> Value:
 
 
 def _saved_registers(unit: Unit, name: str) -> Function:
-    """saved_registers(task, room for a word) -> address, 0 for a thread without user mode."""
+    """saved_registers(task, room for a word) -> their address; 0 for a thread without user mode."""
     state = _known(unit)
     code = unit.function(name, 2)
     task, room = code.params
@@ -200,7 +191,7 @@ def _saved_registers(unit: Unit, name: str) -> Function:
 
 
 def _process(unit: Unit, name: str) -> Function:
-    """process(dst, task, room for the name) -> 0: all behind the process's id."""
+    """process(dst, task, room for the name) -> 0: store everything behind the process's id."""
     state = _known(unit)
     code = unit.function(name, 3)
     dst, task, room = code.params
@@ -221,8 +212,9 @@ def _process(unit: Unit, name: str) -> Function:
 def _walk_user(unit: Unit, name: str) -> Function:
     """walk_user(task, store, entries, room for two words) -> frames stored.
 
-    The chain ends at 0, at an address that is not aligned, that cannot be read or is not above
-    the one before (stacks grow down), and at `entries`."""
+    The chain ends at 0, at an address that is unaligned or unreadable, at one that is not above the
+    one before (stacks grow down), and after `entries` frames.
+    """
     state = _known(unit)
     code = unit.function(name, 4)
     task, store, entries, room = code.params

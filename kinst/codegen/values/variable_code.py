@@ -1,12 +1,14 @@
-"""Reading, assigning and stepping variables: static.py has those with a place of their own,
-dynamic.py thread-local ones and associative arrays."""
+"""Reading, assigning and stepping variables, wherever they live: in registers, in memory, or, by
+way of dynamic_variables.py, in tables.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from kinst.codegen.firing import Firing, Lowered, Text
-from kinst.codegen.helpers.memory_access import clear_array, copy_text, read_bytes
+from kinst.codegen.helpers.memory_access import clear_words, read_bytes
+from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.layout.variable_places import (
     bits_of,
     element_size,
@@ -38,7 +40,7 @@ def base_address(firing: Firing, variable: typed.Variable) -> Value:
 
 
 def address_of(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Value:
-    """Of a variable that is not dynamic, or of an element; outside the array it faults."""
+    """Address of a variable that is not dynamic, or of an element; outside the array it faults."""
     base = base_address(firing, variable)
     if not keys:
         return base
@@ -48,20 +50,20 @@ def address_of(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]
 
 
 def register_of(firing: Firing, variable: typed.Variable) -> Local:
-    """The clause-local variable, in a register."""
+    """The register of a clause-local variable."""
     if variable.index not in firing.this:
         firing.this[variable.index] = firing.code.local(bits_of(variable.type))
     return firing.this[variable.index]
 
 
 def mark_null(firing: Firing, variable: typed.Variable, address: Value, null: Value) -> None:
-    """Note whether the string there is NULL; null: i8, not 0 if so."""
+    """Note whether the string at the address is NULL. null: an i8, not 0 if so."""
     size = size_of(variable.type, firing.unit.layout.strsize)
     firing.code.store(null, firing.code.add(address, size))
 
 
 def read_text(firing: Firing, variable: typed.Variable, address: Value) -> Text:
-    """The string of a variable that is not dynamic: NULL where it was assigned that."""
+    """The string of a variable that is not dynamic, NULL if that was assigned."""
     code = firing.code
     size = size_of(variable.type, firing.unit.layout.strsize)
     null = code.icmp("ne", code.load(8, code.add(address, size)), 0)
@@ -69,7 +71,7 @@ def read_text(firing: Firing, variable: typed.Variable, address: Value) -> Text:
 
 
 def store_text(firing: Firing, variable: typed.Variable, text: Text, address: Value) -> Text:
-    """Assign to a variable that is not dynamic; the value that it has then."""
+    """Assign to a variable that is not dynamic; the value that it then has."""
     code = firing.code
     size = size_of(variable.type, firing.unit.layout.strsize)
     if not text.nullable:
@@ -96,9 +98,10 @@ VARIABLE_NODES = (
 
 
 def lower_variable(firing: Firing, expr: typed.Expr, lower: Lower, nullable: Lower) -> Lowered:
-    """GlobalRead, Assign, Step, KeyedRead, KeyedAssign, KeyedStep and OldValue.
+    """The value of a GlobalRead, Assign, Step, KeyedRead, KeyedAssign, KeyedStep or OldValue.
 
-    nullable: lowers what is assigned, which may be NULL, as the value may be."""
+    nullable: lowers what is assigned, which may be NULL, as may the value.
+    """
     match expr:
         case typed.GlobalRead():
             return _read_variable(firing, expr.variable, [])
@@ -135,12 +138,12 @@ def is_thread_local(expr: typed.Expr) -> bool:
 
 
 def uses_old(value: typed.Expr) -> bool:
-    """Whether the element's old value is wanted."""
+    """Whether the value is made from the element's old value."""
     return any(find(value, typed.OldValue))
 
 
 def clear_clause_memory(firing: Firing, clauses: Sequence[typed.Clause]) -> None:
-    """Clause-local variables are 0 and "" when a firing begins."""
+    """Set clause-local variables to 0 and "", as they are when a firing begins."""
     used = {
         e.variable.index: e.variable
         for clause in clauses
@@ -156,8 +159,7 @@ def clear_clause_memory(firing: Firing, clauses: Sequence[typed.Clause]) -> None
             code.store(const(0, 8), start)
             mark_null(firing, variable, start, const(0, 8))
             continue
-        size = const(up(memory_size(variable, strsize), 8))
-        code.call(firing.unit.helper("clear_array", clear_array), (start, size))
+        clear_words(firing, start, up(memory_size(variable, strsize), 8))
 
 
 def _read_variable(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Lowered:
@@ -174,7 +176,7 @@ def _read_variable(firing: Firing, variable: typed.Variable, keys: Sequence[Lowe
 
 
 def _free(firing: Firing, variable: typed.Variable, keys: Sequence[Lowered]) -> Text:
-    """0 or NULL assigned to a string."""
+    """Assign 0 or NULL to a string."""
     if variable.is_dynamic:
         remove_dynamic(firing, variable, keys)
     else:
@@ -189,7 +191,7 @@ def _assign(
     expr: typed.Expr,
     nullable: Lower,
 ) -> Lowered:
-    """First the value, then the keys, as libdtrace's dt_cg_asgn_op() does it."""
+    """Compute the value, then the keys, as libdtrace's dt_cg_asgn_op() does, and assign."""
     string = isinstance(variable.type, StringType)
     if string and not isinstance(expr.type, StringType):
         return _free(firing, variable, lower_keys())

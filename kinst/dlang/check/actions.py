@@ -1,5 +1,6 @@
-"""Statements: actions, aggregating statements and expressions (Dynamic Tracing Guide,
-"Actions and Subroutines"; errors as in libdtrace's dt_cc.c)."""
+"""Statements: actions, aggregating statements, expressions (Dynamic Tracing Guide, "Actions and
+Subroutines"; errors as in libdtrace's dt_cc.c).
+"""
 
 from __future__ import annotations
 
@@ -45,14 +46,14 @@ REFUSED = {
 
 
 def is_destructive(action: typed.Action) -> bool:
-    """Whether -w must permit it."""
+    """Whether the action needs -w."""
     if isinstance(action, typed.Perform):
         return action.name in ("system", "freopen")
     return isinstance(action, typed.Chill | typed.Refused)
 
 
 def destructive_name(action: typed.Action) -> str:
-    """What a destructive action is called in D."""
+    """The name of a destructive action in D."""
     return action.name if isinstance(action, typed.Perform | typed.Refused) else "chill"
 
 
@@ -139,7 +140,8 @@ def _chill(node: tree.Call, scope: Scope) -> typed.Action:
 
 
 def _refused(node: tree.Call, scope: Scope) -> typed.Action:
-    """panic() and the like: known, so that -w is asked for first, and then refused."""
+    """panic() and the like. They are known, so that -w is asked for first and the refusal comes
+    then."""
     assert isinstance(node.function, tree.Name)
     name = node.function.name
     _expect_between(node, *((1, 1) if name == "raise" else (0, 0)))
@@ -181,7 +183,7 @@ def _kind(action: typed.Action) -> str:
 
 
 def _wrong(kind: str, done: set[str]) -> tuple[str, str] | None:
-    """(tag, message) when an action of this kind may not follow those done before."""
+    """Tag and message of the error if an action of this kind may not follow those done before."""
     data = "data-recording action(s)"
     after: dict[str, list[tuple[str, str, str]]] = {
         "commit": [("commit", "D_COMM_COMM", "commit( )"), ("records", "D_COMM_DREC", data)],
@@ -210,8 +212,8 @@ def _wrong(kind: str, done: set[str]) -> tuple[str, str] | None:
 
 
 def check_order(actions: Sequence[typed.Action]) -> None:
-    """Raise DError D_SPEC_*, D_COMM_*, D_DREC_COMM, D_AGG_*, D_EXIT_SPEC, D_ACT_SPEC for an
-    action of a clause that may not follow those before it."""
+    """Raise DError D_SPEC_*, D_COMM_*, D_DREC_COMM, D_AGG_*, D_EXIT_SPEC or D_ACT_SPEC if an action
+    of a clause may not follow the ones before it."""
     done: set[str] = set()
     for action in actions:
         kind = _kind(action)
@@ -229,8 +231,8 @@ _Handler = Callable[[tree.Call, Scope, Aggregations], typed.Action | Unfinished]
 def statement(
     node: tree.Expr, scope: Scope, aggregations: Aggregations
 ) -> typed.Action | Unfinished:
-    """One statement; of what depends on aggregations the call that finishes it when all are
-    known.  Raises DError."""
+    """One statement. If it depends on aggregations, the result is the call that finishes it once
+    all of them are known. Raises DError."""
     if isinstance(node, tree.Assignment) and is_aggregation(node.left):
         return aggregate(node, scope, aggregations)
     if is_aggregation(node):
@@ -323,7 +325,7 @@ def _formatted(name: str, node: tree.Call, scope: Scope) -> typed.Printf:
 
 
 def _data(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
-    """stack(), sym() and the like: what they record is traced."""
+    """stack(), sym() and the like as statements: their value is traced."""
     expr = data_expression(node, scope, check)
     assert expr is not None
     return typed.Trace(node.span, expr, _written((node,)))
@@ -332,17 +334,17 @@ def _data(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Ac
 def _effect(
     make: Callable[[tree.Call, Scope], typed.Action],
 ) -> _Handler:
-    """The handler of an action that has nothing to do with aggregations."""
+    """The handler of an action that does not concern aggregations."""
     return lambda node, scope, aggregations: make(node, scope)
 
 
 def _with_format(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
-    """system() and freopen(): printf()'s arguments."""
+    """system() and freopen(), which take printf()'s arguments."""
     assert isinstance(node.function, tree.Name)
     name = node.function.name
     if name == "freopen" and [a.value for a in node.arguments if isinstance(a, tree.String)] == [
         b"."
-    ]:  # what stands for the restored output in libdtrace's records
+    ]:  # libdtrace's records mean the original output by it
         raise DError('freopen( ) argument #1 cannot be "."', node.span, "D_FREOPEN_INVALID")
     if name == "freopen" and [a.value for a in node.arguments if isinstance(a, tree.String)] == [
         b""

@@ -1,6 +1,7 @@
-"""Aggregations: @name[keys] = function(arguments), what a whole program says of each, and the
+"""Aggregations: @name[keys] = function(arguments), what the whole program says of each one, and the
 actions on them: clear(), trunc(), normalize(), printa() (Dynamic Tracing Guide, "Aggregations";
-errors as in libdtrace's dt_cc.c)."""
+errors as in libdtrace's dt_cc.c).
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ _MOST_LEVELS = 0xFFFF  # parameters and levels are 16-bit quantities
 
 
 def _parameter(argument: typed.Expr, function: str, position: int, message: str, tag: str) -> int:
-    """The value of a parameter; position: among all arguments, from 1."""
+    """The value of a parameter. position: among all arguments, from 1."""
     if not isinstance(argument.type, IntType):
         raise DError(
             f"{function}( ) argument #{position} is incompatible with prototype: "
@@ -59,8 +60,8 @@ def _parameter(argument: typed.Expr, function: str, position: int, message: str,
 
 
 def _check_lquantize(arguments: Sequence[typed.Expr], span: Span) -> tuple[int, int, int]:
-    """(base, limit, step) of lquantize(value, base, limit[, step]); limit - base is made a
-    multiple of step, as DTrace does.  Raises DError D_LQUANT_*, D_PROTO_ARG."""
+    """Base, limit and step of lquantize(value, base, limit[, step]); limit - base becomes a
+    multiple of step, as in DTrace. Raises DError D_LQUANT_*, D_PROTO_ARG."""
     ends = []
     for at, (type_tag, value_tag) in enumerate(
         (("D_LQUANT_BASETYPE", "D_LQUANT_BASEVAL"), ("D_LQUANT_LIMTYPE", "D_LQUANT_LIMVAL")), 1
@@ -113,7 +114,7 @@ _LL_PARAMETERS = (
 
 
 def _check_llquantize(arguments: Sequence[typed.Expr], span: Span) -> tuple[int, ...]:
-    """(factor, low, high, steps) of llquantize(value, factor, low, high, steps).
+    """Factor, low, high and steps of llquantize(value, factor, low, high, steps).
 
     Raises DError D_LLQUANT_*, D_PROTO_ARG.
     """
@@ -192,15 +193,16 @@ class _Defined:
     span: Span
 
 
-# What finishes an action when the aggregations of all clauses are known.  Raises DError.
+# Finishes an action once the aggregations of all clauses are known.  Raises DError.
 Unfinished = Callable[[], typed.Action]
 
 
 class Aggregations:
     """The aggregations of a program, by name without the @.
 
-    define() is called for every aggregating statement; only then are key types final, because
-    integer keys of one aggregation may differ in size.  complete: all have been.
+    define() is called for every aggregating statement. Only after the last one are the types of
+    keys final, because integer keys of one aggregation may differ in size. complete: that point has
+    been reached.
     """
 
     def __init__(self) -> None:
@@ -252,7 +254,7 @@ class Aggregations:
         return tuple(merged)
 
     def get(self, node: tree.Aggregation, tag: str = "D_IDENT_UNDEF") -> typed.Aggregation:
-        """The finished aggregation.  Raises DError with this tag when no clause assigns it."""
+        """The finished aggregation. Raises DError with this tag if no clause assigns it."""
         found = self._found.get(node.name)
         if found is None:
             message = f"failed to resolve @{node.name[:80]}: Unknown variable name"
@@ -264,12 +266,12 @@ class Aggregations:
         return typed.Aggregation(name, found.index, found.keys, found.function, found.signed)
 
     def all(self) -> tuple[typed.Aggregation, ...]:
-        """In the order of their indexes."""
+        """All of them in the order of their indexes."""
         return tuple(self._typed(name, found) for name, found in self._found.items())
 
 
 def _merged(before: DType, now: DType) -> DType | None:
-    """The key type that holds values of both types, or None."""
+    """The type of a key that holds values of both types; None if there is none."""
     if isinstance(before, IntType) and isinstance(now, IntType):
         return before if same(before, now) else common(before, now)
     if isinstance(before, StackType | SymbolType):
@@ -297,7 +299,7 @@ class Update:
 
 
 def parts_of(node: tree.Expr) -> tuple[tree.Aggregation, tuple[tree.Expr, ...]]:
-    """The name and the keys of @name[keys].  Raises DError D_AGG_MDIM."""
+    """The aggregation and the keys in @name[keys]. Raises DError D_AGG_MDIM."""
     keys: tuple[tree.Expr, ...] = ()
     if isinstance(node, tree.Index):
         keys, base = node.arguments, node.base
@@ -312,14 +314,14 @@ def parts_of(node: tree.Expr) -> tuple[tree.Aggregation, tuple[tree.Expr, ...]]:
 
 
 def aggregations_of(program: tree.Program) -> frozenset[str]:
-    """The names of all that the clauses assign."""
+    """The names of all aggregations that some clause assigns."""
     statements = [s for c in program.items if isinstance(c, tree.Clause) for s in c.statements]
     assigned = [s.left for s in statements if isinstance(s, tree.Assignment)]
     return frozenset(parts_of(left)[0].name for left in assigned if is_aggregation(left))
 
 
 def aggregate(node: tree.Assignment, scope: Scope, aggregations: Aggregations) -> Unfinished:
-    """@name[keys] = function(...), noted in the aggregations."""
+    """@name[keys] = function(...): note it, and return what finishes it."""
     target, key_nodes = parts_of(node.left)
     call = node.right
     if node.op != "=" or not isinstance(call, tree.Call) or not _names_aggregating(call, scope):
@@ -370,7 +372,8 @@ def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
 
 
 def aggregating_call(node: tree.Call, scope: Scope) -> Update:
-    """function(arguments), checked.  Raises DError D_PROTO_*, D_AGG_SCALAR, D_L*QUANT_*."""
+    """The right-hand side, function(arguments). Raises DError D_PROTO_*, D_AGG_SCALAR,
+    D_L*QUANT_*."""
     assert isinstance(node.function, tree.Name)
     name = node.function.name
     function = builtins.AGGREGATING[name]
@@ -406,7 +409,7 @@ def aggregating_call(node: tree.Call, scope: Scope) -> Update:
 
 
 def _weight(name: str, arguments: Sequence[typed.Expr], at: int) -> typed.Expr | None:
-    """The increment, the last argument that the function takes."""
+    """The increment, which is the function's last argument."""
     if len(arguments) > at + 1:
         message = (
             f"{name}( ) prototype mismatch: {len(arguments)} args passed, at most {at + 1} expected"
@@ -422,7 +425,7 @@ def _weight(name: str, arguments: Sequence[typed.Expr], at: int) -> typed.Expr |
 
 
 def _aggregation_argument(node: tree.Call, at: int, tag: str, scope: Scope) -> tree.Aggregation:
-    """Argument `at` (from 0), which must be a whole aggregation."""
+    """The argument number `at`, from 0, which has to be a whole aggregation."""
     argument = node.arguments[at]
     if isinstance(argument, tree.Aggregation):
         return argument
@@ -441,7 +444,7 @@ def _aggregation_argument(node: tree.Call, at: int, tag: str, scope: Scope) -> t
 
 
 def _expect_count(node: tree.Call, least: int, most: int, expected: str, prefix: str) -> None:
-    """Raise DError <prefix>_PROTO unless least..most arguments are passed."""
+    """Raise DError <prefix>_PROTO unless least to most arguments are passed."""
     passed = len(node.arguments)
     if not least <= passed <= most:
         assert isinstance(node.function, tree.Name)

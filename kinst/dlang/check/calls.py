@@ -36,9 +36,10 @@ from kinst.dlang.vocabulary.subroutines import ABSENT, PROTOTYPES, Parameter
 
 
 def subroutine(node: tree.Call, name: str, scope: Scope, check: Check) -> typed.Expr:
-    """The typed call of a subroutine; check: of any expression.
+    """The typed call of a subroutine. check: checks any expression.
 
-    Raises DError D_PROTO_LEN, D_PROTO_ARG and what the arguments' expressions raise."""
+    Raises DError D_PROTO_LEN, D_PROTO_ARG and the errors of the arguments' expressions.
+    """
     prototype = PROTOTYPES[name]
     passed, needed = len(node.arguments), prototype.required
     most = len(prototype.parameters)
@@ -60,7 +61,7 @@ def subroutine(node: tree.Call, name: str, scope: Scope, check: Check) -> typed.
 
 
 def _argument(name: str, number: int, wanted: Parameter, given: typed.Expr) -> typed.Expr:
-    """One argument as its parameter takes it (libdtrace's dt_node_is_argcompat())."""
+    """An argument converted to its parameter's type (libdtrace's dt_node_is_argcompat())."""
     if isinstance(wanted.type, StringType):
         if is_string_like(given.type) or _is_null(given):
             return given if _is_null(given) and wanted.nullable else to_string(given)
@@ -82,12 +83,12 @@ def _argument(name: str, number: int, wanted: Parameter, given: typed.Expr) -> t
 
 
 def _is_null(expr: typed.Expr) -> bool:
-    """NULL or 0."""
+    """Whether it is NULL or 0."""
     return is_zero(expr) and isinstance(expr.type, PointerType | IntType)
 
 
 def absent(name: str, span: Span) -> DError:
-    """The error for a subroutine of another kernel."""
+    """The error for a call of another kernel's subroutine."""
     return DError(f"{name}( ) is not available: {ABSENT[name]}", span, "D_FUNC_UNDEF")
 
 
@@ -98,7 +99,7 @@ def destructive_calls(nodes: Sequence[typed.Expr]) -> list[str]:
 
 
 def _speculation(node: tree.Call) -> typed.Expr:
-    """speculation()."""
+    """A call of speculation()."""
     if node.arguments:
         passed = len(node.arguments)
         args = "1 arg" if passed == 1 else f"{passed} args"
@@ -113,22 +114,23 @@ _WITH_ARGUMENT = frozenset({"trace", "print", "printf", "printa", "exit", "trace
 
 @dataclass(frozen=True, slots=True)
 class ActionCall(typed.Expr):
-    """The call of an action where a value is wanted.  It is void, so most operators refuse it;
-    none is left in a program that the checker has accepted.
+    """An action called where a value is wanted. It is void, so most operators refuse it; a program
+    that the checker has accepted contains none.
 
-    name: as the error shows it."""
+    name: as errors show it.
+    """
 
     name: str
 
 
 def action_as_value(action: ActionCall) -> DError:
-    """The error where an action is used as a value."""
+    """The error for an action that is used as a value."""
     message = f"{action.name} may not be called from a D expression"
     return DError(f"{message} (D program context required)", action.span, "D_CG_EXPR")
 
 
 def call(node: tree.Call, scope: Scope, check: Check) -> typed.Expr:
-    """A subroutine's value; actions are the statements' business.  Raises DError."""
+    """The value of a call: subroutines have one, most actions do not. Raises DError."""
     if not isinstance(node.function, tree.Name):
         message = "function designator is not of function type"
         raise DError(message, node.span, "D_FUNC_IDENT")
@@ -149,7 +151,7 @@ def call(node: tree.Call, scope: Scope, check: Check) -> typed.Expr:
 
 
 def unknown_function(name: str, span: Span, scope: Scope) -> DError:
-    """The error for calling something that is not a function of kinst."""
+    """The error for a call of something that is no function of kinst's."""
     if name in ABSENT:
         return absent(name, span)
     if name in builtins.ACTIONS_NOT_YET:
@@ -177,7 +179,7 @@ MOST_FRAMES = 1024  # of one stack()
 
 
 def data_expression(node: tree.Expr, scope: Scope, check: Check) -> typed.Expr | None:
-    """The call of such an action as a value, or None when node is something else.
+    """The call of stack(), sym() or the like as a value; None if node is anything else.
 
     Raises DError D_PROTO_LEN, D_STACK_*, D_USTACK_*, D_SYM_ARG and the like.
     """
@@ -220,8 +222,8 @@ def _stack_frames(node: tree.Call, scope: Scope, check: Check) -> int:
 
 
 def _user_frames(name: str, node: tree.Call, scope: Scope, check: Check) -> int:
-    """jstack() is ustack() with defaults of its own where no program helps to name its frames
-    (Dynamic Tracing Guide, "jstack()"), and on Linux none does."""
+    """The frames of ustack(); jstack() is the same with other defaults where no program helps to
+    name its frames (Dynamic Tracing Guide, "jstack()"), and on Linux none does."""
     if not node.arguments:
         environment = scope.environment
         java = name == "jstack"

@@ -1,4 +1,4 @@
-"""From syntax tree to typed tree: names, types, actions."""
+"""The checker: a syntax tree becomes a typed tree."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = ["Environment", "check"]
 def check(program: tree.Program, environment: Environment) -> typed.Program:
     """The typed program.
 
-    Raises DError for everything that is wrong with names, types and arguments.  Clauses are
-    checked in order, so that a variable's first assignment gives it its type.  What depends on
-    aggregations is finished when all clauses are known, so that printa() may come before the
-    clause that fills one.
+    Raises DError for everything that is wrong with names, types and arguments. Clauses are checked
+    in order, so that a variable's first assignment gives it its type. Actions that depend on
+    aggregations are finished after the last clause, so that printa() may come before the clause
+    that fills one.
     """
     aggregations = Aggregations()
     clauses, scope = _checked(program, aggregations, Scope(environment))
     aggregations.complete = True
     if any(v.keys != scope.keys.get(v.name, v.keys) for v in scope.variables.values()):
-        # Keys of an array that came later need wider types: only now are they known.
+        # Later keys of an array need wider types than its first ones: now they are known.
         clauses, scope = _checked(program, aggregations, Scope(environment, scope.keys))
     finished = tuple(_finished(clause, index) for index, clause in enumerate(clauses))
     if program.empty is not None:
@@ -51,7 +51,7 @@ def check(program: tree.Program, environment: Environment) -> typed.Program:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedClause:
-    """A clause some of whose actions are not finished yet."""
+    """A clause, some of whose actions may still have to be finished."""
 
     node: tree.Clause
     predicate: typed.Expr | None
@@ -88,8 +88,8 @@ def _checked(
 
 
 def _clause(node: tree.Clause, scope: Scope, aggregations: Aggregations) -> _CheckedClause:
-    """Statements are checked before the predicate, because they more often create variables;
-    if a name is missing there, the predicate goes first (libdtrace's dt_cook_clause)."""
+    """Statements are checked before the predicate, because they create variables more often; if
+    that fails for a missing name, the predicate goes first (libdtrace's dt_cook_clause)."""
     before = scope.snapshot()
     scope.patterns = tuple(d.pattern for d in node.descriptions)
     try:
@@ -112,7 +112,7 @@ def _actions(
 
 
 def _finished(clause: _CheckedClause, index: int) -> typed.Clause:
-    """The clause, when all aggregations are known.  Raises DError."""
+    """The clause, now that all aggregations are known. Raises DError."""
     actions = tuple(a if isinstance(a, typed.Action) else a() for a in clause.actions)
     check_order(actions)
     node = clause.node

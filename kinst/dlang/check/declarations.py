@@ -1,10 +1,11 @@
-"""What stands outside of clauses: declarations of variables and types, of providers, and pragmas
+"""What stands outside of clauses: declarations of variables, types and providers, and pragmas
 (Dynamic Tracing Guide, "Variables", "Statically Defined Tracing", "Stability", "Versioning"; errors
 as in libdtrace's dt_decl.c, dt_parser.c and dt_pragma.c).
 
-Provider declarations describe probes that a program carries itself.  kinst traces no such
-programs, so a declaration makes no probe: as in dtrace(1) without the program, descriptions that
-name one match nothing."""
+Provider declarations describe probes that a program contains itself. kinst does not trace such
+programs, so a declaration makes no probes: as in dtrace(1) when the program is not running,
+descriptions that name one match nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ MOST_ELEMENTS = 1 << 20
 
 
 def declare_type(node: tree.TypeDeclaration, scope: Scope) -> None:
-    """A structure, an enumeration or a typedef.  Raises DError D_DECL_IDRED for a name that is a
-    variable's, and what Types.declare() raises."""
+    """A structure, an enumeration or a typedef. Raises DError D_DECL_IDRED if a variable has its
+    name, and the errors of Types.declare()."""
     if node.name and _is_global(node.name, scope):
         message = f"global variable identifier redeclared: {node.name}"
         raise DError(message, node.span, "D_DECL_IDRED")
@@ -43,7 +44,7 @@ def _is_global(name: str, scope: Scope) -> bool:
 def declare(
     node: tree.Declaration, scope: Scope, check: Callable[[tree.Expr, Scope], typed.Expr]
 ) -> None:
-    """Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_DECL_INCOMPLETE, D_DECL_LOCASSC,
+    """A variable. Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_DECL_INCOMPLETE, D_DECL_LOCASSC,
     D_DECL_ARRSUB, D_DECL_ARRBIG, D_DECL_PROTO_TYPE and those of type names."""
     type_ = scope.resolve(node.type)
     if node.scope == "extern":
@@ -81,7 +82,7 @@ def declare(
 
 
 def _array(node: tree.Declaration, type_: ArrayType, length: int, name: str) -> tuple[DType, int]:
-    """(type of an element, their number) where the type is an array itself: of a typedef, or of
+    """The type and the number of elements, if the type itself is an array: a typedef, or arrays of
     arrays."""
     if node.keys is None and not length and type_.count:
         type_of, length = type_.of, type_.count
@@ -96,8 +97,8 @@ def _array(node: tree.Declaration, type_: ArrayType, length: int, name: str) -> 
 
 
 def _declare_only(name: str, type_: DType, span: Span, scope: Scope) -> None:
-    """What is extern must have one type; it makes no variable, and is no kernel's symbol either:
-    those are named with a `."""
+    """An extern declaration. All for one name have to agree; they make no variable and do not name
+    the kernel's symbols either, which are written with a `."""
     before = scope.externs.setdefault(name, type_)
     if not same(before, type_):
         message = f"identifier redeclared: D`{name}: current: {type_}, previous: {before}"
@@ -130,7 +131,7 @@ def _keys(node: tree.Declaration, name: str, scope: Scope) -> tuple[DType, ...]:
 def _length(
     node: tree.Declaration, scope: Scope, check: Callable[[tree.Expr, Scope], typed.Expr]
 ) -> int:
-    """Elements of a scalar array; 0 when it is none."""
+    """The number of elements of a scalar array; 0 if it is none."""
     if node.length is None:
         return 0
     length = check(node.length, scope)
@@ -151,7 +152,7 @@ LONGEST_PROVIDER = 63  # DTRACE_PROVNAMELEN - 1
 
 LONGEST_PROBE = 63  # DTRACE_NAMELEN - 1
 
-# What a program may declare anew of the providers that are there: the probes without arguments.
+# Probes of existing providers that a program may declare again: those without arguments.
 _OF_DTRACE = ("BEGIN", "END")
 
 Interface = Mapping[str, tuple[Sequence[DType], Sequence[DType] | None]]
@@ -191,7 +192,7 @@ def _check_provider_name(kind: str, name: str, longest: int, span: Span) -> None
 
 
 def _known_probes(name: str, scope: Scope) -> Interface | None:
-    """The probes of a provider that is there already, None where there is none of this name."""
+    """The probes of a provider that exists already; None if there is none of this name."""
     if name in scope.declared_providers:
         return scope.declared_providers[name]
     if name not in scope.environment.providers:
@@ -219,7 +220,7 @@ def _prototypes(
 def _prototype_types(
     given: tree.Prototype, formal: tree.Prototype, kind: str, span: Span, scope: Scope
 ) -> Sequence[DType]:
-    """The types of a prototype; formal: the one with the parameters that may be named."""
+    """The types in a prototype. formal: the prototype whose parameters have names."""
     found: list[DType] = []
     names: set[str] = set()
     formals = {p.name for p in formal.parameters if p.name}
@@ -258,7 +259,7 @@ def _compare_probe(
     now: tuple[Sequence[DType], Sequence[DType] | None],
     span: Span,
 ) -> None:
-    """Raise DError D_PROV_INCOMPAT unless a probe declared anew is as it was."""
+    """Raise DError D_PROV_INCOMPAT unless a probe that is declared again is the same."""
     if name not in known:
         message = (
             f"provider interface mismatch: {provider}: current: probe {provider}:::{name} defined,"
@@ -291,7 +292,7 @@ def _compare_probe(
 def _check_translators(
     provider: str, name: str, probe: tree.ProbeDeclaration, scope: Scope
 ) -> None:
-    """Raise DError D_PROV_PRXLATOR where an output is not what its input is nor made of it."""
+    """Raise DError D_PROV_PRXLATOR if an output is neither its input nor translated from it."""
     inputs = {p.name: scope.resolve(p.type) for p in probe.inputs.parameters if p.name}
     given = probe.outputs.parameters if probe.outputs is not None else ()
     for number, one in enumerate(given, 1):
@@ -311,7 +312,7 @@ def _check_translators(
 
 
 def _may_be_passed_as(source: DType, made: DType) -> bool:
-    """Whether an argument of one type may be passed as one of the other."""
+    """Whether an argument of one type may be passed as the other."""
     both_integers = is_integer(source) and is_integer(made)
     both_strings = is_string_like(source) and is_string_like(made)
     return both_integers or both_strings or same(source, made)
@@ -321,8 +322,8 @@ _PROBE_PARTS = words("provider module function name args")
 
 
 def check_pragma(node: tree.Pragma, scope: Scope) -> None:
-    """Whether what the pragma is about is there; to be asked when all names of the program are
-    known.  Raises DError D_PRAGMA_DEPEND, D_PRAGMA_SCOPE, D_PRAGMA_UNUSED, D_PRAGMA_INVAL."""
+    """Check that what the pragma is about exists, once all of the program's names are known. Raises
+    DError D_PRAGMA_DEPEND, D_PRAGMA_SCOPE, D_PRAGMA_UNUSED, D_PRAGMA_INVAL."""
     if node.kind == "depends_on":
         _check_dependency(node, scope)
         return
@@ -359,7 +360,7 @@ def _check_dependency(node: tree.Pragma, scope: Scope) -> None:
 
 
 def _typed_modules(node: tree.Pragma, scope: Scope) -> list[str]:
-    """Of the modules with types."""
+    """The names of the modules that have types."""
     try:
         return list(scope.types.source.modules()) if scope.types.source is not None else []
     except KinstError as error:

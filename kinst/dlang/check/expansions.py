@@ -1,8 +1,9 @@
-"""Inlines and translators: names that stand for expressions, expanded when the program is compiled
-(Dynamic Tracing Guide, "Inline Directives", "Translators"; errors as in libdtrace's dt_parser.c).
+"""Inlines and translators: names for expressions, expanded at compile time (Dynamic Tracing Guide,
+"Inline Directives", "Translators"; errors as in libdtrace's dt_parser.c).
 
-A member of a translation is the translator's expression for it with the parameter bound, as an
-inline is its expression with the arguments bound."""
+A member of a translation is the translator's expression for it with the parameter bound, just as an
+inline is its expression with the arguments bound.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +40,14 @@ from kinst.dlang.types.conversions import (
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.walk import children
 
-# Inlines in inlines multiply: what a program may expand to in all.
+# Limit for a whole program: inlines that use inlines multiply.
 MOST_EXPANSIONS = 10_000
 
 
 def define_inline(node: tree.Inline, scope: Scope, check: Check) -> None:
-    """Note an inline; its expression is checked here, too, where it stands.
+    """Note an inline. Its expression is checked here, where it stands, as well as at each use.
 
-    Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_OP_INCOMPAT and all those of expressions.
+    Raises DError D_DECL_IDRED, D_DECL_VOIDOBJ, D_OP_INCOMPAT and all errors of expressions.
     """
     name = node.name
     if builtins.kind_of(name) is not None or name in scope.environment.registers:
@@ -79,10 +80,10 @@ def is_inline_array(node: tree.Expr, scope: Scope) -> bool:
 
 
 def inline_value(node: tree.Expr, use: tree.Index | None, scope: Scope, check: Check) -> typed.Expr:
-    """What a name means that is an inline, or the parameter of one.
+    """The value of a name that is an inline, or the parameter of one.
 
-    use: name[arguments], for an inline with parameters.  Raises DError D_IDENT_BADREF,
-    D_PROTO_LEN, D_PROTO_ARG.
+    use: name[arguments], for an inline with parameters. Raises DError D_IDENT_BADREF, D_PROTO_LEN,
+    D_PROTO_ARG.
     """
     assert isinstance(node, tree.Name)
     if use is None and node.name in scope.bound:
@@ -118,7 +119,7 @@ def inline_value(node: tree.Expr, use: tree.Index | None, scope: Scope, check: C
 
 
 def as_argument(expr: typed.Expr, type_: DType) -> typed.Expr | None:
-    """expr as a value of type_, or None where that is not its kind."""
+    """An expression as a value of type_; None if it is of another kind."""
     if isinstance(expr, Translation):
         return expr if same(expr.type, type_) else None
     if is_string(type_):
@@ -132,7 +133,7 @@ def as_argument(expr: typed.Expr, type_: DType) -> typed.Expr | None:
 
 
 def count_expansion(span: Span, scope: Scope) -> None:
-    """Count an expansion.  Raises DError D_UNKNOWN when there were too many."""
+    """Count an expansion. Raises DError D_UNKNOWN if there have been too many."""
     scope.expansions += 1
     if scope.expansions > MOST_EXPANSIONS:
         message = f"inlines are used more than {MOST_EXPANSIONS} times, inlines in inlines counted"
@@ -142,7 +143,7 @@ def count_expansion(span: Span, scope: Scope) -> None:
 def _expand_inline(
     inline: tree.Inline, bound: dict[str, typed.Expr], span: Span, scope: Scope, check: Check
 ) -> typed.Expr:
-    """The inline's expression with its own parameters alone, as a value of its type."""
+    """The inline's expression as a value of its type; only its own parameters are bound in it."""
     count_expansion(span, scope)
     outer, scope.bound = scope.bound, bound
     try:
@@ -162,10 +163,10 @@ def _expand_inline(
 def define_translator(
     node: tree.Translator, scope: Scope, check: Check, *, lazily: bool = False
 ) -> None:
-    """Note a translator.  Its expressions are checked here, too, where it stands; lazily: only
-    where a member is used (kinst's own translators, for kernels that differ).
+    """Note a translator. Its expressions are checked here as well as at each use, unless lazily:
+    kinst's own translators are checked where a member is used, because kernels differ.
 
-    Raises DError D_XLATE_SOU, D_XLATE_REDECL, D_XLATE_MEMB, D_XLATE_INCOMPAT and all those of
+    Raises DError D_XLATE_SOU, D_XLATE_REDECL, D_XLATE_MEMB, D_XLATE_INCOMPAT and all errors of
     expressions.
     """
     made, source = scope.resolve(node.type), scope.resolve(node.source)
@@ -192,7 +193,7 @@ def define_translator(
 
 
 def _sample_of(node: tree.Translator, type_: DType) -> typed.Expr:
-    """Something of the parameter's type; a structure is a place in memory."""
+    """An expression of the parameter's type; for a structure a place in memory."""
     if isinstance(type_, StructType):
         pointer = PointerType(type_)
         variable = typed.Variable(node.parameter, pointer, -1)
@@ -201,9 +202,10 @@ def _sample_of(node: tree.Translator, type_: DType) -> typed.Expr:
 
 
 def xlate(node: tree.Xlate, scope: Scope, check: Check) -> typed.Expr:
-    """xlate < type > (expression), to a structure or to a pointer to one.
+    """xlate < type > (expression), to a structure or a pointer to one.
 
-    Raises DError D_XLATE_NONE and those of the expression."""
+    Raises DError D_XLATE_NONE and the errors of the expression.
+    """
     wanted, operand = scope.resolve(node.type), check(node.operand, scope)
     made = wanted.to if isinstance(wanted, PointerType) else wanted
     of_type = [t for t in scope.translators if same(t.made, made)]
@@ -219,7 +221,7 @@ def xlate(node: tree.Xlate, scope: Scope, check: Check) -> typed.Expr:
 
 
 def _given(operand: typed.Expr, type_: DType) -> typed.Expr | None:
-    """The operand as a translator's parameter, or None where it is none."""
+    """The operand as a translator's parameter; None if it cannot be that."""
     if isinstance(type_, StructType):
         return operand if same(operand.type, type_) else None
     pointers = isinstance(operand.type, PointerType) and isinstance(type_, PointerType)
@@ -232,7 +234,7 @@ def _given(operand: typed.Expr, type_: DType) -> typed.Expr | None:
 def translated_member(
     node: tree.Member, base: Translation, scope: Scope, check: Check
 ) -> typed.Expr:  # fmt: skip
-    """A member of a translation.  Raises DError D_XLATE_NOCONV, D_OP_PTR, D_OP_SOU and those of
+    """A member of a translation. Raises DError D_XLATE_NOCONV, D_OP_PTR, D_OP_SOU and the errors of
     its expression."""
     translator = base.translator
     given = [one for one in translator.node.members if one.name == node.name]
@@ -255,7 +257,7 @@ def _member_value(
     scope: Scope,
     check: Check,
 ) -> typed.Expr:
-    """The expression of one member, as a value of the member's type."""
+    """The expression of one member, with the member's type."""
     wanted = translator.made.member(one.name)
     if wanted is None:
         message = f"translator member {one.name} is not a member of {translator.made}"
@@ -281,7 +283,7 @@ def _member_value(
 
 
 def _as_member(value: typed.Expr, type_: DType) -> typed.Expr | None:
-    """value as a member of type_, or None where it cannot be one."""
+    """A value as a member of type_; None if it cannot be one."""
     if isinstance(type_, ArrayType) and is_char(type_.of):
         return to_string(value) if is_string_like(value.type) else None
     if isinstance(type_, ArrayType):
@@ -293,9 +295,9 @@ def _as_member(value: typed.Expr, type_: DType) -> typed.Expr | None:
 
 
 def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
-    """What a translation to a structure is worth where it is assigned or printed: a structure
-    with every member that the translator defines (in libdtrace dt_cg_asgn_op()); any other value
-    as it is.  Of kinst's own translators what this kernel does not have is left 0."""
+    """A translation to a structure as a value that can be assigned or printed: a structure with all
+    members that the translator defines (dt_cg_asgn_op() in libdtrace). In kinst's own translators,
+    members that this kernel does not have are 0. Other values are returned as they are."""
     if not isinstance(value, Translation) or not isinstance(value.type, StructType):
         return value
     translator, source, span = value.translator, value.source, value.span
@@ -320,7 +322,7 @@ def as_structure(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
 
 
 def as_pointer(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
-    """The address of as_structure() where a translation is one to a pointer."""
+    """The address of as_structure() for a translation to a pointer; other values as they are."""
     if not isinstance(value, Translation) or not isinstance(value.type, PointerType):
         return value
     whole = replace(value, type=value.translator.made)
@@ -328,7 +330,7 @@ def as_pointer(value: typed.Expr, scope: Scope, check: Check) -> typed.Expr:
 
 
 def _member_store(wanted: Member, value: typed.Expr, made: StructType) -> Store:
-    """A member of a structure that is being made."""
+    """The store of one member into the structure under construction."""
     type_, span, bit = wanted.type, value.span, 0
     if isinstance(type_, ArrayType) and is_string(value.type):
         type_ = StringType(type_.count)
@@ -342,14 +344,14 @@ def _member_store(wanted: Member, value: typed.Expr, made: StructType) -> Store:
 
 
 def refuse_whole(clause: typed.Clause) -> None:
-    """Raise DError D_OP_DYN where a translation itself is used as a value (D_CG_DYN where it is a
-    statement), and D_CG_EXPR where an action is."""
+    """Raise DError D_OP_DYN if a translation is used as a value (D_CG_DYN if it is a statement),
+    and D_CG_EXPR if an action is."""
     for action in clause.actions:
         if isinstance(action, typed.Evaluate) and isinstance(action.expr, Translation):
             message = "expression cannot evaluate to result of dynamic type"
             raise DError(message, action.expr.span, "D_CG_DYN")
     waiting = children(clause)
-    while waiting:  # the last one first
+    while waiting:  # from the last one back
         node = waiting.pop()
         if isinstance(node, Translation):
             _refuse_translation(node)

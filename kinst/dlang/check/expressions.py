@@ -1,7 +1,8 @@
-"""Expressions: names resolved, types found, conversions made explicit.
+"""Expressions: names resolved, types determined, conversions made explicit.
 
-check() takes a tree.Expr and gives a typed.Expr; every DError here has libdtrace's tag and,
-up to line breaks, its words."""
+check() turns a tree.Expr into a typed.Expr. Every DError has libdtrace's tag and, up to line
+breaks, its words.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ def _probe_argument(node: tree.Index, scope: Scope, check: Check) -> typed.Expr:
     if not scope.patterns:
         message = "args[ ] may not be referenced outside of a probe clause"
         raise DError(message, span, "D_ARGS_NONE")
-    # The parser makes a clause of each description; several stand for places of one probe.
+    # The parser made a clause of each description; several are places of the same probe.
     found = _argument_type(scope.patterns[0], index.value, node, scope)
     value: typed.Expr = typed.Builtin(INT64, span, f"arg{index.value}")
     # Of a bool only the low byte is passed (System V psABI).
@@ -86,13 +87,13 @@ def _no_types(pattern: ProbePattern) -> Sequence[DType] | None:
 
 
 def _has_no_arguments(pattern: ProbePattern) -> bool:
-    """Whether a description means probes without arguments, whatever the kernel is."""
+    """Whether a description means probes that have no arguments in any kernel."""
     own = pattern.name in ("BEGIN", "END", "ERROR") and not pattern.function
     return pattern.provider == "kinst" or (own and pattern.provider in ("", "dtrace"))
 
 
 def _argument_type(pattern: ProbePattern, index: int, node: tree.Index, scope: Scope) -> DType:
-    """The type of one argument of the probes that a description means."""
+    """The type of an argument of the probes that a description means."""
     known = _no_types if _has_no_arguments(pattern) else scope.environment.arguments
     try:
         types = known(pattern) if known is not None else None
@@ -122,9 +123,11 @@ _MOST_ERRNO = 4095  # MAX_ERRNO (include/linux/err.h)
 
 
 def _errno(span: Span, scope: Scope) -> typed.Expr:
-    """errno in a clause whose probes are all fbt::F:return.  Raises DError D_IDENT_UNDEF.
+    """errno in a clause whose probes are all fbt::F:return. Raises DError D_IDENT_UNDEF.
 
-    An int of a function leaves the upper half of its register as it is, or 0."""
+    Linux keeps no error number in a thread: functions return its negative. A function that returns
+    int may leave anything, or 0, in the upper half of the register.
+    """
     others = [p for p in scope.patterns if not _is_return(p)]
     if others or not scope.patterns:
         where = f" at {others[0]}" if others else " outside of a probe clause"
@@ -142,7 +145,7 @@ def _errno(span: Span, scope: Scope) -> typed.Expr:
 
 
 def _is_error_from(value: typed.Expr, least: int) -> typed.Expr:
-    """Whether value is one of the MAX_ERRNO numbers from least on."""
+    """Whether the value is one of the MAX_ERRNO numbers that start at least."""
     span = value.span
     above = binary("-", cast(value, UINT64), constant(least, UINT64, span), UINT64, span)
     return binary("<", above, constant(_MOST_ERRNO, UINT64, span), INT, span)
@@ -153,9 +156,10 @@ def _is_return(pattern: ProbePattern) -> bool:
 
 
 def _enumerator(node: tree.Name, scope: Scope) -> typed.Expr | None:
-    """The enumeration constant of this name, of the program or the kernel.
+    """The enumeration constant of this name, the program's or the kernel's.
 
-    Raises DError D_IDENT_AMBIG."""
+    Raises DError D_IDENT_AMBIG.
+    """
     try:
         found = scope.types.enumerator(node.name)
     except AmbiguousNameError as error:
@@ -166,9 +170,9 @@ def _enumerator(node: tree.Name, scope: Scope) -> typed.Expr | None:
 
 
 def _enumeration_tag(type_: EnumType, node: tree.Expr, op: str, scope: Scope) -> typed.Expr | None:
-    """node, the right side of a comparison (op) with an enumeration, where it is the name of one
-    of that enumeration's values: those of others may be called the same (libdtrace's
-    dt_cook_op2()).  Raises DError D_IDENT_AMBIG."""
+    """The right side of a comparison (op) with an enumeration, if it names one of that
+    enumeration's values; other enumerations may use the name, too (libdtrace's dt_cook_op2()).
+    Raises DError D_IDENT_AMBIG."""
     if not isinstance(node, tree.Name):
         return None
     value = dict(type_.values).get(node.name)
@@ -185,7 +189,7 @@ def _enumeration_tag(type_: EnumType, node: tree.Expr, op: str, scope: Scope) ->
 
 
 def _other_kind(name: str, scope: Scope) -> str:
-    """What else a name means, "" for nothing."""
+    """What else a name means; "" for nothing."""
     variable = scope.variables.get(name)
     if variable is not None:
         return "associative array" if variable.keys or variable.length else "scalar"
@@ -195,7 +199,7 @@ def _other_kind(name: str, scope: Scope) -> str:
 
 
 def _cast_to(node: tree.CastTo, scope: Scope, check: Check) -> typed.Expr:
-    """(type)operand.  Raises DError D_CAST_INVAL, and what resolving the type raises."""
+    """(type)operand. Raises DError D_CAST_INVAL and the errors of the type."""
     type_ = scope.resolve(node.type)
     operand = check(node.operand, scope)
     source = operand.type
@@ -215,7 +219,7 @@ def _cast_to(node: tree.CastTo, scope: Scope, check: Check) -> typed.Expr:
 
 
 def _made(node: tree.Typed, operand: typed.Expr) -> typed.Expr:
-    """What kinst itself has made for a local variable, as a value of its type."""
+    """An expression that kinst has made for a local variable, with the variable's type."""
     return cast(operand, PointerType(node.type) if node.pointer else node.type)
 
 
@@ -223,12 +227,12 @@ _SIZE_T = typedef("size_t")
 
 
 def check(node: tree.Expr, scope: Scope) -> typed.Expr:
-    """The typed expression of a syntax tree.  Raises DError."""
+    """The typed expression for a syntax tree. Raises DError."""
     return _HANDLERS[type(node)](node, scope)
 
 
 def place(node: tree.Expr, scope: Scope) -> typed.Expr:
-    """check(), but an array in memory is the array and no pointer to its first element: for
+    """check(), except that an array in memory stays an array and does not become a pointer: for
     sizeof, trace() and print()."""
     found: typed.Expr | None = None
     if isinstance(node, tree.Member):
@@ -314,7 +318,7 @@ def _index_place(node: tree.Index, scope: Scope) -> typed.Expr:
 
 
 def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.Expr]:
-    """The parts of base[index]; for regs[] and uregs[] the finished read twice."""
+    """The parts of base[index]; for regs[] and uregs[] the finished read, twice."""
     base = node.base
     if isinstance(base, tree.Name) and base.name not in scope.variables:
         if base.name in ("regs", "uregs"):
@@ -334,8 +338,8 @@ def _base_and_index(node: tree.Index, scope: Scope) -> tuple[typed.Expr, typed.E
 
 
 def _register(name: str, node: tree.Index, scope: Scope) -> typed.Expr:
-    """regs[constant], uregs[constant] (Dynamic Tracing Guide, "regs"; dt_idcook_regs for the
-    errors)."""
+    """regs[constant] and uregs[constant] (Dynamic Tracing Guide, "regs"; errors as in
+    dt_idcook_regs)."""
     count = len(node.arguments)
     if count != 1:
         message = f"{name}[ ] prototype mismatch: {count} args passed, 1 expected"
@@ -415,7 +419,7 @@ def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
 
 
 def _address_of(node: tree.Prefix, scope: Scope) -> typed.Expr:
-    """&*p is p and &p[i] is p + i; D variables have no address."""
+    """&*p is p, and &p[i] is p + i; D variables have no address."""
     inner = node.operand
     place = variables.place_of(inner, scope)
     if place is not None:
@@ -499,7 +503,7 @@ def _comma(node: tree.Infix, scope: Scope) -> typed.Expr:
 
 
 def without_void(expr: typed.Expr) -> typed.Expr:
-    """(void)x, where the value is not used, is x."""
+    """x for (void)x, where the value is not used."""
     while isinstance(expr, typed.Cast) and isinstance(expr.type, VoidType):
         expr = expr.operand
     return expr

@@ -21,7 +21,7 @@ from kinst.core.errors import DError, Span
 from kinst.dlang import typed
 from kinst.dlang.syntax.source import to_text
 
-_MOST_WIDTH = 65535  # no screen is wider; keeps a typing error from filling memory
+_MOST_WIDTH = 65535  # wider than any screen; a typing error must not fill memory
 
 _INTEGER = "char, short, int, long, or long long"
 
@@ -55,7 +55,7 @@ _PROTOTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """number: 1 for the first % of the format, as errors count (%% counts too)."""
+    """number: of its %, from 1, as errors count them (%% counts, too)."""
 
     number: int
     literal: bytes
@@ -170,7 +170,7 @@ def is_wide_text(type_: DType) -> bool:
 
 
 def takes_wide_text(parsed: ParsedFormat) -> list[bool]:
-    """For each argument whether %ws prints it: there an array is no pointer."""
+    """For each argument whether %ws prints it: then an array does not become a pointer."""
     found: list[bool] = []
     for c in parsed.conversions:
         found += [False] * ((c.width == "*") + (c.precision == "*"))
@@ -204,14 +204,14 @@ def _fits(letter: str, type_: DType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a conversion may print: its type and where to point when it does not fit."""
+    """A value to be printed: its type, and the place that an error about it points to."""
 
     type: DType
     span: Span
 
 
 class _Binder:
-    """Hands values to conversions, in order."""
+    """Hands out values to conversions, in order."""
 
     def __init__(self, function: str, values: Sequence[Value], span: Span) -> None:
         self.function = function
@@ -278,10 +278,9 @@ def bind_format(
 ) -> tuple[typed.Format, tuple[int, ...]]:
     """Give each conversion its value.
 
-    span: of the format.  aggregated: the type that %@ prints, in printa().  exact: every
-    value must be printed.  Returns the format, and which values stand for a *.  An
-    aggregation's value has the conversion "@d", "@u", ...
-    Raises DError D_PRINTF_*.
+    span: of the format. aggregated: the type that %@ prints in printa(). exact: every value has to
+    be printed. Returns the format, and which values belong to a *. The conversion of an
+    aggregation's value is "@d", "@u", ... Raises DError D_PRINTF_*.
     """
     if not parsed.text:
         message = f"{function}( ) format string is empty"

@@ -1,9 +1,10 @@
 """kinst's own translators: the structures of the Dynamic Tracing Guide ("Translators", "proc
 Provider", "io Provider") that mean something in Linux, as D text.
 
-A part is compiled only when a program uses one of its names, and a member's expression only when
-the member is used: kernels differ.  What Linux has no counterpart of is declared and has no
-conversion (D_XLATE_NOCONV)."""
+A part is compiled only if a program uses one of its names, and a member's expression only if the
+member is used, because kernels differ. Members without a counterpart in Linux are declared but have
+no conversion (D_XLATE_NOCONV).
+"""
 
 from __future__ import annotations
 
@@ -103,7 +104,7 @@ inline fileinfo_t fds[int fd] = xlate < fileinfo_t > (
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """text: D.  types: the typedefs it declares.  names: all names that call for it."""
+    """text: the D text. types: the typedefs that it declares. names: the names that call for it."""
 
     text: str
     types: frozenset[str]
@@ -144,7 +145,7 @@ def _names(program: tree.Program) -> set[str]:
 
 
 def use(program: tree.Program, scope: Scope, check: Check) -> None:
-    """Declare what the program uses of the library; what it defines itself stays its own."""
+    """Declare what the program uses of the library, except what it defines itself."""
     used = _names(program)
     own = {i.name for i in program.items if isinstance(i, tree.TypeDeclaration | tree.Inline)}
     for part in _PARTS:

@@ -1,7 +1,9 @@
-"""What lies in the kernel's memory: members, elements, bit-fields, symbols and their addresses.
+"""Places in the kernel's memory: members, elements, bit-fields, symbols; their values and
+addresses.
 
-Every DError has libdtrace's tag and, up to line breaks, its words.  A char array is a string
-where its value is used (dt_node_is_string); any other array is a pointer to its first element."""
+Every DError has libdtrace's tag and, up to line breaks, its words. A char array is a string where
+its value is used (dt_node_is_string); any other array is a pointer to its first element.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def is_char_array(type_: DType) -> bool:
 
 
 def value(place: typed.Expr) -> typed.Expr:
-    """What a place in memory is worth in an expression."""
+    """The value of a place in an expression."""
     if not isinstance(place, typed.Load):
         return place
     type_ = place.type
@@ -50,7 +52,7 @@ def value(place: typed.Expr) -> typed.Expr:
 
 
 def decayed(place: typed.Expr) -> typed.Expr:
-    """An array is a pointer to its first element, a function a pointer to it (K&R A7.1)."""
+    """An array as a pointer to its first element, a function as a pointer to it (K&R A7.1)."""
     if isinstance(place, typed.Load):
         if isinstance(place.type, ArrayType):
             return cast(_shared(place.address), PointerType(place.type.of))
@@ -60,13 +62,13 @@ def decayed(place: typed.Expr) -> typed.Expr:
 
 
 def _shared(address: typed.Expr) -> typed.Expr:
-    """The address as one that may be kept."""
+    """An address in a form that may be kept."""
     known = isinstance(address, Shared) or root_of(address) is None
     return address if known else Shared(address.type, address.span, address)
 
 
 def string_place(expr: typed.Expr) -> typed.Expr:
-    """The char array that value() made a string of, or the expression itself."""
+    """The char array that value() turned into a string, or else the expression itself."""
     if isinstance(expr, typed.Load) and isinstance(expr.type, StringType) and expr.most:
         pointer = expr.address.type
         assert isinstance(pointer, PointerType)
@@ -151,7 +153,7 @@ def find(struct: StructType, name: str, span: Span) -> Member:
 
 
 def _address(place: typed.Expr, span: Span) -> typed.Expr:
-    """The address of a structure's value."""
+    """The address that a structure's value is at."""
     if isinstance(place, typed.Load):
         return place.address
     pointer = PointerType(place.type)
@@ -223,7 +225,7 @@ def symbol(name: str, span: Span, scope: Scope) -> typed.Expr:
 
 
 def current_thread(scope: Scope) -> DType:
-    """What curthread is: struct task_struct * where the kernel's types are known."""
+    """The type of curthread: struct task_struct * if the kernel's types are known."""
     if scope.types.source is None:
         return PointerType(VoidType())
     try:
@@ -242,17 +244,18 @@ def size_of_place(place: typed.Expr, scope: Scope, span: Span) -> int:
 
 
 def as_pointer(expr: typed.Expr) -> typed.Expr:
-    """What arrays and strings are where they are indexed and dereferenced; others as they are."""
+    """An array or string in the form that can be indexed and dereferenced; other values as they
+    are."""
     place = decayed(string_place(expr))
     if not is_string(place.type):
         return place
-    if isinstance(place, typed.Load):  # the string at an address: not copied for it
+    if isinstance(place, typed.Load):  # a string at an address need not be copied first
         return cast(place.address, PointerType(CHAR))
     return typed.Cast(PointerType(CHAR), expr.span, place)
 
 
 def arithmetic(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr | None:
-    """left op right where one is a string and the other fits it; None for anything else."""
+    """left op right if one of them is a string and the other fits it, else None."""
     a, b = is_string(left.type), is_string(right.type)
     if a and is_integer(right.type) and op in ("+", "-"):
         return typed.Load(StringType(), span, move(op, as_pointer(left), right, span))

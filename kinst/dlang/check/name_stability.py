@@ -1,5 +1,6 @@
-"""The stability of a clause: the least stable of the names that it uses (Dynamic Tracing Guide,
-"Stability"; libdtrace's dt_open.c for the names)."""
+"""The stability of a clause: that of the least stable name it uses (Dynamic Tracing Guide,
+"Stability"; libdtrace's dt_open.c for the names).
+"""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ _OWN = {
 
 
 def given(program: tree.Program) -> dict[str, Attributes]:
-    """What the program says of its own names: #pragma D attributes, and of its inlines the least
-    of their expressions."""
+    """The stability of the program's own names: from #pragma D attributes, or, for an inline, that
+    of the least stable name in its expression."""
     found: dict[str, Attributes] = {}
     for item in program.items:
         if isinstance(item, tree.Inline):
@@ -40,7 +41,8 @@ def given(program: tree.Program) -> dict[str, Attributes]:
 
 
 def _types(program: tree.Program) -> set[str]:
-    """Types that the program itself declares: names, and tags with their struct, union, enum."""
+    """The types that the program declares: names, and tags with struct, union or enum before
+    them."""
     found: set[str] = set()
     for item in program.items:
         if isinstance(item, tree.TypeDeclaration):
@@ -52,7 +54,7 @@ def _types(program: tree.Program) -> set[str]:
 
 
 def _of_type(name: tree.TypeName, own: set[str]) -> Attributes:
-    """A type of the kernel is private, all others are D's."""
+    """A type of the kernel is private; all others are D's own."""
     words = [w for w in name.words if w not in ("const", "volatile", "restrict")]
     if name.body is not None or " ".join(words) in own or set(words) & LIBRARY_TYPES:
         return STABLE
@@ -64,8 +66,8 @@ def _of_type(name: tree.TypeName, own: set[str]) -> Attributes:
 def _of_translators(
     name: tree.TypeName, program: tree.Program, own: Mapping[str, Attributes]
 ) -> Attributes:
-    """The least that the members of the program's translators to a type name (dt_cook_xlator());
-    those that come with kinst are stable, as dtrace(1)'s are."""
+    """The least stability of the members of the program's translators to a type (dt_cook_xlator()).
+    kinst's own translators are stable, as dtrace(1)'s are."""
     members = [
         member.value
         for item in program.items
@@ -81,8 +83,8 @@ def _of_translators(
 def named(
     nodes: object, args: Attributes, program: tree.Program, own: Mapping[str, Attributes]
 ) -> Iterator[tuple[str, Span, Attributes]]:
-    """What a piece of the tree names, where, and how stable it is.  args: of the probe's
-    arguments.  own: of the program's names."""
+    """The names in a piece of the tree, their places and their stability. args: that of the probe's
+    arguments. own: that of the program's names."""
     types = _types(program)
     for node in walk(nodes):
         if isinstance(node, tree.TypeName):
@@ -107,15 +109,15 @@ def named(
 def of_names(
     nodes: object, args: Attributes, program: tree.Program, own: Mapping[str, Attributes]
 ) -> Attributes:
-    """The least of all that a piece of the tree names; arguments as named()."""
+    """The least stability of all names in a piece of the tree; arguments as for named()."""
     return least([STABLE, *(found for _, _, found in named(nodes, args, program, own))])
 
 
 def check_minimum(
     clause: tree.Clause, args: Attributes, program: tree.Program, minimum: Attributes
 ) -> None:
-    """Raise DError D_ATTR_MIN for the first name in a clause that is less stable (option amin);
-    args: as in named()."""
+    """Raise DError D_ATTR_MIN at the clause's first name that is less stable than option amin
+    allows. args: as for named()."""
     own = given(program)
     for name, span, found in named((clause.predicate, clause.statements), args, program, own):
         if not found.reaches(minimum):
@@ -126,5 +128,5 @@ def check_minimum(
 def of_clause(
     clause: tree.Clause, args: Attributes, program: tree.Program, own: Mapping[str, Attributes]
 ) -> Attributes:
-    """The least of what a clause's predicate and statements name; arguments as of_names()."""
+    """The least stability of the names in a clause; arguments as for of_names()."""
     return of_names((clause.predicate, clause.statements), args, program, own)

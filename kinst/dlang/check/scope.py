@@ -1,4 +1,4 @@
-"""What the checker knows while it goes through a program."""
+"""The state of the checker on its way through a program: the names and types known so far."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from kinst.dlang.vocabulary import builtins
 
 @dataclass(frozen=True, slots=True)
 class Translator:
-    """source: the type of its parameter.  made: the structure whose members it defines.
-    lazily: its expressions are checked only where they are used."""
+    """source: the type of its parameter. made: the structure whose members it defines. lazily: its
+    expressions are checked only where they are used."""
 
     node: tree.Translator
     source: DType
@@ -29,27 +29,30 @@ class Translator:
 
 @dataclass(frozen=True, slots=True)
 class Translation(typed.Expr):
-    """xlate < type > (source).  Only its members are values: none is left in a program that the
-    checker has accepted.
+    """xlate < type > (source). Only its members are values; a program that the checker has accepted
+    contains no Translation.
 
-    source: of the type of the translator's parameter."""
+    source: an expression of the translator's parameter type.
+    """
 
     translator: Translator
     source: typed.Expr
 
 
-# What checks an expression: expressions.check(), handed to the modules that it is made of.
+# expressions.check(), which is handed to the modules that it uses itself.
 Check = Callable[[tree.Expr, "Scope"], typed.Expr]
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """registers: names such as R_RAX -> the index that regs[] takes; they are constants in D.
-    strsize: bytes of a string without a bound of its own (the strsize option).
-    types: the types of the traced kernel, None where there is none.
-    stackframes, ustackframes, jstackframes: of stack(), ustack(), jstack() without a number.
-    arguments: the types of args[] by probe description; None for one that is not one probe's.
-    providers: names of all that there are."""
+    """What the checker is told from outside.
+
+    registers: names such as R_RAX, which are constants in D, and the index that each has in regs[].
+    strsize: bytes of a string without a bound of its own (the strsize option). types: those of the
+    traced kernel, None without one. stackframes, ustackframes, jstackframes: frames of stack(),
+    ustack() and jstack() without a number. arguments: the types of args[] for a probe description;
+    None if it means more than one probe. providers: the names of all providers.
+    """
 
     registers: Mapping[str, int] = field(default_factory=dict)
     strsize: int = 256
@@ -62,15 +65,13 @@ class Environment:
 
 
 class Scope:
-    """The variables so far, by typed.Variable.name.  One Scope lives as long as one check of one
-    program.
+    """The names known so far. A Scope lives for one check of one program.
 
-    externs: the types of what is declared extern.
-    inlines: by name.  bound: the arguments of the inline array, or the parameter of the
-    translator, being expanded.  keys: the types
-    found for the keys of each associative array, in the whole program where it is known.
-    declared_providers: the probes of the program's provider declarations, with the types of
-    their arguments: as they are, and as they are translated (None: the same).
+    variables: by typed.Variable.name. externs: the types of extern declarations. inlines: by name.
+    bound: the arguments of the inline, or the parameter of the translator, that is being expanded.
+    keys: the types of each associative array's keys, those of the whole program once they are
+    known. declared_providers: the probes of the program's provider declarations, with the types of
+    their arguments as they are and as they are translated (None: the same).
     """
 
     def __init__(
@@ -116,22 +117,22 @@ class Scope:
         return variable
 
     def begin_assignment(self, name: str) -> None:
-        """name has no type before the assignment under way is over."""
+        """Until the assignment ends, the name has no type."""
         self._being_assigned.append(name)
 
     def end_assignment(self) -> None:
         self._being_assigned.pop()
 
     def refuse_builtin(self, name: str, span: Span, role: str) -> None:
-        """Raise DError D_IDENT_BADREF when name is a built-in array or function; role: what
-        the program takes it for."""
+        """Raise DError D_IDENT_BADREF if name is a built-in array or function. role: how the
+        program uses it."""
         kind = builtins.kind_of(name)
         if kind is not None and kind != "scalar":
             message = f"{kind} '{name}' may not be referenced as {role}"
             raise DError(message, span, "D_IDENT_BADREF")
 
     def unknown(self, name: str, span: Span) -> DError:
-        """The error for a name that nothing defines."""
+        """The error for an undefined name."""
         if name in self._being_assigned:
             return DError(
                 f"{name} has not yet been declared or assigned", span, "D_VAR_UNDEF",

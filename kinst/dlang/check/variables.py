@@ -1,8 +1,9 @@
-"""Variables and what is assigned: global, thread-local (self->) and clause-local (this->) ones,
-associative and scalar arrays, and memory that an lvalue names: *p, p->m, p[i], v.m (Dynamic Tracing
-Guide, "Variables").
+"""Variables and assignments: global, thread-local (self->) and clause-local (this->) variables,
+associative and scalar arrays, and memory that an lvalue names (*p, p->m, p[i], v.m) (Dynamic
+Tracing Guide, "Variables").
 
-Every DError has libdtrace's tag and, up to line breaks, its words."""
+Every DError has libdtrace's tag and, up to line breaks, its words.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +60,10 @@ SCOPES = ("self", "this")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a name, self->name or name[keys] stands for; the variable may not be there yet.
+    """The variable or element that name, self->name or name[keys] means; the variable may not exist
+    yet.
 
-    name: typed.Variable.name.  keys: None without [ ].
+    name: typed.Variable.name. keys: None without [ ].
     """
 
     name: str
@@ -71,7 +73,7 @@ class Place:
 
 
 def _root(node: tree.Expr) -> tuple[str, str] | None:
-    """(variable name, its scope) of name, self->name and this->name."""
+    """A variable's name and scope, in name, self->name and this->name."""
     if isinstance(node, tree.Name):
         return node.name, "global"
     if not isinstance(node, tree.Member) or node.op != "->":
@@ -95,7 +97,7 @@ def _is_taken(name: str, scope: Scope) -> bool:
 
 
 def place_of(node: tree.Expr, scope: Scope) -> Place | None:
-    """The variable, or the element of an array variable, that a node names; None for all else:
+    """The variable, or element of an array variable, that a node names; None for everything else:
     built-ins, inlines, and p[i] where p is a pointer."""
     keys: tuple[tree.Expr, ...] | None = None
     root = _root(node)
@@ -120,8 +122,8 @@ def array_named(node: tree.Expr, scope: Scope) -> typed.Variable | None:
 
 
 def read(place: Place, scope: Scope, check: Check) -> typed.Expr:
-    """The value of a variable; of an array the array as a place in memory.  Raises DError
-    D_VAR_UNDEF, D_IDENT_UNDEF, D_IDENT_BADREF, and those of keys."""
+    """The value of a variable; an array as a place in memory. Raises DError D_VAR_UNDEF,
+    D_IDENT_UNDEF, D_IDENT_BADREF, and those of keys."""
     variable = _existing(place, scope)
     if place.keys is None:
         if variable.length and _is_in_one_piece(variable):
@@ -138,7 +140,7 @@ def read(place: Place, scope: Scope, check: Check) -> typed.Expr:
 
 
 def _is_in_one_piece(variable: typed.Variable) -> bool:
-    """Whether the elements of a scalar array lie one behind another, as C has it."""
+    """Whether the elements of a scalar array are contiguous in memory, as in C."""
     return not variable.is_dynamic and not isinstance(variable.type, StringType)
 
 
@@ -150,8 +152,8 @@ def _whole(variable: typed.Variable, span: Span) -> typed.Expr:
 
 
 def element_address(place: Place, scope: Scope, check: Check) -> typed.Expr | None:
-    """The address of a scalar array's element, which is not read: as in C one behind the last may
-    be pointed to.  None for what has no address that lasts."""
+    """The address of a scalar array's element, which is not read: as in C, one past the last may be
+    pointed to. None for elements whose address does not last."""
     variable = scope.variables.get(place.name)
     if place.keys is None or variable is None or not variable.length:
         return None
@@ -182,7 +184,7 @@ def _refuse_array(place: Place, variable: typed.Variable) -> None:
 
 
 def _checked_keys(place: Place, scope: Scope, check: Check) -> list[typed.Expr]:
-    """The keys as they are written.  Raises DError D_KEY_TYPE."""
+    """The keys as written. Raises DError D_KEY_TYPE."""
     found: list[typed.Expr] = []
     for number, node in enumerate(place.keys or (), 1):
         base = node.base if isinstance(node, tree.Index) else node
@@ -242,7 +244,7 @@ def _index_of(
 
 
 def _merged(before: DType, key: typed.Expr) -> DType | None:
-    """The type that holds the values of keys so far and this one, or None."""
+    """The type that holds both the keys so far and this one, or None."""
     now = key.type
     if isinstance(before, IntType) and isinstance(now, IntType):
         return before if same(before, now) else common(before, now)
@@ -259,7 +261,7 @@ def _merged(before: DType, key: typed.Expr) -> DType | None:
 
 
 def _as_key(key: typed.Expr, type_: DType) -> typed.Expr:
-    """The bytes of a structure are the key, its padding among them."""
+    """A key converted to its type. A structure's bytes are the key, including its padding."""
     if isinstance(type_, StructType):
         return key
     return to_string(key) if is_string(type_) else cast(key, type_)
@@ -294,7 +296,7 @@ def place_to_change(node: tree.Expr, op: str, scope: Scope, check: Check) -> Pla
 
 
 def _create(place: Place, type_: DType, keys: Sequence[typed.Expr], scope: Scope) -> typed.Variable:
-    """Raises DError D_ARR_LOCAL."""
+    """A new variable. Raises DError D_ARR_LOCAL."""
     if place.keys is None:
         return scope.create(place.name, type_, place.scope)
     if place.scope == "this":
@@ -311,7 +313,7 @@ def no_clause_local_array(name: str, span: Span, tag: str) -> DError:
 def _step_variable(
     node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: bool
 ) -> typed.Expr:
-    """++ and --; a variable that has no type yet becomes int64_t 0 first, as in libdtrace."""
+    """++ and --. A variable without a type becomes an int64_t, 0, as in libdtrace."""
     place = place_to_change(node.operand, node.op, scope, check)
     variable = scope.variables.get(place.name)
     if variable is None:
@@ -355,8 +357,8 @@ def _assign_variable(node: tree.Assignment, scope: Scope, check: Check) -> typed
 
 
 def _assignable(value: typed.Expr, place: Place, scope: Scope, check: Check) -> typed.Expr:
-    """A translation as what a variable can have.  Raises DError D_OP_DYN: what a pointer points
-    to is gone when the clause ends."""
+    """A translation in a form that a variable can hold. Raises DError D_OP_DYN for one to a
+    pointer, whose target is gone when the clause ends."""
     if isinstance(value, Translation) and isinstance(value.type, PointerType):
         if place.scope != "this":
             message = f"a translation to {value.type} may not be assigned to {place.name}"
@@ -367,7 +369,7 @@ def _assignable(value: typed.Expr, place: Place, scope: Scope, check: Check) -> 
 
 
 def assigned(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Expr:
-    """value as what is assigned to a variable of type_; 0 frees a string."""
+    """A value as it is assigned to a variable of type_; 0 frees a string."""
     if is_string(type_) and is_zero(value) and op == "=":
         return value
     return converted(value, type_, op, span)
@@ -392,7 +394,7 @@ def _stored(
 
 
 def compound(op: str, old: typed.Expr, value: typed.Expr, span: Span) -> typed.Expr:
-    """The new value of `old op value`, op being a compound assignment."""
+    """The new value for the compound assignment `old op value`."""
     if op in ("+=", "-="):
         if is_string(old.type) or is_string(value.type):
             raise incompatible(old.type, op, value.type, span)
@@ -405,11 +407,11 @@ def compound(op: str, old: typed.Expr, value: typed.Expr, span: Span) -> typed.E
     return operate(op[:-1], old, value, span, shown=op)
 
 
-_ARRAYS = ("regs", "args", "uregs")  # whose elements are no memory
+_ARRAYS = ("regs", "args", "uregs")  # their elements are not memory
 
 
 def _is_memory(node: tree.Expr, scope: Scope) -> bool:
-    """Whether an operand that is to be changed names memory, and not a variable as a whole."""
+    """Whether an operand that is to be changed names memory rather than a whole variable."""
     if place_of(node, scope) is not None:
         return False
     if isinstance(node, tree.Prefix):
@@ -426,8 +428,8 @@ def _is_memory(node: tree.Expr, scope: Scope) -> bool:
 def _stored_place(
     node: tree.Expr, op: str, scope: Scope, check: Check
 ) -> typed.Load | typed.BitField:
-    """What is stored to; an array of char is a string.  Raises DError D_OP_LVAL and those of
-    expressions."""
+    """The place that is stored to; an array of char is a string. Raises DError D_OP_LVAL and those
+    of expressions."""
     found = members.string_place(check(node, scope))
     if isinstance(found, typed.Load) and isinstance(found.type, ArrayType):
         whole = found.type
@@ -461,7 +463,7 @@ def _store_to(
 
 
 def _from_root(address: typed.Expr) -> typed.Expr:
-    """An address that is made of a structure variable, with Root in the variable's place."""
+    """An address within a structure variable, with Root in the variable's place."""
     if isinstance(address.type, StructType):
         return Root(PointerType(address.type), address.span)
     if isinstance(address, typed.Cast | Shared):
@@ -471,7 +473,7 @@ def _from_root(address: typed.Expr) -> typed.Expr:
 
 
 def _assign_memory(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
-    """place = value and place op= value; of the latter the place's address is computed once."""
+    """place = value and place op= value; the latter computes the place's address once."""
     found = _stored_place(node.left, node.op, scope, check)
     value = as_structure(check(node.right, scope), scope, check)
     if node.op != "=":
@@ -484,7 +486,7 @@ def _assign_memory(node: tree.Assignment, scope: Scope, check: Check) -> typed.E
 def _step_memory(
     node: tree.Prefix | tree.Postfix, scope: Scope, check: Check, *, post: bool
 ) -> typed.Expr:
-    """++ and --.  Raises DError D_OP_SCALAR, D_OP_VFPTR."""
+    """++ and -- of memory. Raises DError D_OP_SCALAR, D_OP_VFPTR."""
     found = _stored_place(node.operand, node.op, scope, check)
     type_, span = found.type, node.span
     old = Before(type_, node.operand.span)
@@ -493,7 +495,7 @@ def _step_memory(
 
 
 def assignment(node: tree.Assignment, scope: Scope, check: Check) -> typed.Expr:
-    """Any assignment but to an aggregation."""
+    """Any assignment except to an aggregation."""
     assign = _assign_memory if _is_memory(node.left, scope) else _assign_variable
     return assign(node, scope, check)
 

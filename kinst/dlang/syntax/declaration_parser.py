@@ -16,8 +16,8 @@ from kinst.dlang.vocabulary.type_names import STARTS_TYPE, TAGS, words
 
 
 def provider(parser: ExpressionParser) -> tree.Provider:
-    """The declaration whose first token is the current one; the last one stays the current one.
-    Raises DError D_SYNTAX, D_DECL_*."""
+    """provider name { probes };, from the first token, which is the current one; afterwards the
+    current one is the last. Raises DError D_SYNTAX, D_DECL_*."""
     parser.advance()
     name = _name(parser, "the provider's name expected")
     parser.expect("{")
@@ -69,28 +69,28 @@ _NOT_CLAUSES = STARTS_TYPE | _NOT_YET | _STORAGE | {"translator", "provider"}
 
 
 class DeclarationParser(ExpressionParser):
-    """Adds what it reads to `items`."""
+    """Parses declarations and appends them to `items`."""
 
     def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
         super().__init__(lexer, knows_type)
         self.items: list[tree.Item] = []
 
     def declares(self, head: Token) -> bool:
-        """Whether a declaration begins here: at int, uint64_t*x and struct; at int* alone too, as
-        libdtrace decides it."""
+        """Whether a declaration begins here, at int, uint64_t*x, struct and the like. int* alone
+        counts, as in libdtrace."""
         if head.kind != "description" or ":" in head.text:
             return False
         word = head.text.split("*", 1)[0]
         if word in _NOT_CLAUSES or word in self.typedefs:
             return True
-        # foo_t x; and foo_t *x; are no clauses: nothing stands between a description and , / {
+        # foo_t x; and foo_t *x; cannot be clauses: a description is followed by , / or {
         if not _TYPEDEF_NAME.match(head.text):
             return False
         name = self.lexer.head(head.end)
         return name.kind == "description" and self.lexer.head(name.end).text in (";", ",")
 
     def declaration(self, head: Token) -> int:
-        """Read one; returns the offset of its semicolon's end.  Raises DError."""
+        """Parse one declaration; the offset behind its semicolon. Raises DError."""
         self.token = self.lexer.expression(head.start)
         word = self.token.text
         if word in _NOT_YET:
@@ -128,8 +128,8 @@ class DeclarationParser(ExpressionParser):
         return self._objects(base, storage)
 
     def _objects(self, base: tree.TypeName, storage: str) -> int:
-        """Variables, or functions; what is static may only be one of these, and C's headers have
-        it with its body, which is skipped."""
+        """Variables or functions. static may only stand before these; in C's headers such functions
+        have bodies, which are skipped."""
         scope = "" if storage == "static" else storage
         first = len(self.items)
 
@@ -147,7 +147,7 @@ class DeclarationParser(ExpressionParser):
         return self._more(one)
 
     def _skip_body(self) -> int:
-        """{ ... } with what is nested; returns its end."""
+        """Skip { ... } with everything nested in it; the offset behind it."""
         depth = 0
         while True:
             if self.token.kind == "end":
@@ -162,7 +162,7 @@ class DeclarationParser(ExpressionParser):
         return DError(message, self.token.span, "D_DECL_BADCLASS")
 
     def _specifiers_or_int(self, storage: str) -> tree.TypeName:
-        """The type; int behind a storage class with nothing but a name, as in C of old."""
+        """The type; int if a storage class is followed by a name only, as in old C."""
         if storage and self.token.kind == "name" and not self._starts_type(self.token.text):
             after = self.lexer.expression(self.token.end)
             if after.kind == "op" and after.text in (";", ",", "[", "("):
@@ -170,7 +170,8 @@ class DeclarationParser(ExpressionParser):
         return self.specifiers()
 
     def _list_of(self, one: Callable[[], None]) -> int:
-        """What `one` parses, separated by commas, and the semicolon behind: its end."""
+        """A list of what `one` parses, with commas, up to and with the semicolon; the offset behind
+        it."""
         one()
         return self._more(one)
 
@@ -205,8 +206,8 @@ class DeclarationParser(ExpressionParser):
         return self._list_of(one)
 
     def _variable(self, base: tree.TypeName, scope: str) -> tree.Declaration:
-        """Stars, name and what is in [ ]: types of keys, or a number of elements.  What is extern
-        makes no variable, and a function is that without being called so."""
+        """Stars, a name and what is in [ ]: the types of keys, or a number of elements. An extern
+        declaration makes no variable, nor does that of a function."""
         if self.at("(") or scope == "extern":
             return self._complicated(base, scope)
         type_ = replace(base, stars=self.stars())

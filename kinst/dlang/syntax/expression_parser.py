@@ -1,7 +1,7 @@
 """Expressions: recursive descent by precedence, with a bound on nesting.
 
-Two Python frames are used for each level of nesting, and no tree is higher than MAX_DEPTH,
-so that later stages may simply recurse.
+Each level of nesting takes two Python frames, and no tree is higher than MAX_DEPTH, so that later
+stages may simply recurse.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Sized = tuple[tree.Expr, int]  # an expression and its height
 
 
 class ExpressionParser(TypeParser):
-    """Parses from `token` on; the current token is always the first one not used yet."""
+    """Parses from `token` on; the current token is always the first unused one."""
 
     def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
         super().__init__(lexer, knows_type)
@@ -56,7 +56,7 @@ class ExpressionParser(TypeParser):
         return height
 
     def _level(self, strength: int, depth: int = 0) -> _Sized:
-        """An expression of operators at least as strong as `strength`."""
+        """An expression whose operators bind at least as strongly as `strength`."""
         self._higher(self.token.span, depth)
         start = self.token.start
         left, height = self._unary(depth)
@@ -86,7 +86,8 @@ class ExpressionParser(TypeParser):
         return left, height
 
     def _operator_span(self, start: int, at: Token) -> Span:
-        """Where errors of an operator point: its first operand to itself, if on one line."""
+        """Where errors about an operator point: from its first operand to itself if they are on one
+        line."""
         whole = self.source.span(start, at.end)
         return whole if whole.line == at.span.line else at.span
 
@@ -99,7 +100,7 @@ class ExpressionParser(TypeParser):
         return True
 
     def _unary(self, depth: int) -> _Sized:
-        """Prefix operators and casts, gathered in a loop, around a postfix expression."""
+        """Prefix operators and casts, collected in a loop, around a postfix expression."""
         prefixes: list[tuple[Token, tree.TypeName | None, Span]] = []
         operand: _Sized | None = None
         while operand is None:
@@ -207,7 +208,7 @@ class ExpressionParser(TypeParser):
         raise self.unexpected()
 
     def _name(self, token: Token) -> tree.Expr:
-        """A name.  Keywords cannot be names; a type name is one where it is assigned to."""
+        """A name. Keywords are none; a type's name is one where it is assigned to."""
         if token.text == "offsetof":
             return self._offsetof()
         if token.text in KEYWORDS:
@@ -250,12 +251,12 @@ class ExpressionParser(TypeParser):
             return False
         if after.text in TYPEDEFS or after.text in self.typedefs:
             return True
-        # Only where a type may stand is it worth looking whether the kernel has it.
+        # Ask the kernel for a type of this name only where a type may stand.
         fits = then.kind == "name" or (then.kind == "op" and then.text in (")", "*", "("))
         return fits and not builtins.kind_of(after.text) and self.names_type(after.text)
 
     def _parenthesized_type(self) -> tuple[tree.TypeName, int]:
-        """(type), and the offset behind it."""
+        """A type in parentheses, and the offset behind it; None for anything else."""
         self.expect("(")
         type_ = self.type_name()
         return type_, self.expect(")").end

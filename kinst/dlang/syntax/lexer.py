@@ -1,5 +1,4 @@
-"""Tokens of D, and the macros $1, $target and the like that expand to them (Dynamic Tracing
-Guide, "Scripting")."""
+"""Tokens of D, and the macros $1, $target and the like (Dynamic Tracing Guide, "Scripting")."""
 
 from __future__ import annotations
 
@@ -26,12 +25,11 @@ NUMBER_OR_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Macros:
-    """What $... stands for.
+    """The values of macros.
 
-    arguments: $0 (the script's name) and the operands of the command, $1, $2, ...
-    variables: pid, target, uid, euid, gid, egid, ppid, pgid, sid, tid, ... by name.
-    defaultargs: undefined arguments are 0 or "", and unused ones are no error.
-    argref: unused ones are no error.
+    arguments: $0 (the script's name) and the operands of the command, $1, $2, ... variables: pid,
+    target, uid, euid, gid, egid, ppid, pgid, sid, tid, ... by name. defaultargs: undefined
+    arguments are 0 or "", and unused ones are no error. argref: unused ones are no error.
     """
 
     arguments: tuple[str, ...] = ()
@@ -41,7 +39,7 @@ class Macros:
 
 
 class MacroUse:
-    """Looks macros up and remembers which arguments a program used."""
+    """Looks macros up, and remembers which arguments a program has used."""
 
     def __init__(self, macros: Macros) -> None:
         self.macros = macros
@@ -89,7 +87,7 @@ class MacroUse:
         return _REFERENCE.sub(replace, text)
 
     def check_used(self, span: Span) -> None:
-        """As dtrace(1), only the last argument has to be referenced: it shows a wrong count.
+        """As in dtrace(1), the last argument has to be used; if it is not, there are too many.
 
         Raises DError D_MACRO_UNUSED.
         """
@@ -134,10 +132,10 @@ _OPERATOR = re.compile("|".join(re.escape(o) for o in _OPERATORS))
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """kind: int, string, name, agg, op, description, end.
+    """kind: int, string, name, agg, op, description or end.
 
-    text: as written (an operator, a name, a description); for a macro, what it stands for.
-    sign: of a macro argument such as -5.
+    text: as written (an operator, a name, a description); for a macro, its value. sign: of a macro
+    argument such as -5.
     """
 
     kind: str
@@ -154,7 +152,7 @@ class Token:
 
 
 class Lexer:
-    """Tokens of one Source.  control_lines collects the # lines skipped, by offset."""
+    """The tokens of one Source. control_lines: the # lines that were skipped, by offset."""
 
     def __init__(self, source: Source, macros: MacroUse) -> None:
         self.source = source
@@ -292,7 +290,8 @@ class Lexer:
         return DError(f"newline encountered in {what}", self.source.span(at, end), tag)
 
     def _macro(self, start: int, end: int) -> Token:
-        """$$x is a string.  $1 is an integer or a name where its text is one, else a string."""
+        """A macro's token. $$x is a string; $1 is an integer or a name if its text is one, else a
+        string."""
         token = self._token("name", start, end)
         reference = token.text
         as_string = reference.startswith("$$")

@@ -1,9 +1,11 @@
 """Whole programs: clauses, declarations, control lines; and the command line's probe options.
 
-A clause with an if becomes several, in the order of its statements, as in FreeBSD's libdtrace
-(dt_sugar.c).  this->%condition_N says where control is: 1 in the first branch, 2 in the other one,
-0 (what every firing begins with) where the if was not reached.  this->%error is 1 while one of the
-parts runs, so that a fault in one leaves out those after it.  No name of D has a % in it."""
+A clause with an if becomes several clauses, in the order of its statements, as in FreeBSD's
+libdtrace (dt_sugar.c). this->%condition_N says where control is: 1 in the first branch, 2 in the
+other one, and 0, with which every firing begins, if the if has not been reached. this->%error is 1
+while one of the parts runs, so that a fault in it skips the parts behind it. No name of D contains
+a %.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ class _Splitter:
     predicate: tree.Expr | None = None
 
     def block(self, statements: tuple[tree.Statement, ...], inside: tree.Expr) -> None:
-        """The statements of one block, all of whose parts but the first run under `inside`."""
+        """The statements of a block; all of its parts but the first run under `inside`."""
         for statement in statements:
             if not isinstance(statement, tree.If):
                 self.statements.append(statement)
@@ -53,7 +55,8 @@ class _Splitter:
             self.close(inside)
 
     def close(self, following: tree.Expr) -> None:
-        """End the part being written, if it has statements; the next runs under `following`."""
+        """End the part under construction if it has statements; the next one runs under
+        `following`."""
         if self.statements:
             span = self.clause.span
             body = [_set(ERROR, _number(1, span), span), *self.statements]
@@ -68,10 +71,10 @@ class _Splitter:
 
 
 def split(clause: tree.Clause, statements: tuple[tree.Statement, ...]) -> list[tree.Clause]:
-    """The clauses that stand for one whose statements have an if.  clause: without them.
+    """The clauses for one whose statements contain an if. clause: without its statements.
 
-    Other clauses of a probe use the same names, so they are set to 0 first: before the predicate
-    is looked at, since what comes after must not run when it fails.
+    Other clauses of the probe use the same names, so they are set to 0 first, before the predicate:
+    what comes behind must not run if that fails.
     """
     span = clause.span
     splitter = _Splitter(clause, 2, predicate=clause.predicate)
@@ -117,9 +120,10 @@ _LARGEST_VERSION = (255, 4095, 4095)  # DT_VERSION_MAJMAX and the other two
 
 
 def _read_pragma(kind: str, given: list[str], span: Span) -> tree.Pragma:
-    """The pragma of this kind with these words, strings in their quotes.
+    """The pragma of this kind with these words, where strings have their quotes.
 
-    Raises DError D_PRAGMA_MALFORM, D_PRAGMA_INVAL."""
+    Raises DError D_PRAGMA_MALFORM, D_PRAGMA_INVAL.
+    """
     kinds = ["string" if w[0] == '"' else "int" if w[0].isdigit() else "name" for w in given[:2]]
     if kinds != ["string" if kind == "binding" else "name", "name"]:
         raise DError(f"malformed #pragma {kind} {_PRAGMA_FORMS[kind]}", span, "D_PRAGMA_MALFORM")
@@ -211,7 +215,7 @@ MAX_BRANCHES = 40  # levels of if; each else if is one
 
 
 class Level(IntEnum):
-    """Which part of a probe description is written last (dtrace(1)'s -P -m -f -n)."""
+    """The part of a probe description that is written last (dtrace(1)'s -P -m -f -n)."""
 
     PROVIDER = 0
     MODULE = 1
@@ -237,13 +241,12 @@ def parse(
     part: bool = False,
     knows_type: Callable[[str], bool] | None = None,
 ) -> tree.Program:
-    """The syntax tree of one program text.
+    """The syntax tree of a program text.
 
-    file: what errors call it.  level: how probe descriptions fill up.  script: text of a
-    file, where, as in dtrace(1), a probe description must have a body.  part: there are other
-    texts, so that this one may have declarations only.  knows_type: whether the traced kernel
-    has a typedef of this name.
-    Raises DError (any input gives a program or a DError): D_SYNTAX, D_EMPTY, D_PDESC_INVAL,
+    file: its name in errors. level: how probe descriptions are filled up. script: the text of a
+    file, where, as in dtrace(1), a clause needs a body. part: there are other texts, so that this
+    one may consist of declarations. knows_type: whether the traced kernel has a typedef of this
+    name. Raises DError (any input gives a program or a DError): D_SYNTAX, D_EMPTY, D_PDESC_INVAL,
     D_MACRO_*, D_INT_*, D_STR_NL, D_CHR_*, D_PRAG*, D_DECL_*, D_UNKNOWN.
     """
     use = MacroUse(macros or Macros())
@@ -285,7 +288,7 @@ class _ProgramParser(DeclarationParser):
         return tree.Program(tuple(self.items))
 
     def _skip(self, at: int) -> int:
-        """Skip to the next item, taking the control lines on the way."""
+        """Skip to the next item, reading the control lines on the way."""
         at = self.lexer.skip(at)
         self._take_controls()
         return at
@@ -303,7 +306,7 @@ class _ProgramParser(DeclarationParser):
         self._controls_done += len(lines)
 
     def _clause(self, head: Token) -> int:
-        """One clause; returns the offset behind it."""
+        """Parse one clause; the offset behind it."""
         self.args_used = False
         descriptions = [self._description(head)]
         last = head
@@ -332,7 +335,7 @@ class _ProgramParser(DeclarationParser):
         self._take_controls()
         span = descriptions[0].span
         plain = tuple(s for s in statements if not isinstance(s, tree.If))
-        # The types of args[] are those of one description, as libdtrace compiles each for itself.
+        # args[] has the types of one description: libdtrace compiles each of them by itself.
         each = [(d,) for d in descriptions] if self.args_used else [tuple(descriptions)]
         for some in each:
             clause = tree.Clause(span, some, predicate, plain)
@@ -370,7 +373,7 @@ class _ProgramParser(DeclarationParser):
         return tuple(statements)
 
     def _statement(self, depth: int) -> tree.Statement:
-        """An expression, or an if with all that belongs to it."""
+        """An expression, or an if with its branches."""
         word = self.token
         if word.kind != "name" or word.text != "if":
             return self.expression()
@@ -455,10 +458,10 @@ def parse_option(
 ) -> tree.Program:
     """The program of one option, such as ("f", "vfs_read /pid == 1/ { trace(arg0); }").
 
-    option: the letter without its dash.  ordinal: which of several such options it is, from
-    1; errors name it as "-n argument" or "-n argument 2", with line and column in the value.
-    part: as in parse().
-    Raises DError (any value gives a program or a DError); KinstError for -i without a number.
+    option: the letter without its dash. ordinal: its number among options of this letter, from 1;
+    errors name it "-n argument" or "-n argument 2" and give line and column in the value. part: as
+    for parse(). Raises DError (any value gives a program or a DError); KinstError for -i without a
+    number.
     """
     level = LEVELS[option]
     name = f"-{option} argument" + (f" {ordinal}" if ordinal > 1 else "")

@@ -1,5 +1,6 @@
 """D text: the source with its spans, and the literals in it (Dynamic Tracing Guide, "Types,
-Operators, and Expressions")."""
+Operators, and Expressions").
+"""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ LINE_MARKER = re.compile(
 
 
 class Source:
-    """D text of one file (or one command-line argument), and spans of it.
+    """The D text of a file or a command-line argument, and spans in it.
 
-    text: any characters at all.  file: what error messages call it.
+    text: any characters at all. file: its name in errors.
     """
 
     def __init__(self, text: str, file: str) -> None:
@@ -26,7 +27,7 @@ class Source:
         self.file = file
         self._starts = [0, *(m.end() for m in re.finditer("\n", text))]
         self._lines = [line.rstrip("\r") for line in text.split("\n")]
-        # A line marker names the file and the number of the line behind it (ISO C, 6.10.4).
+        # A line marker names the file and number of the line that follows it (ISO C, 6.10.4).
         self._markers: list[tuple[int, str, int]] = [(0, file, 1)]
         for index, line in enumerate(self._lines):
             if line.startswith("#") and (marker := LINE_MARKER.match(line)):
@@ -34,7 +35,7 @@ class Source:
                 self._markers.append((index + 1, name, int(marker[1])))
 
     def span(self, start: int, end: int) -> Span:
-        """The characters start..end (offsets from 0), cut at the end of the first line."""
+        """The characters from offset start to end, cut at the end of the first line."""
         line = bisect_right(self._starts, start) - 1
         text = self._lines[line]
         column = start - self._starts[line]
@@ -45,7 +46,7 @@ class Source:
 
 
 def to_bytes(text: str) -> bytes:
-    """Source characters as the bytes they were read from (undecodable bytes come back)."""
+    """The bytes that source characters were read from; undecodable ones come back unchanged."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -127,7 +128,8 @@ _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9A-Fa-f]+|.)", re.DOTALL)
 
 
 def unescape(text: str) -> bytes:
-    """The bytes of a string's inside: C escapes replaced; any other \\c stands for c."""
+    """The bytes inside a string constant: C's escapes are replaced; any other character behind a
+    backslash means itself."""
     out = bytearray()
     at = 0
     for match in _ESCAPE.finditer(text):
@@ -147,12 +149,13 @@ def unescape(text: str) -> bytes:
 
 
 def string_value(text: str) -> bytes:
-    """A D string ends at its first NUL, as everywhere in DTrace."""
+    """The bytes of a string constant, up to its first NUL as everywhere in DTrace."""
     return unescape(text).split(b"\0", 1)[0]
 
 
 def character_value(text: str, span: Span) -> IntLiteral:
-    """'ab' is 0x6162.  Raises DError D_CHR_NULL (empty), D_CHR_OFLOW (over 8 bytes)."""
+    """The value of a character constant; 'ab' is 0x6162. Raises DError D_CHR_NULL (empty),
+    D_CHR_OFLOW (over 8 bytes)."""
     data = unescape(text)
     if not data:
         raise DError("empty character constant", span, "D_CHR_NULL")
@@ -165,7 +168,7 @@ _PRINTED = {v: k for k, v in _ESCAPES.items() if k not in "'?"}
 
 
 def escape(data: bytes) -> str:
-    """The inside of a string constant that unescape() makes `data` of."""
+    """The inside of a string constant for which unescape() returns `data`."""
     out = []
     for byte in data:
         if byte in _PRINTED:

@@ -1,7 +1,7 @@
-"""The syntax tree: D as written, before any name or type is looked at.
+"""The syntax tree: D as it is written, before names and types are resolved.
 
-Parentheses are not kept; unparse.py puts them back where precedence needs them.  Macros are
-already replaced.  No expression is nested deeper than parser.MAX_DEPTH.
+Parentheses are not kept; unparse.py puts them back where precedence needs them. Macros have been
+replaced. No expression is nested deeper than type_parser.MAX_DEPTH.
 """
 
 from __future__ import annotations
@@ -168,9 +168,9 @@ class EnumBody:
 
 @dataclass(frozen=True, slots=True)
 class TypeName:
-    """words: unsigned long, uint64_t, struct file...; stars: levels of pointer to that; derived:
-    what is made of it then, in this order: of int (*)[4] an array, then a pointer.  body: of a
-    structure or enumeration that is defined here."""
+    """words: unsigned long, uint64_t, struct file... stars: levels of pointer to that. derived:
+    what is then made of it, in this order: for int (*)[4] an array, then a pointer. body: that of a
+    structure or enumeration defined here."""
 
     words: tuple[str, ...]
     stars: int
@@ -187,8 +187,8 @@ class CastTo(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Typed(Expr):
-    """operand as a value of a type, or (pointer) as a pointer to one; only as kinst makes it
-    for local variables, whose types need not have names."""
+    """operand as a value of a type, or (pointer) as a pointer to one. kinst makes these for local
+    variables, whose types need not have names."""
 
     type: DType
     operand: Expr
@@ -239,10 +239,11 @@ class Pragma(Item):
 
 @dataclass(frozen=True, slots=True)
 class Declaration(Item):
-    """One variable: type name; scope: "", "self" or "this"; "extern" for what is declared only:
-    a function, or with that word before it.
+    """One variable: type name. scope: "", "self" or "this", or "extern" for what is only declared:
+    a function, or anything behind that word.
 
-    keys: of an associative array; None when it has none.  length: of a scalar array."""
+    keys: of an associative array; None if it has none. length: of a scalar array.
+    """
 
     type: TypeName
     name: str
@@ -325,10 +326,11 @@ class Provider(Item):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """pattern: the parts, macros replaced, filled from the right; or its id.
+    """pattern: the parts, with macros replaced and filled up from the right; or an id.
 
-    inlined: the inline function of one of whose copies this is an instruction (kinst.sugar);
-    crossing: what it is of that copy."""
+    inlined: the inline function if this is an instruction of one of its copies (kinst.sugar);
+    crossing: its role in that copy.
+    """
 
     pattern: ProbePattern
     span: Span
@@ -338,7 +340,8 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """if (condition) then else otherwise; only as the parser makes it (see branches.py)."""
+    """if (condition) then else otherwise; only within the parser, which splits the clause (see
+    program_parser.py)."""
 
     span: Span
     condition: Expr
@@ -360,9 +363,9 @@ class Clause(Item):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """items: in source order (a control line inside a clause comes before the clause).
-    empty: the place of a text that has no clause and should have one; None for all others.  What
-    it declares is checked first."""
+    """items: in source order (a control line within a clause comes before the clause). empty: where
+    a text ends that has no clause and should have one, else None; its declarations are checked
+    first."""
 
     items: tuple[Item, ...] = field(default=())
     empty: Span | None = None
@@ -381,5 +384,5 @@ class Program:
 
 
 def empty(span: Span) -> DError:
-    """The error of a text without a clause."""
+    """The error for a text without a clause."""
     return DError("empty D program translation unit", span, "D_EMPTY")

@@ -43,14 +43,15 @@ def _is_nothing(type_: tree.TypeName) -> bool:
 
 
 def further(base: tree.TypeName) -> tree.TypeName:
-    """The type of the next declarator: a tag that was defined for the one before is known."""
+    """The type for the next declarator, to which a tag defined for the one before is known."""
     return replace(base, body=None) if base.body is not None and base.body.tag else base
 
 
 class TypeParser:
-    """Parses from `token` on; the current token is always the first one not used yet.
+    """Parses from `token` on; the current token is always the first unused one.
 
-    knows_type: whether a name is that of a type of the traced kernel."""
+    knows_type: whether the traced kernel has a type of this name.
+    """
 
     def __init__(self, lexer: Lexer, knows_type: Callable[[str], bool] | None = None) -> None:
         self.lexer = lexer
@@ -61,7 +62,7 @@ class TypeParser:
         self._bodies = 0
 
     def advance(self) -> Token:
-        """Use the current token; the next one becomes current."""
+        """Use up the current token; the next one becomes the current one."""
         used = self.token
         self.token = self.lexer.expression(used.end)
         return used
@@ -84,11 +85,11 @@ class TypeParser:
         return self.source.span(start, end)
 
     def constant(self) -> tree.Expr:
-        """An expression without comma, as in a dimension or the width of a bit-field."""
+        """An expression without commas, as in a dimension or a bit-field's width."""
         raise NotImplementedError
 
     def names_type(self, name: str) -> bool:
-        """Whether a name that is no keyword is that of a type."""
+        """Whether a name that is no keyword is a type's."""
         own = name.removeprefix("D`")
         known = name in TYPEDEFS or name in LIBRARY_TYPES or own in self.typedefs
         return known or self._knows_type(name)
@@ -126,7 +127,8 @@ class TypeParser:
         return tree.TypeName(tuple(found), 0, self.from_to(start, end))
 
     def _goes_on(self, found: list[str]) -> bool:
-        """Whether the current name is a type's and not what is declared: unsigned foo_t x."""
+        """Whether the current name belongs to the type, and is not what is declared: unsigned foo_t
+        x."""
         if not set(found) <= _ATTRIBUTES | QUALIFIERS or not self.names_type(self.token.text):
             return False
         return self.lexer.expression(self.token.end).kind == "name"
@@ -215,7 +217,8 @@ class TypeParser:
         return type_
 
     def declarator(self, base: tree.TypeName, depth: int = 0) -> tuple[tree.TypeName, Token | None]:
-        """(type, name) of stars, name or ( ), and [ ] and ( ) behind it; the name may miss."""
+        """Type and name from stars, a name or ( ), and [ ] and ( ) behind it; the name may be
+        missing."""
         stars, derived, name = self._declared(depth)
         return replace(base, stars=base.stars + stars, derived=derived), name
 
@@ -238,7 +241,7 @@ class TypeParser:
         return stars, (*reversed(behind), *inner), name
 
     def _is_inner(self) -> bool:
-        """Whether ( begins a declarator in parentheses rather than parameters."""
+        """Whether ( begins a declarator in parentheses, and not parameters."""
         after = self.lexer.expression(self.token.end)
         if after.kind == "op":
             return after.text in ("*", "(", "[")
@@ -246,7 +249,7 @@ class TypeParser:
         return free and not self.names_type(after.text)
 
     def derivation(self, depth: int = 0) -> tree.Derivation:
-        """What [ or ( behind a name says."""
+        """What a [ or ( behind a name means."""
         return self._dimension() if self.at("[") else self._parameters(depth)
 
     def _dimension(self) -> tree.Derivation:
@@ -256,7 +259,7 @@ class TypeParser:
         return tree.ArrayOf(count, bracket.span)
 
     def parameters(self, depth: int = 0) -> tuple[tuple[tree.Parameter, ...], bool]:
-        """(parameters in parentheses, each with its name or "", whether ... follows them)."""
+        """The parameters in parentheses, each with its name or "", and whether ... follows them."""
         self.expect("(")
         found: list[tree.Parameter] = []
         variadic = False
@@ -302,7 +305,7 @@ class TypeParser:
         return tree.FunctionOf(tuple(found), variadic)
 
     def stars(self) -> int:
-        """Count the * that follow (qualifiers between them are dropped)."""
+        """The number of * that follow (qualifiers between them are dropped)."""
         count = 0
         while True:
             if self.at("*"):

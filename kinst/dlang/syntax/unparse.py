@@ -1,5 +1,6 @@
 """Prints a syntax tree as D, in the layout of dtrace -d: one description a line, statements
-indented by a tab (shared/seeds/status-report-2023q1.txt)."""
+indented by a tab (FreeBSD's status report of 2023Q1, kinst).
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ _PRIMARY = POSTFIX_STRENGTH + 1
 
 
 def unparse(program: tree.Program) -> str:
-    """D text that parses to the same tree (spans apart); only the parts that an if has become
-    (branches.py) are shown with names that D does not have."""
+    """D text that parses to the same tree, apart from spans. Only the clauses that an if has become
+    (program_parser.py) contain names that are not D's."""
     blocks: list[str] = []
     plain: list[str] = []
     items = list(program.items)
@@ -39,7 +40,7 @@ def unparse(program: tree.Program) -> str:
 
 
 def _declared_together(items: list[tree.Item]) -> int:
-    """How many items one declaration has become: those of a structure without a tag."""
+    """The number of items that came from one declaration: several if its structure has no tag."""
     first = items[0]
     if not isinstance(first, tree.TypeDeclaration) or first.name or not first.type.body:
         return 1
@@ -53,7 +54,7 @@ def _declared_together(items: list[tree.Item]) -> int:
 
 
 def _plain(items: list[tree.Item]) -> str:
-    """What is no clause: one item, or those of one declaration."""
+    """Items that are no clause: one, or all of one declaration."""
     item, last = items[0], items[-1]
     if isinstance(item, tree.Option):
         return f"#pragma D option {item.name}{f'={item.value}' if item.value else ''}\n"
@@ -78,7 +79,7 @@ def _plain(items: list[tree.Item]) -> str:
 
 
 def _variable(item: tree.Declaration) -> str:
-    # int x[3] would be D's own array; what C calls one is in parentheses.
+    # int x[3] would be one of D's own arrays; C's is written with parentheses.
     derived = item.type.derived
     whole = derived and not isinstance(derived[-1], tree.PointerTo)
     text = _declarator(item.type, f"({item.name})" if whole else item.name)
@@ -126,7 +127,7 @@ def unparse_clause(clause: tree.Clause) -> str:
 
 
 def _predicate(expr: tree.Expr) -> str:
-    """/*p/ would begin a comment, and a / before { ; or / would end the predicate."""
+    """A predicate. /*p/ would begin a comment, and a / before { ; or / would end the predicate."""
     text = unparse_expression(expr)
     return f" {text}" if text.startswith("*") else text
 
@@ -136,7 +137,7 @@ def unparse_expression(expr: tree.Expr) -> str:
 
 
 def _expr(expr: tree.Expr, strength: int) -> str:
-    """expr, in parentheses if its own operator binds weaker than `strength`."""
+    """The expression, in parentheses if its operator binds weaker than `strength`."""
     text, own = _with_strength(expr)
     return f"({text})" if own < strength else text
 
@@ -234,7 +235,7 @@ def _body(body: tree.StructBody | tree.EnumBody) -> str:
     for field in body.fields:
         width = "" if field.width is None else f": {_expr(field.width, TERNARY)}"
         own = " ".join(filter(None, (_declarator(field.type, field.name), width)))
-        # The second one of struct { ... } a, b; has no type of its own.
+        # In struct { ... } a, b; the second name has no type of its own.
         if field.type.body is not None and field.type.body is last:
             lines[-1] += f", {own}"
         else:

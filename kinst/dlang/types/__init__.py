@@ -1,1 +1,1 @@
-"""D's types and conversions between them."""
+"""Types of D programs: names, conversions, operators."""

@@ -1,7 +1,8 @@
-"""C's conversions on typed expressions, with constants folded (K&R A6, C99 6.3, on LP64).
+"""C's conversions of typed expressions, with constant folding (K&R A6, C99 6.3, on LP64).
 
-What C leaves undefined is defined as codegen does it: integers wrap at their type's size;
-shifts are made in 64 bits with the count modulo 64, then cut to the type."""
+What C leaves undefined is what codegen computes: integers wrap at their type's size; shifts are
+done in 64 bits with the count modulo 64 and then cut to the type.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def is_char_pointer(type_: DType) -> bool:
 
 
 def is_string_like(type_: DType) -> bool:
-    """What may stand where a string is wanted: strings and char pointers."""
+    """Whether it may stand where a string is wanted: a string or a char pointer."""
     return is_string(type_) or is_char_pointer(type_)
 
 
@@ -64,7 +65,7 @@ def is_zero(expr: typed.Expr) -> bool:
 
 
 def size_of(type_: DType, strsize: int) -> int:
-    """sizeof, in bytes; 0 when it has none.  strsize: of strings without a bound."""
+    """sizeof, in bytes; 0 if the type has no size. strsize: of strings without a bound."""
     if isinstance(type_, IntType | PointerType):
         return type_.size
     if isinstance(type_, StringType):
@@ -77,16 +78,16 @@ def size_of(type_: DType, strsize: int) -> int:
 
 
 def same(left: DType, right: DType) -> bool:
-    """Whether two types are compatible: spellings of one integer type are."""
+    """Whether two types are compatible; an integer type may be spelled in several ways."""
     if isinstance(left, IntType) and isinstance(right, IntType):
         return left.size == right.size and left.signed == right.signed
     if isinstance(left, PointerType) and isinstance(right, PointerType):
-        # D's own char is signed, the kernel's may not be.
+        # D's own char is signed; the kernel's need not be.
         return same(left.to, right.to) or (is_char(left.to) and is_char(right.to))
     if isinstance(left, ArrayType) and isinstance(right, ArrayType):
         return left.count == right.count and same(left.of, right.of)
     if isinstance(left, StructType) and isinstance(right, StructType):
-        # One structure may be known from several places: of the kernel and of its modules.
+        # The kernel and its modules may each describe the same structure.
         named = left.name and left.kind == right.kind and left.name == right.name
         sizes = left.size == right.size or not left.size or not right.size
         return bool(named and sizes) or left == right
@@ -97,7 +98,7 @@ def same(left: DType, right: DType) -> bool:
 
 
 def wrap(value: int, type_: DType) -> int:
-    """value as type_ (an integer or pointer) represents it."""
+    """A number as type_ (an integer or pointer) represents it."""
     size = type_.size if isinstance(type_, IntType | PointerType) else POINTER_SIZE
     value &= (1 << (8 * size)) - 1
     if typed.is_signed(type_) and value >> (8 * size - 1):
@@ -110,17 +111,18 @@ def constant(value: int, type_: DType, span: Span) -> typed.IntConst:
 
 
 def _result(value: int, type_: DType, span: Span) -> typed.IntConst:
-    """What an operator makes of constants.  What int cannot hold is int64_t, as the literal of that
-    value is: `timestamp - start > 5 * 1000000000`, `1 << 40` (libdtrace's dt_node_op2() computes
-    constants in 64 bits)."""
+    """The result of an operator on constants. One that int cannot hold is an int64_t, as a literal
+    of that value would be: `timestamp - start > 5 * 1000000000`, `1 << 40` (libdtrace's
+    dt_node_op2() computes constants in 64 bits)."""
     if type(type_) is IntType and same(type_, INT) and wrap(value, INT) != value:
         return constant(value, INT64, span)
     return constant(value, type_, span)
 
 
 def cast(expr: typed.Expr, type_: DType) -> typed.Expr:
-    """expr as a value of type_ (both integers or pointers); constants are converted here."""
-    # What a bit-field is cast to has a size, also where that is the bit-field's own type.
+    """An expression converted to type_ (both are integers or pointers); constants are converted
+    here."""
+    # A cast gives a bit-field a size, even a cast to the bit-field's own type.
     if expr.type == type_ and not isinstance(expr, typed.BitField):
         return expr
     if isinstance(expr, typed.IntConst):
@@ -143,14 +145,14 @@ def to_string(expr: typed.Expr) -> typed.Expr:
 
 
 def promoted(type_: IntType) -> IntType:
-    """The integer promotions: what is smaller than int becomes int (C99 6.3.1.1)."""
+    """The integer promotions: an integer narrower than int becomes int (C99 6.3.1.1)."""
     if isinstance(type_, EnumType) and type_.size == INT.size:
         return INT if type_.signed else UINT
     return INT if type_.size < INT.size else type_
 
 
 def of_field(expr: typed.Expr) -> typed.Expr:
-    """A bit-field as an operand: int, where int has all of its values (C99 6.3.1.1)."""
+    """A bit-field as an operand: an int if that holds all of its values (C99 6.3.1.1)."""
     if not isinstance(expr, typed.BitField) or expr.bits >= 8 * INT.size:
         return expr
     return cast(expr, INT)
@@ -195,7 +197,7 @@ def _folded(op: str, left: int, right: int) -> int:
 
 
 def binary(op: str, left: typed.Expr, right: typed.Expr, type_: DType, span: Span) -> typed.Expr:
-    """left op right, folded when both are constants.  Both have their final types already.
+    """left op right, folded if both are constants. Both already have their final types.
 
     Raises DError D_DIV_ZERO.
     """
@@ -207,7 +209,7 @@ def binary(op: str, left: typed.Expr, right: typed.Expr, type_: DType, span: Spa
 
 
 def logical(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.Expr:
-    """&& || ^^, folded when both sides are constants."""
+    """&& || ^^, folded if both sides are constants."""
     if isinstance(left, typed.IntConst) and isinstance(right, typed.IntConst):
         a, b = left.value != 0, right.value != 0
         value = {"&&": a and b, "||": a or b, "^^": a != b}[op]
@@ -216,7 +218,7 @@ def logical(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.E
 
 
 def unary(op: str, operand: typed.Expr, type_: DType, span: Span) -> typed.Expr:
-    """- ~ ! on an operand that has its final type, folded when it is a constant."""
+    """- ~ ! on an operand that has its final type, folded if that is a constant."""
     if isinstance(operand, typed.IntConst):
         value = {"-": -operand.value, "~": ~operand.value, "!": int(operand.value == 0)}[op]
         return _result(value, type_, span)

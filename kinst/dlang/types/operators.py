@@ -46,8 +46,8 @@ def incompatible(left: DType, op: str, right: DType, span: Span) -> DError:
 
 
 def common_pointer(left: typed.Expr, right: typed.Expr) -> PointerType | None:
-    """The type in which two pointers, or a pointer and an integer (curthread == regs[R_RDI]),
-    can be compared."""
+    """The type in which two pointers, or a pointer and an integer (curthread == regs[R_RDI]), are
+    compared; None if they cannot be."""
     a, b = left.type, right.type
     if isinstance(a, PointerType) and isinstance(b, PointerType):
         if is_void_pointer(b):
@@ -61,7 +61,7 @@ def common_pointer(left: typed.Expr, right: typed.Expr) -> PointerType | None:
 
 
 def converted(value: typed.Expr, type_: DType, op: str, span: Span) -> typed.Expr:
-    """value as what is assigned to something of type_ (K&R A7.17).
+    """A value as it is assigned to something of type_ (K&R A7.17).
 
     Raises DError D_OP_INCOMPAT.
     """
@@ -104,7 +104,7 @@ _KINDS = {
 
 
 def operate(op: str, left: typed.Expr, right: typed.Expr, span: Span, shown: str) -> typed.Expr:
-    """left op right; shown: the operator that errors name."""
+    """left op right. shown: the operator as errors name it."""
     left, right = of_field(left), of_field(right)
     if op in ("&&", "||", "^^"):
         if not is_scalar(left.type) or not is_scalar(right.type):
@@ -162,7 +162,7 @@ def move(op: str, left: typed.Expr, right: typed.Expr, span: Span, shown: str = 
 
 
 def wider_string(left: DType, right: DType) -> StringType:
-    """The string type that holds both."""
+    """The string type that holds values of both."""
     assert isinstance(left, StringType) and isinstance(right, StringType)
     return StringType(max(left.size, right.size) if left.size and right.size else 0)
 
@@ -197,8 +197,8 @@ def choose(condition: typed.Expr, left: typed.Expr, right: typed.Expr, span: Spa
 
 
 def step_of(node: tree.Prefix | tree.Postfix, type_: DType, strsize: int) -> int:
-    """What ++ adds and -- takes away: 1, or a pointer's step.  Raises DError D_OP_SCALAR,
-    D_OP_VFPTR."""
+    """What ++ adds, or -- with a minus sign: 1, or the size of a pointer's target. strsize: of
+    strings. Raises DError D_OP_SCALAR, D_OP_VFPTR."""
     if not is_scalar(type_):
         message = f"operator {node.op} requires operand of scalar type"
         raise DError(message, node.span, "D_OP_SCALAR")

@@ -1,7 +1,8 @@
-"""The types that a program can name: D's own, those that it declares itself, and the kernel's.
+"""The types that a program can name: D's own, those that it declares, and the kernel's.
 
-Layout of declared structures is the C ABI's of LP64: System V psABI, "Aggregates and Unions",
-"Bit-Fields" (the same on every ISA of kinst).  Errors are libdtrace's (dt_decl.c)."""
+Declared structures are laid out by the C ABI for LP64: System V psABI, "Aggregates and Unions",
+"Bit-Fields" (the same on all of kinst's ISAs). Errors are libdtrace's (dt_decl.c).
+"""
 
 from __future__ import annotations
 
@@ -45,9 +46,10 @@ from kinst.dlang.vocabulary.type_names import (
 
 
 def base_type(name: TypeName) -> DType | None:
-    """The type that the words mean, stars aside; None for a name that is not one of these.
+    """The type that the words mean, apart from stars; None for a name that is no base type.
 
-    Raises DError D_DECL_COMBO and those of check_attributes()."""
+    Raises DError D_DECL_COMBO and those of check_attributes().
+    """
     words = [w for w in name.words if w not in QUALIFIERS]
     if words == ["void"]:
         return VOID
@@ -78,7 +80,7 @@ INT_MAX, INT_MIN = (1 << 31) - 1, -(1 << 31)
 
 MOST_ELEMENTS = 1 << 31
 
-INT_ENUM = EnumType(4, True, "enum")  # one that is not complete yet
+INT_ENUM = EnumType(4, True, "enum")  # of a constant while its enumeration is incomplete
 
 OWN = "D"  # the module name of the program itself: struct D`foo
 
@@ -86,13 +88,13 @@ Check = Callable[[tree.Expr], typed.Expr]
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """(module, name) of module`name and name; module "" for any."""
+    """The module and the name in module`name; the module is "" in a plain name, for any."""
     module, _, plain = name.rpartition("`")
     return module, plain
 
 
 def type_names(source: TypeSource | None) -> Callable[[str], bool] | None:
-    """Whether a name is that of a type of the kernel, for the parser."""
+    """A test whether the kernel has a type of this name, for the parser; None without a kernel."""
     if source is None:
         return None
 
@@ -107,7 +109,7 @@ def type_names(source: TypeSource | None) -> Callable[[str], bool] | None:
 
 
 def alignment(type_: DType) -> int:
-    """In bytes."""
+    """The alignment of a type, in bytes."""
     if isinstance(type_, ArrayType):
         return alignment(type_.of)
     if isinstance(type_, StructType):
@@ -118,7 +120,8 @@ def alignment(type_: DType) -> int:
 
 
 class Types:
-    """Type names of one program.  Implements core.dtypes.MemberSource for those it declares."""
+    """The type names of one program. Implements core.dtypes.MemberSource for those that it
+    declares."""
 
     def __init__(self, source: TypeSource | None, strsize: int = 256) -> None:
         """strsize: bytes of a member of type string."""
@@ -223,7 +226,7 @@ class Types:
         return found
 
     def _tagged(self, kind: str, word: str, span: Span) -> DType:
-        """A tag that nothing defines is declared by being used, as in C."""
+        """A structure or union by its tag. As in C, using an undefined one declares it."""
         module, plain = split_name(word)
         known = self._tags.get((kind, plain))
         if module in ("", OWN) and known is not None:
@@ -241,7 +244,7 @@ class Types:
         return StructType(kind, plain, 0, f"{OWN} {kind} {plain}", self)
 
     def lookup(self, type_: StructType) -> StructType:
-        """A structure that is only declared there may be defined elsewhere."""
+        """The definition of a structure that may be only declared where its type comes from."""
         if type_.size or type_.members or not type_.name:
             return type_
         found = self._tags.get((type_.kind, type_.name))
@@ -250,7 +253,7 @@ class Types:
         return found if isinstance(found, StructType) else type_
 
     def _made_of(self, body: tree.StructBody | tree.EnumBody) -> DType:
-        """One body makes one type, however many names are declared with it."""
+        """The type that a body makes: one type, however many names are declared with it."""
         if id(body) not in self._made:
             made = (
                 self._structure(body)
@@ -336,7 +339,7 @@ class Types:
         return made
 
     def enumerator(self, word: str) -> tuple[EnumType, int] | None:
-        """What a name means as an enumeration constant.  Raises KinstError."""
+        """The enumeration constant of this name, with its type, or None. Raises KinstError."""
         module, plain = split_name(word)
         if module in ("", OWN) and plain in self._constants:
             return self._constants[plain]
@@ -345,13 +348,13 @@ class Types:
         return self.source.enumerator(plain, module)
 
     def symbol(self, word: str) -> Symbol | None:
-        """The symbol of the kernel that module`name or `name means.  Raises KinstError."""
+        """The kernel's symbol that module`name or `name means, or None. Raises KinstError."""
         module, plain = split_name(word)
         return self.source.symbol(plain, module) if self.source is not None else None
 
 
 class _Layout:
-    """Members one after another (or, in a union, one over another)."""
+    """A structure's members, one after another, or a union's, one over another."""
 
     def __init__(self, union: bool, strsize: int) -> None:
         self._strsize = strsize
@@ -372,7 +375,7 @@ class _Layout:
         self._take(at, 8 * size_of(type_, self._strsize))
 
     def add_bits(self, name: str, type_: IntType, width: int) -> None:
-        """A bit-field lies within one storage unit of its type; width 0 ends a unit."""
+        """Add a bit-field, which lies in one storage unit of its type; width 0 ends a unit."""
         unit = 8 * type_.size
         at = 0 if self._union else self._bit
         if width == 0 or at // unit != (at + width - 1) // unit:
@@ -387,6 +390,6 @@ class _Layout:
         self._end = max(self._end, at + bits)
 
     def size(self) -> int:
-        """Bytes, padded to the alignment."""
+        """The size in bytes, padded to the alignment."""
         whole = -(-self._end // 8)
         return -(-whole // self._align) * self._align

@@ -1,1 +1,1 @@
-"""The words of D as tables: built-ins, options, formats, constants."""
+"""The words of D as tables: built-ins, subroutines, options, constants, type names."""

@@ -1,7 +1,9 @@
-"""The built-in variables, functions and actions of D: what kinst knows and what it does not yet.
+"""D's built-in variables, aggregating functions and actions: those that kinst has, and those that
+it does not have yet.
 
-Types are those of dtrace(1) (Dynamic Tracing Guide, "Built-in Variables"); strings that have a
-bound of their own carry it, in bytes with the NUL."""
+Types are those of dtrace(1) (Dynamic Tracing Guide, "Built-in Variables"); a string with a bound of
+its own carries it, in bytes with the NUL.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from kinst.dlang.vocabulary.type_names import typedef, words
 
 
 class Where(Enum):
-    """EVERYWHERE: any probe.  KERNEL: means something only where a probe fires in the kernel;
-    0 in BEGIN, END and tick."""
+    """EVERYWHERE: at any probe. KERNEL: only where a probe fires in the kernel; 0 in BEGIN, END and
+    tick."""
 
     EVERYWHERE = "everywhere"
     KERNEL = "kernel"
@@ -78,7 +80,7 @@ ARRAYS_NOT_YET: frozenset[str] = frozenset()
 
 _NO_ZONES = "it names a part of another kernel's system; Linux has namespaces"
 
-# Variables that mean nothing in Linux, with the reason.
+# Variables of other systems, and why the traced one has none.
 VARIABLES_ABSENT = {
     "ipl": "Linux has no interrupt priority levels",
     "jailname": _NO_ZONES,
@@ -91,7 +93,7 @@ VARIABLES_NOT_YET = words("inet ipl jid jailname locals zonename")
 
 @dataclass(frozen=True, slots=True)
 class AggregatingFunction:
-    """least: arguments it must have.  most: it may have, None for any number."""
+    """least, most: numbers of arguments it takes; most None means any number."""
 
     name: str
     least: int
@@ -130,7 +132,7 @@ CALLABLE = frozenset(AGGREGATING) | ACTIONS
 
 
 def kind_of(name: str) -> str | None:
-    """What dtrace(1) calls the kind of a built-in name, or None for a name that is free."""
+    """The kind of a built-in name, in dtrace(1)'s words; None for a name that is free."""
     if name in VARIABLES or name in VARIABLES_NOT_YET:
         return "scalar"
     if name in ARRAYS or name in ARRAYS_NOT_YET:
@@ -154,6 +156,6 @@ def is_not_yet(name: str) -> bool:
     )
 
 
-SPECULATION = "speculation()"  # its name as a typed.Builtin, which it is like
+SPECULATION = "speculation()"  # the name of the typed.Builtin that this call becomes
 
-MOST_CHILL = 500_000_000  # ns, as DTrace: a CPU that is away for longer is taken for dead
+MOST_CHILL = 500_000_000  # ns, DTrace's limit: a CPU that is away for longer seems dead

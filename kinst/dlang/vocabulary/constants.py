@@ -1,10 +1,10 @@
-"""Names that every D program knows: constants, and the structures that programs of the Dynamic
-Tracing Guide take for granted and a kernel may not have.
+"""Constants that every D program knows, and structures that the Dynamic Tracing Guide's programs
+use and a kernel may not have.
 
-Values are those of the traced system (Linux).  libdtrace's libraries define the constants as
-inlines: errno.d, signal.d, unistd.d, io.d and procfs.d (Dynamic Tracing Guide, "errno",
-"io Provider", "proc Provider"; errno(3), signal(7) and open(2) for the values, which amd64, arm64
-and riscv64 share)."""
+The values are those of the traced system (Linux). libdtrace's libraries define them as inlines:
+errno.d, signal.d, unistd.d, io.d and procfs.d (Dynamic Tracing Guide, "errno", "io Provider", "proc
+Provider"; errno(3), signal(7) and open(2) for the values, which amd64, arm64 and riscv64 share).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from kinst.core.dtypes import LONG, ArrayType, DType, Member, StructType
 from kinst.dlang.vocabulary.type_names import typedef
 
-# In the order of their numbers, from 1; "-" where there is none.
+# Numbered from 1; "-" is a number without a name.
 _ERRORS = """
 EPERM ENOENT ESRCH EINTR EIO ENXIO E2BIG ENOEXEC EBADF ECHILD EAGAIN ENOMEM EACCES EFAULT ENOTBLK
 EBUSY EEXIST EXDEV ENODEV ENOTDIR EISDIR EINVAL ENFILE EMFILE ENOTTY ETXTBSY EFBIG ENOSPC ESPIPE
@@ -106,7 +106,7 @@ _MEMBERS = {
 
 
 def guide_structure(kind: str, tag: str) -> DType | None:
-    """The structure of this tag; None for others."""
+    """The Guide's structure with this tag, or None."""
     if kind != "struct" or tag not in _MEMBERS or tag == "in6_u":
         return None
     return StructType(kind, tag, 16, tag, _SOURCE)

@@ -62,7 +62,7 @@ class Options:
     zdefs: bool = False
 
     def with_option(self, name: str, value: str | None) -> Options:
-        """These options with one changed; value None: the name alone was given.
+        """These options with one changed. value None: only the name was given.
 
         Raises KinstError for an unknown option or a bad value.
         """
@@ -97,8 +97,8 @@ def _bad(name: str, value: str | None, hint: str) -> KinstError:
 
 
 def parse_boolean(name: str, value: str | None) -> bool:
-    """Nothing, a number, on, yes, enable, enabled, true, set; or 0, off, no, disable, disabled,
-    false, unset, and an empty value (dt_opt_runtime())."""
+    """A flag: nothing, a number, on, yes, enable, enabled, true or set; or 0, off, no, disable,
+    disabled, false, unset or an empty value (dt_opt_runtime())."""
     word = "on" if value is None else value.lower()
     number = re.fullmatch("[0-9]{1,19}", word)
     if word in ("on", "yes", "enable", "enabled", "true", "set") or (number and int(word)):
@@ -109,7 +109,8 @@ def parse_boolean(name: str, value: str | None) -> bool:
 
 
 def parse_size(name: str, value: str | None, least: int = 1) -> int:
-    """Bytes: a number with k m g or t behind it, powers of 1024; least..2**63-1."""
+    """Bytes: a number, perhaps with k, m, g or t (powers of 1024) behind it, from least to
+    2**63-1."""
     match = _SIZE.match(value or "")
     hint = "bytes, or a number with k, m, g or t"
     if match is None:
@@ -162,7 +163,7 @@ def parse_frames(name: str, value: str | None) -> int:
 
 
 def parse_specsize(name: str, value: str | None) -> int:
-    """0 is a size as well: nothing has room."""
+    """A size; 0 is allowed and leaves no room for anything."""
     return parse_size(name, value, 0)
 
 
@@ -182,7 +183,7 @@ def parse_attributes(name: str, value: str | None) -> str:
 
 
 def parse_version(name: str, value: str | None) -> str:
-    """Of D: one that there has been (libdtrace's _dtrace_versions[])."""
+    """A version of D that has existed (libdtrace's _dtrace_versions[])."""
     match = re.fullmatch(r"(\d{1,3})\.(\d{1,4})(?:\.(\d{1,4}))?", value or "")
     if match is None:
         raise _bad(name, value, "1.0 is an example")
@@ -250,18 +251,18 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
 
 NAMES = frozenset(_PARSERS)
 
-# Those of the compiler, which may be set at any time and then change nothing any more
+# Options of the compiler: they may be set at any time, but later than compiling has no effect
 # (dtrace_setopt()).
 COMPILE_TIME = frozenset(
     ("aggpercpu", "amin", "argref", "cpp", "defaultargs", "encoding", "errtags",
      "evaltime", "version", "zdefs")
 )  # fmt: skip
 
-# Those that may change while tracing.
+# Options that may change during a trace.
 DYNAMIC = frozenset(
     ("agghist", "aggpack", "aggrate", "aggsortkey", "aggsortkeypos", "aggsortpos", "aggsortrev",
      "aggzoom", "flowindent", "quiet", "rawbytes", "stackindent", "switchrate")
 )  # fmt: skip
 
-# Options of kinst alone, which session.py reads; control lines pass them on as they are.
+# kinst's own options, which session/ reads; control lines pass them on unchecked.
 OWN_NAMES = frozenset({"plant", "scratch"})

@@ -1,7 +1,9 @@
-"""D's subroutines: their prototypes, one row each.
+"""D's subroutines: a row for each prototype.
 
+To add one, add its row here and a function of its name to a module of codegen/subroutines/.
 Prototypes are libdtrace's (dt_open.c's table of globals; Dynamic Tracing Guide, "Actions and
-Subroutines").  One that belongs to another kernel is refused with its reason."""
+Subroutines"). Subroutines of other kernels are refused with a reason.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from kinst.dlang.vocabulary.type_names import typedef
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """shown: as errors spell it.  type: integers are converted to it; a StringType takes what
-    is like a string; any PointerType takes every pointer, because the kernel's own types for
-    what it means differ.  nullable: NULL is a value of its own, and not a bad address."""
+    """shown: its spelling in errors. type: integers are converted to it; a StringType takes
+    whatever is like a string; a PointerType takes every pointer, because the kernel's types for the
+    same thing differ. nullable: NULL is a value of its own here, not a bad address."""
 
     shown: str
     type: DType
@@ -24,8 +26,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Prototype:
-    """required: arguments that must be passed, of all the parameters.  destructive: it writes to
-    the traced program (Dynamic Tracing Guide, "Destructive Actions")."""
+    """required: how many of the parameters have to be passed. destructive: it writes to the traced
+    process (Dynamic Tracing Guide, "Destructive Actions")."""
 
     name: str
     result: DType
@@ -35,7 +37,7 @@ class Prototype:
 
     @property
     def has_pointers(self) -> bool:
-        """Whether an address goes in or comes out."""
+        """Whether it takes or returns an address."""
         types = (self.result, *(p.type for p in self.parameters))
         return any(isinstance(type_, PointerType) for type_ in types)
 
@@ -53,8 +55,8 @@ def _type(shown: str) -> DType:
     return INT if shown == "int" else typedef(shown)
 
 
-# name: result (parameters).  Those in brackets may be left out; ? is behind one that may be NULL;
-# ! is before a destructive subroutine.
+# name: result (parameters).  [ ] are around a parameter that may be left out, ? is behind one that
+# may be NULL, ! is before the name of a destructive subroutine.
 _TABLE = """
 alloca: void * (size_t)
 basename: string (const char *)

@@ -58,7 +58,7 @@ BASE_WORDS = frozenset({"char", "short", "int", "long", "signed", "unsigned", "v
 
 QUALIFIERS = frozenset({"const", "volatile", "restrict"})
 
-# Structures of the Guide's programs: what Types resolves, by the kernel's where it has them.
+# The Guide's typedefs for structures; where the kernel has the structure, it is the kernel's.
 STRUCTURES = {
     "in6_addr_t": "in6_addr",
     "timespec_t": "timespec",
@@ -78,7 +78,7 @@ STARTS_TYPE = BASE_WORDS | QUALIFIERS | TYPEDEFS | TAGS | FLOATS
 
 
 def typedef(name: str) -> IntType:
-    """The integer type called name; KeyError for anything else."""
+    """The integer type of this name. Raises KeyError for any other name."""
     type_ = SCALARS[name]
     assert isinstance(type_, IntType)
     return type_
@@ -89,10 +89,11 @@ def is_bool(type_: DType) -> bool:
 
 
 def check_attributes(words: Sequence[str], word: str, span: Span) -> None:
-    """Whether short, long, signed and unsigned among the words may stand with the type called
-    word, "" for a structure, union or enumeration (libdtrace's dt_decl_check()).
+    """Check short, long, signed and unsigned among the words against the type called word; "" is a
+    structure, union or enumeration (libdtrace's dt_decl_check()).
 
-    Raises DError D_DECL_CHARATTR, D_DECL_VOIDATTR, D_DECL_SIGNINT, D_DECL_LONGINT."""
+    Raises DError D_DECL_CHARATTR, D_DECL_VOIDATTR, D_DECL_SIGNINT, D_DECL_LONGINT.
+    """
     signs = [w for w in words if w in ("signed", "unsigned")]
     sizes = [w for w in words if w in ("short", "long")]
     if word == "char" and sizes:

@@ -59,6 +59,7 @@ class Guest:
         with self._watched():
             self._rsp = Rsp(self.qemu.gdb, running=True)
             self._debugger = Debugger(self._rsp, self._board, len(self.isa.breakpoint))
+            self.cpus = self._debugger.cpus
             if not self._rsp.physical_memory():
                 raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
 

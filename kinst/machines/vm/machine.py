@@ -58,6 +58,7 @@ class Vm(Guest):
             self.start_again()
         self.wait_ready(_BOOT_SECONDS)
         self.stop()
+        self.qemu.clear_scratch()
         return Bearings(self.find_text())
 
     def settle(self, page_tables: int | None, heartbeat: int | None) -> None:
@@ -259,7 +260,7 @@ class Vm(Guest):
         self.qemu.send_control("go")
 
     def end_command(self) -> None:
-        """See core/target.py."""
+        """See core/machine.py."""
         self.resume()
         self.qemu.send_control("end")
         self.qemu.wait_for(self._command_over, _PREPARE_TIMEOUT, "ended the command")

@@ -185,6 +185,12 @@ class Qemu:
         offset = self._offset(address, size)
         return self.memory.view[offset : offset + size]
 
+    def clear_scratch(self) -> None:
+        """Make scratch zeros.  QEMU and the firmware may have had something there: a large initrd
+        is loaded at the end of RAM, for the kernel to move it away."""
+        offset = self._offset(self.layout.scratch, self.layout.scratch_size)
+        self.memory.clear(offset, self.layout.scratch_size)
+
     # What the guest says.
 
     def fileno(self) -> int:

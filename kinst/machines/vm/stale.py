@@ -11,7 +11,8 @@ through QEMU, which then forgets its translations of them, sets the guest going.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Mapping
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Board, Paging
@@ -41,6 +42,17 @@ def code_at_hand(
         leaf = paging.walk(physical.read_physical, root, word)
         if leaf is not None and leaf.executable and not leaf.user:
             found.add((leaf.physical + word - leaf.address) & -PAGE)
+    return _in_memory(physical, found)
+
+
+def _in_memory(physical: Physical, pages: Iterable[int]) -> set[int]:
+    """Those of the pages that are there: what a CPU has for page tables that is not in the kernel
+    yet may lead anywhere."""
+    found = set()
+    for page in pages:
+        with contextlib.suppress(TargetError):
+            physical.read_physical(page, PAGE)
+            found.add(page)
     return found
 
 
@@ -54,9 +66,10 @@ def all_code(
         start = paging.find_text(read, root, image)
     except TargetError:
         return set()
-    return {
+    pages = (
         page
         for leaf in paging.leaves(read, root, start, start + _TEXT)
         if leaf.executable
         for page in range(leaf.physical, leaf.physical + leaf.size, PAGE)
-    }
+    )
+    return _in_memory(physical, pages)

@@ -35,6 +35,7 @@ LINUX = IsaFacts(
     pc_delta=1,
     clocksources=("tsc", "tsc-early"),
     page_tables="init_top_pgt",
-    call_sites=(bytes.fromhex("0f1f440000"),),
+    # nopl 0(%rax,%rax,1); before 5.13 the nop of the processor's choice, on some 66 66 66 66 90.
+    call_sites=(bytes.fromhex("0f1f440000"), bytes.fromhex("6666666690")),
     label_size=0,
 )  # fmt: skip

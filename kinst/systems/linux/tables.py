@@ -235,9 +235,16 @@ class KernelTables:
 
     @cached_property
     def paravirt(self) -> Spans:
-        """Indirect calls that were replaced at boot (struct paravirt_patch_site, 16 bytes)."""
-        table = self._bytes("__parainstructions", "__parainstructions_end", ".parainstructions", 16)
-        rows = np.frombuffer(table[1], dtype=np.uint8).reshape(-1, 16)
+        """Indirect calls that were replaced at boot (struct paravirt_patch_site, 16 bytes, of which
+        the last 4 are padding that kernels before 5.18 leave out of the last entry)."""
+        table = self._bytes("__parainstructions", "__parainstructions_end", ".parainstructions", 4)
+        raw = table[1] + bytes(4 if len(table[1]) % 16 == 12 else 0)
+        if len(raw) % 16:
+            raise KinstError(
+                f"{self._elf.path}: the table at __parainstructions has {len(table[1])} bytes, "
+                "which are no whole entries: a layout that kinst does not know"
+            )
+        rows = np.frombuffer(raw, dtype=np.uint8).reshape(-1, 16)
         start = np.ascontiguousarray(rows[:, :8]).view("<u8").reshape(-1)
         return spans(start, rows[:, 9].astype(np.uint64))
 

@@ -1,0 +1,217 @@
+"""Strings in memory: loaded from the kernel or from the current process, copied, compared."""
+
+from __future__ import annotations
+
+from kinst.codegen.firing import Firing, Text, Unit
+from kinst.codegen.helpers.memory_access import read_helper, user_helper
+from kinst.codegen.ssa import Function, Value, const
+from kinst.core.layout import FAULT_BADADDR
+
+# Strings are read in aligned pieces of this many bytes: none crosses a page, so nothing past
+# the page of the last byte is touched.
+PIECE = 64
+
+
+def _write_read_chars(unit: Unit, name: str) -> Function:
+    """read_chars(dst, src, size) -> 0, or not 0 on failure: at most size bytes, up to a NUL."""
+    return _write_string_reader(unit, name, read_helper(unit), cut=False)
+
+
+def _write_read_string(unit: Unit, name: str) -> Function:
+    """read_string(dst, src, size) -> 0, or not 0 on failure: at most size bytes, the last of them a
+    NUL."""
+    return _write_string_reader(unit, name, read_helper(unit), cut=True)
+
+
+def _write_string_reader(unit: Unit, name: str, reader: Function, cut: bool) -> Function:
+    """NAME(dst, src, size) -> 0, or not 0 on failure: at most `size` bytes up to a NUL, by way of
+    reader(dst, src, size). cut: the last byte is always a NUL."""
+    code = unit.function(name, 3)
+    dst, src, size = code.params
+    done = code.local(64)
+    code.jump("piece")
+    code.block("piece")
+    at = code.get(done)
+    source = code.op("add", src, at)
+    whole = code.op("sub", const(PIECE), code.op("and", source, PIECE - 1))
+    left = code.op("sub", size, at)
+    length = code.select(code.icmp("ult", whole, left), whole, left)
+    failed = code.call(reader, (code.op("add", dst, at), source, length))
+    code.branch(code.icmp("ne", failed, 0), "bad", "look", likely=False)
+    code.block("look")
+    end = code.op("add", at, length)
+    code.jump("byte")
+    code.block("byte")
+    here = code.get(done)
+    byte = code.load(8, code.op("add", dst, here))
+    following = code.op("add", here, 1)
+    code.set(done, following)
+    code.branch(code.icmp("eq", byte, 0), "good", "more")
+    code.block("more")
+    code.branch(code.icmp("eq", following, end), "full", "byte")
+    code.block("full")
+    code.branch(code.icmp("ult", following, size), "piece", "cut")
+    code.block("cut")
+    if cut:
+        code.store(const(0, 8), code.op("sub", code.op("add", dst, size), const(1)))
+    code.jump("good")
+    code.block("good")
+    code.ret(const(0))
+    code.block("bad")
+    code.ret(const(1))
+    return code
+
+
+def load_string_or_null(firing: Firing, address: Value, size: int) -> Text:
+    """load_string(), or NULL where the address is 0."""
+    code = firing.code
+    before = code.at
+    there, end = code.fresh("there"), code.fresh("string")
+    code.branch(code.icmp("eq", address, 0), end, there)
+    code.block(there)
+    text = load_string(firing, address, size)
+    after = code.at
+    code.jump(end)
+    code.block(end)
+    return Text(code.phi(64, [(const(0), before), (text.address, after)]), size, nullable=True)
+
+
+def load_string(firing: Firing, address: Value, size: int, most: int = 0) -> Text:
+    """The string at any address of the traced kernel, at most size - 1 bytes of it.
+
+    most: how many bytes may be read (of a char array, which may have no NUL); 0 for size.
+    """
+    room = firing.text_room(size)
+    code = firing.code
+    if 0 < most < size:
+        code.store(const(0, 8), code.add(room, most))
+        helper = firing.unit.helper("read_chars", _write_read_chars)
+        failed = code.call(helper, (room, address, const(most)))
+    else:
+        helper = firing.unit.helper("read_string", _write_read_string)
+        failed = code.call(helper, (room, address, const(size)))
+    firing.faults.add(code, code.icmp("ne", failed, 0), FAULT_BADADDR, address)
+    return Text(room, size)
+
+
+def _has_zero(code: Function, word: Value) -> Value:
+    """Whether one of the word's eight bytes is 0: only such a byte borrows from its top bit without
+    having had it set."""
+    borrowed = code.op("sub", word, 0x0101010101010101)
+    tops = code.op("and", code.op("xor", word, -1), 0x8080808080808080)
+    return code.icmp("ne", code.op("and", borrowed, tops), 0)
+
+
+def _copy_string(unit: Unit, name: str) -> Function:
+    """copy_string(dst, src, most, fill): at most `most` bytes up to a NUL, then a NUL, and more of
+    them up to `fill` bytes in all. It reads no byte past `most`."""
+    code = unit.function(name, 4, 0)
+    dst, src, most, fill = code.params
+    at = code.local(64)
+
+    def room(limit: Value, size: int, yes: str, no: str) -> Value:
+        """Go on at `yes` if `size` more bytes are within the limit."""
+        here = code.get(at)
+        code.branch(code.icmp("ule", code.op("add", here, size), limit), yes, no)
+        code.block(yes)
+        return here
+
+    def advance(here: Value, size: int, to: str) -> None:
+        code.set(at, code.op("add", here, size))
+        code.jump(to)
+
+    code.jump("words")
+    code.block("words")
+    here = room(most, 8, "word", "bytes")
+    word = code.load(64, code.op("add", src, here))
+    code.branch(_has_zero(code, word), "bytes", "keep_word")
+    code.block("keep_word")
+    code.store(word, code.op("add", dst, here))
+    advance(here, 8, "words")
+    code.block("bytes")
+    here = room(most, 1, "byte", "end")
+    byte = code.load(8, code.op("add", src, here))
+    code.branch(code.icmp("eq", byte, 0), "end", "keep_byte")
+    code.block("keep_byte")
+    code.store(byte, code.op("add", dst, here))
+    advance(here, 1, "bytes")
+    code.block("end")
+    here = code.get(at)
+    code.store(const(0, 8), code.op("add", dst, here))
+    advance(here, 1, "zero_words")
+    code.block("zero_words")
+    here = room(fill, 8, "zero_word", "zero_bytes")
+    code.store(const(0), code.op("add", dst, here))
+    advance(here, 8, "zero_words")
+    code.block("zero_bytes")
+    here = room(fill, 1, "zero_byte", "done")
+    code.store(const(0, 8), code.op("add", dst, here))
+    advance(here, 1, "zero_bytes")
+    code.block("done")
+    code.ret()
+    return code
+
+
+def copy_string_helper(unit: Unit) -> Function:
+    """copy_string(dst, src, most, fill): at most `most` bytes up to a NUL, then a NUL, and more of
+    them up to `fill` bytes in all."""
+    return unit.helper("copy_string", _copy_string)
+
+
+def copy_text(firing: Firing, text: Text, to: Value, size: int, pad: bool = False) -> None:
+    """Store the string in `size` bytes, truncated if need be. pad: fill up with zeros."""
+    most = const(min(text.bound, size - 1))
+    helper = firing.unit.helper("copy_string", _copy_string)
+    firing.code.call(helper, (to, text.address, most, const(size if pad else 0)))
+
+
+def _compare_strings(unit: Unit, name: str) -> Function:
+    """compare_strings(a, b, a's bound, b's bound) -> below, at or above 0; bytes are unsigned."""
+    code = unit.function(name, 4)
+    a, b, a_bound, b_bound = code.params
+    at = code.local(64)
+    code.jump("test")
+    code.block("test")
+    here = code.get(at)
+    bytes_ = []
+    for letter, start, bound in (("a", a, a_bound), ("b", b, b_bound)):
+        before = code.at
+        code.branch(code.icmp("ult", here, bound), f"in_{letter}", f"after_{letter}")
+        code.block(f"in_{letter}")
+        byte = code.convert(code.load(8, code.op("add", start, here)), 64, signed=False)
+        code.jump(f"after_{letter}")
+        code.block(f"after_{letter}")
+        bytes_.append(code.phi(64, [(byte, f"in_{letter}"), (const(0), before)]))
+    code.branch(code.icmp("eq", bytes_[0], bytes_[1]), "same", "end")
+    code.block("same")
+    code.set(at, code.op("add", here, 1))
+    code.branch(code.icmp("eq", bytes_[0], 0), "end", "test")
+    code.block("end")
+    code.ret(code.op("sub", bytes_[0], bytes_[1]))
+    return code
+
+
+def compare_texts(firing: Firing, left: Text, right: Text) -> Value:
+    """An i64 below, at or above 0, as strcmp(3); NULL equals ""."""
+    helper = firing.unit.helper("compare_strings", _compare_strings)
+    bounds = (_bound(firing, left), _bound(firing, right))
+    return firing.code.call(helper, (left.address, right.address, *bounds))
+
+
+def _bound(firing: Firing, text: Text) -> Value:
+    """How many bytes of a string may be read: none of NULL."""
+    if not text.nullable:
+        return const(text.bound)
+    null = firing.code.icmp("eq", text.address, 0)
+    return firing.code.select(null, const(0), const(text.bound))
+
+
+def _read_user_string(unit: Unit, name: str) -> Function:
+    """read_user_string(dst, src, size), from the memory of the current process."""
+    return _write_string_reader(unit, name, user_helper(unit), cut=True)
+
+
+def read_user_string(firing: Firing, to: Value, source: Value, size: Value) -> Value:
+    """Copy a string of the current process, cut to size - 1 bytes; 0 or an error."""
+    helper = firing.unit.helper("read_user_string", _read_user_string)
+    return firing.code.call(helper, (to, source, size))

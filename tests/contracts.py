@@ -1,0 +1,43 @@
+"""What a protocol asks of whoever implements it, as far as can be seen without a type checker."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+
+def members(protocol: type) -> dict[str, Any]:
+    """The names that a protocol asks for, its parents' too; methods with their function, plain
+    attributes with None."""
+    found: dict[str, Any] = {}
+    for part in reversed(protocol.__mro__):
+        if getattr(part, "_is_protocol", False):
+            for name in getattr(part, "__annotations__", {}):
+                found.setdefault(name, None)
+            found |= {n: v for n, v in vars(part).items() if inspect.isfunction(v)}
+    return {name: value for name, value in found.items() if not name.startswith("_")}
+
+
+def _positional(function: Any) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind in kinds and p.name != "self"]
+
+
+def missing(protocol: type, thing: Any, *, methods_only: bool = False) -> list[str]:
+    """What a thing lacks of a protocol, and methods that take other arguments.
+
+    methods_only: the thing is a class whose attributes its __init__ makes."""
+    wrong = []
+    for name, method in members(protocol).items():
+        if method is None and methods_only:
+            continue
+        if not hasattr(thing, name):
+            wrong.append(f"{name} is missing")
+        elif method is not None:
+            theirs = getattr(thing, name)
+            if not callable(theirs):
+                wrong.append(f"{name} is no method")
+            elif (asked := _positional(method)) != _positional(theirs)[: len(asked)]:
+                wrong.append(f"{name}({', '.join(_positional(theirs))}): asked is {asked}")
+    return wrong

@@ -1,0 +1,83 @@
+"""The machine fails, once or for ever, at each of its calls in turn: then the kernel's text is as
+it was and no breakpoint is left, or the messages say how many sites may still be planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fake_machine import Call, FakeMachine
+from fake_tracing import trace
+
+from kinst.core.errors import KinstError, TargetError
+
+BROKEN = "the line is broken"
+WORKLOAD = [Call("leaf", (2, 1), 0), Call("leaf", (1, 2), 1)]
+PROGRAM = "kinst::leaf: { @ = count(); }"
+
+
+class Failing:
+    """A machine whose calls raise TargetError where fails(number of the call, from 1) says so."""
+
+    def __init__(self, machine: FakeMachine, fails: Callable[[int], bool]) -> None:
+        self._machine, self._fails = machine, fails
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._machine, name)
+        if not callable(value) or name == "close":
+            return value
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.calls.append(name)
+            if self._fails(len(self.calls)):
+                raise TargetError(BROKEN)
+            return value(*arguments, **named)
+
+        return call
+
+
+def outcome(isa: str, way: str, fails: Callable[[int], bool]) -> tuple[list[str], bool, list[str]]:
+    """(the machine's calls, whether nothing is left in the kernel, messages and the error)."""
+    machine = FakeMachine(isa)
+    before = machine.text
+    failing = Failing(machine, fails)
+    said: list[str] = []
+    try:
+        trace(machine, PROGRAM, WORKLOAD, settings={"plant": way}, target=failing, said=said)
+    except KinstError as error:
+        said.append(str(error))
+    assert machine.closed
+    return failing.calls, machine.text == before and not machine.breakpoints, said
+
+
+# What undoes and tells knows no ISA: the other two are there to be sure of that.
+@pytest.mark.parametrize(
+    ("isa", "way", "lasts"),
+    [
+        ("amd64", "auto", "once"),
+        ("amd64", "auto", "for ever"),
+        ("amd64", "stop", "once"),
+        ("amd64", "stop", "for ever"),
+        ("arm64", "auto", "for ever"),
+        ("riscv64", "stop", "once"),
+    ],
+)
+def test_every_failure_is_undone_or_told(isa: str, way: str, lasts: str) -> None:
+    calls, clean, _ = outcome(isa, way, lambda _: False)
+    assert clean
+    wrong = []
+    for number, name in enumerate(calls, 1):
+        _, clean, said = outcome(isa, way, failing_at(number, lasts))
+        told = any("may still be planted" in text for text in said)
+        if (not clean and not told) or (lasts == "once" and (not clean or told)):
+            wrong.append(f"call {number}, {name}: clean {clean}, said {said}")
+        elif not clean and not any(BROKEN in text for text in said):
+            wrong.append(f"call {number}, {name}: the reason is not said: {said}")
+    assert not wrong, "\n".join(wrong)
+
+
+def failing_at(number: int, lasts: str) -> Callable[[int], bool]:
+    """For Failing: at this call, and when it lasts for ever at all that follow."""
+    return lambda call: call == number or (lasts == "for ever" and call > number)

@@ -1,0 +1,206 @@
+"""What every instruction set must answer (the protocol Isa of kinst/core/isa.py), whichever it is:
+a new one passes these tests before anything else of kinst is tried on it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import pytest
+
+from kinst.core.isa import (
+    Board,
+    CallBody,
+    CountBody,
+    Flow,
+    Isa,
+    Paging,
+    Refused,
+    Relocated,
+)
+from kinst.core.probe import Function, Site
+from kinst.isa import load, names, of_machine
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from contracts import missing
+
+AT = 0xFFFF_FFFF_8100_0000  # an address that kernels of all of them use
+SCRATCH = AT + (1 << 19)  # within reach of every direct branch
+KINDS = {"next", "landing", "jump", "branch", "call", "return", "indirect", "trap"}
+
+# One instruction set's no-operation is known by its text, whatever the set.
+NOPS: Mapping[int, bytes] = {
+    62: bytes.fromhex("0f1f440000"),  # EM_X86_64
+    183: bytes.fromhex("1f2003d5"),  # EM_AARCH64
+    243: bytes.fromhex("13000000"),  # EM_RISCV
+}
+
+
+@pytest.fixture(params=names())
+def each(request: pytest.FixtureRequest) -> Isa:
+    return load(request.param)
+
+
+@pytest.fixture
+def nop(each: Isa) -> bytes:
+    found = NOPS.get(each.elf_machine)
+    assert found is not None, f"tell this test what a no-operation of {each.name} is"
+    return found
+
+
+def site_of(code: bytes) -> Site:
+    return Site(Function("vmlinux", "f", AT, 64), 0, code)
+
+
+def test_it_is_found_by_its_name_and_by_its_elf_machine(each: Isa) -> None:
+    assert load(each.name) is each
+    assert of_machine(each.elf_machine) is each
+
+
+def test_it_has_everything_that_the_protocols_ask(each: Isa) -> None:
+    assert not missing(Isa, each)
+    assert not missing(Paging, each.paging)
+    assert not missing(Board, each.board)
+
+
+def test_registers_are_told_apart(each: Isa) -> None:
+    d_names = [r.d_name for r in each.registers]
+    assert len(set(d_names)) == len(d_names)
+    assert all(re.fullmatch("R_[A-Z0-9]+", name) for name in d_names)
+    assert not set(d_names) & set(each.unavailable_registers)
+    assert all(why for why in each.unavailable_registers.values())
+    slots = {r.slot for r in each.registers}
+    assert all(0 <= slot < each.frame_slots for slot in slots)
+    assert {each.pc_slot, each.sp_slot, each.flags_slot, each.result_slot} <= slots
+    assert len({each.pc_slot, each.sp_slot, each.flags_slot}) == 3
+    assert set(each.argument_slots) <= slots
+    assert len(set(each.argument_slots)) == len(each.argument_slots)
+    # One place in the frame has one value: two names for it are one register of the stub's.
+    for slot in slots:
+        assert len({r.gdb_name for r in each.registers if r.slot == slot}) == 1
+    known = {*d_names, *each.unavailable_registers, ""}
+    assert set(each.dwarf_registers) <= known
+    assert set(each.kept_registers) <= known
+
+
+def test_the_boards_names_are_those_of_registers(each: Isa) -> None:
+    stub = {r.gdb_name for r in each.registers}
+    plain = {name for name, _ in each.board.GDB_REGISTERS}
+    assert {each.board.PC, each.board.SP} <= stub & plain
+    assert {r.gdb_name for r in each.registers if r.slot == each.pc_slot} == {each.board.PC}
+    assert {r.gdb_name for r in each.registers if r.slot == each.sp_slot} == {each.board.SP}
+    assert len(each.board.PORTS) == 2
+    assert len(each.board.SERIAL) == 3
+    size = 1 << 30
+    ranges = each.board.memory_map(size)
+    assert sum(length for _, _, length in ranges) == size
+    assert ranges[0][1] == 0
+    assert all(a[1] + a[2] == b[1] and a[0] + a[2] <= b[0] for a, b in pairwise(ranges))
+    assert each.board.memory_limit(ranges[0][0] + size // 2)
+
+
+def test_llvm_has_code_for_it(each: Isa) -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    target = llvm.Target.from_triple(each.triple)
+    machine = target.create_target_machine(features=each.cpu_features)
+    module = llvm.parse_assembly(
+        f'target triple = "{each.triple}"\ndefine i64 @f() {{ ret i64 1 }}'
+    )
+    assert machine.emit_object(module)
+
+
+def test_code_is_decoded_to_its_end(each: Isa, nop: bytes) -> None:
+    found = list(each.decode(nop * 3 + each.breakpoint, AT))
+    assert [one.address - AT for one in found] == [len(nop) * k for k in range(4)]
+    assert b"".join(one.code for one in found) == nop * 3 + each.breakpoint
+    assert all(one.text for one in found)
+    assert [one.end for one in found[:-1]] == [one.address for one in found[1:]]
+    assert list(each.decode(b"", AT)) == []
+
+
+def test_where_control_goes(each: Isa, nop: bytes) -> None:
+    assert each.flow(nop, AT) == Flow("next")
+    assert each.flow(each.breakpoint, AT).kind == "trap"
+    for code in (nop, each.breakpoint):
+        flow = each.flow(code, AT)
+        assert flow.kind in KINDS
+        assert flow.target is None
+
+
+def test_a_jump_patch_is_a_jump_of_its_size(each: Isa) -> None:
+    made = {size: each.jump_patch(size, AT, SCRATCH) for size in range(2, 16)}
+    assert any(made.values()), "no size of instruction can be jumped from"
+    for size, patch in made.items():
+        if patch is None:
+            continue
+        assert len(patch) == size
+        first = next(each.decode(patch, AT))
+        assert each.flow(first.code, AT) == Flow("jump", falls_through=False, target=SCRATCH)
+    assert all(each.jump_patch(size, AT, AT ^ 1 << 46) is None for size in range(2, 16))
+
+
+def test_a_trap_patch_fits_and_traps(each: Isa, nop: bytes) -> None:
+    patch = each.trap_patch(len(nop))
+    assert 0 < len(patch) <= len(nop)
+    assert each.flow(next(each.decode(patch, AT)).code, AT).kind == "trap"
+
+
+def test_a_displaced_instruction_has_a_way_back(each: Isa, nop: bytes) -> None:
+    moved = each.displace(nop, AT, SCRATCH)
+    assert isinstance(moved, Relocated)
+    found = list(each.decode(moved.code, SCRATCH))
+    assert sum(one.size for one in found) == len(moved.code)
+    assert not each.flow(found[-1].code, found[-1].address).falls_through
+    far = each.displace(nop, AT, AT ^ 1 << 46)
+    assert isinstance(far, Refused)
+    assert far.reason
+
+
+@pytest.mark.parametrize("bodies", ["nothing", "count", "call"])
+def test_a_trampoline_ends_behind_the_site(each: Isa, nop: bytes, bodies: str) -> None:
+    entry, argument, counter = SCRATCH + 0x8000, SCRATCH + 0x9000, SCRATCH + 0xA000
+    slots = frozenset({each.pc_slot, each.sp_slot, each.flags_slot})
+    work = {
+        "nothing": (),
+        "count": (CountBody((counter if each.shared_counters else 0x100,)),),
+        "call": (CallBody(entry, argument, slots),),
+    }[bodies]
+    made = each.trampoline(site_of(nop), nop * 8, SCRATCH, work)
+    assert isinstance(made, Relocated)
+    assert -1 <= made.original_at < len(made.code)
+    assert len(made.code) > len(each.displace(nop, AT, SCRATCH).code) or bodies == "nothing"
+    assert isinstance(each.trampoline(site_of(nop), nop * 8, AT ^ 1 << 46, work), Refused)
+
+
+def test_hooks_take_the_start_of_a_function(each: Isa, nop: bytes) -> None:
+    for make in (each.detour, each.translate_detour):
+        made = make(nop * 8, AT, SCRATCH, SCRATCH + 0x8000)
+        assert not isinstance(made, Refused)
+        patch, stub = made
+        assert 0 < len(patch) <= 32
+        assert len(stub) > len(patch)
+        far = make(nop * 8, AT, AT ^ 1 << 46, SCRATCH)
+        assert isinstance(far, Refused)
+
+
+def test_plain_instructions_need_no_care(each: Isa, nop: bytes) -> None:
+    plain = list(each.decode(nop * 4, AT))
+    assert not each.unsafe(plain)
+    assert not each.again(plain)
+    assert not each.jump_tables(plain)
+    assert not each.returns_of(nop * 4, AT, SCRATCH)
+    assert not each.unsteppable(nop)
+    assert each.thunk("vfs_read") is None
+
+
+def test_a_direct_call_is_found_by_its_return_address(each: Isa, nop: bytes) -> None:
+    calls = {62: b"\xe8\x3b\0\0\0", 183: bytes.fromhex("10000094"), 243: bytes.fromhex("ef000004")}
+    call = calls[each.elf_machine]  # each of them calls AT + 0x40
+    flow = each.flow(call, AT)
+    assert (flow.kind, flow.target, flow.falls_through) == ("call", AT + 0x40, True)
+    assert list(each.returns_of(call + nop, AT, AT + 0x40)) == [AT + len(call)]

@@ -1,0 +1,26 @@
+"""How many CPUs a guest of kinst's has, by QEMU's arguments: each is asked of QEMU's own manual."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinst.machines.vm.cpus import CPUS, cpus_of
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cpus"),
+    [
+        ("", CPUS),
+        ("-smp 4", 4),
+        ("-smp cpus=8,maxcpus=16", 8),
+        ("-smp 3,sockets=1,cores=3,threads=1", 3),
+        ("-smp sockets=2,cores=2,threads=2", 8),
+        ("-smp 2 -m 4G -smp 1", 1),
+        ("--smp 6", 6),
+        ("-device smp -drive file=4", CPUS),
+        ("-smp", CPUS),
+        ("-smp maxcpus=4", CPUS),
+    ],
+)
+def test_cpus_by_arguments(arguments: str, cpus: int) -> None:
+    assert cpus_of(arguments.split()) == cpus

@@ -1,0 +1,81 @@
+"""What kernels before those of Debian 12 do otherwise, in tables made here."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kinst.core.errors import KinstError
+from kinst.systems.linux.amd64 import LINUX
+from kinst.systems.linux.ftrace import INSIDE, USED, Ftrace
+from kinst.systems.linux.tables import KernelTables
+
+TABLE = 0xFFFF_FFFF_8200_0000
+CALLS = [0xFFFF_FFFF_8100_0010, 0xFFFF_FFFF_8100_0200, 0xFFFF_FFFF_8100_0333]
+
+
+def with_table(raw: bytes) -> KernelTables:
+    """A kernel of which only __parainstructions is looked at."""
+    places = {"__parainstructions": TABLE, "__parainstructions_end": TABLE + len(raw)}
+    elf: Any = SimpleNamespace(
+        path=Path("vmlinux"),
+        address=places.get,
+        read=lambda at, size: raw[at - TABLE : at - TABLE + size],
+    )
+    return KernelTables(elf)
+
+
+def entries() -> bytes:
+    """struct paravirt_patch_site: an address, a type, a length, 2 bytes, padding of 4."""
+    return b"".join(struct.pack("<QBBHI", at, 7, 6, 0, 0) for at in CALLS)
+
+
+@pytest.mark.parametrize("missing", [0, 4])
+def test_the_last_paravirt_entry_may_lack_its_padding(missing: int) -> None:
+    """Linux 5.10: 121,228 bytes, which are 12 more than a multiple of 16."""
+    found = with_table(entries()[: 16 * len(CALLS) - missing]).paravirt
+    inside = np.array([CALLS[0] - 1, CALLS[0], CALLS[2] + 5, CALLS[2] + 6], np.uint64)
+    hit = found.overlaps(inside, np.ones(4, np.uint64))
+    assert len(found) == len(CALLS) and hit.tolist() == [False, True, True, False]
+
+
+def test_a_paravirt_table_of_another_layout_is_refused() -> None:
+    with pytest.raises(KinstError, match="40 bytes, which are no whole entries"):
+        _ = with_table(entries()[:40]).paravirt
+
+
+class TracedKernel(Ftrace):
+    """ftrace's records of one function's nop, in a kernel that nobody traces."""
+
+    site = 0xFFFF_FFFF_8100_0000
+
+    def __init__(self) -> None:
+        super().__init__(SimpleNamespace(), SimpleNamespace(), LINUX.call_sites)  # type: ignore[arg-type]
+
+    @property
+    def sites(self) -> Any:
+        return np.array([self.site], np.uint64)
+
+    def record(self, address: int) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("live", "refusal"),
+    [
+        ("0f1f440000", ""),  # since 5.13
+        ("6666666690", ""),  # before, as some processors like it
+        ("e812345678", USED),  # a call of a tracer
+        ("6666669090", USED),
+    ],
+)
+def test_nops_that_ftrace_leaves(live: str, refusal: str) -> None:
+    ftrace = TracedKernel()
+    assert ftrace.refusal(ftrace.site, 5, bytes.fromhex(live)) == refusal
+    assert ftrace.refusal(ftrace.site + 3, 5, bytes(5)) == INSIDE
+    assert ftrace.refusal(ftrace.site + 5, 5, bytes(5)) is None
