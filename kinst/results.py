@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kinst.core.errors import KinstError
-from kinst.events import Aggregation, Bucket, Fault, Key, Lost, Record
+from kinst.events import Aggregation, Bucket, Fault, Key, Lost, Record, Value
 
 
 def _pandas() -> Any:
@@ -66,18 +66,24 @@ class Records(list[Record]):
         columns = ["time_ns", "cpu", "probe", "clause"]
         rows = []
         for record in self:
-            row: dict[str, object] = dict(
-                zip(columns, (record.time_ns, record.cpu, str(record.probe.name), record.clause),
-                    strict=True)
-            )  # fmt: skip
-            for value in record.values:
-                row[value.name] = value.value
+            row: dict[str, object] = {
+                "time_ns": record.time_ns,
+                "cpu": record.cpu,
+                "probe": str(record.probe.name),
+                "clause": record.clause,
+            }
+            row |= {name: value.value for name, value in _named(record)}
+            columns += [name for name in row if name not in columns]
             rows.append(row)
-        return pandas.DataFrame(rows, columns=list(dict.fromkeys([*columns, *_names(self)])))
+        return pandas.DataFrame(rows, columns=columns)
 
 
-def _names(records: Iterable[Record]) -> list[str]:
-    return list(dict.fromkeys(value.name for record in records for value in record.values))
+def _named(record: Record) -> Iterator[tuple[str, Value]]:
+    """Its values by names that differ: where an expression comes twice, with its position."""
+    names = [value.name for value in record.values]
+    for k, value in enumerate(record.values, 1):
+        alone = value.name and names.count(value.name) == 1
+        yield (value.name if alone else f"{value.name or 'value'}{k}"), value
 
 
 @dataclass(frozen=True, slots=True)
