@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kinst.consumer.symbols import NO_NAMES, Names, Symbol
-from kinst.core.target import Personality
+from kinst.core.system import System
 from kinst.session.user import user_names
 from kinst.session.values import TracedMachine
 
 
-def _symbol(personality: Personality, address: int) -> Symbol | None:
+def _symbol(personality: System, address: int) -> Symbol | None:
     """The function or the variable that holds an address of the kernel."""
     function = personality.function_at(address)
     if function is not None:
