@@ -1,0 +1,53 @@
+"""A trace as a generator of events: what stop(), close() and a client's error leave behind."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import kinst
+from kinst.events import Batch, Closing, End, TracingOver
+
+TICKS = "tick-1ms { trace(1); @ = count(); }"
+
+
+def drains() -> bool:
+    return any(thread.name == "kinst-drain" for thread in threading.enumerate())
+
+
+def test_a_client_that_stops_looking_leaves_nothing() -> None:
+    with kinst.host() as machine:
+        with machine.trace(TICKS) as trace:
+            for event in trace.events():
+                if isinstance(event, Batch):
+                    assert drains()
+                    break
+        assert not drains()
+        with machine.trace("BEGIN { exit(4); }") as trace:
+            assert [event for event in trace if isinstance(event, End)] == [End("exit", 4)]
+
+
+def test_a_clients_error_flies_when_all_is_undone() -> None:
+    with kinst.host() as machine:
+        with pytest.raises(ValueError, match="mine"), machine.trace(TICKS) as trace:
+            for _ in trace:
+                raise ValueError("mine")
+        assert not drains()
+
+
+def test_stop_from_another_thread() -> None:
+    with kinst.host() as machine, machine.trace(TICKS + " END { @ends = count(); }") as trace:
+        events = []
+        for event in trace.events():
+            events.append(event)
+            if isinstance(event, Batch) and trace.aggregations():
+                thread = threading.Thread(target=trace.stop)
+                thread.start()
+                thread.join()
+        kinds = [type(event) for event in events]
+        assert kinds.index(TracingOver) < kinds.index(Closing)
+        assert events[kinds.index(TracingOver)] == TracingOver("interrupted")
+        assert events[-1] == End("interrupted", 0)
+        assert trace.aggregations()["ends"][()] == 1
+        assert not drains()
