@@ -25,8 +25,8 @@ from typing import Self
 
 from kinst.consumer.schema import Schema
 from kinst.core.errors import KinstError, TargetError
+from kinst.core.machine import CommandEnded, Gone
 from kinst.core.probe import ProbePattern
-from kinst.core.target import CommandEnded, Gone
 from kinst.dlang.syntax.unparse import unparse
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import (

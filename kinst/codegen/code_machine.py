@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa, PerCpu, Register
 from kinst.core.layout import Scratch
-from kinst.core.target import (
+from kinst.core.system import (
     Access,
     Clock,
     Facts,

@@ -12,7 +12,7 @@ from kinst.codegen.ssa import Function, Local, Value, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import ARENA, CONTEXT_CURTHREAD, FAULT_NOSCRATCH, STATE_HEAD
 from kinst.core.records import ProgramLayout
-from kinst.core.target import Access
+from kinst.core.system import Access
 
 # Working memory of a clause (Scratch.temp) holds a word for loads, the key of an aggregation or a
 # dynamic variable, the clause-local variables that are not in registers, and the strings of one

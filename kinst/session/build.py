@@ -13,9 +13,10 @@ from kinst.codegen.layout.aggregation_tables import literal_keys
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Body, CallBody, CountBody, Isa
 from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK, Scratch
+from kinst.core.machine import Machine
 from kinst.core.probe import Probe
 from kinst.core.records import ProgramLayout
-from kinst.core.target import Facts, Personality, Target, UserMemory
+from kinst.core.system import Facts, System, UserMemory
 from kinst.dlang import typed
 from kinst.patch.descriptors import FrameRule, Strings, descriptor, descriptor_size
 from kinst.patch.plan import Hook, Plan, Wanted, plan_hooks, plan_sites
@@ -68,7 +69,7 @@ def split(enabled: Sequence[EnabledSite], means: Means, traced: TracedMachine) -
 
 
 def rerun_refusals(
-    personality: Personality, spans: Sequence[tuple[int, int]]
+    personality: System, spans: Sequence[tuple[int, int]]
 ) -> dict[tuple[int, int], str]:
     """Of (address, size) of code that is to be run a second time, elsewhere, where the kernel is
     against it, and why: it changes an instruction there, or finds it by its address in a fault."""
@@ -83,7 +84,7 @@ def rerun_refusals(
 
 
 def frame_rules(
-    isa: Isa, personality: Personality, enabled: Sequence[EnabledSite]
+    isa: Isa, personality: System, enabled: Sequence[EnabledSite]
 ) -> dict[tuple[int, int], FrameRule]:
     """How the caller is found at each site that has a rule, by EnabledSite.key."""
     slots = {r.d_name: r.slot for r in isa.registers}
@@ -313,7 +314,7 @@ def exits_in(program: typed.Program, clauses: frozenset[int]) -> bool:
     )
 
 
-def read_for_host(target: Target | None) -> native.NativeRead:
+def read_for_host(target: Machine | None) -> native.NativeRead:
     """How host-run clauses read an address: the target's memory, or nothing without one."""
 
     def read(address: int, size: int) -> bytes | None:
@@ -331,7 +332,7 @@ def read_for_host(target: Target | None) -> native.NativeRead:
 class StoppedUser:
     """The memory of the process that a stopped CPU runs, for host-run clauses."""
 
-    target: Target | None
+    target: Machine | None
     facts: Facts | None
     cpu: StoppedCpu
 

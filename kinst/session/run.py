@@ -20,7 +20,7 @@ from kinst.consumer.messages import fault_event, lost_events, lost_faults
 from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.consumer.schema import Schema
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.target import CommandEnded, Gone, Stopped
+from kinst.core.machine import CommandEnded, Gone, Stopped
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import (
     Aggregation,

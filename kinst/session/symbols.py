@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kinst.consumer.symbols import NO_NAMES, Names, Symbol
-from kinst.core.target import Personality
+from kinst.core.errors import KinstError
+from kinst.core.inline import SourcePlace
+from kinst.core.system import System
 from kinst.session.user import user_names
 from kinst.session.values import TracedMachine
 
 
-def _symbol(personality: Personality, address: int) -> Symbol | None:
+def _symbol(personality: System, address: int) -> Symbol | None:
     """The function or the variable that holds an address of the kernel."""
     function = personality.function_at(address)
     if function is not None:
@@ -42,4 +44,11 @@ def names_of(traced: TracedMachine) -> Names:
             return []
         return [c.function for c in index.copies_at(linked)]
 
-    return Names(kernel, user_names(traced.programs), copies)
+    def place(module: str, address: int) -> SourcePlace | None:
+        """From indexes that were made before, too; damaged ones say nothing."""
+        try:
+            return traced.images.place(module, address) if traced.images is not None else None
+        except KinstError:
+            return None
+
+    return Names(kernel, user_names(traced.programs), copies, place)

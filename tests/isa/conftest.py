@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from emulated import Machine
-from kernel_text import Form, Text, find_vmlinux, forms, read_text
+from kernel_text import Form, Text, find_vmlinux, kept_forms, read_text
 
 from kinst.core.isa import Isa
 from kinst.isa import load
@@ -28,7 +28,7 @@ def text() -> Text:
 
 @pytest.fixture(scope="session")
 def kernel_forms(text: Text, isa: Isa) -> list[Form]:
-    return forms(text, isa)
+    return kept_forms(text, isa)
 
 
 @pytest.fixture(scope="session")

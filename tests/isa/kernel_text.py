@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import pickle
 import re
 import struct
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import capstone
+
+import kinst
 from kinst.core.isa import Isa
+from kinst.core.paths import cache_folder
 
 VARIABLE = "KINST_TEST_VMLINUX"
 STT_FUNC = 2
@@ -156,3 +163,28 @@ def forms(text: Text, isa: Isa) -> list[Form]:
         form.count += spelled.count
         form.others.append((spelled.address, spelled.code))
     return list(grouped.values())
+
+
+def kept_forms(text: Text, isa: Isa) -> list[Form]:
+    """forms(), kept from one run of the tests to the next: to decode the whole text takes ten
+    seconds of each process.  They are made anew for another kernel, and when anything has changed
+    that decodes."""
+    key = hashlib.sha256(text.code)
+    package = Path(kinst.__file__).parent
+    sources = [package / "core/isa.py", *sorted((package / "isa" / isa.name).glob("*.py"))]
+    for source in (*sources, Path(__file__)):
+        key.update(source.read_bytes())
+    key.update(f"{capstone.__version__} {text.address}".encode())
+    kept = cache_folder() / "tests" / f"forms-{isa.name}-{key.hexdigest()[:16]}"
+    if kept.exists():
+        found: list[Form] = pickle.loads(kept.read_bytes())
+        return found
+    found = forms(text, isa)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    for old in kept.parent.glob(f"forms-{isa.name}-*"):
+        if old != kept:
+            old.unlink(missing_ok=True)
+    with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
+        file.write(pickle.dumps(found))
+    Path(file.name).rename(kept)
+    return found

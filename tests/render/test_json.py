@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -322,3 +324,44 @@ def test_bytes_that_are_no_text_survive(unusual: Callable[[str], Both]) -> None:
     value = both.of_type("record")[0]["values"][0]["value"]
     assert value.encode("utf-8", "surrogateescape") == b"\xffa\x01"
     assert both.of_type("aggregation")[0]["rows"][0]["key"] == [value]
+
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT, re.M | re.S)
+
+
+def test_lines_in_the_document_are_valid() -> None:
+    lines = [json.loads(line) for block in blocks("json") for line in block.splitlines()]
+    assert [invalid(line) for line in lines] == [[]] * len(lines)
+    assert len(lines) >= 10 and {line["type"] for line in lines} <= documented()
+
+
+def documented() -> set[str]:
+    """The types of lines that the document explains."""
+    heads = re.findall(r"^## (\w+)$", DOCUMENT, re.M)
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", DOCUMENT, re.M)
+    return {*heads, *(name for row in rows for name in re.findall(r"`(\w+)`", row))}
+
+
+def test_the_document_explains_what_the_schema_has() -> None:
+    definitions = SCHEMA["$defs"]
+    kinds = {name for name, one in definitions.items() if "type" in one.get("properties", {})}
+    assert kinds - {"value"} <= documented()
+    for name in kinds - {"value"}:
+        for member in definitions[name]["properties"]:
+            assert f"`{member}`" in DOCUMENT, f"{name}.{member}"
+        for values in (v["enum"] for v in definitions[name]["properties"].values() if "enum" in v):
+            assert all(f"`{value}`" in DOCUMENT for value in values), name
+
+
+def test_the_program_in_the_document_prints_what_it_says() -> None:
+    (program,) = blocks("d")
+    (said,) = (block for block in blocks("json") if '"here"' in block)
+    assert masked(run(program).json) == masked(said)
+
+
+def masked(lines: str) -> str:
+    return re.sub(r'"time":\d+', '"time":0', lines)

@@ -19,7 +19,7 @@ from kinst.codegen.layout.variable_places import up
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR
-from kinst.core.target import UserMemory
+from kinst.core.system import UserMemory
 
 
 def read_helper(unit: Unit) -> Function:

@@ -13,7 +13,7 @@ from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.ssa import Function, Value, const
 from kinst.core.errors import KinstError
 from kinst.core.layout import FAULT_BADADDR
-from kinst.core.target import Paths
+from kinst.core.system import Paths
 
 ROOM = 4096  # PATH_MAX of Linux
 

@@ -24,7 +24,7 @@ from kinst.codegen.values.builtin_values import builtin
 from kinst.core.dtypes import UINT64, USER_WORDS
 from kinst.core.errors import KinstError
 from kinst.core.layout import CONTEXT_STACK, FAULT_ILLOP, SITE_PC
-from kinst.core.target import Unwinder, UserState
+from kinst.core.system import Unwinder, UserState
 
 DEPTH = 512  # frames that stackdepth counts at most: more than a 16 KB stack can have
 

@@ -1,0 +1,136 @@
+"""kinst/image/debug_info.py and loaded.py: one object for each image, and images where they lie."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from dwarf_made import compiled
+
+from kinst.core.errors import KinstError
+from kinst.image.debug_info import DebugFiles, DebugInfo
+from kinst.image.loaded import LoadedImage, LoadedImages, MovedIndex, moved_by, running_index
+
+SLIDE = 0x1_0000_0000
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("debug_info"), "gcc", "-O2", "-gdwarf-5")
+
+
+def test_a_file_is_opened_once(program: Path, tmp_path: Path) -> None:
+    """For each machine: by its path and its build-id, and for each name that it has in D."""
+    files, others = DebugFiles(tmp_path), DebugFiles(tmp_path)
+    first = files.open(program)
+    assert files.open(str(program)) is first and files.open(program, "other") is not first
+    assert others.open(program) is not first
+    assert first.index is first.index and first.locals() is first.locals()
+    copy = tmp_path / "rebuilt"
+    for number in ("0x1111", "0x2222", "0x2222"):
+        changed = compiled(tmp_path, "gcc", "-O2", "-g", f"-Wl,--build-id={number}", name=number)
+        changed.replace(copy)
+        found = files.open(copy)
+        assert found.elf.build_id == number[2:]
+        assert files.open(copy) is found
+
+
+def test_an_index_is_not_made_for_a_place(program: Path, tmp_path: Path) -> None:
+    """place() answers from an index that is there, as running traces need it."""
+    debug = DebugInfo(program, cache=tmp_path)
+    assert debug.made_index is None and debug.place(0x401000) is None
+    assert not list(tmp_path.iterdir())
+    name = debug.inline_names()[0]
+    copy = debug.copies(name)[0]
+    low = copy.ranges[0][0]
+    place = debug.place(low)
+    assert place is not None and name in [frame.function for frame in place.inlined]
+    assert debug.place(low) is place
+    again = DebugInfo(program, cache=tmp_path)
+    assert again.made_index is not None and again.place(low) == place
+
+
+def test_places_are_addr2lines(program: Path, tmp_path: Path) -> None:
+    """Every instruction's functions and lines, inlined ones first."""
+    debug = DebugInfo(program, cache=tmp_path)
+    symbols = debug.elf.symbols
+    addresses: list[int] = []
+    for name in ("nested", "twice", "looping", "simple"):
+        (row,) = symbols.indexes(name)
+        start = int(symbols.address[row])
+        addresses += range(start, start + int(symbols.size[row]), 3)
+    assert debug.index.units and len(addresses) > 20
+    shown = subprocess.run(
+        ["addr2line", "-ifse", program, *(f"{at:#x}" for at in addresses)],
+        capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    expected = list(zip(shown[::2], (line.split(" ")[0] for line in shown[1::2]), strict=True))
+    inlined = 0
+    for at in addresses:
+        place = debug.place(at)
+        assert place is not None, hex(at)
+        frames = [(f.function, f.file, f.line) for f in place.inlined]
+        rows = [*frames, ("", place.file, place.line)]
+        inlined += len(frames)
+        for function, file, line in rows:
+            name, where = expected.pop(0)
+            assert function in ("", name)
+            wanted = f"{Path(file).name}:{line}"
+            assert where == wanted or where.endswith((":?", ":0")), (hex(at), where, wanted)
+    assert not expected and inlined > 10
+
+
+def test_images_at_running_addresses(program: Path) -> None:
+    debug = DebugInfo(program)
+    own = LoadedImages(moved_by(debug, SLIDE))
+    index = running_index(own, print)
+    for name in debug.inline_names():
+        for linked, running in zip(debug.copies(name), index.copies(name), strict=True):
+            assert running.entry is not None and linked.entry is not None
+            assert running.entry == linked.entry + SLIDE
+            assert [low - SLIDE for low, _ in running.ranges] == [low for low, _ in linked.ranges]
+            for low, _ in running.ranges:
+                assert [c.die for c in index.copies_at(low)] == [
+                    c.die for c in debug.copies_at(low - SLIDE)
+                ]
+    (function,) = debug.functions("nested")
+    (moved,) = index.functions("nested")
+    assert moved.ranges == tuple((low + SLIDE, high + SLIDE) for low, high in function.ranges)
+    place = own.place("vmlinux", function.ranges[0][0] + SLIDE)
+    assert place == debug.place(function.ranges[0][0]) is not None
+
+
+def test_what_is_not_loaded_is_left_out(program: Path) -> None:
+    """Of a module whose .text alone is in memory."""
+    debug = DebugInfo(program)
+    gone = LoadedImage(debug, lambda at: None, lambda at: None)
+    asked: list[str] = []
+
+    def find(name: str) -> LoadedImage | None:
+        asked.append(name)
+        return gone if name == "gone" else None
+
+    images = LoadedImages(moved_by(debug, 0), find, lambda: ["gone", "none"])
+    assert images.of("") is images.kernel is images.of("vmlinux")
+    assert images.modules() == [gone] == images.modules() and asked == ["gone", "none"]
+    assert images.place("gone", 0x401000) is None and images.place("none", 0x401000) is None
+    moved = MovedIndex(gone)
+    name = debug.inline_names()[0]
+    assert all(c.entry is None and c.ranges == () for c in moved.copies(name))
+    assert moved.copies_at(0x401000) == []
+
+
+def test_an_image_without_debug_information(program: Path, tmp_path: Path) -> None:
+    """Nothing is known of it, and that is told once."""
+    stripped = tmp_path / "stripped"
+    subprocess.run(["strip", "-g", "-o", stripped, program], check=True)
+    debug = DebugInfo(stripped)
+    assert not debug.has_dwarf and debug.dwarf is None and debug.locals() is None
+    assert debug.copies("early") == () == debug.functions("nested") == debug.inline_names()
+    with pytest.raises(KinstError, match="no debug information"):
+        assert debug.index
+    told: list[str] = []
+    index = running_index(LoadedImages(moved_by(debug, 0)), told.append)
+    assert index.functions("nested") == [] and len(told) == 1
+    assert told[0].startswith("kinst: inline functions cannot be found: ")
