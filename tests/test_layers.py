@@ -203,3 +203,36 @@ def test_no_imports_inside_functions() -> None:
 def test_every_file_is_ranked() -> None:
     ranked = {main_node(p.relative_to(ROOT).with_suffix("").parts).split("/")[0] for p in files()}
     assert ranked <= set(RANK), ranked - set(RANK)
+
+
+PUBLIC = {"api", "errors", "events", "inlines", "results", "version", "__init__"}
+
+
+def client_files() -> dict[str, list[Path]]:
+    """Clients of the library.  Of the tests, what runs whole programs: other tests are of the
+    module that they import."""
+    tests = ROOT.parent / "tests"
+    return {
+        "cli": sorted((ROOT / "cli").glob("*.py")),
+        "bench": sorted((ROOT.parent / "bench").glob("*.py")),
+        "tests": [
+            *(tests / "d").glob("*.py"),
+            tests / "vm" / "command.py",
+            tests / "test_api_docs.py",
+        ],
+    }
+
+
+@pytest.mark.parametrize("client", ["cli", "bench", "tests"])
+def test_clients_reach_no_deeper_than_the_library(client: str) -> None:
+    """The commands, the benchmarks and the tests that run whole programs import the library's own
+    modules, the renderers, and each other (tests/d calls the command itself)."""
+    besides = {"cli": {"cli", "render"}, "bench": {"bench"}, "tests": {"cli", "bench"}}[client]
+    wrong = [
+        f"{path.name}:{line} imports {name}"
+        for path in client_files()[client]
+        for name, line in imported(path)
+        if name.split(".")[0] == "kinst" and own(name)[0] not in PUBLIC | besides
+    ]
+    assert client_files()[client]
+    assert not wrong, "\n".join(wrong)
