@@ -1,1 +1,4 @@
-"""Rank 1: what files say of a kernel: ELF symbols and tables, BTF types, ORC unwind rules."""
+"""Rank 1: what files say of a kernel: ELF symbols, BTF types, ORC tables, DWARF.
+
+debug_info.DebugInfo answers for one image; loaded.LoadedImages for those of a running machine.
+"""

@@ -181,7 +181,7 @@ class DebugInfo:
         """The source of an instruction, and what is inlined there; None where it is not known.
 
         Only from an index that is there already: making one takes seconds, and a running trace
-        waits for this.  Line tables are read by units, once (tens of milliseconds each).
+        waits for this.  Line tables are read by units, once (milliseconds each).
         """
         index = self.made_index
         if index is None:

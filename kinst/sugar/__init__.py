@@ -1,1 +1,2 @@
-"""Rank 2: typed tree to typed tree; inline expansion will live here."""
+"""Rank 2: syntax tree to syntax tree: inline functions, source lines and local variables become
+plain probes and expressions over regs[]."""
