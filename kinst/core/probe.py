@@ -101,3 +101,18 @@ class Probe:
     id: int
     name: ProbeName
     site: Site | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeInterface:
+    """What D has to know of a provider's probes.
+
+    plain: names of probes without a function and without arguments. redeclared: those of them that
+    a program may declare again. all_plain: none of the provider's probes has arguments. returns:
+    names of the probes at which a function's result is arg1.
+    """
+
+    plain: tuple[str, ...] = ()
+    redeclared: tuple[str, ...] = ()
+    all_plain: bool = False
+    returns: tuple[str, ...] = ()

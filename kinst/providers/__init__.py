@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from functools import cache
 
 from kinst.core.kernel import Found, Provider
+from kinst.core.probe import ProbeInterface
 
+_NONE = ProbeInterface()
 FIRST_ID = 1  # of the probes that are there without being asked for
 
 
@@ -20,6 +22,15 @@ def load_all() -> Mapping[str, Provider]:
         provider: Provider = importlib.import_module(f"{__name__}.{info.name}").PROVIDER
         found[provider.name] = provider
     return found
+
+
+@cache
+def interfaces() -> Mapping[str, ProbeInterface]:
+    """What D has to know of each provider's probes; a module may offer INTERFACE."""
+    return {
+        name: getattr(importlib.import_module(type(provider).__module__), "INTERFACE", _NONE)
+        for name, provider in load_all().items()
+    }
 
 
 def listed(providers: Mapping[str, Provider]) -> list[Found]:

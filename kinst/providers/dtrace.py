@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kinst.core.kernel import Found, Kernel
-from kinst.core.probe import ProbeName, ProbePattern
+from kinst.core.probe import ProbeInterface, ProbeName, ProbePattern
 from kinst.core.stability import stability_of
 
 BEGIN = ProbeName("dtrace", "", "", "BEGIN")
@@ -32,3 +32,4 @@ class DTraceProvider:
 
 
 PROVIDER = DTraceProvider()
+INTERFACE = ProbeInterface(("BEGIN", "END", "ERROR"), ("BEGIN", "END"))

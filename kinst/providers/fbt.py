@@ -27,7 +27,7 @@ from kinst.core.layout import (
     ARGUMENT_STACK,
     ARGUMENTS,
 )
-from kinst.core.probe import Function, ProbeName, ProbePattern, Site
+from kinst.core.probe import Function, ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import stability_of
 from kinst.core.types import TypeSource
 
@@ -168,3 +168,4 @@ class FbtProvider:
 
 
 PROVIDER = FbtProvider()
+INTERFACE = ProbeInterface(returns=("return",))

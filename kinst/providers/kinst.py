@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from kinst.core.errors import KinstError
 from kinst.core.isa import Instruction
 from kinst.core.kernel import Found, Kernel, no_function
-from kinst.core.probe import Function, ProbeName, ProbePattern, Site
+from kinst.core.probe import Function, ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import stability_of
 
 
@@ -101,3 +101,4 @@ class KinstProvider:
 
 
 PROVIDER = KinstProvider()
+INTERFACE = ProbeInterface(all_plain=True)

@@ -28,7 +28,7 @@ from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary.d_options import OWN_NAMES, Options, parse_size
 from kinst.dlang.walk import expressions
 from kinst.patch.ways import checked_way
-from kinst.providers import load_all
+from kinst.providers import interfaces
 from kinst.providers.fbt import argument_types
 from kinst.session.cpp import preprocess
 from kinst.session.sizes import fitted
@@ -160,7 +160,7 @@ def _checked(
         stackframes=options.stackframes,
         ustackframes=options.ustackframes,
         jstackframes=options.jstackframes,
-        providers=frozenset(load_all()),
+        providers=interfaces(),
     )
     program = compile_programs([provisional(p, _local_type(types)) for p in programs], environment)
     _check_destructive(program, options)

@@ -25,10 +25,13 @@ from kinst.dlang.api import Environment, Macros, compile_text
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.source import to_text
 from kinst.dlang.syntax.unparse import unparse
+from kinst.providers import interfaces
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 5.0  # seconds of CPU time that one text may take
-ENVIRONMENT = Environment({"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RSP": 20}, 256)
+ENVIRONMENT = Environment(
+    {"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RSP": 20}, 256, providers=interfaces()
+)
 MACROS = Macros(("k", "12", "name", "a b"), {"pid": 5, "target": 6}, defaultargs=True)
 _TOKEN = re.compile(r'[A-Za-z_]\w*|\d\w*|"[^"\n]*"|\s+|.', re.S)
 _KINDS = (

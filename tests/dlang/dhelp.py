@@ -9,9 +9,10 @@ from kinst.core.errors import DError, Span
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, Macros, compile_text
 from kinst.dlang.syntax import tree
+from kinst.providers import interfaces
 
 REGISTERS = {"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RSP": 20}
-ENVIRONMENT = Environment(REGISTERS, 256)
+ENVIRONMENT = Environment(REGISTERS, 256, providers=interfaces())
 
 
 def compile_(text: str, macros: Macros | None = None) -> typed.Program:

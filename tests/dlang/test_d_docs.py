@@ -12,10 +12,13 @@ from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.d_options import NAMES
 from kinst.dlang.vocabulary.type_names import TYPEDEFS
+from kinst.providers import interfaces
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "d.md").read_text()
 BLOCKS = re.findall(r"^```d(?: error (\w+))?\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
-ENVIRONMENT = Environment({"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RDX": 12}, 256)
+ENVIRONMENT = Environment(
+    {"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RDX": 12}, 256, providers=interfaces()
+)
 
 
 def test_there_are_examples() -> None:

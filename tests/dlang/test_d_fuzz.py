@@ -19,8 +19,9 @@ from kinst.dlang.api import Environment, Macros, compile_text, parse_option, par
 from kinst.dlang.syntax.source import to_text
 from kinst.dlang.syntax.unparse import unparse
 from kinst.dlang.vocabulary.d_options import NAMES, Options
+from kinst.providers import interfaces
 
-ENVIRONMENT = Environment({"R_RAX": 14}, 256)
+ENVIRONMENT = Environment({"R_RAX": 14}, 256, providers=interfaces())
 # Without defaultargs a text that leaves $3 unused is refused before anything else is looked at.
 MACROS = Macros(("k", "12", "name", "a b"), {"pid": 5}, defaultargs=True)
 _WORDS = (

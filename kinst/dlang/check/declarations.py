@@ -152,9 +152,6 @@ LONGEST_PROVIDER = 63  # DTRACE_PROVNAMELEN - 1
 
 LONGEST_PROBE = 63  # DTRACE_NAMELEN - 1
 
-# Probes of existing providers that a program may declare again: those without arguments.
-_OF_DTRACE = ("BEGIN", "END")
-
 Interface = Mapping[str, tuple[Sequence[DType], Sequence[DType] | None]]
 
 
@@ -195,9 +192,8 @@ def _known_probes(name: str, scope: Scope) -> Interface | None:
     """The probes of a provider that exists already; None if there is none of this name."""
     if name in scope.declared_providers:
         return scope.declared_providers[name]
-    if name not in scope.environment.providers:
-        return None
-    return dict.fromkeys(_OF_DTRACE, ((), None)) if name == "dtrace" else {}
+    known = scope.environment.providers.get(name)
+    return None if known is None else dict.fromkeys(known.redeclared, ((), None))
 
 
 def _prototypes(

@@ -86,15 +86,20 @@ def _no_types(pattern: ProbePattern) -> Sequence[DType] | None:
     return ()
 
 
-def _has_no_arguments(pattern: ProbePattern) -> bool:
+def _has_no_arguments(pattern: ProbePattern, scope: Scope) -> bool:
     """Whether a description means probes that have no arguments in any kernel."""
-    own = pattern.name in ("BEGIN", "END", "ERROR") and not pattern.function
-    return pattern.provider == "kinst" or (own and pattern.provider in ("", "dtrace"))
+    providers = scope.environment.providers
+    if pattern.provider in providers and providers[pattern.provider].all_plain:
+        return True
+    return not pattern.function and any(
+        pattern.provider in ("", name) and pattern.name in interface.plain
+        for name, interface in providers.items()
+    )
 
 
 def _argument_type(pattern: ProbePattern, index: int, node: tree.Index, scope: Scope) -> DType:
     """The type of an argument of the probes that a description means."""
-    known = _no_types if _has_no_arguments(pattern) else scope.environment.arguments
+    known = _no_types if _has_no_arguments(pattern, scope) else scope.environment.arguments
     try:
         types = known(pattern) if known is not None else None
     except KinstError as error:
@@ -128,7 +133,7 @@ def _errno(span: Span, scope: Scope) -> typed.Expr:
     Linux keeps no error number in a thread: functions return its negative. A function that returns
     int may leave anything, or 0, in the upper half of the register.
     """
-    others = [p for p in scope.patterns if not _is_return(p)]
+    others = [p for p in scope.patterns if not _is_return(p, scope)]
     if others or not scope.patterns:
         where = f" at {others[0]}" if others else " outside of a probe clause"
         raise DError(
@@ -151,8 +156,11 @@ def _is_error_from(value: typed.Expr, least: int) -> typed.Expr:
     return binary("<", above, constant(_MOST_ERRNO, UINT64, span), INT, span)
 
 
-def _is_return(pattern: ProbePattern) -> bool:
-    return pattern.provider in ("", "fbt") and pattern.name == "return"
+def _is_return(pattern: ProbePattern, scope: Scope) -> bool:
+    return any(
+        pattern.provider in ("", name) and pattern.name in interface.returns
+        for name, interface in scope.environment.providers.items()
+    )
 
 
 def _enumerator(node: tree.Name, scope: Scope) -> typed.Expr | None:

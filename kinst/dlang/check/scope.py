@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from kinst.core.dtypes import DType, StructType
 from kinst.core.errors import DError, Span
-from kinst.core.probe import ProbePattern
+from kinst.core.probe import ProbeInterface, ProbePattern
 from kinst.core.types import TypeSource
 from kinst.dlang import typed
 from kinst.dlang.syntax import tree
@@ -51,7 +51,7 @@ class Environment:
     strsize: bytes of a string without a bound of its own (the strsize option). types: those of the
     traced kernel, None without one. stackframes, ustackframes, jstackframes: frames of stack(),
     ustack() and jstack() without a number. arguments: the types of args[] for a probe description;
-    None if it means more than one probe. providers: the names of all providers.
+    None if it means more than one probe. providers: what is known of each provider's probes.
     """
 
     registers: Mapping[str, int] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Environment:
     ustackframes: int = 100
     jstackframes: int = 50
     arguments: Callable[[ProbePattern], Sequence[DType] | None] | None = None
-    providers: frozenset[str] = frozenset({"dtrace"})
+    providers: Mapping[str, ProbeInterface] = field(default_factory=dict)
 
 
 class Scope:

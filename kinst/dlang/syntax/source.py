@@ -128,8 +128,8 @@ _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9A-Fa-f]+|.)", re.DOTALL)
 
 
 def unescape(text: str) -> bytes:
-    """The bytes inside a string constant: C's escapes are replaced; any other character behind a
-    backslash means itself."""
+    """The bytes inside a string constant: C's escapes are replaced, and any other character
+    behind a backslash means itself."""
     out = bytearray()
     at = 0
     for match in _ESCAPE.finditer(text):
