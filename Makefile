@@ -37,7 +37,7 @@ lint: setup
 	@echo 'lint: ruff check, ruff format, mypy --strict'
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
-	@$(PYTHON) -m mypy --strict kinst setup bench
+	@$(PYTHON) -m mypy --strict kinst setup bench tools
 
 test: setup-test lint
 	@$(PYTEST) -m 'not slow'

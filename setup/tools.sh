@@ -15,6 +15,7 @@ cpp: cpp
 readelf: binutils
 clang: clang
 dwz: dwz
+gdb-multiarch: gdb-multiarch
 libdw: libdw-dev libelf-dev
 llvm-dwarfdump: llvm
 aarch64-linux-gnu-gcc: gcc-aarch64-linux-gnu libc6-dev-arm64-cross
@@ -59,6 +60,7 @@ prove() {
     case $1 in
     gcc) gcc -O2 -g -static -pthread -o sample sample.c && ./sample ;;
     gdb) gdb -q -nx -batch -ex 'python print(6 * 7)' -ex 'info line main' sample | grep sample.c ;;
+    gdb-multiarch) gdb-multiarch -q -nx -batch -ex 'set architecture riscv:rv64' -ex 'show architecture' | grep riscv ;;
     qemu-system-x86_64) starts_qemu "$1" -machine q35 ;;
     qemu-system-*) starts_qemu "$1" -machine virt ;;
     python)
