@@ -51,6 +51,8 @@ IN_NAMESPACE = r"""
 set -euo pipefail
 root=$1
 shift
+# What is / inside must be a mount for unshare(1) to work there.
+mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount -t sysfs -o ro sys "$root/sys"
 mount -t tmpfs -o mode=755 dev "$root/dev"
