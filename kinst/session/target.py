@@ -106,6 +106,12 @@ def open_target(
     command prints.  Raises KinstError and TargetError.
     """
     kind = request.machine
+    territory = system.territory(isa)
+    if kind.abilities.boots and territory is None:
+        raise KinstError(
+            f"{files.debug}: not the vmlinux of a system that kinst knows; it boots no other",
+            "start the machine yourself, with -gdb, and use --gdb",
+        )
     config = MachineConfig(
         isa,
         address=request.address,
@@ -116,7 +122,7 @@ def open_target(
         append=request.append,
         arguments=request.qemu_args,
         scratch=scratch,
-        territory=system.territory(isa),
+        territory=territory,
         cache=cache_folder(),
     )
     return kind.open(config, on_output)

@@ -302,10 +302,10 @@ def test_an_initrd_of_the_users(prepared: Prepared, tmp_path: Path, append: str)
     vm = Vm(ISA, config, TERRITORY)
     try:
         vm.wait_ready(SECONDS)
+        assert vm.find_text() == 0xFFFFFFFF81000000
         # Its text is final, that is, write-protected.
         leaf = paging.walk(vm.qemu.read_physical, vm.memory.root, 0xFFFFFFFF81000000)
         assert leaf is not None and leaf.executable and not leaf.writable
-        assert vm.find_text() == 0xFFFFFFFF81000000
         scratch = vm.map_scratch(64 * MEGABYTE, (0xFFFFFFFF81000000, 0xFFFFFFFF82000000))
         assert scratch is not None
         vm.scratch_view()[-4:] = b"last"
