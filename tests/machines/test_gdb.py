@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from booted import ISA, SECONDS, is_gone, wait_for
 
-from kinst.core.errors import TargetError
-from kinst.core.machine import Stopped
+from kinst.core.errors import KinstError, TargetError
+from kinst.core.machine import MachineConfig, Stopped
 from kinst.kernels.fetch import Prepared
 from kinst.machines import load
 from kinst.machines.gdb import GdbStub
@@ -115,7 +115,9 @@ def test_a_stub_that_goes_away_is_reported(stub: Path) -> None:
     target.close()
 
 
-def test_load_finds_targets_by_name() -> None:
-    assert load("gdb").GdbStub is GdbStub
-    with pytest.raises(Exception, match="nothing: no such target"):
+def test_load_finds_machines_by_name(tmp_path: Path) -> None:
+    nowhere = MachineConfig(ISA, address=str(tmp_path / "none"), territory=TERRITORY)
+    with pytest.raises(TargetError, match="no GDB stub at"):
+        load("gdb").open(nowhere)
+    with pytest.raises(KinstError, match="no machine is called 'nothing' .*gdb.*vm"):
         load("nothing")
