@@ -119,5 +119,5 @@ def test_load_finds_machines_by_name(tmp_path: Path) -> None:
     nowhere = MachineConfig(ISA, address=str(tmp_path / "none"), territory=TERRITORY)
     with pytest.raises(TargetError, match="no GDB stub at"):
         load("gdb").open(nowhere)
-    with pytest.raises(KinstError, match="no machine is called 'nothing' .*gdb.*vm"):
+    with pytest.raises(KinstError, match=r"no machine is called 'nothing' .*gdb.*vm"):
         load("nothing")
