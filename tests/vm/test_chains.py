@@ -25,7 +25,7 @@ def counted(guest: Guest, work: str, *options: str) -> dict[tuple[str, ...], int
     return counts(done.out)
 
 
-@pytest.mark.parametrize("work", ["count()", "sum(1)"])
+@pytest.mark.parametrize("work", ["count()", pytest.param("sum(1)", marks=pytest.mark.slow)])
 def test_counts_are_those_of_single_sites(guest: Guest, work: str) -> None:
     """What one program's reads run, instruction by instruction, is the same with and without."""
     chained = counted(guest, work)
