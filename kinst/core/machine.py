@@ -70,7 +70,8 @@ class MachineConfig:
     is a file or the bytes of an archive.  control: whether kinst's own init is in it.  modules:
     whether it loads kernel modules.  append: more of the kernel's command line.  arguments: more
     for the program that runs the machine.  scratch: bytes to set aside.  territory: of the system
-    that it runs; None where none is known.  cache: folder of what is known of this host.
+    that it runs; None where none is known.  image: the file with its symbols, for messages.  cache:
+    folder of what is known of this host.
     """
 
     isa: Isa
@@ -83,6 +84,7 @@ class MachineConfig:
     arguments: Sequence[str] = ()
     scratch: int = 0
     territory: Territory | None = None
+    image: str = ""
     cache: Path | None = None
 
 

@@ -106,12 +106,6 @@ def open_target(
     command prints.  Raises KinstError and TargetError.
     """
     kind = request.machine
-    territory = system.territory(isa)
-    if kind.abilities.boots and territory is None:
-        raise KinstError(
-            f"{files.debug}: not the vmlinux of a system that kinst knows; it boots no other",
-            "start the machine yourself, with -gdb, and use --gdb",
-        )
     config = MachineConfig(
         isa,
         address=request.address,
@@ -122,7 +116,8 @@ def open_target(
         append=request.append,
         arguments=request.qemu_args,
         scratch=scratch,
-        territory=territory,
+        territory=system.territory(isa),
+        image=str(files.debug),
         cache=cache_folder(),
     )
     return kind.open(config, on_output)

@@ -29,7 +29,7 @@ class _Booted:
             raise TargetError("there is no kernel to boot")
         if config.territory is None:
             raise TargetError(
-                "kinst boots kernels of systems that it knows only",
+                f"{config.image}: not the vmlinux of a system that kinst knows; it boots no other",
                 "start the machine yourself, with -gdb, and use --gdb",
             )
         board = config.isa.board
