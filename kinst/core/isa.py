@@ -347,7 +347,7 @@ class Isa(Protocol):
         the others (within a load-exclusive and store-exclusive pair): address to reason."""
         ...
 
-    def again(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
+    def rerun_starts(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
         """Of a function's live instructions in order, those that can be planted only when others,
         all of those straight before them from some place on, are run again after the probe's work
         (within a load-exclusive and store-exclusive pair): address to that of the first of
@@ -392,13 +392,14 @@ class Isa(Protocol):
         following: bytes,
         to: int,
         bodies: Sequence[Body],
-        again: bytes = b"",
+        rerun_prefix: bytes = b"",
         onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
         """The whole trampoline at address `to`: run bodies, then the displaced instruction.
 
-        following: live bytes after the instruction, for flag liveness.  again: live bytes straight
-        before it that are run again between the two (see again()).  onward: where control goes on.
+        following: live bytes after the instruction, for flag liveness.  rerun_prefix: live bytes
+        straight before it that are run again between the two (see rerun_starts()).  onward: where
+        control goes on.
         Interrupts are off
         while a CallBody runs; registers and flags reach the displaced instruction unchanged.
         """

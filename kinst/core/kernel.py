@@ -72,9 +72,9 @@ class LiveKernel(Kernel, Protocol):
         """Bytes of kernel text as they are now."""
         ...
 
-    def again(self, function: Function, address: int) -> bytes:
+    def rerun_prefix(self, function: Function, address: int) -> bytes:
         """The live bytes before the instruction at address, one of those that instructions() has
-        given, that must be run again when it is planted (Isa.again), or b""."""
+        given, that must be run again when it is planted (Isa.rerun_starts), or b""."""
         ...
 
     def following(self, function: Function, address: int, size: int) -> bytes:

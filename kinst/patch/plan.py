@@ -17,13 +17,13 @@ MOST_ROUNDS = 8  # of laying trampolines out
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A site to plant in-target: its way (jump or trap), the work there, the bytes after it and
-    those before it that are run again (Isa.again)."""
+    those before it that are run again (Isa.rerun_starts)."""
 
     site: Site
     way: str
     bodies: tuple[Body, ...]
     following: bytes
-    again: bytes = b""
+    rerun_prefix: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def _lay_out(
 
 def _laid(work: Wanted, isa: Isa, at: int, onward: Onward) -> _Laid | Refused:
     site = work.site
-    made = isa.trampoline(site, work.following, at, work.bodies, work.again, onward)
+    made = isa.trampoline(site, work.following, at, work.bodies, work.rerun_prefix, onward)
     if isinstance(made, Refused):
         return made
     if work.way == "jump":

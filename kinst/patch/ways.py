@@ -15,7 +15,7 @@ _UNDONE = "a debugger's stop undoes what the instructions before it have done"
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class PlantingAbility:
     """What this target and this kernel allow.
 
     scratch_address: where trampolines will lie, or 0 without scratch.  trap: a trap handler
@@ -31,56 +31,56 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """way: jump, trap or stop, or "" with the reason why the site is refused.  again: live bytes
-    before the site that are run again when it is planted (Isa.again)."""
+    """way: jump, trap or stop, or "" with the reason why the site is refused.  rerun_prefix: live
+    bytes before the site that are run again when it is planted (Isa.rerun_starts)."""
 
     way: str
     reason: str = ""
-    again: bytes = b""
+    rerun_prefix: bytes = b""
 
 
 def choose(
     site: Site,
     following: bytes,
     isa: Isa,
-    means: Means,
+    ability: PlantingAbility,
     forbidden: str,
     has_fixup: bool,
-    again: bytes = b"",
+    rerun_prefix: bytes = b"",
 ) -> Choice:
     """The best way to plant on this site.
 
     following: live bytes after it, on which the instruction may depend.  forbidden: the
     personality's reason against it, or "".  has_fixup: an entry of the kernel's exception
-    table expects this instruction to fault at its own address.  again: live bytes before it that
-    are run again (Isa.again).
+    table expects this instruction to fault at its own address.  rerun_prefix: live bytes before
+    it that are run again (Isa.rerun_starts).
     """
     if forbidden:
         return Choice("", forbidden)
-    if not means.scratch_address or means.forced == "stop":
-        return _stop(site, isa, again)
-    displaced = isa.trampoline(site, following, means.scratch_address, (), again)
+    if not ability.scratch_address or ability.forced == "stop":
+        return _stop(site, isa, rerun_prefix)
+    displaced = isa.trampoline(site, following, ability.scratch_address, (), rerun_prefix)
     if isinstance(displaced, Refused):
         return Choice("", displaced.reason)
-    if has_fixup and displaced.original_at >= 0 and not means.fault_hook:
+    if has_fixup and displaced.original_at >= 0 and not ability.fault_hook:
         return Choice("", "it may fault on purpose, and its fault could not be traced back")
     size = len(site.code)
-    jump = isa.jump_patch(size, site.address, means.scratch_address) is not None
-    if means.forced == "jump" and not jump:
-        if isa.jump_patch(LONGEST, site.address, means.scratch_address) is None:
+    jump = isa.jump_patch(size, site.address, ability.scratch_address) is not None
+    if ability.forced == "jump" and not jump:
+        if isa.jump_patch(LONGEST, site.address, ability.scratch_address) is None:
             return Choice("", "no jump of one instruction reaches a trampoline from there")
         return Choice("", f"{size} bytes are too short for a jump")
-    if jump and means.forced != "trap":
-        return Choice("jump", again=again)
-    if means.trap:
-        return Choice("trap", again=again)
-    if means.forced == "trap":
+    if jump and ability.forced != "trap":
+        return Choice("jump", rerun_prefix=rerun_prefix)
+    if ability.trap:
+        return Choice("trap", rerun_prefix=rerun_prefix)
+    if ability.forced == "trap":
         return Choice("", "this kernel has no trap handler that kinst can hook")
-    return _stop(site, isa, again)
+    return _stop(site, isa, rerun_prefix)
 
 
-def _stop(site: Site, isa: Isa, again: bytes) -> Choice:
-    reason = _UNDONE if again else isa.unsteppable(site.code)
+def _stop(site: Site, isa: Isa, rerun_prefix: bytes) -> Choice:
+    reason = _UNDONE if rerun_prefix else isa.unsteppable(site.code)
     return Choice("", reason) if reason else Choice("stop")
 
 

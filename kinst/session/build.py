@@ -20,7 +20,7 @@ from kinst.core.system import Facts, System, UserMemory
 from kinst.dlang import typed
 from kinst.patch.descriptors import FrameRule, Strings, descriptor, descriptor_size
 from kinst.patch.plan import Hook, Plan, Wanted, plan_hooks, plan_sites
-from kinst.patch.ways import Means, choose
+from kinst.patch.ways import PlantingAbility, choose
 from kinst.providers.dtrace import ERROR
 from kinst.session.host import read_access
 from kinst.session.values import (
@@ -39,7 +39,9 @@ FOLLOWING = 48  # bytes after a site that are looked at for flag liveness
 ERROR_ID = 3
 
 
-def split(enabled: Sequence[EnabledSite], means: Means, traced: TracedMachine) -> Placement:
+def split(
+    enabled: Sequence[EnabledSite], ability: PlantingAbility, traced: TracedMachine
+) -> Placement:
     """Choose the way for every site; probes without a site run on the host."""
     personality, kernel = traced.personality, traced.kernel
     host = tuple(e for e in enabled if e.probe.site is None)
@@ -47,15 +49,15 @@ def split(enabled: Sequence[EnabledSite], means: Means, traced: TracedMachine) -
     planted, stopped, refused = [], [], []
     if personality is not None and kernel is not None:
         reasons = personality.site_refusals([(s.address, len(s.code)) for _, s in sites])
-        again = [kernel.again(s.function, s.address) for _, s in sites]
-        spans = [(s.address - len(a), len(a)) for (_, s), a in zip(sites, again, strict=True)]
+        prefixes = [kernel.rerun_prefix(s.function, s.address) for _, s in sites]
+        spans = [(s.address - len(a), len(a)) for (_, s), a in zip(sites, prefixes, strict=True)]
         rerun = rerun_refusals(personality, spans)
-        for (e, site), reason, before in zip(sites, reasons, again, strict=True):
+        for (e, site), reason, before in zip(sites, reasons, prefixes, strict=True):
             why = personality.refusals(site.function) or reason or kernel.unsafe(site.address)
             after = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
             why = why or rerun.get((site.address - len(before), len(before)), "")
             fixup = personality.has_fixup(site.address)
-            choice = choose(site, after, traced.isa, means, why, fixup, before)
+            choice = choose(site, after, traced.isa, ability, why, fixup, before)
             if choice.way == "stop":
                 stopped.append(e)
             elif choice.way:
@@ -215,7 +217,9 @@ def _wanted(
             body = CallBody(code.entry(e.clauses), argument, slots)
         following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
         before = wanted[site.address].bodies if site.address in wanted else ()
-        wanted[site.address] = Wanted(site, choice.way, (*before, body), following, choice.again)
+        wanted[site.address] = Wanted(
+            site, choice.way, (*before, body), following, choice.rerun_prefix
+        )
     return list(wanted.values())
 
 

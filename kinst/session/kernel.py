@@ -54,7 +54,7 @@ class RunningKernel:
         self._instructions: dict[int, Sequence[Instruction]] = {}
         self._code: dict[int, bytes] = {}
         self._unsafe: dict[int, str] = {}
-        self._again: dict[int, int] = {}
+        self._rerun_starts: dict[int, int] = {}
         self._flows: dict[int, Sequence[Flow]] = {}
         self._at: dict[int, Function] = {}
         self._parts: dict[int, Sequence[Function]] = {}
@@ -108,7 +108,7 @@ class RunningKernel:
             known = tuple(self.isa.decode(code, function.address))
             self._instructions[function.address] = known
             self._unsafe.update(self.isa.unsafe(known))
-            self._again.update(self.isa.again(known))
+            self._rerun_starts.update(self.isa.rerun_starts(known))
             self._code[function.address] = code
         return known
 
@@ -216,7 +216,7 @@ class RunningKernel:
     def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         """See core.kernel.Kernel.refused: by the personality, or by the ISA."""
         reasons = self._personality.site_refusals(sites)
-        before = [(start := self._again.get(a, a), a - start) for a, _ in sites]
+        before = [(start := self._rerun_starts.get(a, a), a - start) for a, _ in sites]
         spans = [span for span in before if span[1]]
         changed = self._personality.site_refusals(spans)
         rerun = {span for span, reason in zip(spans, changed, strict=True) if reason}
@@ -292,10 +292,10 @@ class RunningKernel:
         """Bytes of kernel text as they are now."""
         return self._personality.code(address, size)
 
-    def again(self, function: Function, address: int) -> bytes:
+    def rerun_prefix(self, function: Function, address: int) -> bytes:
         """The live bytes before the instruction at address, one of those that instructions() has
-        given, that must be run again when it is planted (Isa.again), or b""."""
-        start = self._again.get(address, address) - function.address
+        given, that must be run again when it is planted (Isa.rerun_starts), or b""."""
+        start = self._rerun_starts.get(address, address) - function.address
         return self._code[function.address][start : address - function.address]
 
     def following(self, function: Function, address: int, size: int) -> bytes:

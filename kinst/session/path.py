@@ -43,7 +43,7 @@ from kinst.session.expand import expanded, source_of, wants_expansion
 from kinst.session.kernel import RunningKernel
 from kinst.session.listing import list_all, list_enabled, list_planned
 from kinst.session.modules import frames_finder, module_images
-from kinst.session.place import ScratchPool, means_of, place_all
+from kinst.session.place import ScratchPool, place_all, planting_ability
 from kinst.session.program import compile_request, with_programs
 from kinst.session.report import Report
 from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
@@ -266,8 +266,8 @@ class OpenMachine:
                 own = data_needed(compiled.options, compiled.program, traced.cpus)
                 self._pool = ScratchPool(traced, size, reserved, reserved or own)
             memory = self._pool.take(compiled, program.enabled)
-        means = means_of(traced, memory, forced_way(compiled.plant))
-        return split(program.enabled, means, traced), memory
+        ability = planting_ability(traced, memory, forced_way(compiled.plant))
+        return split(program.enabled, ability, traced), memory
 
     # build
 

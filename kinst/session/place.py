@@ -14,7 +14,7 @@ from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.patch.descriptors import descriptor_size
-from kinst.patch.ways import Means
+from kinst.patch.ways import PlantingAbility
 from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
 from kinst.session.values import (
     Compiled,
@@ -130,12 +130,12 @@ def _map(traced: TracedMachine, target: Machine, size: int, data: int) -> int | 
     return target.map_scratch(size, traced.text, data=data)
 
 
-def means_of(traced: TracedMachine, memory: ScratchMemory, forced: str) -> Means:
+def planting_ability(traced: TracedMachine, memory: ScratchMemory, forced: str) -> PlantingAbility:
     """What planting in this machine can rely on."""
     facts = traced.facts
     inside = facts is not None and bool(facts.nofault_read) and "cpu" in facts.builtins
     code = memory.address + memory.size - PAGE  # behind the data: near the end of scratch
-    return Means(
+    return PlantingAbility(
         code if inside and memory.address else 0,
         facts is not None and bool(facts.trap_hook),
         facts is not None and bool(facts.fault_hook),

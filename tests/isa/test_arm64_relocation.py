@@ -204,7 +204,7 @@ def test_share_that_can_be_planted(
         instructions = list(isa.decode(text.code[start : start + size], address))
         count += len(instructions)
         held.update(isa.unsafe(instructions).values())
-        again += len(isa.again(instructions))
+        again += len(isa.rerun_starts(instructions))
     share = sum(held.values()) / count
     report.append(
         f"arm64: {1 - alone:.3%} of {sum(total.values())} words can be displaced; of {count}"

@@ -43,7 +43,7 @@ EACH = 2  # sequences of one form
 
 
 def sequences_of(instructions: Sequence[Instruction], function: Function) -> Iterator[Held]:
-    again = ISA.again(instructions)
+    again = ISA.rerun_starts(instructions)
     by_load = defaultdict(list)
     for address, start in again.items():
         by_load[start].append(address)
@@ -271,7 +271,7 @@ def test_what_stays_refused(source: str, reasons: dict[int, str], tmp_path: Path
     assert found.keys() == reasons.keys()
     for number, reason in reasons.items():
         assert reason in found[number]
-    assert not ISA.again(instructions).keys() & ISA.unsafe(instructions).keys()
+    assert not ISA.rerun_starts(instructions).keys() & ISA.unsafe(instructions).keys()
 
 
 def test_what_an_instruction_reads_and_writes(text: Text) -> None:

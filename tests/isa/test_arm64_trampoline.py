@@ -236,7 +236,9 @@ def test_exclusive_sequences_and_data(tmp_path: Path) -> None:
     numbers = {(at - TEXT) // 4: why for at, why in sequences.unsafe(instructions).items()}
     assert sorted(numbers) == [21, 22]
     assert "data" in numbers[21]
-    again = {(a - TEXT) // 4: (b - TEXT) // 4 for a, b in sequences.again(instructions).items()}
+    again = {
+        (a - TEXT) // 4: (b - TEXT) // 4 for a, b in sequences.rerun_starts(instructions).items()
+    }
     assert again == {2: 1, 3: 1, 7: 6, 8: 6, 9: 6, 14: 13, 15: 13}
     stepped = {n for n in range(21) if ISA.unsteppable(code[4 * n : 4 * n + 4])}
     assert stepped == {1, 6, 13}

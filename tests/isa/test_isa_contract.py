@@ -191,7 +191,7 @@ def test_hooks_take_the_start_of_a_function(each: Isa, nop: bytes) -> None:
 def test_plain_instructions_need_no_care(each: Isa, nop: bytes) -> None:
     plain = list(each.decode(nop * 4, AT))
     assert not each.unsafe(plain)
-    assert not each.again(plain)
+    assert not each.rerun_starts(plain)
     assert not each.jump_tables(plain)
     assert not each.returns_of(nop * 4, AT, SCRATCH)
     assert not each.unsteppable(nop)

@@ -27,7 +27,7 @@ from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.isa import load
 from kinst.patch.descriptors import FrameRule, Strings, descriptor, descriptor_size
 from kinst.patch.plan import Hook, Patch, Wanted, plan_hooks, plan_sites, remaining, restore
-from kinst.patch.ways import Choice, Means, checked_way, choose
+from kinst.patch.ways import Choice, PlantingAbility, checked_way, choose
 
 ISA = load("amd64")
 TEXT = 0xFFFFFFFF81000000
@@ -38,10 +38,10 @@ SHORT = Site(FUNCTION, 5, bytes.fromhex("4889f5"))  # mov rbp, rsi
 CALL = Site(FUNCTION, 8, bytes.fromhex("e800010000"))
 HLT = Site(FUNCTION, 13, b"\xf4")
 STI = Site(FUNCTION, 14, b"\xfb")
-MEANS = Means(SCRATCH, trap=True, fault_hook=True)
+MEANS = PlantingAbility(SCRATCH, trap=True, fault_hook=True)
 
 
-def way(site: Site, means: Means = MEANS, **more: object) -> str:
+def way(site: Site, means: PlantingAbility = MEANS, **more: object) -> str:
     forbidden, fixup = str(more.get("forbidden", "")), bool(more.get("fixup"))
     following = more.get("following", b"\x90" * 16)
     assert isinstance(following, bytes)
@@ -52,15 +52,15 @@ def way(site: Site, means: Means = MEANS, **more: object) -> str:
 def test_the_best_way_first() -> None:
     assert way(LONG) == "jump"
     assert way(SHORT) == "trap"
-    assert way(SHORT, Means(SCRATCH, trap=False, fault_hook=True)) == "stop"
-    assert way(LONG, Means(0, trap=True, fault_hook=True)) == "stop"
+    assert way(SHORT, PlantingAbility(SCRATCH, trap=False, fault_hook=True)) == "stop"
+    assert way(LONG, PlantingAbility(0, trap=True, fault_hook=True)) == "stop"
 
 
 def test_forced_ways() -> None:
-    assert way(LONG, Means(SCRATCH, True, True, "trap")) == "trap"
-    assert way(LONG, Means(SCRATCH, True, True, "stop")) == "stop"
-    assert "too short" in way(SHORT, Means(SCRATCH, True, True, "jump"))
-    assert "no trap handler" in way(SHORT, Means(SCRATCH, False, True, "trap"))
+    assert way(LONG, PlantingAbility(SCRATCH, True, True, "trap")) == "trap"
+    assert way(LONG, PlantingAbility(SCRATCH, True, True, "stop")) == "stop"
+    assert "too short" in way(SHORT, PlantingAbility(SCRATCH, True, True, "jump"))
+    assert "no trap handler" in way(SHORT, PlantingAbility(SCRATCH, False, True, "trap"))
 
 
 def test_refusals() -> None:
@@ -68,9 +68,11 @@ def test_refusals() -> None:
     assert "slept over" in way(HLT)
     assert "hlt" in way(STI, following=b"\xf4")
     assert way(STI) == "trap"
-    assert way(LONG, Means(SCRATCH, True, False), fixup=True).startswith("refused: it may fault")
+    assert way(LONG, PlantingAbility(SCRATCH, True, False), fixup=True).startswith(
+        "refused: it may fault"
+    )
     # A direct call is rewritten: nothing of it can fault where it is not expected.
-    assert way(CALL, Means(SCRATCH, True, False), fixup=True) == "jump"
+    assert way(CALL, PlantingAbility(SCRATCH, True, False), fixup=True) == "jump"
 
 
 @pytest.mark.parametrize("value", ["", "auto"])

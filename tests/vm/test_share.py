@@ -50,7 +50,7 @@ def test_share_of_instructions_that_can_be_planted(
             found = list(isa.decode(code, function.address))
             total += len(found)
             reasons = linux.site_refusals([(i.address, i.size) for i in found])
-            unsafe, again = isa.unsafe(found), isa.again(found)
+            unsafe, again = isa.unsafe(found), isa.rerun_starts(found)
             spans = {at: (start, at - start) for at, start in again.items()}
             rerun = rerun_refusals(linux, list(spans.values()))
             for instruction, reason in zip(found, reasons, strict=True):

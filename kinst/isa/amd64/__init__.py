@@ -85,7 +85,7 @@ class Amd64:
         sti's shadow, which trampoline() looks at."""
         return {}
 
-    def again(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
+    def rerun_starts(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
         """None need that."""
         return {}
 
@@ -120,7 +120,7 @@ class Amd64:
         following: bytes,
         to: int,
         bodies: Sequence[Body],
-        again: bytes = b"",
+        rerun_prefix: bytes = b"",
         onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
         """The whole trampoline at address `to` (trampoline.py)."""

@@ -65,7 +65,7 @@ class Arm64:
     # Described in the protocol, and where they are.
     decode = staticmethod(decoder.decode)
     flow = staticmethod(control.flow)
-    again = staticmethod(sequences.again)
+    rerun_starts = staticmethod(sequences.rerun_starts)
     jump_tables = staticmethod(tables.jump_tables)
     returns_of = staticmethod(control.returns_of)
     unsteppable = staticmethod(sequences.unsteppable)
@@ -107,11 +107,11 @@ class Arm64:
         following: bytes,
         to: int,
         bodies: Sequence[Body],
-        again: bytes = b"",
+        rerun_prefix: bytes = b"",
         onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
         """The whole trampoline at address `to` (trampoline.py)."""
-        return trampoline.trampoline(site, to, bodies, again, onward)
+        return trampoline.trampoline(site, to, bodies, rerun_prefix, onward)
 
 
 ISA = Arm64()

@@ -157,12 +157,12 @@ def cannot(words: Mapping[int, int], load: int, site: int, goals: Collection[int
     return _INPUTS if inputs & written else ""
 
 
-def displace(again: bytes, code: bytes, address: int, to: int) -> Relocated | Refused:
+def displace(rerun_prefix: bytes, code: bytes, address: int, to: int) -> Relocated | Refused:
     """As relocate.displace() of the one instruction `code`, behind a copy of the instructions
-    `again`, which lie straight before it and for which cannot() has found nothing."""
-    start, copied, leaving = address - len(again), b"", list[tuple[int, int]]()
-    for offset in range(0, len(again), e.SIZE):
-        one = again[offset : offset + e.SIZE]
+    `rerun_prefix`, which lie straight before it and for which cannot() has found nothing."""
+    start, copied, leaving = address - len(rerun_prefix), b"", list[tuple[int, int]]()
+    for offset in range(0, len(rerun_prefix), e.SIZE):
+        one = rerun_prefix[offset : offset + e.SIZE]
         parsed = p.parse(one, start + offset)
         if parsed.kind in _BRANCHES:
             leaving.append((offset, parsed.target))

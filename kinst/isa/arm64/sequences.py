@@ -65,7 +65,7 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
     return found
 
 
-def again(instructions: Sequence[Instruction]) -> Mapping[int, int]:
+def rerun_starts(instructions: Sequence[Instruction]) -> Mapping[int, int]:
     """Address, of those that can be planted with others run again before them (rerun.py), to the
     address of the load-exclusive that this starts from."""
     if not any(i.code[-1] & _TOP == _TOP_EXCLUSIVE for i in instructions):

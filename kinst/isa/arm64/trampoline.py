@@ -38,12 +38,12 @@ _COUNTING_SIZE = 32
 
 
 def trampoline(
-    site: Site, to: int, bodies: Sequence[Body], again: bytes, onward: Onward = UNCHAINED
+    site: Site, to: int, bodies: Sequence[Body], rerun_prefix: bytes, onward: Onward = UNCHAINED
 ) -> Relocated | Refused:
     """The trampoline at `to` for a site.
 
-    again: the instructions before it, from a load-exclusive on, that are to be run again between
-    the bodies and the displaced instruction (rerun.py), or b"".
+    rerun_prefix: the instructions before it, from a load-exclusive on, that are to be run again
+    between the bodies and the displaced instruction (rerun.py), or b"".
     Refused: when the instruction cannot be displaced, or something is more than 128 MB away.
     """
     try:
@@ -51,8 +51,8 @@ def trampoline(
     except OutOfReach as far:
         return Refused(far.what)
     there = to + len(work)
-    if again:
-        displaced = rerun.displace(again, site.code, site.address, there)
+    if rerun_prefix:
+        displaced = rerun.displace(rerun_prefix, site.code, site.address, there)
     else:
         displaced = relocate.displace(site.code, site.address, there, onward)
     if isinstance(displaced, Refused):
@@ -77,9 +77,9 @@ def _count(counters: Sequence[int]) -> bytes:
     address, value = _COUNTING
     code = b""
     for counter in counters:
-        again = e.load_exclusive(value, address) + e.add(value, value, 1)
-        again += e.store_exclusive(_STATUS, value, address)
-        code += e.load_value(address, counter) + again + e.branch_not_zero(_STATUS, -len(again))
+        add_one = e.load_exclusive(value, address) + e.add(value, value, 1)
+        add_one += e.store_exclusive(_STATUS, value, address)
+        code += e.load_value(address, counter) + add_one + e.branch_not_zero(_STATUS, -len(add_one))
     return code
 
 

@@ -75,7 +75,7 @@ class Riscv64:
         """None: compilers put no thunks in place of jumps on this ISA."""
         return None
 
-    def again(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
+    def rerun_starts(self, instructions: Sequence[Instruction]) -> Mapping[int, int]:
         """None need that."""
         return {}
 
@@ -109,7 +109,7 @@ class Riscv64:
         following: bytes,
         to: int,
         bodies: Sequence[Body],
-        again: bytes = b"",
+        rerun_prefix: bytes = b"",
         onward: Onward = UNCHAINED,
     ) -> Relocated | Refused:
         """The whole trampoline at address `to` (trampoline.py)."""
