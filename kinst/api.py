@@ -43,11 +43,11 @@ from kinst.events import (
 from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan
 from kinst.results import CommandResult, Records, Result, Table, tables_of
-from kinst.session import run
 from kinst.session.expand import wants_expansion
 from kinst.session.file import expand_request_in_file
 from kinst.session.path import OpenMachine
 from kinst.session.report import Report
+from kinst.session.run import RunningTrace
 from kinst.session.target import find_files
 from kinst.session.values import (
     DUMP_STAGES,
@@ -276,7 +276,7 @@ class Trace:
         self._machine = machine
         self._command = command
         self._built = built
-        self._running = run.Trace(
+        self._running = RunningTrace(
             built.compiled, built.parts, built.placed, built.image, opened.traced, opened.report,
             opened.output,
         )  # fmt: skip

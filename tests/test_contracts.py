@@ -17,7 +17,7 @@ import kinst
 from kinst import machines, providers, render, systems
 from kinst.core.errors import KinstError
 from kinst.core.kernel import Found, Provider
-from kinst.core.machine import Abilities, Machine, MachineKind
+from kinst.core.machine import Abilities, MachineKind, Target
 from kinst.core.probe import ProbePattern
 from kinst.core.system import System, Territory
 from kinst.dlang.vocabulary.builtins import VARIABLES
@@ -94,7 +94,7 @@ def test_one_machine_is_taken_without_an_option_and_each_other_by_its_own() -> N
 def test_every_machine_has_every_method() -> None:
     found = classes_with("machines", "map_scratch", "wait")
     assert len(found) >= len(machines.names())
-    wrong = {one.__qualname__: missing(Machine, one, methods_only=True) for one in found}
+    wrong = {one.__qualname__: missing(Target, one, methods_only=True) for one in found}
     assert not any(wrong.values()), wrong
 
 

@@ -1,5 +1,5 @@
-"""A machine: how a kernel is reached, and what it can do.  Addresses are virtual unless a name says
-physical."""
+"""Machines, the ways to reach a kernel, and the target, that kernel.  Addresses are virtual unless
+a name says physical."""
 
 from __future__ import annotations
 
@@ -104,17 +104,17 @@ class MachineKind(Protocol):
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
-    ) -> Machine:
+    ) -> Target:
         """Start it (it boots while the caller goes on) or connect to it.  on_output: gets what the
         guest's command prints.  Raises KinstError and TargetError."""
         ...
 
 
-class Machine(Protocol):
+class Target(Protocol):
     """A kernel that can be read, written, stopped and resumed, however it is reached.
 
-    A machine is one file or folder of kinst.machines, found by its name.  It is open() that makes
-    one; then bring_up(), once the system that it runs is known settle(), and at the end close().
+    A machine, one file or folder of kinst.machines, makes it by open(); then bring_up(), once the
+    system that it runs is known settle(), and at the end close().
     """
 
     isa: Isa

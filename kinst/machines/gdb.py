@@ -15,10 +15,10 @@ from kinst.core.machine import (
     Abilities,
     Bearings,
     Gone,
-    Machine,
     MachineConfig,
     MachineEvent,
     Stopped,
+    Target,
 )
 from kinst.core.system import Territory
 from kinst.machines.stub.cpus import Debugger
@@ -50,7 +50,7 @@ class _Physical:
 
 
 class GdbStub:
-    """Machine over a stub that someone else started (core/machine.py has the protocol).
+    """Target over a stub that someone else started (core/machine.py has the protocol).
 
     The machine is stopped when this is made, and resumed by close().
     """
@@ -223,7 +223,7 @@ class _Stubs:
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
-    ) -> Machine:
+    ) -> Target:
         """Connect to the stub at config.address.  Raises TargetError."""
         return GdbStub(config.isa, config.address, config.territory)
 

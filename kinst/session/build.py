@@ -13,7 +13,7 @@ from kinst.codegen.layout.aggregation_tables import literal_keys
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Body, CallBody, CountBody, Isa
 from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK, Scratch
-from kinst.core.machine import Machine
+from kinst.core.machine import Target
 from kinst.core.probe import Probe
 from kinst.core.records import ProgramLayout
 from kinst.core.system import Facts, System, UserMemory
@@ -318,7 +318,7 @@ def exits_in(program: typed.Program, clauses: frozenset[int]) -> bool:
     )
 
 
-def read_for_host(target: Machine | None) -> native.NativeRead:
+def read_for_host(target: Target | None) -> native.NativeRead:
     """How host-run clauses read an address: the target's memory, or nothing without one."""
 
     def read(address: int, size: int) -> bytes | None:
@@ -336,7 +336,7 @@ def read_for_host(target: Machine | None) -> native.NativeRead:
 class StoppedUser:
     """The memory of the process that a stopped CPU runs, for host-run clauses."""
 
-    target: Machine | None
+    target: Target | None
     facts: Facts | None
     cpu: StoppedCpu
 

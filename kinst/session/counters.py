@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from kinst.core.layout import LEAF
-from kinst.core.machine import Machine
+from kinst.core.machine import Target
 from kinst.session.sizes import counters_room
 from kinst.session.values import Counters, ScratchMemory, TracedMachine
 
@@ -45,7 +45,7 @@ def mapped_size(bases: tuple[int, ...], block_size: int) -> int:
 
 
 def map_counters(
-    target: Machine, bases: tuple[int, ...], scratch_size: int, block_size: int
+    target: Target, bases: tuple[int, ...], scratch_size: int, block_size: int
 ) -> Counters | None:
     """Map the end of scratch so that every CPU finds a block of block_size bytes of its own at
     one displacement from its base.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kinst.core import layout
 from kinst.core.isa import Isa
-from kinst.core.machine import Machine
+from kinst.core.machine import Target
 from kinst.core.system import Access, Clock, Facts
 
 MASK = (1 << 64) - 1
@@ -122,14 +122,14 @@ def own_context(clock: HostClock, cpu: int = 0, arguments: tuple[int, ...] = ())
     )
 
 
-def _thread(target: Machine, facts: Facts, cpu: int) -> int:
+def _thread(target: Target, facts: Facts, cpu: int) -> int:
     """Address of the thread that a stopped CPU runs, where a register has it."""
     registers = target.registers(cpu)
     found = (registers.get(name, 0) for name in facts.thread_registers)
     return next((value for value in found if value), 0)
 
 
-def read_access(target: Machine, facts: Facts, cpu: int, access: Access) -> int | bytes:
+def read_access(target: Target, facts: Facts, cpu: int, access: Access) -> int | bytes:
     """The value of a built-in of the traced kernel on one CPU; the machine is stopped.
 
     Raises TargetError where memory is not mapped.
@@ -152,7 +152,7 @@ def read_access(target: Machine, facts: Facts, cpu: int, access: Access) -> int 
     return raw.split(b"\0")[0] if access.string else int.from_bytes(raw, "little")
 
 
-def thread_ns(target: Machine, facts: Facts, cpu: int, now: int) -> int:
+def thread_ns(target: Target, facts: Facts, cpu: int, now: int) -> int:
     """vtimestamp of the thread on a stopped CPU, at `now` on timestamp's scale; 0 where the
     kernel offers none."""
     terms = facts.thread_time
@@ -167,7 +167,7 @@ def thread_ns(target: Machine, facts: Facts, cpu: int, now: int) -> int:
 
 
 def stopped_context(
-    target: Machine,
+    target: Target,
     facts: Facts,
     cpu: int,
     clock: HostClock,

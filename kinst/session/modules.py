@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kinst.core.errors import KinstError
-from kinst.core.machine import Machine
+from kinst.core.machine import Target
 from kinst.core.system import LoadedModule, ModuleFrames
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.elf_file import build_id_in
@@ -22,7 +22,7 @@ NOTE_SIZE = 36  # of a 20-byte build-id
 
 
 def module_images(
-    target: Machine,
+    target: Target,
     modules: Callable[[], Sequence[LoadedModule]],
     folders: Callable[[], Sequence[Path]],
     debug: DebugFiles,
@@ -73,7 +73,7 @@ def find_file(name: str, folders: Sequence[Path]) -> Path | None:
     return None
 
 
-def loaded_build_id(target: Machine, module: LoadedModule) -> str:
+def loaded_build_id(target: Target, module: LoadedModule) -> str:
     """The build-id of the module as it lies in memory, or ""."""
     for section in module.sections:
         if section.name == BUILD_ID_NOTE:

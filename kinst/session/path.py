@@ -18,7 +18,7 @@ from pathlib import Path
 from kinst.codegen.analysis import asks_caller
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.errors import KinstError
-from kinst.core.machine import Machine
+from kinst.core.machine import Target
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function, ProbeName, ProbePattern
 from kinst.core.records import ProgramLayout
@@ -183,7 +183,7 @@ class OpenMachine:
         """The kernel's image."""
         return self._debug.open(self.files().debug)
 
-    def _images(self, target: Machine, personality: System) -> LoadedImages:
+    def _images(self, target: Target, personality: System) -> LoadedImages:
         @cache
         def folders() -> Sequence[Path]:
             try:

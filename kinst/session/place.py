@@ -9,7 +9,7 @@ from contextlib import suppress
 from kinst.codegen.analysis import string_table
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.layout import PAGE, Scratch, lay_out
-from kinst.core.machine import Machine
+from kinst.core.machine import Target
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
 from kinst.dlang.vocabulary.d_options import Options
@@ -117,7 +117,7 @@ def _strings_size(program: typed.Program, enabled: Sequence[EnabledSite]) -> int
     return len(string_table(program)[1]) + sum(len(n.encode()) + 1 for n in names) + 64
 
 
-def _map(traced: TracedMachine, target: Machine, size: int, data: int) -> int | None:
+def _map(traced: TracedMachine, target: Target, size: int, data: int) -> int | None:
     """Where scratch is mapped: in reach of the loaded modules too, where that can be.
     data: bytes at its start that need not be in reach of code."""
     low, high = traced.text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.machine import Machine
+from kinst.core.machine import Target
 from kinst.patch.plan import Patch, remaining, restore
 from kinst.session.values import EnabledSite, TracedMachine
 
@@ -32,7 +32,7 @@ class Text:
 class Planted:
     """What is in the target now.  plant() and unplant() are called with the machine stopped."""
 
-    def __init__(self, traced: TracedMachine, target: Machine) -> None:
+    def __init__(self, traced: TracedMachine, target: Target) -> None:
         self._target = target
         self._personality = traced.personality
         self._range = traced.text

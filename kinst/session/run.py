@@ -83,7 +83,7 @@ class Timers:
         return max(0.0, min(longest, (self.heap[0][0] - time.monotonic_ns()) / 1e9))
 
 
-class Trace:
+class RunningTrace:
     """One trace, from BEGIN to the last aggregation; events() is all of it.
 
     schema: what its records mean, for renderers.

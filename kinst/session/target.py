@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
-from kinst.core.machine import Machine, MachineConfig
+from kinst.core.machine import MachineConfig, Target
 from kinst.core.paths import cache_folder
 from kinst.core.system import System
 from kinst.image.elf import Elf
@@ -99,7 +99,7 @@ def open_target(
     system: SystemKind,
     scratch: int,
     on_output: Callable[[bytes], None],
-) -> Machine:
+) -> Target:
     """Start the machine (it boots while the caller goes on) or connect to it.
 
     system: of the kernel's image.  scratch: bytes to set aside.  on_output: what the guest's
@@ -123,15 +123,15 @@ def open_target(
     return kind.open(config, on_output)
 
 
-def attach(machine: Machine, elf: Elf, system: SystemKind, say: Callable[[str], None]) -> System:
+def attach(target: Target, elf: Elf, system: SystemKind, say: Callable[[str], None]) -> System:
     """Wait until the kernel is up, stop it, and find out about it.
 
     elf: its image, which is of that system.  say: gets a line for the user when the guest had to
     be started again.  Raises TargetError when it does not come up, KinstError when elf is another
     kernel's.
     """
-    running = system.attach(machine, elf, machine.bring_up(say))
-    machine.settle(running.page_tables, running.heartbeat)
+    running = system.attach(target, elf, target.bring_up(say))
+    target.settle(running.page_tables, running.heartbeat)
     return running
 
 

@@ -14,7 +14,7 @@ from kinst.codegen.compile import Code, HostCode
 from kinst.core.isa import Isa
 from kinst.core.kernel import Argument, LiveKernel, Timer
 from kinst.core.layout import Scratch
-from kinst.core.machine import Machine, MachineKind
+from kinst.core.machine import MachineKind, Target
 from kinst.core.probe import Probe, ProbePattern
 from kinst.core.records import ProgramLayout
 from kinst.core.stability import Attributes
@@ -127,7 +127,7 @@ class TracedMachine:
     """
 
     isa: Isa
-    target: Machine | None = None
+    target: Target | None = None
     personality: System | None = None
     kernel: LiveKernel | None = None
     text: tuple[int, int] = (0, 0)

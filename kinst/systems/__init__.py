@@ -13,7 +13,7 @@ from functools import cache
 from typing import Protocol
 
 from kinst.core.isa import Isa
-from kinst.core.machine import Bearings, Machine
+from kinst.core.machine import Bearings, Target
 from kinst.core.system import System, Territory
 from kinst.image.elf import Elf
 from kinst.image.functions import FunctionTable
@@ -56,8 +56,8 @@ class SystemKind(Protocol):
         """What is known of its code before it runs."""
         ...
 
-    def attach(self, machine: Machine, elf: Elf, bearings: Bearings) -> System:
-        """Find out about the kernel that runs on a machine that was brought up.  Raises KinstError
+    def attach(self, target: Target, elf: Elf, bearings: Bearings) -> System:
+        """Find out about the kernel that runs on a target that was brought up.  Raises KinstError
         when elf is another kernel's."""
         ...
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
-from kinst.core.machine import Bearings, Machine
+from kinst.core.machine import Bearings, Target
 from kinst.core.probe import Function
 from kinst.core.system import Clock, Facts, LoadedModule, ModuleFrames, System, Territory
 from kinst.core.types import KERNEL
@@ -84,14 +84,14 @@ class _Code:
         return found[0] if len(found) == 1 else None
 
 
-def _agreement(machine: Machine, code: _Code, places: Sequence[int], slide: int) -> tuple[int, int]:
+def _agreement(target: Target, code: _Code, places: Sequence[int], slide: int) -> tuple[int, int]:
     """Of these linked places: at how many the memory has the file's code, and at how many it has
     something else.  Neither is where nothing can be read, or nothing is there yet."""
     same = other = 0
     for at in places:
         try:
             expected = code.read(at, _SAMPLE)
-            there = machine.read(at + slide & MASK, _SAMPLE)
+            there = target.read(at + slide & MASK, _SAMPLE)
         except KinstError:
             continue
         if there == expected:
@@ -102,7 +102,7 @@ def _agreement(machine: Machine, code: _Code, places: Sequence[int], slide: int)
 
 
 def _locate(
-    machine: Machine, elf: Elf, code: _Code, functions: Sequence[Function], bearings: Bearings
+    target: Target, elf: Elf, code: _Code, functions: Sequence[Function], bearings: Bearings
 ) -> tuple[int, bool]:
     """(how far the kernel lies from where it was linked, whether it is in memory at all).
 
@@ -114,13 +114,13 @@ def _locate(
     slides = [0]
     for place in bearings.places:
         try:
-            there = machine.read(place, _AT_PLACE)
+            there = target.read(place, _AT_PLACE)
         except KinstError:
             continue
         linked = code.find(there) if len(set(there)) >= _VARIED else None
         if linked is not None:
             slides.append(place - linked & MASK)
-    found = [(_agreement(machine, code, known, slide), slide) for slide in dict.fromkeys(slides)]
+    found = [(_agreement(target, code, known, slide), slide) for slide in dict.fromkeys(slides)]
     (same, other), slide = max(found, key=lambda one: one[0][0] - one[0][1])
     if same > other:
         return slide, True
@@ -135,21 +135,21 @@ def _locate(
 class ElfKernel:
     """The System protocol (core/system.py) by a file alone."""
 
-    def __init__(self, machine: Machine, elf: Elf, bearings: Bearings) -> None:
+    def __init__(self, target: Target, elf: Elf, bearings: Bearings) -> None:
         """Raises KinstError when the machine runs another kernel, and for a file without code or
         symbols."""
-        self._machine = machine
+        self._target = target
         self._elf = elf
         self._file = _Code(elf)
         linked = FunctionTable(elf, 0, KERNEL)
-        self._slide, self._is_loaded = _locate(machine, elf, self._file, linked.all, bearings)
+        self._slide, self._is_loaded = _locate(target, elf, self._file, linked.all, bearings)
         self._functions = FunctionTable(elf, self._slide, KERNEL) if self._slide else linked
         self._variables = VariableTable(elf, self._slide)
         self.facts = Facts(
             os="",
             release="",
             slide=self._slide,
-            cpus=machine.cpus,
+            cpus=target.cpus,
             builtins={},
             nofault_read=0,
             trap_hook=0,
@@ -198,7 +198,7 @@ class ElfKernel:
     def code(self, address: int, size: int) -> bytes:
         """The file's, while the kernel has not been loaded, or its page tables do not map it."""
         if self._is_loaded:
-            return self._machine.read(address, size)
+            return self._target.read(address, size)
         return self._file.read(address - self._slide & MASK, size)
 
     def refusals(self, function: Function) -> str:
@@ -238,7 +238,7 @@ class ElfKernel:
     def frame_address(self, address: int) -> tuple[str, int] | None:
         """By the file's call frame information."""
         rule = self._cfi.rule(address - self._slide & MASK) if self._cfi is not None else None
-        names = self._machine.isa.dwarf_registers
+        names = self._target.isa.dwarf_registers
         if rule is None or rule.register >= len(names) or not names[rule.register]:
             return None
         return names[rule.register], rule.offset
@@ -296,8 +296,8 @@ class _Unknown:
     def of_file(self, elf: Elf) -> FileRules:
         return PlainFile(elf)
 
-    def attach(self, machine: Machine, elf: Elf, bearings: Bearings) -> System:
-        return ElfKernel(machine, elf, bearings)
+    def attach(self, target: Target, elf: Elf, bearings: Bearings) -> System:
+        return ElfKernel(target, elf, bearings)
 
 
 SYSTEM = _Unknown()

@@ -26,10 +26,10 @@ from kinst.core.machine import (
     Bearings,
     CommandEnded,
     Gone,
-    Machine,
     MachineConfig,
     MachineEvent,
     Stopped,
+    Target,
 )
 from kinst.core.page_tables import ENTRIES, Root, shift
 from kinst.core.system import Territory
@@ -181,7 +181,7 @@ class Work:
 
 
 class FakeMachine:
-    """The Machine protocol (kinst/core/machine.py) over emulated CPUs.
+    """The Target protocol (kinst/core/machine.py) over emulated CPUs.
 
     The machine is stopped when it is made.  scratch: bytes for kinst, 0 for a machine without."""
 
@@ -489,5 +489,5 @@ class FakeKind:
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
-    ) -> Machine:
-        return cast(Machine, self.machine)
+    ) -> Target:
+        return cast(Target, self.machine)

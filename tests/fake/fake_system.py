@@ -11,7 +11,7 @@ from typing import cast
 from fake_machine import FakeMachine
 
 from kinst.core.isa import Isa
-from kinst.core.machine import Bearings, Machine
+from kinst.core.machine import Bearings, Target
 from kinst.core.probe import Function
 from kinst.core.system import Access, Clock, Facts, LoadedModule, ModuleFrames, System, Territory
 from kinst.image.elf import Elf
@@ -177,7 +177,7 @@ class FakeSystemKind:
     def of_file(self, elf: Elf) -> FileRules:
         raise NotImplementedError("the fake kernel is traced as it runs")
 
-    def attach(self, machine: Machine, elf: Elf, bearings: Bearings) -> System:
-        system = self._system or FakeSystem(cast(FakeMachine, machine))
+    def attach(self, target: Target, elf: Elf, bearings: Bearings) -> System:
+        system = self._system or FakeSystem(cast(FakeMachine, target))
         assert bearings.text == system.text[0]
         return system

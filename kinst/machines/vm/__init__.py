@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kinst.core.errors import TargetError
-from kinst.core.machine import Machine, MachineConfig
+from kinst.core.machine import MachineConfig, Target
 from kinst.machines.vm.cpus import cpus_of
 from kinst.machines.vm.kvm import accelerator
 from kinst.machines.vm.machine import Vm
@@ -22,7 +22,7 @@ class _Booted:
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
-    ) -> Machine:
+    ) -> Target:
         """QEMU with config.kernel in it; returns at once.  Raises TargetError without a kernel,
         and for one of a system that kinst does not know: it could not tell when that is up."""
         if config.kernel is None:

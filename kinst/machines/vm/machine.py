@@ -26,7 +26,7 @@ _COMMAND_LIMIT = 64 * 1024
 
 
 class Vm(Guest):
-    """Machine over a guest that kinst boots (core/machine.py has the protocol)."""
+    """Target over a guest that kinst boots (core/machine.py has the protocol)."""
 
     abilities = Abilities(boots=True, writes_code=True, runs_commands=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.isa import Isa
-from kinst.core.machine import Bearings, Machine
+from kinst.core.machine import Bearings, Target
 from kinst.core.system import System, Territory
 from kinst.image.elf import Elf
 from kinst.systems import FileRules
@@ -39,10 +39,10 @@ class _Linux:
         """By its tables."""
         return LinuxFile(elf)
 
-    def attach(self, machine: Machine, elf: Elf, bearings: Bearings) -> System:
+    def attach(self, target: Target, elf: Elf, bearings: Bearings) -> System:
         """Raises KinstError when elf is another kernel's, or has no types."""
-        arch, hooks = facts_of(machine.isa.name), machine.abilities.writes_code
-        return attach(machine, elf, bearings.text, arch, hook_bugs=hooks)
+        arch, hooks = facts_of(target.isa.name), target.abilities.writes_code
+        return attach(target, elf, bearings.text, arch, hook_bugs=hooks)
 
 
 SYSTEM = _Linux()
