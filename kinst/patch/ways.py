@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa, Refused
@@ -10,8 +10,29 @@ from kinst.core.probe import Site
 
 LONGEST = 15  # bytes that an instruction of any ISA may have
 WAYS = ("jump", "trap", "stop")
-NO_CHAIN = "no-chain"  # -x plant=: the best way for each site, but none leads into another
 _UNDONE = "a debugger's stop undoes what the instructions before it have done"
+
+
+@dataclass(frozen=True, slots=True)
+class PlantRules:
+    """What -x plant= allows.
+
+    forced: the one way for all sites, or "" for the best of each.  chains: trampolines may lead
+    into one another.  runs: one jump may cover several instructions.  gates: a site may be reached
+    from a jump earlier on the way.  blocks: instructions of a straight line may share a counter.
+    The last three are made of chains: without chains, none of them is there, and sites that are
+    all planted in one way have no chains.
+    """
+
+    forced: str = ""
+    chains: bool = True
+    runs: bool = True
+    gates: bool = True
+    blocks: bool = True
+
+
+BEST = PlantRules()
+ALONE = PlantRules("", False, False, False, False)  # every site by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +105,33 @@ def _stop(site: Site, isa: Isa, rerun_prefix: bytes) -> Choice:
     return Choice("", reason) if reason else Choice("stop")
 
 
-def checked_way(value: str) -> str:
-    """The value of -x plant=, checked: a way, no-chain, or "" for auto.  Raises KinstError."""
-    if value in ("", "auto"):
-        return ""
-    if value not in (*WAYS, NO_CHAIN):
-        raise KinstError(f"plant={value}: no such way", "auto, jump, trap, stop or no-chain")
-    return value
+_FORBID = {
+    "no-chain": ("chains", "runs", "gates", "blocks"),
+    "no-run": ("runs",),
+    "no-gate": ("gates",),
+    "no-block": ("blocks",),
+}
 
 
-def forced_way(plant: str) -> str:
-    """The one way that -x plant= asks for, or ""."""
-    return "" if plant == NO_CHAIN else plant
+def plant_rules(value: str) -> PlantRules:
+    """The value of -x plant=: auto, one way, or any of what can be forbidden, with commas between.
+    Raises KinstError."""
+    words = [word for word in value.split(",") if word not in ("", "auto")]
+    for word in words:
+        if word not in (*WAYS, *_FORBID):
+            raise KinstError(
+                f"plant={value}: no such way" + (f" as {word}" if word != value else ""),
+                f"auto, {', '.join(WAYS)}, or some of {', '.join(_FORBID)}",
+            )
+    forced = [word for word in words if word in WAYS]
+    if len(forced) > 1:
+        raise KinstError(f"plant={value}: {' and '.join(forced)} exclude each other", "name one")
+    if forced:
+        return replace(ALONE, forced=forced[0])
+    off = {part for word in words for part in _FORBID[word]}
+    return PlantRules(
+        chains="chains" not in off,
+        runs="runs" not in off,
+        gates="gates" not in off,
+        blocks="blocks" not in off,
+    )

@@ -25,7 +25,6 @@ from kinst.core.records import ProgramLayout
 from kinst.core.system import System
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.loaded import LoadedImages, moved_by
-from kinst.patch.ways import forced_way
 from kinst.providers import load_all
 from kinst.session.build import build, fill, split
 from kinst.session.counters import CounterBlocks
@@ -266,7 +265,7 @@ class OpenMachine:
                 own = data_needed(compiled.options, compiled.program, traced.cpus)
                 self._pool = ScratchPool(traced, size, reserved, reserved or own)
             memory = self._pool.take(compiled, program.enabled)
-        ability = planting_ability(traced, memory, forced_way(compiled.plant))
+        ability = planting_ability(traced, memory, compiled.plant.forced)
         return split(program.enabled, ability, traced), memory
 
     # build
@@ -280,7 +279,7 @@ class OpenMachine:
         counters = self._counters.place(memory, layout.counters_size)
         placed = place_all(traced, memory, compiled, layout, parts.running, counters)
         symbols = running_addresses(compiled.program, compiled.types, traced)
-        chained = not compiled.plant
+        chained = compiled.plant.chains
         image = build(compiled.program, parts, placed, traced, symbols, chained=chained)
         for site, reason in image.sites.refused:
             self.report.say(f"kinst: {site.function.name}+{site.offset} is left out: {reason}")
@@ -337,7 +336,7 @@ class OpenMachine:
             some = "1 instruction" if count == 1 else f"{count} instructions"
             self.report.say(f"kinst: {some} cannot be planted and {'is' if count == 1 else 'are'}"
                             " left out (kinst -l -v says why)")  # fmt: skip
-        if parts.stopped and not forced_way(compiled.plant):
+        if parts.stopped and not compiled.plant.forced:
             number = len(parts.stopped)
             self.report.say(
                 f"kinst: {number} probe{' is' if number == 1 else 's are'} stop-planted:"

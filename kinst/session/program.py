@@ -27,7 +27,7 @@ from kinst.dlang.check.calls import destructive_calls
 from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary.d_options import OWN_NAMES, Options, parse_size
 from kinst.dlang.walk import expressions
-from kinst.patch.ways import checked_way
+from kinst.patch.ways import plant_rules
 from kinst.providers import interfaces
 from kinst.providers.fbt import argument_types
 from kinst.session.cpp import preprocess
@@ -172,5 +172,5 @@ def _checked(
     own = dict((*program.options, *request.settings))
     room = parse_size("scratch", own["scratch"]) if "scratch" in own else TRAMPOLINES
     return Compiled(
-        tuple(texts), programs, program, options, checked_way(own.get("plant", "")), room, types
+        tuple(texts), programs, program, options, plant_rules(own.get("plant", "")), room, types
     )

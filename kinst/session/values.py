@@ -29,7 +29,7 @@ from kinst.kernels.fetch import Prepared
 from kinst.machines import kind_of
 from kinst.patch.descriptors import FrameRule
 from kinst.patch.plan import Plan
-from kinst.patch.ways import Choice
+from kinst.patch.ways import Choice, PlantRules
 from kinst.providers.dtrace import BEGIN, END
 from kinst.wire import native
 
@@ -149,14 +149,14 @@ class Compiled:
     their trees.
 
     types: of the kernel, as the program was compiled with them.
-    plant: the way that -x plant= forces, "" for none.  trampolines: bytes for code.
+    plant: what -x plant= allows.  trampolines: bytes for code.
     """
 
     texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
     programs: tuple[tree.Program, ...]
     program: typed.Program
     options: Options
-    plant: str
+    plant: PlantRules
     trampolines: int
     types: TypeSource | None = None
 

@@ -27,7 +27,7 @@ from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.isa import load
 from kinst.patch.descriptors import FrameRule, Strings, descriptor, descriptor_size
 from kinst.patch.plan import Hook, Patch, Wanted, plan_hooks, plan_sites, remaining, restore
-from kinst.patch.ways import Choice, PlantingAbility, checked_way, choose
+from kinst.patch.ways import ALONE, BEST, Choice, PlantingAbility, PlantRules, choose, plant_rules
 
 ISA = load("amd64")
 TEXT = 0xFFFFFFFF81000000
@@ -76,14 +76,33 @@ def test_refusals() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "auto"])
-def test_no_forced_way(value: str) -> None:
-    assert checked_way(value) == ""
+def test_everything_is_allowed_by_default(value: str) -> None:
+    assert plant_rules(value) == BEST == PlantRules("", True, True, True, True)
 
 
-def test_forced_way_is_checked() -> None:
-    assert checked_way("trap") == "trap"
-    with pytest.raises(KinstError, match="auto, jump, trap, stop or no-chain"):
-        checked_way("fast")
+@pytest.mark.parametrize("forced", ["jump", "trap", "stop"])
+def test_one_way_for_all(forced: str) -> None:
+    assert plant_rules(forced) == PlantRules(forced, False, False, False, False)
+
+
+def test_parts_are_forbidden_one_by_one() -> None:
+    assert plant_rules("no-run") == PlantRules(runs=False)
+    assert plant_rules("no-gate,no-block") == PlantRules(gates=False, blocks=False)
+    assert plant_rules("no-chain") == ALONE == plant_rules("no-chain,no-run,no-gate,no-block")
+
+
+@pytest.mark.parametrize("value", ["fast", "no-run,fast", "no-chain no-run"])
+def test_what_plant_allows_is_checked(value: str) -> None:
+    with pytest.raises(KinstError, match="no such way") as told:
+        plant_rules(value)
+    assert (
+        told.value.hint == "auto, jump, trap, stop, or some of no-chain, no-run, no-gate, no-block"
+    )
+
+
+def test_two_ways_for_all_exclude_each_other() -> None:
+    with pytest.raises(KinstError, match="jump and trap exclude"):
+        plant_rules("jump,trap")
 
 
 def test_plan_of_sites() -> None:

@@ -36,7 +36,7 @@ SIMPLE = [
     # options and files
     (["-x", "bufsiz=1m", "-n", "BEGIN"], 1, r"unknown option 'bufsiz' \(did you mean bufsize\?\)"),
     (["-x", "bufsize=lots", "-n", "BEGIN"], 1, r"invalid value 'lots' for option 'bufsize' \(.+\)"),
-    (["-x", "plant=maybe", "-n", PROBE], 1, r"plant=maybe: no such way \(.*jump.*no-chain\)"),
+    (["-x", "plant=maybe", "-n", PROBE], 1, r"plant=maybe: no such way \(.*jump.*no-chain.*\)"),
     (["--vm=vax", "-n", PROBE], 1, r".*'vax' \(there are: amd64.*\)"),
     (["-s", "/none.d"], 1, r"failed to open /none\.d: No such file or directory"),
     (["-o", "/none/x", "-n", "BEGIN"], 1, r"failed to open /none/x: No such file or directory"),
