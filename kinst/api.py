@@ -271,10 +271,14 @@ class Trace:
     undone by close(), which leaving a with block calls.
     """
 
-    def __init__(self, machine: Machine, built: BuiltProgram, command: str) -> None:
+    def __init__(
+        self, machine: Machine, built: BuiltProgram, command: str, timeout: float | None = None
+    ) -> None:
+        """timeout: seconds after which it ends, like one that was stopped."""
         opened = machine._opened
         self._machine = machine
         self._command = command
+        self._timeout = timeout
         self._built = built
         self._running = RunningTrace(
             built.compiled, built.parts, built.placed, built.image, opened.traced, opened.report,
@@ -321,7 +325,7 @@ class Trace:
         if self._events is None:
             if self._over:
                 raise KinstError("this trace is over", "trace the program again")
-            self._events = self._running.events(self._command)
+            self._events = self._running.events(self._command, self._timeout)
         for event in self._events:
             if isinstance(event, End):
                 self.end = event
@@ -600,7 +604,7 @@ class Machine:
             opened.stand()
             built = opened.build(opened.enable(expanded.request, expanded.compiled))
             opened.fill(built)
-            self._trace = Trace(self, built, command)
+            self._trace = Trace(self, built, command, expanded.request.timeout)
         except BaseException:
             self._drop_command()
             raise

@@ -162,9 +162,10 @@ class End:
     """The last event.
 
     reason: exit (the program's exit()), interrupted (stop() was called), command (the traced one
-    ended), full (a buffer of bufpolicy fill is), gone (the guest ended by itself), error.  status:
-    of exit(), 1 after an error, else 0.  error: why, for gone and error; it is then also raised
-    when the next event is asked for.
+    ended), timeout, full (a buffer of bufpolicy fill is), gone (the guest ended by itself), error.
+    status: 1 after an error, else of exit(), else of the command that ended, 124 of one that a
+    timeout cut off, else 0.  error: why, for gone and error; it is then also raised when the next
+    event is asked for.
     """
 
     reason: str

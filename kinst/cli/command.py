@@ -1,6 +1,7 @@
 """The kinst command: options in, text out, exit status.  The only module that prints or exits.
 
-Exit status, as dtrace(1): 0 success, 1 an error, 2 a wrong command line, or what exit() said.
+Exit status: 0 success, 1 an error, 2 a wrong command line, what exit() said or, without exit(), the
+status of the command of -c.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getopt
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from kinst.render import DEFAULT, formats
 SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"
 LONG = [
     "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "qemu-arg=", "copy=", "module=",
-    "dump=", "help", "version", *(name for name in formats() if name != DEFAULT),
+    "dump=", "timeout=", "help", "version", *(name for name in formats() if name != DEFAULT),
 ]  # fmt: skip
 STRICTNESS = ("a", "c", "s", "t")
 
@@ -40,6 +41,7 @@ usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name
              [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --gdb ADDRESS]
              [--kernel FILE] [--debug FILE] [--initrd FILE] [--append TEXT]
              [--qemu-arg ARG] [--copy FILE] [--module NAME] [--dump STAGE] [--json]
+             [--timeout SECONDS]
              [-P provider [[predicate] action]]
              [-m [provider:]module [[predicate] action]]
              [-f [[provider:]module:]function [[predicate] action]]
@@ -59,7 +61,8 @@ Which functions of the file system run, and how often:
 
   -n, -P, -m, -f, -i  enable or list probes by name, provider, module, function, id
   -s FILE    enable or list probes by a D script ("-" is standard input)
-  -c CMD     run CMD in the guest; the trace ends with it; its pid is $target
+  -c CMD     run CMD in the guest; the trace ends with it, and kinst's exit status is that of
+             CMD; its pid is $target
   -l         list the probes that match; with -v each instruction's bytes, disassembly, and
              the way it would be planted or why it is refused
   -q         print only what the program prints
@@ -88,6 +91,7 @@ Which functions of the file system run, and how often:
   --qemu-arg ARG   one more argument for QEMU (repeat it)
   --copy FILE      put FILE into the guest's /bin (repeat it)
   --module NAME    load a module of the kernel's into the guest at boot (repeat it)
+  --timeout N      end the trace after N seconds (a command that still runs is killed)
   --json           print what is traced as one JSON object a line
   --dump STAGE     print the value after a stage: """
     + ", ".join(DUMP_STAGES)
@@ -180,6 +184,17 @@ def _with_option(request: Request, name: str, equals: str, value: str) -> Reques
     return replace(request, settings=(*request.settings, (name, value)))
 
 
+def _seconds(text: str) -> float:
+    """Of --timeout.  Raises UsageError."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"--timeout {text}: not a number of seconds", "--timeout 10")
+    return seconds
+
+
 def _conflicts(request: Request) -> None:
     """Raises UsageError for options that exclude one another."""
     given = {
@@ -243,6 +258,8 @@ def _apply(request: Request, option: str, value: str, stdin: Callable[[], str]) 
         if value not in STRICTNESS:
             raise UsageError(f"-X {value}: no such conformance", "a, c, s or t")
         return request
+    if option == "--timeout":
+        return replace(request, timeout=_seconds(value))
     if option == "--dump":
         if value not in DUMP_STAGES:
             raise UsageError(f"--dump {value}: no such stage", ", ".join(DUMP_STAGES))

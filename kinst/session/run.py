@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
@@ -50,6 +51,7 @@ from kinst.session.values import (
 PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
 FIRST_SECONDS = 0.02  # until the first record: whoever waits for it wants it now
 OUTPUT_SECONDS = 0.1  # how long the command's output waits at most
+TIMED_OUT = 124  # status of a trace that cut its command off, as of timeout(1)
 SETTLE_SECONDS = 0.02  # for CPUs that were stopped in a clause to leave it
 
 
@@ -135,6 +137,8 @@ class RunningTrace:
         self._first = True
         self._gone: Gone | None = None
         self._stop = False
+        self._deadline = math.inf  # time.monotonic()
+        self._command_status = 0
         self._unplanted = False
         self._over = False
 
@@ -160,15 +164,20 @@ class RunningTrace:
             self._store.snapshot()
         return self._interpreter.aggregations()
 
-    def events(self, command: str = "") -> Generator[Event, None, None]:
-        """Trace until exit(), the end of the command, stop() or the guest's end.
+    def events(
+        self, command: str = "", timeout: float | None = None
+    ) -> Generator[Event, None, None]:
+        """Trace until exit(), the end of the command, stop(), the guest's end or, with timeout,
+        for so many seconds.
 
         The client has dealt with an event when it asks for the next one.  End is the last; where
         the guest ended by itself, patches remain or anything else failed, TargetError (KinstError)
         is raised behind it.  All is undone when the generator ends, is closed, or raises.
+
+        The status of End is that of exit(), else the command's, else 0.
         """
         try:
-            reason = yield from self._traced(command)
+            reason = yield from self._traced(command, timeout)
             trouble = self._unplant()
             yield TracingOver("interrupted" if self._stopping() else reason)
             if self._stopping() and self._gone is None:
@@ -190,9 +199,16 @@ class RunningTrace:
         if trouble is not None:
             yield End("gone" if self._gone else "error", 1, str(trouble))
             raise trouble
-        yield End(reason, self._interpreter.exit_status or 0)
+        yield End(reason, self._status(reason, command))
 
-    def _traced(self, command: str) -> Generator[Event, None, str]:
+    def _status(self, reason: str, command: str) -> int:
+        if self._interpreter.exit_status is not None:
+            return self._interpreter.exit_status
+        if reason == "command":
+            return self._command_status
+        return TIMED_OUT if reason == "timeout" and command else 0
+
+    def _traced(self, command: str, timeout: float | None) -> Generator[Event, None, str]:
         """From BEGIN to the reason why it is over."""
         if self._stopping():
             return "interrupted"
@@ -203,6 +219,8 @@ class RunningTrace:
         if not is_active(self._view):
             return "exit"
         self._plant(command)
+        if timeout is not None:
+            self._deadline = time.monotonic() + timeout
         return (yield from self._loop())
 
     def _plant(self, command: str) -> None:
@@ -223,7 +241,9 @@ class RunningTrace:
         while is_active(self._view):
             if self._stopping():
                 return "interrupted"
-            longest = FIRST_SECONDS if self._first else self._every()
+            if (left := self._deadline - time.monotonic()) <= 0:
+                return "timeout"
+            longest = min(left, FIRST_SECONDS if self._first else self._every())
             if over := (yield from self._wait(self._timers.wait(longest))):
                 return over
             while is_active(self._view) and (timer := self._timers.due()) is not None:
@@ -276,6 +296,7 @@ class RunningTrace:
             for warning in self._target.take_warnings():
                 yield Message(f"kinst: the traced kernel says: {warning}")
             if isinstance(event, CommandEnded):
+                self._command_status = event.status
                 return "command"
             if isinstance(event, Gone):
                 self._gone = event

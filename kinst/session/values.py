@@ -76,6 +76,7 @@ class Request:
     debug_folders: tuple[str, ...] = ()
     preprocessor: tuple[str, ...] = ()
     preprocessor_path: str = ""
+    timeout: float | None = None  # seconds after which the trace ends
 
     @property
     def of_file(self) -> bool:

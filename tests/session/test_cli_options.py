@@ -42,8 +42,25 @@ def test_script(tmp_path: Path) -> None:
         parse(["-s", "/nonexistent"])
 
 
+def test_timeout() -> None:
+    assert parse(["--timeout", "1.5"]).request.timeout == 1.5
+    assert parse([]).request.timeout is None
+
+
 @pytest.mark.parametrize(
-    "argv", [["-k"], ["--nosuch"], ["-n"], ["-X", "z"], ["-c", ""], ["--dump", "all"]]
+    "argv",
+    [
+        ["-k"],
+        ["--nosuch"],
+        ["-n"],
+        ["-X", "z"],
+        ["-c", ""],
+        ["--dump", "all"],
+        ["--timeout", "soon"],
+        ["--timeout", "0"],
+        ["--timeout", "-1"],
+        ["--timeout", "inf"],
+    ],
 )
 def test_usage_errors(argv: list[str]) -> None:
     with pytest.raises(UsageError):

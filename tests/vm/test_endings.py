@@ -67,19 +67,40 @@ def test_exit_in_begin_plants_nothing(read_function: str, reads: Path) -> None:
 
 
 def test_the_trace_ends_with_the_command(reads: Path, tmp_path: Path) -> None:
-    """All that the command printed arrives, and all that happened is there.  A command that
-    fails is the guest's affair: kinst's own status is 0, as dtrace(1)'s."""
+    """All that the command printed arrives, all that happened is there, and the command's exit
+    status is kinst's own."""
     script = guest_script(tmp_path, "talk.sh", "reads 1000; seq 20000; echo last; exit 7")
     done = kinst(
         "-n", 'BEGIN { printf("first"); } END { printf("last"); }',
         "-n", 'kinst::ksys_read:0 /execname == "reads"/ { @ = count(); }',
         "-c", "talk.sh", copy=[reads, script],
     )  # fmt: skip
-    assert done.status == 0, done
+    assert done.status == 7, done
     words = done.guest.split()
     assert words[0] == "reads" and words[4:] == [*map(str, range(1, 20001)), "last"]
     assert counts(done.out)[()] == 1000
     assert done.out.index("first") < done.out.index("last")
+
+
+def test_exit_counts_more_than_the_commands_status(read_function: str, reads: Path) -> None:
+    """Also in END, which fires when the command has ended."""
+    done = kinst(
+        "-n", f"kinst::{read_function}:0 {{ @ = count(); }} END {{ exit(0); }}",
+        "-c", "reads 10; exit 7", copy=[reads],
+    )  # fmt: skip
+    assert done.status == 0, done
+    assert counts(done.out)[()] == 10
+
+
+def test_a_timeout_cuts_the_command_off(read_function: str, reads: Path) -> None:
+    """The trace ends as it does with Ctrl-C; a script can tell it by the status of timeout(1)."""
+    done = kinst(
+        "--timeout", "1.5",
+        "-n", f"kinst::{read_function}:0 {{ @ = count(); }} END {{ printf(\"the end\"); }}",
+        "-c", "reads 100000000000", copy=[reads],
+    )  # fmt: skip
+    assert done.status == 124, done
+    assert counts(done.out)[()] > 0 and "the end" in done.out
 
 
 def test_a_panic_is_reported_with_the_console(tmp_path: Path) -> None:
