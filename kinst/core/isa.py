@@ -320,6 +320,7 @@ class Isa(Protocol):
     signature_bits: int  # of a return address in the kernel, that may hold a signature of it
     result_slot: int  # of the register that returns a C function's value
     thunks: tuple[str, ...]  # globs of the names that thunk() may know
+    RUN_SIZE: int  # bytes of a jump over several instructions; 0: none is ever needed
     timestamp_asm: str  # inline assembly, "=r"-style: reads the cycle counter to one i64
     paging: Paging
     board: Board
@@ -375,6 +376,11 @@ class Isa(Protocol):
 
     def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
         """Exactly `size` bytes that branch from address to `to`, or None if it cannot be done."""
+        ...
+
+    def run_patch(self, code: bytes, address: int, to: int) -> bytes | None:
+        """What is written over the instructions `code` at address, RUN_SIZE bytes or more, so that
+        control goes from the first of them to `to`; None if it cannot be done."""
         ...
 
     def leave_patch(self, at: int, to: int) -> bytes:

@@ -14,14 +14,18 @@ NameOf = Callable[[int], str]  # an address of kernel code to function+offset
 def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
     """Lines without newlines: a site's original instruction with the way it is planted, then the
     code of its trampoline, indented, with the ends of links spelled out."""
-    traps = {site for site, _ in plan.traps}
-    places = {at: patch.address for (at, _), patch in zip(plan.text, plan.patches, strict=True)}
+    places = {at: site[0] for (at, _), site in zip(plan.text, plan.sites, strict=True)}
     heads = {patch.address for patch in plan.exits}
-    for (at, code), patch in zip(plan.text, plan.patches, strict=True):
-        original = next(isa.decode(patch.old, patch.address))
-        way = "trap" if patch.address in traps else "jump"
-        chained = ", chained" if patch.address in plan.chained else ""
-        yield f"{name_of(patch.address):<32} {original.text:<40} {way}{chained}"
+    runs = {run.patch.address: run for run in plan.runs}
+    for (at, code), (address, old, way) in zip(plan.text, plan.sites, strict=True):
+        original = next(isa.decode(old, address))
+        how = way or "displaced with its run"
+        chained = ", chained" if way and address in plan.chained else ""
+        yield f"{name_of(address):<32} {original.text:<40} {how}{chained}"
+        if address in runs:
+            covered = [name_of(inside) for inside in runs[address].insides]
+            size = len(runs[address].patch.new)
+            yield f"    one patch of {size} bytes, over {', '.join(covered) or 'padding'}"
         if at in heads:
             yield f"    {at:x}  the head of a loop: unplanting writes a jump to the site here"
         instructions = list(isa.decode(code, at))

@@ -9,6 +9,7 @@ from kinst.core.errors import KinstError
 from kinst.core.isa import Body, Isa, Onward, Refused, Relocated
 from kinst.core.probe import Site
 from kinst.patch.chains import NO_CHAINS, Chains, find_chains
+from kinst.patch.runs import Run
 
 ALIGN = 16
 MOST_ROUNDS = 8  # of laying trampolines out
@@ -17,7 +18,8 @@ MOST_ROUNDS = 8  # of laying trampolines out
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A site to plant in-target: its way (jump or trap), the work there, the bytes after it and
-    those before it that are run again (Isa.rerun_starts)."""
+    those before it that are run again (Isa.rerun_starts).  way "": nobody asked for it, and it is
+    displaced only because it is in a run."""
 
     site: Site
     way: str
@@ -36,11 +38,27 @@ class Patch:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One jump over several instructions.
+
+    insides: addresses of instructions that it lies over, but not at.  Where a CPU or a thread may
+    be about to go on at one of them, `instead` is written in its place: patches of the planted
+    instructions one by one.
+    """
+
+    patch: Patch
+    insides: tuple[int, ...]
+    instead: tuple[Patch, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """patches: to kernel text, the hooks' first.  text: (address, code) of trampolines and stubs.
-    traps: (site, trampoline) pairs.  copies: (address of a copied instruction that may fault,
-    address of the original).  refused: sites that turned out impossible, with reasons.
-    end: first free address after the trampolines.
+    traps: (site, trampoline) pairs, those that runs have instead among them.  copies: (address of
+    a copied instruction that may fault, address of the original).  refused: sites that turned out
+    impossible, with reasons.  end: first free address after the trampolines.  runs: patches that
+    are decided on when they are written.  sites: what each trampoline of text is of: (address,
+    original bytes, way), where the way of what is in a run is run, or "" if nobody asked for it.
 
     exits: to be written when the patches have been undone, over the starts of trampolines that
     others lead back to, so that a thread that is inside a chain leaves it with the next turn of
@@ -54,6 +72,8 @@ class Plan:
     end: int
     exits: tuple[Patch, ...] = ()
     chained: frozenset[int] = frozenset()
+    runs: tuple[PlannedRun, ...] = ()
+    sites: tuple[tuple[int, bytes, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,42 +101,80 @@ class _Laid:
 
 
 def plan_sites(
-    wanted: Sequence[Wanted], isa: Isa, start: int, limit: int, *, chained: bool = False
+    wanted: Sequence[Wanted],
+    isa: Isa,
+    start: int,
+    limit: int,
+    *,
+    chained: bool = False,
+    runs: Sequence[Run] = (),
 ) -> Plan:
     """Lay out trampolines from `start` on; raises KinstError when `limit` is passed.
 
-    chained: trampolines lead straight into those of the instructions that come next."""
+    chained: trampolines lead straight into those of the instructions that come next.  runs: of
+    chained sites; all of their members are in `wanted`."""
     refused: list[tuple[Site, str]] = []
     if chained:
         wanted = sorted(wanted, key=lambda work: work.site.address)
     while True:
         chains = find_chains([work.site for work in wanted], isa) if chained else NO_CHAINS
         laid, out = _lay_out(wanted, isa, start, limit, chains)
-        if laid is None:
+        if laid is None or (runs and not chained):
             chained = False
+            wanted, runs = [work for work in wanted if work.way], ()
             continue
         if not out:
             break
-        refused += out
         left = {site.address for site, _ in out}
+        asked = {work.site.address for work in wanted if work.way}
+        refused += [(site, reason) for site, reason in out if site.address in asked]
+        # A run is left out with any of its members, and so is what was in it unasked.
+        runs = [run for run in runs if left.isdisjoint(run.members)]
+        left |= {work.site.address for work in wanted if not work.way}
+        left -= {at for run in runs for at in run.members}
         wanted = [work for work in wanted if work.site.address not in left]
-    patches, text, traps, copies, exits = [], [], [], [], []
+    planned = _plan_runs(runs, isa, laid)
+    in_run = {at for run in planned for at in (run.patch.address, *run.insides)}
+    patches, text, traps, copies, exits, sites = [], [], [], [], [], []
     for one in laid:
-        site, code = one.work.site, one.made.code
-        if one.work.way == "trap":
+        site, code, way = one.work.site, one.made.code, one.work.way
+        if way == "trap":
             traps.append((site.address, one.at))
         if one.made.original_at >= 0:
             copies.append((one.at + one.made.original_at, site.address))
-        patches.append(Patch(site.address, one.patch, site.code))
+        inside = site.address in in_run
+        if way and not inside:
+            patches.append(Patch(site.address, one.patch, site.code))
         text.append((one.at, code))
+        sites.append((site.address, site.code, "run" if way and inside else way))
         if site.address in chains.heads:
             leave = isa.leave_patch(one.at, site.address)
             exits.append(Patch(one.at, leave, code[: len(leave)]))
     end = laid[-1].at + len(laid[-1].made.code) if laid else start
     return Plan(
         tuple(patches), tuple(text), tuple(traps), tuple(copies), tuple(refused), _aligned(end),
-        tuple(exits), chains.reached,
+        tuple(exits), chains.reached, planned, tuple(sites),
     )  # fmt: skip
+
+
+def _plan_runs(runs: Sequence[Run], isa: Isa, laid: Sequence[_Laid]) -> tuple[PlannedRun, ...]:
+    """Their patches; those for which the ISA has none are left out."""
+    if not runs:
+        return ()
+    by_address = {one.work.site.address: one for one in laid}
+    planned = []
+    for run in runs:
+        members = [by_address[at] for at in run.members]
+        new = isa.run_patch(run.code, run.start, members[0].at)
+        if new is None:
+            continue
+        instead = [
+            Patch(one.work.site.address, one.patch, one.work.site.code)
+            for one in members
+            if one.work.way
+        ]
+        planned.append(PlannedRun(Patch(run.start, new, run.code), run.members[1:], tuple(instead)))
+    return tuple(planned)
 
 
 def _lay_out(
@@ -166,11 +224,13 @@ def _laid(work: Wanted, isa: Isa, at: int, onward: Onward) -> _Laid | Refused:
     made = isa.trampoline(site, work.following, at, work.bodies, work.rerun_prefix, onward)
     if isinstance(made, Refused):
         return made
+    patch = b""
     if work.way == "jump":
-        patch = isa.jump_patch(len(site.code), site.address, at)
-        if patch is None:
+        jump = isa.jump_patch(len(site.code), site.address, at)
+        if jump is None:
             return Refused("the trampoline is out of a jump's reach")
-    else:
+        patch = jump
+    elif work.way:
         trap = isa.trap_patch(len(site.code))
         patch = trap + site.code[len(trap) :]
     return _Laid(work, at, made, patch)

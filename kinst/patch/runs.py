@@ -9,11 +9,14 @@ that as few planted instructions as can be are left to traps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+
+from kinst.core.isa import Flow, Instruction
 
 # What a choice is worth: a planted instruction that needs no trap; the cost of an instruction that
 # is displaced although nobody asked for it; the cost of a patch.
@@ -42,15 +45,53 @@ class Run:
 
     members: their addresses, in order; the jump is at the first.  size: bytes from there on that
     are the patch's: all of the members, and padding behind them as far as the jump needs it.
+    code: those bytes, where they are known.
     """
 
     members: tuple[int, ...]
     size: int
+    code: bytes = b""
 
     @property
     def start(self) -> int:
         """Where the jump is."""
         return self.members[0]
+
+
+_GOES_ON = ("next", "landing", "branch")
+_ENDS = ("jump", "return", "indirect")
+
+
+def line_of(
+    instructions: Sequence[Instruction],
+    flows: Sequence[Flow],
+    *,
+    entered: Collection[int],
+    faulting: Collection[int],
+    unfit: Collection[int],
+    padding: Mapping[int, int],
+) -> Line:
+    """The line of a function.
+
+    flows: of its instructions, in their order.  entered: addresses to which anything leads but the
+    instruction before.  faulting: instructions that are expected to fault.  unfit: those that
+    cannot be in a run.  padding: address behind an instruction to the bytes there that nothing
+    comes to."""
+    joins = [False]
+    for (before, one), flow in zip(pairwise(instructions), flows, strict=False):
+        # A call comes back by its return address, a trap by what handles it.
+        follows = flow.falls_through and flow.kind in _GOES_ON and before.end == one.address
+        joins.append(follows and one.address not in entered and one.address not in faulting)
+    room = [
+        padding.get(one.end, 0) if flow.kind in _ENDS and not flow.falls_through else 0
+        for one, flow in zip(instructions, flows, strict=True)
+    ]
+    fits = [
+        one.address not in unfit and flow.kind != "trap"
+        for one, flow in zip(instructions, flows, strict=True)
+    ]
+    starts, sizes = [one.address for one in instructions], [one.size for one in instructions]
+    return Line(starts, sizes, room, joins, fits)
 
 
 def find_runs(line: Line, planted: Mapping[int, bool], jump: int) -> list[Run]:
@@ -133,8 +174,8 @@ def run_at(line: Line, first: int, jump: int) -> tuple[int, int] | None:
     return None
 
 
-def insides(runs: Sequence[Run], jump: int) -> npt.NDArray[np.uint64]:
-    """Addresses of instructions that jumps lie over, but not at: where nobody may be about to go
-    on.  Ascending."""
-    found = [at for run in runs for at in run.members[1:] if at < run.start + jump]
+def insides(runs: Sequence[Run]) -> npt.NDArray[np.uint64]:
+    """Addresses of instructions that the jumps lie over, but not at: where nobody may be about to
+    go on.  Ascending."""
+    found = [at for run in runs for at in run.members[1:]]
     return np.array(sorted(found), dtype=np.uint64)

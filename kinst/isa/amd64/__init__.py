@@ -61,6 +61,7 @@ class Amd64:
     signature_bits = 0
     result_slot = regs.SLOT["rax"]
     thunks = control.THUNKS
+    RUN_SIZE = encode.JUMP_SIZE
     timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
     timestamp_constraints = "={rax},~{rdx},~{flags}"
     paging: Paging = _paging
@@ -103,6 +104,10 @@ class Amd64:
         except OutOfReach:
             return None
         return jump + encode.INT3 * (size - len(jump))
+
+    def run_patch(self, code: bytes, address: int, to: int) -> bytes | None:
+        """The same jump."""
+        return self.jump_patch(len(code), address, to)
 
     def leave_patch(self, at: int, to: int) -> bytes:
         """One jump, as the way back is."""

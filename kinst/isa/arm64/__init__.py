@@ -58,6 +58,7 @@ class Arm64:
     signature_bits = regs.SIGNATURE
     result_slot = 0
     thunks: tuple[str, ...] = ()
+    RUN_SIZE = 0
     timestamp_asm = "%cntvct_el0"
     paging: Paging = _paging
     board: Board = _board
@@ -90,6 +91,10 @@ class Arm64:
             return encode.branch(address, to)
         except OutOfReach:
             return None
+
+    def run_patch(self, code: bytes, address: int, to: int) -> bytes | None:
+        """None is needed: every instruction has room for a jump."""
+        return None
 
     def leave_patch(self, at: int, to: int) -> bytes:
         """One jump, as the way back is."""

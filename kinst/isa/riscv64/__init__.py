@@ -56,6 +56,7 @@ class Riscv64:
     signature_bits = 0
     result_slot = encode.A0
     thunks: tuple[str, ...] = ()
+    RUN_SIZE = 0
     timestamp_asm = "llvm.readsteadycounter"  # rdtime, which Linux keeps time by
     paging: Paging = _paging
     board: Board = _board
@@ -91,6 +92,10 @@ class Riscv64:
             return encode.jal(encode.X0, to - address) if size == 4 else None
         except OutOfReach:
             return None
+
+    def run_patch(self, code: bytes, address: int, to: int) -> bytes | None:
+        """None: see docs/decisions/0028."""
+        return None
 
     def leave_patch(self, at: int, to: int) -> bytes:
         """A nop: the way back is behind the jump that it takes the place of (trampoline.py)."""

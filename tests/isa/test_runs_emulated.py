@@ -1,0 +1,192 @@
+"""Runs in the emulator: a function of short instructions does what the original does, wherever it
+is entered, and each instruction is counted as often as the processor runs the original's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from gnu_assembler import assembled
+from test_chains import (
+    COUNTERS,
+    DATA_BYTES,
+    PAGE,
+    SCRATCH,
+    SOURCES,
+    TEXT,
+    Cpu,
+    Planned,
+    first_visits,
+    original,
+)
+
+from kinst.core.isa import CountBody
+from kinst.core.probe import Function, Site
+from kinst.isa import load
+from kinst.patch.listing import list_plan
+from kinst.patch.plan import Patch, Plan, Wanted, plan_sites
+from kinst.patch.runs import Run, find_runs, line_of
+
+JUMPS = ("jump", "branch", "call")
+
+
+def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Planned, list[Run]]:
+    """The function of test_chains.py with runs.  asked: offsets of the sites that have a probe;
+    None: all."""
+    isa = load(name)
+    code = assembled(name, SOURCES[name], folder)
+    length = len(code) - DATA_BYTES
+    decoded = list(isa.decode(code[:length], TEXT))
+    flows = [isa.flow(i.code, i.address) for i in decoded]
+    entered = {flow.target for flow in flows if flow.kind in JUMPS and flow.target is not None}
+    line = line_of(decoded, flows, entered=entered, faulting=(), unfit=(), padding={})
+    function = Function("vmlinux", "f", TEXT, length)
+    sites = [Site(function, i.address - TEXT, i.code) for i in decoded]
+    asked = {site.offset for site in sites} if asked is None else asked
+    room = {
+        site.address: isa.jump_patch(len(site.code), site.address, SCRATCH) is not None
+        for site in sites
+        if site.offset in asked
+    }
+    runs = [
+        replace(run, code=code[run.start - TEXT : run.start - TEXT + run.size])
+        for run in find_runs(line, room, isa.RUN_SIZE)
+    ]
+    in_runs = {at for run in runs for at in run.members}
+    sites = [site for site in sites if site.offset in asked or site.address in in_runs]
+    wanted = []
+    for k, site in enumerate(sites):
+        at = 8 * k if not isa.shared_counters else COUNTERS + 8 * k
+        way = ("jump" if room[site.address] else "trap") if site.address in room else ""
+        bodies = (CountBody((at,)),) if way else ()
+        following = code[site.offset + len(site.code) : length]
+        wanted.append(Wanted(site, way, bodies, following))
+    plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + 8 * PAGE, chained=True, runs=runs)
+    assert not plan.refused
+    return Planned(isa, code, sites, wanted, plan), runs
+
+
+def planted(made: Planned, found: bool = False) -> Cpu:
+    """found: someone is about to go on inside of every run, so that each has its patches
+    instead."""
+    cpu = Cpu(made.isa, made.code)
+    for at, code in made.plan.text:
+        cpu.write(at, code)
+    for patch in patches(made.plan, found):
+        assert cpu.uc.mem_read(patch.address, len(patch.old)) == patch.old
+        cpu.write(patch.address, patch.new)
+    cpu.traps = dict(made.plan.traps)
+    return cpu
+
+
+def patches(plan: Plan, found: bool) -> list[Patch]:
+    of_runs = [p for run in plan.runs for p in (run.instead if found else (run.patch,))]
+    return sorted([*plan.patches, *of_runs], key=lambda patch: patch.address)
+
+
+@pytest.fixture(params=["amd64"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def insides(made: Planned) -> set[int]:
+    return {at for run in made.plan.runs for at in run.insides}
+
+
+def test_most_short_instructions_are_in_runs(name: str, tmp_path: Path) -> None:
+    made, runs = planned(name, tmp_path)
+    assert len(runs) == len(made.plan.runs) == 5
+    assert len([way for *_, way in made.plan.sites if way == "run"]) == 12
+    alone = [address for address, _, way in made.plan.sites if way == "trap"]
+    assert len(alone) == 10
+    covered = [range(p.address, p.address + len(p.new)) for p in patches(made.plan, False)]
+    assert all(a.stop <= b.start for a, b in pairwise(covered))
+
+
+def test_it_does_and_counts_what_the_original_does(name: str, tmp_path: Path) -> None:
+    made, _ = planned(name, tmp_path)
+    plain, cpu = original(made), planted(made)
+    cpu.run(TEXT, *cpu.start_state())
+    assert cpu.result() == plain.result()
+    assert cpu.counted(made.sites) == dict(plain.ran)
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_entered_at_every_instruction(name: str, tmp_path: Path, found: bool) -> None:
+    """By its patch or, inside a run, where a thread may be that had been in a trampoline before; in
+    the state that the original has there.  Where someone is found in the runs all are entered by
+    their own patches."""
+    made, _ = planned(name, tmp_path)
+    plain, cpu = original(made), planted(made, found)
+    starts = {site[0]: at for site, (at, _) in zip(made.plan.sites, made.plan.text, strict=True)}
+    expected, visits, inside = plain.result(), 0, set() if found else insides(made)
+    for step, address, values, data, stack in first_visits(plain):
+        cpu.run(starts[address] if address in inside else address, values, data, stack)
+        visits += 1
+        assert cpu.result() == expected, f"entered at {address:#x}"
+        rest = Counter(where for where, *_ in plain.seen[step:])
+        assert cpu.counted(made.sites) == dict(rest), f"entered at {address:#x}"
+    assert visits == len(made.sites)
+
+
+def test_each_site_alone(name: str, tmp_path: Path) -> None:
+    """A probe at one short instruction: its neighbours are displaced with it, uncounted."""
+    whole, _ = planned(name, tmp_path)
+    plain, inside = original(whole), 0
+    for site in whole.sites:
+        made, runs = planned(name, tmp_path, {site.offset})
+        assert len(runs) <= 1 and len(made.plan.sites) <= 5
+        inside += len(runs)
+        for found in (False, True):
+            cpu = planted(made, found)
+            cpu.run(TEXT, *cpu.start_state())
+            assert cpu.result() == plain.result()
+            assert cpu.counted(made.sites) == {site.address: plain.ran[site.address]}
+            assert (cpu.trapped > 0) == (bool(made.plan.traps) and (found or not runs))
+    assert inside == 12
+
+
+def test_unplanting_leads_out(name: str, tmp_path: Path) -> None:
+    """A thread in any trampoline when the text is restored does what it would have done."""
+    made, _ = planned(name, tmp_path)
+    plain = original(made)
+    starts = {site[0]: at for site, (at, _) in zip(made.plan.sites, made.plan.text, strict=True)}
+    for _, address, values, data, stack in first_visits(plain):
+        cpu = planted(made)
+        cpu.write(TEXT, made.code)
+        for patch in made.plan.exits:
+            cpu.write(patch.address, patch.new)
+        cpu.run(starts[address], values, data, stack)
+        assert cpu.result() == plain.result()
+        assert not [at for at, n in cpu.counted(made.sites).items() if n > 1]
+
+
+def test_what_cannot_be_moved_undoes_its_run() -> None:
+    """The planned instruction before it is a trap, and the one that nobody asked for is left."""
+    isa = load("amd64")
+    code = bytes.fromhex("4801c8fb4801c8")  # add; sti, whose shadow is refused; add
+    function = Function("vmlinux", "f", TEXT, len(code))
+    sites = [Site(function, 0, code[:3]), Site(function, 3, code[3:4]), Site(function, 4, code[4:])]
+    ways = ("trap", "", "")
+    wanted = [Wanted(s, w, (), b"\xf4") for s, w in zip(sites, ways, strict=True)]
+    run = Run((TEXT, TEXT + 3, TEXT + 4), 7, code)
+    plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True, runs=[run])
+    assert not plan.runs and not plan.refused
+    assert plan.sites == ((TEXT, code[:3], "trap"),)
+
+
+def test_a_run_as_assembly() -> None:
+    isa = load("amd64")
+    code = bytes.fromhex("4801c85dc3")  # add rax, rcx; pop rbp; ret
+    function = Function("vmlinux", "f", TEXT, len(code))
+    sites = [Site(function, 0, code[:3]), Site(function, 3, code[3:4]), Site(function, 4, code[4:])]
+    wanted = [Wanted(s, w, (), b"") for s, w in zip(sites, ("trap", "", "trap"), strict=True)]
+    run = Run((TEXT, TEXT + 3, TEXT + 4), 5, code)
+    plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True, runs=[run])
+    rows = [" ".join(row.split()) for row in list_plan(plan, isa, lambda at: f"f+{at - TEXT}")]
+    assert rows[:2] == ["f+0 add rax, rcx run", "one patch of 5 bytes, over f+3, f+4"]
+    assert "f+3 pop rbp displaced with its run" in rows and "f+4 ret run, chained" in rows
