@@ -48,6 +48,7 @@ from kinst.session.file import expand_request_in_file
 from kinst.session.path import OpenMachine
 from kinst.session.report import Report
 from kinst.session.run import RunningTrace
+from kinst.session.sizes import cpu_count, memory_size
 from kinst.session.target import find_files
 from kinst.session.values import (
     DUMP_STAGES,
@@ -63,8 +64,8 @@ from kinst.session.values import (
 
 __all__ = [
     "DUMP_STAGES", "Files", "ListedProbe", "Machine", "ProbeStability", "Program",
-    "ProgramStability", "ProgramText", "Report", "Request", "Trace", "attach", "boot",
-    "expand_in_file", "expand_request", "host", "kernel_files",
+    "ProgramStability", "ProgramText", "Report", "Request", "Trace", "attach", "boot", "cpu_count",
+    "expand_in_file", "expand_request", "host", "kernel_files", "memory_size",
 ]  # fmt: skip
 
 COMMAND_SECONDS = 600.0
@@ -92,6 +93,8 @@ def boot(
     qemu_args: Iterable[str] = (),
     debug_folders: Iterable[PathLike] = (),
     *,
+    cpus: int | None = None,
+    memory: int | str | None = None,
     start: bool = True,
     on_message: Say = _ignore,
     on_progress: ShowProgress = _ignore,
@@ -101,8 +104,9 @@ def boot(
     isa: amd64, arm64 or riscv64.  kernel, debug: one's own kernel, and its vmlinux with symbols.
     initrd: instead of kinst's own, which has busybox and runs commands.  append: more of the
     kernel's command line.  copies: files for the guest's /bin.  modules: of the fetched kernel,
-    to be loaded at boot.  debug_folders: with debug files of modules.  start: boot now, rather
-    than when first needed, and with as much scratch memory as that needs.
+    to be loaded at boot.  debug_folders: with debug files of modules.  cpus: 2 without it.
+    memory: bytes or, as in "512m", with a unit; 1 GB without it.  start: boot now, rather than when
+    first needed, and with as much scratch memory as that needs.
 
     Raises KinstError where the arguments do not agree or a file is missing, TargetError when the
     guest does not come up.
@@ -111,6 +115,8 @@ def boot(
         vm=isa, kernel=_path(kernel), debug=_path(debug), initrd=_path(initrd), append=append,
         copies=_paths(copies), modules=tuple(modules), qemu_args=tuple(qemu_args),
         debug_folders=_paths(debug_folders),
+        cpu_count=0 if cpus is None else cpu_count(str(cpus)),
+        memory=0 if memory is None else memory_size(str(memory)),
     )  # fmt: skip
     if request.kernel and not request.debug:
         raise KinstError(f"{request.kernel} needs its vmlinux with symbols", "debug=VMLINUX")

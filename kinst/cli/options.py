@@ -8,15 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kinst.api import DUMP_STAGES, ProgramText, Request
+from kinst.api import DUMP_STAGES, ProgramText, Request, cpu_count, memory_size
 from kinst.cli.guard import UsageError
 from kinst.errors import KinstError
 from kinst.render import DEFAULT, formats
 
 SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"
 LONG = [
-    "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "qemu-arg=", "copy=", "module=",
-    "dump=", "timeout=", "help", "version", *(name for name in formats() if name != DEFAULT),
+    "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "cpus=", "memory=", "qemu-arg=",
+    "copy=", "module=", "dump=", "timeout=", "help", "version",
+    *(name for name in formats() if name != DEFAULT),
 ]  # fmt: skip
 STRICTNESS = ("a", "c", "s", "t")
 
@@ -40,8 +41,8 @@ USAGE = """\
 usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name] [-I path]
              [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --gdb ADDRESS]
              [--kernel FILE] [--debug FILE] [--initrd FILE] [--append TEXT]
-             [--qemu-arg ARG] [--copy FILE] [--module NAME] [--dump STAGE] [--json]
-             [--timeout SECONDS]
+             [--cpus N] [--memory SIZE] [--qemu-arg ARG] [--copy FILE] [--module NAME]
+             [--dump STAGE] [--json] [--timeout SECONDS]
              [-P provider [[predicate] action]]
              [-m [provider:]module [[predicate] action]]
              [-f [[provider:]module:]function [[predicate] action]]
@@ -88,6 +89,8 @@ Which functions of the file system run, and how often:
   --debug DIR      a folder with debug files of modules (repeat it)
   --initrd FILE    initial ram disk to boot with, instead of kinst's own
   --append TEXT    more kernel command line, e.g. nokaslr
+  --cpus N         how many CPUs the guest has (2)
+  --memory SIZE    how much memory it has (1g)
   --qemu-arg ARG   one more argument for QEMU (repeat it)
   --copy FILE      put FILE into the guest's /bin (repeat it)
   --module NAME    load a module of the kernel's into the guest at boot (repeat it)
@@ -199,7 +202,8 @@ def _conflicts(request: Request) -> None:
     """Raises UsageError for options that exclude one another."""
     given = {
         "--initrd": request.initrd, "--append": request.append, "--qemu-arg": request.qemu_args,
-        "--copy": request.copies, "--module": request.modules,
+        "--copy": request.copies, "--module": request.modules, "--cpus": request.cpu_count,
+        "--memory": request.memory,
     }  # fmt: skip
     booted = [name for name, value in given.items() if value]
     if request.gdb:
@@ -211,6 +215,8 @@ def _conflicts(request: Request) -> None:
             raise UsageError("--gdb needs the kernel's symbols", "--kernel VMLINUX")
         if booted:
             raise UsageError(f"{booted[0]} is about what kinst boots, and --gdb boots nothing")
+    if request.cpu_count and {"-smp", "--smp"} & {*request.qemu_args}:
+        raise UsageError("--cpus and --qemu-arg -smp both say how many CPUs there are")
     of_file = request.show_program and request.compile_only
     if request.kernel and not (request.gdb or request.debug or of_file):
         message = f"--kernel {request.kernel} needs its vmlinux with symbols"
@@ -237,6 +243,10 @@ def _apply(request: Request, option: str, value: str, stdin: Callable[[], str]) 
         return replace(request, debug_folders=(*request.debug_folders, value))
     if option in _VALUES:
         return replace(request, **{_VALUES[option]: value})  # type: ignore[arg-type]
+    if option == "--cpus":
+        return replace(request, cpu_count=cpu_count(value))
+    if option == "--memory":
+        return replace(request, memory=memory_size(value))
     if option in _MANY:
         more = {_MANY[option]: (*getattr(request, _MANY[option]), value)}
         return replace(request, **more)  # type: ignore[arg-type]

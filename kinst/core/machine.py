@@ -69,8 +69,9 @@ class MachineConfig:
     address: of somebody else's machine, as the user gave it.  kernel, initrd: what to boot; initrd
     is a file or the bytes of an archive.  control: whether kinst's own init is in it.  modules:
     whether it loads kernel modules.  append: more of the kernel's command line.  arguments: more
-    for the program that runs the machine.  scratch: bytes to set aside.  territory: of the system
-    that it runs; None where none is known.  image: the file with its symbols, for messages.  cache:
+    for the program that runs the machine.  cpus, memory (bytes): 0 for as much as is usual.
+    scratch: bytes to set aside, at least.  territory: of the system that it runs; None where none
+    is known.  image: the file with its symbols, for messages.  cache:
     folder of what is known of this host.
     """
 
@@ -82,6 +83,8 @@ class MachineConfig:
     modules: bool = False
     append: str = ""
     arguments: Sequence[str] = ()
+    cpus: int = 0
+    memory: int = 0
     scratch: int = 0
     territory: Territory | None = None
     image: str = ""
@@ -98,7 +101,7 @@ class MachineKind(Protocol):
     abilities: Abilities
 
     def cpus(self, arguments: Sequence[str]) -> int:
-        """How many CPUs one with these arguments (MachineConfig.arguments) will have, as far as
+        """How many CPUs one with these arguments (MachineConfig.arguments) may have, as far as
         that can be told before it is there."""
         ...
 

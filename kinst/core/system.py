@@ -381,3 +381,7 @@ class System(Symbols, Code, Refusals, Claims, Unwinding, Modules, Protocol):
     def clock(self) -> Clock | None:
         """facts.clock, read anew: its now_ns is the last tick's."""
         ...
+
+    def online_cpus(self) -> Sequence[int]:
+        """The CPUs that run now, of facts.cpus."""
+        ...

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinst.core import layout
+from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Target
 from kinst.core.system import Access, Clock, Facts
@@ -152,6 +153,19 @@ def read_access(target: Target, facts: Facts, cpu: int, access: Access) -> int |
     return raw.split(b"\0")[0] if access.string else int.from_bytes(raw, "little")
 
 
+def kernel_cpu(target: Target, facts: Facts, cpu: int) -> int:
+    """What the kernel calls a stopped CPU of the machine: a kernel that finds the number by the
+    current thread may count from whichever CPU came up first."""
+    access = facts.builtins.get("cpu")
+    if access is None or not access.thread:
+        return cpu
+    try:
+        found = read_access(target, facts, cpu, access)
+    except TargetError:  # it is off, and its registers are of before it was on
+        return cpu
+    return found if isinstance(found, int) else cpu
+
+
 def thread_ns(target: Target, facts: Facts, cpu: int, now: int) -> int:
     """vtimestamp of the thread on a stopped CPU, at `now` on timestamp's scale; 0 where the
     kernel offers none."""
@@ -189,7 +203,7 @@ def stopped_context(
         execname = found if isinstance(found, bytes) else b""
     now = clock.now()
     return Context(
-        cpu=cpu,
+        cpu=kernel_cpu(target, facts, cpu),
         pid=value("pid"),
         tid=value("tid"),
         ppid=value("ppid"),

@@ -42,7 +42,7 @@ from kinst.session.expand import expanded, source_of, wants_expansion
 from kinst.session.kernel import RunningKernel
 from kinst.session.listing import list_all, list_enabled, list_planned
 from kinst.session.modules import frames_finder, module_images
-from kinst.session.place import ScratchPool, place_all, planting_ability
+from kinst.session.place import ScratchPool, place_all, planting_ability, pool_size
 from kinst.session.program import compile_request, with_programs
 from kinst.session.report import Report
 from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
@@ -101,7 +101,8 @@ class OpenMachine:
         self.output: deque[bytes] = deque()
         self._pool: ScratchPool | None = None
         self._counters = CounterBlocks(self.traced)
-        self._room = (0, 0)
+        self._set_aside = 0  # bytes of scratch
+        self._for_any = False  # it was started for any programs
         self._text = b""
 
     def _folders(self) -> Sequence[Path]:
@@ -136,13 +137,11 @@ class OpenMachine:
         system = of_image(self._image.elf)
         if compiled is not None:
             self._check_system(compiled)
-        if compiled is None:
-            data = ROOM_FOR_DATA
-            size = data + ROOM_FOR_CODE + counters_room(cpus)
-        else:
+        size = ROOM_FOR_DATA + ROOM_FOR_CODE
+        if compiled is not None:
             own = compiled.options, compiled.program, cpus
-            size = scratch_needed(*own, compiled.trampolines) + counters_room(cpus)
-            data = 0
+            size = scratch_needed(*own, compiled.trampolines)
+        size += counters_room(cpus)
         target = open_target(self.request, self.isa, files, system, size, self.output.append)
         try:
             report.stage("start")
@@ -154,7 +153,7 @@ class OpenMachine:
                 self.isa, target, personality, kernel, personality.text,
                 self._images(target, personality), programs,
             )  # fmt: skip
-            self._room = (size, data)
+            self._set_aside, self._for_any = size, compiled is None
             self._counters = CounterBlocks(self.traced)
         except BaseException:
             target.close()
@@ -261,12 +260,20 @@ class OpenMachine:
             memory = ScratchPool(traced, 0, 0, 0).take(compiled, program.enabled)
         else:
             if self._pool is None:
-                size, reserved = self._room
-                own = data_needed(compiled.options, compiled.program, traced.cpus)
-                self._pool = ScratchPool(traced, size, reserved, reserved or own)
+                self._pool = self._new_pool(program)
             memory = self._pool.take(compiled, program.enabled)
         ability = planting_ability(traced, memory, compiled.plant.forced)
         return split(program.enabled, ability, traced), memory
+
+    def _new_pool(self, program: EnabledProgram) -> ScratchPool:
+        """Scratch for this program or, where the machine was started for any, for more."""
+        compiled, traced = program.compiled, self.traced
+        data = data_needed(compiled.options, compiled.program, traced.cpus)
+        size = pool_size(compiled, program.enabled, traced.cpus)
+        if not self._for_any:
+            return ScratchPool(traced, size, 0, data)
+        data = max(data, ROOM_FOR_DATA)
+        return ScratchPool(traced, max(size, self._set_aside), data, data)
 
     # build
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from kinst.codegen.analysis import string_table
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.layout import PAGE, Scratch, lay_out
+from kinst.core.layout import LEAF, PAGE, Scratch, lay_out
 from kinst.core.machine import Target
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
@@ -104,6 +104,13 @@ class ScratchPool:
         if memory.offset == self._headers:
             self._headers += PAGE
             self._dirty = max(self._dirty, start)
+
+
+def pool_size(compiled: Compiled, enabled: Sequence[EnabledSite], cpus: int) -> int:
+    """Bytes of a machine's scratch that is to serve these probes; a multiple of a leaf."""
+    own = compiled.options, compiled.program, cpus, compiled.trampolines, len(enabled)
+    described = _described(compiled.program, enabled) + LEAF - 1 & -LEAF
+    return scratch_needed(*own) + described + counters_room(cpus)
 
 
 def _described(program: typed.Program, enabled: Sequence[EnabledSite]) -> int:

@@ -267,15 +267,16 @@ class RunningTrace:
         if not enabled.timer.each_cpu:
             self._runner.fire(enabled)
             return
-        cpus = [cpu for cpu in range(self._placed.scratch.cpus) if is_active(self._view)]
         if self._target is None:
-            for cpu in cpus:
-                self._runner.fire(enabled, cpu)
+            for cpu in range(self._cpus):
+                if is_active(self._view):
+                    self._runner.fire(enabled, cpu)
             return
         self._target.stop()
         self._runner.clock.stopped()
-        for cpu in cpus:
-            self._runner.sample(enabled, cpu)
+        for cpu in range(self._target.cpus):
+            if is_active(self._view):
+                self._runner.sample(enabled, cpu)
         self._resume()
 
     def _resume(self) -> None:

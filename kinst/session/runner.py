@@ -11,7 +11,15 @@ from kinst.codegen.values.variable_code import is_thread_local
 from kinst.core.layout import RA_IN_SLOT
 from kinst.dlang import typed
 from kinst.dlang.walk import expressions
-from kinst.session.host import MASK, Context, HostClock, own_context, pack, stopped_context
+from kinst.session.host import (
+    MASK,
+    Context,
+    HostClock,
+    kernel_cpu,
+    own_context,
+    pack,
+    stopped_context,
+)
 from kinst.session.values import EnabledSite, PlantedImage, TracedMachine
 from kinst.wire import native
 
@@ -61,9 +69,12 @@ class HostRunner:
         return found | self._isa.signature_bits if found >> 55 & 1 else found
 
     def sample(self, enabled: EnabledSite, cpu: int) -> None:
-        """profile-N on one CPU of the stopped machine: arg0 is its program counter in the
-        kernel, else arg1 is the one in user mode."""
-        assert self._target is not None
+        """profile-N on one CPU of the stopped machine, if the kernel uses it: arg0 is its program
+        counter in the kernel, else arg1 is the one in user mode."""
+        assert self._target is not None and self._facts is not None
+        number = kernel_cpu(self._target, self._facts, cpu)
+        if self._personality is None or number not in self._personality.online_cpus():
+            return
         place = next(r.gdb_name for r in self._isa.registers if r.slot == self._isa.pc_slot)
         pc = self._target.registers(cpu)[place]
         self.hit(enabled, cpu, (pc, 0) if pc >> 63 else (0, pc))

@@ -8,11 +8,29 @@ from kinst.codegen.layout.variable_places import dynamic_size, place_variables
 from kinst.core.errors import KinstError
 from kinst.core.layout import ARENA, LEAF, PAGE
 from kinst.dlang import typed
-from kinst.dlang.vocabulary.d_options import Options
+from kinst.dlang.vocabulary.d_options import Options, parse_size
 
+MOST_CPUS = 255  # of QEMU's machines
+LEAST_MEMORY = 128 << 20
 MOST_DATA = 512 << 20  # for the buffers and variables of all CPUs
 TEMP = 16384
 KEPT_RING = 4 << 20
+SITE_CODE = 256  # bytes of a trampoline and what goes with it, on average, at most
+
+
+def cpu_count(value: str) -> int:
+    """What --cpus says.  Raises KinstError."""
+    if not (value.isascii() and value.isdecimal() and 0 < int(value) <= MOST_CPUS):
+        raise KinstError(f"invalid number of CPUs {value[:40]!r}", f"1 to {MOST_CPUS}")
+    return int(value)
+
+
+def memory_size(value: str) -> int:
+    """Bytes that --memory asks for, up to a whole leaf.  Raises KinstError."""
+    size = parse_size("memory", value) + LEAF - 1 & -LEAF
+    if size < LEAST_MEMORY:
+        raise KinstError(f"a guest does not boot in {value}", f"at least {LEAST_MEMORY >> 20}m")
+    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +85,15 @@ def _halved(size: int, most: int) -> int:
     return size
 
 
-def scratch_needed(options: Options, program: typed.Program, cpus: int, trampolines: int) -> int:
-    """Bytes to set aside in a VM before its probes are known; a multiple of a 2 MB leaf.
+def scratch_needed(
+    options: Options, program: typed.Program, cpus: int, trampolines: int, probes: int = 0
+) -> int:
+    """Bytes of scratch; a multiple of a 2 MB leaf.
 
-    trampolines: bytes for code, descriptors and tables."""
-    return (data_needed(options, program, cpus) + trampolines + LEAF - 1) & -LEAF
+    trampolines: bytes for code, descriptors and tables.  probes: how many there are, as soon as
+    that is known, for which that may be too little."""
+    code = max(trampolines, SITE_CODE * probes)
+    return (data_needed(options, program, cpus) + code + LEAF - 1) & -LEAF
 
 
 def data_needed(options: Options, program: typed.Program, cpus: int) -> int:

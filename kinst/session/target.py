@@ -115,6 +115,8 @@ def open_target(
         modules=bool(files.modules),
         append=request.append,
         arguments=request.qemu_args,
+        cpus=request.cpu_count,
+        memory=request.memory,
         scratch=scratch,
         territory=system.territory(isa),
         image=str(files.debug),

@@ -49,7 +49,8 @@ class ProgramText:
 class Request:
     """A command line, understood.  settings: -x options in order; "" where no value was given.
 
-    vm and gdb say which machine; neither means the VM, if any probe needs a kernel.
+    vm and gdb say which machine; neither means the VM, if any probe needs a kernel.  cpu_count,
+    memory (bytes): of the VM, 0 for what is usual.
     """
 
     programs: tuple[ProgramText, ...] = ()
@@ -71,6 +72,8 @@ class Request:
     append: str = ""
     dump: str = ""
     qemu_args: tuple[str, ...] = ()
+    cpu_count: int = 0
+    memory: int = 0
     copies: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     debug_folders: tuple[str, ...] = ()
@@ -99,8 +102,8 @@ class Request:
 
     @property
     def cpus(self) -> int:
-        """How many CPUs the machine will have, as far as that is known before it is there."""
-        return self.machine.cpus(self.qemu_args)
+        """How many CPUs the machine may have, as far as that is known before it is there."""
+        return self.cpu_count or self.machine.cpus(self.qemu_args)
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,6 +247,9 @@ class ElfKernel:
     def _cfi(self) -> Cfi | None:
         return open_cfi(self._elf)
 
+    def online_cpus(self) -> Sequence[int]:
+        return range(self._machine.cpus)
+
     def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
         """Where it stands; stack() is refused."""
         return (pc,)

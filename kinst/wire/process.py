@@ -37,13 +37,14 @@ class SharedMemory:
     It is sparse: pages are taken from the machine when first written.
     """
 
-    def __init__(self, name: str, size: int) -> None:
-        """size: bytes.  Raises TargetError when the machine has not that much to give."""
+    def __init__(self, name: str, size: int, used: int = 0) -> None:
+        """size: bytes.  used: how many of them are going to be written to, 0 for all.  Raises
+        TargetError when the machine has not that much to give."""
         self.fd = -1
-        available = available_memory()
-        if size > available:
+        available, wanted = available_memory(), used or size
+        if wanted > available:
             raise TargetError(
-                f"no room: {name} needs {size >> 20} MB of memory and {available >> 20} MB "
+                f"no room: {name} needs {wanted >> 20} MB of memory and {available >> 20} MB "
                 "are available",
                 "give the guest less",
             )

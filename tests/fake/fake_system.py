@@ -90,6 +90,9 @@ class FakeSystem:
     def clock(self) -> Clock:
         return CLOCK
 
+    def online_cpus(self) -> Sequence[int]:
+        return range(self._machine.cpus)
+
     def functions(self) -> Sequence[Function]:
         return self._functions
 

@@ -65,3 +65,17 @@ def test_timeout() -> None:
 def test_usage_errors(argv: list[str]) -> None:
     with pytest.raises(UsageError):
         parse(argv)
+
+
+def test_cpus_and_memory() -> None:
+    request = parse(["--cpus", "8", "--memory", "3g"]).request
+    assert (request.cpu_count, request.cpus, request.memory) == (8, 8, 3 << 30)
+    assert parse([]).request.cpus == 2
+    assert parse(["--memory", "134217729"]).request.memory == 65 << 21
+    for wrong in (["--cpus", "0"], ["--cpus", "x"], ["--cpus", "256"], ["--memory", "64m"]):
+        with pytest.raises(KinstError):
+            parse(wrong)
+    with pytest.raises(UsageError, match="both say how many"):
+        parse(["--cpus", "2", "--qemu-arg", "-smp", "--qemu-arg", "2"])
+    with pytest.raises(UsageError, match="--cpus is about what kinst boots"):
+        parse(["--gdb", ":1", "--kernel", "vmlinux", "--cpus", "2"])

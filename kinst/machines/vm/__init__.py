@@ -9,7 +9,7 @@ from kinst.core.machine import MachineConfig, Target
 from kinst.machines.vm.cpus import cpus_of
 from kinst.machines.vm.kvm import accelerator
 from kinst.machines.vm.machine import Vm
-from kinst.machines.vm.qemu import VmConfig
+from kinst.machines.vm.qemu import MEMORY, VmConfig, scratch_size
 
 
 class _Booted:
@@ -40,8 +40,9 @@ class _Booted:
             control=config.control,
             append=f"{modules} {config.append}".strip(),
             qemu_args=config.arguments,
-            cpus=cpus_of(config.arguments),
-            scratch=config.scratch,
+            cpus=config.cpus or cpus_of(config.arguments),
+            memory=config.memory or MEMORY,
+            scratch=scratch_size(config.scratch),
             accel=accelerator(config.cache, board) if config.cache else "tcg",
         )
         return Vm(config.isa, wanted, config.territory, on_output)

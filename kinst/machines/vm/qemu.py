@@ -21,12 +21,16 @@ from kinst.core.errors import TargetError
 from kinst.core.isa import Board
 from kinst.core.machine import CommandEnded, Gone
 from kinst.machines.vm.console import Console
+from kinst.machines.vm.cpus import CPUS, says_cpus
 from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_pair
 
 _AFTER_PANIC = 3.0
 _FIRMWARE = 1 << 20  # SeaBIOS keeps its tables at the end of RAM
 _TABLES = 1 << 20  # page tables of kinst's own
 MEGABYTE = 1 << 20
+MEMORY = 1024 * MEGABYTE  # of a guest, where nothing else is asked for
+_SCRATCH = 256 * MEGABYTE  # at least
+_ALSO_USED = 64 * MEGABYTE  # of scratch, of which most stays empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,8 @@ class VmConfig:
     """What to boot.
 
     kernel: bzImage or the like.  initrd: a file or the bytes of an archive.  control: whether
-    kinst's own init is in it.  memory, scratch: bytes.  accel: "tcg" or "kvm".
+    kinst's own init is in it.  cpus: as many as the guest may ever have.  memory, scratch: bytes.
+    accel: "tcg" or "kvm".
     """
 
     kernel: Path
@@ -42,20 +47,54 @@ class VmConfig:
     control: bool = True
     append: str = ""
     qemu_args: Sequence[str] = ()
-    cpus: int = 2
-    memory: int = 1024 * MEGABYTE
+    cpus: int = CPUS
+    memory: int = MEMORY
     scratch: int = 64 * MEGABYTE
     accel: str = "tcg"
 
 
 @dataclass(frozen=True, slots=True)
 class PhysicalLayout:
-    """Guest physical addresses: scratch, and room for page tables (bytes)."""
+    """Guest physical addresses: the end of what the kernel has, scratch, and room for page tables
+    (bytes)."""
 
+    end: int
     scratch: int
     scratch_size: int
     tables: int
     tables_size: int
+
+
+def scratch_size(wanted: int) -> int:
+    """Bytes of scratch for a program that wants so many.  A guest's RAM must not follow each
+    program, as what is kept of its boot fits no other size: there is more than most want, and it
+    costs nothing until it is written to."""
+    return max(_SCRATCH, 1 << (wanted - 1).bit_length())
+
+
+_Map = tuple[tuple[int, int, int], ...]  # see Board.memory_map
+
+
+def place(board: Board, memory: int, scratch: int) -> tuple[PhysicalLayout, int, _Map]:
+    """Where scratch is behind the memory of the guest, how many bytes of RAM that takes, and where
+    those are.  Scratch is in one piece: where RAM has a hole in its way, it lies behind that."""
+    behind = scratch + _TABLES + _FIRMWARE
+    at = memory
+    while True:
+        size = at + behind
+        ranges = board.memory_map(size)
+        start, offset, length = next(r for r in ranges if r[1] <= at < r[1] + r[2])
+        if size <= offset + length:
+            break
+        at = offset + length
+    found = start + at - offset
+    end = found if at == memory else start_of(ranges, memory)
+    return PhysicalLayout(end, found, scratch, found + scratch, _TABLES), size, ranges
+
+
+def start_of(ranges: _Map, offset: int) -> int:
+    """The physical address of an offset in the file behind RAM."""
+    return next(start + offset - at for start, at, size in ranges if at <= offset < at + size)
 
 
 class Qemu:
@@ -79,9 +118,7 @@ class Qemu:
         self._config = config
         self._board = board
         self._on_output = on_output
-        self._size = config.memory + config.scratch + _TABLES + _FIRMWARE
-        self._map: tuple[tuple[int, int, int], ...] = board.memory_map(self._size)
-        self.layout = self._place()
+        self.layout, self._size, self._map = place(board, config.memory, config.scratch)
         self.console = Console()
         self._control_partial = b""
         self._messages = b""
@@ -89,18 +126,12 @@ class Qemu:
         self._open: set[str] = set()
         self._closed = False
         self._archive: SharedMemory | None = None
-        self.memory = SharedMemory("guest memory", self._size)
+        self.memory = SharedMemory("guest memory", self._size, config.memory + _ALSO_USED)
         try:
             self._start(program)
         except BaseException:
             self.memory.close()
             raise
-
-    def _place(self) -> PhysicalLayout:
-        start, offset, _ = self._map[-1]
-        scratch = start + self._config.memory - offset
-        tables = scratch + self._config.scratch
-        return PhysicalLayout(scratch, self._config.scratch, tables, _TABLES)
 
     def _start(self, program: str) -> None:
         names = ("console", "output", "control", "gdb", "messages")
@@ -136,7 +167,8 @@ class Qemu:
         argv += ["-cpu", cpu] if cpu else []
         backend = f"id=ram,size={self._size},mem-path={self.memory.path},share=on"
         argv += ["-object", f"memory-backend-file,{backend}"]
-        argv += ["-m", f"{self._size // MEGABYTE}M", "-smp", str(c.cpus)]
+        argv += ["-m", f"{self._size // MEGABYTE}M"]
+        argv += [] if says_cpus(c.qemu_args) else ["-smp", str(c.cpus)]
         for name in ("console", "output", "control", "gdb"):
             argv += ["-chardev", f"socket,id={name},fd={fds[name]}"]
         for name, device in zip(("console", "output", "control"), m.SERIAL, strict=True):
@@ -144,7 +176,7 @@ class Qemu:
             card = ["-device", f"{device},chardev={name}"]
             argv += card if device else ["-serial", f"chardev:{name}"]
         argv += ["-gdb", "chardev:gdb", "-kernel", str(c.kernel)]
-        limit = m.memory_limit(self.layout.scratch)
+        limit = m.memory_limit(self.layout.end)
         # panic=-1: reboot at once, which -no-reboot turns into QEMU's exit.
         append = f"console={m.CONSOLE} panic=-1 {limit} {self._own()}{c.append}".strip()
         return [*argv, "-append", append]

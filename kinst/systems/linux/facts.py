@@ -81,13 +81,24 @@ def preemption_count(kernel: Kernel, btf: Btf, thread: Access) -> Access | None:
     return None
 
 
-def online_cpus(kernel: Kernel) -> int:
-    """One more than the highest CPU that is online."""
-    possible = kernel.number(kernel.symbol("nr_cpu_ids"), 4) if kernel.has("nr_cpu_ids") else 64
-    if not 0 < possible <= 8192:
-        raise KinstError(f"the running kernel says it has {possible} CPUs: not a Linux kernel?")
-    mask = kernel.number(kernel.symbol("__cpu_online_mask"), (possible + 63) // 64 * 8)
-    return max(1, (mask & (1 << possible) - 1).bit_length())
+def possible_cpus(kernel: Kernel) -> int:
+    """One more than the highest CPU that may ever run: one that is off may come while a trace
+    runs."""
+    return max(1, _cpu_mask(kernel, "__cpu_possible_mask").bit_length())
+
+
+def online_cpus(kernel: Kernel) -> tuple[int, ...]:
+    """The CPUs that run now."""
+    mask = _cpu_mask(kernel, "__cpu_online_mask")
+    return tuple(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
+
+
+def _cpu_mask(kernel: Kernel, name: str) -> int:
+    most = kernel.number(kernel.symbol("nr_cpu_ids"), 4) if kernel.has("nr_cpu_ids") else 64
+    if not 0 < most <= 8192:
+        raise KinstError(f"the running kernel says it has {most} CPUs: not a Linux kernel?")
+    mask = kernel.number(kernel.symbol(name), (most + 63) // 64 * 8)
+    return mask & (1 << most) - 1
 
 
 def per_cpu_bases(kernel: Kernel, cpus: int) -> tuple[int, ...]:
@@ -189,7 +200,7 @@ def gather(kernel: Kernel, btf: Btf, names: IsaFacts) -> Facts:
 
     Raises KinstError naming what is missing: a type, a symbol.
     """
-    cpus = online_cpus(kernel)
+    cpus = possible_cpus(kernel)
     bases = per_cpu_bases(kernel, cpus)
 
     def optional(symbol: str) -> int:

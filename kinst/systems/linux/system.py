@@ -23,7 +23,7 @@ from kinst.image.elf_file import SHF_EXECINSTR, build_id_in
 from kinst.image.functions import NO_FUNCTIONS, FunctionTable
 from kinst.image.variables import VariableTable
 from kinst.systems.linux.backtrace import by_frames, by_rules
-from kinst.systems.linux.facts import clock, gather
+from kinst.systems.linux.facts import clock, gather, online_cpus
 from kinst.systems.linux.frames import FindFrames, Frames
 from kinst.systems.linux.ftrace import Ftrace, FtraceRecord
 from kinst.systems.linux.isafacts import IsaFacts
@@ -76,6 +76,10 @@ class Linux:
     def clock(self) -> Clock | None:
         """facts.clock, read anew: its now_ns is the last tick's."""
         return clock(self._kernel, self._btf, self._arch, self.facts.per_cpu_bases[0])
+
+    def online_cpus(self) -> Sequence[int]:
+        """See core/system.py."""
+        return online_cpus(self._kernel)
 
     def functions(self) -> Sequence[Function]:
         """Every function of the kernel under its canonical name, in address order, and then of
