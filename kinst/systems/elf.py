@@ -248,7 +248,7 @@ class ElfKernel:
         return open_cfi(self._elf)
 
     def online_cpus(self) -> Sequence[int]:
-        return range(self._machine.cpus)
+        return range(self.facts.cpus)
 
     def backtrace(self, pc: int, registers: Mapping[str, int]) -> tuple[int, ...]:
         """Where it stands; stack() is refused."""
