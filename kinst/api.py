@@ -48,7 +48,7 @@ from kinst.session.file import expand_request_in_file
 from kinst.session.path import OpenMachine
 from kinst.session.report import Report
 from kinst.session.run import RunningTrace
-from kinst.session.sizes import cpu_count, memory_size
+from kinst.session.sizes import parse_cpus, parse_memory
 from kinst.session.target import find_files
 from kinst.session.values import (
     DUMP_STAGES,
@@ -63,9 +63,25 @@ from kinst.session.values import (
 )
 
 __all__ = [
-    "DUMP_STAGES", "Files", "ListedProbe", "Machine", "ProbeStability", "Program",
-    "ProgramStability", "ProgramText", "Report", "Request", "Trace", "attach", "boot", "cpu_count",
-    "expand_in_file", "expand_request", "host", "kernel_files", "memory_size",
+    "DUMP_STAGES",
+    "Files",
+    "ListedProbe",
+    "Machine",
+    "ProbeStability",
+    "Program",
+    "ProgramStability",
+    "ProgramText",
+    "Report",
+    "Request",
+    "Trace",
+    "attach",
+    "boot",
+    "expand_in_file",
+    "expand_request",
+    "host",
+    "kernel_files",
+    "parse_cpus",
+    "parse_memory",
 ]  # fmt: skip
 
 COMMAND_SECONDS = 600.0
@@ -115,8 +131,8 @@ def boot(
         vm=isa, kernel=_path(kernel), debug=_path(debug), initrd=_path(initrd), append=append,
         copies=_paths(copies), modules=tuple(modules), qemu_args=tuple(qemu_args),
         debug_folders=_paths(debug_folders),
-        cpu_count=0 if cpus is None else cpu_count(str(cpus)),
-        memory=0 if memory is None else memory_size(str(memory)),
+        cpu_count=0 if cpus is None else parse_cpus(str(cpus)),
+        memory=0 if memory is None else parse_memory(str(memory)),
     )  # fmt: skip
     if request.kernel and not request.debug:
         raise KinstError(f"{request.kernel} needs its vmlinux with symbols", "debug=VMLINUX")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kinst.api import DUMP_STAGES, ProgramText, Request, cpu_count, memory_size
+from kinst.api import DUMP_STAGES, ProgramText, Request, parse_cpus, parse_memory
 from kinst.cli.guard import UsageError
 from kinst.errors import KinstError
 from kinst.render import DEFAULT, formats
@@ -244,9 +244,9 @@ def _apply(request: Request, option: str, value: str, stdin: Callable[[], str]) 
     if option in _VALUES:
         return replace(request, **{_VALUES[option]: value})  # type: ignore[arg-type]
     if option == "--cpus":
-        return replace(request, cpu_count=cpu_count(value))
+        return replace(request, cpu_count=parse_cpus(value))
     if option == "--memory":
-        return replace(request, memory=memory_size(value))
+        return replace(request, memory=parse_memory(value))
     if option in _MANY:
         more = {_MANY[option]: (*getattr(request, _MANY[option]), value)}
         return replace(request, **more)  # type: ignore[arg-type]

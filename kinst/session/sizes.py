@@ -18,14 +18,14 @@ KEPT_RING = 4 << 20
 SITE_CODE = 256  # bytes of a trampoline and what goes with it, on average, at most
 
 
-def cpu_count(value: str) -> int:
+def parse_cpus(value: str) -> int:
     """What --cpus says.  Raises KinstError."""
     if not (value.isascii() and value.isdecimal() and 0 < int(value) <= MOST_CPUS):
         raise KinstError(f"invalid number of CPUs {value[:40]!r}", f"1 to {MOST_CPUS}")
     return int(value)
 
 
-def memory_size(value: str) -> int:
+def parse_memory(value: str) -> int:
     """Bytes that --memory asks for, up to a whole leaf.  Raises KinstError."""
     size = parse_size("memory", value) + LEAF - 1 & -LEAF
     if size < LEAST_MEMORY:
