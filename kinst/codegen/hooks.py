@@ -10,13 +10,13 @@ marks a free one. An area of zeros is a valid, empty directory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+
+import numpy as np
 
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.firing import GOLDEN
 from kinst.codegen.ssa import Function, Value, const
-
-Pairs = Sequence[tuple[int, int]]
+from kinst.core.columns import NO_PAIRS, Pairs
 
 _TABLE = struct.Struct("<QQQ")
 
@@ -31,18 +31,26 @@ TRAPS, COPIES = 0, _TABLE.size
 
 def _hash_table(pairs: Pairs) -> tuple[bytes, int]:
     """The entries, and the number of bits of an index. At most half are used, so that a search for
-    a missing address ends soon."""
+    a missing address ends soon.
+
+    Each pair is where its hash says or, of several, as near behind as there is room: in the order
+    of their hashes, each goes to its own place or behind the one before it, whichever is later."""
     bits = max(1, (2 * len(pairs)).bit_length())
-    table = [(0, 0)] * (1 << bits)
-    for address, value in pairs:
-        at = (address * GOLDEN & _WORD) >> (64 - bits)
-        while table[at][0]:
-            at = (at + 1) & ((1 << bits) - 1)
-        table[at] = (address, value)
-    return b"".join(_ENTRY.pack(*entry) for entry in table), bits
+    size = 1 << bits
+    rows = np.stack([pairs.first, pairs.second], axis=1)
+    wanted = (pairs.first * np.uint64(GOLDEN) >> np.uint64(64 - bits)).astype(np.int64)
+    order = np.argsort(wanted, kind="stable")
+    steps = np.arange(len(order))
+    places = np.maximum.accumulate(wanted[order] - steps) + steps
+    table = np.zeros((size, 2), np.uint64)
+    inside = places < size
+    table[places[inside]] = rows[order[inside]]
+    free = np.flatnonzero(table[:, 0] == 0)  # what would lie behind the end begins anew
+    table[free[: int((~inside).sum())]] = rows[order[~inside]]
+    return table.tobytes(), bits
 
 
-def build_trap_table(address: int, traps: Pairs, copies: Pairs = ()) -> bytes:
+def build_trap_table(address: int, traps: Pairs, copies: Pairs = NO_PAIRS) -> bytes:
     """The bytes for the start of the traps area, which is at `address` in the target.
 
     traps: (address of a trap-planted instruction, its trampoline). copies: (address of a displaced

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kinst.core.columns import I32, U64, Batch, Columns, Leads, Made, Scanned
 from kinst.core.page_tables import Leaf, Read, Root
 from kinst.core.probe import Site
 
@@ -409,6 +410,26 @@ class Isa(Protocol):
         Interrupts are off
         while a CallBody runs; registers and flags reach the displaced instruction unchanged.
         """
+        ...
+
+    def scan(self, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
+        """The instructions of decode() of pieces of code, (address, bytes) each, with what is
+        marked of them.  What an instruction's mark says of those behind it is seen in its own
+        piece, within FOLLOWING bytes."""
+        ...
+
+    def leads(self, columns: Columns) -> Leads:
+        """Where control goes from marked instructions; of others that is not said."""
+        ...
+
+    def trampoline_sizes(self, batch: Batch) -> I32:
+        """The bytes of each trampoline of a batch, wherever in the batch's memory it will lie; -1
+        where trampoline() is to be asked."""
+        ...
+
+    def trampolines(self, batch: Batch, to: U64, goal: U64) -> Made:
+        """The trampolines of a batch, whose sizes are all known: byte for byte what trampoline()
+        makes.  to: where each will lie.  goal: where its direct branch is to lead to."""
         ...
 
     def detour(

@@ -15,47 +15,67 @@ original there, and a thread that was inside leaves the chain within one turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import numpy as np
+
+from kinst.core.columns import I64, U64, Bools, Columns, Leads
 from kinst.core.isa import Isa
-from kinst.core.probe import Site
 
 _DIRECT = ("jump", "branch", "call")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Chains:
-    """next: a site to the one whose trampoline lies straight behind its own.  targets: a site to
-    the one that its direct branch or call leads to.  heads: sites that a link leads back to.
-    reached: sites that any link leads to.  All by address."""
+    """Of sites in the order of their addresses.  falls_into: the next one's trampoline lies
+    straight behind its own.  target: the index of the one that its direct branch or call leads to,
+    or -1.  head: a link leads back to it.  reached: any link leads to it."""
 
-    next: Mapping[int, int] = field(default_factory=dict)
-    targets: Mapping[int, int] = field(default_factory=dict)
-    heads: frozenset[int] = frozenset()
-    reached: frozenset[int] = frozenset()
+    falls_into: Bools
+    target: I64
+    head: Bools
+    reached: Bools
+
+    def __bool__(self) -> bool:
+        """Whether there are any links."""
+        return bool(self.reached.any())
 
 
-NO_CHAINS = Chains()
+def no_chains(count: int) -> Chains:
+    """Sites that are each planted by themselves."""
+    none = np.zeros(count, np.bool_)
+    return Chains(none, np.full(count, -1, np.int64), none, none)
 
 
-def find_chains(sites: Sequence[Site], isa: Isa) -> Chains:
+def find_chains(sites: Columns, isa: Isa) -> Chains:
     """The chains of sites, which are in the order of their addresses."""
-    planted = frozenset(site.address for site in sites)
-    following, targets = dict[int, int](), dict[int, int]()
-    heads, reached = set[int](), set[int]()
-    for site in sites:
-        flow = isa.flow(site.code, site.address)
-        after = site.address + len(site.code)
+    count = len(sites)
+    if not count:
+        return no_chains(0)
+    leads = leads_of(sites, isa)
+    behind = np.append(sites.address[1:], np.uint64(0))
+    falls_into = leads.falls & (sites.after == behind)
+    at = np.minimum(np.searchsorted(sites.address, leads.target), count - 1)
+    target = np.where(sites.address[at] == leads.target, at, -1)
+    head, reached = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    reached[1:] = falls_into[:-1]
+    reached[target[target >= 0]] = True
+    head[target[(target >= 0) & (target <= np.arange(count))]] = True
+    return Chains(falls_into, target, head, reached)
+
+
+def leads_of(sites: Columns, isa: Isa) -> Leads:
+    """Where control goes from each: those that are marked all at once, the others one by one."""
+    leads = isa.leads(sites)
+    falls, targets = leads.falls.copy(), leads.target.copy()
+    for k in np.flatnonzero(sites.marks == 0).tolist():
+        flow = isa.flow(sites.code[k, : sites.size[k]].tobytes(), int(sites.address[k]))
         # A call comes back by its return address, which is the original one.
-        if flow.falls_through and flow.kind != "call" and after in planted:
-            following[site.address] = after
-            reached.add(after)
-        if flow.target in planted and flow.kind in _DIRECT:
-            reached.add(flow.target)
-            targets[site.address] = flow.target
-            if flow.target <= site.address:
-                heads.add(flow.target)
-    if not reached:
-        return NO_CHAINS
-    return Chains(following, targets, frozenset(heads), frozenset(reached))
+        falls[k] = flow.falls_through and flow.kind != "call"
+        targets[k] = (flow.target or 0) if flow.kind in _DIRECT else 0
+    return Leads(falls, targets)
+
+
+def reached_sites(chains: Chains, sites: Columns) -> U64:
+    """Addresses of the sites that any link leads to."""
+    return sites.address[chains.reached]

@@ -15,12 +15,12 @@ def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
     """Lines without newlines: a site's original instruction with the way it is planted, then the
     code of its trampoline, indented, with the ends of links spelled out."""
     places = {at: site[0] for (at, _), site in zip(plan.text, plan.sites, strict=True)}
-    heads = {patch.address for patch in plan.exits}
+    heads, links = {patch.address for patch in plan.exits}, set(plan.chained.tolist())
     runs = {run.patch.address: run for run in plan.runs}
     for (at, code), (address, old, way) in zip(plan.text, plan.sites, strict=True):
         original = next(isa.decode(old, address))
         how = way or "displaced with its run"
-        chained = ", chained" if way and address in plan.chained else ""
+        chained = ", chained" if way and address in links else ""
         yield f"{name_of(address):<32} {original.text:<40} {how}{chained}"
         if address in runs:
             covered = [name_of(inside) for inside in runs[address].insides]

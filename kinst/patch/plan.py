@@ -1,40 +1,69 @@
-"""The patch plan: every write that planting needs, and the writes that undo it."""
+"""The patch plan: every write that planting needs, and the writes that undo it.
+
+A site's trampoline is made by its ISA, one by one (Isa.trampoline).  Of the many sites that are
+only counted, most are instructions of a few kinds whose trampolines differ in nothing but numbers:
+the ISA marks those when it decodes them, and makes them all at once (Isa.trampolines), byte for
+byte the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import overload
 
+import numpy as np
+
+from kinst.core.columns import (
+    I32,
+    I64,
+    NO_COLUMNS,
+    NO_PAIRS,
+    U8,
+    U64,
+    WIDTH,
+    Batch,
+    Bools,
+    Columns,
+    Pairs,
+    columns_of,
+    ragged,
+)
 from kinst.core.errors import KinstError
-from kinst.core.isa import Body, Isa, Onward, Refused, Relocated
+from kinst.core.isa import Body, CountBody, Isa, Onward, Refused, Relocated
 from kinst.core.probe import Site
-from kinst.patch.chains import NO_CHAINS, Chains, find_chains
+from kinst.patch.chains import Chains, find_chains, no_chains, reached_sites
+from kinst.patch.patches import (
+    NO_PATCHES,
+    NO_PIECES,
+    Patch,
+    Patches,
+    Pieces,
+    patch_columns,
+    patches_of,
+    pieces_of,
+)
 from kinst.patch.runs import Run
 
 ALIGN = 16
 MOST_ROUNDS = 8  # of laying trampolines out
+TOGETHER = 1 << 15  # trampolines that are made at once: what bounds the memory that it takes
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A site to plant in-target: its way (jump or trap), the work there, the bytes after it and
-    those before it that are run again (Isa.rerun_starts).  way "": nobody asked for it, and it is
-    displaced only because it is in a run."""
+    those before it that are run again (Isa.rerun_starts).
+
+    way "": nobody asked for it, and it is displaced only because it is in a run.  marks: as in
+    core.columns.Columns."""
 
     site: Site
     way: str
     bodies: tuple[Body, ...]
     following: bytes
     rerun_prefix: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """Bytes at an address of kernel text: what kinst writes and what was there."""
-
-    address: int
-    new: bytes
-    old: bytes
+    marks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +80,102 @@ class PlannedRun:
     instead: tuple[Patch, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedRuns(Sequence[PlannedRun]):
+    """Runs as columns.  patches: one of each.  insides, instead: of all, one after another; those
+    of each run begin at inside_at and instead_at, which have one number more at the end."""
+
+    patches: Patches
+    insides: U64
+    inside_at: I64
+    instead: Patches
+    instead_at: I64
+
+    def __len__(self) -> int:
+        return len(self.patches)
+
+    @overload
+    def __getitem__(self, index: int) -> PlannedRun: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[PlannedRun]: ...
+    def __getitem__(self, index: int | slice) -> PlannedRun | Sequence[PlannedRun]:
+        if isinstance(index, slice):
+            return [self[k] for k in range(len(self))[index]]
+        low, high = self.inside_at[index : index + 2].tolist()
+        first, last = self.instead_at[index : index + 2].tolist()
+        return PlannedRun(
+            self.patches[index], tuple(self.insides[low:high].tolist()),
+            tuple(self.instead[first:last]),
+        )  # fmt: skip
+
+    def __iter__(self) -> Iterator[PlannedRun]:
+        return (self[k] for k in range(len(self)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedSites(Sequence[tuple[int, bytes, str]]):
+    """What trampolines are of: (address, original bytes, way) of each site, as columns."""
+
+    columns: Columns
+    way: U8  # indexes of WAYS_PLANNED
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, bytes, str]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[tuple[int, bytes, str]]: ...
+    def __getitem__(
+        self, index: int | slice
+    ) -> tuple[int, bytes, str] | Sequence[tuple[int, bytes, str]]:
+        if isinstance(index, slice):
+            return [self[k] for k in range(len(self))[index]]
+        size = int(self.columns.size[index])
+        return (
+            int(self.columns.address[index]), self.columns.code[index, :size].tobytes(),
+            WAYS_PLANNED[int(self.way[index])],
+        )  # fmt: skip
+
+    def __iter__(self) -> Iterator[tuple[int, bytes, str]]:
+        return (self[k] for k in range(len(self)))
+
+
+WAYS_PLANNED = ("", "jump", "trap", "run")
+_RUN = WAYS_PLANNED.index("run")
+_NO_RUNS = PlannedRuns(
+    NO_PATCHES, NO_PAIRS.first, np.zeros(1, np.int64), NO_PATCHES, np.zeros(1, np.int64)
+)
+_NO_SITES = PlannedSites(NO_COLUMNS, np.zeros(0, np.uint8))
+
+
+def _no_addresses() -> U64:
+    return np.zeros(0, np.uint64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """patches: to kernel text, the hooks' first.  text: (address, code) of trampolines and stubs.
     traps: (site, trampoline) pairs, those that runs have instead among them.  copies: (address of
     a copied instruction that may fault, address of the original).  refused: sites that turned out
     impossible, with reasons.  end: first free address after the trampolines.  runs: patches that
-    are decided on when they are written.  sites: what each trampoline of text is of: (address,
-    original bytes, way), where the way of what is in a run is run, or "" if nobody asked for it.
+    are decided on when they are written.  sites: what each trampoline of text is of, where the way
+    of what is in a run is run, or "" if nobody asked for it.
 
     exits: to be written when the patches have been undone, over the starts of trampolines that
     others lead back to, so that a thread that is inside a chain leaves it with the next turn of
-    its loop.  chained: sites that are reached from another one's trampoline."""
+    its loop.  chained: sites that are reached from another one's trampoline, ascending."""
 
-    patches: tuple[Patch, ...]
-    text: tuple[tuple[int, bytes], ...]
-    traps: tuple[tuple[int, int], ...]
-    copies: tuple[tuple[int, int], ...]
-    refused: tuple[tuple[Site, str], ...]
-    end: int
-    exits: tuple[Patch, ...] = ()
-    chained: frozenset[int] = frozenset()
-    runs: tuple[PlannedRun, ...] = ()
-    sites: tuple[tuple[int, bytes, str], ...] = ()
+    patches: Patches = NO_PATCHES
+    text: Pieces = NO_PIECES
+    traps: Pairs = NO_PAIRS
+    copies: Pairs = NO_PAIRS
+    refused: tuple[tuple[Site, str], ...] = ()
+    end: int = 0
+    exits: Patches = NO_PATCHES
+    chained: U64 = field(default_factory=_no_addresses)
+    runs: PlannedRuns = _NO_RUNS
+    sites: PlannedSites = _NO_SITES
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +190,6 @@ class Hook:
 
 def _aligned(address: int) -> int:
     return (address + ALIGN - 1) & -ALIGN
-
-
-@dataclass(frozen=True, slots=True)
-class _Laid:
-    """A trampoline in its place, and the patch that leads to it."""
-
-    work: Wanted
-    at: int
-    made: Relocated
-    patch: bytes
 
 
 def plan_sites(
@@ -117,123 +209,253 @@ def plan_sites(
     if chained:
         wanted = sorted(wanted, key=lambda work: work.site.address)
     while True:
-        chains = find_chains([work.site for work in wanted], isa) if chained else NO_CHAINS
-        laid, out = _lay_out(wanted, isa, start, limit, chains)
-        if laid is None or (runs and not chained):
+        sites = _columns(wanted)
+        chains = find_chains(sites, isa) if chained else no_chains(len(sites))
+        layout = _Layout(wanted, sites, isa, chains, _aligned(start), limit)
+        if not layout.settle() or (runs and not chained):
             chained = False
             wanted, runs = [work for work in wanted if work.way], ()
             continue
-        if not out:
+        patched, patches = layout.patches()
+        if not layout.refused:
             break
-        left = {site.address for site, _ in out}
-        asked = {work.site.address for work in wanted if work.way}
-        refused += [(site, reason) for site, reason in out if site.address in asked]
+        left = {wanted[k].site.address for k in layout.refused}
+        asked = [(k, reason) for k, reason in layout.refused.items() if wanted[k].way]
+        refused += [(wanted[k].site, reason) for k, reason in sorted(asked)]
         # A run is left out with any of its members, and so is what was in it unasked.
         runs = [run for run in runs if left.isdisjoint(run.members)]
         left |= {work.site.address for work in wanted if not work.way}
         left -= {at for run in runs for at in run.members}
         wanted = [work for work in wanted if work.site.address not in left]
-    planned = _plan_runs(runs, isa, laid)
-    in_run = {at for run in planned for at in (run.patch.address, *run.insides)}
-    patches, text, traps, copies, exits, sites = [], [], [], [], [], []
-    for one in laid:
-        site, code, way = one.work.site, one.made.code, one.work.way
-        if way == "trap":
-            traps.append((site.address, one.at))
-        if one.made.original_at >= 0:
-            copies.append((one.at + one.made.original_at, site.address))
-        inside = site.address in in_run
-        if way and not inside:
-            patches.append(Patch(site.address, one.patch, site.code))
-        text.append((one.at, code))
-        sites.append((site.address, site.code, "run" if way and inside else way))
-        if site.address in chains.heads:
-            leave = isa.leave_patch(one.at, site.address)
-            exits.append(Patch(one.at, leave, code[: len(leave)]))
-    end = laid[-1].at + len(laid[-1].made.code) if laid else start
+    text, original_at = layout.text()
+    way = np.array([WAYS_PLANNED.index(work.way) for work in wanted], np.uint8)
+    trapped, copied = way == WAYS_PLANNED.index("trap"), original_at >= 0
+    planned = _NO_RUNS
+    if runs:
+        planned, inside = _plan_runs(runs, isa, sites, layout.at, patched, patches)
+        patches = patches.take(np.flatnonzero(~inside[patched]))
+        way[inside & (way > 0)] = _RUN
+    exits = []
+    for k in np.flatnonzero(chains.head).tolist():
+        at, code = text[k]
+        leave = isa.leave_patch(at, wanted[k].site.address)
+        exits.append(Patch(at, leave, code[: len(leave)]))
     return Plan(
-        tuple(patches), tuple(text), tuple(traps), tuple(copies), tuple(refused), _aligned(end),
-        tuple(exits), chains.reached, planned, tuple(sites),
-    )  # fmt: skip
+        patches,
+        text,
+        Pairs(sites.address[trapped], layout.at[trapped]),
+        Pairs((layout.at + original_at.astype(np.uint64))[copied], sites.address[copied]),
+        tuple(refused),
+        _aligned(layout.end),
+        patches_of(exits),
+        reached_sites(chains, sites),
+        planned,
+        PlannedSites(sites, way),
+    )
 
 
-def _plan_runs(runs: Sequence[Run], isa: Isa, laid: Sequence[_Laid]) -> tuple[PlannedRun, ...]:
-    """Their patches; those for which the ISA has none are left out."""
-    if not runs:
-        return ()
-    by_address = {one.work.site.address: one for one in laid}
-    planned = []
+def _plan_runs(
+    runs: Sequence[Run], isa: Isa, sites: Columns, at: U64, patched: I64, patches: Patches
+) -> tuple[PlannedRuns, Bools]:
+    """The runs, but those for which the ISA has no patch, and which sites are in one.
+
+    at: of the sites' trampolines.  patched: the sites that have patches of their own."""
+    inside = np.zeros(len(sites), np.bool_)
+    kept, insides, inside_at, instead, instead_at = [], list[int](), [0], list[int](), [0]
+    place_of = dict(zip(patched.tolist(), range(len(patched)), strict=True))
     for run in runs:
-        members = [by_address[at] for at in run.members]
-        new = isa.run_patch(run.code, run.start, members[0].at)
+        members = np.searchsorted(sites.address, np.array(run.members, np.uint64)).tolist()
+        new = isa.run_patch(run.code, run.start, int(at[members[0]]))
         if new is None:
             continue
-        instead = [
-            Patch(one.work.site.address, one.patch, one.work.site.code)
-            for one in members
-            if one.work.way
-        ]
-        planned.append(PlannedRun(Patch(run.start, new, run.code), run.members[1:], tuple(instead)))
-    return tuple(planned)
+        inside[members] = True
+        kept.append(Patch(run.start, new, run.code))
+        insides += run.members[1:]
+        instead += [place_of[k] for k in members if k in place_of]
+        inside_at.append(len(insides))
+        instead_at.append(len(instead))
+    return PlannedRuns(
+        patches_of(kept), np.array(insides, np.uint64), np.array(inside_at),
+        patches.take(np.array(instead, np.int64)), np.array(instead_at),
+    ), inside  # fmt: skip
 
 
-def _lay_out(
-    wanted: Sequence[Wanted], isa: Isa, start: int, limit: int, chains: Chains
-) -> tuple[list[_Laid] | None, list[tuple[Site, str]]]:
-    """Trampolines in their places, in the order of `wanted`, or the sites that must be left out
-    before that can be done, with the reasons.
+def _columns(wanted: Sequence[Wanted]) -> Columns:
+    found = columns_of([w.site.address for w in wanted], [w.site.code for w in wanted])
+    found.marks[:] = [w.marks for w in wanted]
+    return found
+
+
+def _signed(value: int) -> int:
+    """64 bits as a signed number."""
+    return value - (1 << 64) if value >> 63 > 0 else value
+
+
+def _counters(wanted: Sequence[Wanted]) -> list[tuple[int, ...] | None]:
+    """The counters that each site's work adds to, or None where it is not counting alone, or more
+    than the one instruction is run."""
+    known: dict[int, tuple[int, ...] | None] = {}
+    for work in wanted:
+        key = id(work.bodies)
+        if key not in known:
+            counting = [body for body in work.bodies if isinstance(body, CountBody)]
+            alone = len(counting) == len(work.bodies)
+            offsets = tuple(_signed(at) for body in counting for at in body.offsets)
+            known[key] = offsets if alone else None
+    return [None if work.rerun_prefix else known[id(work.bodies)] for work in wanted]
+
+
+class _Layout:
+    """Trampolines and where they lie, in the order of `wanted`.
 
     Where a trampoline lies decides what others lead to, so they are laid out until none moves:
-    twice where that does not change the size of a jump, and three times on riscv64, where code
-    shrinks when a short jump is found to reach.  None, and no sites, should they not settle."""
-    places: dict[int, int] = {}
-    known: dict[int, tuple[int, int, _Laid]] = {}  # by site: its place, its target's, the result
-    for _ in range(MOST_ROUNDS):
-        laid, refused = [], list[tuple[Site, str]]()
-        at, before = _aligned(start), -1
-        for work in wanted:
-            address = work.site.address
-            if chains.next.get(before) != address:
-                at = _aligned(at)
-            target = places.get(chains.targets.get(address, -1), 0)
-            old_at, old_target, one = known.get(address, (0, 0, None))
-            if one is None or (old_at, old_target) != (at, target):
-                behind, head = chains.next.get(address, -1), address in chains.heads
-                made = _laid(work, isa, at, Onward(places, behind, head))
-                if isinstance(made, Refused):
-                    refused.append((work.site, made.reason))
+    once where the sizes of all are known, twice where one was made that is not, and three times on
+    riscv64, where code shrinks when a short jump is found to reach."""
+
+    def __init__(
+        self,
+        wanted: Sequence[Wanted],
+        sites: Columns,
+        isa: Isa,
+        chains: Chains,
+        start: int,
+        limit: int,
+    ) -> None:
+        self._wanted, self._sites, self._isa, self._chains = wanted, sites, isa, chains
+        self._start, self._limit = start, limit
+        self.end = start
+        self.at: U64 = np.zeros(len(wanted), np.uint64)
+        self.refused: dict[int, str] = {}  # by index
+        self._batch, self._which = self._batched()
+        self._size: I32 = np.full(len(wanted), -1, np.int32)
+        self._size[self._which] = isa.trampoline_sizes(self._batch)
+        # Made one by one: the place, its target's, and the trampoline.
+        self._made: dict[int, tuple[int, int, Relocated]] = {}
+
+    def _batched(self) -> tuple[Batch, I64]:
+        """What may be made at once, and which sites that is."""
+        counters = _counters(self._wanted)
+        marked = self._sites.marks != 0
+        which = [k for k in np.flatnonzero(marked).tolist() if counters[k] is not None]
+        rows = [counters[k] or () for k in which]
+        count = np.fromiter(map(len, rows), np.uint8, len(rows))
+        width = max(map(len, rows), default=0)
+        offsets = np.zeros((len(rows), width), np.int64)
+        for column in range(width):
+            there = np.flatnonzero(count > column)
+            offsets[there, column] = [rows[k][column] for k in there.tolist()]
+        index = np.array(which, np.int64)
+        return Batch(
+            self._sites.take(index), offsets, count, self._chains.falls_into[index],
+            self._chains.head[index], self._start, self._limit,
+        ), index  # fmt: skip
+
+    def settle(self) -> bool:
+        """Lay out until no trampoline moves or one is refused; False should that not happen."""
+        asked = bool((self._size < 0).any())
+        before: U64 | None = None
+        for _ in range(MOST_ROUNDS):
+            self._lay_out(before)
+            if self.refused or not asked or not self._chains:
+                return True
+            if before is not None and np.array_equal(before, self.at):
+                return True
+            before = self.at
+        return False
+
+    def _lay_out(self, before: U64 | None) -> None:
+        """One round.  before: where trampolines lay in the one before, None for the first."""
+        joined = [False, *self._chains.falls_into.tolist()]
+        at, places = self._start, []
+        for k, size in enumerate(self._size.tolist()):
+            if not joined[k]:
+                at = (at + ALIGN - 1) & -ALIGN
+            if size < 0:
+                made = self._one(k, at, before)
+                if made is None:
+                    places.append(at)
                     continue
-                one = made
-                known[address] = at, target, one
-            laid.append(one)
-            at, before = at + len(one.made.code), address
-            if at > limit:
+                size = len(made.code)
+            places.append(at)
+            at += size
+            if at > self._limit:
                 raise KinstError(
-                    f"{len(wanted)} probes need more memory than there is for trampolines",
+                    f"{len(self._wanted)} probes need more memory than there is for trampolines",
                     "name fewer instructions, or give more with -x scratch=SIZE",
                 )
-        now = {one.work.site.address: one.at for one in laid}
-        if refused or chains is NO_CHAINS or now == places:
-            return laid, refused
-        places = now
-    return None, []
+        self.end = at
+        self.at = np.array(places, np.uint64)
 
-
-def _laid(work: Wanted, isa: Isa, at: int, onward: Onward) -> _Laid | Refused:
-    site = work.site
-    made = isa.trampoline(site, work.following, at, work.bodies, work.rerun_prefix, onward)
-    if isinstance(made, Refused):
+    def _one(self, k: int, at: int, before: U64 | None) -> Relocated | None:
+        """The trampoline of one site at `at`; None where it is refused."""
+        work, target = self._wanted[k], int(self._chains.target[k])
+        address = work.site.address
+        after = address + len(work.site.code)
+        goal = 0 if before is None or target < 0 else int(before[target])
+        known = self._made.get(k)
+        if known is not None and known[:2] == (at, goal):
+            return known[2]
+        links = {}
+        if before is not None:
+            if target >= 0:
+                links[int(self._sites.address[target])] = goal
+            # What comes back behind a call may be planted, too.
+            if k + 1 < len(self._wanted) and int(self._sites.address[k + 1]) == after:
+                links[after] = int(before[k + 1])
+        falls_into = after if self._chains.falls_into[k] else -1
+        made = self._isa.trampoline(
+            work.site, work.following, at, work.bodies, work.rerun_prefix,
+            Onward(links, falls_into, bool(self._chains.head[k])),
+        )  # fmt: skip
+        if isinstance(made, Refused):
+            self.refused[k] = made.reason
+            return None
+        self._made[k] = at, goal, made
         return made
-    patch = b""
-    if work.way == "jump":
-        jump = isa.jump_patch(len(site.code), site.address, at)
-        if jump is None:
-            return Refused("the trampoline is out of a jump's reach")
-        patch = jump
-    elif work.way:
-        trap = isa.trap_patch(len(site.code))
-        patch = trap + site.code[len(trap) :]
-    return _Laid(work, at, made, patch)
+
+    def patches(self) -> tuple[I64, Patches]:
+        """What leads to the trampolines, and of which sites; one that a jump does not reach is
+        refused."""
+        isa, which, addresses, new, old = self._isa, [], [], list[bytes](), []
+        for k, (work, at) in enumerate(zip(self._wanted, self.at.tolist(), strict=True)):
+            site = work.site
+            code, patch = site.code, b""
+            if work.way == "jump":
+                patch = isa.jump_patch(len(code), site.address, at) or b""
+                if not patch:
+                    self.refused[k] = "the trampoline is out of a jump's reach"
+            elif work.way:
+                trap = isa.trap_patch(len(code))
+                patch = trap + code[len(trap) :]
+            if patch:
+                which.append(k)
+                addresses.append(site.address)
+                new.append(patch)
+                old.append(code)
+        return np.array(which, np.int64), patch_columns(addresses, new, old)
+
+    def text(self) -> tuple[Pieces, I32]:
+        """The code of all trampolines, and where in each its copied instruction is, or -1."""
+        start = (self.at - np.uint64(self._start)).view(np.int64)
+        block = np.zeros(self.end - self._start, np.uint8)
+        original_at: I32 = np.full(len(start), -1, np.int32)
+        size = self._size.astype(np.int64)
+        for k, (_, _, made) in self._made.items():
+            low = int(start[k])
+            block[low : low + len(made.code)] = np.frombuffer(made.code, np.uint8)
+            original_at[k], size[k] = made.original_at, len(made.code)
+        known: Bools = self._size[self._which] >= 0
+        batch, which = self._batch.take(known), self._which[known]
+        target = self._chains.target[which]
+        original = self._isa.leads(batch.columns).target
+        goal = np.where(target >= 0, self.at[target], original)
+        for low in range(0, len(which), TOGETHER):
+            some = np.arange(low, min(low + TOGETHER, len(which)))
+            here = which[some]
+            made_at_once = self._isa.trampolines(batch.take(some), self.at[here], goal[some])
+            block[ragged(start[here], size[here])] = made_at_once.code
+            original_at[here] = made_at_once.original_at
+        return Pieces(self._start, block.tobytes(), start, size), original_at
 
 
 def plan_hooks(hooks: Sequence[Hook], isa: Isa, start: int) -> Plan:
@@ -249,14 +471,6 @@ def plan_hooks(hooks: Sequence[Hook], isa: Isa, start: int) -> Plan:
         patches.append(Patch(hook.address, patch, hook.code[: len(patch)]))
         text.append((at, stub))
         at = _aligned(at + len(stub))
-    return Plan(tuple(patches), tuple(text), (), (), (), at)
-
-
-def restore(patches: Sequence[Patch]) -> list[tuple[int, bytes]]:
-    """The writes that undo patches, last first."""
-    return [(p.address, p.old) for p in reversed(patches)]
-
-
-def remaining(patches: Sequence[Patch], now: Mapping[int, bytes]) -> list[Patch]:
-    """The patches whose original bytes are not in memory now (address to bytes)."""
-    return [p for p in patches if now[p.address] != p.old]
+    of = columns_of([p.address for p in patches], [p.old[:WIDTH] for p in patches])
+    way = np.full(len(of), WAYS_PLANNED.index("jump"), np.uint8)
+    return Plan(patches_of(patches), pieces_of(text), end=at, sites=PlannedSites(of, way))

@@ -10,6 +10,7 @@ from kinst.codegen.code_machine import host_machine, parents_of, target_machine
 from kinst.codegen.compile import Code, compile_host, compile_target, host_triple
 from kinst.codegen.hooks import build_trap_table
 from kinst.codegen.layout.aggregation_tables import literal_keys
+from kinst.core.columns import FOLLOWING
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Body, CallBody, CountBody, Isa
 from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK, Scratch
@@ -35,7 +36,6 @@ from kinst.session.values import (
 from kinst.wire import native
 
 HOOK_BYTES = 32  # live bytes of a hooked function that a detour may displace
-FOLLOWING = 48  # bytes after a site that are looked at for flag liveness
 ERROR_ID = 3
 
 
@@ -103,7 +103,7 @@ def _entries(enabled: Sequence[EnabledSite]) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(e.clauses for e in enabled))
 
 
-_NOTHING = Plan((), (), (), (), (), 0)
+_NOTHING = Plan()
 
 
 def build(
@@ -241,8 +241,9 @@ def fill(view: memoryview, scratch: Scratch, built: PlantedImage) -> None:
     put(scratch.traps, built.traps)
     if built.code is not None:
         put(built.code.address - scratch.address, built.code.code)
-    for address, data in (*built.hooks.text, *built.sites.text):
-        put(address - scratch.address, data)
+    for text in (built.hooks.text, built.sites.text):
+        if text:
+            put(text.address - scratch.address, text.block)
 
 
 def describe(

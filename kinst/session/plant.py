@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
+from kinst.core.columns import I64, Bools, ragged
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import Target
-from kinst.patch.plan import Patch, remaining, restore
+from kinst.patch.patches import NO_PATCHES, Patches
 from kinst.session.values import EnabledSite, TracedMachine
 
 BOOT_AGAIN = "the traced kernel should be booted again"
 
 
+JOINED = 64  # bytes of text between two patches that are written as they are, to write once
+
+
 @dataclass(frozen=True, slots=True)
-class Text:
+class LiveText:
     """The kernel's text at one moment: bytes from `address` on."""
 
     address: int
     data: bytes
 
-    def at(self, address: int, size: int) -> bytes:
-        """Bytes at an address, or nothing where they lie outside."""
-        start = address - self.address
-        inside = start >= 0 and start + size <= len(self.data)
-        return self.data[start : start + size] if inside else b""
+    def holds(self, patches: Patches) -> Bools:
+        """Which patches lie in it; modules lie outside of the kernel's own text."""
+        start = self.offsets(patches)
+        return (start >= 0) & (start + patches.size <= len(self.data))
+
+    def offsets(self, patches: Patches) -> I64:
+        """Where in it the patches lie."""
+        return (patches.address - np.uint64(self.address)).view(np.int64)
 
 
 class Planted:
@@ -36,46 +44,79 @@ class Planted:
         self._target = target
         self._personality = traced.personality
         self._range = traced.text
-        self._before = Text(0, b"")
-        self._patches: tuple[Patch, ...] = ()
-        self._exits: Sequence[Patch] = ()
+        self._before = LiveText(0, b"")
+        self._patches = NO_PATCHES
+        self._exits = NO_PATCHES
         self._claimed: Sequence[tuple[int, bytes]] = ()
         self._comparison = ""
         self._stops: dict[int, list[EnabledSite]] = {}
 
-    def _read_text(self) -> Text:
+    def _read_text(self) -> LiveText:
         low, high = self._range
-        return Text(low, self._target.read(low, high - low))
+        return LiveText(low, self._target.read(low, high - low))
 
-    def _bytes(self, text: Text, patch: Patch) -> bytes:
-        """What is at a patch's place; modules lie outside of the kernel's own text."""
-        size = len(patch.old)
-        return text.at(patch.address, size) or self._target.read(patch.address, size)
+    def _differs(self, text: LiveText, patches: Patches, expected: bytes) -> Bools:
+        """At which patches the bytes are not the expected ones (as Patches.new and old have
+        them)."""
+        inside = text.holds(patches)
+        there = patches.take(np.flatnonzero(inside))
+        size = there.size
+        now = np.frombuffer(text.data, np.uint8)[ragged(text.offsets(there), size)]
+        wanted = np.frombuffer(expected, np.uint8)[ragged(patches.start[:-1][inside], size)]
+        wrong = np.zeros(len(patches), np.bool_)
+        wrong[np.flatnonzero(inside)[np.repeat(np.arange(len(there)), size)[now != wanted]]] = True
+        for k in np.flatnonzero(~inside).tolist():
+            low, high = patches.start[k : k + 2].tolist()
+            at = int(patches.address[k])
+            wrong[k] = self._target.read(at, high - low) != expected[low:high]
+        return wrong
 
-    def plant(
-        self, hooks: Sequence[Patch], sites: Sequence[Patch], exits: Sequence[Patch] = ()
-    ) -> None:
-        """Write the patches: hooks first, since a trap may be hit as soon as it stands.
+    def _writes(self, text: LiveText, patches: Patches, data: bytes) -> list[tuple[int, bytes]]:
+        """The writes of data (as Patches.new and old have it) at the places of patches: few and
+        large, with what is between near ones as it is in `text`."""
+        inside = text.holds(patches)
+        there = patches.take(np.flatnonzero(inside))
+        start, size = text.offsets(there), there.size
+        new = np.frombuffer(text.data, np.uint8).copy()
+        new[ragged(start, size)] = np.frombuffer(data, np.uint8)[
+            ragged(patches.start[:-1][inside], size)
+        ]
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], (start + size)[order]
+        apart = np.flatnonzero(start[1:] - end[:-1] > JOINED)
+        firsts = start[np.concatenate([[0], apart + 1]).astype(np.int64)[: len(start)]]
+        lasts = end[np.concatenate([apart, [len(end) - 1]]).astype(np.int64)[: len(end)]]
+        writes = [
+            (text.address + low, new[low:high].tobytes())
+            for low, high in zip(firsts.tolist(), lasts.tolist(), strict=True)
+        ]
+        for k in np.flatnonzero(~inside).tolist():
+            low, high = patches.start[k : k + 2].tolist()
+            writes.append((int(patches.address[k]), data[low:high]))
+        return writes
+
+    def plant(self, hooks: Patches, sites: Patches, exits: Patches = NO_PATCHES) -> None:
+        """Write the patches, the hooks' and the sites'.
 
         exits: what leads threads out of chains once the patches are undone (Plan.exits).
 
         Raises KinstError, with nothing written, where the live text is not what was planned on.
         """
-        patches = (*hooks, *sites)
+        patches = hooks + sites
         if not patches:
             return
         self._before = self._read_text()
-        for patch in patches:
-            if self._bytes(self._before, patch) != patch.old:
-                raise KinstError(
-                    f"the kernel changed its text at {patch.address:#x} while the plan was made",
-                    "run kinst again",
-                )
+        changed = np.flatnonzero(self._differs(self._before, patches, patches.old))
+        if len(changed):
+            at = int(patches.address[changed[0]])
+            raise KinstError(
+                f"the kernel changed its text at {at:#x} while the plan was made", "run kinst again"
+            )
         if self._personality is not None:
-            self._claimed = self._personality.claims([p.address for p in patches])
+            self._claimed = self._personality.claims(patches.address.tolist())
             self._target.write_text(self._claimed)
         self._patches, self._exits = patches, exits
-        self._target.write_text([(p.address, p.new) for p in patches])
+        self._target.write_text(self._writes(self._before, patches, patches.new))
 
     def plant_stop(self, enabled: EnabledSite) -> None:
         """Insert the breakpoint of a stop-planted probe."""
@@ -110,7 +151,7 @@ class Planted:
 
     def _remains(self) -> str:
         """What of kinst may be left in the kernel, for the end of a message; "" for nothing."""
-        places = [*(p.address for p in self._patches), *self._stops]
+        places = [*self._patches.address.tolist(), *self._stops]
         if not places:
             return ""
         number = "1 site" if len(places) == 1 else f"{len(places)} sites"
@@ -131,32 +172,31 @@ class Planted:
     def _restore(self) -> str:
         """Write the original bytes back, and say how the text compares to what it was."""
         patches = self._patches
-        here = [p for p in patches if self._still_there(p)]
-        self._target.write_text(restore(here))
+        here = patches.take(np.flatnonzero(self._still_there(patches)))
+        self._target.write_text(self._writes(self._read_text(), here, here.old))
         self._target.write_text([(p.address, p.new) for p in self._exits])
         after = self._read_text()
-        left = remaining(here, {p.address: self._bytes(after, p) for p in here})
-        if left:
-            self._patches = tuple(left)
+        left = np.flatnonzero(self._differs(after, here, here.old))
+        if len(left):
+            self._patches = here.take(left)
             raise TargetError(f"{len(left)} patches could not be undone", BOOT_AGAIN)
-        self._patches = ()
+        self._patches = NO_PATCHES
         gone = len(patches) - len(here)
         unloaded = f"; {gone} patches went with a module that was unloaded" if gone else ""
         return compared(self._before, after) + unloaded
 
-    def _still_there(self, patch: Patch) -> bool:
-        """False for a patch in a module that was unloaded since: whatever is there now is not
-        kinst's to write."""
-        low, high = self._range
-        if low <= patch.address < high:
-            return True
-        try:
-            return self._target.read(patch.address, len(patch.new)) == patch.new
-        except TargetError:
-            return False
+    def _still_there(self, patches: Patches) -> Bools:
+        """Not those in a module that was unloaded since: whatever is there now is not kinst's to
+        write."""
+        there = self._before.holds(patches)
+        for k in np.flatnonzero(~there).tolist():
+            patch = patches[k]
+            with suppress(TargetError):
+                there[k] = self._target.read(patch.address, len(patch.new)) == patch.new
+        return there
 
 
-def compared(before: Text, after: Text) -> str:
+def compared(before: LiveText, after: LiveText) -> str:
     """How the kernel's text compares to what it was, in a sentence."""
     size = len(before.data)
     if before.data == after.data:

@@ -13,15 +13,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import unicorn
 from gnu_assembler import assembled
 from unicorn import arm64_const, riscv_const, x86_const
 
+from kinst.core.columns import columns_of
 from kinst.core.isa import CountBody, Isa
 from kinst.core.probe import Function, Site
 from kinst.isa import load
-from kinst.patch.chains import NO_CHAINS, find_chains
+from kinst.patch.chains import Chains, find_chains
 from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan, Wanted, plan_sites
 
@@ -335,7 +337,7 @@ def test_control_stays_in_the_chain(chained: Planned, tmp_path: Path) -> None:
     other = planted(loose)
     other.run(TEXT, *other.start_state())
     assert sum(other.ran.values()) > sum(cpu.ran.values())
-    assert not loose.plan.exits and not loose.plan.chained
+    assert not loose.plan.exits and not len(loose.plan.chained)
 
 
 def test_unplanting_leads_out_of_a_chain(chained: Planned) -> None:
@@ -356,7 +358,7 @@ def test_unplanting_leads_out_of_a_chain(chained: Planned) -> None:
 
 
 def test_heads_begin_with_one_instruction_that_a_jump_fits_over(chained: Planned) -> None:
-    heads = find_chains(chained.sites, chained.isa).heads
+    heads = np.flatnonzero(chains_of(chained.sites, chained.isa).head)
     assert len(heads) == 2 == len(chained.plan.exits)  # the two loops' first instructions
     text = dict(chained.plan.text)
     for patch in chained.plan.exits:
@@ -377,13 +379,17 @@ def test_flags_that_live_get_a_head_too() -> None:
     assert first.size == len(head.new) == 5 and first.text.startswith("nop")
 
 
+def chains_of(sites: list[Site], isa: Isa) -> Chains:
+    return find_chains(columns_of([s.address for s in sites], [s.code for s in sites]), isa)
+
+
 def test_nothing_to_chain() -> None:
     isa = load("amd64")
     function = Function("vmlinux", "f", TEXT, 64)
     apart = [Site(function, 0, b"\x90"), Site(function, 8, b"\x90")]
-    assert find_chains(apart, isa) is NO_CHAINS
+    assert not chains_of(apart, isa)
     call = Site(function, 16, bytes.fromhex("e8ebffffff"))  # of the second one, back by 21
-    assert find_chains([*apart, call], isa).targets == {TEXT + 16: TEXT}
+    assert chains_of([*apart, call], isa).target.tolist() == [-1, -1, 0]
 
 
 def test_what_cannot_be_moved_breaks_the_chain() -> None:
@@ -394,7 +400,7 @@ def test_what_cannot_be_moved_breaks_the_chain() -> None:
     sites = [Site(function, 0, code[:3]), Site(function, 3, code[3:4]), Site(function, 4, code[4:])]
     wanted = [Wanted(s, "trap", (CountBody((8,)),), b"\xf4") for s in sites]
     plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True)
-    assert [site.offset for site, _ in plan.refused] == [3] and not plan.chained
+    assert [site.offset for site, _ in plan.refused] == [3] and not len(plan.chained)
     first = dict(plan.text)[SCRATCH]
     back = list(isa.decode(first, SCRATCH))[-1]
     assert isa.flow(back.code, back.address).target == TEXT + 3

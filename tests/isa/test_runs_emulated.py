@@ -176,7 +176,7 @@ def test_what_cannot_be_moved_undoes_its_run() -> None:
     run = Run((TEXT, TEXT + 3, TEXT + 4), 7, code)
     plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True, runs=[run])
     assert not plan.runs and not plan.refused
-    assert plan.sites == ((TEXT, code[:3], "trap"),)
+    assert list(plan.sites) == [(TEXT, code[:3], "trap")]
 
 
 def test_a_run_as_assembly() -> None:

@@ -19,8 +19,8 @@ from kinst.core.isa import (
     Relocated,
 )
 from kinst.core.probe import Site
+from kinst.isa.amd64 import batch, control, encode, marks, relocate, tables, trampoline
 from kinst.isa.amd64 import board as _board
-from kinst.isa.amd64 import control, encode, relocate, tables, trampoline
 from kinst.isa.amd64 import decode as decoder
 from kinst.isa.amd64 import detour as detours
 from kinst.isa.amd64 import paging as _paging
@@ -76,6 +76,10 @@ class Amd64:
     thunk = staticmethod(control.thunk)
     jump_tables = staticmethod(tables.jump_tables)
     displace = staticmethod(relocate.displace)
+    scan = staticmethod(marks.scan)
+    leads = staticmethod(marks.leads)
+    trampoline_sizes = staticmethod(batch.trampoline_sizes)
+    trampolines = staticmethod(batch.trampolines)
 
     def joined(self, before: Instruction, one: Instruction) -> Flow | None:
         """None: direct branches reach all of the kernel."""

@@ -10,8 +10,9 @@ from kinst.core.isa import Instruction
 
 _DISASSEMBLER = Cs(CS_ARCH_X86, CS_MODE_64)
 _LONGEST = 15
-_PADDING = b"\xcc"
-_NEVER_FALLS_THROUGH = ("ret", "jmp ", "notrack jmp ", "ud2")
+_PADDING = "int3"
+_NEVER_FALLS_THROUGH = ("ret", "jmp", "notrack jmp", "ud2")
+Decoded = tuple[int, int, str, str]  # address, size, mnemonic, operands
 _CHUNK = 1 << 16  # capstone keeps what it decoded in one call in memory
 _PREFIX_WORDS = {
     "lock", "rep", "repe", "repz", "repne", "repnz", "notrack", "bnd", "data16", "xacquire",
@@ -35,32 +36,36 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
     Breakpoints behind a return or a jump are left out: compilers and the kernel put them there
     so that processors do not run on in vain (straight-line speculation), and nothing else does.
     """
-    padding = False
-    for instruction in _decode_all(code, address):
-        if not (padding and instruction.code == _PADDING):
-            padding = instruction.text.startswith(_NEVER_FALLS_THROUGH)
-            yield instruction
+    for where, size, mnemonic, operands in whole(code, address):
+        text = f"{mnemonic} {operands}" if operands else mnemonic
+        yield Instruction(where, code[where - address : where - address + size], text)
 
 
-def _decode_all(code: bytes, address: int) -> Iterator[Instruction]:
+def whole(code: bytes, address: int) -> Iterator[Decoded]:
+    """The same as (address, size, mnemonic, operands)."""
+    before = ""
+    for one in _decode_all(code, address):
+        if one[2] != _PADDING or not before.startswith(_NEVER_FALLS_THROUGH):
+            before = one[2]
+            yield one
+
+
+def _decode_all(code: bytes, address: int) -> Iterator[Decoded]:
     at = 0
     while at < len(code):
         last = at + _CHUNK >= len(code)
         start = at
-        for where, size, mnemonic, operands in _DISASSEMBLER.disasm_lite(
-            code[at : at + _CHUNK], address + at
-        ):
-            offset = where - address
+        for one in _DISASSEMBLER.disasm_lite(code[at : at + _CHUNK], address + at):
+            offset = one[0] - address
             if not last and offset + _LONGEST > start + _CHUNK:
                 break  # the chunk may cut this one short: it opens the next chunk
-            text = f"{mnemonic} {operands}" if operands else mnemonic
-            yield Instruction(where, code[offset : offset + size], text)
-            at = offset + size
+            yield one
+            at = offset + one[1]
         if at == start or last:
             extra = _unknown(code, at)
             if not extra:
                 return
-            yield Instruction(address + at, extra, _UNKNOWN_TO_CAPSTONE[extra])
+            yield address + at, len(extra), _UNKNOWN_TO_CAPSTONE[extra], ""
             at += len(extra)
 
 

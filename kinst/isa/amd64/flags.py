@@ -13,7 +13,10 @@ from kinst.isa.amd64.decode import split
 CF, PF, AF, ZF, SF, OF = 0x001, 0x004, 0x010, 0x040, 0x080, 0x800
 ARITHMETIC = CF | PF | AF | ZF | SF | OF
 
-_LOOK_AHEAD = 16  # instructions; longer runs without any flag-setter are rare
+# inc leaves CF alone.
+COUNTING_CLOBBERS = ARITHMETIC & ~CF
+
+LOOK_AHEAD = 16  # instructions; longer runs without any flag-setter are rare
 _PIECE = 4  # decoded at a time: most runs are decided by then
 _LONGEST = 15  # bytes of an instruction
 
@@ -45,7 +48,18 @@ _COUNTED = frozenset(_SHIFTS.split() + _DOUBLE_SHIFTS.split())
 _VOID = (0, 0)
 
 
-def _shift_effect(operands: str) -> tuple[int, int]:
+def effect_of(mnemonic: str) -> tuple[int, int] | None:
+    """(flags read, flags written) of an instruction, by its name without prefixes; None where
+    that is not known, or hangs on an operand."""
+    return _EFFECT.get(mnemonic)
+
+
+def is_counted(mnemonic: str) -> bool:
+    """Whether its effect is shift_effect() of its operands."""
+    return mnemonic in _COUNTED
+
+
+def shift_effect(operands: str) -> tuple[int, int]:
     """A shift by 0 leaves the flags; by cl it may.  The count is masked to 5 or 6 bits."""
     count = operands.rpartition(", ")[2]
     if count == "cl":
@@ -62,8 +76,8 @@ def dead(code: bytes, following: bytes, address: int, flags: int = ARITHMETIC) -
 
     code: the instruction at address.  following: the bytes after it; it may be cut anywhere.
     """
-    run = code + following[: _LOOK_AHEAD * _LONGEST]
-    for _ in range(_LOOK_AHEAD // _PIECE):
+    run = code + following[: LOOK_AHEAD * _LONGEST]
+    for _ in range(LOOK_AHEAD // _PIECE):
         size = 0
         for length, mnemonic, operands in split(run, address, _PIECE):
             size += length
@@ -71,7 +85,7 @@ def dead(code: bytes, following: bytes, address: int, flags: int = ARITHMETIC) -
             if effect is None:
                 if mnemonic not in _COUNTED:
                     return False
-                effect = _shift_effect(operands)
+                effect = shift_effect(operands)
             read, written = effect
             if read & flags:
                 return False

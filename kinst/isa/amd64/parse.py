@@ -33,7 +33,7 @@ def _two_byte_modrm() -> frozenset[int]:
     return frozenset(set(range(0x100)) - without)
 
 
-_MODRM = (_one_byte_modrm(), _two_byte_modrm())
+MODRM = (_one_byte_modrm(), _two_byte_modrm())
 # mov to and from control and debug registers: ModRM is there, but always means registers.
 _REGISTERS_ONLY = frozenset((0x20, 0x21, 0x22, 0x23))
 
@@ -112,7 +112,7 @@ def parse(code: bytes) -> Parsed | None:
                 opmap = MAP_38 if opcode == 0x38 else MAP_3A
                 at += 1
                 opcode = code[at]
-        modrm_at = at + 1 if opmap >= MAP_38 or opcode in _MODRM[opmap] else -1
+        modrm_at = at + 1 if opmap >= MAP_38 or opcode in MODRM[opmap] else -1
         if modrm_at >= len(code):
             return None
         return Parsed(code, prefixes, rex, False, opmap, opcode, at, modrm_at)

@@ -59,7 +59,7 @@ _REFUSED_MNEMONICS = {
     _TRANSACTION: "xbegin xend xabort",
     _GUEST: "vmlaunch vmresume vmrun skinit getsec enclu rsm",
 }
-_BY_MNEMONIC = {
+BY_MNEMONIC = {
     mnemonic: reason
     for reason, mnemonics in _REFUSED_MNEMONICS.items()
     for mnemonic in mnemonics.split()
@@ -73,7 +73,7 @@ _SHADOW_ENDS = frozenset(
 
 def refusal(parsed: Parsed | None, mnemonic: str) -> str:
     """Why this instruction is not displaced, or "".  mnemonic: without prefixes."""
-    reason = _BY_MNEMONIC.get(mnemonic, "")
+    reason = BY_MNEMONIC.get(mnemonic, "")
     if reason or parsed is None or parsed.vector:
         return reason
     if parsed.map == TWO_BYTE:

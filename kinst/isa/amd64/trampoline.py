@@ -33,12 +33,10 @@ from kinst.isa.amd64.decode import split
 from kinst.isa.amd64.refuse import shadow_refusal
 
 _WORD = 8
-_SAVE_FLAGS = e.push(e.RAX) + b"\x9f\x0f\x90\xc0"  # push rax; lahf; seto al
-_RESTORE_FLAGS = b"\x04\x7f\x9e" + e.pop(e.RAX)  # add al, 127 (sets OF back); sahf; pop rax
-_COUNT_OPCODE = e.increment_gs(0)[:-4]  # one instruction of more than a jump's size
+SAVE_FLAGS = e.push(e.RAX) + b"\x9f\x0f\x90\xc0"  # push rax; lahf; seto al
+RESTORE_FLAGS = b"\x04\x7f\x9e" + e.pop(e.RAX)  # add al, 127 (sets OF back); sahf; pop rax
+COUNT_OPCODE = e.increment_gs(0)[:-4]  # one instruction of more than a jump's size
 _RDMSR = b"\x0f\x32"
-# inc leaves CF alone.
-_COUNTING_CLOBBERS = flags.ARITHMETIC & ~flags.CF
 
 
 def trampoline(
@@ -57,7 +55,7 @@ def trampoline(
         return Refused(reason)
     try:
         work = _work(site, following, to, bodies)
-        if onward.head and not work.startswith(_COUNT_OPCODE):
+        if onward.head and not work.startswith(COUNT_OPCODE):
             work = e.NOP5 + _work(site, following, to + len(e.NOP5), bodies)
     except OutOfReach as far:
         return Refused(far.what)
@@ -72,9 +70,9 @@ def _work(site: Site, following: bytes, to: int, bodies: Sequence[Body]) -> byte
     if any(isinstance(body, CallBody) for body in bodies):
         return _calls(site, to, bodies)
     counts = b"".join(_count(body) for body in bodies if isinstance(body, CountBody))
-    if not counts or flags.dead(site.code, following, site.address, _COUNTING_CLOBBERS):
+    if not counts or flags.dead(site.code, following, site.address, flags.COUNTING_CLOBBERS):
         return counts
-    return _SAVE_FLAGS + counts + _RESTORE_FLAGS
+    return SAVE_FLAGS + counts + RESTORE_FLAGS
 
 
 def _count(body: CountBody) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kinst.core.columns import Scanned
 from kinst.core.isa import (
     UNCHAINED,
     Board,
@@ -19,6 +20,7 @@ from kinst.core.isa import (
     Relocated,
 )
 from kinst.core.probe import Site
+from kinst.isa import unmarked
 from kinst.isa.arm64 import board as _board
 from kinst.isa.arm64 import control, encode, relocate, sequences, tables, trampoline
 from kinst.isa.arm64 import decode as decoder
@@ -71,6 +73,9 @@ class Arm64:
     returns_of = staticmethod(control.returns_of)
     unsteppable = staticmethod(sequences.unsteppable)
     displace = staticmethod(relocate.displace)
+    leads = staticmethod(unmarked.leads)
+    trampoline_sizes = staticmethod(unmarked.trampoline_sizes)
+    trampolines = staticmethod(unmarked.trampolines)
     detour = staticmethod(detours.detour)
     translate_detour = staticmethod(detours.translate_detour)
     unsafe = staticmethod(sequences.unsafe)
@@ -105,6 +110,10 @@ class Arm64:
         if size < encode.SIZE:
             raise ValueError("an instruction has four bytes")
         return encode.BREAKPOINT
+
+    def scan(self, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
+        """See unmarked.py."""
+        return unmarked.scan_with(self.decode, pieces)
 
     def trampoline(
         self,

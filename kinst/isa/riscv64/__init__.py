@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kinst.core.columns import Scanned
 from kinst.core.isa import (
     UNCHAINED,
     Board,
@@ -19,6 +20,7 @@ from kinst.core.isa import (
     Relocated,
 )
 from kinst.core.probe import Site
+from kinst.isa import unmarked
 from kinst.isa.riscv64 import board as _board
 from kinst.isa.riscv64 import control, encode, refuse, relocate, tables, trampoline
 from kinst.isa.riscv64 import decode as decoder
@@ -71,6 +73,9 @@ class Riscv64:
     unsafe = staticmethod(refuse.unsafe)
     jump_tables = staticmethod(tables.jump_tables)
     displace = staticmethod(relocate.displace)
+    leads = staticmethod(unmarked.leads)
+    trampoline_sizes = staticmethod(unmarked.trampoline_sizes)
+    trampolines = staticmethod(unmarked.trampolines)
 
     def thunk(self, name: str) -> Flow | None:
         """None: compilers put no thunks in place of jumps on this ISA."""
@@ -107,6 +112,10 @@ class Riscv64:
         if size not in (len(encode.C_EBREAK), len(encode.EBREAK)):
             raise ValueError("an instruction has two or four bytes")
         return encode.C_EBREAK if size == len(encode.C_EBREAK) else encode.EBREAK
+
+    def scan(self, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
+        """See unmarked.py."""
+        return unmarked.scan_with(self.decode, pieces)
 
     def trampoline(
         self,

@@ -1,0 +1,178 @@
+"""Many instructions at once: a numpy column for each of what is known of them.
+
+An object for each of 300,000 instructions takes seconds to make and hundreds of megabytes to
+keep; columns of the same take neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+U8 = npt.NDArray[np.uint8]
+U16 = npt.NDArray[np.uint16]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+Bools = npt.NDArray[np.bool_]
+
+WIDTH = 16  # bytes of a row of code: no instruction of any ISA is longer
+FOLLOWING = 48  # bytes after a site that are looked at for flag liveness
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Instructions in the order of their addresses.
+
+    code: a row of WIDTH bytes for each, zeros behind its own.  marks: what its ISA has found out
+    about each of them (Isa.scan) and wants to be told when trampolines are made; 0: nothing, and
+    the ISA's methods for one instruction are to be asked.
+    """
+
+    address: U64
+    size: U8
+    code: U8
+    marks: U16
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    @property
+    def after(self) -> U64:
+        """The address behind each."""
+        return self.address + self.size
+
+    def take(self, which: I64 | Bools) -> Columns:
+        """Some of them, in this order."""
+        return Columns(self.address[which], self.size[which], self.code[which], self.marks[which])
+
+
+NO_COLUMNS = Columns(
+    np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros((0, WIDTH), np.uint8),
+    np.zeros(0, np.uint16),
+)  # fmt: skip
+
+
+def columns_of(addresses: Sequence[int], codes: Sequence[bytes]) -> Columns:
+    """Columns of these instructions, of which nothing is marked."""
+    size = np.fromiter(map(len, codes), np.uint8, len(codes))
+    code = np.frombuffer(b"".join([c.ljust(WIDTH, b"\0") for c in codes]), np.uint8)
+    return Columns(
+        np.array(addresses, np.uint64), size, code.reshape(-1, WIDTH),
+        np.zeros(len(codes), np.uint16),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scanned:
+    """What was found in pieces of code.  bounds: the index of each piece's first instruction, and
+    the number of all at the end."""
+
+    columns: Columns
+    bounds: I64
+
+
+def columns_in(
+    pieces: Sequence[tuple[int, bytes]], bounds: I64, addresses: Sequence[int], sizes: Sequence[int]
+) -> Columns:
+    """Columns of instructions, of which nothing is marked, in pieces of code: (address, bytes)."""
+    address, size = np.array(addresses, np.uint64), np.array(sizes, np.uint8)
+    lengths = np.array([len(code) for _, code in pieces])
+    moved = np.array([at for at, _ in pieces], np.uint64) - (np.cumsum(lengths) - lengths).astype(
+        np.uint64
+    )
+    offset = (address - np.repeat(moved, np.diff(bounds))).astype(np.int64)
+    data = np.frombuffer(b"".join([code for _, code in pieces]) + bytes(WIDTH), np.uint8)
+    code = np.lib.stride_tricks.sliding_window_view(data, WIDTH)[offset]
+    code[np.arange(WIDTH) >= size[:, None]] = 0
+    return Columns(address, size, code, np.zeros(len(address), np.uint16))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leads:
+    """Where control goes from instructions that are marked, by columns.
+
+    falls: on to the next instruction, and not by way of a call that returns there.  target: of a
+    direct jump, branch or call, else 0.
+    """
+
+    falls: Bools
+    target: U64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Trampolines of marked instructions that do nothing but count, to be made together.
+
+    counters: CountBody's offsets, a row for each; count: how many of the row are there.
+    falls_into: what comes next is planted, and its trampoline lies straight behind.  head: as in
+    Onward.  low, high: the memory that they will lie in.
+    """
+
+    columns: Columns
+    counters: I64
+    count: U8
+    falls_into: Bools
+    head: Bools
+    low: int
+    high: int
+
+    def take(self, which: I64 | Bools) -> Batch:
+        """Some of them, in this order."""
+        return Batch(
+            self.columns.take(which), self.counters[which], self.count[which],
+            self.falls_into[which], self.head[which], self.low, self.high,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """Trampolines of a batch.  code: of all, one straight behind the other.  original_at: as in
+    Relocated, for each."""
+
+    code: U8
+    original_at: I32
+
+
+def ragged(start: I64, size: I64) -> I64:
+    """The numbers start, start + 1, ... of each range, one range after another."""
+    ends = np.cumsum(size)
+    total = int(ends[-1]) if len(ends) else 0
+    found: I64 = np.arange(total) + np.repeat(start - (ends - size), size)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs(Sequence[tuple[int, int]]):
+    """Pairs of addresses, as columns."""
+
+    first: U64
+    second: U64
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[int, int]]) -> Pairs:
+        """The same as columns."""
+        rows = np.array(list(pairs), np.uint64).reshape(-1, 2)
+        return cls(rows[:, 0], rows[:, 1])
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[tuple[int, int]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[int, int] | Sequence[tuple[int, int]]:
+        if isinstance(index, slice):
+            return Pairs(self.first[index], self.second[index])
+        return int(self.first[index]), int(self.second[index])
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self.first.tolist(), self.second.tolist(), strict=True)
+
+
+NO_PAIRS = Pairs(np.zeros(0, np.uint64), np.zeros(0, np.uint64))

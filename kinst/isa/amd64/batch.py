@@ -1,0 +1,145 @@
+"""Many counting trampolines at once: byte for byte what trampoline.py makes of each.
+
+    [nop]  of a head whose work does not begin with a counter
+    [push rax; lahf; seto al]  where flags live
+    inc gs:[...]  for each counter
+    [add al, 127; sahf; pop rax]
+    the displaced instruction, its distance or displacement made anew
+    [jmp]  back, where control can run off the end and what comes next is elsewhere
+
+No size hangs on where a trampoline lies, so what reaches is looked at once, for all the memory that
+they may lie in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kinst.core.columns import I32, I64, U8, U64, Batch, Bools, Made, ragged
+from kinst.isa.amd64 import encode as e
+from kinst.isa.amd64.marks import (
+    BRANCH,
+    CALL,
+    CONDITION_SHIFT,
+    COPY,
+    DEAD,
+    FIELD_SHIFT,
+    JUMP,
+    KIND,
+    RELATIVE,
+    distances,
+    leads,
+)
+from kinst.isa.amd64.trampoline import COUNT_OPCODE, RESTORE_FLAGS, SAVE_FLAGS
+
+_COUNT_SIZE = len(e.increment_gs(0))
+_BRANCH_SIZE, _PUSH_SIZE = len(e.branch(0, 0, 0)), len(e.push_value(0))
+_MARGIN = 1 << 12  # more than a trampoline has bytes
+_REACH = 1 << 31
+
+
+class _Shape:
+    """How much each part of a batch's trampolines takes, in bytes."""
+
+    def __init__(self, batch: Batch) -> None:
+        marks = batch.columns.marks
+        self.kind = marks & KIND
+        count = batch.count.astype(np.int64)
+        self.saved = (count > 0) & (marks & DEAD == 0)
+        self.nop = batch.head & (self.saved | (count == 0))
+        self.counts_at = self.nop * len(e.NOP5) + self.saved * len(SAVE_FLAGS)
+        self.work = self.counts_at + count * _COUNT_SIZE + self.saved * len(RESTORE_FLAGS)
+        sizes = np.zeros(8, np.int64)
+        sizes[[JUMP, BRANCH, CALL]] = e.JUMP_SIZE, _BRANCH_SIZE, _PUSH_SIZE + e.JUMP_SIZE
+        self.copied = sizes[self.kind] == 0
+        self.displaced = np.where(self.copied, batch.columns.size, sizes[self.kind])
+        on = (self.kind == COPY) | (self.kind == RELATIVE) | (self.kind == BRANCH)
+        self.back = on & ~batch.falls_into
+        self.size = self.work + self.displaced + self.back * e.JUMP_SIZE
+
+
+def trampoline_sizes(batch: Batch) -> I32:
+    """See Isa.trampoline_sizes."""
+    shape, columns = _Shape(batch), batch.columns
+    after = columns.after
+    known = _reached(after, batch)
+    relative = shape.kind == RELATIVE
+    direct = np.isin(shape.kind, (JUMP, BRANCH, CALL))
+    goal = np.where(direct, leads(columns).target, after)
+    goal = np.where(relative, after + distances(columns).view(np.uint64), goal)
+    known &= _reached(goal, batch)
+    known &= (shape.kind != CALL) | _fits32(after.view(np.int64))
+    known &= _fits32(batch.counters).all(axis=1)
+    known &= batch.high - batch.low < _REACH
+    return np.where(known, shape.size, -1).astype(np.int32)
+
+
+def _fits32(value: I64) -> Bools:
+    return (value >= -_REACH) & (value < _REACH)
+
+
+def _reached(goal: U64, batch: Batch) -> Bools:
+    """Whether a 32-bit distance leads to each goal from all of the batch's memory."""
+    low = (goal - np.uint64(batch.low)).view(np.int64)
+    high = (goal - np.uint64(batch.high)).view(np.int64)
+    near = _REACH - _MARGIN
+    return (np.abs(low) < near) & (np.abs(high) < near)
+
+
+def trampolines(batch: Batch, to: U64, goal: U64) -> Made:
+    """See Isa.trampolines."""
+    shape, columns = _Shape(batch), batch.columns
+    start = np.cumsum(shape.size) - shape.size
+    out = np.zeros(int(shape.size.sum()), np.uint8)
+    _put(out, start[shape.nop], e.NOP5)
+    nop = shape.nop * len(e.NOP5)
+    _put(out, (start + nop)[shape.saved], SAVE_FLAGS)
+    for column in range(batch.counters.shape[1]):
+        there = batch.count > column
+        at = (start + shape.counts_at)[there] + column * _COUNT_SIZE
+        _put(out, at, COUNT_OPCODE)
+        _put32(out, at + len(COUNT_OPCODE), batch.counters[there, column])
+    displaced = start + shape.work
+    _put(out, (displaced - len(RESTORE_FLAGS))[shape.saved], RESTORE_FLAGS)
+
+    def aimed(which: Bools, at: I64, target: U64) -> None:
+        """Distances, from the end of the four bytes at `at`, to targets."""
+        here = to + (at - start).view(np.uint64) + np.uint64(4)
+        _put32(out, at[which], (target - here)[which].view(np.int64))
+
+    size = columns.size.astype(np.int64)
+    rows = np.flatnonzero(shape.copied)
+    of_code = ragged(rows * columns.code.shape[1], size[rows])
+    out[ragged(displaced[rows], size[rows])] = columns.code.reshape(-1)[of_code]
+    after, relative = columns.after, shape.kind == RELATIVE
+    meant = after[relative] + distances(columns.take(relative)).view(np.uint64)
+    field = (columns.marks >> FIELD_SHIFT & 15).astype(np.int64)
+    behind = to[relative] + (shape.work + shape.displaced)[relative].view(np.uint64)
+    _put32(out, (displaced + field)[relative], (meant - behind).view(np.int64))
+
+    jump, branch, call = (shape.kind == kind for kind in (JUMP, BRANCH, CALL))
+    _put(out, displaced[jump], b"\xe9")
+    aimed(jump, displaced + 1, goal)
+    _put(out, displaced[branch], b"\x0f")
+    out[displaced[branch] + 1] = 0x80 | (columns.marks[branch] >> CONDITION_SHIFT)
+    aimed(branch, displaced + 2, goal)
+    _put(out, displaced[call], b"\x68")
+    _put32(out, displaced[call] + 1, after[call].view(np.int64))
+    _put(out, displaced[call] + _PUSH_SIZE, b"\xe9")
+    aimed(call, displaced + _PUSH_SIZE + 1, goal)
+    back = displaced + shape.displaced
+    _put(out, back[shape.back], b"\xe9")
+    aimed(shape.back, back + 1, after)
+    return Made(out, np.where(shape.copied, shape.work, -1).astype(np.int32))
+
+
+def _put(out: U8, at: I64, code: bytes) -> None:
+    """The same bytes at many places."""
+    for offset, byte in enumerate(code):
+        out[at + offset] = byte
+
+
+def _put32(out: U8, at: I64, value: I64) -> None:
+    """A number of four bytes at each place."""
+    for offset in range(4):
+        out[at + offset] = value >> 8 * offset & 0xFF

@@ -1,0 +1,53 @@
+"""What an ISA answers that marks no instructions: all trampolines are made one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from kinst.core.columns import (
+    I32,
+    NO_COLUMNS,
+    U64,
+    Batch,
+    Columns,
+    Leads,
+    Made,
+    Scanned,
+    columns_in,
+)
+from kinst.core.isa import Instruction
+
+Decode = Callable[[bytes, int], Iterator[Instruction]]
+
+
+def scan_with(decode: Decode, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
+    """Isa.scan() by Isa.decode()."""
+    found = [list(decode(code, address)) for address, code in pieces]
+    bounds = np.zeros(len(found) + 1, np.int64)
+    np.cumsum([len(one) for one in found], out=bounds[1:])
+    if not bounds[-1]:
+        return Scanned(NO_COLUMNS, bounds)
+    instructions = [i for one in found for i in one]
+    return Scanned(
+        columns_in(
+            pieces, bounds, [i.address for i in instructions], [i.size for i in instructions]
+        ),
+        bounds,
+    )
+
+
+def leads(columns: Columns) -> Leads:
+    """See Isa.leads."""
+    return Leads(np.zeros(len(columns), np.bool_), np.zeros(len(columns), np.uint64))
+
+
+def trampoline_sizes(batch: Batch) -> I32:
+    """See Isa.trampoline_sizes."""
+    return np.full(len(batch.columns), -1, np.int32)
+
+
+def trampolines(batch: Batch, to: U64, goal: U64) -> Made:
+    """See Isa.trampolines: there are none."""
+    return Made(np.zeros(0, np.uint8), np.zeros(0, np.int32))

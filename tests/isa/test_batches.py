@@ -1,0 +1,88 @@
+"""Trampolines that are made at once are those that are made one by one, byte for byte: whole plans
+of functions drawn from real kernels, planned with what scan() marks and without it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from dataclasses import replace
+
+import pytest
+from kernel_text import find_vmlinux, read_text
+
+from kinst.core.columns import FOLLOWING
+from kinst.core.isa import Body, CallBody, CountBody, Isa
+from kinst.core.probe import Function, Site
+from kinst.isa import load
+from kinst.patch.plan import Plan, Wanted, plan_sites
+
+SITES = 20_000  # of each kernel
+SEED = random.randrange(1 << 30) if os.environ.get("KINST_RANDOM") else 13
+SHARE_MARKED = {"amd64": 0.98}
+
+
+def bodies_of(isa: Isa, scratch: int, rng: random.Random) -> list[tuple[Body, ...]]:
+    """No work, counters of one and of several probes, and a call."""
+    places = [8 * rng.randrange(500) for _ in range(40)]
+    if isa.shared_counters:
+        places = [scratch - (1 << 16) + at for at in places]
+    one = [(CountBody((at,)),) for at in places]
+    more = [(CountBody((a, b)), CountBody((b,))) for a, b in itertools.pairwise(places)]
+    call = (CallBody(scratch - 4096, scratch - 8192, frozenset()),)
+    return [(), *one * 3, *more, call]
+
+
+def drawn(isa: Isa, rng: random.Random) -> tuple[list[Wanted], int]:
+    """Some eighty of a hundred instructions of random functions, and where scratch is."""
+    text = read_text(find_vmlinux(isa.name))
+    end = text.address + len(text.code)
+    scratch = 0xFFFFFFFF9FE00000 if isa.name == "amd64" else end + (4 << 20) & -4096
+    bodies = bodies_of(isa, scratch, rng)
+    functions = sorted({at: (at, size, name) for at, size, name in text.functions}.values())
+    rng.shuffle(functions)
+    wanted: list[Wanted] = []
+    for at, size, name in functions:
+        code = text.code[at - text.address :][:size]
+        function = Function("vmlinux", name, at, size)
+        instructions = list(isa.decode(code, at))
+        scanned = isa.scan([(at, code)])
+        assert scanned.bounds.tolist() == [0, len(instructions)]
+        columns, kept = scanned.columns, isa.unsafe(instructions) | isa.rerun_starts(instructions)
+        for k, one in enumerate(instructions):
+            assert (one.address, one.size) == (int(columns.address[k]), int(columns.size[k]))
+            assert columns.code[k].tobytes() == one.code.ljust(16, b"\0")
+            if one.address in kept or rng.random() < 0.2:
+                continue
+            offset = one.address - at
+            way = "jump" if isa.jump_patch(one.size, one.address, scratch) else "trap"
+            following = code[offset + one.size :][:FOLLOWING]
+            site = Site(function, offset, one.code)
+            marks = int(columns.marks[k])
+            wanted.append(Wanted(site, way, rng.choice(bodies), following, b"", marks))
+        if len(wanted) > SITES:
+            break
+    return wanted, scratch
+
+
+def values(plan: Plan) -> list[object]:
+    pairs = [list(plan.traps), list(plan.copies)]
+    return [plan.text.block, list(plan.patches), list(plan.exits), pairs, plan.refused, plan.end,
+            plan.sites.tolist(), plan.chained.tolist()]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["amd64", "arm64", "riscv64"])
+def test_made_at_once_and_one_by_one(name: str) -> None:
+    isa = load(name)
+    wanted, scratch = drawn(isa, random.Random(SEED))
+    unmarked = [replace(one, marks=0) for one in wanted]
+    marked = sum(one.marks != 0 for one in wanted) / len(wanted)
+    assert marked >= SHARE_MARKED.get(name, 0), f"seed {SEED}: {marked:.1%} are marked"
+    for chained, count in ((True, len(wanted)), (False, len(wanted) // 4)):
+        quick = plan_sites(wanted[:count], isa, scratch + 24, scratch + (16 << 20), chained=chained)
+        plain = plan_sites(
+            unmarked[:count], isa, scratch + 24, scratch + (16 << 20), chained=chained
+        )
+        assert values(quick) == values(plain), f"seed {SEED}"
+        assert len(quick.patches) > count * 0.9
+        assert bool(len(quick.exits)) == chained
