@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kinst.core import unmarked
 from kinst.core.columns import Scanned
 from kinst.core.isa import (
     UNCHAINED,
@@ -20,7 +21,6 @@ from kinst.core.isa import (
     Relocated,
 )
 from kinst.core.probe import Site
-from kinst.isa import unmarked
 from kinst.isa.arm64 import board as _board
 from kinst.isa.arm64 import control, encode, relocate, sequences, tables, trampoline
 from kinst.isa.arm64 import decode as decoder
