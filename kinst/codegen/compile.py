@@ -266,8 +266,11 @@ def compile_host(
 ) -> HostCode:
     """Native code for this process, for BEGIN, END, timers and stop-planted probes.
 
-    error_site: address in this process.  Raises KinstError as compile_target does.
+    error_site: address in this process.  Without entries nothing is compiled: most programs have
+    probes in the target alone.  Raises KinstError as compile_target does.
     """
+    if not entries:
+        return HostCode({}, string_table(program)[1], None, "")
     _initialize()
     ir, strings = lower_program(program, layout, machine, entries, error_clauses, error_site)
     module, target = _module(ir, machine, jit=True)

@@ -34,10 +34,9 @@ from kinst.events import (
     TracingOver,
 )
 from kinst.session.header import is_active, set_active, set_speculations
-from kinst.session.host import HostClock
+from kinst.session.host import HostClock, HostRunner
 from kinst.session.plant import Planted
 from kinst.session.report import Report
-from kinst.session.runner import HostRunner
 from kinst.session.symbols import names_of
 from kinst.session.values import (
     Compiled,

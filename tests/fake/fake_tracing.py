@@ -18,7 +18,7 @@ import kinst.systems
 from kinst import api
 from kinst.events import End
 from kinst.render import Destination, renderer
-from kinst.session import values
+from kinst.session import run, values
 from kinst.session.report import Report
 from kinst.session.values import ProgramText, Request
 
@@ -101,5 +101,7 @@ def found_by_name(
     with (
         mock.patch.object(values, "kind_of", lambda _asked: kind),
         mock.patch.object(kinst.systems, "kinds", lambda: systems),
+        # The fake machine runs while it is waited for: nobody leaves a clause in the meantime.
+        mock.patch.object(run, "SETTLE_SECONDS", 0.0),
     ):
         yield
