@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -199,24 +199,27 @@ def _optimise(module: Any, target: Any) -> None:
     builder.getModulePassManager().run(module, builder)
 
 
-def _target(machine: CodeMachine, jit: bool) -> Any:
-    target = llvm.Target.from_triple(machine.triple)
-    return target.create_target_machine(
-        features=machine.features,
+def _module(ir: str, triple: str, features: str, *, jit: bool) -> tuple[Any, Any]:
+    """LLVM assembly as an optimised module, and the target machine it was optimised for."""
+    module = llvm.parse_assembly(ir)
+    module.verify()
+    target = llvm.Target.from_triple(triple).create_target_machine(
+        features=features,
         opt=2,
         reloc="static",
         codemodel="jitdefault" if jit else "small",
         jit=jit,
     )
-
-
-def _module(ir: str, machine: CodeMachine, jit: bool) -> tuple[Any, Any]:
-    """LLVM assembly as an optimised module, and the target machine it was optimised for."""
-    module = llvm.parse_assembly(ir)
-    module.verify()
-    target = _target(machine, jit)
     _optimise(module, target)
     return module, target
+
+
+@lru_cache(maxsize=8)
+def _object_code(ir: str, triple: str, features: str) -> ObjectCode:
+    """LLVM assembly as code for a traced kernel.  Whoever traces one program again and again on an
+    open machine compiles it once."""
+    module, target = _module(ir, triple, features, jit=False)
+    return read_object(target.emit_object(module))
 
 
 def compile_target(
@@ -236,8 +239,7 @@ def compile_target(
     _initialize()
     _set_options(machine.llvm_options)
     ir, strings = lower_program(program, layout, machine, entries, error_clauses, error_site)
-    module, target = _module(ir, machine, jit=False)
-    found = read_object(target.emit_object(module))
+    found = _object_code(ir, machine.triple, machine.features)
     in_error = [slots_read(program.clauses[i], machine) for i in error_clauses]
     slots: dict[Entry, frozenset[int]] = {}
     caller: set[Entry] = set()
@@ -273,7 +275,7 @@ def compile_host(
         return HostCode({}, string_table(program)[1], None, "")
     _initialize()
     ir, strings = lower_program(program, layout, machine, entries, error_clauses, error_site)
-    module, target = _module(ir, machine, jit=True)
+    module, target = _module(ir, machine.triple, machine.features, jit=True)
     engine = llvm.create_mcjit_compiler(module, target)
     engine.finalize_object()
     addresses = {entry: int(engine.get_function_address(_name(entry))) for entry in entries}
