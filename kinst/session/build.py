@@ -23,7 +23,7 @@ from kinst.patch.descriptors import FrameRule, Strings, descriptor, descriptor_s
 from kinst.patch.plan import Hook, Plan, Wanted, plan_hooks, plan_sites
 from kinst.patch.ways import PlantingAbility, choose
 from kinst.providers.dtrace import ERROR
-from kinst.session.host import read_access
+from kinst.session.stopped import read_access
 from kinst.session.values import (
     Descriptors,
     EnabledSite,

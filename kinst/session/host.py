@@ -16,16 +16,15 @@ from kinst.codegen.analysis import looks_at_user, most_frames, reads_stack
 from kinst.codegen.values.dynamic_variables import THREAD_PARTS
 from kinst.codegen.values.variable_code import is_thread_local
 from kinst.core import layout
-from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Target
-from kinst.core.system import Access, Clock, Facts
+from kinst.core.system import Clock, Facts
 from kinst.dlang import typed
 from kinst.dlang.walk import expressions
+from kinst.session.stopped import MASK, kernel_cpu, read_access, thread_ns
 from kinst.session.values import EnabledSite, PlantedImage, TracedMachine
 from kinst.wire import native
 
-MASK = (1 << 64) - 1
 EXECNAME_SIZE = 32
 
 
@@ -130,63 +129,6 @@ def own_context(clock: HostClock, cpu: int = 0, arguments: tuple[int, ...] = ())
         arguments=arguments,
         execname=b"kinst",
     )
-
-
-def _thread(target: Target, facts: Facts, cpu: int) -> int:
-    """Address of the thread that a stopped CPU runs, where a register has it."""
-    registers = target.registers(cpu)
-    found = (registers.get(name, 0) for name in facts.thread_registers)
-    return next((value for value in found if value), 0)
-
-
-def read_access(target: Target, facts: Facts, cpu: int, access: Access) -> int | bytes:
-    """The value of a built-in of the traced kernel on one CPU; the machine is stopped.
-
-    Raises TargetError where memory is not mapped.
-    """
-    if access.thread:
-        pointer = _thread(target, facts, cpu)
-        if not access.offsets:
-            return pointer
-    elif access.per_cpu is None:
-        pointer = access.address
-    else:
-        where = facts.per_cpu_bases[cpu] + access.per_cpu
-        size = 8 if access.offsets else access.size
-        pointer = int.from_bytes(target.read(where & MASK, size), "little")
-        if not access.offsets:
-            return pointer
-    for offset in access.offsets[:-1]:
-        pointer = int.from_bytes(target.read(pointer + offset, 8), "little")
-    raw = target.read(pointer + access.offsets[-1], access.size)
-    return raw.split(b"\0")[0] if access.string else int.from_bytes(raw, "little")
-
-
-def kernel_cpu(target: Target, facts: Facts, cpu: int) -> int:
-    """What the kernel calls a stopped CPU of the machine: a kernel that finds the number by the
-    current thread may count from whichever CPU came up first."""
-    access = facts.builtins.get("cpu")
-    if access is None or not access.thread:
-        return cpu
-    try:
-        found = read_access(target, facts, cpu, access)
-    except TargetError:  # it is off, and its registers are of before it was on
-        return cpu
-    return found if isinstance(found, int) else cpu
-
-
-def thread_ns(target: Target, facts: Facts, cpu: int, now: int) -> int:
-    """vtimestamp of the thread on a stopped CPU, at `now` on timestamp's scale; 0 where the
-    kernel offers none."""
-    terms = facts.thread_time
-    if terms is None:
-        return 0
-    total: int = now + terms.offset_ns
-    for sign, accesses in ((1, terms.plus), (-1, terms.minus)):
-        for access in accesses:
-            value = read_access(target, facts, cpu, access)
-            total += sign * value if isinstance(value, int) else 0
-    return total
 
 
 def stopped_context(
