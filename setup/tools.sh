@@ -22,10 +22,19 @@ aarch64-linux-gnu-gcc: gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 riscv64-linux-gnu-gcc: gcc-riscv64-linux-gnu libc6-dev-riscv64-cross
 qemu-system-aarch64: qemu-system-arm
 qemu-system-riscv64: qemu-system-misc
+virtiofsd: virtiofsd_package
 pgrep: procps
 man: man-db
 jq: jq
 debootstrap: debootstrap'
+
+# In Debian 12 it is QEMU's, since then it has a package of its own.  Neither is in PATH.
+virtiofsd_package=virtiofsd
+if grep -q bookworm /etc/os-release 2>/dev/null; then virtiofsd_package=qemu-system-common; fi
+test_tools=${test_tools/virtiofsd_package/$virtiofsd_package}
+find_virtiofsd() {
+    PATH=$PATH:/usr/lib/qemu:/usr/libexec:/usr/lib type -P virtiofsd
+}
 
 # The first Python that is new enough; with "venv", only one that can make environments.
 find_python() {
@@ -52,6 +61,29 @@ compiles_static() {
     "$1-gcc" -O2 -static -pthread -o "static-$1" sample.c &&
         "$1-objdump" -d "static-$1" | grep '<main>:' &&
         "$1-gcc" -c -o sample.o sample.c && "$1-objcopy" -O binary -j .text sample.o sample.bin
+}
+
+# Root's virtiofsd shares this folder, by way of a socket that listens, as kinst starts it: it is asked for its
+# features (vhost-user's request 1), whose answer has 8 bytes behind the header of 12.
+serves_folder() {
+    "$(find_python)" - "$(find_virtiofsd)" <<'ASK'
+import os, socket, struct, subprocess, sys
+
+server = socket.socket(socket.AF_UNIX)
+server.bind(b"")
+server.listen(1)
+client = socket.socket(socket.AF_UNIX)
+client.connect(server.getsockname())
+client.settimeout(30)
+options = ["-f", f"--fd={server.fileno()}", "-o", f"source={os.getcwd()},sandbox=chroot"]
+with subprocess.Popen([sys.argv[1], *options], pass_fds=[server.fileno()]) as child:
+    server.close()
+    client.sendall(struct.pack("<3I", 1, 1, 0))
+    answer = client.makefile("rb").read(20)
+    client.close()
+    child.kill()
+sys.exit(len(answer) != 20)
+ASK
 }
 
 # Have a tool do its work, in a folder with sample.c and the program `sample` made of it, where
@@ -84,6 +116,14 @@ prove() {
         ;;
     llvm-dwarfdump) llvm-dwarfdump --name=main sample | grep DW_TAG_subprogram ;;
     *-linux-gnu-gcc) compiles_static "${1%-gcc}" ;;
+    virtiofsd)
+        # Other users' does its work with the help of kinst (machines/vm/files.py).
+        if [ "$EUID" = 0 ]; then
+            serves_folder
+        else
+            unshare --user --map-root-user "$(find_virtiofsd)" --print-capabilities
+        fi
+        ;;
     pgrep) pgrep -f . ;;
     man) man -l "$checkout/docs/kinst.1" | grep kinst ;;
     jq) [ "$(jq -n '6 * 7')" = 42 ] ;;
@@ -95,6 +135,7 @@ is_there() {
     case $1 in
     python) find_python >/dev/null ;;
     libdw) [ -e /usr/include/elfutils/libdw.h ] ;;
+    virtiofsd) find_virtiofsd >/dev/null ;;
     *) type -P "$1" >/dev/null ;;
     esac
 }
@@ -148,6 +189,7 @@ tools_key() {
     local tool paths=()
     while IFS=: read -r tool _; do
         paths+=("$(type -P "$tool" || true)")
+        [ "$tool" != virtiofsd ] || paths+=("$(find_virtiofsd || true)")
     done <<<"$basic_tools$test_tools"
     stat -L -c '%n %i %s %Y' setup/tools.sh /var/lib/dpkg/status "${paths[@]}" 2>/dev/null || true
 }

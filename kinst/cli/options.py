@@ -16,7 +16,7 @@ from kinst.render import DEFAULT, formats
 SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"
 LONG = [
     "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "cpus=", "memory=", "qemu-arg=",
-    "copy=", "module=", "dump=", "timeout=", "help", "version",
+    "copy=", "root=", "rw=", "module=", "dump=", "timeout=", "help", "version",
     *(name for name in formats() if name != DEFAULT),
 ]  # fmt: skip
 STRICTNESS = ("a", "c", "s", "t")
@@ -41,8 +41,8 @@ USAGE = """\
 usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name] [-I path]
              [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --gdb ADDRESS]
              [--kernel FILE] [--debug FILE] [--initrd FILE] [--append TEXT]
-             [--cpus N] [--memory SIZE] [--qemu-arg ARG] [--copy FILE] [--module NAME]
-             [--dump STAGE] [--json] [--timeout SECONDS]
+             [--cpus N] [--memory SIZE] [--qemu-arg ARG] [--copy FILE] [--root DIR] [--rw DIR]
+             [--module NAME] [--dump STAGE] [--json] [--timeout SECONDS]
              [-P provider [[predicate] action]]
              [-m [provider:]module [[predicate] action]]
              [-f [[provider:]module:]function [[predicate] action]]
@@ -93,6 +93,8 @@ Which functions of the file system run, and how often:
   --memory SIZE    how much memory it has (1g)
   --qemu-arg ARG   one more argument for QEMU (repeat it)
   --copy FILE      put FILE into the guest's /bin (repeat it)
+  --root DIR       the guest's commands run on DIR (such as /), and change nothing there
+  --rw DIR         a folder that they write to (repeat it)
   --module NAME    load a module of the kernel's into the guest at boot (repeat it)
   --timeout N      end the trace after N seconds (a command that still runs is killed)
   --json           print what is traced as one JSON object a line
@@ -162,9 +164,11 @@ _FLAGS = {
 }  # fmt: skip
 _VALUES = {
     "-c": "command", "-o": "output", "--vm": "vm", "--gdb": "gdb", "--kernel": "kernel",
-    "--debug": "debug", "--initrd": "initrd", "--append": "append",
+    "--debug": "debug", "--initrd": "initrd", "--append": "append", "--root": "root",
 }  # fmt: skip
-_MANY = {"--qemu-arg": "qemu_args", "--copy": "copies", "--module": "modules"}
+_MANY = {
+    "--qemu-arg": "qemu_args", "--copy": "copies", "--module": "modules", "--rw": "writable",
+}  # fmt: skip
 
 
 # Options of -x that are the preprocessor's.
@@ -203,7 +207,7 @@ def _conflicts(request: Request) -> None:
     given = {
         "--initrd": request.initrd, "--append": request.append, "--qemu-arg": request.qemu_args,
         "--copy": request.copies, "--module": request.modules, "--cpus": request.cpu_count,
-        "--memory": request.memory,
+        "--memory": request.memory, "--root": request.root, "--rw": request.writable,
     }  # fmt: skip
     booted = [name for name, value in given.items() if value]
     if request.gdb:
@@ -223,7 +227,7 @@ def _conflicts(request: Request) -> None:
         raise UsageError(message, "--debug VMLINUX")
     if request.kernel and request.modules:
         raise UsageError("--module needs the kernel that kinst fetched", "leave out --kernel")
-    for one in ("--copy", "--module") if request.initrd else ():
+    for one in ("--copy", "--module", "--root", "--rw") if request.initrd else ():
         if one in booted:
             raise UsageError(f"{one} puts files into kinst's own initrd, which --initrd replaces")
     if request.initrd and request.command:

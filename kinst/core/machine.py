@@ -71,8 +71,9 @@ class MachineConfig:
     whether it loads kernel modules.  append: more of the kernel's command line.  arguments: more
     for the program that runs the machine.  cpus, memory (bytes): 0 for as much as is usual.
     scratch: bytes to set aside, at least.  territory: of the system that it runs; None where none
-    is known.  image: the file with its symbols, for messages.  cache:
-    folder of what is known of this host.
+    is known.  image: the file with its symbols, for messages.  cache: folder of what is known of
+    this host.  root: the folder that its commands have as their root, of which they change nothing.
+    writable: folders that they may write to.
     """
 
     isa: Isa
@@ -89,6 +90,8 @@ class MachineConfig:
     territory: Territory | None = None
     image: str = ""
     cache: Path | None = None
+    root: Path | None = None
+    writable: Sequence[Path] = ()
 
 
 class MachineKind(Protocol):

@@ -56,12 +56,14 @@ def depends(file: Path) -> tuple[str, ...]:
     return ()
 
 
-def resolve(folder: Path, names: Sequence[str]) -> list[Path]:
+def resolve(folder: Path, names: Sequence[str], *, absent: bool = False) -> list[Path]:
     """The files of these modules in the order to load them, each after what it depends on.
 
-    folder: lib/modules/RELEASE.  Compressed ones are unpacked beside themselves.  Raises
-    KinstError for a name without a file.
+    folder: lib/modules/RELEASE.  Compressed ones are unpacked beside themselves.  absent: names
+    may have no file, as of what is built in; else KinstError is raised for such a one.
     """
+    if not names:
+        return []
     found = [*folder.rglob("*.ko.xz"), *folder.rglob("*.ko")]
     files = {module_name(file): file for file in found}
     ordered: list[Path] = []
@@ -80,5 +82,6 @@ def resolve(folder: Path, names: Sequence[str]) -> list[Path]:
         ordered.append(file)
 
     for name in names:
-        add(name, ())
+        if not absent or name in files:
+            add(name, ())
     return ordered

@@ -19,6 +19,7 @@ from kinst.kernels.fetch import Progress
 from kinst.kernels.fetch_modules import module_debug
 from kinst.kernels.kmod import resolve
 from kinst.machines.vm import initramfs
+from kinst.machines.vm.files import MODULES as DRIVERS
 from kinst.session.values import Files, Request
 from kinst.systems import SystemKind
 
@@ -64,6 +65,9 @@ def find_files(request: Request, progress: Callable[[str, float | None], None]) 
     for name in (request.kernel, request.debug, request.initrd):
         if name and not Path(name).is_file():
             raise KinstError(f"{name}: no such file")
+    for option, name in (("--root", request.root), *(("--rw", rw) for rw in request.writable)):
+        if name and not Path(name).is_dir():
+            raise KinstError(f"{option} {name}: no such folder")
     folders = tuple(Path(name) for name in request.debug_folders)
     if not request.machine.abilities.boots:
         return Files(Path(request.debug or request.kernel), folders=folders)
@@ -76,7 +80,21 @@ def find_files(request: Request, progress: Callable[[str, float | None], None]) 
     ready = fetch.prepare(isa, progress)
     debug = Path(request.debug) if request.debug else ready.debug
     modules = tuple(resolve(ready.modules, request.modules))
-    return Files(debug, ready.kernel, ready.busybox, ready, modules, folders)
+    return Files(
+        debug,
+        ready.kernel,
+        ready.busybox,
+        ready,
+        modules,
+        _drivers(request, ready.modules),
+        folders,
+    )
+
+
+def _drivers(request: Request, folder: Path) -> tuple[Path, ...]:
+    """What the guest needs for the host's folders; what has no file is taken to be built in."""
+    wanted = DRIVERS if request.root or request.writable else ()
+    return tuple(resolve(folder, wanted, absent=True))
 
 
 def _initrd(request: Request, files: Files) -> Path | bytes:
@@ -89,7 +107,8 @@ def _initrd(request: Request, files: Files) -> Path | bytes:
         if not path.is_file():
             raise KinstError(f"--copy {name}: no such file")
         copies[f"/bin/{path.name}"] = path
-    return initramfs.build(files.busybox, copies, files.modules)
+    modules = [*files.drivers, *(m for m in files.modules if m not in files.drivers)]
+    return initramfs.build(files.busybox, copies, modules)
 
 
 def open_target(
@@ -121,6 +140,8 @@ def open_target(
         territory=system.territory(isa),
         image=str(files.debug),
         cache=cache_folder(),
+        root=Path(request.root).resolve() if request.root else None,
+        writable=[Path(name).resolve() for name in request.writable],
     )
     return kind.open(config, on_output)
 

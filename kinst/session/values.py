@@ -77,6 +77,8 @@ class Request:
     copies: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     debug_folders: tuple[str, ...] = ()
+    root: str = ""
+    writable: tuple[str, ...] = ()
     preprocessor: tuple[str, ...] = ()
     preprocessor_path: str = ""
     timeout: float | None = None  # seconds after which the trace ends
@@ -111,13 +113,15 @@ class Files:
     """What to boot or to read symbols from.  kernel, busybox: None for a machine that runs.
 
     ready: what kinst fetched, where that is booted.  modules: files of --module, in the order
-    to load them.  folders: of --debug DIR."""
+    to load them.  drivers: modules that kinst itself needs in the guest.  folders: of --debug DIR.
+    """
 
     debug: Path
     kernel: Path | None = None
     busybox: Path | None = None
     ready: Prepared | None = None
     modules: tuple[Path, ...] = ()
+    drivers: tuple[Path, ...] = ()
     folders: tuple[Path, ...] = ()
 
 

@@ -16,6 +16,7 @@ import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -102,6 +103,17 @@ def stream_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair()
 
 
+def called_pair() -> tuple[socket.socket, socket.socket]:
+    """Our end of a connection, and a socket that listens and will accept it first: for a child that
+    takes one connection."""
+    listening = socket.socket(socket.AF_UNIX)
+    ours = socket.socket(socket.AF_UNIX)
+    listening.bind(b"")  # an abstract name of the kernel's choice
+    listening.listen(1)
+    ours.connect(listening.getsockname())
+    return ours, listening
+
+
 _T = TypeVar("_T")
 
 
@@ -154,13 +166,46 @@ def in_lasting_thread(make: Callable[[], _T]) -> _T:
     return _SPAWNER.run(make)
 
 
-def _started(argv: Sequence[str], inherit: Sequence[int], stderr: int) -> subprocess.Popen[bytes]:
+# Numbers of setgroups(2) by os.uname().machine; others have it at asm-generic's.
+_SETGROUPS = {"x86_64": 116}
+_GENERIC_SETGROUPS = 159
+_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
+_FILTER_MODE = 2
+
+
+class _FilterProgram(ctypes.Structure):
+    """struct sock_fprog of linux/filter.h."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
+def _ignore_setgroups() -> None:
+    """From now on setgroups(2) does nothing in this process and says that it has worked.
+
+    By a filter of system calls (seccomp(2)): load the number; where it is that of setgroups answer
+    with errno 0, else let it through."""
+    number = _SETGROUPS.get(os.uname().machine, _GENERIC_SETGROUPS)
+    instructions = (
+        (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000), (0x06, 0, 0, 0x7FFF0000),
+    )  # fmt: skip
+    code = b"".join(struct.pack("<HBBI", *one) for one in instructions)
+    data = ctypes.create_string_buffer(code, len(code))
+    program = _FilterProgram(len(instructions), ctypes.addressof(data))
+    _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _LIBC.prctl(_PR_SET_SECCOMP, _FILTER_MODE, ctypes.byref(program), 0, 0)
+
+
+def _started(
+    argv: Sequence[str], inherit: Sequence[int], stderr: int, keeps_groups: bool
+) -> subprocess.Popen[bytes]:
     parent = os.getpid()
 
     def die_with_parent() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died before the call above
             os._exit(1)
+        if keeps_groups:
+            _ignore_setgroups()
 
     try:
         return subprocess.Popen(
@@ -179,11 +224,19 @@ def _started(argv: Sequence[str], inherit: Sequence[int], stderr: int) -> subpro
 class Child:
     """A process that is killed when kinst dies, and that Ctrl-C at the terminal does not reach."""
 
-    def __init__(self, argv: Sequence[str], inherit: Sequence[int], stderr: int) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        inherit: Sequence[int],
+        stderr: int,
+        *,
+        keeps_groups: bool = False,
+    ) -> None:
         """inherit: descriptors that the child keeps.  stderr: descriptor for its messages.
+        keeps_groups: setgroups(2) does nothing there, and says that it has worked.
 
         Raises TargetError when it cannot be started."""
-        self._process = in_lasting_thread(lambda: _started(argv, inherit, stderr))
+        self._process = in_lasting_thread(lambda: _started(argv, inherit, stderr, keeps_groups))
         self.pid = self._process.pid
         self.exit_fd = os.pidfd_open(self.pid)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from kinst.core.errors import TargetError
 from kinst.core.machine import MachineConfig, Target
 from kinst.machines.vm.cpus import cpus_of
+from kinst.machines.vm.files import shares, surroundings
 from kinst.machines.vm.kvm import accelerator
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import MEMORY, VmConfig, scratch_size
@@ -43,6 +44,8 @@ class _Booted:
             cpus=config.cpus or cpus_of(config.arguments),
             memory=config.memory or MEMORY,
             scratch=scratch_size(config.scratch),
+            shares=shares(config.root, config.writable),
+            surroundings=surroundings(config.root) if config.root else None,
             accel=accelerator(config.cache, board) if config.cache else "tcg",
         )
         return Vm(config.isa, wanted, config.territory, on_output)

@@ -7,6 +7,8 @@
 #   prepare HEX(command)       pid N          the process exists and is held
 #   go                                        it runs; all it writes is on the output port
 #                              exit STATUS    it ended and its output has left that port
+#   mount TAG [HEX(folder)]                   a folder of the host is mounted there, to be written;
+#                              mounted        without a folder it is what commands have as root
 #   signal N                                  signal N to the command, also before go
 #   end                                       the command and all that it has made are killed
 #                              ended          there is none any more; "exit" came before this
@@ -51,28 +53,82 @@ say() {
     echo "$*" >&4
 }
 
+# Wait until that process has passed on all that there is: it has ended, or, where something that the
+# command has left behind holds the pipe, waits in read(0) for more (proc(5), syscall).
+wait_passed() {
+    while [ -e "/proc/$1" ]; do
+        descriptor=
+        read -r _ descriptor _ <"/proc/$1/syscall" || sleep 0.1
+        [ "$descriptor" != 0x0 ] || return 0
+        sleep 0.01
+    done
+}
+
 # One command, from a held process to its exit line.  The held shell execs another, which execs
 # the command when it is a simple one: all have the process id that was announced.  The fifo is
 # opened for reading and writing by both sides, so that neither can hang in opening it.
 run() {
     # The shell's own "Killed" and "Terminated" are not the command's output.
     exec 2>/dev/null
+    passer=
+    if [ -n "$ROOT" ]; then
+        # Through a pipe: on a terminal, programs of the host would use colours and pagers.
+        mkfifo /run/output
+        cat </run/output >&3 4>&- &
+        passer=$!
+        exec 6>/run/output
+        rm -f /run/output
+    else
+        exec 6>&3
+    fi
     (
-        exec 2>&3 5<>/run/go
+        exec 2>&6 5<>/run/go
         read -r pid _ </proc/self/stat
         echo "$pid" >/run/held
         say "pid $pid"
         read -r _ <&5
-        exec sh -c "$1" 3>&- 4>&- 5>&-
-    ) </dev/null >&3 &
+        if [ -n "$ROOT" ]; then
+            exec env -i chroot "$ROOT" /bin/sh -c "$1" 3>&- 4>&- 5>&- 6>&-
+        fi
+        exec sh -c "$1" 3>&- 4>&- 5>&- 6>&-
+    ) </dev/null >&6 &
     wait "$!"
     status=$?
+    exec 6>&-
+    [ -z "$passer" ] || wait_passed "$passer"
     # stty changes nothing here but sets modes with TCSADRAIN: it returns when the port is empty.
     stty -F "$OUTPUT" raw -echo
     rm -f /run/held /run/go
     say "exit $status"
     rm -f /run/busy
 }
+
+# The host's folder is not written to: what commands change is kept in memory, in an overlay.
+# Their devices, processes and sockets are this machine's.
+mount_root() {
+    mkdir -p /mnt/host /mnt/changes /mnt/root
+    mount -t virtiofs -o ro "$1" /mnt/host && mount -t tmpfs changes /mnt/changes || return
+    mkdir /mnt/changes/files /mnt/changes/work
+    mount -t overlay -o lowerdir=/mnt/host,upperdir=/mnt/changes/files,workdir=/mnt/changes/work \
+        root /mnt/root || return
+    # An overlay opens with O_NOATIME, which a virtiofsd without root's rights may not do to files of
+    # others: then there is no overlay, and what is written to are temporary folders.
+    if head -c 1 /mnt/host/bin/sh && ! head -c 1 /mnt/root/bin/sh; then
+        umount /mnt/root && mount --bind /mnt/host /mnt/root || return
+        for folder in tmp var/tmp; do
+            mount -t tmpfs tmp "/mnt/root/$folder" || return
+        done
+    fi >/dev/null
+    for folder in dev proc sys run; do
+        mkdir -p "/mnt/root/$folder" && mount --rbind "/$folder" "/mnt/root/$folder" || return
+    done
+}
+
+mount_writable() {
+    mkdir -p "$ROOT$2" && mount -t virtiofs "$1" "$ROOT$2"
+}
+
+ROOT=
 
 listen() {
     while read -r verb argument <&4; do
@@ -97,6 +153,16 @@ listen() {
             else
                 say "error no command is prepared"
             fi
+            ;;
+        mount)
+            tag=${argument%% *}
+            if [ "$tag" = "$argument" ]; then
+                why=$(mount_root "$tag" 2>&1) && ROOT=/mnt/root
+            else
+                folder=$(echo "${argument#* }" | xxd -r -p)
+                why=$(mount_writable "$tag" "$folder" 2>&1)
+            fi
+            if [ "$?" = 0 ]; then say mounted; else say error $why; fi
             ;;
         signal)
             if [ -e /run/held ]; then

@@ -11,6 +11,7 @@ from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Abilities, Bearings, Gone, MachineEvent, Stopped
 from kinst.core.system import Territory
+from kinst.machines.vm.files import in_surroundings
 from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
 from kinst.machines.vm.qemu import VmConfig, describe
 
@@ -22,7 +23,7 @@ _BEAT_SILENCE = 5.0  # seconds without a timer tick before the CPUs are looked a
 # Seconds without a word from a kernel that boots, until QEMU is made to translate code anew: that
 # which the CPUs are at and, at last, all.
 _SILENCES = (4.0, 8.0, 30.0)
-_COMMAND_LIMIT = 64 * 1024
+_COMMAND_LIMIT = 64 * 1024  # bytes
 
 
 class Vm(Guest):
@@ -44,6 +45,7 @@ class Vm(Guest):
         """
         super().__init__(isa, config, territory, on_output)
         self._init_is_ready = False
+        self._shares_mounted = False
         self._beat_at = 0
         self._beat = b""
         self._beat_seen = 0.0
@@ -97,6 +99,7 @@ class Vm(Guest):
         """End this guest, which has not booted, and start another one like it."""
         self.qemu.close()
         self._init_is_ready = False
+        self._shares_mounted = False
         self._start()
 
     def _hears_init(self) -> bool:
@@ -237,9 +240,12 @@ class Vm(Guest):
 
     def prepare_command(self, command: str) -> int:
         """See core/machine.py.  The machine runs meanwhile, and is as before afterwards."""
-        text = command.encode().hex()
-        if len(text) > _COMMAND_LIMIT:
-            raise TargetError("the command is too long for the guest", "put it into a file")
+        around = self._config.surroundings
+        text = in_surroundings(command, around) if around else command
+        data = text.encode("utf-8", "surrogateescape")
+        if len(data) > _COMMAND_LIMIT:
+            what = "the command and its environment are" if around else "the command is"
+            raise TargetError(f"{what} too long for the guest", "put it into a file")
         was_stopped = not self._stub.running
         pid = ""
 
@@ -249,11 +255,30 @@ class Vm(Guest):
             return bool(pid)
 
         self.resume()
-        self.qemu.send_control(f"prepare {text}")
+        self._mount_shares()
+        self.qemu.send_control(f"prepare {data.hex()}")
         self.qemu.wait_for(answered, _PREPARE_TIMEOUT, "prepared the command")
         if was_stopped:
             self.stop()
         return int(pid)
+
+    def _mount_shares(self) -> None:
+        """Have the folders of the host mounted, the root first.  Once; the machine runs."""
+        shares = () if self._shares_mounted else self._config.shares
+        for share in sorted(shares, key=lambda share: share.writable):
+            what = f"{share.tag} {share.at.encode().hex()}".strip()
+            self.qemu.send_control(f"mount {what}")
+            try:
+                self.qemu.wait_for(self._says_mounted, _PREPARE_TIMEOUT, f"mounted {share.folder}")
+            except TargetError as error:
+                needs = (
+                    "the kernel needs VIRTIO_PCI, VIRTIO_FS and OVERLAY_FS, built in or --module"
+                )
+                raise TargetError(f"{share.folder} is not in the guest: {error}", needs) from error
+        self._shares_mounted = True
+
+    def _says_mounted(self) -> bool:
+        return self.qemu.control_line("mounted") is not None
 
     def start_command(self) -> None:
         """See core/machine.py.  It starts when the machine runs."""

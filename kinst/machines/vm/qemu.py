@@ -22,6 +22,7 @@ from kinst.core.isa import Board
 from kinst.core.machine import CommandEnded, Gone
 from kinst.machines.vm.console import Console
 from kinst.machines.vm.cpus import CPUS, says_cpus
+from kinst.machines.vm.files import FileServer, Share, Surroundings
 from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_pair
 
 _AFTER_PANIC = 3.0
@@ -39,7 +40,8 @@ class VmConfig:
 
     kernel: bzImage or the like.  initrd: a file or the bytes of an archive.  control: whether
     kinst's own init is in it.  cpus: as many as the guest may ever have.  memory, scratch: bytes.
-    accel: "tcg" or "kvm".
+    accel: "tcg" or "kvm".  shares: folders of the host.  surroundings: of the commands, where one
+    of these is their root.
     """
 
     kernel: Path
@@ -51,6 +53,8 @@ class VmConfig:
     memory: int = MEMORY
     scratch: int = 64 * MEGABYTE
     accel: str = "tcg"
+    shares: tuple[Share, ...] = ()
+    surroundings: Surroundings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +130,12 @@ class Qemu:
         self._open: set[str] = set()
         self._closed = False
         self._archive: SharedMemory | None = None
+        self._servers: list[FileServer] = []
         self.memory = SharedMemory("guest memory", self._size, config.memory + _ALSO_USED)
         try:
             self._start(program)
         except BaseException:
+            self._close_servers()
             self.memory.close()
             raise
 
@@ -148,6 +154,11 @@ class Qemu:
         elif self._config.initrd is not None:
             initrd = ["-initrd", str(self._config.initrd)]
         argv = [program, *self._arguments({n: s.fileno() for n, s in theirs.items()}), *initrd]
+        for share in self._config.shares:
+            server = FileServer(share)
+            self._servers.append(server)
+            inherit.append(server.socket.fileno())
+            argv += server.arguments()
         try:
             self._child = Child(
                 [*argv, *self._config.qemu_args], inherit, theirs["messages"].fileno()
@@ -264,8 +275,11 @@ class Qemu:
             elif name == "messages":
                 self._messages += data
         text = self._messages.decode("utf-8", "replace").strip().splitlines()
+        troubles = [trouble for server in self._servers if (trouble := server.trouble())]
         if self.console.panic:
             reason = self.console.panic
+        elif troubles:
+            reason = troubles[0]
         elif status == 0 and not text:
             reason = "the guest shut down or reset itself"
         else:
@@ -325,10 +339,16 @@ class Qemu:
         self._closed = True
         self.gdb.close()
         self._child.end()
+        self._close_servers()
         self._pump.close()
         for memory in (self.memory, self._archive):
             if memory is not None:
                 memory.close()
+
+    def _close_servers(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
 
 
 def describe(gone: Gone) -> str:

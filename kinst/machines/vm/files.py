@@ -1,0 +1,151 @@
+"""The host's folders in the guest: a virtiofsd for each, and how a command is told where it is.
+
+virtiofsd(1) serves one folder over a vhost-user socket; QEMU shows it to the guest as a virtio
+device with a tag, which guest_init.sh mounts.  It is started with a listening socket that kinst has
+connected to before: the connection is QEMU's, and there is no other.  Nothing has a file name.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kinst.core.errors import TargetError
+from kinst.wire.process import Child, called_pair
+
+# Of Debian 12 (qemu-system-common), and of Debian 13 and others (virtiofsd, written anew).
+_PLACES = ("/usr/lib/qemu", "/usr/libexec", "/usr/lib")
+_PACKAGES = "apt-get install qemu-system-common, or virtiofsd from Debian 13 on"
+_MOST_FILES = 1_000_000
+ROOT = "root"  # the tag of the folder that commands have as their root
+
+# What a kernel needs to mount them, where it is not built in.
+MODULES = ("virtio_pci", "virtiofs", "overlay")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A folder of the host.  tag: of its device.  at: where it is mounted, as commands see it; ""
+    for the one that is their root."""
+
+    tag: str
+    folder: Path
+    at: str = ""
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Of a command in the user's own root: its working folder and its environment."""
+
+    folder: str
+    environment: Mapping[str, str]
+
+
+def shares(root: Path | None, writable: Sequence[Path]) -> tuple[Share, ...]:
+    """The folders of --root and --rw.  Those to be written are where they are on the host, as
+    long as that is within the root; else at their own path all the same."""
+    found = [Share(ROOT, root)] if root is not None else []
+    for number, folder in enumerate(writable):
+        found.append(Share(f"rw{number}", folder, f"/{_below(folder, root)}"))
+    return tuple(found)
+
+
+def _below(folder: Path, root: Path | None) -> Path:
+    if root is not None and folder.is_relative_to(root):
+        return folder.relative_to(root)
+    return folder.relative_to("/")
+
+
+def surroundings(root: Path) -> Surroundings:
+    """kinst's own, as far as they are in that root."""
+    here = Path.cwd()
+    folder = f"/{here.relative_to(root)}" if here.is_relative_to(root) else "/"
+    return Surroundings(folder, dict(os.environ))
+
+
+def in_surroundings(command: str, around: Surroundings) -> str:
+    """The command, for a shell that has no environment yet.  Variables whose names no shell knows
+    are left out (bash keeps functions in such)."""
+    lines = [
+        f"export {name}={shlex.quote(value)}"
+        for name, value in sorted(around.environment.items())
+        if name.isidentifier() and name.isascii() and name not in ("PWD", "OLDPWD", "_")
+    ]
+    folder = shlex.quote(around.folder)
+    return "\n".join([*lines, f"cd {folder} || exit", f"exec /bin/sh -c {shlex.quote(command)}"])
+
+
+class FileServer:
+    """A virtiofsd for one folder.  Raises TargetError where there is none, or it does not start."""
+
+    def __init__(self, share: Share) -> None:
+        self.share = share
+        program = _find()
+        self.socket, listening = called_pair()
+        with listening:
+            try:
+                self._messages = os.memfd_create("virtiofsd", os.MFD_CLOEXEC)
+                argv = _command(program, share, listening.fileno())
+                # Debian 12's wants to leave its groups, which only root may.
+                self._child = Child(
+                    argv, [listening.fileno()], self._messages, keeps_groups=os.geteuid() != 0
+                )
+            except BaseException:
+                self.socket.close()
+                raise
+
+    def arguments(self) -> list[str]:
+        """QEMU's, for the device; it inherits `socket`."""
+        tag = self.share.tag
+        device = f"vhost-user-fs-pci,chardev=fs-{tag},tag={tag},queue-size=1024"
+        chardev = f"socket,id=fs-{tag},fd={self.socket.fileno()}"
+        return ["-chardev", chardev, "-device", device]
+
+    def trouble(self) -> str:
+        """Why it has ended, "" while it runs."""
+        if not self._child.status():
+            return ""
+        lines = os.pread(self._messages, 1 << 16, 0).decode("utf-8", "replace").strip().splitlines()
+        return f"virtiofsd ended: {lines[-1] if lines else 'without a word'}"
+
+    def close(self) -> None:
+        """End it.  Once."""
+        self.socket.close()
+        self._child.end()
+        os.close(self._messages)
+
+
+def _find() -> str:
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_PLACES])
+    program = shutil.which("virtiofsd", path=path)
+    if program is None:
+        raise TargetError("virtiofsd not found, which shows the guest the host's files", _PACKAGES)
+    return program
+
+
+def _command(program: str, share: Share, listening: int) -> list[str]:
+    """cache: the root is taken not to change while the guest runs.  sandbox: its other kind needs
+    a mount point below the folder, which / has not."""
+    most = min(_MOST_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    cache = "auto" if share.writable else "always"
+    argv = [
+        program, f"--fd={listening}", "-f", f"--rlimit-nofile={most}", "-o",
+        f"source={share.folder},sandbox=chroot,cache={cache},log_level=err",
+    ]  # fmt: skip
+    if os.geteuid() == 0:
+        return argv
+    # It wants to be root, which it is in a user namespace of its own: there root is this user.
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        raise TargetError("unshare not found, without which only root can share folders",
+                          "apt-get install util-linux")  # fmt: skip
+    return [unshare, "--user", "--map-root-user", *argv]
