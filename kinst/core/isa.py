@@ -322,6 +322,7 @@ class Isa(Protocol):
     result_slot: int  # of the register that returns a C function's value
     thunks: tuple[str, ...]  # globs of the names that thunk() may know
     RUN_SIZE: int  # bytes of a jump over several instructions; 0: none is ever needed
+    padding: bytes  # what is behind code that nothing comes to, again and again; b"" for nothing
     timestamp_asm: str  # inline assembly, "=r"-style: reads the cycle counter to one i64
     paging: Paging
     board: Board
@@ -365,6 +366,12 @@ class Isa(Protocol):
     def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
         """Return addresses of the direct calls of `target` in code, ascending.  Some may be no
         calls (their bytes are within other instructions)."""
+        ...
+
+    def branches(self, code: bytes, address: int) -> tuple[U64, U64]:
+        """(where, where to) of all direct branches within `code`, and of all addresses in it that
+        its instructions make, ascending by where they lead.  Some are none: their bytes are within
+        other instructions.  Not asked of an ISA without RUN_SIZE."""
         ...
 
     def unsteppable(self, code: bytes) -> str:

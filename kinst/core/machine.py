@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from kinst.core.isa import Isa
 from kinst.core.system import Territory
 
@@ -151,6 +154,12 @@ class Target(Protocol):
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
         """Memory of the process that this CPU runs; raises TargetError where nothing is mapped.
         Stopped."""
+        ...
+
+    def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
+        """The values in any of the ranges [low, high) that aligned 8-byte words of RAM have, each
+        once, ascending; None where RAM cannot be looked through, whatever is asked for.  What is
+        kinst's own (scratch, its page tables) is left out.  Stopped."""
         ...
 
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:

@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from kinst.core.probe import Function
 
 
@@ -277,6 +280,16 @@ class Refusals(Protocol):
     def fixup(self, address: int) -> int | None:
         """Where control goes when this instruction faults (its exception-table entry says it), or
         None."""
+        ...
+
+    def landings(self) -> npt.NDArray[np.uint64]:
+        """Addresses of code that control may come to by the system's own tables, ascending: of
+        fix-ups, and where jumps lead that it may yet write."""
+        ...
+
+    def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """For each (address, size): whether the system may write there while it runs, also where
+        site_refusals() allows it because the two can agree (ftrace's call sites)."""
         ...
 
     def is_bug(self, address: int) -> bool:

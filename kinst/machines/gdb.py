@@ -9,6 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import (
@@ -135,6 +138,10 @@ class GdbStub:
         self._stub.select(cpu)
         self._cpu = cpu
         return self._rsp.read_memory(address, size)
+
+    def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
+        """None: by the stub it would take minutes, and where there is RAM is not known."""
+        return None
 
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         raise TargetError("code is not written through a GDB stub", "use --vm")

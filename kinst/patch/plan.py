@@ -229,7 +229,7 @@ def plan_sites(
         wanted = [work for work in wanted if work.site.address not in left]
     text, original_at = layout.text()
     way = np.array([WAYS_PLANNED.index(work.way) for work in wanted], np.uint8)
-    trapped, copied = way == WAYS_PLANNED.index("trap"), original_at >= 0
+    trapped, copied = way == WAYS_PLANNED.index("trap"), (original_at >= 0) & (way > 0)
     planned = _NO_RUNS
     if runs:
         planned, inside = _plan_runs(runs, isa, sites, layout.at, patched, patches)

@@ -102,29 +102,31 @@ def find_runs(line: Line, planted: Mapping[int, bool], jump: int) -> list[Run]:
     if all(planted.values()):
         return []
     runs = []
-    for low, high in _pieces(line, planted, jump):
+    for low, high in near(line.starts, planted, jump):
         runs += _best(line, low, high, planted, jump)
     return runs
 
 
-def _pieces(line: Line, planted: Mapping[int, bool], jump: int) -> Iterator[tuple[int, int]]:
-    """Ranges of instructions, apart from each other, in which runs around the planted instructions
-    that need one lie."""
-    count = len(line.starts)
-    near = [False] * count
-    for k, start in enumerate(line.starts):
+def near(
+    starts: Sequence[int], planted: Mapping[int, bool], jump: int
+) -> Iterator[tuple[int, int]]:
+    """Ranges of instructions, apart from each other, in which the runs lie that planted
+    instructions need.  starts: of a function's instructions.  Else as in find_runs."""
+    count = len(starts)
+    marked = [False] * count
+    for k, start in enumerate(starts):
         if planted.get(start, True):
             continue
         low = high = k
-        while low > 0 and line.starts[low - 1] + jump > start:
+        while low > 0 and starts[low - 1] + jump > start:
             low -= 1
-        while high + 1 < count and line.starts[high + 1] < start + jump:
+        while high + 1 < count and starts[high + 1] < start + jump:
             high += 1
-        near[low : high + 1] = [True] * (high + 1 - low)
+        marked[low : high + 1] = [True] * (high + 1 - low)
     at = 0
     while at < count:
         end = at
-        while end < count and near[end]:
+        while end < count and marked[end]:
             end += 1
         if end > at:
             yield at, end

@@ -23,6 +23,7 @@ from kinst.patch.descriptors import FrameRule, Strings, descriptor, descriptor_s
 from kinst.patch.plan import Hook, Plan, Wanted, plan_hooks, plan_sites
 from kinst.patch.ways import PlantingAbility, choose
 from kinst.providers.dtrace import ERROR
+from kinst.session.entrances import Entrances, by_function
 from kinst.session.stopped import read_access
 from kinst.session.values import (
     Descriptors,
@@ -68,6 +69,15 @@ def split(
     if error is None:
         error = EnabledSite(Probe(ERROR_ID, ERROR), (), 0, None)
     return Placement(host, tuple(planted), tuple(stopped), tuple(refused), error)
+
+
+def with_runs(parts: Placement, entrances: Entrances) -> Placement:
+    """Runs for those sites that would be traps."""
+    sites = {e.probe.site.address: (e.probe.site, choice.way == "jump")
+             for e, choice in parts.planted if e.probe.site is not None}  # fmt: skip
+    stops = {e.probe.site.address for e in parts.stopped if e.probe.site is not None}
+    runs, silent = entrances.runs(by_function(list(sites.values())), stops)
+    return replace(parts, runs=runs, silent=silent)
 
 
 def rerun_refusals(
@@ -154,7 +164,7 @@ def build(
     hooks = plan_hooks(_hooks(parts, code, traced), isa, code.address + len(code.code))
     wanted = _wanted(program, parts, placed, traced, code, descriptors, rules)
     limit = scratch.address + scratch.size
-    sites = plan_sites(wanted, isa, hooks.end, limit, chained=chained)
+    sites = plan_sites(wanted, isa, hooks.end, limit, chained=chained, runs=parts.runs)
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
     return PlantedImage(
         descriptors, host, code, hooks, sites, traps, rules, read, read_user, stopped
@@ -220,6 +230,9 @@ def _wanted(
         wanted[site.address] = Wanted(
             site, choice.way, (*before, body), following, choice.rerun_prefix
         )
+    for site in parts.silent:
+        following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
+        wanted[site.address] = Wanted(site, "", (), following)
     return list(wanted.values())
 
 

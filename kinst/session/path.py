@@ -26,7 +26,7 @@ from kinst.core.system import System
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.loaded import LoadedImages, moved_by
 from kinst.providers import load_all
-from kinst.session.build import build, fill, split
+from kinst.session.build import build, fill, split, with_runs
 from kinst.session.counters import CounterBlocks
 from kinst.session.enable import (
     check_arguments,
@@ -38,6 +38,7 @@ from kinst.session.enable import (
     wants_kernel,
     with_conditions,
 )
+from kinst.session.entrances import Entrances
 from kinst.session.expand import expanded, source_of, wants_expansion
 from kinst.session.kernel import RunningKernel
 from kinst.session.listing import list_all, list_enabled, list_planned
@@ -66,6 +67,7 @@ from kinst.session.values import (
     Compiled,
     EnabledProgram,
     EnabledSite,
+    EndedCode,
     ListedProbe,
     Placement,
     ProbeStability,
@@ -104,6 +106,7 @@ class OpenMachine:
         self._set_aside = 0  # bytes of scratch
         self._for_any = False  # it was started for any programs
         self._text = b""
+        self._ways_back = frozenset[int]()  # of all code in scratch
 
     def _folders(self) -> Sequence[Path]:
         return module_folders(self.files(), self.isa, self.report.progress)
@@ -263,7 +266,20 @@ class OpenMachine:
                 self._pool = self._new_pool(program)
             memory = self._pool.take(compiled, program.enabled)
         ability = planting_ability(traced, memory, compiled.plant.forced)
-        return split(program.enabled, ability, traced), memory
+        parts = split(program.enabled, ability, traced)
+        if compiled.plant.runs and self._entrances is not None:
+            parts = with_runs(parts, self._entrances)
+        return parts, memory
+
+    @cached_property
+    def _entrances(self) -> Entrances | None:
+        """None where no runs can be planted: without need, or without a look at all memory."""
+        traced = self.traced
+        if not self.isa.RUN_SIZE or not traced.target or not traced.personality:
+            return None
+        if traced.kernel is None or traced.target.pointers(()) is None:
+            return None
+        return Entrances(self.isa, traced.personality, traced.kernel)
 
     def _new_pool(self, program: EnabledProgram) -> ScratchPool:
         """Scratch for this program or, where the machine was started for any, for more."""
@@ -291,12 +307,14 @@ class OpenMachine:
         for site, reason in image.sites.refused:
             self.report.say(f"kinst: {site.function.name}+{site.offset} is left out: {reason}")
         self.report.stage("code and plan")
-        return BuiltProgram(compiled, parts, placed, image, program.matched)
+        ended = EndedCode(self._pool.ended_code, self._ways_back) if self._pool else EndedCode()
+        return BuiltProgram(compiled, parts, placed, replace(image, ended=ended), program.matched)
 
     def fill(self, built: BuiltProgram) -> None:
         """Write all but the patches: from now on the scratch is this program's."""
         if self._pool is not None:
             self._pool.keep(built.placed, built.code_end)
+            self._ways_back |= {at + len(old) for at, old, _ in built.image.sites.sites}
             self._counters.keep(built.placed.counters, built.placed.layout.counters_size)
         fill(built.placed.memory.view, built.placed.scratch, built.image)
 

@@ -12,11 +12,12 @@ from kinst.core.columns import I64, Bools, ragged
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import Target
 from kinst.patch.patches import NO_PATCHES, Patches
-from kinst.session.values import EnabledSite, TracedMachine
+from kinst.patch.plan import Plan, PlannedRuns
+from kinst.session.values import EnabledSite, EndedCode, TracedMachine
 
 BOOT_AGAIN = "the traced kernel should be booted again"
-
-
+NOTHING_ENDED = EndedCode()
+MOST_PLACES = 5  # that one message names
 JOINED = 64  # bytes of text between two patches that are written as they are, to write once
 
 
@@ -95,16 +96,18 @@ class Planted:
             writes.append((int(patches.address[k]), data[low:high]))
         return writes
 
-    def plant(self, hooks: Patches, sites: Patches, exits: Patches = NO_PATCHES) -> None:
+    def plant(self, hooks: Patches, plan: Plan, ended: EndedCode = NOTHING_ENDED) -> str:
         """Write the patches, the hooks' and the sites'.
 
-        exits: what leads threads out of chains once the patches are undone (Plan.exits).
+        ended: code of earlier traces.  Returns which runs are planted as single sites, and why, in
+        a sentence; "" for none.
 
         Raises KinstError, with nothing written, where the live text is not what was planned on.
         """
-        patches = hooks + sites
+        entered = self._entered(plan.runs, ended)
+        patches = hooks + plan.patches + _of_runs(plan.runs, entered)
         if not patches:
-            return
+            return ""
         self._before = self._read_text()
         changed = np.flatnonzero(self._differs(self._before, patches, patches.old))
         if len(changed):
@@ -115,8 +118,48 @@ class Planted:
         if self._personality is not None:
             self._claimed = self._personality.claims(patches.address.tolist())
             self._target.write_text(self._claimed)
-        self._patches, self._exits = patches, exits
+        self._patches, self._exits = patches, plan.exits
         self._target.write_text(self._writes(self._before, patches, patches.new))
+        return self._told(plan.runs, entered)
+
+    def _entered(self, runs: PlannedRuns, ended: EndedCode) -> Bools:
+        """Of which runs a CPU, or a word of memory, holds an address inside: somebody may be about
+        to go on there."""
+        insides = runs.insides
+        if not len(insides):
+            return np.zeros(len(runs), np.bool_)
+        ranges = [(int(insides.min()), int(insides.max()) + 1)]
+        low, high = ended.range
+        if low < high:
+            ranges.append((low, high))
+        held = self._target.pointers(ranges)
+        if held is None:
+            return np.ones(len(runs), np.bool_)
+        every = [self._target.registers(cpu).values() for cpu in range(self._target.cpus)]
+        own = np.array([v for values in every for v in values if 0 <= v < 1 << 64], np.uint64)
+        held = np.concatenate([held, own])
+        wrong = np.isin(insides, held)
+        if bool(((held >= np.uint64(low)) & (held < np.uint64(high))).any()):
+            # Somebody may be in code that leads back there.
+            wrong |= np.isin(insides, np.array(sorted(ended.ways_back), np.uint64))
+        before = np.concatenate([[0], np.cumsum(wrong)])
+        entered: Bools = before[runs.inside_at[1:]] > before[runs.inside_at[:-1]]
+        return entered
+
+    def _told(self, runs: PlannedRuns, entered: Bools) -> str:
+        found = np.flatnonzero(entered)
+        if not len(found):
+            return ""
+        some = runs.patches.address[found[:MOST_PLACES]].tolist()
+        more = ", ..." if len(found) > MOST_PLACES else ""
+        return (
+            f"{len(found)} of {len(runs)} runs are planted one by one, because a program counter or"
+            f" a word of memory points into them: {', '.join(map(self._place, some))}{more}"
+        )
+
+    def _place(self, address: int) -> str:
+        function = self._personality.function_at(address) if self._personality else None
+        return f"{function.name}+{address - function.address}" if function else f"{address:#x}"
 
     def plant_stop(self, enabled: EnabledSite) -> None:
         """Insert the breakpoint of a stop-planted probe."""
@@ -194,6 +237,14 @@ class Planted:
             with suppress(TargetError):
                 there[k] = self._target.read(patch.address, len(patch.new)) == patch.new
         return there
+
+
+def _of_runs(runs: PlannedRuns, entered: Bools) -> Patches:
+    """One patch of each run but, where it is entered, those that it has instead."""
+    first, last = runs.instead_at[:-1][entered], runs.instead_at[1:][entered]
+    return runs.patches.take(np.flatnonzero(~entered)) + runs.instead.take(
+        ragged(first, last - first)
+    )
 
 
 def compared(before: LiveText, after: LiveText) -> str:

@@ -225,8 +225,10 @@ class RunningTrace:
     def _plant(self, command: str) -> None:
         if self._target is not None and self._planted is not None:
             self._target.stop()
-            sites = self._built.sites
-            self._planted.plant(self._built.hooks.patches, sites.patches, sites.exits)
+            built = self._built
+            left = self._planted.plant(built.hooks.patches, built.sites, built.ended)
+            if left:
+                self._report.detail(f"kinst: {left}")
             for enabled in self._parts.stopped:
                 self._planted.plant_stop(enabled)
             self._report.stage("plant")

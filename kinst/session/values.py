@@ -15,7 +15,7 @@ from kinst.core.isa import Isa
 from kinst.core.kernel import Argument, LiveKernel, Timer
 from kinst.core.layout import Scratch
 from kinst.core.machine import MachineKind, Target
-from kinst.core.probe import Probe, ProbePattern
+from kinst.core.probe import Probe, ProbePattern, Site
 from kinst.core.records import ProgramLayout
 from kinst.core.stability import Attributes
 from kinst.core.system import Facts, System
@@ -29,6 +29,7 @@ from kinst.kernels.fetch import Prepared
 from kinst.machines import kind_of
 from kinst.patch.descriptors import FrameRule
 from kinst.patch.plan import Plan
+from kinst.patch.runs import Run
 from kinst.patch.ways import Choice, PlantRules
 from kinst.providers.dtrace import BEGIN, END
 from kinst.wire import native
@@ -235,13 +236,17 @@ class ScratchMemory:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The enabled probes by who runs them.  error is there even when nothing enables it."""
+    """The enabled probes by who runs them.  error is there even when nothing enables it.
+
+    runs: of the planted ones.  silent: instructions in them that nobody asked for."""
 
     host: tuple[EnabledSite, ...]
     planted: tuple[tuple[EnabledSite, Choice], ...]
     stopped: tuple[EnabledSite, ...]
     refused: tuple[tuple[EnabledSite, str], ...]
     error: EnabledSite
+    runs: tuple[Run, ...] = ()
+    silent: tuple[Site, ...] = ()
 
     def named(self, name: object) -> EnabledSite | None:
         return next((e for e in self.host if e.probe.name == name), None)
@@ -303,12 +308,24 @@ class StoppedCpu:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedCode:
+    """Code of traces that have ended, in which a thread may still be.
+
+    range: of addresses [low, high) where it is.  ways_back: where it leads back to.
+    """
+
+    range: tuple[int, int] = (0, 0)
+    ways_back: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class PlantedImage:
     """All that is to be written: descriptors, host code, and for planted probes target code,
     the trap table and the patch plans (hooks first).
 
     rules: how the caller is found, by EnabledSite.key.  read: what host code reads memory with,
     kept alive here.  read_user: the same for the memory of the program that `stopped` runs.
+    ended: what has to be looked at when runs are planted.
     """
 
     descriptors: Descriptors
@@ -321,6 +338,7 @@ class PlantedImage:
     read: native.NativeRead
     read_user: native.NativeRead
     stopped: StoppedCpu
+    ended: EndedCode = EndedCode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,8 +384,9 @@ class ListedProbe:
 
     address, code, text: of its instruction, 0 and empty where it has none.  kind: where control
     goes from there, as core.isa.Flow: next, branch, jump, call, return, indirect, trap.  way: how
-    the instruction would be planted (jump, trap, stop), "refused", or "" where it was not asked or
-    there is none.  reason: why it is refused.  source: file:line, "" where it is not known.
+    the instruction would be planted (jump, run, trap, stop), "refused", or "" where it was not
+    asked or there is none.  reason: why it is refused.  source: file:line, "" where it is not
+    known.
     """
 
     id: int

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
@@ -213,6 +216,14 @@ class ElfKernel:
 
     def fixup(self, address: int) -> int | None:
         return None
+
+    def landings(self) -> npt.NDArray[np.uint64]:
+        """Not known: nothing is written into its code."""
+        return np.zeros(0, np.uint64)
+
+    def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """As far as anybody knows."""
+        return [True] * len(sites)
 
     def is_bug(self, address: int) -> bool:
         return False

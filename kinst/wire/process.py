@@ -21,7 +21,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -69,6 +69,19 @@ class SharedMemory:
         """Zeros again, whoever has written there, and the pages are given back.  Both multiples of
         a page (madvise(2), MADV_REMOVE)."""
         self.map.madvise(mmap.MADV_REMOVE, offset, size)
+
+    def written(self) -> Iterator[tuple[int, int]]:
+        """Ranges of it [low, high) in whole pages that are not holes; the rest is zeros (lseek(2),
+        SEEK_DATA)."""
+        at = 0
+        while True:
+            try:
+                at = os.lseek(self.fd, at, os.SEEK_DATA)
+            except OSError:  # ENXIO: no more
+                return
+            end = os.lseek(self.fd, at, os.SEEK_HOLE)
+            yield at, end
+            at = end
 
     def close(self) -> None:
         """Close the descriptor.  The mapping stays until the last view of it is gone."""

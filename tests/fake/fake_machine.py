@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import unicorn
 from fake_cpus import CPUS, Cpu, EmulationError, Entries, Memory, Page
 from fake_kernel_file import kernel_file
@@ -37,6 +39,7 @@ from kinst.image.elf import STT_FUNC, open_elf
 from kinst.image.elf_file import PT_LOAD
 from kinst.isa import load
 from kinst.machines.stub.memory import GuestMemory
+from kinst.machines.stub.scan import pointers_in
 
 PAGE, LEAF, MB = 4096, 2 << 20, 1 << 20
 TURN = 1000  # instructions that a CPU runs before the next one does
@@ -197,6 +200,7 @@ class FakeMachine:
         self.running = False
         self.commands: list[str] = []
         self.warnings: list[str] = []
+        self.can_scan = True  # whether its memory can be looked through
         self._scratch_size = scratch
         self._map = mmap.mmap(-1, SCRATCH + scratch + MB)
         native = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
@@ -341,6 +345,12 @@ class FakeMachine:
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
         raise TargetError(f"{address:#x} is not an address of a process")
+
+    def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
+        assert not ranges or not self.running, "memory is looked through while the machine runs"
+        view = self._ram.view
+        pieces = (view[TABLES[1] : SCRATCH], view[SCRATCH + self._scratch_size :])
+        return pointers_in(pieces, ranges) if self.can_scan else None
 
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         assert not self.running, "text is written while the machine runs"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from typing import cast
 
+import numpy as np
+import numpy.typing as npt
 from fake_machine import FakeMachine
 
 from kinst.core.isa import Isa
@@ -126,6 +128,12 @@ class FakeSystem:
 
     def fixup(self, address: int) -> int | None:
         return self._fixups.get(address)
+
+    def landings(self) -> npt.NDArray[np.uint64]:
+        return np.array(sorted(set(self._fixups.values())), np.uint64)
+
+    def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        return [False] * len(sites)
 
     def is_bug(self, address: int) -> bool:
         return False

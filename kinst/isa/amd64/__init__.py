@@ -19,7 +19,7 @@ from kinst.core.isa import (
     Relocated,
 )
 from kinst.core.probe import Site
-from kinst.isa.amd64 import batch, control, encode, marks, relocate, tables, trampoline
+from kinst.isa.amd64 import batch, control, encode, marks, relocate, tables, targets, trampoline
 from kinst.isa.amd64 import board as _board
 from kinst.isa.amd64 import decode as decoder
 from kinst.isa.amd64 import detour as detours
@@ -62,6 +62,7 @@ class Amd64:
     result_slot = regs.SLOT["rax"]
     thunks = control.THUNKS
     RUN_SIZE = encode.JUMP_SIZE
+    padding = encode.INT3
     timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
     timestamp_constraints = "={rax},~{rdx},~{flags}"
     paging: Paging = _paging
@@ -80,6 +81,7 @@ class Amd64:
     leads = staticmethod(marks.leads)
     trampoline_sizes = staticmethod(batch.trampoline_sizes)
     trampolines = staticmethod(batch.trampolines)
+    branches = staticmethod(targets.branches)
 
     def joined(self, before: Instruction, one: Instruction) -> Flow | None:
         """None: direct branches reach all of the kernel."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kinst.core import unmarked
-from kinst.core.columns import Scanned
+from kinst.core.columns import NO_COLUMNS, U64, Scanned
 from kinst.core.isa import (
     UNCHAINED,
     Board,
@@ -61,6 +61,7 @@ class Arm64:
     result_slot = 0
     thunks: tuple[str, ...] = ()
     RUN_SIZE = 0
+    padding = b""
     timestamp_asm = "%cntvct_el0"
     paging: Paging = _paging
     board: Board = _board
@@ -96,6 +97,10 @@ class Arm64:
             return encode.branch(address, to)
         except OutOfReach:
             return None
+
+    def branches(self, code: bytes, address: int) -> tuple[U64, U64]:
+        """Not asked for: there are no runs."""
+        return NO_COLUMNS.address, NO_COLUMNS.address
 
     def run_patch(self, code: bytes, address: int, to: int) -> bytes | None:
         """None is needed: every instruction has room for a jump."""

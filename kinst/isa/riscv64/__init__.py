@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kinst.core import unmarked
-from kinst.core.columns import Scanned
+from kinst.core.columns import NO_COLUMNS, U64, Scanned
 from kinst.core.isa import (
     UNCHAINED,
     Board,
@@ -59,6 +59,7 @@ class Riscv64:
     result_slot = encode.A0
     thunks: tuple[str, ...] = ()
     RUN_SIZE = 0
+    padding = b""
     timestamp_asm = "llvm.readsteadycounter"  # rdtime, which Linux keeps time by
     paging: Paging = _paging
     board: Board = _board
@@ -97,6 +98,10 @@ class Riscv64:
             return encode.jal(encode.X0, to - address) if size == 4 else None
         except OutOfReach:
             return None
+
+    def branches(self, code: bytes, address: int) -> tuple[U64, U64]:
+        """Not asked for: there are no runs."""
+        return NO_COLUMNS.address, NO_COLUMNS.address
 
     def run_patch(self, code: bytes, address: int, to: int) -> bytes | None:
         """None: see docs/decisions/0028."""

@@ -7,11 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+import numpy.typing as npt
+
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.system import Territory
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory
+from kinst.machines.stub.scan import pointers_in
 from kinst.machines.vm.qemu import Qemu, VmConfig, describe
 from kinst.machines.vm.stale import PAGE, all_code, code_at_hand
 from kinst.wire.rsp import Rsp
@@ -150,6 +154,12 @@ class Guest:
         memory = GuestMemory(self._paging, self.qemu, (0, 0))
         memory.set_root(self._paging.root_of(self.registers(cpu)))
         return memory.read(address, size)
+
+    def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
+        """See core/machine.py."""
+        if ranges and self._stub.running:
+            raise TargetError("the machine must be stopped before its memory is looked through")
+        return pointers_in(self.qemu.own_memory() if ranges else (), ranges)
 
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         """Write code that may have run: through QEMU, which translates it anew.  Stopped."""

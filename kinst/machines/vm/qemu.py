@@ -13,7 +13,7 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -227,6 +227,17 @@ class Qemu:
         """Guest RAM, writable.  Not for code that may already have run (QEMU translated it)."""
         offset = self._offset(address, size)
         return self.memory.view[offset : offset + size]
+
+    def own_memory(self) -> Iterator[memoryview]:
+        """The RAM that has ever been written to, without what is kinst's own.  Pieces are whole
+        pages."""
+        layout = self.layout
+        start = self._offset(layout.scratch, 0)
+        end = self._offset(layout.tables, 0) + layout.tables_size
+        for low, high in self.memory.written():
+            for piece in ((low, min(high, start)), (max(low, end), high)):
+                if piece[0] < piece[1]:
+                    yield self.memory.view[piece[0] : piece[1]]
 
     def clear_scratch(self) -> None:
         """Make scratch zeros.  QEMU and the firmware may have had something there: a large initrd

@@ -39,7 +39,8 @@ LIVE = 0  # MODULE_STATE_LIVE
 @dataclass(frozen=True)
 class Module:
     """One loaded module.  text: [start, end) of its code.  forbidden: (start, end, reason).
-    fixups: of what may fault on purpose, where control goes then."""
+    fixups: of what may fault on purpose, where control goes then.  label_targets: where the jumps
+    of static keys lead."""
 
     name: str
     text: tuple[int, int]
@@ -52,6 +53,7 @@ class Module:
     forbidden: tuple[tuple[int, int, str], ...]
     orc: Orc | None
     fixups: Mapping[int, int]
+    label_targets: U64
 
     def holds(self, address: int) -> bool:
         return self.text[0] <= address < self.text[1]
@@ -172,6 +174,7 @@ class Modules:
             self._forbidden(reader),
             self._orc(reader),
             dict(zip(faulting.tolist(), fixups.tolist(), strict=True)),
+            reader.relative("jump_entries", "num_jump_entries", 16, 4),
         )
 
     def _text(self, reader: _Reader) -> tuple[int, int]:
@@ -282,6 +285,13 @@ class ModuleRules:
             if not free and _over(where, address, size):
                 return reason
         return self._ftrace.refusal(address, size, self._kernel.read(address, size)) or ""
+
+    def rewritten(self, address: int, size: int) -> bool:
+        """Whether the kernel may write there while it runs.  (ftrace's sites are Refusals'.)"""
+        module = self._modules.at(address)
+        return module is not None and any(
+            _over(where, address, size) for where in (module.jump_labels, module.static_calls)
+        )
 
     def has_fixup(self, address: int) -> bool:
         module = self._modules.at(address)

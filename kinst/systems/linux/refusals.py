@@ -119,7 +119,7 @@ class Refusals:
             self._points(tables.returns, 5),
             self._points(tables.calls, 5),
             self._points(tables.seals, 4),
-            self._points(tables.locks, 1),
+            self._locks,
             _live(self._ftrace.sites - np.uint64(before), before),
         ]
 
@@ -165,6 +165,20 @@ class Refusals:
             if live[i] != linked[i] and not reasons[i] and not self._slid(live[i], linked[i]):
                 reasons[i] = CHANGED
         return reasons
+
+    def rewritten(self, sites: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_]:
+        """For each (address, size): whether the kernel may write there after boot.  A lock prefix
+        is looked for where it was, and what looks like what boot made of it is made one again."""
+        address = np.array([a for a, _ in sites], dtype=np.uint64)
+        size = np.array([s for _, s in sites], dtype=np.uint64)
+        found = self._ftrace_sites.overlaps(address, size) | self._locks.overlaps(address, size)
+        for _, where in self._rewritten:
+            found |= where.overlaps(address, size)
+        return found
+
+    @cached_property
+    def _locks(self) -> Spans:
+        return self._points(self._tables.locks, 1)
 
     @staticmethod
     def _mark(reasons: list[str], which: npt.NDArray[np.bool_], reason: str) -> None:

@@ -13,6 +13,9 @@ from fnmatch import translate
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
@@ -147,6 +150,21 @@ class Linux:
         found = {at + slide & MASK: to + slide & MASK for at, to in self._tables.fixups.items()}
         for module in self._modules.all:
             found.update(module.fixups)
+        return found
+
+    def landings(self) -> npt.NDArray[np.uint64]:
+        """See core/system.py: fix-ups, and the targets of static keys."""
+        labels = self._tables.label_targets + np.uint64(self._kernel.slide & MASK)
+        of_modules = [m.label_targets for m in self._modules.all]
+        fixups = np.array(list(self._fixups.values()), np.uint64)
+        return np.unique(np.concatenate([fixups, labels, *of_modules]))
+
+    def rewritten(self, sites: Sequence[tuple[int, int]]) -> list[bool]:
+        """See core/system.py."""
+        found: list[bool] = self._refusals.rewritten(sites).tolist()
+        for i, (address, size) in enumerate(sites):
+            if not found[i] and self._modules.at(address) is not None:
+                found[i] = self._module_rules.rewritten(address, size)
         return found
 
     def is_bug(self, address: int) -> bool:

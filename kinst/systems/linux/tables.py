@@ -179,6 +179,12 @@ class KernelTables:
         return spans(code, np.where((first == 0xE9) | (first == 0x0F), 5, 2).astype(np.uint64))
 
     @cached_property
+    def label_targets(self) -> U64:
+        """Where the jumps of static keys lead, written or not, sorted."""
+        table = self._bytes("__start___jump_table", "__stop___jump_table", "__jump_table", 16)
+        return np.sort(self._relative(table, 16, 4))
+
+    @cached_property
     def static_calls(self) -> Spans:
         """Call, tail-jump (5 bytes) and conditional tail-jump (6) sites of static calls."""
         table = self._bytes(

@@ -1,0 +1,66 @@
+"""Where code may lead, whichever of its bytes instructions begin at.
+
+Found are direct branches, and addresses that instructions make or push: those of the real
+instructions all, and some that are none.  Source: Intel SDM volume 2 (Jcc, JMP, CALL, LOOP, LEA,
+and section 2.2.1.3, "Displacement": 32 bits are sign-extended, also as immediates).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+U8 = npt.NDArray[np.uint8]
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+
+_CHUNK = 1 << 20  # bytes looked at in one go, so that what is worked out on the way stays small
+_LONGEST = 16  # bytes behind a chunk that what begins in it may need
+_REACH = 1 << 30  # more than any kernel's code has
+
+
+def branches(code: bytes, address: int) -> tuple[U64, U64]:
+    """See Isa.branches."""
+    raw = np.frombuffer(code, np.uint8)
+    places, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for at in range(0, len(raw), _CHUNK):
+        piece = np.concatenate([raw[at : at + _CHUNK + _LONGEST], np.zeros(_LONGEST, np.uint8)])
+        for place, target in _found(piece, address + at):
+            target += at
+            inside = (place < _CHUNK) & (target >= 0) & (target < len(raw))
+            places.append(place[inside] + at)
+            targets.append(target[inside])
+    place, target = np.concatenate(places), np.concatenate(targets)
+    order = np.argsort(target, kind="stable")
+    base = np.uint64(address)
+    return place[order].astype(np.uint64) + base, target[order].astype(np.uint64) + base
+
+
+def _found(raw: U8, address: int) -> Iterator[tuple[I64, I64]]:
+    """(where, where to) of what there may be in raw, as offsets in it.  It ends with bytes that
+    are only there to be read."""
+    first, second = raw[:-_LONGEST], raw[1 : 1 - _LONGEST]
+    short = (first & 0xF0 == 0x70) | (first & 0xFC == 0xE0) | (first == 0xEB)
+    near = (first == 0xE8) | (first == 0xE9)
+    # Jcc rel32, and lea of an address that is relative to rip.
+    two = (first == 0x0F) & (second & 0xF0 == 0x80) | (first == 0x8D) & (second & 0xC7 == 0x05)
+    for which, head, size in ((short, 1, 1), (near, 1, 4), (two, 2, 4)):
+        where = np.flatnonzero(which)
+        yield where, where + head + size + _signed(raw, where + head, size)
+    start = address - (1 << 64) if address >> 63 else address
+    for shift in range(4):
+        count = (len(raw) - shift) // 4
+        words = np.frombuffer(raw.tobytes(), "<i4", count, shift).astype(np.int64)
+        where = np.flatnonzero((words >= start - _REACH) & (words < start + _REACH))
+        yield where * 4 + shift, words[where] - start
+
+
+def _signed(raw: U8, where: I64, size: int) -> I64:
+    """The little-endian numbers of `size` bytes at these places."""
+    found = np.zeros(len(where), np.int64)
+    for byte in range(size):
+        found |= raw[where + byte].astype(np.int64) << 8 * byte
+    sign = np.int64(1) << np.int64(8 * size - 1)
+    return (found ^ sign) - sign

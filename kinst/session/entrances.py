@@ -1,0 +1,193 @@
+"""Where control may come into the kernel's code, and which runs can therefore be planted in it.
+
+An instruction may be inside a run only when nothing leads to it but the instruction before it.
+What may lead somewhere:
+- direct branches and calls, wherever they are: of the function itself by its instructions, of all
+  other code by whatever its bytes could be (Isa.branches);
+- addresses that code makes, by the same;
+- computed jumps, by their tables; a function with such a jump and no known table has no runs;
+- the kernel's tables of fix-ups and of static keys (System.landings);
+- return addresses: a call is the last in its run;
+- a symbol;
+- addresses in data, saved program counters among them: session/plant.py looks for those in all of
+  the machine's memory when it plants.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import KinstError
+from kinst.core.isa import Instruction, Isa
+from kinst.core.kernel import LiveKernel
+from kinst.core.probe import Function, Site
+from kinst.core.system import System
+from kinst.patch.runs import Run, find_runs, line_of, near
+
+U64 = npt.NDArray[np.uint64]
+_DIRECT = ("jump", "branch", "call")
+
+
+class Entrances:
+    """The kernel's code as runs see it; what is the same for all programs is kept."""
+
+    def __init__(self, isa: Isa, system: System, kernel: LiveKernel) -> None:
+        self._isa = isa
+        self._system = system
+        self._kernel = kernel
+        self._branches: dict[tuple[int, int], tuple[U64, U64]] = {}
+
+    def runs(
+        self, planted: Mapping[Function, Mapping[int, bool]], taken: Collection[int]
+    ) -> tuple[tuple[Run, ...], tuple[Site, ...]]:
+        """The runs for these planted instructions, and those in them that nobody asked for.
+
+        planted: address of each to whether it has room for a jump, by function.  taken: addresses
+        of instructions that must stay where they are."""
+        short = {f: sites for f, sites in planted.items() if not all(sites.values())}
+        around = {f: self._around(f, sites) for f, sites in short.items()}
+        unfit = set(taken) | self._unfit(short, around)
+        runs, silent = [], []
+        for function, sites in short.items():
+            found = self._of(function, sites, around[function], unfit)
+            inside = {at for run in found for at in run.members}
+            silent += [
+                Site(function, one.address - function.address, one.code)
+                for one in around[function]
+                if one.address in inside and one.address not in sites
+            ]
+            runs += found
+        return tuple(runs), tuple(silent)
+
+    def _around(self, function: Function, sites: Mapping[int, bool]) -> list[Instruction]:
+        """The instructions of which its runs can be."""
+        instructions = self._kernel.instructions(function)
+        starts = [one.address for one in instructions]
+        pieces = near(starts, sites, self._isa.RUN_SIZE)
+        return [one for low, high in pieces for one in instructions[low:high]]
+
+    def _unfit(
+        self,
+        planted: Mapping[Function, Mapping[int, bool]],
+        around: Mapping[Function, Sequence[Instruction]],
+    ) -> set[int]:
+        """Which of them cannot be in a run.  Nobody has asked yet whether those that are not
+        planted can be."""
+        every = [(one.address, one.size) for some in around.values() for one in some]
+        unasked = [
+            (one.address, one.size)
+            for function, some in around.items()
+            for one in some
+            if one.address not in planted[function]
+        ]
+        changing = self._system.rewritten(every) if every else ()
+        refused = self._kernel.refused(unasked) if unasked else ()
+        found = {at for (at, _), no in zip(every, changing, strict=True) if no}
+        found |= {at for (at, _), no in zip(unasked, refused, strict=True) if no}
+        # Who asked for a faulting one has the hook that its faults need.
+        return found | {at for at, _ in unasked if self._system.fixup(at) is not None}
+
+    def _of(
+        self,
+        function: Function,
+        sites: Mapping[int, bool],
+        around: Sequence[Instruction],
+        unfit: Collection[int],
+    ) -> list[Run]:
+        kernel = self._kernel
+        instructions, flows = kernel.instructions(function), kernel.flows(function)
+        entered = self._entered(function)
+        if entered is None:
+            return []
+        faulting = {
+            one.address
+            for one, flow in zip(instructions, flows, strict=True)
+            if flow.fault is not None
+        }
+        padding = self._padding(function, around, entered)
+        line = line_of(
+            instructions, flows,
+            entered=entered, faulting=faulting, unfit=unfit, padding=padding,
+        )  # fmt: skip
+        found = find_runs(line, sites, self._isa.RUN_SIZE)
+        return [replace(run, code=kernel.live(run.start, run.size)) for run in found]
+
+    def _entered(self, function: Function) -> set[int] | None:
+        """Addresses in a function that anything leads to but the instruction before; None where
+        that cannot be known."""
+        low, high = function.address, function.address + function.size
+        flows = self._kernel.flows(function)
+        computed: Sequence[int] = ()
+        if any(flow.kind == "indirect" for flow in flows):
+            computed = self._kernel.computed(self._kernel.parts(function))
+            if not computed:
+                return None
+        found = {flow.target for flow in flows if flow.kind in _DIRECT and flow.target is not None}
+        found.update(computed)
+        places, targets = self._branches_of(function)
+        there = slice(
+            *np.searchsorted(targets, [np.uint64(low), np.uint64(high + self._isa.RUN_SIZE)])
+        )
+        elsewhere = (places[there] < np.uint64(low)) | (places[there] >= np.uint64(high))
+        found.update(targets[there][elsewhere].tolist())
+        for known in (self._landings, self._symbols):
+            found.update(_between(known, low, high + self._isa.RUN_SIZE).tolist())
+        return found
+
+    def _padding(
+        self, function: Function, around: Sequence[Instruction], entered: Collection[int]
+    ) -> dict[int, int]:
+        """Address behind each of these instructions to the bytes of padding there, as far as a
+        jump may need them."""
+        unit, beyond, found = self._isa.padding, self._isa.RUN_SIZE, {}
+        for one in around if unit else ():
+            if self._isa.flow(one.code, one.address).falls_through:
+                continue
+            try:
+                there = self._kernel.live(one.end, beyond)
+            except KinstError:  # the last of a mapping
+                continue
+            count = 0
+            while there[count : count + len(unit)] == unit and one.end + count not in entered:
+                count += len(unit)
+            if count and not any(self._system.site_refusals([(one.end, count)])):
+                found[one.end] = count
+        return found
+
+    def _branches_of(self, function: Function) -> tuple[U64, U64]:
+        """Isa.branches of the code that the function is in: the kernel's, or a module's."""
+        ranges = [self._system.text, *(m.text for m in self._system.modules())]
+        inside = [r for r in ranges if r[0] <= function.address < r[1]]
+        where = inside[0] if inside else (function.address, function.address + function.size)
+        if where not in self._branches:
+            code = self._system.code(where[0], where[1] - where[0])
+            self._branches[where] = self._isa.branches(code, where[0])
+        return self._branches[where]
+
+    @cached_property
+    def _landings(self) -> U64:
+        return self._system.landings()
+
+    @cached_property
+    def _symbols(self) -> U64:
+        return np.unique(np.array([f.address for f in self._system.functions()], np.uint64))
+
+
+def _between(known: U64, low: int, high: int) -> U64:
+    first, last = np.searchsorted(known, [np.uint64(low), np.uint64(high)])
+    return known[first:last]
+
+
+def by_function(sites: Sequence[tuple[Site, bool]]) -> dict[Function, dict[int, bool]]:
+    """Planted instructions, with whether they have room for a jump, as Entrances.runs takes
+    them."""
+    found: dict[Function, dict[int, bool]] = defaultdict(dict)
+    for site, room in sites:
+        found[site.function][site.address] = room
+    return found
