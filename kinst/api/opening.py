@@ -1,0 +1,124 @@
+"""boot(), attach() and host(), which make machines, and what needs none: files, and what a program
+means in one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from kinst.api.machine import Machine, Say, ShowProgress, ignore, report_to
+from kinst.api.program import PathLike, Setting, Source, with_program
+from kinst.core.errors import KinstError
+from kinst.session.file import expand_request_in_file
+from kinst.session.sizes import parse_cpus, parse_memory
+from kinst.session.target import find_files
+from kinst.session.values import Files, Request
+
+
+def boot(
+    isa: str = "amd64",
+    kernel: PathLike | None = None,
+    debug: PathLike | None = None,
+    initrd: PathLike | None = None,
+    append: str = "",
+    copies: Iterable[PathLike] = (),
+    modules: Iterable[str] = (),
+    qemu_args: Iterable[str] = (),
+    debug_folders: Iterable[PathLike] = (),
+    *,
+    cpus: int | None = None,
+    memory: int | str | None = None,
+    start: bool = True,
+    on_message: Say = ignore,
+    on_progress: ShowProgress = ignore,
+) -> Machine:
+    """A kernel that kinst boots in QEMU: Debian's, fetched on first use, or one's own.
+
+    isa: amd64, arm64 or riscv64.  kernel, debug: one's own kernel, and its vmlinux with symbols.
+    initrd: instead of kinst's own, which has busybox and runs commands.  append: more of the
+    kernel's command line.  copies: files for the guest's /bin.  modules: of the fetched kernel,
+    to be loaded at boot.  debug_folders: with debug files of modules.  cpus: 2 without it.
+    memory: bytes or, as in "512m", with a unit; 1 GB without it.  start: boot now, rather than when
+    first needed, and with as much scratch memory as that needs.
+
+    Raises KinstError where the arguments do not agree or a file is missing, TargetError when the
+    guest does not come up.
+    """
+    request = Request(
+        vm=isa, kernel=_path(kernel), debug=_path(debug), initrd=_path(initrd), append=append,
+        copies=_paths(copies), modules=tuple(modules), qemu_args=tuple(qemu_args),
+        debug_folders=_paths(debug_folders),
+        cpu_count=0 if cpus is None else parse_cpus(str(cpus)),
+        memory=0 if memory is None else parse_memory(str(memory)),
+    )  # fmt: skip
+    if request.kernel and not request.debug:
+        raise KinstError(f"{request.kernel} needs its vmlinux with symbols", "debug=VMLINUX")
+    if request.kernel and request.modules:
+        raise KinstError("modules are of the kernel that kinst fetches", "leave out kernel=")
+    if request.initrd and (request.copies or request.modules):
+        raise KinstError("copies and modules go into kinst's own initrd", "leave out initrd=")
+    return _opened(request, start, on_message, on_progress)
+
+
+def attach(
+    address: str,
+    kernel: PathLike,
+    debug_folders: Iterable[PathLike] = (),
+    *,
+    start: bool = True,
+    on_message: Say = ignore,
+    on_progress: ShowProgress = ignore,
+) -> Machine:
+    """The machine behind a GDB stub that somebody else started: it stops at each hit.
+
+    address: host:port, :port or the path of a unix socket.  kernel: its vmlinux with symbols.
+    Raises KinstError, and TargetError where no stub answers."""
+    request = Request(gdb=address, kernel=_path(kernel), debug_folders=_paths(debug_folders))
+    return _opened(request, start, on_message, on_progress)
+
+
+def host(*, on_message: Say = ignore) -> Machine:
+    """No kernel at all: for programs of BEGIN, END and tick alone, which run in this process."""
+    return Machine(Request(), on_message=on_message, has_kernel=False)
+
+
+def kernel_files(isa: str = "amd64", *, on_progress: ShowProgress = ignore) -> Files:
+    """Debian's kernel that boot() boots, its debug file and a busybox; fetched on first use.
+
+    Raises KinstError where they cannot be fetched."""
+    return find_files(Request(vm=isa), on_progress)
+
+
+def expand_in_file(
+    program: Source,
+    kernel: PathLike,
+    debug: PathLike | None = None,
+    options: Mapping[str, Setting] | None = None,
+    *,
+    on_message: Say = ignore,
+    on_progress: ShowProgress = ignore,
+) -> str:
+    """The D program after inline functions, source lines and local variables are looked up in an
+    ELF file as it is, which need not be a kernel.  Raises DError and KinstError."""
+    request = Request(kernel=_path(kernel), debug=_path(debug))
+    return expand_request(with_program(request, program, options, ()), on_message, on_progress)
+
+
+def expand_request(request: Request, on_message: Say, on_progress: ShowProgress) -> str:
+    """The same for a command line that was understood."""
+    return expand_request_in_file(request, report_to(on_message, on_progress))
+
+
+def _opened(request: Request, start: bool, say: Say, progress: ShowProgress) -> Machine:
+    machine = Machine(request, on_message=say, on_progress=progress)
+    if start:
+        machine.start()
+    return machine
+
+
+def _path(path: PathLike | None) -> str:
+    return "" if path is None else os.fspath(path)
+
+
+def _paths(paths: Iterable[PathLike]) -> tuple[str, ...]:
+    return tuple(os.fspath(path) for path in paths)

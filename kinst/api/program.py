@@ -1,0 +1,92 @@
+"""A D program for a machine: what it may be given as, and what compiling it makes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kinst.core.errors import KinstError
+from kinst.core.probe import ProbePattern
+from kinst.dlang.syntax.unparse import unparse
+from kinst.dlang.vocabulary.d_options import Options
+from kinst.session.expand import wants_expansion
+from kinst.session.values import Compiled, ProgramText, Request
+
+PathLike = str | os.PathLike[str]
+# D text (a script), a script's file, or the options of the command line that name probes.
+Source = str | os.PathLike[str] | ProgramText | Sequence[ProgramText]
+Setting = str | int | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A D program, parsed and checked for one machine; Machine.compile() makes it.
+
+    expanded: inline functions, source lines and local variables have become plain clauses.
+    command: the one for which $target was compiled, "" for none.
+    """
+
+    request: Request
+    compiled: Compiled
+    expanded: bool = False
+    command: str = ""
+
+    @property
+    def text(self) -> str:
+        """As D, after syntactic transformation."""
+        return unparse(self.compiled.tree)
+
+    @property
+    def options(self) -> Options:
+        """Of the machine, the program's pragmas and compile()."""
+        return self.compiled.options
+
+    @property
+    def descriptions(self) -> Sequence[ProbePattern]:
+        """The probe descriptions of its clauses."""
+        return self.compiled.patterns
+
+    @property
+    def wants_expansion(self) -> bool:
+        """Whether it has descriptions or variables that only the kernel's files explain."""
+        return not self.expanded and wants_expansion(self.compiled)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def with_program(
+    request: Request,
+    source: Source,
+    options: Mapping[str, Setting] | None,
+    arguments: Iterable[str],
+) -> Request:
+    """request with a program, the options of -x, and what $1, $2, ... are."""
+    texts: tuple[ProgramText, ...]
+    if isinstance(source, str):
+        texts = (ProgramText("s", source, "<string>"),)
+    elif isinstance(source, ProgramText):
+        texts = (source,)
+    elif isinstance(source, os.PathLike):
+        path = Path(source)
+        try:
+            text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError as error:
+            raise KinstError(f"failed to open {path}: {error.strerror}") from error
+        texts = (ProgramText("s", text, str(path)),)
+    else:
+        texts = tuple(source)
+    settings = [(k, _setting(v)) for k, v in (options or {}).items() if v is not False]
+    return replace(
+        request,
+        programs=texts,
+        settings=(*request.settings, *settings),
+        arguments=(*request.arguments, *arguments),
+    )
+
+
+def _setting(value: Setting) -> str:
+    """As -x has it: "" for an option without a value."""
+    return "" if value is None or value is True else str(value)

@@ -1,0 +1,137 @@
+"""A program on its way through a machine: its events, and what it has found so far."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from kinst.consumer.schema import Schema
+from kinst.core.errors import KinstError
+from kinst.dlang.vocabulary.d_options import Options
+from kinst.events import (
+    End,
+    Event,
+    PlainEvent,
+    flattened,
+)
+from kinst.results import Table, tables_of
+from kinst.session.run import RunningTrace
+from kinst.session.values import (
+    BuiltProgram,
+    ProgramText,
+)
+
+
+class Trace:
+    """A program that is ready to run; Machine.trace() makes it.
+
+    Iterating it traces: it yields Record, Aggregation, Lost, Fault, Message, Output of the command
+    and what a program asks of its client (Shell, Reopen, Truncate, OptionSet), in the order in
+    which they happened, and End at last.  events() yields the same in bulk, for renderers.  A
+    trace runs once.  It stops when stop() is called, from any thread or signal handler, and is
+    undone by close(), which leaving a with block calls.
+    """
+
+    def __init__(
+        self,
+        running: RunningTrace,
+        built: BuiltProgram,
+        command: str,
+        on_close: Callable[[bool], None],
+        timeout: float | None = None,
+    ) -> None:
+        """on_close: called once it is undone, with whether the command is over.  timeout: seconds
+        after which it ends, like one that was stopped."""
+        self._running = running
+        self._built = built
+        self._command = command
+        self._on_close = on_close
+        self._timeout = timeout
+        self._events: Generator[Event, None, None] | None = None
+        self._over = False
+        self._command_over = not command
+        self.end: End | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def schema(self) -> Schema:
+        """What its records mean: for renderers."""
+        return self._running.schema
+
+    @property
+    def options(self) -> Options:
+        """As compiled; a program may change some of them (OptionSet)."""
+        return self._built.compiled.options
+
+    @property
+    def matched(self) -> tuple[tuple[ProgramText, int], ...]:
+        """For each text of the program how many probes its descriptions have matched."""
+        left = {e.probe.id for e in self._built.parts.running}
+        probes = {e.probe.id: e for e in self._built.matched if e.probe.id in left}
+        return tuple(
+            (text, sum(c in clauses for e in probes.values() for c in e.clauses))
+            for text, clauses in self._built.compiled.texts
+        )
+
+    def events(self) -> Iterator[Event]:
+        """Trace, in bulk.  After End, raises TargetError where the guest ended by itself."""
+        if self._events is None:
+            if self._over:
+                raise KinstError("this trace is over", "trace the program again")
+            self._events = self._running.events(self._command, self._timeout)
+        for event in self._events:
+            if isinstance(event, End):
+                self.end = event
+                self._command_over = self._command_over or event.reason == "command"
+            yield event
+
+    def __iter__(self) -> Iterator[PlainEvent]:
+        yield from flattened(self.events())
+        self.close()
+
+    def stop(self) -> None:
+        """Ask it to end: END fires, and what is left is yielded.  For signal handlers, too."""
+        self._running.stop()
+
+    def aggregations(self) -> dict[str, Table]:
+        """All aggregations as they are now, by name; also after the end."""
+        return tables_of(self._running.aggregations())
+
+    def close(self) -> None:
+        """Unplant, and end the command.  Safe to call twice."""
+        if self._over:
+            return
+        self._over = True
+        try:
+            if self._events is not None:
+                self._events.close()
+        finally:
+            self._on_close(self._command_over)
+
+
+@contextmanager
+def stopped_after(trace: Trace, seconds: float | None) -> Iterator[None]:
+    """The trace is asked to end after so many seconds; None: it is not."""
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds, trace.stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
