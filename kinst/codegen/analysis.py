@@ -97,6 +97,23 @@ def most_frames(program: typed.Program) -> int:
     return max((t.frames for t in stacks if isinstance(t, StackType) and not t.user), default=0)
 
 
+_PURE_NODES = (
+    typed.IntConst, typed.Unary, typed.Binary, typed.Conditional, typed.Comma, typed.Cast,
+    typed.Logical, typed.RegisterRead,
+)  # fmt: skip
+OF_THREAD = frozenset(("pid", "tid", "uid", "gid", "cpu", "curthread"))
+
+
+def may_be_pure(expr: typed.Expr) -> bool:
+    """Whether a value may be worked out from registers, constants and the current thread alone;
+    snippets.py knows for certain."""
+    return all(
+        isinstance(part, _PURE_NODES)
+        or (isinstance(part, typed.Builtin) and (part.name in OF_THREAD or part.name[:3] == "arg"))
+        for part in expressions(expr)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Reads:
     """What a clause reads of the frame.

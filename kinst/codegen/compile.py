@@ -40,10 +40,12 @@ class ObjectError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ObjectCode:
-    """code: the text section. offsets: where each named function begins in it."""
+    """code: the text section. offsets, sizes: where each named function begins in it, and its
+    bytes."""
 
     code: bytes
     offsets: dict[str, int]
+    sizes: dict[str, int]
 
 
 def read_object(data: bytes) -> ObjectCode:
@@ -61,11 +63,12 @@ def read_object(data: bytes) -> ObjectCode:
     sections.pop(b"", None)
     if sections:
         raise ObjectError(f"sections besides .text: {sorted(sections)}")
-    offsets = {}
-    for name_at, info, _, section_index, value, _ in _SYMBOL.iter_unpack(symbols):
+    offsets, sizes = {}, {}
+    for name_at, info, _, section_index, value, size in _SYMBOL.iter_unpack(symbols):
         if info & 0xF == 2 and section_index:  # STT_FUNC
-            offsets[names[name_at : names.index(b"\0", name_at)].decode()] = value
-    return ObjectCode(code, offsets)
+            name = names[name_at : names.index(b"\0", name_at)].decode()
+            offsets[name], sizes[name] = value, size
+    return ObjectCode(code, offsets, sizes)
 
 
 Entry = tuple[int, ...]  # clause indexes that one entry runs, in order
@@ -144,7 +147,7 @@ def _check_sizes(program: typed.Program, machine: CodeMachine, layout: ProgramLa
         )
     strings = len(string_table(program)[1])
     for what, need, room in (
-        ("globals", layout.globals_size, scratch.globals_size),
+        ("globals", layout.globals_area, scratch.globals_size),
         ("strings", strings, scratch.strings_size),
         ("aggregations", layout.agg_size, scratch.agg_size),
         ("dynamic variables", layout.dynamic_size, scratch.dynamic_size),
@@ -220,6 +223,19 @@ def _object_code(ir: str, triple: str, features: str) -> ObjectCode:
     open machine compiles it once."""
     module, target = _module(ir, triple, features, jit=False)
     return read_object(target.emit_object(module))
+
+
+def compile_functions(
+    functions: Sequence[Function], machine: CodeMachine, features: str = ""
+) -> dict[str, bytes]:
+    """The machine code of each function by name, which needs nothing but itself.
+
+    features: LLVM features besides the machine's."""
+    _initialize()
+    _set_options(machine.llvm_options)
+    wanted = ",".join(filter(None, (machine.features, features)))
+    found = _object_code(module_text(machine.triple, functions), machine.triple, wanted)
+    return {name: found.code[at : at + found.sizes[name]] for name, at in found.offsets.items()}
 
 
 def compile_target(

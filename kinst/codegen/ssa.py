@@ -39,7 +39,8 @@ class Local:
 
 @dataclass(slots=True)
 class Function:
-    """One function under construction. result: its bits, 0 for void."""
+    """One function under construction. result: its bits, 0 for void. naked: without prologue and
+    epilogue."""
 
     name: str
     params: tuple[Value, ...]
@@ -48,6 +49,7 @@ class Function:
     internal: bool = True
     noinline: bool = False
     frame_pointer: bool = False
+    naked: bool = False
     locals: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     at: str = "begin"  # label of the block being written
@@ -212,6 +214,10 @@ class Function:
         text = template.replace("\\", "\\5C").replace('"', "\\22").replace("\n", "\\0A")
         return self._value(64, f'call i64 asm sideeffect "{text}", "{constraints}"()')
 
+    def opaque(self, value: Value) -> Value:
+        """The same value, of which LLVM knows nothing any more."""
+        return self._value(value.bits, f'call i{value.bits} asm "", "=r,0"({value})')
+
     def ret(self, value: Value | None = None) -> None:
         self._line("ret void" if value is None else f"ret {value}")
 
@@ -219,6 +225,7 @@ class Function:
         linkage = "internal " if self.internal else ""
         extra = f' "frame-pointer"="{"all" if self.frame_pointer else "none"}"'
         extra += " noinline" if self.noinline else ""
+        extra += " naked" if self.naked else ""
         head = f"define {linkage}{self.convention} {_type(self.result)} @{self.name}"
         body = "\n".join([*self.locals, *self.lines])
         return f"{head}({_list(self.params)}) #0{extra} {{\nbegin:\n{body}\n}}\n"

@@ -24,7 +24,7 @@ from kinst.consumer.rings import Bytes
 from kinst.consumer.symbols import NO_NAMES, Names, is_address_data
 from kinst.core.dtypes import IntType, PointerType, StringType, StructType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE, Scratch
-from kinst.core.records import AggregationLayout, Field, KeyValue, ProgramLayout
+from kinst.core.records import SLOT_BIAS, AggregationLayout, Field, KeyValue, ProgramLayout
 from kinst.dlang.typed import AggFunction, Aggregation, Program, is_signed
 
 Data = npt.NDArray[np.int64]
@@ -150,7 +150,7 @@ class AggregationStore:
         names: Names = NO_NAMES,
     ) -> None:
         """view: scratch, writable.  counters: the counter block of each target CPU (monotonic
-        u64 elements), where constant-key counts are also kept.  names: what decides which
+        u64 elements), where counts of some keys are also kept.  names: what decides which
         recorded addresses are one key."""
         self._names = names
         self._bytes: Bytes = np.frombuffer(view, dtype=np.uint8)
@@ -264,17 +264,27 @@ class AggregationStore:
     def _merge_counters(self) -> None:
         for index, table in self.tables.items():
             layout = table.layout
-            keys = self._constant.get(index)
-            if layout.counters < 0 or keys is None or not self._counters:
+            if layout.counters < 0 or not self._counters:
                 continue
+            constant = self._constant.get(index, ())
+            size = layout.slots or len(constant)
             first = layout.counters >> 3
-            now = np.zeros(len(keys), dtype=np.uint64)
+            now = np.zeros(size, dtype=np.uint64)
             for block in self._counters:
-                now += block[first : first + len(keys)]
-            more = now - self._last.get(index, np.zeros(len(keys), dtype=np.uint64))
+                now += block[first : first + size]
+            more = now - self._last.get(index, np.zeros(size, dtype=np.uint64))
             self._last[index] = now
+            # Read after the counters: a slot that was counted in has its key's word.
+            keys = self._slot_keys(table) if layout.slots else constant
             for i in np.flatnonzero(more).tolist():
                 table.add(keys[i], more[i : i + 1].view(np.int64))
+
+    def _slot_keys(self, table: Table) -> Sequence[Key]:
+        """The key of each slot; of a free one, any."""
+        layout = table.layout
+        start = self._scratch.globals + layout.slot_table >> 3
+        words = self._words[start : start + layout.slots].tolist()
+        return [(_wrap(word - SLOT_BIAS, layout.keys[0]),) for word in words]
 
     def clear(self, index: int) -> None:
         """clear(): every key stays, with zeroes."""

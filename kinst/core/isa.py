@@ -162,16 +162,55 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
+class Snippet:
+    """Straight machine code that works one word out of the registers at a site, to be copied into
+    a trampoline: control enters it at its start with the site's general registers and leaves it
+    at its end, with the word in SnippetRegisters.result.
+
+    It runs before any frame is made, with interrupts as they are at the site, so it writes no
+    memory, does not use the stack, and reads only memory that is always mapped.
+
+    reads, writes: numbers of general registers, as the ISA encodes them; the result's is among
+    the written ones.  flags: it changes condition flags.  zero: of a guard, the work is done
+    where the word is zero; otherwise where it is not.
+    """
+
+    code: bytes
+    reads: frozenset[int]
+    writes: frozenset[int]
+    flags: bool
+    zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SnippetRegisters:
+    """What code generation must know to make a Snippet.
+
+    names: frame slot to what LLVM's inline assembly calls the register whose value at the site
+    goes there; only of those that a snippet may read.  result: the name of the register for the
+    word.  features: LLVM features besides Isa.cpu_features.  selects: there is an instruction that
+    chooses between two values; without one LLVM would branch.
+    """
+
+    names: Mapping[int, str]
+    result: str
+    features: str = ""
+    selects: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class CallBody:
     """The probe's work is a call: entry(site_descriptor, frame) in the ISA's `convention`.
 
     entry: address of the code.  argument: address of the site descriptor.
     slots: frame slots that the clauses read and the trampoline must fill (Register.slot).
+    guard: a word without which the call would do nothing; the code called tests the same again.
     """
 
     entry: int
     argument: int
     slots: frozenset[int]
+    guard: Snippet | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +219,24 @@ class CountBody:
 
     offsets: signed 32-bit displacements from the kernel's per-CPU base register; or, where the
     ISA has shared_counters, addresses of counters that all CPUs add to.
+    guard: a word that decides whether it is done at all.
     """
 
     offsets: tuple[int, ...]
+    guard: Snippet | None = None
 
 
-Body = CallBody | CountBody
+@dataclass(frozen=True, slots=True)
+class IndexedBody:
+    """The probe's work is to add one to the counter whose offset (as in CountBody) is a snippet's
+    word; where that is 0, `otherwise`.  guard: as in CountBody."""
+
+    index: Snippet
+    otherwise: CallBody
+    guard: Snippet | None = None
+
+
+Body = CallBody | CountBody | IndexedBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +377,7 @@ class Isa(Protocol):
     timestamp_asm: str  # inline assembly, "=r"-style: reads the cycle counter to one i64
     paging: Paging
     board: Board
+    snippets: SnippetRegisters
 
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
         """Instructions of code in order; stops at the first byte that does not decode."""
@@ -400,6 +452,11 @@ class Isa(Protocol):
         """The bytes, at most `size`, to write over the start of an instruction so that it traps."""
         ...
 
+    def snippet(self, code: bytes, zero: bool = False) -> Snippet | None:
+        """Code that LLVM made for a snippet, with what it touches; None where it is not straight,
+        writes memory or uses the stack."""
+        ...
+
     def trampoline(
         self,
         site: Site,
@@ -413,9 +470,8 @@ class Isa(Protocol):
 
         following: live bytes after the instruction, for flag liveness.  rerun_prefix: live bytes
         straight before it that are run again between the two (see rerun_starts()).  onward: where
-        control goes on.
-        Interrupts are off
-        while a CallBody runs; registers and flags reach the displaced instruction unchanged.
+        control goes on.  Interrupts are off while the code of a CallBody runs; registers and
+        flags reach the displaced instruction unchanged.
         """
         ...
 

@@ -61,7 +61,11 @@ KeyValue = int | bytes
 class AggregationLayout:
     """counters: where not -1, entry i of a constant-key count() also has an 8-byte monotonic
     counter at counters + 8*i of every target CPU's counter block; the value is the sum of
-    table and counters."""
+    table and counters.
+
+    slots: where not 0, a count() with one integer key has that many such counters, for the keys
+    whose words (the key, zero-extended, and SLOT_BIAS; modulo 2**64, never 0) are in the table of
+    `slots` words at `slot_table` of the globals area."""
 
     index: int
     area: int
@@ -72,6 +76,12 @@ class AggregationLayout:
     data_size: int
     constant_keys: tuple[tuple[KeyValue, ...], ...] | None = None
     counters: int = -1
+    slots: int = 0
+    slot_table: int = 0
+
+
+SLOT_BIAS = 0x1234_5679
+SLOTS = 1024
 
 
 # A bucket of a dynamic variable's table begins with a line of eight words: control and the tags
@@ -142,6 +152,12 @@ class ProgramLayout:
     counters_size: int
     clause_size: int = 0
     dynamic: tuple[DynamicLayout, ...] = ()
+
+    @property
+    def globals_area(self) -> int:
+        """Bytes of the globals area that are used: the variables, then the tables of slots."""
+        ends = (a.slot_table + 8 * a.slots for a in self.aggregations if a.slots)
+        return max(self.globals_size, *ends, 8)
 
     @property
     def dynamic_size(self) -> int:

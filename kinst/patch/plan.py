@@ -298,7 +298,7 @@ def _counters(wanted: Sequence[Wanted]) -> list[tuple[int, ...] | None]:
     for work in wanted:
         key = id(work.bodies)
         if key not in known:
-            counting = [body for body in work.bodies if isinstance(body, CountBody)]
+            counting = [b for b in work.bodies if isinstance(b, CountBody) and b.guard is None]
             alone = len(counting) == len(work.bodies)
             offsets = tuple(_signed(at) for body in counting for at in body.offsets)
             known[key] = offsets if alone else None

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kinst.codegen.analysis import string_table
-from kinst.codegen.code_machine import host_machine, parents_of, target_machine
+from kinst.codegen.code_machine import CodeMachine, host_machine, parents_of, target_machine
 from kinst.codegen.compile import Code, compile_host, compile_target, host_triple
 from kinst.codegen.hooks import build_trap_table
-from kinst.codegen.layout.aggregation_tables import literal_keys
+from kinst.codegen.site_work import counted, exits_in, snippets_of
 from kinst.core.columns import FOLLOWING
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.isa import Body, CallBody, CountBody, Isa
+from kinst.core.isa import Body, CallBody, IndexedBody, Isa
 from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK, Scratch
 from kinst.core.machine import Target
 from kinst.core.probe import Probe
@@ -162,7 +162,7 @@ def build(
         scratch.address + descriptors.error_target, scratch.address + scratch.text,
     )  # fmt: skip
     hooks = plan_hooks(_hooks(parts, code, traced), isa, code.address + len(code.code))
-    wanted = _wanted(program, parts, placed, traced, code, descriptors, rules)
+    wanted = _wanted(program, parts, placed, there, traced, code, descriptors, rules)
     limit = scratch.address + scratch.size
     sites = plan_sites(wanted, isa, hooks.end, limit, chained=chained, runs=parts.runs)
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
@@ -196,6 +196,7 @@ def _wanted(
     program: typed.Program,
     parts: Placement,
     placed: Placed,
+    machine: CodeMachine,
     traced: TracedMachine,
     code: Code,
     descriptors: Descriptors,
@@ -206,29 +207,35 @@ def _wanted(
 
     A program that exits from a planted clause calls everywhere, so that nothing is counted
     after its exit()."""
-    kernel, scratch = traced.kernel, placed.scratch
+    kernel, scratch, isa = traced.kernel, placed.scratch, traced.isa
     assert kernel is not None
     exits = exits_in(program, frozenset(c for e, _ in parts.planted for c in e.clauses))
-    counters = None if exits else placed.counters
+    base = None if exits or placed.counters is None else placed.counters.displacement
+    snippets = snippets_of(
+        program, placed.layout, base, ((e.clauses, e.arguments) for e, _ in parts.planted),
+        machine, isa,
+    )  # fmt: skip
     wanted: dict[int, Wanted] = {}
     for e, choice in parts.planted:
-        site = e.probe.site
+        site, own = e.probe.site, (e.clauses, e.arguments)
         assert site is not None
-        counted = counted_entries(program, placed.layout, e) if counters else None
-        body: Body
-        if counters is not None and counted is not None:
-            body = CountBody(tuple(counters.displacement + at for at in counted))
-        else:
+        bodies: tuple[Body, ...] | None = None
+        if base is not None:
+            bodies = counted(program, placed.layout, e.probe.id, *own, base, snippets)
+        if bodies is None:
             slots, rule = code.slots[e.clauses], rules.get(e.key)
-            slots |= argument_slots(traced.isa, e, code.arguments[e.clauses])
+            slots |= argument_slots(isa, e, code.arguments[e.clauses])
             if e.clauses in code.caller and rule is not None:
                 slots |= {rule.slot}
             argument = scratch.address + descriptors.offsets[e.key]
-            body = CallBody(code.entry(e.clauses), argument, slots)
+            guard, index = snippets.guard(*own), snippets.index(*own)
+            call = CallBody(code.entry(e.clauses), argument, slots, guard)
+            sure = guard is not None or program.clauses[e.clauses[0]].predicate is None
+            bodies = (call,) if index is None or not sure else (IndexedBody(index, call, guard),)
         following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
         before = wanted[site.address].bodies if site.address in wanted else ()
         wanted[site.address] = Wanted(
-            site, choice.way, (*before, body), following, choice.rerun_prefix
+            site, choice.way, (*before, *bodies), following, choice.rerun_prefix
         )
     for site in parts.silent:
         following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
@@ -296,39 +303,6 @@ def describe(
         {e.key: at for (e, _), at in zip(wanted[:-2], offsets, strict=False)},
         offsets[-2],
         offsets[-1],
-    )
-
-
-def counted_entries(
-    program: typed.Program, layout: ProgramLayout, enabled: EnabledSite
-) -> tuple[int, ...] | None:
-    """Offsets in the counter block that one hit adds one to, when counting with keys known
-    beforehand is all that the probe's clauses do; otherwise None."""
-    offsets = []
-    for index in enabled.clauses:
-        clause = program.clauses[index]
-        if clause.predicate is not None or not clause.actions:
-            return None
-        for action in clause.actions:
-            if not isinstance(action, typed.Aggregate):
-                return None
-            table = layout.aggregations[action.aggregation.index]
-            if table.counters < 0 or table.constant_keys is None:
-                return None
-            keys = literal_keys(action.keys)
-            entry = (
-                table.constant_keys.index(keys)
-                if keys is not None
-                else layout.site_keys[enabled.probe.id, table.index]
-            )
-            offsets.append(table.counters + 8 * entry)
-    return tuple(offsets)
-
-
-def exits_in(program: typed.Program, clauses: frozenset[int]) -> bool:
-    """Whether any of these clauses has an exit()."""
-    return any(
-        isinstance(action, typed.Exit) for c in clauses for action in program.clauses[c].actions
     )
 
 

@@ -194,7 +194,7 @@ def place(
         cpus,
         ring_size=need.ring,
         agg_size=need.aggs,
-        globals_size=max(layout.globals_size, 8),
+        globals_size=layout.globals_area,
         strings_size=_strings_size(program, enabled),
         sites_size=descriptors,
         traps_size=PAGE + TABLE_ROOM * len(enabled),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from kinst.codegen.layout.variable_places import dynamic_size, place_variables
 from kinst.core.errors import KinstError
 from kinst.core.layout import ARENA, LEAF, PAGE
+from kinst.core.records import SLOTS
 from kinst.dlang import typed
 from kinst.dlang.vocabulary.d_options import Options, parse_size
 
@@ -100,7 +101,8 @@ def data_needed(options: Options, program: typed.Program, cpus: int) -> int:
     """Bytes at the start of scratch, at least, that hold no code (see lay_out())."""
     need = sizes(options, program)
     fixed = (cpus + 1) * (need.ring + 2 * need.aggs + need.temp + PAGE)
-    return fixed + need.dynamic + place_variables(program, options.strsize).globals_size
+    variables = place_variables(program, options.strsize).globals_size
+    return fixed + need.dynamic + variables + 8 * SLOTS * len(program.aggregations)
 
 
 def counters_room(cpus: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kinst.codegen.actions.recording import store_data
 from kinst.codegen.firing import GOLDEN, TEMP_KEYS, Firing, Text, Unit
+from kinst.codegen.helpers.key_slots import claim_slot
 from kinst.codegen.helpers.memory_access import read_bytes
 from kinst.codegen.helpers.strings_in_memory import copy_text
 from kinst.codegen.layout.aggregation_tables import literal_keys, magnitudes
@@ -46,6 +47,12 @@ def aggregate(firing: Firing, action: typed.Aggregate) -> None:
         ),
     )  # fmt: skip
     _update_found(firing, action, layout, entry, value, weight)
+    if layout.slots and not firing.unit.machine.host:
+        (key,), (field,) = keys, layout.keys
+        assert isinstance(key, Value)
+        machine = firing.unit.machine
+        place = machine.address(machine.scratch.globals + layout.slot_table)
+        claim_slot(code, key, field, layout.slots, place)
 
 
 def _update_found(

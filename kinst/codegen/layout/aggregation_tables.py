@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from kinst.codegen.analysis import may_be_pure
 from kinst.codegen.layout.variable_places import place, up
 from kinst.core.dtypes import DType, IntType, PointerType
 from kinst.core.errors import KinstError
 from kinst.core.probe import ProbeName
-from kinst.core.records import QUANTIZE_BUCKETS, Field, KeyValue
+from kinst.core.records import QUANTIZE_BUCKETS, SLOTS, Field, KeyValue
 from kinst.dlang import typed
 from kinst.dlang.typed import AggFunction
 
@@ -211,6 +212,23 @@ class _Shape:
     @property
     def fixed_size(self) -> int:
         return self.entries * self.entry_size
+
+    def slots(self, program: typed.Program) -> int:
+        """AggregationLayout.slots: where a clause that only counts finds its key in registers."""
+        types = self.aggregation.keys
+        if self.constant or self.aggregation.function.name != "count" or len(types) != 1:
+            return 0
+        return (
+            SLOTS
+            if isinstance(types[0], IntType | PointerType)
+            and any(
+                may_be_pure(update.keys[0])
+                for clause in program.clauses
+                for update in _updates(clause, self.aggregation.index)
+                if len(clause.actions) == 1
+            )
+            else 0
+        )
 
 
 def _hashed(

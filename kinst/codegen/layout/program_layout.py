@@ -59,22 +59,25 @@ def lay_out_program(
     sizes = capacities(shapes, agg_size)
     aggregations = []
     site_keys: dict[tuple[int, int], int] = {}
+    variables = place_variables(program, strsize)
     area = counters = 0
+    globals_end = up(variables.globals_size, 8)
     for shape, capacity in zip(shapes, sizes, strict=True):
         counted = shape.constant is not None and shape.aggregation.function.name == "count"
+        slots = shape.slots(program)
         aggregations.append(
             AggregationLayout(
                 shape.aggregation.index, area, shape.entry_size, capacity, shape.keys,
                 shape.data_offset, shape.data_size,
                 shape.constant.keys if shape.constant else None,
-                counters if counted else -1,
+                counters if counted or slots else -1, slots, globals_end,
             )
         )  # fmt: skip
         area += capacity * shape.entry_size
-        counters += 8 * capacity if counted else 0
+        counters += 8 * slots or (8 * capacity if counted else 0)
+        globals_end += 8 * slots
         if shape.constant:
             site_keys.update(shape.constant.entries)
-    variables = place_variables(program, strsize)
     constants = tuple(s.aggregation.index for s in shapes if s.constant)
     return ProgramLayout(
         tuple(_lay_out_clause(clause, strsize) for clause in program.clauses),

@@ -25,6 +25,7 @@ from kinst.isa.amd64 import decode as decoder
 from kinst.isa.amd64 import detour as detours
 from kinst.isa.amd64 import paging as _paging
 from kinst.isa.amd64 import registers as regs
+from kinst.isa.amd64 import snippets as _snippets
 
 # LLVM's generic x86-64 has these; kernel code must not touch the registers behind them.
 _LLVM_OFF = (
@@ -67,6 +68,7 @@ class Amd64:
     timestamp_constraints = "={rax},~{rdx},~{flags}"
     paging: Paging = _paging
     board: Board = _board
+    snippets = _snippets.REGISTERS
 
     # Described in the protocol, and where they are.
     decode = staticmethod(decoder.decode)
@@ -82,6 +84,7 @@ class Amd64:
     trampoline_sizes = staticmethod(batch.trampoline_sizes)
     trampolines = staticmethod(batch.trampolines)
     branches = staticmethod(targets.branches)
+    snippet = staticmethod(_snippets.snippet)
 
     def joined(self, before: Instruction, one: Instruction) -> Flow | None:
         """None: direct branches reach all of the kernel."""

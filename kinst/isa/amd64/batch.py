@@ -17,6 +17,7 @@ import numpy as np
 
 from kinst.core.columns import I32, I64, U8, U64, Batch, Bools, Made, ragged
 from kinst.isa.amd64 import encode as e
+from kinst.isa.amd64.inline import RESTORE_FLAGS, SAVE_FLAGS
 from kinst.isa.amd64.marks import (
     BRANCH,
     CALL,
@@ -30,7 +31,7 @@ from kinst.isa.amd64.marks import (
     distances,
     leads,
 )
-from kinst.isa.amd64.trampoline import COUNT_OPCODE, RESTORE_FLAGS, SAVE_FLAGS
+from kinst.isa.amd64.trampoline import COUNT_OPCODE
 
 _COUNT_SIZE = len(e.increment_gs(0))
 _BRANCH_SIZE, _PUSH_SIZE = len(e.branch(0, 0, 0)), len(e.push_value(0))

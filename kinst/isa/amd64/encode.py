@@ -134,6 +134,21 @@ def move(to: int, from_: int) -> bytes:
     return bytes((rex, 0x89, 0xC0 | (from_ & 7) << 3 | to & 7))
 
 
+def load(register: int, offset: int) -> bytes:
+    """mov register, [rsp + offset]"""
+    return bytes((_rex_w(register), 0x8B)) + _on_stack(register, offset)
+
+
+def hop(distance: int) -> bytes:
+    """jmp over `distance` bytes, in its shortest form."""
+    return b"\xeb" + struct.pack("<b", distance) if fits8(distance) else b"\xe9" + disp32(distance)
+
+
+def hop_if_rcx_zero(distance: int) -> bytes:
+    """jrcxz over `distance` bytes, at most 127; no flag is asked or changed."""
+    return b"\xe3" + struct.pack("<b", distance)
+
+
 def read_segment(to: int, segment: int) -> bytes:
     """mov to, segment register (0 es, 1 cs, 2 ss, 3 ds, 4 fs, 5 gs), zero-extended; to < 8"""
     return bytes((0x8C, 0xC0 | segment << 3 | to))
@@ -142,3 +157,8 @@ def read_segment(to: int, segment: int) -> bytes:
 def increment_gs(offset: int) -> bytes:
     """inc qword ptr gs:[offset]"""
     return b"\x65\x48\xff\x04\x25" + disp32(offset)
+
+
+def increment_gs_at(register: int) -> bytes:
+    """inc qword ptr gs:[register], of the first eight but rsp and rbp."""
+    return b"\x65\x48\xff" + bytes((register,))

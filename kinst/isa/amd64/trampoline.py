@@ -1,8 +1,7 @@
 """The whole trampoline: the probe's work, then the displaced instruction, then the way back.
 
 Counting alone is one `inc` of this CPU's own memory for each counter: an interrupt cannot
-split it, and it leaves CF alone.  Only when the other flags are live are they saved, in ah
-and al (lahf has all but OF), because popf is slow everywhere and ends QEMU's translation block.
+split it, and it leaves CF alone.  What else needs no frame is in inline.py.
 
 A call saves what the call itself needs (flags, r11, rsi, rdi), and the slots that the clauses
 read; the code called keeps everything else (LLVM's preserve_mostcc keeps every general
@@ -15,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kinst.core.bodies import divided
 from kinst.core.isa import (
     UNCHAINED,
     Body,
@@ -27,14 +27,13 @@ from kinst.core.isa import (
 )
 from kinst.core.probe import Site
 from kinst.isa.amd64 import encode as e
-from kinst.isa.amd64 import flags, relocate
 from kinst.isa.amd64 import registers as r
+from kinst.isa.amd64 import relocate
 from kinst.isa.amd64.decode import split
+from kinst.isa.amd64.inline import count, inline
 from kinst.isa.amd64.refuse import shadow_refusal
 
 _WORD = 8
-SAVE_FLAGS = e.push(e.RAX) + b"\x9f\x0f\x90\xc0"  # push rax; lahf; seto al
-RESTORE_FLAGS = b"\x04\x7f\x9e" + e.pop(e.RAX)  # add al, 127 (sets OF back); sahf; pop rax
 COUNT_OPCODE = e.increment_gs(0)[:-4]  # one instruction of more than a jump's size
 _RDMSR = b"\x0f\x32"
 
@@ -67,19 +66,12 @@ def trampoline(
 
 
 def _work(site: Site, following: bytes, to: int, bodies: Sequence[Body]) -> bytes:
-    if any(isinstance(body, CallBody) for body in bodies):
-        return _calls(site, to, bodies)
-    counts = b"".join(_count(body) for body in bodies if isinstance(body, CountBody))
-    if not counts or flags.dead(site.code, following, site.address, flags.COUNTING_CLOBBERS):
-        return counts
-    return SAVE_FLAGS + counts + RESTORE_FLAGS
+    work = divided(bodies)
+    code = inline(work, site, following, to, lambda at: _calls(site, at, work.calls))
+    return code + _calls(site, to + len(code), work.frame) if work.frame else code
 
 
-def _count(body: CountBody) -> bytes:
-    return b"".join(e.increment_gs(offset) for offset in body.offsets)
-
-
-def _calls(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
+def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes:
     """Bodies of which at least one is a call, in order, inside one frame."""
     slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
     stored = sorted(slots - r.PUSHED)
@@ -96,7 +88,7 @@ def _calls(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
             code += e.load_value(e.RDI, body.argument)
             code += e.call(to + len(code), body.entry)
         else:
-            code += _count(body)
+            code += count(body)
     if reserved:
         code += e.lea(e.RSP, reserved)
     return code + e.pop(e.RDI) + e.pop(e.RSI) + e.pop(e.R11) + e.POPFQ

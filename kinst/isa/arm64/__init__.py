@@ -27,6 +27,7 @@ from kinst.isa.arm64 import decode as decoder
 from kinst.isa.arm64 import detour as detours
 from kinst.isa.arm64 import paging as _paging
 from kinst.isa.arm64 import registers as regs
+from kinst.isa.arm64 import snippets as _snippets
 
 
 class Arm64:
@@ -65,6 +66,7 @@ class Arm64:
     timestamp_asm = "%cntvct_el0"
     paging: Paging = _paging
     board: Board = _board
+    snippets = _snippets.REGISTERS
 
     # Described in the protocol, and where they are.
     decode = staticmethod(decoder.decode)
@@ -77,6 +79,7 @@ class Arm64:
     leads = staticmethod(unmarked.leads)
     trampoline_sizes = staticmethod(unmarked.trampoline_sizes)
     trampolines = staticmethod(unmarked.trampolines)
+    snippet = staticmethod(_snippets.snippet)
     detour = staticmethod(detours.detour)
     translate_detour = staticmethod(detours.translate_detour)
     unsafe = staticmethod(sequences.unsafe)

@@ -127,6 +127,11 @@ def branch_not_zero(register: int, distance: int) -> bytes:
     return word(0x35000000 | (distance >> 2 & 0x7FFFF) << 5 | register)
 
 
+def branch_not_zero_x(register: int, distance: int) -> bytes:
+    """cbnz x."""
+    return word(0xB5000000 | (distance >> 2 & 0x7FFFF) << 5 | register)
+
+
 def branch_zero(register: int, distance: int) -> bytes:
     """cbz x."""
     return word(0xB4000000 | (distance >> 2 & 0x7FFFF) << 5 | register)

@@ -1,9 +1,6 @@
 """The whole trampoline: the probe's work, then the displaced instruction, then the way back.
 
-Counting alone adds to memory by load- and store-exclusive, in a loop: the same counter is every
-CPU's.  (The atomic instructions of Armv8.1 may not be there; a counter for each CPU would need
-its interrupts masked, which costs more.)  Flags are left alone throughout.
-
+What needs no frame is in inline.py.
 A call saves what the code called may change (LLVM's preserve_mostcc on AArch64: x0 to x8, x16,
 x17 and, by the call, x30; x18 is never touched), and what the clauses read.  The stack pointer
 is 16-byte aligned at every instruction of the kernel (SCTLR_EL1.SA), and so is the frame.
@@ -13,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kinst.core.bodies import divided
 from kinst.core.isa import (
     UNCHAINED,
     Body,
@@ -27,14 +25,12 @@ from kinst.core.probe import Site
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import registers as r
 from kinst.isa.arm64 import relocate, rerun
+from kinst.isa.arm64.inline import count, inline
 
 # Saved and brought back, in pairs that are stored at once; x9 and x29 are there to fill theirs.
 _SAVED = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9), (16, 17), (29, 30))
 _CLOBBERED = frozenset(n for pair in _SAVED for n in pair)
 _GENERAL = 31  # x0 to x30
-_COUNTING = (0, 1)  # the registers that counting works with: address and value ...
-_STATUS = 2  # ... and whether the value was stored
-_COUNTING_SIZE = 32
 
 
 def trampoline(
@@ -62,28 +58,12 @@ def trampoline(
 
 
 def _work(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
-    if any(isinstance(body, CallBody) for body in bodies):
-        return _calls(site, to, bodies)
-    counters = [at for body in bodies if isinstance(body, CountBody) for at in body.offsets]
-    if not counters:
-        return b""
-    code = e.push_pair(*_COUNTING, _COUNTING_SIZE) + e.store(_STATUS, e.SP, 16)
-    code += _count(counters)
-    return code + e.load(_STATUS, e.SP, 16) + e.pop_pair(*_COUNTING, _COUNTING_SIZE)
+    work = divided(bodies)
+    code = inline(work, to, lambda at: _calls(site, at, work.calls))
+    return code + _calls(site, to + len(code), work.frame) if work.frame else code
 
 
-def _count(counters: Sequence[int]) -> bytes:
-    """Add one to the counters at these addresses; x0 to x2 are free."""
-    address, value = _COUNTING
-    code = b""
-    for counter in counters:
-        add_one = e.load_exclusive(value, address) + e.add(value, value, 1)
-        add_one += e.store_exclusive(_STATUS, value, address)
-        code += e.load_value(address, counter) + add_one + e.branch_not_zero(_STATUS, -len(add_one))
-    return code
-
-
-def _calls(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
+def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody]) -> bytes:
     """Bodies of which at least one is a call, in order, inside one frame."""
     slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
     code = e.sub(e.SP, e.SP, r.FRAME_SIZE)
@@ -101,8 +81,8 @@ def _calls(site: Site, to: int, bodies: Sequence[Body]) -> bytes:
         if isinstance(body, CallBody):
             code += e.load_value(0, body.argument) + e.add(1, e.SP, 0)
             code += e.call(to + len(code), body.entry)
-        elif body.offsets:
-            code += _count(body.offsets)
+        else:
+            code += count(body.offsets)
     code += e.load(0, e.SP, 8 * r.PSTATE_SLOT)
     code += e.write_system(e.NZCV, 0) + e.write_system(e.DAIF, 0)
     for first, second in _SAVED:

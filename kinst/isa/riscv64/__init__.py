@@ -27,6 +27,7 @@ from kinst.isa.riscv64 import decode as decoder
 from kinst.isa.riscv64 import detour as detours
 from kinst.isa.riscv64 import paging as _paging
 from kinst.isa.riscv64 import registers as regs
+from kinst.isa.riscv64 import snippets as _snippets
 
 
 class Riscv64:
@@ -63,6 +64,7 @@ class Riscv64:
     timestamp_asm = "llvm.readsteadycounter"  # rdtime, which Linux keeps time by
     paging: Paging = _paging
     board: Board = _board
+    snippets = _snippets.REGISTERS
 
     # Described in the protocol, and where they are.
     decode = staticmethod(decoder.decode)
@@ -77,6 +79,7 @@ class Riscv64:
     leads = staticmethod(unmarked.leads)
     trampoline_sizes = staticmethod(unmarked.trampoline_sizes)
     trampolines = staticmethod(unmarked.trampolines)
+    snippet = staticmethod(_snippets.snippet)
 
     def thunk(self, name: str) -> Flow | None:
         """None: compilers put no thunks in place of jumps on this ISA."""

@@ -15,7 +15,8 @@ SIE, SPIE, SPP = 1 << 1, 1 << 5, 1 << 8  # of sstatus
 
 C_EBREAK = b"\x02\x90"
 NOP = (0x13).to_bytes(4, "little")  # addi x0, x0, 0
-JAL_SIZE = 4
+SIZE = 4  # bytes of an instruction that is not compressed
+JAL_SIZE = SIZE
 EBREAK = (0x0010_0073).to_bytes(4, "little")
 SRET = (0x10200073).to_bytes(4, "little")
 RET = b"\x82\x80"  # c.jr ra

@@ -1,8 +1,7 @@
 """The whole trampoline: the probe's work, then the displaced instruction, then the way back.
 
-Counting alone is one amoadd.d for each counter, which all CPUs share: an address of a CPU's own
-would take the kernel's table of them, and two more loads.  A site has come here by a trap, which
-costs a hundred times what the atomic addition does.
+Counting alone is one amoadd.d for each counter (inline.py, as all that needs no frame).  A site
+has come here by a trap, which costs a hundred times what the atomic addition does.
 
 A call is in the C convention (LLVM's preserve-most convention on this ISA restores a0 over the
 result): what a C function may spoil is saved, and of the rest what the clauses read.  Interrupts
@@ -15,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kinst.core.bodies import SiteWork, divided
 from kinst.core.isa import (
     UNCHAINED,
     Body,
@@ -29,6 +29,7 @@ from kinst.core.probe import Site
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64 import registers as r
 from kinst.isa.riscv64 import relocate
+from kinst.isa.riscv64.inline import count, inline
 
 _ROOM = 16
 
@@ -58,13 +59,12 @@ def trampoline(
 def _behind_head(
     site: Site, to: int, bodies: Sequence[Body], onward: Onward
 ) -> Relocated | Refused:
-    calls = any(isinstance(body, CallBody) for body in bodies)
-    counts = any(isinstance(body, CountBody) and body.offsets for body in bodies)
     linked = relocate.is_linked(site.code, site.address, onward)
-    quiet = (calls or counts) and not linked
-    goal = relocate.quiet_goal(site.code, site.address) if quiet else None
+    divided_work = divided(bodies)
+    busy = bool(divided_work.inline or divided_work.calls)
+    goal = relocate.quiet_goal(site.code, site.address) if busy and not linked else None
     try:
-        work = _calls(site, to, bodies, goal) if calls else _counts(to, bodies, goal)
+        work = _work(site, to, divided_work, goal)
     except OutOfReach as far:
         return Refused(far.what)
     there = to + len(work)
@@ -78,33 +78,39 @@ def _behind_head(
     return Relocated(work + displaced.code, at if at < 0 else at + len(work))
 
 
-def _counts(to: int, bodies: Sequence[Body], goal: int | None) -> bytes:
-    """Bodies of which none is a call.  goal: relocate.quiet_goal, for which interrupts are off
-    and relocate.return_to has been run at the end."""
-    if not any(isinstance(body, CountBody) and body.offsets for body in bodies):
-        return b""
+def _work(site: Site, to: int, work: SiteWork, goal: int | None) -> bytes:
+    """goal: relocate.quiet_goal, for which interrupts are off and relocate.return_to has been run
+    at the end, whatever way the work went."""
+
+    def end(at: int) -> bytes:
+        return b"" if goal is None or work.frame else _counts(at, (), goal)
+
+    def frame(at: int) -> bytes:
+        return _calls(site, at, work.calls, goal)
+
+    code = b""
+    if work.snippets:
+        code = inline(work, to, end, frame)
+    elif work.inline:
+        code = _counts(to, work.inline, goal)
+    return code + frame(to + len(code)) if work.frame else code
+
+
+def _counts(to: int, bodies: Sequence[CountBody], goal: int | None) -> bytes:
+    """Counting alone, without guards.  goal: as in _work."""
     code = e.addi(e.SP, e.SP, -_ROOM) + e.c_sdsp(e.T0, 0) + e.c_sdsp(e.T1, 8)
-    code += e.addi(e.T1, e.X0, 1)
+    if bodies:
+        code += e.addi(e.T1, e.X0, 1)
     for body in bodies:
-        if isinstance(body, CountBody):
-            code += _count(to + len(code), body)
+        code += count(to + len(code), body)
     if goal is not None:
         code += e.csr_read_clear_bits(e.T0, e.SSTATUS, e.SIE)
         code += relocate.return_to(to + len(code), goal)
     return code + e.c_ldsp(e.T0, 0) + e.c_ldsp(e.T1, 8) + e.addi(e.SP, e.SP, _ROOM)
 
 
-def _count(at: int, body: CountBody) -> bytes:
-    """t1 is 1; t0 is spoiled."""
-    code = b""
-    for address in body.offsets:
-        code += e.load_address(e.T0, at + len(code), address, "the counter")
-        code += e.add_atomic(e.T1, e.T0)
-    return code
-
-
-def _calls(site: Site, to: int, bodies: Sequence[Body], goal: int | None) -> bytes:
-    """Bodies of which at least one is a call, in order, inside one frame.  goal: as in _counts."""
+def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: int | None) -> bytes:
+    """Bodies of which at least one is a call, in order, inside one frame.  goal: as in _work."""
     slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
     code = e.addi(e.SP, e.SP, -r.FRAME_SIZE)
     code += b"".join(e.c_sdsp(register, 8 * register) for register in r.CALLER_SAVED)
@@ -117,7 +123,7 @@ def _calls(site: Site, to: int, bodies: Sequence[Body], goal: int | None) -> byt
             code += e.call(to + len(code), body.entry)
         else:
             code += e.addi(e.T1, e.X0, 1)
-            code += _count(to + len(code), body)
+            code += count(to + len(code), body)
     code += e.c_ldsp(e.T0, 8 * r.STATUS_SLOT)
     if goal is None:
         code += e.andi(e.T0, e.T0, e.SIE) + e.csr_set(e.SSTATUS, e.T0)

@@ -1,0 +1,135 @@
+"""What of a probe's clauses is done in line, in its trampoline: counting, predicates, finding the
+counters of keyed counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kinst.codegen.code_machine import CodeMachine
+from kinst.codegen.layout.aggregation_tables import literal_keys
+from kinst.codegen.snippets import PureCode, compile_snippets, guard_code, index_code
+from kinst.core.isa import CountBody, Isa, Snippet
+from kinst.core.kernel import Argument
+from kinst.core.records import ProgramLayout
+from kinst.dlang import typed
+
+Clauses = tuple[int, ...]  # indexes
+Arguments = tuple[Argument, ...]  # where arg0... are at a site
+_Purpose = tuple[str, Clauses, Arguments]  # what a snippet is for
+
+
+@dataclass(frozen=True, slots=True)
+class Snippets:
+    """The compiled snippets of a program, where there is one: not where an expression is not
+    pure."""
+
+    found: Mapping[_Purpose, Snippet | None]
+
+    def guard(self, clauses: Clauses, arguments: Arguments) -> Snippet | None:
+        """That one of the clauses' predicates holds; each of them has one."""
+        return self.found.get(("guard", clauses, arguments))
+
+    def index(self, clauses: Clauses, arguments: Arguments) -> Snippet | None:
+        """The counter of the one thing that a probe's one clause counts."""
+        return self.found.get(("index", clauses, arguments))
+
+
+def snippets_of(
+    program: typed.Program,
+    layout: ProgramLayout,
+    counters: int | None,
+    probes: Iterable[tuple[Clauses, Arguments]],
+    machine: CodeMachine,
+    isa: Isa,
+) -> Snippets:
+    """All that may be had: a guard for each clause that has a predicate, and for all clauses of a
+    probe; and what finds the counters of keyed counts.
+
+    counters: what the layout's offsets in the counter blocks are added to; None without such
+    blocks."""
+    wanted: dict[_Purpose, PureCode | None] = {}
+    for own, arguments in dict.fromkeys(probes):
+        for clauses in dict.fromkeys((own, *((clause,) for clause in own))):
+            purpose = "guard", clauses, arguments
+            predicates = [program.clauses[clause].predicate for clause in clauses]
+            conditions = [predicate for predicate in predicates if predicate is not None]
+            if purpose not in wanted and len(conditions) == len(clauses):
+                name = f"guard_{len(wanted)}"
+                wanted[purpose] = guard_code(conditions, arguments, machine, isa, name)
+        purpose, update = ("index", own, arguments), keyed_count(program, own)
+        if counters is not None and update is not None:
+            table, name = layout.aggregations[update.aggregation.index], f"index_{len(wanted)}"
+            if table.slots:
+                wanted[purpose] = index_code(
+                    update.keys[0], table, counters, arguments, machine, isa, name
+                )
+    pure = {purpose: code for purpose, code in wanted.items() if code is not None}
+    compiled = compile_snippets(list(pure.values()), machine, isa)
+    return Snippets(dict(zip(pure, compiled, strict=True)))
+
+
+def keyed_count(program: typed.Program, clauses: tuple[int, ...]) -> typed.Aggregate | None:
+    """The one update that one clause does and nothing else."""
+    actions = program.clauses[clauses[0]].actions
+    if len(clauses) == len(actions) == 1 and isinstance(actions[0], typed.Aggregate):
+        return actions[0]
+    return None
+
+
+def counted(
+    program: typed.Program,
+    layout: ProgramLayout,
+    probe: int,
+    clauses: Clauses,
+    arguments: Arguments,
+    counters: int,
+    snippets: Snippets,
+) -> tuple[CountBody, ...] | None:
+    """The counting that a probe's clauses are, when they do nothing else; otherwise None.
+
+    probe: its id.  counters: as in snippets_of."""
+    bodies = list[CountBody]()
+    for clause in clauses:
+        offsets = counted_entries(program, layout, probe, clause)
+        guard = snippets.guard((clause,), arguments)
+        if offsets is None or (guard is None and program.clauses[clause].predicate is not None):
+            return None
+        places = tuple(counters + at for at in offsets)
+        if guard is None and bodies and bodies[-1].guard is None:
+            bodies[-1] = CountBody((*bodies[-1].offsets, *places))
+        else:
+            bodies.append(CountBody(places, guard))
+    return tuple(bodies)
+
+
+def counted_entries(
+    program: typed.Program, layout: ProgramLayout, probe: int, index: int
+) -> tuple[int, ...] | None:
+    """Offsets in the counter block that one hit adds one to, when counting with keys known
+    beforehand is all that a clause does, whatever its predicate; otherwise None."""
+    offsets = []
+    clause = program.clauses[index]
+    if not clause.actions:
+        return None
+    for action in clause.actions:
+        if not isinstance(action, typed.Aggregate):
+            return None
+        table = layout.aggregations[action.aggregation.index]
+        if table.counters < 0 or table.constant_keys is None:
+            return None
+        keys = literal_keys(action.keys)
+        entry = (
+            table.constant_keys.index(keys)
+            if keys is not None
+            else layout.site_keys[probe, table.index]
+        )
+        offsets.append(table.counters + 8 * entry)
+    return tuple(offsets)
+
+
+def exits_in(program: typed.Program, clauses: frozenset[int]) -> bool:
+    """Whether any of these clauses has an exit()."""
+    return any(
+        isinstance(action, typed.Exit) for c in clauses for action in program.clauses[c].actions
+    )

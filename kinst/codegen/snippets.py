@@ -1,0 +1,298 @@
+"""Pure expressions as snippets: machine code without a frame, for the inside of a trampoline.
+
+Pure is what depends only on the registers at the site, on constants and on the current thread,
+and can neither fault nor loop.  Of the thread only what is always mapped while the thread runs:
+its structure, and its credentials, which no one else replaces.  (Its parent's structure may be
+freed by another CPU, unless interrupts are off: ppid is not pure.)  An interrupt, or a move to
+another CPU, between two of its instructions changes nothing of all that; `cpu` is that of the
+moment when it is read.
+
+A guard is a pure predicate.  What follows it tests the whole predicate again, in a clause, or is
+one instruction that counts.
+
+How registers get in and the word out: by empty inline assembly, whose outputs are the registers
+at the site and whose input is the result's.  No other way has LLVM take values from registers of
+one's choice.  The function is naked and ends in `unreachable`: it saves nothing, and control
+falls off its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kinst.codegen.analysis import OF_THREAD, register_slot
+from kinst.codegen.code_machine import CodeMachine
+from kinst.codegen.compile import compile_functions
+from kinst.codegen.firing import Text, read_access
+from kinst.codegen.helpers.key_slots import counter_of
+from kinst.codegen.layout.variable_places import bits_of
+from kinst.codegen.ssa import Function, Value, const
+from kinst.core.dtypes import IntType, PointerType, StringType
+from kinst.core.isa import Isa, Snippet
+from kinst.core.kernel import Argument
+from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT
+from kinst.core.records import AggregationLayout
+from kinst.dlang import typed
+
+_PLAIN = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
+_COMPARE = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+
+
+class _ImpureError(Exception):
+    """An expression is not pure."""
+
+
+@dataclass(slots=True)
+class _Writer:
+    """One snippet under construction.  arguments: where arg0... are at the site.  registers: the
+    values of frame slots that it reads."""
+
+    machine: CodeMachine
+    isa: Isa
+    arguments: Sequence[Argument]
+    code: Function
+    registers: dict[int, Value] = field(default_factory=dict)
+
+    def register(self, slot: int) -> Value:
+        if slot not in self.isa.snippets.names:
+            raise _ImpureError
+        return self.registers.setdefault(slot, Value(64, f"%register.{slot}"))
+
+    def value(self, expr: typed.Expr) -> Value:
+        """An integer or a pointer, of the bits of its type."""
+        if not isinstance(expr.type, IntType | PointerType):
+            raise _ImpureError
+        code, bits = self.code, bits_of(expr.type)
+        match expr:
+            case typed.IntConst():
+                return const(expr.value, bits)
+            case typed.Builtin():
+                return self._builtin(expr)
+            case typed.RegisterRead(user=False, index=typed.IntConst(value=index)):
+                slot = register_slot(self.machine, index)
+                if slot is None:
+                    raise _ImpureError
+                return code.convert(self.register(slot), bits, signed=False)
+            case typed.Unary(op="-"):
+                return code.op("sub", const(0, bits), self.value(expr.operand))
+            case typed.Unary(op="~"):
+                return code.op("xor", self.value(expr.operand), -1)
+            case typed.Binary() if expr.op in _PLAIN:
+                return code.op(_PLAIN[expr.op], self.value(expr.left), self.value(expr.right))
+            case typed.Binary(op="<<" | ">>"):
+                return self._shift(expr, bits)
+            case typed.Conditional():
+                chosen = self.truth(expr.condition)
+                return self.select(chosen, self.value(expr.then), self.value(expr.otherwise))
+            case typed.Comma():
+                self.value(expr.left)
+                return self.value(expr.right)
+            case typed.Cast():
+                operand = self.value(expr.operand)
+                return code.convert(operand, bits, typed.is_signed(expr.operand.type))
+            case typed.Logical() | typed.Unary(op="!") | typed.Binary() if _decides(expr):
+                return code.convert(self.truth(expr), bits, signed=False)
+        raise _ImpureError
+
+    def select(self, condition: Value, then: Value, otherwise: Value) -> Value:
+        """One of two values, without a branch."""
+        code = self.code
+        if self.isa.snippets.selects:
+            return code.select(condition, then, otherwise)
+        mask = code.opaque(code.convert(condition, 64, signed=True))
+        differ = code.convert(code.op("xor", then, otherwise), 64, signed=False)
+        chosen = code.convert(code.op("and", differ, mask), then.bits, signed=False)
+        return code.op("xor", chosen, otherwise)
+
+    def _builtin(self, expr: typed.Builtin) -> Value:
+        code, bits, name = self.code, bits_of(expr.type), expr.name
+        if name in OF_THREAD and name in self.machine.builtins:
+            access = self.machine.builtins[name]
+            value = read_access(code, self.machine, access)
+            if isinstance(value, Text):
+                raise _ImpureError
+            return code.convert(value, bits, access.signed)
+        number = int(name[3:]) if name[:3] == "arg" and name[3:].isdigit() else -1
+        if not 0 <= number < len(self.arguments):
+            raise _ImpureError
+        argument = self.arguments[number]
+        if argument.kind == ARGUMENT_SLOT:
+            return code.convert(self.register(argument.value), bits, signed=False)
+        if argument.kind == ARGUMENT_CONSTANT:
+            return const(argument.value, bits)
+        raise _ImpureError
+
+    def _shift(self, expr: typed.Binary, bits: int) -> Value:
+        """As DTrace's: of 64 bits, with the count modulo 64."""
+        code = self.code
+        right = code.convert(self.value(expr.right), 64, signed=False)
+        signed = typed.is_signed(expr.left.type)
+        opcode = "shl" if expr.op == "<<" else "ashr" if signed else "lshr"
+        left = code.convert(self.value(expr.left), 64, signed)
+        return code.convert(code.op(opcode, left, code.op("and", right, 63)), bits, signed)
+
+    def truth(self, expr: typed.Expr) -> Value:
+        """Whether a value is not zero, as an i1."""
+        match expr:
+            case typed.Logical():
+                opcode = {"&&": "and", "||": "or", "^^": "xor"}[expr.op]
+                return self.code.op(opcode, self.truth(expr.left), self.truth(expr.right))
+            case typed.Binary() if expr.op in _COMPARE and not _of_texts(expr):
+                predicate = _COMPARE[expr.op]
+                if predicate not in ("eq", "ne"):
+                    predicate = ("s" if typed.is_signed(expr.left.type) else "u") + predicate
+                return self.code.icmp(predicate, self.value(expr.left), self.value(expr.right))
+            case typed.Unary(op="!") | typed.Binary(op="==" | "!="):
+                word, zero = self.word(expr)
+                return self.code.icmp("eq" if zero else "ne", word, 0)
+        return self.code.icmp("ne", self.value(expr), 0)
+
+    def word(self, expr: typed.Expr) -> tuple[Value, bool]:
+        """A word that says whether a value is not zero, and whether it says so by being zero.
+
+        A difference does what a comparison would, often without a change to any flag."""
+        match expr:
+            case typed.Binary(op="==" | "!="):
+                if _of_texts(expr):
+                    return self._text_difference(expr), expr.op == "=="
+                difference = self.code.op("sub", self.value(expr.left), self.value(expr.right))
+                return self.code.convert(difference, 64, signed=False), expr.op == "=="
+            case typed.Unary(op="!"):
+                word, zero = self.word(expr.operand)
+                return word, not zero
+            case typed.Logical(op="&&" | "||"):
+                left, right = self.word(expr.left), self.word(expr.right)
+                # (a - b) | (c - d) is zero where both are equal.
+                if left[1] == right[1] == (expr.op == "&&"):
+                    return self.code.op("or", left[0], right[0]), left[1]
+            case typed.Cast(operand=operand) if bits_of(expr.type) >= bits_of(operand.type):
+                return self.word(operand)
+        return self.code.convert(self.truth(expr), 64, signed=False), False
+
+    def _text_difference(self, expr: typed.Binary) -> Value:
+        """Not zero where execname is not a literal, which has to fit in its memory with a NUL."""
+        name, literal = expr.left, expr.right
+        if isinstance(name, typed.StrConst):
+            name, literal = literal, name
+        access = self.machine.builtins.get("execname")
+        known = isinstance(name, typed.Builtin) and name.name == "execname" and access is not None
+        if not known or access is None or not isinstance(literal, typed.StrConst):
+            raise _ImpureError
+        bytes_ = literal.value.partition(b"\0")[0] + b"\0"
+        found = read_access(self.code, self.machine, access)
+        if not isinstance(found, Text) or len(bytes_) > found.bound:
+            raise _ImpureError
+        code, difference, at = self.code, const(0), 0
+        while at < len(bytes_):
+            size = 1 << min(3, (len(bytes_) - at).bit_length() - 1)
+            wanted = int.from_bytes(bytes_[at : at + size], "little")
+            there = code.load(8 * size, code.add(found.address, at))
+            differs = code.convert(code.op("xor", there, wanted), 64, signed=False)
+            difference = code.op("or", difference, differs)
+            at += size
+        return difference
+
+
+def _decides(expr: typed.Expr) -> bool:
+    """Whether its value is 0 or 1 by what it is."""
+    return not isinstance(expr, typed.Binary) or expr.op in _COMPARE
+
+
+def _of_texts(expr: typed.Binary) -> bool:
+    return isinstance(expr.left.type, StringType) or isinstance(expr.right.type, StringType)
+
+
+@dataclass(frozen=True, slots=True)
+class PureCode:
+    """A snippet before it is compiled.  zero: as Snippet.zero."""
+
+    function: Function
+    zero: bool = False
+
+
+def _finished(writer: _Writer, word: Value) -> None:
+    """Take the registers in, give the word out."""
+    names = writer.isa.snippets.names
+    slots = sorted(writer.registers)
+    outputs = ",".join(f"={{{names[slot]}}}" for slot in slots)
+    take: list[str] = []
+    if len(slots) == 1:
+        take.append(f'  %register.{slots[0]} = call i64 asm sideeffect "", "{outputs}"()')
+    elif slots:
+        types = "{" + ", ".join("i64" for _ in slots) + "}"
+        take.append(f'  %registers = call {types} asm sideeffect "", "{outputs}"()')
+        take += [
+            f"  %register.{slot} = extractvalue {types} %registers, {n}"
+            for n, slot in enumerate(slots)
+        ]
+    result = f"{{{writer.isa.snippets.result}}}"
+    writer.code.lines[:0] = take
+    writer.code.lines.append(f'  call void asm sideeffect "", "{result}"({word})')
+    writer.code.lines.append("  unreachable")
+
+
+def guard_code(
+    conditions: Sequence[typed.Expr],
+    arguments: Sequence[Argument],
+    machine: CodeMachine,
+    isa: Isa,
+    name: str,
+) -> PureCode | None:
+    """A guard that holds where any of the conditions does; None where one of them is not pure.
+
+    arguments: where arg0... are at the site."""
+    writer = _Writer(machine, isa, arguments, _naked(name))
+    try:
+        if len(conditions) == 1:
+            word, zero = writer.word(conditions[0])
+        else:
+            code, any_ = writer.code, const(0, 1)
+            for condition in conditions:
+                any_ = code.op("or", any_, writer.truth(condition))
+            word, zero = code.convert(any_, 64, signed=False), False
+    except _ImpureError:
+        return None
+    _finished(writer, word)
+    return PureCode(writer.code, zero)
+
+
+def index_code(
+    key: typed.Expr,
+    layout: AggregationLayout,
+    counters: int,
+    arguments: Sequence[Argument],
+    machine: CodeMachine,
+    isa: Isa,
+    name: str,
+) -> PureCode | None:
+    """What finds the counter of a key (helpers/key_slots.py); None where the key is not pure.
+
+    layout: of an aggregation with slots.  counters: what its offsets in the counter blocks are
+    added to, for CountBody's offsets."""
+    writer = _Writer(machine, isa, arguments, _naked(name))
+    try:
+        value = writer.value(key)
+    except _ImpureError:
+        return None
+    table = machine.address(machine.scratch.globals + layout.slot_table)
+    (field,) = layout.keys
+    found, place = counter_of(
+        writer.code, value, field, layout.slots, table, counters + layout.counters
+    )
+    _finished(writer, writer.select(found, place, const(0)))
+    return PureCode(writer.code)
+
+
+def _naked(name: str) -> Function:
+    return Function(name, (), 0, "ccc", internal=False, naked=True)
+
+
+def compile_snippets(
+    wanted: Sequence[PureCode], machine: CodeMachine, isa: Isa
+) -> list[Snippet | None]:
+    """Compiled, in their order; None for one that LLVM made something else of."""
+    if not wanted:
+        return []
+    found = compile_functions([one.function for one in wanted], machine, isa.snippets.features)
+    return [isa.snippet(found[one.function.name], one.zero) for one in wanted]

@@ -1,0 +1,136 @@
+"""What a trampoline does before there is a frame: counting, predicates, looking counters up.
+
+Interrupts stay as they are: a counter is changed by one instruction that addresses it through
+gs, so it does not matter whether an interrupt, or another CPU, comes in between; and what
+snippets read (registers, the current thread) is the same before and after.
+
+    save     the registers that the snippets change; the flags, where they are changed and live
+    count    inc gs:[counter], each behind its guard
+    ask      snippet; away to `call` if its word says so
+    restore, and on to the displaced instruction
+    call:    restore, and the calls in their frame
+
+Flags are saved by lahf, which knows all but OF, and seto: popf is slow everywhere and ends QEMU's
+translation block.  They stay in ax, unless a snippet uses rax: then they are on the stack.
+Guards are asked by jrcxz, which leaves flags alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kinst.core.bodies import SiteWork
+from kinst.core.isa import CountBody, Snippet
+from kinst.core.probe import Site
+from kinst.isa.amd64 import encode as e
+from kinst.isa.amd64 import flags
+from kinst.isa.amd64.snippets import RESULT
+
+_WORD = 8
+_TAKE_FLAGS = b"\x9f\x0f\x90\xc0"  # lahf; seto al
+_GIVE_FLAGS = b"\x04\x7f\x9e"  # add al, 127 (sets OF back); sahf
+SAVE_FLAGS, RESTORE_FLAGS = e.push(e.RAX) + _TAKE_FLAGS, _GIVE_FLAGS + e.pop(e.RAX)
+
+
+def inline(
+    work: SiteWork, site: Site, following: bytes, to: int, frame: Callable[[int], bytes]
+) -> bytes:
+    """The code at `to`.  frame: makes the calls with their frame, of the same length at any
+    address; raises OutOfReach."""
+    snippets = work.snippets
+    changed = flags.ARITHMETIC if any(snippet.flags for snippet in snippets) else 0
+    if work.inline or work.indexed:
+        changed |= flags.COUNTING_CLOBBERS
+    live = bool(changed) and not flags.dead(site.code, following, site.address, changed)
+    kept = _Kept.by(snippets, live)
+    code = kept.save
+    for body in work.inline:
+        counts = count(body)
+        if body.guard is not None:
+            counts = _unless(body.guard, len(counts)) + counts
+            code += kept.run(body.guard)
+        code += counts
+    if not work.asked and work.indexed is None:
+        return code + kept.restore
+    size = len(frame(to))
+    end = kept.restore + e.hop(len(kept.restore) + size)
+    if work.indexed is not None:
+        guard = work.indexed.guard
+        asked = b"" if guard is None else kept.run(guard)
+        bump = e.increment_gs_at(RESULT)
+        found = kept.run(work.indexed.index) + _if_zero(len(bump) + len(end)) + bump
+        code += asked + (b"" if guard is None else _unless(guard, len(found))) + found + end
+    else:
+        for guard, asked in reversed([(guard, kept.run(guard)) for guard in work.guards]):
+            end = asked + _when(guard, len(end)) + end
+        code += end
+    code += kept.restore
+    return code + frame(to + len(code))
+
+
+def count(body: CountBody) -> bytes:
+    return b"".join(e.increment_gs(offset) for offset in body.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """save, restore: what keeps the site's registers and flags.  on_stack: registers by number to
+    where their values are, from rsp.  changed: registers that the snippets so far have changed."""
+
+    save: bytes
+    restore: bytes
+    on_stack: dict[int, int]
+    changed: set[int]
+
+    @classmethod
+    def by(cls, snippets: Sequence[Snippet], live: bool) -> _Kept:
+        """live: the flags have to be kept."""
+        written = frozenset[int]().union(*(snippet.writes for snippet in snippets))
+        read = frozenset[int]().union(*(snippet.reads for snippet in snippets))
+        pushed = sorted(written | {e.RAX} if live else written)
+        if live and e.RAX in pushed:
+            pushed.remove(e.RAX)
+            pushed.append(e.RAX)
+        save = b"".join(e.push(register) for register in pushed)
+        restore = b"".join(e.pop(register) for register in reversed(pushed))
+        depth = len(pushed)
+        if live:
+            save, restore = save + _TAKE_FLAGS, _GIVE_FLAGS + restore
+            if e.RAX in written | read:
+                save += e.push(e.RAX) + e.load(e.RAX, _WORD)
+                restore = e.pop(e.RAX) + restore
+                depth += 1
+        places = {register: (depth - 1 - n) * _WORD for n, register in enumerate(pushed)}
+        return cls(save, restore, places, set())
+
+    def run(self, snippet: Snippet) -> bytes:
+        """The snippet, its registers loaded again where another one has changed them."""
+        again = sorted(snippet.reads & self.changed)
+        self.changed.update(snippet.writes)
+        return (
+            b"".join(e.load(register, self.on_stack[register]) for register in again) + snippet.code
+        )
+
+
+def _if_zero(distance: int) -> bytes:
+    """Go `distance` bytes on where the word is zero."""
+    if e.fits8(distance):
+        return e.hop_if_rcx_zero(distance)
+    far = e.hop(distance)
+    over = e.hop(len(far))
+    return e.hop_if_rcx_zero(len(over)) + over + far
+
+
+def _unless_zero(distance: int) -> bytes:
+    far = e.hop(distance)
+    return e.hop_if_rcx_zero(len(far)) + far
+
+
+def _when(guard: Snippet, distance: int) -> bytes:
+    """Go on `distance` bytes further where the guard holds."""
+    return _if_zero(distance) if guard.zero else _unless_zero(distance)
+
+
+def _unless(guard: Snippet, distance: int) -> bytes:
+    return _unless_zero(distance) if guard.zero else _if_zero(distance)

@@ -1,0 +1,128 @@
+"""What a trampoline does before there is a frame: counting, predicates, looking counters up.
+
+Counting alone adds to memory by load- and store-exclusive, in a loop: the same counter is every
+CPU's.  (The atomic instructions of Armv8.1 may not be there; a counter for each CPU would need
+its interrupts masked, which costs more.)  Interrupts stay as they are throughout, and so do the
+flags, unless a snippet sets them: then they are saved with the registers.
+
+    save     the registers that counting and the snippets use, and NZCV where a snippet sets it
+    count    each counter behind its guard
+    ask      snippet; away to `call` if its word says so
+    restore, and on to the displaced instruction
+    call:    restore, and the calls in their frame
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kinst.core.bodies import SiteWork
+from kinst.core.isa import Snippet
+from kinst.isa.arm64 import encode as e
+from kinst.isa.arm64.snippets import RESULT
+
+ADDRESS, VALUE = 0, 1  # the registers that counting works with ...
+STATUS = 2  # ... and whether the value was stored
+_COUNTING = frozenset((ADDRESS, VALUE, STATUS))
+_COUNTING_SIZE = 32
+
+
+def inline(work: SiteWork, to: int, frame: Callable[[int], bytes]) -> bytes:
+    """The code at `to`.  frame: makes the calls with their frame, of the same length at any
+    address; raises OutOfReach."""
+    snippets = work.snippets
+    if not snippets:
+        return _count_only([at for body in work.inline for at in body.offsets])
+    kept = _Kept.by(snippets, bool(work.inline or work.indexed))
+    code = kept.save
+    for body in work.inline:
+        counts = count(body.offsets)
+        if body.guard is not None:
+            code += kept.run(body.guard) + _unless(body.guard, len(counts))
+        code += counts
+        kept.changed.update(_COUNTING)
+    if not work.asked and work.indexed is None:
+        return code + kept.restore
+    end = kept.restore + e.branch(0, e.SIZE + len(kept.restore) + len(frame(to)))
+    if work.indexed is not None:
+        guard = work.indexed.guard
+        asked = b"" if guard is None else kept.run(guard)
+        bump = _add_one(RESULT)
+        found = kept.run(work.indexed.index)
+        found += e.branch_zero(RESULT, e.SIZE + len(bump) + len(end)) + bump
+        code += asked + (b"" if guard is None else _unless(guard, len(found))) + found + end
+    else:
+        for guard, asked in reversed([(guard, kept.run(guard)) for guard in work.guards]):
+            end = asked + _when(guard, len(end)) + end
+        code += end
+    code += kept.restore
+    return code + frame(to + len(code))
+
+
+def count(counters: Sequence[int]) -> bytes:
+    """Add one to the counters at these addresses; x0 to x2 are free."""
+    return b"".join(e.load_value(ADDRESS, at) + _add_one(ADDRESS) for at in counters)
+
+
+def _count_only(counters: Sequence[int]) -> bytes:
+    if not counters:
+        return b""
+    code = e.push_pair(ADDRESS, VALUE, _COUNTING_SIZE) + e.store(STATUS, e.SP, 16)
+    code += count(counters)
+    return code + e.load(STATUS, e.SP, 16) + e.pop_pair(ADDRESS, VALUE, _COUNTING_SIZE)
+
+
+def _add_one(address: int) -> bytes:
+    """Add one to the counter at the address in a register; x1 and x2 are free."""
+    again = e.load_exclusive(VALUE, address) + e.add(VALUE, VALUE, 1)
+    again += e.store_exclusive(STATUS, VALUE, address)
+    return again + e.branch_not_zero(STATUS, -len(again))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """save, restore: what keeps the site's registers and flags.  on_stack: registers by number to
+    where their values are, from sp.  changed: registers that the code so far has changed."""
+
+    save: bytes
+    restore: bytes
+    on_stack: dict[int, int]
+    changed: set[int]
+
+    @classmethod
+    def by(cls, snippets: Sequence[Snippet], counting: bool) -> _Kept:
+        used = frozenset[int]().union(*(snippet.writes for snippet in snippets))
+        used |= _COUNTING if counting else frozenset()
+        places = {register: 8 * n for n, register in enumerate(sorted(used))}
+        flags_at = 8 * len(places)
+        flags = any(snippet.flags for snippet in snippets)
+        size = (flags_at + 8 * flags + 15) & -16
+        save = e.sub(e.SP, e.SP, size)
+        save += b"".join(e.store(register, e.SP, at) for register, at in places.items())
+        restore = b""
+        changed = set[int]()
+        if flags:
+            save += e.read_system(RESULT, e.NZCV) + e.store(RESULT, e.SP, flags_at)
+            restore += e.load(RESULT, e.SP, flags_at) + e.write_system(e.NZCV, RESULT)
+            changed.add(RESULT)
+        restore += b"".join(e.load(register, e.SP, at) for register, at in places.items())
+        return cls(save, restore + e.add(e.SP, e.SP, size), places, changed)
+
+    def run(self, snippet: Snippet) -> bytes:
+        """The snippet, its registers loaded again where something has changed them."""
+        again = sorted(snippet.reads & self.changed)
+        self.changed.update(snippet.writes)
+        code = b"".join(e.load(register, e.SP, self.on_stack[register]) for register in again)
+        return code + snippet.code
+
+
+def _when(guard: Snippet, distance: int) -> bytes:
+    """Go on `distance` bytes further where the guard holds."""
+    test = e.branch_zero if guard.zero else e.branch_not_zero_x
+    return test(RESULT, e.SIZE + distance)
+
+
+def _unless(guard: Snippet, distance: int) -> bytes:
+    test = e.branch_not_zero_x if guard.zero else e.branch_zero
+    return test(RESULT, e.SIZE + distance)

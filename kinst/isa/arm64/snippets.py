@@ -1,0 +1,43 @@
+"""Snippets (core/isa.py): what LLVM is told of their registers, and what they touch."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from kinst.core.isa import Snippet, SnippetRegisters
+from kinst.isa.arm64.decode import decode
+
+RESULT = 16
+# Not x18 (the shadow call stack's), the frame pointer and the link register.
+_READABLE = (*range(18), *range(19, 29))
+
+REGISTERS = SnippetRegisters({n: f"x{n}" for n in _READABLE}, f"x{RESULT}")
+
+# What LLVM makes of arithmetic, of choices and of loads; and the ones that set flags.
+_QUIET = (
+    "add sub and orr eor orn eon bic mul mneg madd msub neg mvn lsl lsr asr ror extr mov movz movn"
+    " movk ubfx sbfx ubfiz sbfiz bfi bfxil bfc sxtb sxth sxtw uxtb uxth uxtw cset csetm csel csinc"
+    " csinv csneg cinc cinv cneg clz rbit rev rev16 rev32 ldr ldrb ldrh ldrsb ldrsh ldrsw ldur"
+    " ldurb ldurh ldursb ldursh ldursw ldp mrs nop"
+)
+_SETTING = "cmp cmn tst ccmp ccmn adds subs ands bics negs"
+_KNOWN = {**dict.fromkeys(_QUIET.split(), False), **dict.fromkeys(_SETTING.split(), True)}
+_GENERAL = re.compile(r"\b[xw](\d+)\b")
+_FORBIDDEN = re.compile(r"\bw?sp\b|!|\]\s*,")  # the stack; bases that are written back
+
+
+@cache
+def snippet(code: bytes, zero: bool = False) -> Snippet | None:
+    """See Isa.snippet."""
+    touched, flags, size = {RESULT}, False, 0
+    for one in decode(code, 0):
+        mnemonic, _, operands = one.text.partition(" ")
+        if mnemonic not in _KNOWN or _FORBIDDEN.search(operands):
+            return None
+        flags |= _KNOWN[mnemonic]
+        touched.update(int(number) for number in _GENERAL.findall(operands))
+        size += len(one.code)
+    if size != len(code) or not touched.issubset(REGISTERS.names):
+        return None
+    return Snippet(code, frozenset(touched), frozenset(touched), flags, zero)

@@ -1,0 +1,118 @@
+"""What a trampoline does before there is a frame: counting, predicates, looking counters up.
+
+Counting alone is one amoadd.d for each counter, which all CPUs share: an address of a CPU's own
+would take the kernel's table of them, and two more loads.  Interrupts stay as they are.
+
+    save     the registers that counting and the snippets use
+    count    each counter behind its guard
+    ask      snippet; away to `call` if its word says so
+    restore; `end`; on to the displaced instruction
+    call:    restore, and the calls in their frame
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kinst.core.bodies import SiteWork
+from kinst.core.isa import CountBody, Snippet
+from kinst.isa.riscv64 import encode as e
+from kinst.isa.riscv64.snippets import RESULT
+
+_Maker = Callable[[int], bytes]
+
+_EQUAL, _NOT_EQUAL = 0, 1  # funct3 of branches
+_COUNTING = frozenset((e.T0, e.T1))
+
+
+def inline(work: SiteWork, to: int, end: _Maker, frame: _Maker) -> bytes:
+    """The code at `to`, of work that has snippets.
+
+    end: makes what is to be done where no call is.  frame: makes the calls with their frame.  Both
+    are of the same length at any address, and raise OutOfReach."""
+    kept = _Kept.by(work.snippets, bool(work.inline or work.indexed))
+    code = kept.save
+    for body in work.inline:
+        asked = b"" if body.guard is None else kept.run(body.guard)
+        at = to + len(code) + len(asked) + (0 if body.guard is None else e.SIZE)
+        counts = e.addi(e.T1, e.X0, 1) + count(at + e.SIZE, body)
+        if body.guard is not None:
+            asked += _unless(body.guard, len(counts))
+        code += asked + counts
+        kept.changed.update(_COUNTING)
+    if not work.calls:
+        code += kept.restore
+        return code + end(to + len(code))
+    over = e.SIZE + len(kept.restore) + len(frame(to))
+    tail_size = len(kept.restore) + len(end(to)) + e.JAL_SIZE
+    asking = b""
+    if work.indexed is not None:
+        guard = work.indexed.guard
+        bump = e.addi(e.T1, e.X0, 1) + e.add_atomic(e.T1, RESULT)
+        if guard is not None:
+            asking = kept.run(guard)
+        found = kept.run(work.indexed.index)
+        found += _branch(_EQUAL, len(bump) + tail_size) + bump
+        asking += (b"" if guard is None else _unless(guard, len(found))) + found
+    else:
+        below = 0
+        for guard, asked in reversed([(guard, kept.run(guard)) for guard in work.guards]):
+            piece = asked + _when(guard, below + tail_size)
+            asking, below = piece + asking, below + len(piece)
+    code += asking + kept.restore
+    code += end(to + len(code))
+    code += e.jal(e.X0, over) + kept.restore
+    return code + frame(to + len(code))
+
+
+def count(at: int, body: CountBody) -> bytes:
+    """t1 is 1; t0 is spoiled."""
+    code = b""
+    for address in body.offsets:
+        code += e.load_address(e.T0, at + len(code), address, "the counter")
+        code += e.add_atomic(e.T1, e.T0)
+    return code
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """save, restore: what keeps the site's registers.  on_stack: registers by number to where
+    their values are, from sp.  changed: registers that the code so far has changed."""
+
+    save: bytes
+    restore: bytes
+    on_stack: dict[int, int]
+    changed: set[int]
+
+    @classmethod
+    def by(cls, snippets: Sequence[Snippet], counting: bool) -> _Kept:
+        used = frozenset[int]().union(*(snippet.writes for snippet in snippets))
+        used |= _COUNTING if counting else frozenset()
+        places = {register: 8 * n for n, register in enumerate(sorted(used))}
+        size = (8 * len(places) + 15) & -16
+        save = e.addi(e.SP, e.SP, -size)
+        save += b"".join(e.c_sdsp(register, at) for register, at in places.items())
+        restore = b"".join(e.c_ldsp(register, at) for register, at in places.items())
+        return cls(save, restore + e.addi(e.SP, e.SP, size), places, set())
+
+    def run(self, snippet: Snippet) -> bytes:
+        """The snippet, its registers loaded again where something has changed them."""
+        again = sorted(snippet.reads & self.changed)
+        self.changed.update(snippet.writes)
+        code = b"".join(e.c_ldsp(register, self.on_stack[register]) for register in again)
+        return code + snippet.code
+
+
+def _branch(test: int, distance: int) -> bytes:
+    """Go `distance` bytes on where the word is (not) zero."""
+    return e.branch(test, RESULT, e.X0, e.SIZE + distance)
+
+
+def _when(guard: Snippet, distance: int) -> bytes:
+    """Go on `distance` bytes further where the guard holds."""
+    return _branch(_EQUAL if guard.zero else _NOT_EQUAL, distance)
+
+
+def _unless(guard: Snippet, distance: int) -> bytes:
+    return _branch(_NOT_EQUAL if guard.zero else _EQUAL, distance)
