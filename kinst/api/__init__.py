@@ -13,9 +13,19 @@ process: what people should be told goes to on_message.
 from __future__ import annotations
 
 from kinst.api.machine import Machine
-from kinst.api.opening import attach, boot, expand_in_file, expand_request, host, kernel_files
+from kinst.api.opening import (
+    attach,
+    boot,
+    expand_in_file,
+    expand_request,
+    host,
+    kernel_files,
+    list_kernels,
+)
 from kinst.api.program import Program
 from kinst.api.trace import Trace
+from kinst.kernels.fetch import Offered
+from kinst.kernels.releases import names_release
 from kinst.session.report import Report
 from kinst.session.sizes import parse_cpus, parse_memory
 from kinst.session.values import (
@@ -29,7 +39,8 @@ from kinst.session.values import (
 )
 
 __all__ = [
-    "DUMP_STAGES", "Files", "ListedProbe", "Machine", "ProbeStability", "Program",
+    "DUMP_STAGES", "Files", "ListedProbe", "Machine", "Offered", "ProbeStability", "Program",
     "ProgramStability", "ProgramText", "Report", "Request", "Trace", "attach", "boot",
-    "expand_in_file", "expand_request", "host", "kernel_files", "parse_cpus", "parse_memory",
+    "expand_in_file", "expand_request", "host", "kernel_files", "list_kernels", "names_release",
+    "parse_cpus", "parse_memory",
 ]  # fmt: skip

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from kinst.api.machine import Machine, Say, ShowProgress, ignore, report_to
 from kinst.api.program import PathLike, Setting, Source, with_program
 from kinst.core.errors import KinstError
+from kinst.kernels.fetch import Offered, offered
+from kinst.kernels.releases import names_release
 from kinst.session.file import expand_request_in_file
 from kinst.session.sizes import parse_cpus, parse_memory
 from kinst.session.target import find_files
@@ -34,7 +36,8 @@ def boot(
 ) -> Machine:
     """A kernel that kinst boots in QEMU: Debian's, fetched on first use, or one's own.
 
-    isa: amd64, arm64 or riscv64.  kernel, debug: one's own kernel, and its vmlinux with symbols.
+    isa: amd64, arm64 or riscv64.  kernel, debug: one's own kernel, and its vmlinux with symbols;
+    kernel alone: another one of Debian's, by its version ("6.12", "5.10-generic").
     initrd: instead of kinst's own, which has busybox and runs commands.  append: more of the
     kernel's command line.  copies: files for the guest's /bin.  modules: of the fetched kernel,
     to be loaded at boot.  debug_folders: with debug files of modules.  cpus: 2 without it.
@@ -44,13 +47,18 @@ def boot(
     Raises KinstError where the arguments do not agree or a file is missing, TargetError when the
     guest does not come up.
     """
+    name = _path(kernel)
+    release = name if names_release(name) else ""
     request = Request(
-        vm=isa, kernel=_path(kernel), debug=_path(debug), initrd=_path(initrd), append=append,
+        vm=isa, kernel="" if release else name, release=release, debug=_path(debug),
+        initrd=_path(initrd), append=append,
         copies=_paths(copies), modules=tuple(modules), qemu_args=tuple(qemu_args),
         debug_folders=_paths(debug_folders),
         cpu_count=0 if cpus is None else parse_cpus(str(cpus)),
         memory=0 if memory is None else parse_memory(str(memory)),
     )  # fmt: skip
+    if request.release and request.debug:
+        raise KinstError(f"{request.release} is fetched with its vmlinux", "leave out debug=")
     if request.kernel and not request.debug:
         raise KinstError(f"{request.kernel} needs its vmlinux with symbols", "debug=VMLINUX")
     if request.kernel and request.modules:
@@ -82,11 +90,22 @@ def host(*, on_message: Say = ignore) -> Machine:
     return Machine(Request(), on_message=on_message, has_kernel=False)
 
 
-def kernel_files(isa: str = "amd64", *, on_progress: ShowProgress = ignore) -> Files:
+def kernel_files(
+    isa: str = "amd64", release: str = "", *, on_progress: ShowProgress = ignore
+) -> Files:
     """Debian's kernel that boot() boots, its debug file and a busybox; fetched on first use.
 
-    Raises KinstError where they cannot be fetched."""
-    return find_files(Request(vm=isa), on_progress)
+    release: one of list_kernels(), or a version, as boot() takes it.  Raises KinstError where they
+    cannot be fetched."""
+    return find_files(Request(vm=isa, release=release), on_progress)
+
+
+def list_kernels(isa: str = "amd64", *, on_progress: ShowProgress = ignore) -> list[Offered]:
+    """Debian's kernels of this ISA that boot() can fetch, the newest of each version and flavour,
+    and those that are fetched already.  Reads package lists.
+
+    Raises KinstError where there is no apt or no mirror."""
+    return offered(isa, on_progress)
 
 
 def expand_in_file(

@@ -18,7 +18,7 @@ from contextlib import closing
 from functools import partial
 from typing import TextIO
 
-from kinst.api import Machine, Program, Report, Request, Trace, expand_request
+from kinst.api import Machine, Program, Report, Request, Trace, expand_request, list_kernels
 from kinst.cli.guard import Interrupted, UsageError, guarded, say, standard_files, write
 from kinst.cli.options import HELP, CommandLine, parse
 from kinst.cli.progress import Progress
@@ -204,6 +204,17 @@ def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
         return _run(line, interrupts, out)
 
 
+def _offers(request: Request) -> str:
+    """--kernel list: a kernel a line, as --kernel takes it."""
+    rows = [("--kernel", "RELEASE", "DEBIAN", "FETCHED")]
+    for one in list_kernels(request.vm or "amd64", on_progress=Progress("kinst")):
+        there = "yes" if one.there else "no"
+        rows.append((one.release.short, one.release.name, one.suite or "-", there))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _wants_tags(request: Request) -> bool:
     return any(name == "errtags" for name, _ in request.settings)
 
@@ -218,6 +229,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> int:
         line = parse(words, sys.stdin.read)
         requests.append(line.request)
+        if line.kernels:
+            write(sys.stdout, _offers(line.request))
+            return 0
         if line.help or line.version:
             version = f"kinst: kinst {__version__}, D {D_VERSION}\n"
             write(sys.stdout, HELP if line.help else version)

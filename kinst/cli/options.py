@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kinst.api import DUMP_STAGES, ProgramText, Request, parse_cpus, parse_memory
+from kinst.api import (
+    DUMP_STAGES,
+    ProgramText,
+    Request,
+    names_release,
+    parse_cpus,
+    parse_memory,
+)
 from kinst.cli.guard import UsageError
 from kinst.errors import KinstError
 from kinst.render import DEFAULT, formats
@@ -40,7 +47,7 @@ REFUSED = {
 USAGE = """\
 usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name] [-I path]
              [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --gdb ADDRESS]
-             [--kernel FILE] [--debug FILE] [--initrd FILE] [--append TEXT]
+             [--kernel FILE|VERSION] [--debug FILE] [--initrd FILE] [--append TEXT]
              [--cpus N] [--memory SIZE] [--qemu-arg ARG] [--copy FILE] [--root DIR] [--rw DIR]
              [--module NAME] [--dump STAGE] [--json] [--timeout SECONDS]
              [-P provider [[predicate] action]]
@@ -85,6 +92,8 @@ Which functions of the file system run, and how often:
                    without it), arm64, riscv64
   --gdb ADDRESS    trace the kernel behind a GDB stub: host:port or a unix socket's path
   --kernel FILE    kernel to boot (--vm), or its vmlinux with symbols (--gdb)
+  --kernel VERSION  Debian's newest kernel of that version, fetched on first use: 6.12, 5.10,
+                   6.12-generic, 6.12.117-16k, ...; "--kernel list" lists what there is
   --debug FILE     the vmlinux with symbols that belongs to --kernel
   --debug DIR      a folder with debug files of modules (repeat it)
   --initrd FILE    initial ram disk to boot with, instead of kinst's own
@@ -106,11 +115,13 @@ Which functions of the file system run, and how often:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """request: what to do; help and version: print that and end.  format: of the output."""
+    """request: what to do; help, version and kernels: print that and end.  format: of the
+    output."""
 
     request: Request
     help: bool = False
     version: bool = False
+    kernels: bool = False
     format: str = DEFAULT
 
 
@@ -149,11 +160,13 @@ def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
             shown = replace(shown, help=True)
         elif option in ("-V", "--version"):
             shown = replace(shown, version=True)
+        elif (option, value) == ("--kernel", "list"):
+            shown = replace(shown, kernels=True)
         elif option.removeprefix("--") in formats():
             shown = replace(shown, format=option.removeprefix("--"))
         else:
             request = _apply(request, option, value, stdin)
-    if not (shown.help or shown.version):
+    if not (shown.help or shown.version or shown.kernels):
         _conflicts(request)
     return replace(shown, request=request)
 
@@ -215,8 +228,11 @@ def _conflicts(request: Request) -> None:
             raise UsageError("--gdb and --vm: one target at a time")
         if request.command:
             raise UsageError("-c needs the VM: kinst runs no commands behind --gdb")
-        if not (request.debug or request.kernel):
+        if not (request.debug or request.kernel or request.release):
             raise UsageError("--gdb needs the kernel's symbols", "--kernel VMLINUX")
+        if request.release:
+            message = f"--kernel {request.release} is one to boot, and --gdb boots nothing"
+            raise UsageError(message, "--kernel VMLINUX")
         if booted:
             raise UsageError(f"{booted[0]} is about what kinst boots, and --gdb boots nothing")
     if request.cpu_count and {"-smp", "--smp"} & {*request.qemu_args}:
@@ -226,7 +242,11 @@ def _conflicts(request: Request) -> None:
         message = f"--kernel {request.kernel} needs its vmlinux with symbols"
         raise UsageError(message, "--debug VMLINUX")
     if request.kernel and request.modules:
-        raise UsageError("--module needs the kernel that kinst fetched", "leave out --kernel")
+        raise UsageError(
+            "--module needs a kernel that kinst fetched", "leave out --kernel, or --kernel VERSION"
+        )
+    if request.release and request.debug:
+        raise UsageError(f"--debug is about a --kernel FILE; {request.release} brings its own")
     for one in ("--copy", "--module", "--root", "--rw") if request.initrd else ():
         if one in booted:
             raise UsageError(f"{one} puts files into kinst's own initrd, which --initrd replaces")
@@ -245,6 +265,8 @@ def _apply(request: Request, option: str, value: str, stdin: Callable[[], str]) 
         raise UsageError("-c: no command")
     if option == "--debug" and Path(value).is_dir():
         return replace(request, debug_folders=(*request.debug_folders, value))
+    if option == "--kernel" and names_release(value):
+        return replace(request, kernel="", release=value)
     if option in _VALUES:
         return replace(request, **{_VALUES[option]: value})  # type: ignore[arg-type]
     if option == "--cpus":

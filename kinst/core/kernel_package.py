@@ -1,4 +1,5 @@
-"""Where a distribution has the kernel that kinst boots for one instruction set."""
+"""Which of Debian's kernels is fetched for an ISA when none is named: a value in
+kinst.isa.NAME.debian."""
 
 from __future__ import annotations
 
@@ -7,14 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KernelPackage:
-    """Debian's package of a kernel; the debug package is named the same with -dbg.
+    """architecture: Debian's name of the instruction set.  series: the first two numbers of the
+    kernel's version.  flavour: Debian's word for how it is configured, "" for the generic one.
+    room: bytes of packed and unpacked files and the indexes, with some to spare."""
 
-    suite: code name of the release.  architecture: Debian's name of the instruction set.
-    image: regular expression of the whole package name; its groups are numbers that order the
-    versions.  room: bytes of packed and unpacked files and the indexes, with some to spare.
-    """
-
-    suite: str
     architecture: str
-    image: str
+    series: tuple[int, int]
+    flavour: str
     room: int

@@ -23,14 +23,20 @@ from urllib.parse import unquote
 from kinst.core.errors import KinstError
 
 _CHUNK = 1 << 20
+_GONE = "404 Not Found"  # in apt's words for a file that the mirror does not have
 _POLL = 0.1  # seconds between two looks at a running download
 # A release, by code name or by its place in time; other vendors' suites are not Debian's.
 _RELEASES = "buster|bullseye|bookworm|trixie|forky|duke|sid|(?:old)*stable|testing|unstable"
 _SUITE = re.compile(rf"({_RELEASES})((?:[-/]updates|-security)?)/?")
+_WITHOUT_UPDATES = ("sid", "unstable")  # and without a security suite
 # Fields that say what to fetch, which kinst decides for itself; all others (keys, trust,
 # dates) are taken over as they are.
 _OWN_FIELDS = {"types", "uris", "suites", "components", "architectures", "languages", "enabled"}
 _OPTION_FIELDS = {"arch": "architectures", "lang": "languages", "target": "targets"}
+
+
+class NotThereError(KinstError):
+    """The mirror has no such file (any more), though its lists say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +111,20 @@ def _others(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def narrow(sources: Sequence[Source], suite: str) -> str:
-    """deb822 text of the entries that are Debian's main, for the release `suite`; "" for none."""
+    """deb822 text of the entries that are Debian's main, for the release `suite`; "" for none.
+
+    suite: a code name, or CODENAME-backports, which is that release with its backports."""
+    release, _, backports = suite.partition("-")
     stanzas = []
     for source in sources:
         matches = [_SUITE.fullmatch(name) for name in source.suites]
         # buster and before had security at SUITE/updates; now it is SUITE-security.
-        suites = [suite + m[2].replace("/updates", "-security") for m in matches if m]
+        endings = [m[2].replace("/updates", "-security") for m in matches if m]
+        if release in _WITHOUT_UPDATES:
+            endings = [ending for ending in endings if not ending]
+        elif backports and "" in endings:
+            endings.append(f"-{backports}")
+        suites = [release + ending for ending in endings]
         if not suites or "main" not in source.components:
             continue
         lines = [
@@ -135,6 +149,7 @@ class Apt:
                     f"{tool} is missing: kinst fetches Debian's kernel packages with it",
                     "without it, boot your own: --kernel, --debug and --initrd",
                 )
+        self._suite = suite
         sources = narrow(_machine_sources(), suite)
         if not sources:
             raise KinstError(
@@ -172,7 +187,8 @@ class Apt:
         started = time.monotonic()
 
         def tell() -> None:
-            progress(f"reading the package lists ({time.monotonic() - started:.0f} s)", None)
+            seconds = time.monotonic() - started
+            progress(f"reading the package lists of Debian {self._suite} ({seconds:.0f} s)", None)
 
         # Without a network apt only warns, and ends well: the lists may be old and still do.
         status, complaint = self._run(["apt-get", "update"], None, tell)
@@ -189,7 +205,8 @@ class Apt:
     ) -> list[Package]:
         """Fetch packages into folder, in the order of names.  Whole ones are not fetched again.
 
-        apt checks them by the signed lists.  Raises KinstError with apt's words.
+        apt checks them by the signed lists.  Raises KinstError with apt's words, NotThereError
+        where the mirror's lists have a package and the mirror does not.
         """
         folder.mkdir(parents=True, exist_ok=True)
         command = ["apt-get", *self._options, "--print-uris", "download", *names]
@@ -203,11 +220,12 @@ class Apt:
 
         def tell() -> None:
             done = sum(file.stat().st_size for file in sizes if file.exists())
-            progress(f"downloading {done / 1e6:.0f} of {total / 1e6:.0f} MB", done / total)
+            amount = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
+            progress(f"downloading {amount}: {', '.join(names)}", done / total)
 
         status, complaint = self._run(["apt-get", "download", *names], folder, tell)
         if status or any(not f.exists() or f.stat().st_size != n for f, n in sizes.items()):
-            raise KinstError(
+            raise (NotThereError if _GONE in complaint else KinstError)(
                 f"the download of {names[0]} failed: {complaint or f'apt-get status {status}'}",
                 "run it again when the network is there; it goes on where it was",
             )
@@ -300,7 +318,7 @@ def unpack(
                         continue
                     content = archive.extractfile(member)
                     assert content is not None
-                    done[path] = _copy(content, member, tree / path, progress)
+                    done[path] = _copy(content, member, package, tree / path, progress)
                     if done[path].md5 != sums.get(path):
                         package.file.unlink(missing_ok=True)
                         raise KinstError(
@@ -334,6 +352,7 @@ def _md5sums(package: Package) -> dict[str, str]:
 def _copy(
     content: IO[bytes],
     member: tarfile.TarInfo,
+    package: Package,
     to: Path,
     progress: Callable[[str, float | None], None],
 ) -> Unpacked:
@@ -349,6 +368,6 @@ def _copy(
             if member.size > _CHUNK:
                 progress(f"unpacking {to.name} {done}", size / member.size)
             else:
-                progress(f"unpacking {to.name}", None)
+                progress(f"unpacking {package.name}", None)
     to.chmod(member.mode & 0o755)
     return Unpacked(size, md5.hexdigest())

@@ -1,4 +1,4 @@
-"""Debian's newest kernel with its debug file, and a static busybox, into the user's cache.
+"""Debian's kernels with their debug files, and a static busybox, into the user's cache.
 
 apt does the fetching, so mirrors, proxies and keys are those of the machine; but it works on
 lists, a cache and a status file of its own, so the system's apt is neither needed up to date
@@ -16,10 +16,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -30,13 +29,16 @@ from kinst.core.errors import KinstError
 from kinst.core.kernel_package import KernelPackage
 from kinst.core.paths import cache_folder
 from kinst.isa import names
-from kinst.kernels.apt import Apt, Package, unpack
+from kinst.kernels import releases
+from kinst.kernels.apt import Apt, NotThereError, Package, unpack
+from kinst.kernels.releases import Release, Wanted
 
 # What is being done, and which part of it is done (0 to 1; None where that is not known).
 Progress = Callable[[str, float | None], None]
 
 _BUSYBOX = "busybox-static"
 _BUSYBOX_ROOM = 120_000_000  # with the package lists, and what apt makes of them
+_ROOM = 2_600_000_000  # for a kernel that is not the usual one: a debug package may have 1.1 GB
 _MANIFEST = "manifest.json"
 
 
@@ -57,37 +59,69 @@ class Prepared:
     release: str
 
 
-def prepared(isa: str) -> Prepared | None:
-    """The newest kernel of this ISA that is in the cache whole, or None.  Offline, fast."""
-    wanted = _wanted(isa)
-    found = [
-        (_version(wanted, f"linux-image-{folder.name}"), folder)
-        for folder in _kernels_of(isa).glob("*")
-        if _is_whole(folder)
-    ]
-    return _paths(max(found)[1]) if found else None
+def prepared(isa: str, asked: str = "") -> Prepared | None:
+    """The newest kernel of this ISA that is in the cache whole, or None.  Offline, fast.
+
+    asked: which one (releases.py); "" means kinst's usual one.  Raises KinstError: unknown ISA."""
+    wanted = _wanted(isa, asked)
+    there = (releases.parse(f.name) for f in _kernels_of(isa).glob("*") if _is_whole(f))
+    found = releases.newest(release for release in there if release and wanted.fits(release))
+    return _paths(_kernels_of(isa) / found.name) if found else None
 
 
-def prepare(isa: str, progress: Progress, *, refresh: bool = False) -> Prepared:
+def prepare(isa: str, progress: Progress, asked: str = "", *, refresh: bool = False) -> Prepared:
     """The kernel to boot for this ISA, fetched on first use.
 
-    amd64: 310 MB, of which 670 MB unpacked are kept; arm64: 284 and 360; riscv64: 1,139 and 430.
+    The usual ones: amd64: 310 MB, of which 670 MB unpacked are kept; arm64: 284 and 360; riscv64:
+    1,139 and 430.
 
-    progress is called with what is being done and its done part, often, and not at all when
-    there is nothing to do.  refresh: look for a newer one than what is in the cache.
-    Raises KinstError: unknown ISA, no apt, no mirror, no network, disk full, a broken package.
+    asked: which one (releases.py); "" means the usual one.  progress is called with what is being
+    done and its done part, often, and not at all when there is nothing to do.  refresh: look for a
+    newer one than what is in the cache.
+    Raises KinstError: unknown ISA, no apt, no mirror, no network, no such kernel, disk full, a
+    broken package.
     """
-    found = prepared(isa)
+    found = prepared(isa, asked)
     if found and not refresh:
         return found
-    wanted = _wanted(isa)
-    with _working(isa, progress) as work:
+    wanted = _wanted(isa, asked)
+    with _working(f"{isa}-{wanted.text}" if asked else isa, progress) as work:
         # Another kinst may have done it all while this one waited for the lock.
-        found = prepared(isa)
+        found = prepared(isa, asked)
         if found and not refresh:
             return found
         release = _fetch(isa, wanted, work, progress)
     return _paths(_kernels_of(isa) / release)
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A kernel that can be asked for.  suite: the Debian release that has it, "" where only the
+    cache does.  there: whether it is in the cache."""
+
+    release: Release
+    suite: str
+    there: bool
+
+
+def offered(isa: str, progress: Progress) -> list[Offered]:
+    """The newest kernel of each series and flavour, by version: of Debian's releases, and all that
+    are in the cache.  Raises KinstError as prepare does."""
+    usual = _usual(isa)
+    cached = {folder.name for folder in _kernels_of(isa).glob("*") if _is_whole(folder)}
+    found: dict[str, Offered] = {}
+    with _working(f"{isa}-list", progress, "read") as work:
+        for suite in releases.SUITES:
+            apt = Apt(work / suite, suite, usual.architecture)
+            apt.update(progress)
+            for release in _kernels(apt, usual.architecture):
+                best = found.get(release.short)
+                if best is None or release.version > best.release.version:
+                    found[release.short] = Offered(release, suite, release.name in cached)
+    listed = {one.release.name for one in found.values()}
+    others = filter(None, (releases.parse(name) for name in cached - listed))
+    rows = [*found.values(), *(Offered(release, "", True) for release in others)]
+    return sorted(rows, key=lambda one: (one.release.series, one.release.flavour))
 
 
 def busybox(isa: str, progress: Progress) -> Path:
@@ -95,19 +129,19 @@ def busybox(isa: str, progress: Progress) -> Path:
 
     That of a kernel in the cache when there is one.  Raises KinstError as prepare does.
     """
-    wanted = _wanted(isa)
+    usual = _usual(isa)
     if found := _busybox_of(isa):
         return found
     with _working(f"{isa}-busybox", progress) as work:
         if found := _busybox_of(isa):
             return found
         _check_room(work, _BUSYBOX_ROOM)
-        apt = Apt(work / "apt", wanted.suite, wanted.architecture)
-        progress("reading the package lists", None)
+        (suite,) = _wanted(isa, "").suites
+        apt = Apt(work / "apt", suite, usual.architecture)
         trouble = apt.update(progress)
         if _BUSYBOX not in apt.names(_BUSYBOX):
             raise KinstError(
-                f"no {_BUSYBOX} for {wanted.architecture} of Debian {wanted.suite} found by apt",
+                f"no {_BUSYBOX} for {usual.architecture} of Debian {suite} found by apt",
                 trouble or "--initrd boots a file system of your own",
             )
         (package,) = apt.download([_BUSYBOX], work / "packages", progress)
@@ -131,7 +165,7 @@ def _busybox_of(isa: str) -> Path | None:
 
 
 @contextmanager
-def _working(name: str, progress: Progress) -> Iterator[Path]:
+def _working(name: str, progress: Progress, done: str = "fetched") -> Iterator[Path]:
     """A folder to work in, this process alone; deleted when the work succeeded, else kept for
     the next run.  Raises KinstError where it cannot be written."""
     work = cache_folder() / "fetching" / name
@@ -142,7 +176,7 @@ def _working(name: str, progress: Progress) -> Iterator[Path]:
             work.mkdir(exist_ok=True)
             yield work
             shutil.rmtree(work)
-        progress("fetched", 1.0)
+        progress(done, 1.0)
     except OSError as error:
         raise KinstError(
             f"cannot write {error.filename or work}: {error.strerror}",
@@ -150,12 +184,13 @@ def _working(name: str, progress: Progress) -> Iterator[Path]:
         ) from error
 
 
-def suite_of(isa: str) -> str:
-    """The Debian release that has the kernel of this ISA.  Raises KinstError: unknown ISA."""
-    return _wanted(isa).suite
+def apt_with(isa: str, release: str, work: Path, progress: Progress) -> Apt:
+    """An apt whose lists have this release.  Raises KinstError where none has it any more."""
+    apt, _ = _find(_usual(isa), _wanted(isa, release), work, progress)
+    return apt
 
 
-def _wanted(isa: str) -> KernelPackage:
+def _usual(isa: str) -> KernelPackage:
     """What kinst.isa.NAME.debian says.  Raises KinstError for an ISA that has no such module."""
     if isa in names() and find_spec(f"kinst.isa.{isa}.debian"):
         package: KernelPackage = import_module(f"kinst.isa.{isa}.debian").KERNEL
@@ -164,14 +199,16 @@ def _wanted(isa: str) -> KernelPackage:
     raise KinstError(f"kinst knows no kernel package for {isa}", f"it does for {', '.join(known)}")
 
 
+def _wanted(isa: str, asked: str) -> Wanted:
+    """Which releases will do.  Raises KinstError for an unknown ISA."""
+    usual = _usual(isa)
+    if asked:
+        return releases.asked(asked, usual.flavour)
+    return Wanted("", usual.series, usual.flavour)
+
+
 def _kernels_of(isa: str) -> Path:
     return cache_folder() / "kernels" / isa
-
-
-def _version(wanted: KernelPackage, package: str) -> tuple[int, ...]:
-    """The order of a kernel package among its kind; () for any other package."""
-    match = re.fullmatch(wanted.image, package)
-    return tuple(int(group or 0) for group in match.groups()) if match else ()
 
 
 def _paths(folder: Path) -> Prepared:
@@ -215,18 +252,18 @@ def alone(lock: Path, progress: Progress) -> Iterator[None]:
         yield
 
 
-def _fetch(isa: str, wanted: KernelPackage, work: Path, progress: Progress) -> str:
+def _fetch(isa: str, wanted: Wanted, work: Path, progress: Progress) -> str:
     """Download, unpack, check and move into place; the kernel's release."""
-    _check_room(work, wanted.room)
-    apt = Apt(work / "apt", wanted.suite, wanted.architecture)
-    progress("reading the package lists", None)
-    trouble = apt.update(progress)
-    image = _newest(wanted, apt, trouble)
-    release = image.removeprefix("linux-image-")
-    place = _kernels_of(isa) / release
-    if _is_whole(place):
+    usual = _usual(isa)
+    _check_room(work, max(usual.room, _ROOM if wanted.text else 0))
+    apt, found = _find(usual, wanted, work, progress)
+    whole = [name for name in found if _is_whole(_kernels_of(isa) / name)]
+    if found[0] in whole:
+        return found[0]
+    release, packages = _download(apt, found, work, progress)
+    if release in whole:
         return release
-    packages = apt.download([image, f"{image}-dbg", _BUSYBOX], work / "packages", progress)
+    place = _kernels_of(isa) / release
     tree = work / "tree"
     shutil.rmtree(tree, ignore_errors=True)
     files: dict[str, dict[str, object]] = {}
@@ -243,6 +280,22 @@ def _fetch(isa: str, wanted: KernelPackage, work: Path, progress: Progress) -> s
     return release
 
 
+def _download(
+    apt: Apt, found: Sequence[str], work: Path, progress: Progress
+) -> tuple[str, list[Package]]:
+    """The packages of the first of these releases that the mirror has, with busybox's.
+
+    Mirrors lose files of old Debian releases before their lists say so."""
+    for release in found:
+        image = f"linux-image-{release}"
+        try:
+            names = [image, f"{image}-dbg", _BUSYBOX]
+            return release, apt.download(names, work / "packages", progress)
+        except NotThereError as error:
+            gone = error
+    raise gone
+
+
 def _check_room(work: Path, room: int) -> None:
     """Raises KinstError when the disk has too little room; what is in work already counts."""
     free = shutil.disk_usage(work).free
@@ -254,16 +307,35 @@ def _check_room(work: Path, room: int) -> None:
         )
 
 
-def _newest(wanted: KernelPackage, apt: Apt, trouble: str) -> str:
-    names = apt.names("linux-image-")
-    # A kernel may be published some hours before its debug package.
-    kernels = [n for n in names if _version(wanted, n) and f"{n}-dbg" in names]
-    if not kernels:
-        raise KinstError(
-            f"no kernel package for {wanted.architecture} of Debian {wanted.suite} found by apt",
-            trouble or "--kernel, --debug and --initrd boot your own",
-        )
-    return max(kernels, key=lambda name: _version(wanted, name))
+def _find(
+    usual: KernelPackage, wanted: Wanted, work: Path, progress: Progress
+) -> tuple[Apt, list[str]]:
+    """The releases that fit, newest first, of the first suite that has any, and the apt that has
+    them.  Raises KinstError where none has."""
+    trouble = ""
+    others: set[str] = set()
+    for suite in wanted.suites:
+        apt = Apt(work / f"apt-{suite}", suite, usual.architecture)
+        trouble = apt.update(progress) or trouble
+        kernels = _kernels(apt, usual.architecture)
+        if found := sorted(filter(wanted.fits, kernels), key=lambda one: one.version):
+            return apt, [release.name for release in reversed(found)]
+        others |= {release.short for release in kernels}
+    there = f"there are {', '.join(sorted(others))}; --kernel list shows all" if others else ""
+    asked = f"kernel {wanted.text}" if wanted.text else "kernel package"
+    raise KinstError(
+        f"no {asked} for {usual.architecture} of Debian {' or '.join(wanted.suites)} found by apt",
+        there or trouble or "--kernel, --debug and --initrd boot your own",
+    )
+
+
+def _kernels(apt: Apt, architecture: str) -> list[Release]:
+    """All releases that this apt offers with their debug packages: a kernel may be published some
+    hours before its own."""
+    start = "linux-image-"
+    packages = apt.names(start)
+    found = (releases.parse(n.removeprefix(start)) for n in packages if f"{n}-dbg" in packages)
+    return [one for one in found if one is not None and one.architecture == architecture]
 
 
 def _unpack(

@@ -9,7 +9,7 @@ from pathlib import Path
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.kernels import fetch
-from kinst.kernels.apt import Apt, unpack
+from kinst.kernels.apt import unpack
 from kinst.kernels.fetch import Prepared, Progress
 
 
@@ -34,8 +34,7 @@ def module_debug(isa: str, ready: Prepared, modules: Sequence[Path], progress: P
     work = cache_folder() / "fetching" / f"{isa}-modules"
     work.mkdir(parents=True, exist_ok=True)
     with fetch.alone(work.with_suffix(".lock"), progress):
-        apt = Apt(work / "apt", fetch.suite_of(isa), isa)
-        apt.update(progress)
+        apt = fetch.apt_with(isa, ready.release, work, progress)
         name = f"linux-image-{ready.release}-dbg"
         for package in apt.download([name], work / "packages", progress):
             done = unpack(package, missing, work / "tree", progress)

@@ -77,7 +77,7 @@ def find_files(request: Request, progress: Callable[[str, float | None], None]) 
     if request.kernel:
         busybox = fetch.busybox(isa, progress)
         return Files(Path(request.debug), Path(request.kernel), busybox, folders=folders)
-    ready = fetch.prepare(isa, progress)
+    ready = fetch.prepare(isa, progress, request.release)
     debug = Path(request.debug) if request.debug else ready.debug
     modules = tuple(resolve(ready.modules, request.modules))
     return Files(

@@ -50,7 +50,8 @@ class ProgramText:
 class Request:
     """A command line, understood.  settings: -x options in order; "" where no value was given.
 
-    vm and gdb say which machine; neither means the VM, if any probe needs a kernel.  cpu_count,
+    vm and gdb say which machine; neither means the VM, if any probe needs a kernel.  kernel: a
+    file of the user's; release: one of Debian's kernels instead (kernels/releases.py).  cpu_count,
     memory (bytes): of the VM, 0 for what is usual.
     """
 
@@ -68,6 +69,7 @@ class Request:
     vm: str = ""
     gdb: str = ""
     kernel: str = ""
+    release: str = ""
     debug: str = ""
     initrd: str = ""
     append: str = ""

@@ -24,6 +24,18 @@ def test_help_begins_with_usage_and_three_one_liners(capsys: pytest.CaptureFixtu
     [
         (["--nosuch"], "kinst: option --nosuch not recognized"),
         ([], "kinst: no probes specified (-n or -s names some)"),
+        (
+            ["--gdb", ":1", "--kernel", "6.12", "-n", "BEGIN"],
+            "kinst: --kernel 6.12 is one to boot, and --gdb boots nothing (--kernel VMLINUX)",
+        ),
+        (
+            ["--kernel", "6.12", "--debug", "vmlinux", "-n", "BEGIN"],
+            "kinst: --debug is about a --kernel FILE; 6.12 brings its own",
+        ),
+        (
+            ["--kernel", "./6.12", "-n", "BEGIN"],
+            "kinst: --kernel ./6.12 needs its vmlinux with symbols (--debug VMLINUX)",
+        ),
         (["-c", "", "-n", "BEGIN"], "kinst: -c: no command"),
     ],
 )

@@ -17,6 +17,7 @@ import capstone
 import kinst
 from kinst.core.isa import Isa
 from kinst.core.paths import cache_folder
+from kinst.kernels.fetch import prepared
 
 VARIABLE = "KINST_TEST_VMLINUX"
 STT_FUNC = 2
@@ -25,15 +26,14 @@ REGISTER = re.compile(r"[a-z]+\d*[a-z]*")
 
 
 def find_vmlinux(isa: str = "amd64") -> Path:
-    """$KINST_TEST_VMLINUX (amd64), or the newest vmlinux-* of this ISA below ~/.cache/kinst."""
+    """$KINST_TEST_VMLINUX (amd64), or the vmlinux of the usual kernel of this ISA."""
     named = os.environ.get(VARIABLE) if isa == "amd64" else None
     if named:
         return Path(named)
-    debug = "usr/lib/debug/boot"
-    found = list((Path.home() / ".cache/kinst/kernels" / isa).glob(f"*/{debug}/vmlinux-*"))
-    if not found:
-        raise FileNotFoundError(f"no vmlinux-* of {isa} below ~/.cache/kinst")
-    return max(found, key=lambda path: path.stat().st_mtime)
+    found = prepared(isa)
+    if found is None:
+        raise FileNotFoundError(f"no kernel for {isa} in the cache")
+    return found.debug
 
 
 @dataclass(frozen=True, slots=True)

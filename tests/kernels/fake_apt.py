@@ -26,7 +26,12 @@ for name in $names; do
     case "$*" in
     *--print-uris*)
         echo "'file:$file' $(basename "$file") $(stat -c %s "$file") SHA256:0" ;;
-    *) cp "$file" . ;;
+    *)
+        if [ -e "$FAKE_APT/gone-$name" ]; then
+            echo "E: Failed to fetch file:$file  404  Not Found [IP: 192.0.2.1 80]" >&2
+            exit 100
+        fi
+        cp "$file" . ;;
     esac
 done
 """
@@ -72,8 +77,9 @@ class Machine:
         subprocess.run(build, capture_output=True, check=True)
         return file
 
-    def add_kernel(self, number: int, debug: bool = True) -> str:
-        release = f"6.1.0-{number}-cloud-amd64"
+    def add_kernel(self, number: int, debug: bool = True, name: str = "") -> str:
+        """name: of the release, with all that is in it made of number; "" for 6.1's cloud one."""
+        release = name or f"6.1.0-{number}-cloud-amd64"
         kernel = {
             f"boot/vmlinuz-{release}": b"kernel %d" % number,
             f"boot/config-{release}": b"CONFIG_SMP=y\n",
@@ -88,6 +94,10 @@ class Machine:
             }
             self.add(f"linux-image-{release}-dbg", vmlinux)
         return release
+
+    def loses(self, name: str) -> None:
+        """From now on this package is in the lists and cannot be downloaded."""
+        (self.folder / f"gone-{name}").touch()
 
     def calls(self, verb: str) -> list[str]:
         log = self.folder / "calls"

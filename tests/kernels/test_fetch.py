@@ -18,7 +18,7 @@ from kinst.cli.options import parse
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.kernels.apt import narrow, parse_sources
-from kinst.kernels.fetch import Prepared, busybox, prepare, prepared
+from kinst.kernels.fetch import Prepared, busybox, offered, prepare, prepared
 from kinst.session.target import find_files
 
 ONE_LINE = """\
@@ -133,6 +133,17 @@ def test_other_release_of_the_same_mirrors() -> None:
     assert again[1].fields == parse_sources(STANZAS, deb822=True)[1].fields
 
 
+def test_backports_come_with_their_release() -> None:
+    """Which has the busybox; and what is not released has no updates of its own."""
+    stanzas = parse_sources(STANZAS, deb822=True)
+    again = parse_sources(narrow(stanzas, "trixie-backports"), deb822=True)
+    assert [s.suites for s in again] == [
+        ("trixie", "trixie-updates", "trixie-backports"), ("trixie-security",),
+    ]  # fmt: skip
+    again = parse_sources(narrow(stanzas, "sid"), deb822=True)
+    assert [s.suites for s in again] == [("sid",)]
+
+
 def test_no_debian_in_sources() -> None:
     vendors = [s for s in parse_sources(ONE_LINE, deb822=False) if "vendor" in s.uris[0]]
     assert narrow(vendors, "bookworm") == ""
@@ -206,7 +217,7 @@ def test_apt_is_kept_away_from_the_system(machine: Machine) -> None:
     calls = machine.calls("/apt-")
     assert len(calls) >= 4
     for call in calls:
-        own = str(cache_folder() / "fetching/amd64/apt")
+        own = str(cache_folder() / "fetching/amd64/apt-bookworm")
         for option in (
             "Dir::State::status=/dev/null",
             "Dir::Etc::SourceParts=/dev/null",
@@ -268,6 +279,62 @@ def test_interrupted_then_again(machine: Machine) -> None:
         prepare("amd64", interrupt)
     assert prepared("amd64") is None
     assert prepare("amd64", quiet).kernel.read_bytes() == b"kernel 7"
+
+
+# Other kernels, asked for by version.
+
+
+def test_a_kernel_by_version(machine: Machine) -> None:
+    usual = machine.add_kernel(9)
+    assert prepare("amd64", quiet).release == usual
+    older = machine.add_kernel(30, name="5.10.0-30-cloud-amd64")
+    machine.add_kernel(31, name="5.10.0-31-amd64")
+    found = prepare("amd64", quiet, "5.10")
+    assert (found.release, found.kernel.read_bytes()) == (older, b"kernel 30")
+    assert prepare("amd64", quiet, "5.10-generic").release == "5.10.0-31-amd64"
+    before = machine.calls("apt")
+    for text in ("5.10", "5.10.0", "debian:5.10-cloud", older):
+        assert prepare("amd64", quiet, text) == found == prepared("amd64", text)
+    assert machine.calls("apt") == before
+    # The usual one is what it was.
+    assert prepared("amd64") == prepare("amd64", quiet)
+    sources = {call.split("SourceList=")[1].split()[0] for call in machine.calls(" update")}
+    suites = {name.rpartition("apt-")[2].partition("/")[0] for name in sources}
+    assert suites == {"bookworm", "bullseye"}
+
+
+def test_a_version_that_debian_does_not_have(machine: Machine) -> None:
+    machine.add_kernel(30, name="5.10.0-30-cloud-amd64")
+    with pytest.raises(KinstError, match=r"no kernel 5\.10-rt for amd64 .*there are 5\.10-cloud"):
+        prepare("amd64", quiet, "5.10-rt")
+
+
+def test_a_package_that_the_mirror_has_lost(machine: Machine) -> None:
+    """The one before it is taken; without one the error is apt's."""
+    names = [f"5.10.0-{number}-cloud-amd64" for number in (8, 9, 10)]
+    for number, name in enumerate(names):
+        machine.add_kernel(number, name=name)
+    machine.loses(f"linux-image-{names[2]}-dbg")
+    machine.loses(f"linux-image-{names[1]}")
+    assert prepare("amd64", quiet, "5.10").release == names[0]
+    with pytest.raises(KinstError, match="404 Not Found"):
+        prepare("amd64", quiet, names[1])
+
+
+def test_what_can_be_asked_for(machine: Machine) -> None:
+    machine.add_kernel(8)
+    machine.add_kernel(9)
+    fetched = machine.add_kernel(30, name="5.10.0-30-cloud-amd64")
+    prepare("amd64", quiet, "5.10")
+    machine.add_kernel(31, name="5.10.0-31-cloud-amd64")
+    machine.add_kernel(1, name="6.12.3+deb13-rt-amd64")
+    rows = [(one.release.short, one.release.name, one.there) for one in offered("amd64", quiet)]
+    assert sorted(rows) == [
+        ("5.10-cloud", fetched, True),
+        ("5.10-cloud", "5.10.0-31-cloud-amd64", False),
+        ("6.1-cloud", "6.1.0-9-cloud-amd64", False),
+        ("6.12-rt", "6.12.3+deb13-rt-amd64", False),
+    ]
 
 
 # Busybox alone, for a kernel of the user's own.

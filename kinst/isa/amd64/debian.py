@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from kinst.core.kernel_package import KernelPackage
 
-KERNEL = KernelPackage("bookworm", "amd64", r"linux-image-6\.1\.0-(\d+)-cloud-amd64", 1_300_000_000)
+KERNEL = KernelPackage("amd64", (6, 1), "cloud", 1_300_000_000)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from kinst.core.kernel_package import KernelPackage
 
-KERNEL = KernelPackage("bookworm", "arm64", r"linux-image-6\.1\.0-(\d+)-cloud-arm64", 1_300_000_000)
+KERNEL = KernelPackage("arm64", (6, 1), "cloud", 1_300_000_000)

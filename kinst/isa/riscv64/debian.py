@@ -7,6 +7,4 @@ from __future__ import annotations
 
 from kinst.core.kernel_package import KernelPackage
 
-KERNEL = KernelPackage(
-    "trixie", "riscv64", r"linux-image-6\.12\.(\d+)\+deb13(?:\+(\d+))?-riscv64", 2_200_000_000
-)
+KERNEL = KernelPackage("riscv64", (6, 12), "", 2_200_000_000)
