@@ -30,6 +30,7 @@ def boot(
     *,
     cpus: int | None = None,
     memory: int | str | None = None,
+    cold: bool = False,
     start: bool = True,
     on_message: Say = ignore,
     on_progress: ShowProgress = ignore,
@@ -41,8 +42,9 @@ def boot(
     initrd: instead of kinst's own, which has busybox and runs commands.  append: more of the
     kernel's command line.  copies: files for the guest's /bin.  modules: of the fetched kernel,
     to be loaded at boot.  debug_folders: with debug files of modules.  cpus: 2 without it.
-    memory: bytes or, as in "512m", with a unit; 1 GB without it.  start: boot now, rather than when
-    first needed, and with as much scratch memory as that needs.
+    memory: bytes or, as in "512m", with a unit; 1 GB without it.  cold: boot it, rather than to go
+    on from where one like it had booted.  start: boot now, rather than when first needed, and with
+    as much scratch memory as that needs.
 
     Raises KinstError where the arguments do not agree or a file is missing, TargetError when the
     guest does not come up.
@@ -55,7 +57,7 @@ def boot(
         copies=_paths(copies), modules=tuple(modules), qemu_args=tuple(qemu_args),
         debug_folders=_paths(debug_folders),
         cpu_count=0 if cpus is None else parse_cpus(str(cpus)),
-        memory=0 if memory is None else parse_memory(str(memory)),
+        memory=0 if memory is None else parse_memory(str(memory)), cold=cold,
     )  # fmt: skip
     if request.release and request.debug:
         raise KinstError(f"{request.release} is fetched with its vmlinux", "leave out debug=")

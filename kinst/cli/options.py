@@ -22,8 +22,8 @@ from kinst.render import DEFAULT, formats
 
 SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"
 LONG = [
-    "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "cpus=", "memory=", "qemu-arg=",
-    "copy=", "root=", "rw=", "module=", "dump=", "timeout=", "help", "version",
+    "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "cpus=", "memory=", "cold",
+    "qemu-arg=", "copy=", "root=", "rw=", "module=", "dump=", "timeout=", "help", "version",
     *(name for name in formats() if name != DEFAULT),
 ]  # fmt: skip
 STRICTNESS = ("a", "c", "s", "t")
@@ -48,8 +48,8 @@ USAGE = """\
 usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name] [-I path]
              [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --gdb ADDRESS]
              [--kernel FILE|VERSION] [--debug FILE] [--initrd FILE] [--append TEXT]
-             [--cpus N] [--memory SIZE] [--qemu-arg ARG] [--copy FILE] [--root DIR] [--rw DIR]
-             [--module NAME] [--dump STAGE] [--json] [--timeout SECONDS]
+             [--cpus N] [--memory SIZE] [--cold] [--qemu-arg ARG] [--copy FILE] [--root DIR]
+             [--rw DIR] [--module NAME] [--dump STAGE] [--json] [--timeout SECONDS]
              [-P provider [[predicate] action]]
              [-m [provider:]module [[predicate] action]]
              [-f [[provider:]module:]function [[predicate] action]]
@@ -100,6 +100,7 @@ Which functions of the file system run, and how often:
   --append TEXT    more kernel command line, e.g. nokaslr
   --cpus N         how many CPUs the guest has (2)
   --memory SIZE    how much memory it has (1g)
+  --cold           boot the guest, whatever is kept of the boot of one like it
   --qemu-arg ARG   one more argument for QEMU (repeat it)
   --copy FILE      put FILE into the guest's /bin (repeat it)
   --root DIR       the guest's commands run on DIR (such as /), and change nothing there
@@ -173,7 +174,7 @@ def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
 
 _FLAGS = {
     "-l": "list_probes", "-v": "verbose", "-Z": "zero", "-e": "compile_only",
-    "-S": "show_code", "-d": "show_program",
+    "-S": "show_code", "-d": "show_program", "--cold": "cold",
 }  # fmt: skip
 _VALUES = {
     "-c": "command", "-o": "output", "--vm": "vm", "--gdb": "gdb", "--kernel": "kernel",
@@ -221,6 +222,7 @@ def _conflicts(request: Request) -> None:
         "--initrd": request.initrd, "--append": request.append, "--qemu-arg": request.qemu_args,
         "--copy": request.copies, "--module": request.modules, "--cpus": request.cpu_count,
         "--memory": request.memory, "--root": request.root, "--rw": request.writable,
+        "--cold": request.cold,
     }  # fmt: skip
     booted = [name for name, value in given.items() if value]
     if request.gdb:

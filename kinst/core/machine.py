@@ -76,7 +76,8 @@ class MachineConfig:
     scratch: bytes to set aside, at least.  territory: of the system that it runs; None where none
     is known.  image: the file with its symbols, for messages.  cache: folder of what is known of
     this host.  root: the folder that its commands have as their root, of which they change nothing.
-    writable: folders that they may write to.
+    writable: folders that they may write to.  cold: boot it, whatever is kept of
+    earlier ones.
     """
 
     isa: Isa
@@ -89,6 +90,7 @@ class MachineConfig:
     arguments: Sequence[str] = ()
     cpus: int = 0
     memory: int = 0
+    cold: bool = False
     scratch: int = 0
     territory: Territory | None = None
     image: str = ""

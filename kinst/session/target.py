@@ -136,6 +136,7 @@ def open_target(
         arguments=request.qemu_args,
         cpus=request.cpu_count,
         memory=request.memory,
+        cold=request.cold,
         scratch=scratch,
         territory=system.territory(isa),
         image=str(files.debug),

@@ -77,6 +77,7 @@ class Request:
     qemu_args: tuple[str, ...] = ()
     cpu_count: int = 0
     memory: int = 0
+    cold: bool = False
     copies: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     debug_folders: tuple[str, ...] = ()

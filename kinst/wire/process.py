@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from kinst.core.errors import TargetError
 
@@ -65,6 +65,18 @@ class SharedMemory:
         """A path to the same memory, valid in a process that inherited fd."""
         return f"/proc/self/fd/{self.fd}"
 
+    def extents(self) -> list[tuple[int, int]]:
+        """(offset, bytes) of the pages that were ever written to or read (lseek(2), SEEK_DATA)."""
+        found, at = [], 0
+        while at < self.size:
+            try:
+                start = os.lseek(self.fd, at, os.SEEK_DATA)
+            except OSError:  # ENXIO: nothing behind it
+                break
+            at = os.lseek(self.fd, start, os.SEEK_HOLE)
+            found.append((start, at - start))
+        return found
+
     def clear(self, offset: int, size: int) -> None:
         """Zeros again, whoever has written there, and the pages are given back.  Both multiples of
         a page (madvise(2), MADV_REMOVE)."""
@@ -88,6 +100,27 @@ class SharedMemory:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+class AnonymousFile:
+    """A file in memory, for a descriptor to be handed to another process.  For a with block."""
+
+    def __init__(self, name: str) -> None:
+        self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+    def read(self) -> bytes:
+        """All of it."""
+        return os.pread(self.fd, os.fstat(self.fd).st_size, 0)
+
+    def write(self, data: bytes) -> None:
+        """All of it, to be read from its start."""
+        os.pwrite(self.fd, data, 0)
 
 
 def available_memory() -> int:

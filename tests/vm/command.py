@@ -1,7 +1,6 @@
 """Runs of the kinst command itself, as a user starts it, and what they leave behind.
 
-Every guest's kernel command line carries a mark of its own ("e2e.mark=..."; the kernel ignores
-parameters of modules it does not have), by which its QEMU is found again in /proc.
+Every run's environment carries a mark of its own, by which its QEMU is found again in /proc.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+MARK = "KINST_TEST_MARK"
 KINST = Path(sys.executable).with_name("kinst")
 # The machine may be shared: a run that hangs is one that takes this long.
 SECONDS = 600.0
@@ -58,13 +58,13 @@ class Running:
         boots: bool = True,
     ) -> None:
         """boots: it starts a guest, so the arguments about it are added."""
-        self.mark = f"e2e.mark={uuid.uuid4().hex}"
+        self.mark = uuid.uuid4().hex
         self._folder = tempfile.TemporaryDirectory(prefix="kinst-e2e-")
         here = Path(self._folder.name)
         self._out, self._guest, self._err = here / "out", here / "guest", here / "err"
         command = [str(KINST), "-o", str(self._out), *arguments]
         if boots:
-            command += ["--append", f"{append} {self.mark}".strip()]
+            command += ["--append", append] if append else []
             command += [word for path in copy for word in ("--copy", str(path))]
         with self._guest.open("wb") as guest, self._err.open("wb") as err:
             self.process = subprocess.Popen(
@@ -72,7 +72,7 @@ class Running:
                 stdin=subprocess.DEVNULL,
                 stdout=guest,
                 stderr=err,
-                env=None if env is None else dict(env),
+                env={**(os.environ if env is None else env), MARK: self.mark},
             )
 
     @property
@@ -127,16 +127,17 @@ def kinst(
 
 
 def marked(mark: str) -> list[int]:
-    """Processes other than kinst itself with this mark in their command line: its QEMUs."""
+    """QEMUs with this mark in their environment or command line."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             try:
                 words = (folder / "cmdline").read_bytes().split(b"\0")
+                about = (folder / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue  # it ended meanwhile
             if words[0].rpartition(b"/")[2].startswith(b"qemu-system") and any(
-                mark.encode() in word for word in words
+                mark.encode() in word for word in (*words, *about)
             ):
                 found.append(int(folder.name))
     return found

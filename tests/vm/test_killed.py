@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command import KINST, SECONDS, counts, kinst, marked
+from command import KINST, MARK, SECONDS, counts, kinst, marked
 
 pytestmark = pytest.mark.vm
 
@@ -81,13 +81,14 @@ class Isolated:
 
 
 def start(arguments: list[str]) -> Isolated:
-    mark = f"e2e.mark={uuid.uuid4().hex}"
-    words = shlex.join([str(KINST), *arguments, "--append", mark])
+    mark = uuid.uuid4().hex
+    words = shlex.join([str(KINST), *arguments])
     process = subprocess.Popen(
         [*UNSHARE, "sh", "-c", f"{NEW_MOUNTS} && echo mounted && exec {words}"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        env={**os.environ, MARK: mark},
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"mounted\n"

@@ -46,6 +46,7 @@ class _Booted:
             scratch=scratch_size(config.scratch),
             shares=shares(config.root, config.writable),
             surroundings=surroundings(config.root) if config.root else None,
+            states=None if config.cold else config.cache,
             accel=accelerator(config.cache, board) if config.cache else "tcg",
         )
         return Vm(config.isa, wanted, config.territory, on_output)

@@ -18,6 +18,7 @@ from kinst.machines.stub.memory import GuestMemory
 from kinst.machines.stub.scan import pointers_in
 from kinst.machines.vm.qemu import Qemu, VmConfig, describe
 from kinst.machines.vm.stale import PAGE, all_code, code_at_hand
+from kinst.machines.vm.warm import Loading, warm_start
 from kinst.wire.rsp import Rsp
 
 SAMPLE = 0.25  # seconds between two looks at a machine that runs
@@ -47,10 +48,16 @@ class Guest:
         self._board = isa.board
         self._on_output = on_output
         self._closed = False
+        self._warm = warm_start(config, isa.board)
         self._start()
 
-    def _start(self) -> None:
-        self.qemu = Qemu(self._config, self._board, self._on_output)
+    def _start(self, *, cold: bool = False) -> None:
+        """cold: boot it, even where one like it has booted."""
+        self._loading: Loading | None = None
+        warm = None if cold or self._warm is None or not self._warm.is_there else self._warm
+        self.qemu = Qemu(self._config, self._board, self._on_output, waits=warm is not None)
+        if warm is not None:
+            self._loading = Loading(warm, self.qemu)
         layout = self.qemu.layout
         self.memory = GuestMemory(self._paging, self.qemu, (layout.tables, layout.tables_size))
         self._rsp: Rsp | None = None

@@ -9,6 +9,7 @@
 #                              exit STATUS    it ended and its output has left that port
 #   mount TAG [HEX(folder)]                   a folder of the host is mounted there, to be written;
 #                              mounted        without a folder it is what commands have as root
+#   clock SECONDS              clock          it is set to that time of day (since 1970)
 #   signal N                                  signal N to the command, also before go
 #   end                                       the command and all that it has made are killed
 #                              ended          there is none any more; "exit" came before this
@@ -163,6 +164,10 @@ listen() {
                 why=$(mount_writable "$tag" "$folder" 2>&1)
             fi
             if [ "$?" = 0 ]; then say mounted; else say error $why; fi
+            ;;
+        clock)
+            date -s "@$argument" >/dev/null
+            say clock
             ;;
         signal)
             if [ -e /run/held ]; then

@@ -16,6 +16,7 @@ from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
 from kinst.machines.vm.qemu import VmConfig, describe
 
 _PREPARE_TIMEOUT = 60.0
+_WARM_SECONDS = 20.0
 _BOOT_SECONDS = 180.0  # on a busy host; a panic is told at once
 # What stands in its boot, and could not be set going (stale.py), is started again, once.
 _FIRST_BOOT_SECONDS = 60.0
@@ -54,14 +55,43 @@ class Vm(Guest):
     # Booting.
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
-        """See core/machine.py.  A guest that stands in its boot is started again, once."""
+        """See core/machine.py.  A guest that stands in its boot is started again, once; one that
+        does not go on from the state that was kept of another is booted."""
+        if not self._goes_on(say):
+            self._boot(say)
+        return Bearings(self.find_text())
+
+    def _boot(self, say: Callable[[str], None]) -> None:
+        """Wait until the kernel is up, and keep that for the next one, where that can be."""
         if not self.boots(_FIRST_BOOT_SECONDS):
             say("kinst: the guest stands in its boot and is started again")
             self.start_again()
         self.wait_ready(_BOOT_SECONDS)
         self.stop()
         self.qemu.clear_scratch()
-        return Bearings(self.find_text())
+        if self._warm is not None:
+            self._warm.keep(self.qemu)
+
+    def _goes_on(self, say: Callable[[str], None]) -> bool:
+        """Whether the guest goes on from where another was when it had booted; it stands then.
+        Where it does not, that state is thrown away, and the guest boots."""
+        if self._loading is None or self._warm is None:
+            return False
+        try:
+            self._loading.finish()
+            self.qemu.wait_for(self._clock_is_set, _WARM_SECONDS, "gone on")
+            self._attach()
+            self.stop()
+        except TargetError as error:
+            say(f"kinst: the state of the booted guest is made anew: {str(error).splitlines()[0]}")
+            self._warm.forget()
+            self.start_again()
+            return False
+        self._init_is_ready = True
+        return True
+
+    def _clock_is_set(self) -> bool:
+        return self.qemu.control_line("clock") is not None
 
     def settle(self, page_tables: int | None, heartbeat: int | None) -> None:
         """See core/machine.py."""
@@ -100,7 +130,7 @@ class Vm(Guest):
         self.qemu.close()
         self._init_is_ready = False
         self._shares_mounted = False
-        self._start()
+        self._start(cold=True)
 
     def _hears_init(self) -> bool:
         if self._config.control and not self._init_is_ready:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,9 @@ from kinst.machines.vm.console import Console
 from kinst.machines.vm.cpus import CPUS, says_cpus
 from kinst.machines.vm.files import FileServer, Share, Surroundings
 from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_pair
+from kinst.wire.qmp_channel import QmpChannel
 
+_CHANNELS = ("console", "output", "control", "gdb", "monitor")  # what QEMU has sockets for
 _AFTER_PANIC = 3.0
 _FIRMWARE = 1 << 20  # SeaBIOS keeps its tables at the end of RAM
 _TABLES = 1 << 20  # page tables of kinst's own
@@ -41,7 +43,8 @@ class VmConfig:
     kernel: bzImage or the like.  initrd: a file or the bytes of an archive.  control: whether
     kinst's own init is in it.  cpus: as many as the guest may ever have.  memory, scratch: bytes.
     accel: "tcg" or "kvm".  shares: folders of the host.  surroundings: of the commands, where one
-    of these is their root.
+    of these is their root.  states: folder for what is kept of guests that have
+    booted; None for none.
     """
 
     kernel: Path
@@ -55,6 +58,7 @@ class VmConfig:
     accel: str = "tcg"
     shares: tuple[Share, ...] = ()
     surroundings: Surroundings | None = None
+    states: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,55 @@ def start_of(ranges: _Map, offset: int) -> int:
     return next(start + offset - at for start, at, size in ranges if at <= offset < at + size)
 
 
+def guest_arguments(config: VmConfig, board: Board) -> list[str]:
+    """QEMU's arguments but for descriptors and the initrd: those of guests that are alike are the
+    same."""
+    return [*_devices(config, board, {name: name for name in _CHANNELS}, ""), *_boot(config, board)]
+
+
+def _devices(config: VmConfig, board: Board, fds: Mapping[str, str], ram: str) -> list[str]:
+    """The machine.  fds: descriptors of the channels; ram: path of the file behind its memory."""
+    c, m = config, board
+    _, size, _ = place(board, c.memory, c.scratch)
+    argv = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+    argv += ["-machine", f"{m.MACHINE},accel={c.accel},memory-backend=ram"]
+    cpu = "host" if c.accel == "kvm" else m.CPU
+    argv += ["-cpu", cpu] if cpu else []
+    argv += ["-object", f"memory-backend-file,id=ram,size={size},mem-path={ram},share=on"]
+    argv += ["-m", f"{size // MEGABYTE}M"]
+    argv += [] if says_cpus(c.qemu_args) else ["-smp", str(c.cpus)]
+    for name in _CHANNELS:
+        argv += ["-chardev", f"socket,id={name},fd={fds[name]}"]
+    for name, device in zip(("console", "output", "control"), m.SERIAL, strict=True):
+        # Without a name it is the machine's own port, of which there is one.
+        card = ["-device", f"{device},chardev={name}"]
+        argv += card if device else ["-serial", f"chardev:{name}"]
+    return [*argv, "-gdb", "chardev:gdb", "-mon", "chardev=monitor,mode=control"]
+
+
+def _boot(config: VmConfig, board: Board) -> list[str]:
+    """The kernel and its command line; the initrd is told behind it."""
+    layout, _, _ = place(board, config.memory, config.scratch)
+    limit = board.memory_limit(layout.end)
+    # panic=-1: reboot at once, which -no-reboot turns into QEMU's exit.
+    own = _own(board) if config.control else ""
+    append = f"console={board.CONSOLE} panic=-1 {limit} {own}{config.append}".strip()
+    return ["-kernel", str(config.kernel), "-append", append]
+
+
+def _own(board: Board) -> str:
+    """Kernel parameters for kinst's own init.
+
+    The self-tests of the kernel's ciphers are a fifth of its boot under TCG; a guest of the
+    user's own boots as it would elsewhere.  What the kernel does not know it hands to init as
+    variables.
+    """
+    output, control = board.PORTS
+    ports = f"kinst_output={output} kinst_control={control}"
+    tuned = f"cryptomgr.notests random.trust_cpu=on {board.PARAMETERS}".strip()
+    return f"{tuned} {ports} "
+
+
 class Qemu:
     """A running QEMU.  Raises TargetError when it cannot be started."""
 
@@ -109,9 +162,11 @@ class Qemu:
         config: VmConfig,
         board: Board,
         on_output: Callable[[bytes], None] | None = None,
+        *,
+        waits: bool = False,
     ) -> None:
-        """on_output: gets what the command prints, from
-        within calls of this object."""
+        """on_output: gets what the command prints, from within calls of this object.  waits: it
+        boots nothing, and waits for the state of a guest (warm.py)."""
         if config.memory % (2 * MEGABYTE) or config.scratch % (2 * MEGABYTE):
             raise TargetError("guest memory and scratch are multiples of 2 MB")
         program = find_program(board.QEMU, board.PACKAGE)
@@ -133,78 +188,44 @@ class Qemu:
         self._servers: list[FileServer] = []
         self.memory = SharedMemory("guest memory", self._size, config.memory + _ALSO_USED)
         try:
-            self._start(program)
+            self._start(program, waits)
         except BaseException:
             self._close_servers()
             self.memory.close()
             raise
 
-    def _start(self, program: str) -> None:
-        names = ("console", "output", "control", "gdb", "messages")
+    def _start(self, program: str, waits: bool) -> None:
+        names = (*_CHANNELS, "messages")
         ours, theirs = {}, {}
         for name in names:
             ours[name], theirs[name] = stream_pair()
         inherit = [self.memory.fd, *(sock.fileno() for sock in theirs.values())]
-        initrd: list[str] = []
-        if isinstance(self._config.initrd, bytes):
-            self._archive = SharedMemory("initrd", len(self._config.initrd))
-            self._archive.view[:] = self._config.initrd
-            inherit.append(self._archive.fd)
-            initrd = ["-initrd", self._archive.path]
-        elif self._config.initrd is not None:
-            initrd = ["-initrd", str(self._config.initrd)]
-        argv = [program, *self._arguments({n: s.fileno() for n, s in theirs.items()}), *initrd]
-        for share in self._config.shares:
+        config, fds = self._config, {name: str(theirs[name].fileno()) for name in _CHANNELS}
+        argv = [program, *_devices(config, self._board, fds, self.memory.path)]
+        if waits:
+            argv += ["-incoming", "defer"]
+        else:
+            argv += _boot(config, self._board)
+            if isinstance(config.initrd, bytes):
+                self._archive = SharedMemory("initrd", len(config.initrd))
+                self._archive.view[:] = config.initrd
+                inherit.append(self._archive.fd)
+            if config.initrd is not None:
+                argv += ["-initrd", self._archive.path if self._archive else str(config.initrd)]
+        for share in config.shares:
             server = FileServer(share)
             self._servers.append(server)
             inherit.append(server.socket.fileno())
             argv += server.arguments()
         try:
-            self._child = Child(
-                [*argv, *self._config.qemu_args], inherit, theirs["messages"].fileno()
-            )
+            self._child = Child([*argv, *config.qemu_args], inherit, theirs["messages"].fileno())
         finally:
             for sock in theirs.values():
                 sock.close()
         self.gdb = ours.pop("gdb")
+        self.monitor = QmpChannel(ours.pop("monitor"))
         self._open = set(ours)
         self._pump = Pump(ours, last="control")
-
-    def _arguments(self, fds: dict[str, int]) -> list[str]:
-        c, m = self._config, self._board
-        argv = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
-        argv += ["-machine", f"{m.MACHINE},accel={c.accel},memory-backend=ram"]
-        cpu = "host" if c.accel == "kvm" else m.CPU
-        argv += ["-cpu", cpu] if cpu else []
-        backend = f"id=ram,size={self._size},mem-path={self.memory.path},share=on"
-        argv += ["-object", f"memory-backend-file,{backend}"]
-        argv += ["-m", f"{self._size // MEGABYTE}M"]
-        argv += [] if says_cpus(c.qemu_args) else ["-smp", str(c.cpus)]
-        for name in ("console", "output", "control", "gdb"):
-            argv += ["-chardev", f"socket,id={name},fd={fds[name]}"]
-        for name, device in zip(("console", "output", "control"), m.SERIAL, strict=True):
-            # Without a name it is the machine's own port, of which there is one.
-            card = ["-device", f"{device},chardev={name}"]
-            argv += card if device else ["-serial", f"chardev:{name}"]
-        argv += ["-gdb", "chardev:gdb", "-kernel", str(c.kernel)]
-        limit = m.memory_limit(self.layout.end)
-        # panic=-1: reboot at once, which -no-reboot turns into QEMU's exit.
-        append = f"console={m.CONSOLE} panic=-1 {limit} {self._own()}{c.append}".strip()
-        return [*argv, "-append", append]
-
-    def _own(self) -> str:
-        """Kernel parameters for kinst's own init.
-
-        The self-tests of the kernel's ciphers are a fifth of its boot under TCG; a guest of the
-        user's own boots as it would elsewhere.  What the kernel does not know it hands to init as
-        variables.
-        """
-        if not self._config.control:
-            return ""
-        output, control = self._board.PORTS
-        ports = f"kinst_output={output} kinst_control={control}"
-        tuned = f"cryptomgr.notests random.trust_cpu=on {self._board.PARAMETERS}".strip()
-        return f"{tuned} {ports} "
 
     @property
     def pid(self) -> int:
@@ -349,6 +370,7 @@ class Qemu:
             return
         self._closed = True
         self.gdb.close()
+        self.monitor.close()
         self._child.end()
         self._close_servers()
         self._pump.close()

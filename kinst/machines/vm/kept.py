@@ -1,0 +1,181 @@
+"""States of booted guests, kept as files in the cache.
+
+A file is all of RAM that is not zero, and what QEMU says of its CPUs and devices:
+
+    magic, SHA-256 of the rest of the header | number of runs, bytes of device state |
+    runs: offset in RAM, bytes, sum of its 64-bit words | device state | to a page | the runs
+
+Everything in it is checked when it is read: files of a cache are cut short by full disks and zeroed
+by crashes, and a guest that goes on from such a state would fail much later.  A file is written
+under another name first, so whoever reads it has all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinst.core.errors import TargetError
+
+LIMIT = 1 << 30  # bytes of all states; the ones that were not used for longest go first
+_MAGIC = b"kinst guest 1\n\0\0"
+_DIGEST = hashlib.sha256().digest_size
+_COUNTS = struct.Struct("<QQ")
+_RUN = np.dtype([("offset", "<u8"), ("size", "<u8"), ("sum", "<u8")])
+_PAGE = 4096
+_WORDS = _PAGE // 8
+_SUFFIX, _PART = ".guest", ".part"
+_WRITING = 600.0  # seconds after which whoever wrote a part has ended
+_MOST_VECTORS = 512  # of one preadv(2); the system's limit is 1024
+
+
+class KeptStates:
+    """A folder of them, by key."""
+
+    def __init__(self, folder: Path, limit: int = LIMIT) -> None:
+        """limit: bytes that all of them may take."""
+        self._folder = folder
+        self._limit = limit
+
+    def has(self, key: str) -> bool:
+        return self._file(key).is_file()
+
+    def _file(self, key: str) -> Path:
+        return self._folder / f"{key}{_SUFFIX}"
+
+    def forget(self, key: str) -> None:
+        with contextlib.suppress(OSError):
+            self._file(key).unlink()
+
+    def load(self, key: str, ram: memoryview) -> bytes:
+        """Fill RAM, which is zero so far; what save() was told of the devices.  Raises TargetError
+        for a state that is damaged or not there."""
+        try:
+            with self._file(key).open("rb", buffering=0) as file:
+                os.utime(file.fileno())  # it is used
+                return _read(file.fileno(), ram)
+        except OSError as error:
+            raise TargetError(f"{self._file(key)}: {error.strerror}") from error
+
+    def save(
+        self, key: str, ram: memoryview, extents: list[tuple[int, int]], devices: bytes
+    ) -> int:
+        """Keep a state; its bytes, 0 where it could not be kept.
+
+        extents: (offset, bytes) of RAM, whole pages, behind which all is zero."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._folder, suffix=_PART)
+            try:
+                with open(handle, "wb", buffering=0) as file:
+                    size = _write(file.fileno(), ram, extents, devices)
+                os.replace(name, self._file(key))
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
+                raise
+        except OSError:  # a full or read-only disk; the next guest boots, too
+            return 0
+        with contextlib.suppress(OSError):
+            self._tidy(key)
+        return size
+
+    def _tidy(self, newest: str) -> None:
+        """Throw away what is too much, and what writers that were killed have left."""
+        found = []
+        for path in self._folder.iterdir():
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                if path.suffix == _SUFFIX and path != self._file(newest):
+                    found.append((status.st_mtime, status.st_size, path))
+                elif path.suffix == _PART and status.st_mtime < time.time() - _WRITING:
+                    path.unlink()
+        total = self._file(newest).stat().st_size
+        for _, size, path in sorted(found, reverse=True):
+            total += size
+            if total > self._limit:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+def _runs(ram: memoryview, extents: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """(offset, bytes) of pages that are not zero, neighbours as one."""
+    for start, size in extents:
+        pages = np.frombuffer(ram[start : start + size], "<u8").reshape(-1, _WORDS)
+        used = np.zeros(len(pages) + 2, np.int8)
+        used[1:-1] = pages.any(axis=1)
+        edges = np.flatnonzero(np.diff(used))
+        for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            yield start + first * _PAGE, (last - first) * _PAGE
+
+
+def _sum(ram: memoryview, offset: int, size: int) -> int:
+    return int(np.add.reduce(np.frombuffer(ram[offset : offset + size], "<u8")))
+
+
+def _write(file: int, ram: memoryview, extents: Sequence[tuple[int, int]], devices: bytes) -> int:
+    runs = [(at, size, _sum(ram, at, size)) for at, size in _runs(ram, extents)]
+    body = _COUNTS.pack(len(runs), len(devices)) + np.array(runs, _RUN).tobytes() + devices
+    head = _MAGIC + hashlib.sha256(body).digest() + body
+    head += bytes(-len(head) % _PAGE)
+    os.posix_fallocate(file, 0, len(head) + sum(size for _, size, _ in runs))
+    for data in (memoryview(head), *(ram[at : at + size] for at, size, _ in runs)):
+        while data:
+            data = data[os.write(file, data) :]
+    return os.fstat(file).st_size
+
+
+def _read(file: int, ram: memoryview) -> bytes:
+    runs, devices, data = _header(file, len(ram))
+    for first in range(0, len(runs), _MOST_VECTORS):
+        some = runs[first : first + _MOST_VECTORS]
+        views = [ram[at : at + size] for at, size, _ in some.tolist()]
+        wanted = int(some["size"].sum())
+        _fill(file, views, data)
+        data += wanted
+    for at, size, expected in runs.tolist():
+        if _sum(ram, at, size) != expected:
+            raise TargetError("the state of the guest that was kept is damaged")
+    return devices
+
+
+def _fill(file: int, views: list[memoryview], offset: int) -> None:
+    """Read into each, wholly: one call reads at most 2 GB."""
+    while views:
+        got = os.preadv(file, views, offset)
+        if not got:
+            raise TargetError("the state of the guest that was kept is cut short")
+        offset += got
+        while views and got >= len(views[0]):
+            got -= len(views.pop(0))
+        if views and got:
+            views[0] = views[0][got:]
+
+
+def _header(file: int, size: int) -> tuple[NDArray[np.void], bytes, int]:
+    """(runs, device state, where the runs' bytes begin)."""
+    damaged = TargetError("the state of the guest that was kept is damaged")
+    start = len(_MAGIC) + _DIGEST
+    head = os.pread(file, start + _COUNTS.size, 0)
+    if len(head) < start + _COUNTS.size or not head.startswith(_MAGIC):
+        raise damaged
+    count, length = _COUNTS.unpack(head[start:])
+    end = start + _COUNTS.size + count * _RUN.itemsize + length
+    if end > os.fstat(file).st_size:
+        raise damaged
+    body = os.pread(file, end - start, start)
+    if hashlib.sha256(body).digest() != head[len(_MAGIC) : start]:
+        raise damaged
+    runs = np.frombuffer(body, _RUN, count, _COUNTS.size)
+    if any(at + length > size for at, length, _ in runs.tolist()):
+        raise damaged
+    return runs, body[len(body) - length :], -(-end // _PAGE) * _PAGE

@@ -1,0 +1,126 @@
+"""Warm starts: a guest goes on from where one like it was when it had just booted.
+
+What is alike is said by a key of all that the state depends on: QEMU's arguments (which hold the
+kernel's command line, CPUs, memory and devices), the programs and files behind them, and the host's
+CPU.  QEMU itself compares only some of that: it takes the state of another CPU model or of other
+devices without a word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from kinst.core.errors import TargetError
+from kinst.core.isa import Board
+from kinst.machines.vm.kept import KeptStates
+from kinst.machines.vm.qemu import Qemu, VmConfig, guest_arguments
+from kinst.wire.process import AnonymousFile, find_program
+
+_FOLDER = "guests"
+_CPU = ("model name", "flags", "CPU implementer", "CPU part", "Features", "isa", "uarch")
+
+
+class WarmStart:
+    """What is kept of guests of one configuration."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self._states = KeptStates(folder)
+        self._key = key
+
+    @property
+    def is_there(self) -> bool:
+        return self._states.has(self._key)
+
+    def forget(self) -> None:
+        """It is of no use."""
+        self._states.forget(self._key)
+
+    def keep(self, qemu: Qemu) -> int:
+        """Save the state of a guest that stands, as the one from which others go on; its bytes, 0
+        where it could not be kept."""
+        with AnonymousFile("devices") as file:
+            try:
+                qemu.monitor.save_devices(file.fd)
+            except TargetError:
+                return 0
+            devices = file.read()
+        return self._states.save(self._key, qemu.memory.view, qemu.memory.extents(), devices)
+
+    def load(self, qemu: Qemu) -> None:
+        """Bring that state into a QEMU that waits for it, and let the guest go on, which sets its
+        clock.  Raises TargetError where that cannot be done."""
+        devices = self._states.load(self._key, qemu.memory.view)
+        with AnonymousFile("devices") as file:
+            file.write(devices)
+            qemu.monitor.load_devices(file.fd)
+        qemu.monitor.execute("cont")
+        qemu.send_control(f"clock {round(time.time())}")
+
+
+class Loading:
+    """load() on a thread of its own: kinst has much else to do meanwhile."""
+
+    def __init__(self, warm: WarmStart, qemu: Qemu) -> None:
+        self._error: TargetError | None = None
+        self._warm, self._qemu = warm, qemu
+        self._thread = threading.Thread(target=self._load, name="kinst-warm", daemon=True)
+        self._thread.start()
+
+    def _load(self) -> None:
+        try:
+            self._warm.load(self._qemu)
+        except TargetError as error:
+            self._error = error
+
+    def finish(self) -> None:
+        """Wait for it.  Raises TargetError where it has failed."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+def warm_start(config: VmConfig, board: Board) -> WarmStart | None:
+    """Where the state of a guest like this is kept; None for one that is not to be kept: with an
+    initrd of the user's, in which nobody sets the clock, with arguments of the user's for QEMU,
+    which may name files that change, or with folders of the host, whose device QEMU cannot save.
+
+    Raises TargetError where QEMU is missing."""
+    if config.states is None or not config.control or config.qemu_args or config.accel != "tcg":
+        return None
+    if config.shares or not isinstance(config.initrd, bytes):
+        return None
+    return WarmStart(config.states / _FOLDER, _key(config, board, config.initrd))
+
+
+def _key(config: VmConfig, board: Board, initrd: bytes) -> str:
+    program = os.path.realpath(find_program(board.QEMU, board.PACKAGE))
+    parts = [
+        program,
+        *guest_arguments(config, board),
+        _identity(program),
+        _identity(config.kernel),
+        hashlib.sha256(initrd).hexdigest(),
+        *_host_cpu(),
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _identity(path: str | Path) -> Sequence[int]:
+    """Changes when a file does, or is replaced: to read it would take longer."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise TargetError(f"{path}: {error.strerror}") from error
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _host_cpu() -> list[str]:
+    """What /proc/cpuinfo says of its first CPU that does not change from one moment to the next."""
+    first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    return [line for line in first.splitlines() if line.partition("\t")[0].strip() in _CPU]

@@ -1,0 +1,106 @@
+"""States of guests as files: what is read is what was written, or is noticed not to be."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from kinst.core.errors import TargetError
+from kinst.machines.vm.kept import KeptStates
+from kinst.wire.process import SharedMemory
+
+PAGE = 4096
+SIZE = 256 * PAGE
+DEVICES = b"CPUs and devices" * 100
+
+
+def filled(seed: int = 1) -> SharedMemory:
+    """RAM with a third of its pages in use, some of those that were written to zero again."""
+    chosen = random.Random(seed)
+    ram = SharedMemory("test", SIZE)
+    for page in chosen.sample(range(256), 120):
+        ram.view[page * PAGE : (page + 1) * PAGE] = (
+            chosen.randbytes(PAGE) if page % 3 else bytes(PAGE)
+        )
+    return ram
+
+
+@pytest.fixture
+def states(tmp_path: Path) -> KeptStates:
+    return KeptStates(tmp_path / "guests")
+
+
+def saved(states: KeptStates, tmp_path: Path) -> tuple[SharedMemory, Path]:
+    ram = filled()
+    assert states.save("one", ram.view, ram.extents(), DEVICES)
+    (file,) = (tmp_path / "guests").iterdir()
+    return ram, file
+
+
+def test_what_is_read_is_what_was_written(states: KeptStates, tmp_path: Path) -> None:
+    assert not states.has("one")
+    ram, file = saved(states, tmp_path)
+    used = sum(any(ram.view[k : k + PAGE]) for k in range(0, SIZE, PAGE))
+    assert file.stat().st_size <= (used + 4) * PAGE
+    other = SharedMemory("test", SIZE)
+    assert states.has("one")
+    assert states.load("one", other.view) == DEVICES
+    assert sum(size for _, size in other.extents()) == used * PAGE
+    assert other.view == ram.view
+
+
+def test_every_damage_is_noticed(states: KeptStates, tmp_path: Path) -> None:
+    _, file = saved(states, tmp_path)
+    whole = file.read_bytes()
+    chosen = random.Random(2)
+    used = len(whole.rstrip(b"\0"))
+    # The padding between header and pages is nobody's: what is there does not matter.
+    head = whole.index(DEVICES) + len(DEVICES)
+    places = [*range(0, 64), *(chosen.randrange(head) for _ in range(100)),
+              *(chosen.randrange(-(-head // PAGE) * PAGE, used) for _ in range(100))]  # fmt: skip
+    for at in places:
+        file.write_bytes(
+            whole[:at] + bytes([whole[at] ^ 1 << chosen.randrange(8)]) + whole[at + 1 :]
+        )
+        with pytest.raises(TargetError, match=r"damaged|cut short"):
+            states.load("one", SharedMemory("test", SIZE).view)
+    for length in (0, 10, 60, PAGE, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:length])
+        with pytest.raises(TargetError, match=r"damaged|cut short"):
+            states.load("one", SharedMemory("test", SIZE).view)
+    file.write_bytes(whole)
+    with pytest.raises(TargetError, match="damaged"):
+        states.load("one", SharedMemory("test", SIZE // 2).view)
+    file.unlink()
+    with pytest.raises(TargetError, match="No such file"):
+        states.load("one", SharedMemory("test", SIZE).view)
+
+
+def test_the_longest_unused_go_first(tmp_path: Path) -> None:
+    ram = filled()
+    size = KeptStates(tmp_path).save("a", ram.view, ram.extents(), DEVICES)
+    states = KeptStates(tmp_path, limit=3 * size)
+    now = time.time()
+    for age, key in enumerate("dcb"):
+        states.save(key, ram.view, ram.extents(), DEVICES)
+        os.utime(tmp_path / f"{key}.guest", (now - 100 - age, now - 100 - age))
+    os.utime(tmp_path / "a.guest", (now - 1000, now - 1000))
+    states.load("b", SharedMemory("test", SIZE).view)  # the oldest of three, used now
+    (tmp_path / "killed.part").write_bytes(b"half")
+    os.utime(tmp_path / "killed.part", (now - 7200, now - 7200))
+    (tmp_path / "writing.part").write_bytes(b"half")
+    states.save("e", ram.view, ram.extents(), DEVICES)
+    assert {p.name for p in tmp_path.iterdir()} == {"b.guest", "d.guest", "e.guest", "writing.part"}
+    # One that is larger than all of them may be is kept all the same: it is in use.
+    KeptStates(tmp_path, limit=1).save("f", ram.view, ram.extents(), DEVICES)
+    assert {p.name for p in tmp_path.iterdir()} == {"f.guest", "writing.part"}
+
+
+def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "guests").write_bytes(b"a file")
+    ram = filled()
+    assert KeptStates(tmp_path / "guests").save("one", ram.view, ram.extents(), DEVICES) == 0
