@@ -22,9 +22,9 @@ from kinst.render import DEFAULT, formats
 
 SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"
 LONG = [
-    "vm=", "gdb=", "kernel=", "debug=", "initrd=", "append=", "cpus=", "memory=", "cold",
-    "qemu-arg=", "copy=", "root=", "rw=", "module=", "dump=", "timeout=", "help", "version",
-    *(name for name in formats() if name != DEFAULT),
+    "vm=", "gdb=", "attach=", "kernel=", "debug=", "initrd=", "append=", "cpus=", "memory=",
+    "cold", "qemu-arg=", "copy=", "root=", "rw=", "module=", "dump=", "timeout=",
+    "help", "version", *(name for name in formats() if name != DEFAULT),
 ]  # fmt: skip
 STRICTNESS = ("a", "c", "s", "t")
 
@@ -46,10 +46,11 @@ REFUSED = {
 
 USAGE = """\
 usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name] [-I path]
-             [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --gdb ADDRESS]
-             [--kernel FILE|VERSION] [--debug FILE] [--initrd FILE] [--append TEXT]
-             [--cpus N] [--memory SIZE] [--cold] [--qemu-arg ARG] [--copy FILE] [--root DIR]
-             [--rw DIR] [--module NAME] [--dump STAGE] [--json] [--timeout SECONDS]
+             [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --attach MACHINE
+             | --gdb ADDRESS] [--kernel FILE|VERSION] [--debug FILE] [--initrd FILE]
+             [--append TEXT] [--cpus N] [--memory SIZE] [--cold] [--qemu-arg ARG]
+             [--copy FILE] [--root DIR] [--rw DIR] [--module NAME] [--dump STAGE] [--json]
+             [--timeout SECONDS]
              [-P provider [[predicate] action]]
              [-m [provider:]module [[predicate] action]]
              [-f [[provider:]module:]function [[predicate] action]]
@@ -90,8 +91,10 @@ Which functions of the file system run, and how often:
   -V, --version    version
   --vm[=ISA]       trace a kernel that kinst boots in QEMU (the default); ISA: amd64 (as
                    without it), arm64, riscv64
+  --attach MACHINE trace a QEMU of this host's, as it runs: its process id, its QMP socket, or
+                   auto, the only one there is; --gdb ADDRESS says where its stub is
   --gdb ADDRESS    trace the kernel behind a GDB stub: host:port or a unix socket's path
-  --kernel FILE    kernel to boot (--vm), or its vmlinux with symbols (--gdb)
+  --kernel FILE    kernel to boot (--vm), or its vmlinux with symbols (--attach, --gdb)
   --kernel VERSION  Debian's newest kernel of that version, fetched on first use: 6.12, 5.10,
                    6.12-generic, 6.12.117-16k, ...; "--kernel list" lists what there is
   --debug FILE     the vmlinux with symbols that belongs to --kernel
@@ -177,8 +180,9 @@ _FLAGS = {
     "-S": "show_code", "-d": "show_program", "--cold": "cold",
 }  # fmt: skip
 _VALUES = {
-    "-c": "command", "-o": "output", "--vm": "vm", "--gdb": "gdb", "--kernel": "kernel",
-    "--debug": "debug", "--initrd": "initrd", "--append": "append", "--root": "root",
+    "-c": "command", "-o": "output", "--vm": "vm", "--gdb": "gdb", "--attach": "attach",
+    "--kernel": "kernel", "--debug": "debug", "--initrd": "initrd",
+    "--append": "append", "--root": "root",
 }  # fmt: skip
 _MANY = {
     "--qemu-arg": "qemu_args", "--copy": "copies", "--module": "modules", "--rw": "writable",
@@ -225,22 +229,23 @@ def _conflicts(request: Request) -> None:
         "--cold": request.cold,
     }  # fmt: skip
     booted = [name for name, value in given.items() if value]
-    if request.gdb:
+    if request.gdb or request.attach:
+        own = "--attach" if request.attach else "--gdb"
         if request.vm:
-            raise UsageError("--gdb and --vm: one target at a time")
+            raise UsageError(f"{own} and --vm: one target at a time")
         if request.command:
-            raise UsageError("-c needs the VM: kinst runs no commands behind --gdb")
+            raise UsageError(f"-c needs the VM: kinst runs no commands behind {own}")
         if not (request.debug or request.kernel or request.release):
-            raise UsageError("--gdb needs the kernel's symbols", "--kernel VMLINUX")
+            raise UsageError(f"{own} needs the kernel's symbols", "--kernel VMLINUX")
         if request.release:
-            message = f"--kernel {request.release} is one to boot, and --gdb boots nothing"
+            message = f"--kernel {request.release} is one to boot, and {own} boots nothing"
             raise UsageError(message, "--kernel VMLINUX")
         if booted:
-            raise UsageError(f"{booted[0]} is about what kinst boots, and --gdb boots nothing")
+            raise UsageError(f"{booted[0]} is about what kinst boots, and {own} boots nothing")
     if request.cpu_count and {"-smp", "--smp"} & {*request.qemu_args}:
         raise UsageError("--cpus and --qemu-arg -smp both say how many CPUs there are")
     of_file = request.show_program and request.compile_only
-    if request.kernel and not (request.gdb or request.debug or of_file):
+    if request.kernel and not (request.gdb or request.attach or request.debug or of_file):
         message = f"--kernel {request.kernel} needs its vmlinux with symbols"
         raise UsageError(message, "--debug VMLINUX")
     if request.kernel and request.modules:

@@ -327,6 +327,8 @@ class Board(Protocol):
     MODULES_APPEND: str  # of the command line, when modules are loaded
     PC: str  # the stub's name of the program counter
     SP: str  # and of the stack pointer
+    LINK: str  # of the register that holds a function's return address; "" where its stack does
+    CALL_CHANGES: tuple[str, ...]  # of what a call of a C function may change, PC and SP included
     VECTORS: tuple[str, ...]  # the stub's names of registers that hold the trap handler's address
     GDB_REGISTERS: tuple[tuple[str, int], ...]  # (name, bytes) of the g packet without description
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.isa import Isa
-from kinst.core.system import Territory
+from kinst.core.system import Lender, Territory
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,15 @@ class Abilities:
     """What a kind of machine can do.
 
     boots: it starts a kernel, and needs its files.  writes_code: patches and hooks can be written
-    into the kernel.  runs_commands: a command can be run beside the trace (-c)."""
+    into the kernel.  runs_commands: a command can be run beside the trace (-c).  reads_running:
+    memory is read while the machine runs, which is to stand still as little as can be: bring_up()
+    leaves it running, what asks for a stop stops it for as long as it takes, and stop() is for what
+    must stay as it is in between."""
 
     boots: bool = False
     writes_code: bool = False
     runs_commands: bool = False
+    reads_running: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,8 @@ class Bearings:
 class MachineConfig:
     """What machine is wanted; each kind takes what concerns it.
 
-    address: of somebody else's machine, as the user gave it.  kernel, initrd: what to boot; initrd
+    address: of somebody else's machine, as the user gave it.  stub: of its GDB stub, where that was
+    given besides.  kernel, initrd: what to boot; initrd
     is a file or the bytes of an archive.  control: whether kinst's own init is in it.  modules:
     whether it loads kernel modules.  append: more of the kernel's command line.  arguments: more
     for the program that runs the machine.  cpus, memory (bytes): 0 for as much as is usual.
@@ -82,6 +87,7 @@ class MachineConfig:
 
     isa: Isa
     address: str = ""
+    stub: str = ""
     kernel: Path | None = None
     initrd: Path | bytes | None = None
     control: bool = True
@@ -139,7 +145,7 @@ class Target(Protocol):
         again.  Raises TargetError when it does not come up."""
         ...
 
-    def settle(self, page_tables: int | None, heartbeat: int | None) -> None:
+    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
         """What the system knows of itself (core.system.System has both).  Stopped."""
         ...
 

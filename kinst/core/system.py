@@ -164,6 +164,50 @@ class UserState:
 
 
 @dataclass(frozen=True, slots=True)
+class Threads:
+    """How all threads are found, and where each has its stack: offsets in bytes.
+
+    first: address of a process' first thread, which is always there.  next: in such a thread, of
+    the list of them (whose first word is the address of the next one's list).  group: of the
+    address of what its threads share; head: in that, of the list of them; node: in a thread, of its
+    place in that list.  stack: of where its stack begins; pointer: of the stack pointer of a thread
+    that does not run.  running: of 4 bytes that are not 0 while it runs on a CPU, or -1.
+    size: bytes of a stack.
+    """
+
+    first: int
+    next: int
+    group: int
+    head: int
+    node: int
+    stack: int
+    pointer: int
+    running: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lender:
+    """How memory is had from the kernel's own allocator, by calls that a thread of it makes.
+
+    entries: addresses of functions at whose entry a thread may be made to call: it may sleep, holds
+    no lock, and takes interrupts.  landing: an address that nothing comes to otherwise.  All others
+    are addresses of C functions: allocate(flags, order), which returns the address of
+    page << order bytes or 0; release(address, order); forget(start, end) makes all CPUs forget
+    translations of addresses that are not mapped any more.
+    """
+
+    entries: tuple[int, ...]
+    landing: int
+    allocate: int
+    flags: int
+    release: int
+    forget: int
+    page: int
+    threads: Threads
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What a system knows of the running kernel, once its place in memory is known.
 
@@ -377,7 +421,7 @@ class System(Symbols, Code, Refusals, Claims, Unwinding, Modules, Protocol):
     facts: accessors for built-ins, hooks, the unwinder.  text: [start, end) of the kernel's own
     code, as it runs.  page_tables: address of the top level of the page tables that map the kernel
     in every context, None where that is not known.  heartbeat: of 8 bytes that change with every
-    timer tick, or None.
+    timer tick, or None.  lender: None where the kernel cannot lend memory.
     """
 
     facts: Facts
@@ -390,6 +434,9 @@ class System(Symbols, Code, Refusals, Claims, Unwinding, Modules, Protocol):
 
     @property
     def heartbeat(self) -> int | None: ...
+
+    @property
+    def lender(self) -> Lender | None: ...
 
     def clock(self) -> Clock | None:
         """facts.clock, read anew: its now_ns is the last tick's."""

@@ -23,7 +23,7 @@ from kinst.core.machine import (
     Stopped,
     Target,
 )
-from kinst.core.system import Territory
+from kinst.core.system import Lender, Territory
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory
 from kinst.wire.rsp import Rsp, connect
@@ -45,7 +45,7 @@ class _Physical:
             self._words[address] = self._rsp.read_memory(address, size)
         return self._words[address]
 
-    def view_physical(self, address: int, size: int) -> memoryview:
+    def write_physical(self, address: int, data: bytes) -> None:
         raise TargetError("memory is not written through a GDB stub", "use --vm")
 
     def forget(self) -> None:
@@ -94,7 +94,7 @@ class GdbStub:
         places = (*(v & -4 for v in vectors if v), *(one[self.isa.board.PC] for one in inside))
         return Bearings(self.find_text(), tuple(dict.fromkeys(places)))
 
-    def settle(self, page_tables: int | None, heartbeat: int | None) -> None:
+    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
         """See core/machine.py."""
         if page_tables is not None:
             self.set_tables(page_tables)

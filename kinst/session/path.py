@@ -170,7 +170,8 @@ class OpenMachine:
         target, personality = self.traced.target, self.traced.personality
         if target is None or personality is None:
             return
-        target.stop()
+        if not target.abilities.reads_running:
+            target.stop()
         low, high = self.traced.text
         # Through a bare stub it would take seconds: there little is decoded, and again each time.
         text = target.read(low, high - low) if self._pool and self._pool.in_target else b""

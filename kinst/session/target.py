@@ -128,6 +128,7 @@ def open_target(
     config = MachineConfig(
         isa,
         address=request.address,
+        stub=request.gdb,
         kernel=files.kernel,
         initrd=_initrd(request, files) if kind.abilities.boots else None,
         control=not request.initrd,
@@ -155,7 +156,7 @@ def attach(target: Target, elf: Elf, system: SystemKind, say: Callable[[str], No
     kernel's.
     """
     running = system.attach(target, elf, target.bring_up(say))
-    target.settle(running.page_tables, running.heartbeat)
+    target.settle(running.page_tables, running.heartbeat, running.lender)
     return running
 
 

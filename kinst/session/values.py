@@ -68,6 +68,7 @@ class Request:
     output: str = ""
     vm: str = ""
     gdb: str = ""
+    attach: str = ""
     kernel: str = ""
     release: str = ""
     debug: str = ""
@@ -92,7 +93,7 @@ class Request:
         """Whether it is about a file as it is, and wants no machine: -d with -e, and a file that
         is neither to be booted nor to be compared with a running kernel."""
         wanted = self.show_program and self.compile_only
-        machine = self.gdb or self.vm or self.command
+        machine = self.gdb or self.attach or self.vm or self.command
         return wanted and not machine and bool(self.kernel or self.debug)
 
     @property

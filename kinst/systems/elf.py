@@ -18,7 +18,7 @@ from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
 from kinst.core.probe import Function
-from kinst.core.system import Clock, Facts, LoadedModule, ModuleFrames, System, Territory
+from kinst.core.system import Clock, Facts, Lender, LoadedModule, ModuleFrames, System, Territory
 from kinst.core.types import KERNEL
 from kinst.image.dwarf.cfi import Cfi, open_cfi
 from kinst.image.elf import Elf
@@ -175,6 +175,11 @@ class ElfKernel:
 
     @property
     def heartbeat(self) -> int | None:
+        """Not known."""
+        return None
+
+    @property
+    def lender(self) -> Lender | None:
         """Not known."""
         return None
 

@@ -123,6 +123,26 @@ class AnonymousFile:
         os.pwrite(self.fd, data, 0)
 
 
+class ForeignMemory:
+    """Memory that another process made, mapped here."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        """descriptor: of it; taken over.  Raises TargetError when there is no room."""
+        try:
+            self.map = mmap.mmap(descriptor, size)
+        except (OSError, ValueError) as error:
+            raise TargetError(f"no room for {size >> 20} MB of the guest's memory") from error
+        finally:
+            os.close(descriptor)
+        self.view = memoryview(self.map)
+
+    def close(self) -> None:
+        """The mapping stays until the last view of it is gone."""
+        self.view.release()
+        with contextlib.suppress(BufferError):
+            self.map.close()
+
+
 def available_memory() -> int:
     """Bytes that can be taken without swapping: MemAvailable of proc(5), meminfo."""
     for line in Path("/proc/meminfo").read_text().splitlines():

@@ -151,6 +151,15 @@ class RegisterFile:
         self._rsp = rsp
         self._integers = tuple(r for r in registers if r.size <= 8 and r.name)
 
+    def write(self, thread: str, values: Mapping[str, int]) -> None:
+        """Some registers of a stopped CPU, by name."""
+        known = {r.name: r for r in self._integers}
+        requests = [
+            b"P%x=%b" % (known[name].number, _hex(value, known[name].size))
+            for name, value in values.items()
+        ]
+        self._rsp.ask_ok([*self._rsp.select_request(thread), *requests], "write registers")
+
     def read(self, thread: str) -> Registers:
         """All that the g packet has; the others when they are looked up."""
         *_, reply = self._rsp.pipeline([*self._rsp.select_request(thread), b"g"])
@@ -165,6 +174,10 @@ class RegisterFile:
             elif b"x" not in text:
                 values[register.name] = _number(text)
         return Registers(self._rsp, thread, values, missing)
+
+
+def _hex(value: int, size: int) -> bytes:
+    return value.to_bytes(size, "little").hex().encode()
 
 
 def _number(text: bytes) -> int:

@@ -80,6 +80,33 @@ class Rsp:
                 raise TargetError("the GDB stub does not stop the machine")
         self._handshake()
 
+    @classmethod
+    def of_descriptor(cls, descriptor: int) -> Rsp:
+        """A connection that another process has made; the descriptor is taken over."""
+        return cls(socket.socket(fileno=descriptor))
+
+    def taken_over(self) -> Rsp:
+        """The same connection once its other user has ended, perhaps within a packet.
+
+        The machine is stopped, and without breakpoints: QEMU takes them all out at `?`.  What ends
+        an unfinished packet is garbage to a stub that waits for one."""
+        sock = self._sock
+        sock.setblocking(True)
+        sock.sendall(b"\x03")
+        # A stub that ran the machine takes the first byte as the request to stop it, and it alone.
+        deadline = time.monotonic() + _NO_PROGRESS
+        sock.sendall(b"#00#00")
+        while select.select([sock], [], [], 0.1)[0] and time.monotonic() < deadline:
+            if not sock.recv(1 << 16):
+                break
+        made = Rsp(sock)
+        made.ask_stopped()
+        return made
+
+    def forget_selection(self) -> None:
+        """Another process has used the stub: no thread is known to be selected."""
+        self._selected = ""
+
     def fileno(self) -> int:
         return self._sock.fileno()
 

@@ -33,8 +33,8 @@ from kinst.core.machine import (
     Stopped,
     Target,
 )
-from kinst.core.page_tables import ENTRIES, Root, shift
-from kinst.core.system import Territory
+from kinst.core.page_tables import ENTRIES, LEAF_SIZE, Root, shift
+from kinst.core.system import Lender, Territory
 from kinst.image.elf import STT_FUNC, open_elf
 from kinst.image.elf_file import PT_LOAD
 from kinst.isa import load
@@ -143,10 +143,10 @@ class Physical:
         self._check(address, size)
         return self._memory.read(address, size)
 
-    def view_physical(self, address: int, size: int) -> memoryview:
-        self._check(address, size)
+    def write_physical(self, address: int, data: bytes) -> None:
+        self._check(address, len(data))
         at = address - self._memory.base
-        return self._memory.view[at : at + size]
+        self._memory.view[at : at + len(data)] = data
 
     def _check(self, address: int, size: int) -> None:
         if (
@@ -170,7 +170,7 @@ class Virtual:
     def write(self, address: int, data: bytes) -> None:
         done = 0
         for at, length in self._memory.pieces(address, len(data)):
-            self._physical.view_physical(at, length)[:] = data[done : done + length]
+            self._physical.write_physical(at, data[done : done + length])
             done += length
 
 
@@ -325,7 +325,7 @@ class FakeMachine:
         )
         return Bearings(text, (self.address("break_entry"),))
 
-    def settle(self, page_tables: int | None, heartbeat: int | None) -> None:
+    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
         """The page tables are the ones that it was made with."""
 
     @property
@@ -373,14 +373,16 @@ class FakeMachine:
             raise TargetError(
                 f"scratch of {size} bytes was asked for, there are {self._scratch_size}"
             )
-        found = self.memory.map_near(RAM + SCRATCH, size, near, self.territory, reach or near, data)
+        frames = range(RAM + SCRATCH, RAM + SCRATCH + size, LEAF_SIZE)
+        found = self.memory.map_near(frames, near, self.territory, reach or near, data)
         self._flush()
         return found
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
         assert not self.running, "page tables are written while the machine runs"
         physical = RAM + SCRATCH + scratch_offset
-        done = self.memory.map_at(physical, size, virtual, self.address("text_start"))
+        frames = range(physical, physical + size, LEAF_SIZE)
+        done = self.memory.map_at(frames, virtual, self.address("text_start"))
         self._flush()
         return done
 

@@ -60,6 +60,7 @@ class FakeSystem:
 
     page_tables = None
     heartbeat = None
+    lender = None
 
     def __init__(self, machine: FakeMachine, *, traps: bool = True, nofault: bool = True) -> None:
         self._machine = machine

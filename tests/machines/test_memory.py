@@ -18,8 +18,8 @@ class Physical:
     def read_physical(self, address: int, size: int) -> bytes:
         return self.ram.read(address, size)
 
-    def view_physical(self, address: int, size: int) -> memoryview:
-        return memoryview(self.ram.data)[address : address + size]
+    def write_physical(self, address: int, data: bytes) -> None:
+        self.ram.data[address : address + len(data)] = data
 
 
 def memory_of(ram: Ram) -> GuestMemory:

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from kinst.core.errors import TargetError
-from kinst.core.page_tables import Root
+from kinst.core.page_tables import LEAF_SIZE, Root
 from kinst.isa.arm64 import paging
 from kinst.machines.stub.memory import GuestMemory
 from kinst.systems.linux.arm64 import LINUX
@@ -48,8 +48,8 @@ class Ram:
     def read_physical(self, address: int, size: int) -> bytes:
         return bytes(self.data[address : address + size])
 
-    def view_physical(self, address: int, size: int) -> memoryview:
-        return memoryview(self.data)[address : address + size]
+    def write_physical(self, address: int, data: bytes) -> None:
+        self.data[address : address + len(data)] = data
 
 
 def place(ram: Ram, text: int, size: int, data: int) -> int:
@@ -57,7 +57,8 @@ def place(ram: Ram, text: int, size: int, data: int) -> int:
     memory = GuestMemory(paging, ram, (0x8_0000, 0x4_0000))
     memory.set_root(Root(ram.root))
     near = (text, text + TEXT_SIZE)
-    found = memory.map_near(SCRATCH, size, near, LINUX.territory, near, data)
+    frames = range(SCRATCH, SCRATCH + size, LEAF_SIZE)
+    found = memory.map_near(frames, near, LINUX.territory, near, data)
     for offset in range(0, size, BLOCK):
         leaf = paging.walk(ram.read_physical, Root(ram.root, 4), found + offset)
         assert leaf is not None and leaf.executable and leaf.writable and not leaf.user

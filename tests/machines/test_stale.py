@@ -21,8 +21,8 @@ class Memory:
         self.read_physical = ram.read
         self.ram = ram
 
-    def view_physical(self, address: int, size: int) -> memoryview:
-        return memoryview(self.ram.data)[address : address + size]
+    def write_physical(self, address: int, data: bytes) -> None:
+        self.ram.data[address : address + len(data)] = data
 
 
 def world() -> tuple[Memory, dict[str, int]]:

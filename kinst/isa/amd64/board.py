@@ -31,6 +31,11 @@ PARAMETERS = "tsc=reliable no_timer_check"
 
 PC = "rip"
 SP = "rsp"
+LINK = ""
+# System V ABI, 3.2.1; flags mean nothing where a function is entered.
+CALL_CHANGES: tuple[str, ...] = (
+    "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "rsp", "rip",
+)  # fmt: skip
 VECTORS: tuple[str, ...] = ()
 
 # gdb's default layout of the g packet for i386:x86-64, for stubs without a description.

@@ -29,6 +29,8 @@ PARAMETERS = "kpti=off"
 
 PC = "pc"
 SP = "sp"
+LINK = "x30"
+CALL_CHANGES = (*(f"x{n}" for n in range(19)), "x30", "sp", "pc")  # AAPCS64, 6.1.1
 VECTORS: tuple[str, ...] = ("VBAR", "VBAR_EL1")
 
 # gdb's default layout of the g packet for aarch64, for stubs without a description.

@@ -25,6 +25,11 @@ PARAMETERS = ""
 
 PC = "pc"
 SP = "sp"
+LINK = "ra"
+# psABI, "Integer Register Convention".
+CALL_CHANGES: tuple[str, ...] = (
+    "ra", "sp", *(f"t{n}" for n in range(7)), *(f"a{n}" for n in range(8)), "pc",
+)  # fmt: skip
 VECTORS: tuple[str, ...] = ("stvec", "mtvec")
 
 # gdb's names and order of the general registers, for stubs without a description.

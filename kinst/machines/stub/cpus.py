@@ -71,6 +71,19 @@ class Debugger:
             self._registers[cpu] = self._file.read(self._threads[cpu])
         return self._registers[cpu]
 
+    def write_registers(self, cpu: int, values: Mapping[str, int]) -> None:
+        """Some registers of a stopped CPU, by the stub's names."""
+        self._need_stopped("registers can be written")
+        self._file.write(self._threads[cpu], values)
+        if (old := self._registers.pop(cpu, None)) is not None:
+            old.expire()
+
+    def forget(self) -> None:
+        """What was read of the CPUs may have changed: another process has used the stub, and the
+        machine stands again."""
+        self._forget()
+        self._rsp.forget_selection()
+
     def select(self, cpu: int) -> None:
         """Make the stub read memory as this CPU does."""
         self._rsp.ask_ok(self._rsp.select_request(self._threads[cpu]), "select a CPU")

@@ -22,7 +22,7 @@ class Physical(Protocol):
 
     def read_physical(self, address: int, size: int) -> bytes: ...
 
-    def view_physical(self, address: int, size: int) -> memoryview: ...
+    def write_physical(self, address: int, data: bytes) -> None: ...
 
 
 class GuestMemory:
@@ -34,11 +34,15 @@ class GuestMemory:
     def __init__(self, paging: Paging, physical: Physical, tables: tuple[int, int]) -> None:
         self._paging = paging
         self._physical = physical
-        self._tables, self._tables_end = tables[0], tables[0] + tables[1]
+        self.give_tables(tables)
         self._root: Root | None = None
         # The mapping used last, kept while many near addresses are looked up at once.
         self._keep = False
         self._last: Leaf | None = None
+
+    def give_tables(self, tables: tuple[int, int]) -> None:
+        """(physical address, bytes) of RAM for page tables from now on."""
+        self._tables, self._tables_end = tables[0], tables[0] + tables[1]
 
     @property
     def has_root(self) -> bool:
@@ -69,9 +73,7 @@ class GuestMemory:
         """
         root = self._paging.root_of(registers)
         copy = self._new_table()
-        self._physical.view_physical(copy, _PAGE)[:] = self._physical.read_physical(
-            root.physical, _PAGE
-        )
+        self._physical.write_physical(copy, self._physical.read_physical(root.physical, _PAGE))
         self._root = Root(copy, root.levels)
 
     def _new_table(self) -> int:
@@ -79,7 +81,7 @@ class GuestMemory:
             raise TargetError("no room for another page table in the guest")
         at = self._tables
         self._tables += _PAGE
-        self._physical.view_physical(at, _PAGE)[:] = bytes(_PAGE)
+        self._physical.write_physical(at, bytes(_PAGE))
         return at
 
     def pieces(self, address: int, size: int) -> Iterator[tuple[int, int]]:
@@ -135,21 +137,21 @@ class GuestMemory:
 
     def map_near(
         self,
-        physical: int,
-        size: int,
+        frames: Sequence[int],
         near: tuple[int, int],
         territory: Territory,
         reach: tuple[int, int],
         data: int = 0,
     ) -> int:
-        """Map physical memory (2 MB aligned) near the code [near), where branches to and from
-        [reach) reach all of it but its first `data` bytes.
+        """Map physical memory near the code [near), where branches to and from [reach) reach all of
+        it but its first `data` bytes.
 
-        territory: of the system, which says where free slots may be taken.  Returns the virtual
-        address.
+        frames: physical addresses of LEAF_SIZE bytes each, in the order in which they are mapped
+        one behind the other.  territory: of the system, which says where free slots may be taken.
+        Returns the virtual address.
         Raises TargetError when there is no such place.
         """
-        read = self._physical.read_physical
+        read, size = self._physical.read_physical, len(frames) * LEAF_SIZE
         like = self._paging.walk(read, self.root, near[0])
         if like is None:
             raise TargetError(f"no kernel text is mapped at {near[0]:#x}")
@@ -181,31 +183,30 @@ class GuestMemory:
             return territory.grows_behind_text and at > near[0], abs(at - near[1])
 
         address = min(fits, key=worse)
-        if not self._map(physical, size, address, like):
+        if not self._map(frames, address, like):
             raise TargetError(f"the page tables changed while {address:#x} was being mapped")
         return address
 
-    def map_at(self, physical: int, size: int, address: int, like_text: int) -> bool:
-        """Map physical memory (2 MB aligned) at a chosen address; False if it is not free."""
+    def map_at(self, frames: Sequence[int], address: int, like_text: int) -> bool:
+        """Map frames (as of map_near) at a chosen address; False if it is not free."""
         like = self._paging.walk(self._physical.read_physical, self.root, like_text)
-        return like is not None and self._map(physical, size, address, like)
+        return like is not None and self._map(frames, address, like)
 
-    def _map(self, physical: int, size: int, address: int, like: Leaf) -> bool:
+    def _map(self, frames: Sequence[int], address: int, like: Leaf) -> bool:
         """All or nothing: entries are made only once every slot is known to be free."""
         paging, read = self._paging, self._physical.read_physical
-        slot = LEAF_SIZE
-        if address % slot or physical % slot:
+        if any(at % LEAF_SIZE for at in (address, *frames)):
             return False
-        for at in range(address, address + size, slot):
-            if not paging.slot_free(read, self.root, at):
-                return False
-        for offset in range(0, size, slot):
-            entry = paging.leaf_entry(physical + offset, like)
-            writes = paging.make_leaf(read, self.root, address + offset, entry, self._new_table)
+        slots = range(address, address + len(frames) * LEAF_SIZE, LEAF_SIZE)
+        if not all(paging.slot_free(read, self.root, at) for at in slots):
+            return False
+        for at, physical in zip(slots, frames, strict=True):
+            entry = paging.leaf_entry(physical, like)
+            writes = paging.make_leaf(read, self.root, at, entry, self._new_table)
             if writes is None:
                 return False
-            for at, data in writes:
-                self._physical.view_physical(at, len(data))[:] = data
+            for where, data in writes:
+                self._physical.write_physical(where, data)
         return True
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
+from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import Territory
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory
@@ -191,9 +192,8 @@ class Guest:
             raise TargetError(
                 f"scratch of {size} bytes was asked for and the guest has {layout.scratch_size}"
             )
-        return self.memory.map_near(
-            layout.scratch, size, near, self._territory, reach or near, data
-        )
+        frames = range(layout.scratch, layout.scratch + size, LEAF_SIZE)
+        return self.memory.map_near(frames, near, self._territory, reach or near, data)
 
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
         """Map a part of scratch a second time, at a virtual address of the caller's choice.
@@ -204,7 +204,8 @@ class Guest:
         if scratch_offset + size > self.qemu.layout.scratch_size:
             return False
         physical = self.qemu.layout.scratch + scratch_offset
-        return self.memory.map_at(physical, size, virtual, self.find_text())
+        frames = range(physical, physical + size, LEAF_SIZE)
+        return self.memory.map_at(frames, virtual, self.find_text())
 
     def scratch_view(self) -> memoryview:
         layout = self.qemu.layout

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Abilities, Bearings, Gone, MachineEvent, Stopped
-from kinst.core.system import Territory
+from kinst.core.system import Lender, Territory
 from kinst.machines.vm.files import in_surroundings
 from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
 from kinst.machines.vm.qemu import VmConfig, describe
@@ -93,7 +93,7 @@ class Vm(Guest):
     def _clock_is_set(self) -> bool:
         return self.qemu.control_line("clock") is not None
 
-    def settle(self, page_tables: int | None, heartbeat: int | None) -> None:
+    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
         """See core/machine.py."""
         if page_tables is not None:
             self.set_tables(page_tables)

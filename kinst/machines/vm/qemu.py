@@ -249,6 +249,10 @@ class Qemu:
         offset = self._offset(address, size)
         return self.memory.view[offset : offset + size]
 
+    def write_physical(self, address: int, data: bytes) -> None:
+        """Guest RAM; see view_physical()."""
+        self.view_physical(address, len(data))[:] = data
+
     def own_memory(self) -> Iterator[memoryview]:
         """The RAM that has ever been written to, without what is kinst's own.  Pieces are whole
         pages."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
-from kinst.core.system import Clock, Facts
+from kinst.core.system import Clock, Facts, Lender
 from kinst.image.btf import Btf, open_btf
 from kinst.image.elf import Elf
 from kinst.image.elf_file import SHF_EXECINSTR, build_id_in
@@ -30,6 +30,7 @@ from kinst.systems.linux.facts import clock, gather, online_cpus
 from kinst.systems.linux.frames import FindFrames, Frames
 from kinst.systems.linux.ftrace import Ftrace, FtraceRecord
 from kinst.systems.linux.isafacts import IsaFacts
+from kinst.systems.linux.lending import lender
 from kinst.systems.linux.memory import MASK, Kernel, Memory
 from kinst.systems.linux.modules import Module, ModuleRules, Modules
 from kinst.systems.linux.refusals import Refusals
@@ -228,6 +229,11 @@ class Linux:
     def heartbeat(self) -> int | None:
         """Where the kernel counts its timer ticks (8 bytes)."""
         return self._kernel.symbol(TICKS) if self._kernel.has(TICKS) else None
+
+    @property
+    def lender(self) -> Lender | None:
+        """See core/system.py."""
+        return lender(self._kernel, self._btf)
 
     @property
     def text(self) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from kinst.systems.linux.ptregs import PT_REGS
 _NAME = (("mm_struct", "exe_file"), ("file", "f_path.dentry"), ("dentry", "d_name.name"))
 
 
-def _stack_size(kernel: Kernel) -> int:
+def stack_size(kernel: Kernel) -> int:
     """THREAD_SIZE in bytes: how large the first thread's stack is, which the linker lays out
     (include/asm-generic/vmlinux.lds.h); 0 where it is not known."""
     for end in ("__end_init_task", "__end_init_stack"):
@@ -29,7 +29,7 @@ def user_state(kernel: Kernel, btf: Btf, arch: IsaFacts) -> UserState | None:
     """
     saved = arch.saved
     wanted = (("task_struct", "stack"), ("mm_struct", "start_code"), *_NAME)
-    size = _stack_size(kernel)
+    size = stack_size(kernel)
     if not size or not all(btf.has(*one) for one in wanted):
         return None
     symbol, padding = saved.padding

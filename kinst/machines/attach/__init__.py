@@ -1,0 +1,37 @@
+"""A virtual machine that somebody else runs on this host: QEMU's process, its GDB stub and its
+memory.  MACHINE is found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kinst.core.errors import TargetError
+from kinst.core.machine import MachineConfig, Target
+from kinst.machines.attach.machine import AttachedVm
+
+
+class _Attached:
+    """The MachineKind protocol (core/machine.py) for running machines."""
+
+    name = "attach"
+    option = "attach"
+    abilities = AttachedVm.abilities
+
+    def cpus(self, arguments: Sequence[str]) -> int:
+        """It is the machine that says how many; until then, one."""
+        return 1
+
+    def open(
+        self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
+    ) -> Target:
+        """Attach to the machine that config.address names; it runs on.  Raises TargetError, also
+        for a kernel of a system that kinst does not know."""
+        if config.territory is None:
+            raise TargetError(
+                f"{config.image}: not the vmlinux of a system that kinst knows",
+                "--gdb stops the machine at each hit, whatever runs in it",
+            )
+        return AttachedVm(config.isa, config.address, config.stub, config.territory)
+
+
+MACHINE = _Attached()

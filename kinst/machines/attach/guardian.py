@@ -1,0 +1,279 @@
+"""The process that stands by an attached machine: it holds the stub's connection, borrows memory,
+and undoes everything, whether kinst asks for that or is gone.
+
+kinst says what it is about to change before it does, and only one of the two uses the stub at a
+time: kinst waits for what it has asked for, and a kinst that is gone asks no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kinst.core.errors import KinstError, TargetError
+from kinst.core.isa import Isa
+from kinst.core.page_tables import LEAF_SIZE, Root
+from kinst.core.system import Lender, Territory
+from kinst.machines.attach.calls import GuestCalls
+from kinst.machines.attach.inside import threads_inside
+from kinst.machines.attach.loan import Loan, borrow, give_back
+from kinst.machines.attach.ram import Piece, Ram, find_ram
+from kinst.machines.stub.cpus import Debugger
+from kinst.machines.stub.memory import GuestMemory
+from kinst.wire.companion import Channel
+from kinst.wire.other_process import OtherProcess
+from kinst.wire.rsp import Rsp, connect
+
+LEAVE_SECONDS = 5.0  # for threads to leave what is to be given back
+_PAUSE = 0.02
+_PAGE = 4096
+_TEXT_PAGES = (0, 0x1_1000, 0x13_7000)  # of the kernel's text, from its start
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A machine that was found.  pieces: its RAM.  root: the page tables of one of its CPUs.
+    text: where the kernel's code starts."""
+
+    pieces: tuple[Piece, ...]
+    root: Root
+    text: int
+
+
+@dataclass(slots=True)
+class Changes:
+    """What kinst has changed, or was about to change.
+
+    text: address to (bytes before, bytes now).  tables: (physical address, before, now) of
+    page-table entries, in order.  mapped: [start, end) of virtual addresses that they map."""
+
+    text: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
+    tables: list[tuple[int, bytes, bytes]] = field(default_factory=list)
+    mapped: list[tuple[int, int]] = field(default_factory=list)
+
+    def note_text(self, writes: Sequence[tuple[int, bytes, bytes]]) -> None:
+        """(address, before, now) of each; what is as it was at first is forgotten."""
+        for address, before, now in writes:
+            first = self.text.get(address, (before, b""))[0]
+            if first == now:
+                self.text.pop(address, None)
+            else:
+                self.text[address] = first, now
+
+
+class Guardian:
+    """Serves one kinst for one machine, in a process of its own (wire/companion.py)."""
+
+    def __init__(self, process: OtherProcess, address: str, isa: Isa, territory: Territory) -> None:
+        """address: of the stub, as connect() takes it."""
+        self._process = process
+        self._address = address
+        self._isa = isa
+        self._territory = territory
+        self._rsp: Rsp | None = None
+        self._debugger: Debugger | None = None
+        self._memory: GuestMemory | None = None
+        self._ram: Ram | None = None
+        self._lender: Lender | None = None
+        self._loan: Loan | None = None
+        self._changes = Changes()
+        self._over = False
+
+    def serve(self, channel: Channel) -> None:
+        """Answer until the stream ends; what is not undone by then is undone now."""
+        while (message := channel.receive()) is not None:
+            (name, *arguments), _ = message
+            if name == "text":
+                self._changes.note_text(*arguments)
+            elif name == "table":
+                self._changes.tables.append(tuple(arguments))
+            elif name == "mapped":
+                self._changes.mapped.append(tuple(arguments))
+            else:
+                with contextlib.suppress(OSError):
+                    self._answer(channel, name, arguments)
+        if not self._over and self._ram is not None:
+            self._recover()
+
+    def _answer(self, channel: Channel, name: str, arguments: Sequence[object]) -> None:
+        actions = {
+            "reach": self.reach, "settle": self.settle, "borrow": self.borrow,
+            "finish": self.finish,
+        }  # fmt: skip
+        try:
+            value, descriptor = actions[name](*arguments)  # type: ignore[operator]
+        except KinstError as error:
+            value, descriptor = TargetError(error.message, error.hint), -1
+        channel.send(value, descriptor)
+
+    # What kinst asks for.
+
+    def reach(self) -> tuple[Reached, int]:
+        """Connect to the stub, which stops the machine, and find its RAM.  The answer comes with
+        the connection."""
+        sock = connect(self._address)
+        try:
+            self._rsp = Rsp(sock)
+            self._rsp.ask_stopped()
+            self._debugger = Debugger(self._rsp, self._isa.board, len(self._isa.breakpoint))
+            if not self._rsp.physical_memory():
+                raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
+            found = self._found(self._rsp, self._debugger)
+        except BaseException:
+            if self._debugger is not None:
+                self._debugger.detach()
+            sock.close()
+            raise
+        self._ram = Ram(self._process, found.pieces)
+        self._memory = GuestMemory(self._isa.paging, self._ram, (0, 0))
+        self._memory.set_root(found.root)
+        return found, sock.fileno()
+
+    def _found(self, rsp: Rsp, debugger: Debugger) -> Reached:
+        paging, read = self._isa.paging, rsp.read_memory
+        cpus = [debugger.registers(cpu) for cpu in range(debugger.cpus)]
+        cpus.sort(key=paging.in_user_mode)
+        pages, text, root = [], 0, Root(0)
+        try:
+            root = paging.root_of(cpus[0])
+            text = paging.find_text(read, root, self._territory.image)
+            for offset in _TEXT_PAGES:
+                leaf = paging.walk(read, root, text + offset)
+                if leaf is not None:
+                    pages.append(leaf.physical + text + offset - leaf.address & -_PAGE)
+        except TargetError as error:
+            raise TargetError(
+                "no kernel is running in that machine yet: it is in its firmware, or boots",
+                "wait until it is up",
+            ) from error
+        base = self._isa.board.memory_map(LEAF_SIZE)[0][0]
+        return Reached(find_ram(self._process, read, base, pages), root, text)
+
+    def settle(self, page_tables: int | None, lender: Lender | None) -> tuple[None, int]:
+        """What the system knows of itself."""
+        assert self._memory is not None
+        if page_tables is not None:
+            self._memory.set_tables(page_tables)
+        self._lender = lender
+        return None, -1
+
+    def borrow(self, size: int) -> tuple[Loan, int]:
+        """Memory of the guest's that kinst can map, and a descriptor for it.  The machine stands
+        before and afterwards."""
+        assert self._ram is not None and self._debugger is not None
+        if self._lender is None:
+            raise TargetError("this kernel has no functions that lend memory", "--gdb, by stop")
+        self._debugger.forget()
+        with self._calls().thread() as call:
+            self._loan = borrow(call, self._lender, self._virtual_to_physical, size)
+        descriptor = self._loan.share(self._process, self._ram)
+        return self._loan, descriptor
+
+    def finish(self) -> tuple[str, int]:
+        """Undo everything and let the machine run, without the stub.  The machine stands before.
+        Returns what could not be undone, or ""."""
+        assert self._debugger is not None
+        self._debugger.forget()
+        self._over = True
+        return self._undo(), -1
+
+    def _calls(self) -> GuestCalls:
+        assert self._debugger and self._lender and self._memory
+        return GuestCalls(self._debugger, self._isa, self._lender, self._memory, self._write)
+
+    def _virtual_to_physical(self, address: int) -> int:
+        assert self._memory is not None
+        return next(self._memory.pieces(address, 8))[0]
+
+    def _write(self, address: int, data: bytes) -> None:
+        """Virtual memory that is data."""
+        assert self._memory is not None and self._ram is not None
+        done = 0
+        for at, length in self._memory.pieces(address, len(data)):
+            self._ram.write_physical(at, data[done : done + length])
+            done += length
+
+    # Undoing.
+
+    def _recover(self) -> None:
+        """kinst is gone: first the guest as it was, and running; then what it had lent."""
+        assert self._rsp is not None
+        self._rsp = self._rsp.taken_over()
+        self._debugger = Debugger(self._rsp, self._isa.board, len(self._isa.breakpoint))
+        self._rsp.physical_memory()
+        self._undo()
+
+    def _undo(self) -> str:
+        """The machine stands.  What could not be undone, or ""."""
+        debugger, trouble = self._debugger, ""
+        assert debugger is not None
+        try:
+            self._restore_text()
+            if self._changes.mapped or self._loan is not None:
+                trouble = self._return_memory()
+        except KinstError as error:
+            trouble = error.message
+        finally:
+            debugger.detach()
+            if self._rsp is not None:
+                self._rsp.close()
+        return trouble
+
+    def _restore_text(self) -> None:
+        """The bytes before kinst's, where kinst's still are."""
+        assert self._memory is not None and self._rsp is not None
+        writes = []
+        for address, (before, now) in self._changes.text.items():
+            with contextlib.suppress(TargetError):  # a module that was unloaded meanwhile
+                found = self._memory.read(address, len(now))
+                if found == now:
+                    writes.append((address, before))
+        self._changes.text.clear()
+        if writes:
+            self._rsp.write_memory(self._memory.physical_writes(writes))
+
+    def _return_memory(self) -> str:
+        assert self._debugger and self._lender and self._ram
+        if not self._all_left():
+            return (
+                "a thread of the guest is still in a probe's code:"
+                f" {self._loan.size >> 20 if self._loan else 0} MB of its memory stay with it"
+            )
+        self._unmap()
+        with self._calls().thread() as call:
+            for start, end in self._changes.mapped:
+                call(self._lender.forget, start, end)
+            if self._loan is not None:
+                give_back(call, self._lender, self._loan, self._process, self._ram)
+        self._loan = None
+        return ""
+
+    def _all_left(self) -> bool:
+        """Wait until no thread is in what kinst has mapped; the machine stands then.  False where
+        one stays."""
+        debugger, deadline = self._debugger, time.monotonic() + LEAVE_SECONDS
+        assert debugger and self._lender and self._memory
+        paging, board = self._isa.paging, self._isa.board
+        while True:
+            debugger.stop()
+            cpus = [debugger.registers(cpu) for cpu in range(debugger.cpus)]
+            places = [(c[board.PC], c[board.SP]) for c in cpus if not paging.in_user_mode(c)]
+            if not threads_inside(
+                self._memory.read, self._lender.threads, self._changes.mapped, places
+            ):
+                return True
+            if time.monotonic() > deadline:
+                return False
+            debugger.resume()
+            time.sleep(_PAUSE)
+
+    def _unmap(self) -> None:
+        """The page tables as they were.  A table of kinst's in which the kernel has made entries of
+        its own stays, and so does its page."""
+        assert self._ram is not None
+        for address, before, now in reversed(self._changes.tables):
+            if self._ram.read_physical(address, len(now)) == now:
+                self._ram.write_physical(address, before)
+        self._changes.tables.clear()

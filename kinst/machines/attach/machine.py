@@ -1,0 +1,266 @@
+"""The attached machine: a QEMU that somebody else has started, with scratch memory borrowed from
+its guest.  It runs on while it is looked at."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import TargetError
+from kinst.core.isa import Isa
+from kinst.core.machine import Abilities, Bearings, Gone, MachineEvent, Stopped
+from kinst.core.page_tables import LEAF_SIZE
+from kinst.core.system import Lender, Territory
+from kinst.machines.attach.find import check, wait_running
+from kinst.machines.attach.guardian import Guardian, Reached
+from kinst.machines.attach.loan import Loan
+from kinst.machines.attach.place import located
+from kinst.machines.attach.ram import Ram
+from kinst.machines.stub.cpus import Debugger
+from kinst.machines.stub.memory import GuestMemory
+from kinst.wire.companion import Companion
+from kinst.wire.lock import held
+from kinst.wire.other_process import OtherProcess
+from kinst.wire.process import ForeignMemory
+from kinst.wire.ptrace import can_trace
+from kinst.wire.rsp import Rsp
+
+
+class _Watched:
+    """RAM whose page tables are changed only after the guardian was told."""
+
+    def __init__(self, ram: Ram, guardian: Companion) -> None:
+        self._ram = ram
+        self._guardian = guardian
+        self.read_physical = ram.read_physical
+        self.own = (0, 0)  # memory for page tables that is kinst's
+
+    def write_physical(self, address: int, data: bytes) -> None:
+        self._guardian.tell("table", address, self._ram.read_physical(address, len(data)), data)
+        self._ram.write_physical(address, data)
+
+
+class AttachedVm:
+    """Target over a running QEMU (core/machine.py has the protocol)."""
+
+    abilities = Abilities(writes_code=True, reads_running=True)
+
+    def __init__(self, isa: Isa, named: str, stub: str, territory: Territory) -> None:
+        """Attach; the machine runs.
+
+        named: a process id, the path of a QMP socket, or "auto".  stub: where its GDB stub
+        listens, "" where its command line says that.  Raises TargetError, with the machine as it
+        was, where it cannot be traced so.
+        """
+        self.isa = isa
+        self._paging = isa.paging
+        self._territory = territory
+        self._closed = False
+        self._loan: Loan | None = None
+        self._mapped = (0, 0)  # virtual addresses of scratch
+        self._scratch: ForeignMemory | None = None
+        if why := can_trace():
+            raise TargetError(why, "--gdb stops the machine at each hit, on any host")
+        place = located(named, stub, isa.board.QEMU)
+        self._process = OtherProcess(place.pid)
+        check(self._process, isa.board.QEMU)
+        self._process.open_memory()
+        wait_running(self._process)
+        self._place = place
+        self._lock = held(f"kinst-attach-{place.pid}-{self._process.started}")
+        if self._lock is None:
+            raise TargetError(
+                f"another kinst traces the machine of process {place.pid}", "end that one first"
+            )
+        guardian = Guardian(self._process, place.stub, isa, territory)
+        kept = (self._process.fileno(), self._lock.fileno())
+        self._guardian = Companion(guardian.serve, kept)
+        try:
+            self._reach()
+        except BaseException:
+            self._guardian.close()
+            self._lock.close()
+            raise
+
+    def _reach(self) -> None:
+        found, descriptor = self._guardian.ask("reach")
+        assert isinstance(found, Reached)
+        self._rsp = Rsp.of_descriptor(descriptor)
+        self._stub = Debugger(self._rsp, self.isa.board, len(self.isa.breakpoint))
+        self._rsp.physical_memory()
+        self.cpus = self._stub.cpus
+        self._text = found.text
+        self._ram = Ram(self._process, found.pieces)
+        self._physical = _Watched(self._ram, self._guardian)
+        self.memory = GuestMemory(self._paging, self._physical, (0, 0))
+        self.memory.set_root(found.root)
+
+    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+        """See core/machine.py: it runs."""
+        self.resume()
+        return Bearings(self._text)
+
+    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
+        """See core/machine.py."""
+        if page_tables is not None:
+            self.memory.set_tables(page_tables)
+        self._guardian.ask("settle", page_tables, lender)
+
+    @contextmanager
+    def _standing(self) -> Iterator[None]:
+        """The machine stands; behind the context it runs again if it ran before."""
+        ran = self._stub.running
+        self.stop()
+        try:
+            yield
+        finally:
+            if ran and not self._rsp.closed:
+                self.resume()
+
+    # Memory.
+
+    def read(self, address: int, size: int) -> bytes:
+        """Kernel memory, whether the machine runs or stands."""
+        return self.memory.read(address, size)
+
+    def read_user(self, cpu: int, address: int, size: int) -> bytes:
+        """See core/machine.py: by the page tables that the CPU has now."""
+        if (address | address + size) >> 63:
+            raise TargetError(f"{address:#x} is not an address of a process")
+        memory = GuestMemory(self._paging, self._physical, (0, 0))
+        memory.set_root(self._paging.root_of(self.registers(cpu)))
+        return memory.read(address, size)
+
+    def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
+        """Write code that may have run: through QEMU, which translates it anew.  Stopped."""
+        if self._stub.running:
+            raise TargetError("the machine must be stopped before its text can be written")
+        low, high = self._mapped
+        told = [
+            (address, self.memory.read(address, len(data)), data)
+            for address, data in writes
+            if not low <= address < high
+        ]
+        self._guardian.tell("text", told)
+        self._rsp.write_memory(self.memory.physical_writes(writes))
+
+    def map_scratch(
+        self,
+        size: int,
+        near: tuple[int, int],
+        reach: tuple[int, int] | None = None,
+        data: int = 0,
+    ) -> int | None:
+        """See core/machine.py.  The memory is borrowed the first time."""
+        with self._standing():
+            if self._loan is None:
+                self._borrow(size)
+            assert self._loan is not None
+            frames = self._loan.frames[: size // LEAF_SIZE]
+            found = self.memory.map_near(frames, near, self._territory, reach or near, data)
+            self._guardian.tell("mapped", found, found + size)
+        self._mapped = (found, found + size)
+        return found
+
+    def _borrow(self, size: int) -> None:
+        loan, descriptor = self._guardian.ask("borrow", size)
+        assert isinstance(loan, Loan)
+        self._stub.forget()
+        self._loan = loan
+        self._scratch = ForeignMemory(descriptor, loan.size)
+        _, tables, room = loan.tables
+        self.memory.give_tables((tables, room))
+
+    def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
+        """None: to look through all of RAM takes half a second, and the machine would stand."""
+        return None
+
+    def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
+        """See core/machine.py."""
+        if self._loan is None or scratch_offset + size > self._loan.size:
+            return False
+        frames = self._loan.frames[scratch_offset // LEAF_SIZE :][: size // LEAF_SIZE]
+        with self._standing():
+            self._guardian.tell("mapped", virtual, virtual + size)
+            return self.memory.map_at(frames, virtual, self._text)
+
+    def scratch_view(self) -> memoryview:
+        if self._scratch is None:
+            raise TargetError("no memory of the guest has been borrowed")
+        return self._scratch.view
+
+    # CPUs.
+
+    def stop(self) -> None:
+        self._stub.stop()
+
+    def resume(self) -> None:
+        self._stub.resume()
+
+    def registers(self, cpu: int) -> Mapping[str, int]:
+        return self._stub.registers(cpu)
+
+    def insert_breakpoint(self, address: int) -> None:
+        self._stub.insert_breakpoint(address)
+
+    def remove_breakpoint(self, address: int) -> None:
+        self._stub.remove_breakpoint(address)
+
+    def step_over(self, cpu: int, address: int) -> None:
+        self._stub.step_over(cpu, address)
+
+    def wait(self, timeout: float) -> MachineEvent | None:
+        """See core/machine.py."""
+        if not self._stub.running:
+            time.sleep(timeout)
+            return None
+        try:
+            reply = self._stub.poll(timeout)
+        except TargetError as error:
+            if self._rsp.closed:
+                return Gone(f"QEMU (process {self._place.pid}) has ended")
+            raise error
+        if reply is None or isinstance(reply, Stopped):
+            return reply
+        return Gone(f"the guest of process {self._place.pid} has ended")
+
+    def take_warnings(self) -> list[str]:
+        return []
+
+    def prepare_command(self, command: str) -> int:
+        raise TargetError("kinst runs no commands in a machine of somebody else's", "leave out -c")
+
+    def start_command(self) -> None:
+        raise TargetError("kinst runs no commands in a machine of somebody else's", "leave out -c")
+
+    def end_command(self) -> None:
+        pass
+
+    def close(self) -> None:
+        """Give everything back and leave the machine running.  Safe to call twice.
+
+        Raises TargetError that says what could not be undone."""
+        if self._closed:
+            return
+        self._closed = True
+        trouble = ""
+        try:
+            if not self._rsp.closed:
+                self._stub.stop()
+                if self._scratch is not None:
+                    self._scratch.close()
+                trouble, _ = self._guardian.ask("finish")
+        finally:
+            with contextlib.suppress(OSError):
+                self._rsp.close()
+            self._guardian.close()
+            self._process.close()
+            assert self._lock is not None
+            self._lock.close()
+        if trouble:
+            raise TargetError(str(trouble))

@@ -1,0 +1,68 @@
+"""Calls by which a running Linux kernel lends kinst memory, and where its threads are.
+
+Sources: include/linux/gfp.h and gfp_types.h, mm/page_alloc.c (free_pages), mm/vmalloc.c
+(vunmap_range); include/linux/sched.h and sched/signal.h for the lists of threads.
+"""
+
+from __future__ import annotations
+
+from kinst.core.system import Lender, Threads
+from kinst.image.btf import Btf
+from kinst.systems.linux.memory import Kernel
+from kinst.systems.linux.user import stack_size
+
+# What system calls lead to, and one periodic work: entered by a thread that may sleep, holds no
+# lock and takes interrupts.
+_ENTRIES = (
+    "ksys_read", "ksys_write", "do_sys_openat2", "do_sys_poll", "core_sys_select", "do_epoll_wait",
+    "do_futex", "hrtimer_nanosleep", "kernel_wait4", "vmstat_shepherd",
+)  # fmt: skip
+# Nothing runs through it while the kernel is well.
+_LANDING = "panic"
+# Since 6.10 the functions have names of their own below the macros (CONFIG_MEM_ALLOC_PROFILING).
+_ALLOCATE = ("__get_free_pages", "get_free_pages_noprof")
+_RELEASE = "free_pages"
+# Both take (start, end), and forget how these addresses were translated on all CPUs.  The first is
+# inline on arm64; the second does that behind the unmapping of what is mapped.
+_FORGET = ("flush_tlb_kernel_range", "vunmap_range", "unmap_kernel_range")
+# GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN | __GFP_NORETRY.  Zeroed by the kernel itself, whatever
+# QEMU has translated of what was there before is gone.
+_FLAGS = 0xCC0 | 0x100 | 0x2000 | 0x10000
+_SAVED_STACK_POINTER = ("thread.sp", "thread.cpu_context.sp")
+_PAGE = 4096
+
+
+def lender(kernel: Kernel, btf: Btf) -> Lender | None:
+    """None for a kernel that has not what is needed."""
+
+    def first(names: tuple[str, ...]) -> int:
+        return next((kernel.symbol(name) for name in names if kernel.has(name)), 0)
+
+    entries = tuple(kernel.symbol(name) for name in _ENTRIES if kernel.has(name))
+    allocate, release = first(_ALLOCATE), first((_RELEASE,))
+    landing, forget = first((_LANDING,)), first(_FORGET)
+    alive = threads(kernel, btf)
+    if not (entries and allocate and release and landing and forget and alive):
+        return None
+    return Lender(entries, landing, allocate, _FLAGS, release, forget, _PAGE, alive)
+
+
+def threads(kernel: Kernel, btf: Btf) -> Threads | None:
+    """The lists of all threads; None where the kernel's types do not tell them."""
+    task = "task_struct"
+    saved = next((path for path in _SAVED_STACK_POINTER if btf.has(task, path)), "")
+    wanted = [
+        (task, "tasks"), (task, "signal"), ("signal_struct", "thread_head"), (task, "thread_node"),
+        (task, "stack"),
+    ]  # fmt: skip
+    size = stack_size(kernel)
+    if not (saved and size and kernel.has("init_task")):
+        return None
+    if not all(btf.has(*one) for one in wanted):
+        return None
+    following, group, head, node, stack = (btf.offset(*one) for one in wanted)
+    running = btf.offset(task, "on_cpu") if btf.has(task, "on_cpu") else -1
+    return Threads(
+        kernel.symbol("init_task"), following, group, head, node, stack, btf.offset(task, saved),
+        running, size,
+    )  # fmt: skip

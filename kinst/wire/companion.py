@@ -1,0 +1,142 @@
+"""A process that outlives kinst: a fork that serves requests, and is told by the end of a stream
+when kinst is gone, however it ended.
+
+Messages are pickled values with their length before them, between two processes of one program;
+a descriptor may come with one (unix(7), SCM_RIGHTS).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kinst.core.errors import KinstError, TargetError
+
+_LENGTH = struct.Struct("<Q")
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGQUIT)
+
+
+class Channel:
+    """One end of a stream of messages."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def send(self, value: object, descriptor: int = -1) -> None:
+        """Raises OSError when nobody is there."""
+        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        head = _LENGTH.pack(len(data))
+        if descriptor < 0:
+            self._sock.sendall(head)
+        else:
+            socket.send_fds(self._sock, [head], [descriptor])
+        self._sock.sendall(data)
+
+    def receive(self) -> tuple[Any, int] | None:
+        """(value, descriptor or -1), or None at the end of the stream, also within a message."""
+        descriptor = -1
+        try:
+            head, numbers, _, _ = socket.recv_fds(self._sock, _LENGTH.size, 1)
+            if numbers:
+                descriptor = numbers[0]
+            head += self._all(_LENGTH.size - len(head)) if head else b""
+            if len(head) < _LENGTH.size:
+                return None
+            (size,) = _LENGTH.unpack(head)
+            data = self._all(size)
+        except OSError:
+            return None
+        return (pickle.loads(data), descriptor) if len(data) == size else None
+
+    def _all(self, size: int) -> bytes:
+        out = bytearray()
+        while len(out) < size:
+            part = self._sock.recv(min(size - len(out), 1 << 20))
+            if not part:
+                break
+            out += part
+        return bytes(out)
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class Companion:
+    """kinst's side of such a process."""
+
+    def __init__(self, serve: Callable[[Channel], None], kept: Sequence[int] = ()) -> None:
+        """serve: what the process does, with its end of the stream; it ends when that returns.
+        kept: descriptors that it needs."""
+        ours, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if not self.pid:
+            _be_companion(serve, theirs, (theirs.fileno(), *kept))
+        theirs.close()
+        self._channel = Channel(ours)
+
+    def tell(self, *message: object) -> None:
+        """Something that wants no answer.  It has been handed over when this returns: it arrives
+        even if this process ends now.  Raises TargetError when the companion is gone."""
+        try:
+            self._channel.send(message)
+        except OSError as error:
+            raise TargetError("kinst's guardian process is gone") from error
+
+    def ask(self, *message: object) -> tuple[Any, int]:
+        """The answer, and a descriptor or -1.  Raises what the companion raised of KinstError."""
+        self.tell(*message)
+        answer = self._channel.receive()
+        if answer is None:
+            raise TargetError("kinst's guardian process is gone")
+        value, descriptor = answer
+        if isinstance(value, KinstError):
+            raise value
+        return value, descriptor
+
+    def close(self) -> None:
+        """End the stream, and wait for the process."""
+        self._channel.close()
+        with contextlib.suppress(OSError):
+            os.waitpid(self.pid, 0)
+
+
+def _be_companion(
+    serve: Callable[[Channel], None], theirs: socket.socket, kept: Sequence[int]
+) -> None:
+    """The child of the fork; does not return.
+
+    It leaves the session (Ctrl-C is for kinst), and every open file but its own: who reads from a
+    pipe that kinst writes to must see its end when kinst ends."""
+    status = 1
+    try:
+        os.setsid()
+        for one in _IGNORED:
+            signal.signal(one, signal.SIG_IGN)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(nothing, number)
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2 and int(name) not in kept:
+                with contextlib.suppress(OSError):
+                    os.close(int(name))
+        serve(Channel(theirs))
+        status = 0
+    except BaseException:  # whatever it was: this process must not go on as a second kinst
+        if os.environ.get("KINST_TRACEBACK"):
+            _keep_traceback(sys.exc_info()[1])
+    finally:
+        os._exit(status)
+
+
+def _keep_traceback(error: BaseException | None) -> None:
+    """For who looks for a defect: this process has no standard error."""
+    with contextlib.suppress(OSError), open("/tmp/kinst-guardian.txt", "a") as file:
+        traceback.print_exception(error, file=file)

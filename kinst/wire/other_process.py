@@ -1,0 +1,219 @@
+"""Another process of this machine: its memory, its mappings and what it was started with.
+
+Source: proc(5), process_vm_readv(2).  Nothing here changes the process but write().
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kinst.core.errors import TargetError
+
+_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """A line of /proc/PID/maps: [start, end).  inode: 0 for anonymous memory."""
+
+    start: int
+    end: int
+    rights: str
+    offset: int
+    device: str
+    inode: int
+    path: str
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    @property
+    def shared(self) -> bool:
+        return self.rights[3:4] == "s"
+
+
+def process_ids() -> list[int]:
+    """Of all processes, ascending."""
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+class OtherProcess:
+    """A process by its id.  Every method raises TargetError when it has ended."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises TargetError where there is none."""
+        self.pid = pid
+        self._memory = -1
+        if not Path(f"/proc/{pid}").is_dir():
+            raise TargetError(f"there is no process {pid}")
+
+    def _text(self, name: str) -> str:
+        try:
+            return Path(f"/proc/{self.pid}/{name}").read_text("utf-8", "surrogateescape")
+        except OSError as error:
+            raise TargetError(f"process {self.pid}: {error.strerror}") from error
+
+    @property
+    def arguments(self) -> list[str]:
+        """What it was started with, its name first; none for one that is over."""
+        return self._text("cmdline").split("\0")[:-1]
+
+    @property
+    def program(self) -> str:
+        """The file name of its program; "" where that is not to be known."""
+        try:
+            path = os.readlink(f"/proc/{self.pid}/exe")
+        except OSError:
+            return ""
+        return path.removesuffix(" (deleted)").rpartition("/")[2]
+
+    @property
+    def owner(self) -> int:
+        """Its effective user id."""
+        return next(
+            int(line.split()[2]) for line in self._text("status").splitlines() if "Uid:" in line
+        )
+
+    @property
+    def started(self) -> str:
+        """Ticks since this machine's boot: with its id, no other process has both."""
+        return self._text("stat").rpartition(")")[2].split()[19]
+
+    @property
+    def tracer(self) -> int:
+        """The id of the process that traces it, or 0."""
+        status = self._text("status").splitlines()
+        return next(int(line.split()[1]) for line in status if line.startswith("TracerPid:"))
+
+    def busy(self) -> int:
+        """Nanoseconds that its threads but the first have run."""
+        total = 0
+        for thread in os.listdir(f"/proc/{self.pid}/task"):
+            if int(thread) != self.pid:
+                try:
+                    with open(f"/proc/{self.pid}/task/{thread}/schedstat") as file:
+                        total += int(file.read().split()[0])
+                except OSError:
+                    continue
+        return total
+
+    def descriptors(self) -> dict[int, str]:
+        """Its open files: descriptor to what it is a link to."""
+        found = {}
+        folder = f"/proc/{self.pid}/fd"
+        try:
+            numbers = [int(name) for name in os.listdir(folder)]
+        except OSError as error:
+            raise TargetError(f"process {self.pid}: {error.strerror}", permitted()) from error
+        for number in numbers:
+            try:
+                found[number] = os.readlink(f"{folder}/{number}")
+            except OSError:
+                continue
+        return found
+
+    def descriptor_of(self, mapping: Mapping) -> int | None:
+        """One of its descriptors for the file that is mapped there."""
+        for number in self.descriptors():
+            try:
+                found = os.stat(f"/proc/{self.pid}/fd/{number}")
+            except OSError:
+                continue
+            device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+            if (device, found.st_ino) == (mapping.device, mapping.inode):
+                return number
+        return None
+
+    def mappings(self) -> list[Mapping]:
+        """All of its address space, ascending."""
+        found = []
+        for line in self._text("maps").splitlines():
+            span, rights, offset, device, inode, *path = line.split(maxsplit=5)
+            start, _, end = span.partition("-")
+            found.append(
+                Mapping(
+                    int(start, 16), int(end, 16), rights, int(offset, 16), device, int(inode),
+                    "".join(path),
+                )
+            )  # fmt: skip
+        return found
+
+    def writable(self, least: int) -> list[tuple[int, int]]:
+        """[start, end) of writable memory without a gap, of at least so many bytes."""
+        spans: list[tuple[int, int]] = []
+        for one in self.mappings():
+            if "rw" not in one.rights:
+                continue
+            if spans and spans[-1][1] == one.start:
+                spans[-1] = (spans[-1][0], one.end)
+            else:
+                spans.append((one.start, one.end))
+        return [(start, end) for start, end in spans if end - start >= least]
+
+    # Memory.
+
+    def open_memory(self) -> None:
+        """Be ready to read and write.  Raises TargetError that names what would permit it."""
+        if self._memory >= 0:
+            return
+        try:
+            self._memory = os.open(f"/proc/{self.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise TargetError(
+                f"the memory of process {self.pid} cannot be reached: {error.strerror}",
+                permitted(),
+            ) from error
+
+    def fileno(self) -> int:
+        """Of its memory, once that is open."""
+        return self._memory
+
+    def read(self, address: int, size: int) -> bytes:
+        try:
+            data = os.pread(self._memory, size, address)
+        except (OSError, OverflowError) as error:
+            raise TargetError(f"process {self.pid} has no memory at {address:#x}") from error
+        if len(data) != size:  # it crosses mappings of different kinds, or has ended
+            if not data:
+                raise TargetError(f"process {self.pid} has no memory at {address:#x}")
+            return data + self.read(address + len(data), size - len(data))
+        return data
+
+    def write(self, address: int, data: bytes) -> None:
+        try:
+            done = os.pwrite(self._memory, data, address)
+        except (OSError, OverflowError) as error:
+            raise TargetError(f"process {self.pid} has no memory at {address:#x}") from error
+        if done != len(data):
+            self.write(address + done, data[done:])
+
+    def close(self) -> None:
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1
+
+
+def permitted() -> str:
+    """What lets this process trace others of its user: ptrace(2), PTRACE_MODE_ATTACH."""
+    try:
+        scope = int(_SCOPE.read_text())
+    except (OSError, ValueError):
+        scope = 0
+    if scope:
+        return f"sysctl kernel.yama.ptrace_scope=0 (it is {scope}), or CAP_SYS_PTRACE"
+    return "run kinst as that process' user, or with CAP_SYS_PTRACE"
+
+
+def joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """[start, end) spans, neighbours made one."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if found and found[-1][1] == start:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((start, end))
+    return found

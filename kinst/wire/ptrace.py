@@ -1,0 +1,195 @@
+"""System calls made by another process, as a debugger makes them.
+
+Source: ptrace(2), syscall(2); the kernel's arch/x86/kernel/signal.c for how an interrupted call
+is begun again: by orig_rax and rax as they were, which are put back.  One thread of the process,
+its first, stands still meanwhile; every call of an object comes from the thread that made it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+import signal
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kinst.core.errors import TargetError
+from kinst.wire.other_process import OtherProcess, permitted
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.ptrace.restype = ctypes.c_long
+_LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+_SEIZE, _INTERRUPT, _GETREGS, _SETREGS, _STEP, _DETACH = 0x4206, 0x4207, 12, 13, 9, 17
+_WALL = 0x4000_0000
+_STOP = 128  # PTRACE_EVENT_STOP
+
+# user_regs_struct (sys/user.h) of x86_64, in its order.
+_NAMES = (
+    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi",
+    "rdi", "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs",
+    "gs",
+)  # fmt: skip
+_FORMAT = f"<{len(_NAMES)}Q"
+_ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
+_SYSCALL = b"\x0f\x05"
+_MMAP, _CLOSE, _FTRUNCATE, _MADVISE, _MEMFD_CREATE = 9, 3, 77, 28, 319
+_ERRORS = 4095
+_BELOW = 1024  # bytes below the stack pointer, beyond the red zone
+_MAP_FIXED = 0x10
+_MASK = (1 << 64) - 1
+
+
+def _ptrace(request: int, pid: int, address: int = 0, data: object = None) -> None:
+    if _LIBC.ptrace(request, pid, address, data) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def can_trace() -> str:
+    """Why no process of this host can be made to call the system, or ""."""
+    machine = platform.machine()
+    return "" if machine == "x86_64" else f"kinst cannot do this on hosts with {machine}"
+
+
+@contextmanager
+def calls_in(process: OtherProcess) -> Iterator[Calls]:
+    """Calls that the process makes; it goes on behind the context.
+
+    Raises TargetError where it may not be traced, and when it ends."""
+    pid = process.pid
+    try:
+        _ptrace(_SEIZE, pid)
+    except OSError as error:
+        other = process.tracer
+        why = f"process {other} traces it" if other else error.strerror
+        hint = "end that first" if other else permitted()
+        raise TargetError(f"process {pid} cannot be traced: {why}", hint) from error
+    made = Calls(process)
+    try:
+        made.stand()
+        yield made
+    except OSError as error:
+        raise TargetError(f"process {pid} has ended: {error.strerror}") from error
+    finally:
+        made.let_go()
+
+
+class Calls:
+    """See calls_in()."""
+
+    def __init__(self, process: OtherProcess) -> None:
+        self._process = process
+        self._pid = process.pid
+        self._before: dict[str, int] | None = None
+        self._signals: list[int] = []
+        self._code = 0
+
+    def stand(self) -> None:
+        """Stop the thread, once."""
+        _ptrace(_INTERRUPT, self._pid)
+        while True:
+            status = self._wait()
+            if status >> 16 == _STOP:
+                break
+            self._note(os.WSTOPSIG(status))
+            _ptrace(7, self._pid)  # PTRACE_CONT
+        self._before = self._registers()
+        self._code = self._syscall_instruction()
+
+    def let_go(self) -> None:
+        """As it was, and running."""
+        try:
+            if self._before is not None:
+                self._set(self._before)
+            first = self._signals[0] if self._signals else 0
+            _ptrace(_DETACH, self._pid, 0, first)
+            for number in self._signals[1:]:
+                os.kill(self._pid, number)
+        except OSError:
+            pass  # it has ended
+
+    def _wait(self) -> int:
+        _, status = os.waitpid(self._pid, _WALL)
+        if not os.WIFSTOPPED(status):
+            raise TargetError(f"process {self._pid} has ended")
+        return status
+
+    def _note(self, number: int) -> None:
+        """A signal that arrived meanwhile is delivered in the end."""
+        if number not in (signal.SIGTRAP, signal.SIGSTOP):
+            self._signals.append(number)
+
+    def _registers(self) -> dict[str, int]:
+        raw = ctypes.create_string_buffer(struct.calcsize(_FORMAT))
+        _ptrace(_GETREGS, self._pid, 0, ctypes.addressof(raw))
+        return dict(zip(_NAMES, struct.unpack(_FORMAT, raw.raw), strict=True))
+
+    def _set(self, registers: dict[str, int]) -> None:
+        data = struct.pack(_FORMAT, *(registers[name] & _MASK for name in _NAMES))
+        raw = ctypes.create_string_buffer(data, len(data))
+        _ptrace(_SETREGS, self._pid, 0, ctypes.addressof(raw))
+
+    def _syscall_instruction(self) -> int:
+        """Where the process has one, in what the kernel has mapped there (vdso(7))."""
+        for one in self._process.mappings():
+            if one.path == "[vdso]":
+                at = self._process.read(one.start, one.size).find(_SYSCALL)
+                if at >= 0:
+                    return one.start + at
+        before = self._before
+        assert before is not None
+        at = before["rip"] - len(_SYSCALL)
+        if self._process.read(at, len(_SYSCALL)) == _SYSCALL:
+            return at
+        raise TargetError(f"process {self._pid} has no system call that kinst could use")
+
+    def call(self, number: int, *arguments: int) -> int:
+        """What the call returns.  Raises TargetError where that is an error."""
+        assert self._before is not None
+        given = dict(zip(_ARGUMENTS, arguments, strict=False))
+        self._set({**self._before, **given, "rip": self._code, "rax": number, "orig_rax": _MASK})
+        while True:
+            _ptrace(_STEP, self._pid)
+            status = self._wait()
+            if os.WSTOPSIG(status) == signal.SIGTRAP and not status >> 16:
+                break
+            self._note(os.WSTOPSIG(status))
+        result = self._registers()["rax"]
+        if result > _MASK - _ERRORS:
+            why = os.strerror(-(result - (1 << 64)))
+            raise TargetError(f"process {self._pid} cannot make a system call for kinst: {why}")
+        return result
+
+    # The calls that are needed.
+
+    def make_memory(self, name: str, size: int) -> int:
+        """A descriptor, in the process, of memory without a name (memfd_create(2))."""
+        assert self._before is not None
+        at = (self._before["rsp"] - _BELOW) & -16
+        text = name.encode() + b"\0"
+        kept = self._process.read(at, len(text))
+        self._process.write(at, text)
+        try:
+            number = self.call(_MEMFD_CREATE, at, 1)
+        finally:
+            self._process.write(at, kept)
+        self.call(_FTRUNCATE, number, size)
+        return number
+
+    def map_file(self, address: int, size: int, descriptor: int, offset: int) -> None:
+        """A file, shared, in place of what is mapped there."""
+        rights = mmap.PROT_READ | mmap.PROT_WRITE
+        flags = mmap.MAP_SHARED | _MAP_FIXED
+        self.call(_MMAP, address, size, rights, flags, descriptor, offset)
+
+    def map_anonymous(self, address: int, size: int) -> None:
+        """New zero pages in place of what is mapped there."""
+        rights = mmap.PROT_READ | mmap.PROT_WRITE
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+        self.call(_MMAP, address, size, rights, flags, _MASK, 0)
+
+    def close_file(self, descriptor: int) -> None:
+        self.call(_CLOSE, descriptor)

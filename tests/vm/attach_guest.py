@@ -1,0 +1,136 @@
+"""A guest that somebody else runs: a plain QEMU line, a shell on the console, a GDB stub."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import second_boot
+
+from kinst.kernels.fetch import Prepared
+from kinst.machines.vm.initramfs import build
+
+INIT = """#!/bin/busybox sh
+/bin/busybox mount -t devtmpfs dev /dev
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+stty -F /dev/CONSOLE -echo
+while true; do setsid sh </dev/CONSOLE >/dev/CONSOLE 2>&1; sleep 1; done
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """QEMU and its machine, and what the guest calls the first serial port."""
+
+    command: str
+    console: str
+
+
+LINES = {
+    "pc": Line("qemu-system-x86_64 -machine pc", "ttyS0"),
+    "q35": Line("qemu-system-x86_64 -machine q35", "ttyS0"),
+    "arm64": Line("qemu-system-aarch64 -machine virt -cpu cortex-a57", "ttyAMA0"),
+    "riscv64": Line("qemu-system-riscv64 -machine virt", "ttyS0"),
+}
+
+
+class AttachGuest:
+    """pid: of QEMU.  debug: the vmlinux of what it runs."""
+
+    def __init__(self, pid: int, folder: Path, debug: Path) -> None:
+        self.pid = pid
+        self.debug = debug
+        self.stub = folder / "gdb"
+        self.monitor = folder / "qmp"
+        self._shell = socket.socket(socket.AF_UNIX)
+        self._shell.connect(str(folder / "console"))
+        self._marks = 0
+
+    def run(self, command: str, seconds: float = 120.0) -> str:
+        """What a command of the guest's shell prints."""
+        self._marks += 1
+        mark = f"mark{self._marks}."
+        self._shell.settimeout(seconds)
+        self._shell.sendall(f"{command}; echo ma''{mark[2:]}\n".encode())
+        heard = b""
+        while f"{mark}\r\n".encode() not in heard:
+            heard += self._shell.recv(1 << 16)
+        text = heard.decode(errors="replace").replace("\r", "")
+        lines = text[: text.index(f"{mark}\n")].splitlines()
+        return "\n".join(line for line in lines if "ma''rk" not in line).strip()
+
+    def free(self) -> int:
+        """Kilobytes that the kernel says are free."""
+        fields = dict(line.split(":") for line in self.run("cat /proc/meminfo").splitlines())
+        return int(fields["MemFree"].split()[0])
+
+    def close(self) -> None:
+        self._shell.close()
+
+
+@contextmanager
+def attach_guest(
+    kind: str, prepared: Prepared, reads: Path, folder: Path, more: Sequence[str] = ()
+) -> Iterator[AttachGuest]:
+    """A guest of a kind (LINES) that runs for as long as the context.  more: arguments of QEMU's;
+    without a stub or a monitor among them there is a stub on a unix socket."""
+    line = LINES[kind]
+    init = folder / "init"
+    init.write_text(INIT.replace("CONSOLE", line.console))
+    init.chmod(0o755)
+    initrd = folder / "initrd"
+    initrd.write_bytes(build(prepared.busybox, {"/e2e-init": init, "/bin/reads": reads}))
+    argv = f"""{line.command} -nodefaults -display none -no-reboot -m 512 -smp 2
+        -chardev socket,id=con,path={folder}/console,server=on,wait=off,logfile={folder}/log
+        -serial chardev:con -kernel {prepared.kernel} -initrd {initrd}""".split()
+    argv += ["-append", f"console={line.console} quiet rdinit=/e2e-init no_timer_check"]
+    argv += more or ["-gdb", f"unix:{folder}/gdb,server=on,wait=off"]
+
+    def start() -> subprocess.Popen[bytes]:
+        for name in ("console", "gdb", "qmp", "log"):
+            (folder / name).unlink(missing_ok=True)
+        return subprocess.Popen(argv)
+
+    def comes_up(child: subprocess.Popen[bytes], seconds: float) -> bool:
+        log, end = folder / "log", time.monotonic() + seconds
+        while time.monotonic() < end:
+            assert child.poll() is None, "QEMU ended"
+            if log.exists() and "Enter 'help'" in log.read_text(errors="replace"):
+                return True
+            time.sleep(0.1)
+        return False
+
+    child = second_boot.booted(start, comes_up, _end)
+    guest = AttachGuest(child.pid, folder, prepared.debug)
+    try:
+        yield guest
+        assert child.poll() is None, "QEMU ended"
+    finally:
+        guest.close()
+        _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    child.wait()
+
+
+def guardians() -> list[int]:
+    """Processes of kinst's that are left from attaching: they have no session of this one's."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and int(name) != os.getpid():
+            try:
+                words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"--attach" in words:
+                found.append(int(name))
+    return found

@@ -1,0 +1,127 @@
+"""kinst on a virtual machine that somebody else has started: exact counts, and nothing left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attach_guest import AttachGuest, attach_guest, guardians
+from command import Running, counts, kinst
+
+from kinst.kernels.fetch import Prepared
+
+pytestmark = pytest.mark.vm
+READS = 'kinst::vfs_read:0 /execname == "reads"/ { @[execname] = count(); }'
+BEGUN = 'BEGIN { printf("begun\\n"); }'
+
+
+@pytest.fixture(scope="module")
+def vm(
+    prepared: Prepared, reads: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AttachGuest]:
+    folder = tmp_path_factory.mktemp("attach")
+    with attach_guest("pc", prepared, reads, folder) as found:
+        yield found
+
+
+def options(vm: AttachGuest, *more: str) -> list[str]:
+    return ["--attach", str(vm.pid), "--kernel", str(vm.debug), "-q", *more]
+
+
+def traced(vm: AttachGuest, way: str) -> Running:
+    """A trace that has begun."""
+    run = Running(*options(vm, "-x", f"plant={way}", "-n", READS, "-n", BEGUN), boots=False)
+    run.until(lambda r: "begun" in r.out)
+    time.sleep(0.5)  # the sites are planted behind BEGIN
+    return run
+
+
+def mappings(vm: AttachGuest) -> int:
+    return len(Path(f"/proc/{vm.pid}/maps").read_text().splitlines())
+
+
+def open_files(vm: AttachGuest) -> int:
+    return len(os.listdir(f"/proc/{vm.pid}/fd"))
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("way", "calls"),
+    [("jump", 200_000), pytest.param("trap", 200_000, marks=SLOW),
+     pytest.param("stop", 50, marks=SLOW)],
+)  # fmt: skip
+def test_counts_are_exact_and_everything_is_given_back(
+    vm: AttachGuest, way: str, calls: int
+) -> None:
+    files = open_files(vm)
+    run = traced(vm, way)
+    vm.run(f"reads {calls}")
+    run.stop()
+    done = run.result().good()
+    assert counts(done.out)["reads",] == calls
+    assert open_files(vm) == files
+    assert not guardians()
+
+
+@SLOW
+def test_the_guest_has_its_memory_back(vm: AttachGuest) -> None:
+    """Several attaches cost as much as one, which warms caches: neither guest nor QEMU leaks."""
+    traced(vm, "jump").stop()
+    free, maps = [], []
+    for _ in range(3):
+        run = traced(vm, "jump")
+        during = vm.free()
+        run.stop()
+        run.result().good()
+        free.append(vm.free())
+        maps.append(mappings(vm))
+        assert free[-1] - during > 32 * 1024, "scratch is the guest's own memory"
+    assert max(free) - min(free) < 4 * 1024, free
+    assert maps[0] == maps[-1], maps
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param("jump", marks=SLOW), pytest.param("trap", marks=SLOW), "stop"]
+)
+def test_killed_without_a_word(vm: AttachGuest, way: str) -> None:
+    run = traced(vm, way)
+    vm.run("reads 20")
+    run.stop(signal.SIGKILL)
+    vm.run("reads 20", seconds=5.0)
+    end = time.monotonic() + 30.0
+    while guardians() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not guardians()
+    run = traced(vm, "jump")
+    vm.run("reads 30")
+    run.stop()
+    assert counts(run.result().good().out)["reads",] == 30
+
+
+@SLOW
+def test_two_at_once(vm: AttachGuest) -> None:
+    first = traced(vm, "jump")
+    second = kinst(*options(vm, "-n", READS), boots=False)
+    assert second.status == 1
+    assert "another kinst" in second.err and len(second.err.strip().splitlines()) == 1
+    vm.run("reads 10")
+    first.stop()
+    assert counts(first.result().good().out)["reads",] == 10
+
+
+def test_what_is_no_machine(vm: AttachGuest) -> None:
+    program = ["--kernel", str(vm.debug), "-n", READS]
+    for named, said in (
+        (str(os.getpid()), "not QEMU"),
+        ("4194305", "no process"),
+        ("/nowhere/qmp", "no QMP socket"),
+    ):
+        done = kinst("--attach", named, *program, boots=False)
+        assert done.status == 1
+        assert said in done.err and len(done.err.strip().splitlines()) == 1, done.err
