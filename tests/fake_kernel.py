@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from kinst.core.columns import Scanned
 from kinst.core.inline import FunctionDie, InlineCopy
 from kinst.core.isa import Flow, Instruction
 from kinst.core.probe import Function
@@ -80,6 +81,15 @@ class FakeKernel:
 
     def instructions(self, function: Function) -> Sequence[Instruction]:
         return list(ISA.decode(self.code[function.address], function.address))
+
+    def beginning(self, function: Function) -> Sequence[Instruction]:
+        return self.instructions(function)
+
+    def fetch(self, functions: Sequence[Function]) -> None:
+        pass
+
+    def columns(self, functions: Sequence[Function]) -> Scanned:
+        return ISA.scan([(f.address, self.code[f.address]) for f in functions])
 
     def flows(self, function: Function) -> Sequence[Flow]:
         found = []

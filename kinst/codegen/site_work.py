@@ -3,7 +3,7 @@ counters of keyed counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from kinst.codegen.code_machine import CodeMachine
@@ -101,6 +101,28 @@ def counted(
         else:
             bodies.append(CountBody(places, guard))
     return tuple(bodies)
+
+
+def own_keys(
+    program: typed.Program, layout: ProgramLayout
+) -> Callable[[int, Clauses], tuple[int, ...]]:
+    """A function of a probe's id and its clauses: the entries that are the probe's own in the
+    tables that these clauses count in.  Probes of the same clauses and arguments that have the
+    same entries count the same."""
+    tables: dict[Clauses, tuple[int, ...]] = {}
+    entries = layout.site_keys
+
+    def keys(probe: int, clauses: Clauses) -> tuple[int, ...]:
+        if clauses not in tables:
+            tables[clauses] = tuple(
+                action.aggregation.index
+                for clause in clauses
+                for action in program.clauses[clause].actions
+                if isinstance(action, typed.Aggregate)
+            )
+        return tuple([entries.get((probe, table), -1) for table in tables[clauses]])
+
+    return keys
 
 
 def counted_entries(

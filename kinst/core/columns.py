@@ -46,7 +46,7 @@ class Columns:
         """The address behind each."""
         return self.address + self.size
 
-    def take(self, which: I64 | Bools) -> Columns:
+    def take(self, which: I64 | Bools | slice) -> Columns:
         """Some of them, in this order."""
         return Columns(self.address[which], self.size[which], self.code[which], self.marks[which])
 
@@ -74,6 +74,18 @@ class Scanned:
 
     columns: Columns
     bounds: I64
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """Columns one behind the other."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return NO_COLUMNS
+    return Columns(
+        np.concatenate([p.address for p in parts]), np.concatenate([p.size for p in parts]),
+        np.concatenate([p.code for p in parts]), np.concatenate([p.marks for p in parts]),
+    )  # fmt: skip
 
 
 def columns_in(

@@ -399,6 +399,11 @@ class Isa(Protocol):
         compilers put such a function in its place; otherwise None."""
         ...
 
+    def hangs_together(self, code: bytes) -> bool:
+        """False where unsafe() and rerun_starts() have nothing to say of a function of these live
+        bytes; quick, and True where that takes a longer look."""
+        ...
+
     def unsafe(self, instructions: Sequence[Instruction]) -> Mapping[int, str]:
         """Of a function's live instructions in order, those that cannot be planted because of
         the others (within a load-exclusive and store-exclusive pair): address to reason."""

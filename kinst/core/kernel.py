@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from kinst.core.columns import U16, Scanned
 from kinst.core.errors import AbsentError
 from kinst.core.isa import Flow, Instruction, Isa
 from kinst.core.probe import Function, ProbeName, ProbePattern, Site
@@ -29,6 +30,18 @@ class Kernel(Protocol):
 
     def instructions(self, function: Function) -> Sequence[Instruction]:
         """The live instructions of a function, in order."""
+        ...
+
+    def fetch(self, functions: Sequence[Function]) -> None:
+        """Read the code of functions that will be asked for, many at once."""
+        ...
+
+    def beginning(self, function: Function) -> Sequence[Instruction]:
+        """The first few of instructions(function)."""
+        ...
+
+    def columns(self, functions: Sequence[Function]) -> Scanned:
+        """The live instructions of many functions at once, as Isa.scan marks them."""
         ...
 
     def flows(self, function: Function) -> Sequence[Flow]:
@@ -63,9 +76,13 @@ class Kernel(Protocol):
 class LiveKernel(Kernel, Protocol):
     """What planting asks of the traced kernel, beyond what providers do."""
 
-    def unsafe(self, address: int) -> str:
-        """Why the instructions around the one at address, one of those that instructions() has
-        given, do not let it be planted (Isa.unsafe), or ""."""
+    def unsafe(self, function: Function, address: int) -> str:
+        """Why the instructions around the one at address, in this function, do not let it be
+        planted (Isa.unsafe), or ""."""
+        ...
+
+    def marks(self, sites: Sequence[Site]) -> U16:
+        """What Isa.scan marks of each of these instructions."""
         ...
 
     def live(self, address: int, size: int) -> bytes:
@@ -73,8 +90,8 @@ class LiveKernel(Kernel, Protocol):
         ...
 
     def rerun_prefix(self, function: Function, address: int) -> bytes:
-        """The live bytes before the instruction at address, one of those that instructions() has
-        given, that must be run again when it is planted (Isa.rerun_starts), or b""."""
+        """The live bytes before the instruction at address that must be run again when it is
+        planted (Isa.rerun_starts), or b""."""
         ...
 
     def following(self, function: Function, address: int, size: int) -> bytes:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from kinst.core.kernel import Argument
-from kinst.core.layout import ARGUMENT_HOST, ARGUMENT_NONE, ARGUMENTS, SITE_HEADER
+from kinst.core.layout import (
+    ARGUMENT_HOST,
+    ARGUMENT_NONE,
+    ARGUMENTS,
+    SITE_ARGUMENTS,
+    SITE_CFA_OFFSET,
+    SITE_CFA_SLOT,
+    SITE_EPID,
+    SITE_HEADER,
+    SITE_PC,
+    SITE_PROBE,
+    SITE_PROVIDER,
+    SITE_RA_OFFSET,
+)
 from kinst.core.probe import Probe
 
 NO_SLOT = 0xFFFFFFFF
@@ -46,37 +60,67 @@ def descriptor_size(constant_aggregations: int) -> int:
     return SITE_HEADER + 8 * constant_aggregations
 
 
-def descriptor(
-    probe: Probe,
-    epid: int,
-    strings: Mapping[str, int],
-    rule: FrameRule | None,
-    keys: tuple[int, ...],
-    arguments: tuple[Argument, ...] = (),
-) -> bytes:
-    """One descriptor.
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What one descriptor says.
 
-    strings: addresses, as the machine that runs the probe sees them, of the four parts of
-    the probe's name.  rule: how the caller is found, or None.  keys: entries of this probe in
-    the constant-key aggregations, in their order.  arguments: arg0... of a probe with a site.
+    rule: how the caller is found, or None.  keys: entries of this probe in the constant-key
+    aggregations, in their order.  arguments: arg0... of a probe with a site.
     """
-    none = Argument(ARGUMENT_NONE if probe.site else ARGUMENT_HOST)
-    ten = (*arguments, *(ARGUMENTS * (none,)))[:ARGUMENTS]
-    name = probe.name
-    slot, offset, back = (rule.slot, rule.offset, rule.return_offset) if rule else (NO_SLOT, 0, 0)
-    return struct.pack(
-        "<IIQQQQQIiiI",
-        probe.id,
-        epid,
-        probe.site.address if probe.site else 0,
-        strings[name.provider],
-        strings[name.module],
-        strings[name.function],
-        strings[name.name],
-        slot,
-        offset,
-        back,
-        0,
-    ) + b"".join(
-        [struct.pack("<Ii", a.kind, a.value) for a in ten] + [struct.pack(f"<{len(keys)}Q", *keys)]
-    )
+
+    probe: Probe
+    epid: int
+    rule: FrameRule | None
+    keys: tuple[int, ...]
+    arguments: tuple[Argument, ...] = ()
+
+
+def _row(size: int) -> np.dtype[np.void]:
+    """A descriptor as core/layout.py has it: SITE_*."""
+    return np.dtype(
+        {
+            "names": ["probe", "epid", "pc", "names", "slot", "offset", "back", "ten", "keys"],
+            "formats": [
+                "<u4", "<u4", "<u8", ("<u8", 4), "<u4", "<i4", "<i4",
+                (np.dtype([("kind", "<u4"), ("value", "<i4")]), ARGUMENTS),
+                ("<u8", (size - SITE_HEADER) // 8),
+            ],
+            "offsets": [
+                SITE_PROBE, SITE_EPID, SITE_PC, SITE_PROVIDER, SITE_CFA_SLOT, SITE_CFA_OFFSET,
+                SITE_RA_OFFSET, SITE_ARGUMENTS, SITE_HEADER,
+            ],
+            "itemsize": size,
+        }
+    )  # fmt: skip
+
+
+def descriptors_of(rows: Sequence[Described], base: int, strings: Strings, size: int) -> bytes:
+    """Descriptors of `size` bytes, one behind the other.
+
+    base: address of the strings as the machine that runs the probes sees it."""
+    if not rows:
+        return b""
+    table = np.zeros(len(rows), _row(size))
+    table["probe"] = [row.probe.id for row in rows]
+    table["epid"] = [row.epid for row in rows]
+    table["pc"] = [row.probe.site.address if row.probe.site else 0 for row in rows]
+    for k in range(4):
+        table["names"][:, k] = [base + strings.add(row.probe.name.parts[k]) for row in rows]
+    table["slot"] = NO_SLOT
+    for k, row in enumerate(rows):
+        if row.rule is not None:
+            table["slot"][k] = row.rule.slot
+            table["offset"][k], table["back"][k] = row.rule.offset, row.rule.return_offset
+    # There are few lists of arguments, and many probes that share them.
+    kinds = [(row.arguments, row.probe.site is None) for row in rows]
+    number = {kind: k for k, kind in enumerate(dict.fromkeys(kinds))}
+    which = [number[kind] for kind in kinds]
+    table["ten"] = np.array([_ten(*kind) for kind in number], table["ten"].dtype)[which]
+    if size > SITE_HEADER:
+        table["keys"] = [row.keys for row in rows]
+    return table.tobytes()
+
+
+def _ten(arguments: tuple[Argument, ...], on_host: bool) -> list[tuple[int, int]]:
+    none = Argument(ARGUMENT_HOST if on_host else ARGUMENT_NONE)
+    return [(a.kind, a.value) for a in (*arguments, *(ARGUMENTS * (none,)))[:ARGUMENTS]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa, Refused
@@ -10,6 +11,9 @@ from kinst.core.probe import Site
 
 LONGEST = 15  # bytes that an instruction of any ISA may have
 WAYS = ("jump", "trap", "stop")
+_NO_SCRATCH = "this machine has no memory for trampolines"
+_NO_HOOK = "this kernel has no trap handler that kinst can hook"
+_FAR = "no jump of one instruction reaches a trampoline from there"
 _UNDONE = "a debugger's stop undoes what the instructions before it have done"
 
 
@@ -52,8 +56,9 @@ class PlantingAbility:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """way: jump, trap or stop, or "" with the reason why the site is refused.  rerun_prefix: live
-    bytes before the site that are run again when it is planted (Isa.rerun_starts)."""
+    """way: jump, trap or stop, with the reason why it is no better one, or "" with the reason why
+    the site is refused.  rerun_prefix: live bytes before the site that are run again when it is
+    planted (Isa.rerun_starts)."""
 
     way: str
     reason: str = ""
@@ -73,36 +78,50 @@ def choose(
 
     following: live bytes after it, on which the instruction may depend.  forbidden: the
     personality's reason against it, or "".  has_fixup: an entry of the kernel's exception
-    table expects this instruction to fault at its own address.  rerun_prefix: live bytes before
-    it that are run again (Isa.rerun_starts).
+    table expects this instruction to fault at its own address.  rerun_prefix: live bytes before it
+    that are run again (Isa.rerun_starts).
     """
     if forbidden:
         return Choice("", forbidden)
-    if not ability.scratch_address or ability.forced == "stop":
-        return _stop(site, isa, rerun_prefix)
-    displaced = isa.trampoline(site, following, ability.scratch_address, (), rerun_prefix)
-    if isinstance(displaced, Refused):
-        return Choice("", displaced.reason)
-    if has_fixup and displaced.original_at >= 0 and not ability.fault_hook:
-        return Choice("", "it may fault on purpose, and its fault could not be traced back")
-    size = len(site.code)
-    jump = isa.jump_patch(size, site.address, ability.scratch_address) is not None
-    if ability.forced == "jump" and not jump:
-        if isa.jump_patch(LONGEST, site.address, ability.scratch_address) is None:
-            return Choice("", "no jump of one instruction reaches a trampoline from there")
-        return Choice("", f"{size} bytes are too short for a jump")
+    if ability.scratch_address and ability.forced != "stop":
+        displaced = isa.trampoline(site, following, ability.scratch_address, (), rerun_prefix)
+        if isinstance(displaced, Refused):
+            return Choice("", displaced.reason)
+        if has_fixup and displaced.original_at >= 0 and not ability.fault_hook:
+            return Choice("", "it may fault on purpose, and its fault could not be traced back")
+    return choose_movable(site, isa, ability, rerun_prefix)
+
+
+def choose_movable(
+    site: Site, isa: Isa, ability: PlantingAbility, rerun_prefix: bytes = b""
+) -> Choice:
+    """The best way to plant on a site that nothing forbids and that can be displaced."""
+    address, scratch, size = site.address, ability.scratch_address, len(site.code)
+    if not scratch or ability.forced == "stop":
+        return _stop(site, isa, "" if scratch else _NO_SCRATCH, rerun_prefix)
+    jump = isa.jump_patch(size, address, scratch) is not None
     if jump and ability.forced != "trap":
-        return Choice("jump", rerun_prefix=rerun_prefix)
+        return _shared("jump", "", rerun_prefix)
+    far = not jump and isa.jump_patch(LONGEST, address, scratch) is None
+    why = "" if jump else _FAR if far else f"{size} bytes are too short for a jump"
+    if ability.forced == "jump":
+        return _shared("", why, b"")
     if ability.trap:
-        return Choice("trap", rerun_prefix=rerun_prefix)
+        return _shared("trap", why, rerun_prefix)
     if ability.forced == "trap":
-        return Choice("", "this kernel has no trap handler that kinst can hook")
-    return _stop(site, isa, rerun_prefix)
+        return _shared("", _NO_HOOK, b"")
+    return _stop(site, isa, f"{why}, and {_NO_HOOK}", rerun_prefix)
 
 
-def _stop(site: Site, isa: Isa, rerun_prefix: bytes) -> Choice:
+def _stop(site: Site, isa: Isa, why: str, rerun_prefix: bytes) -> Choice:
     reason = _UNDONE if rerun_prefix else isa.unsteppable(site.code)
-    return Choice("", reason) if reason else Choice("stop")
+    return _shared("", reason, b"") if reason else _shared("stop", why, b"")
+
+
+@cache
+def _shared(way: str, reason: str, rerun_prefix: bytes) -> Choice:
+    """One value for the many sites for which it is the same."""
+    return Choice(way, reason, rerun_prefix)
 
 
 _FORBID = {

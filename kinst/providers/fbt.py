@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 
 from kinst.core.dtypes import INT, DType, VoidType
 from kinst.core.errors import KinstError
-from kinst.core.isa import Flow, Instruction
+from kinst.core.isa import Flow, Instruction, Isa
 from kinst.core.kernel import Argument, Found, Kernel, no_function
 from kinst.core.layout import (
     ARGUMENT_CONSTANT,
@@ -42,16 +42,15 @@ def entry_site(function: Function, kernel: Kernel) -> Instruction | None:
     return next(
         (
             one
-            for one in kernel.instructions(function)
+            for one in kernel.beginning(function)
             if isa.flow(one.code, one.address).kind != "landing"
         ),
         None,
     )
 
 
-def entry_arguments(kernel: Kernel) -> tuple[Argument, ...]:
+def entry_arguments(isa: Isa) -> tuple[Argument, ...]:
     """arg0 to arg9 at a function's first instruction."""
-    isa = kernel.isa
     registers = [Argument(ARGUMENT_SLOT, slot) for slot in isa.argument_slots]
     return (*registers, *(
         Argument(ARGUMENT_STACK, isa.stack_arguments + WORD * k)
@@ -145,15 +144,19 @@ class FbtProvider:
             raise no_function(kernel, pattern.module, pattern.function)
         if glob:
             functions = [f for f in functions if _COLD not in f.name]
-        return [one for f in functions for n in names for one in self._found(f, n, kernel)]
+        kernel.fetch(functions)
+        entry = entry_arguments(kernel.isa)
+        return [one for f in functions for n in names for one in self._found(f, n, kernel, entry)]
 
-    def _found(self, function: Function, name: str, kernel: Kernel) -> Iterator[Found]:
+    def _found(
+        self, function: Function, name: str, kernel: Kernel, entry: tuple[Argument, ...]
+    ) -> Iterator[Found]:
         probe = ProbeName(self.name, function.module, function.name, name)
         if name == "entry":
             first = entry_site(function, kernel)
             if first is not None:
                 site = Site(function, first.address - function.address, first.code)
-                yield Found(probe, site, None, entry_arguments(kernel))
+                yield Found(probe, site, None, entry)
             return
         for part, index, condition, known in ways_out(function, kernel):
             instruction = kernel.instructions(part)[index]

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
+from kinst.core.columns import WIDTH
 from kinst.core.errors import KinstError
 from kinst.core.isa import Instruction
 from kinst.core.kernel import Found, Kernel, no_function
@@ -26,10 +27,9 @@ def _offset(text: str) -> int | None:
         return None
 
 
-def _found(function: Function, instruction: Instruction) -> Found:
-    offset = instruction.address - function.address
+def _found(function: Function, offset: int, code: bytes) -> Found:
     name = ProbeName("kinst", function.module, function.name, str(offset))
-    return Found(name, Site(function, offset, instruction.code))
+    return Found(name, Site(function, offset, code))
 
 
 def _nearest(function: Function, instructions: Sequence[Instruction], offset: int) -> KinstError:
@@ -84,20 +84,29 @@ class KinstProvider:
                 f"{pattern}: not an instruction of a function", f"fbt::{pattern.function}:"
             )
         offset = _offset(pattern.name) if pattern.name else None
+        if offset is None:
+            yield from _all_of(functions, kernel, pattern.name)
+            return
         for function in functions:
             instructions = kernel.instructions(function)
-            if offset is None:
-                for instruction in instructions:
-                    found = _found(function, instruction)
-                    if not pattern.name or fnmatchcase(found.name.name, pattern.name):
-                        yield found
-                continue
             address = function.address + offset
             exact = [i for i in instructions if i.address == address]
             if exact:
-                yield _found(function, exact[0])
+                yield _found(function, offset, exact[0].code)
             elif len(functions) == 1:
                 raise _nearest(function, instructions, offset)
+
+
+def _all_of(functions: Sequence[Function], kernel: Kernel, glob: str) -> Iterator[Found]:
+    """The instructions of functions whose offsets match."""
+    scanned = kernel.columns(functions)
+    bounds, row = scanned.bounds.tolist(), scanned.columns.code.tobytes()
+    starts, sizes = scanned.columns.address.tolist(), scanned.columns.size.tolist()
+    for function, low, high in zip(functions, bounds, bounds[1:], strict=False):
+        for k in range(low, high):
+            offset = starts[k] - function.address
+            if not glob or fnmatchcase(str(offset), glob):
+                yield _found(function, offset, row[WIDTH * k : WIDTH * k + sizes[k]])
 
 
 PROVIDER = KinstProvider()

@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kinst.codegen.analysis import string_table
+import numpy as np
+
+from kinst.codegen.analysis import asks_caller, string_table
 from kinst.codegen.code_machine import CodeMachine, host_machine, parents_of, target_machine
 from kinst.codegen.compile import Code, compile_host, compile_target, host_triple
 from kinst.codegen.hooks import build_trap_table
-from kinst.codegen.site_work import counted, exits_in, snippets_of
-from kinst.core.columns import FOLLOWING
+from kinst.codegen.site_work import counted, exits_in, own_keys, snippets_of
+from kinst.core.columns import FOLLOWING, Batch, columns_of
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Body, CallBody, IndexedBody, Isa
+from kinst.core.kernel import LiveKernel
 from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK, Scratch
 from kinst.core.machine import Target
-from kinst.core.probe import Probe
+from kinst.core.probe import Probe, Site
 from kinst.core.records import ProgramLayout
 from kinst.core.system import Facts, System, UserMemory
 from kinst.dlang import typed
-from kinst.patch.descriptors import FrameRule, Strings, descriptor, descriptor_size
+from kinst.patch.descriptors import (
+    Described,
+    FrameRule,
+    Strings,
+    descriptor_size,
+    descriptors_of,
+)
 from kinst.patch.plan import Hook, Plan, Wanted, plan_hooks, plan_sites
-from kinst.patch.ways import PlantingAbility, choose
+from kinst.patch.ways import PlantingAbility, choose, choose_movable
 from kinst.providers.dtrace import ERROR
 from kinst.session.entrances import Entrances, by_function
 from kinst.session.stopped import read_access
@@ -48,19 +57,28 @@ def split(
     host = tuple(e for e in enabled if e.probe.site is None)
     sites = [(e, e.probe.site) for e in enabled if e.probe.site is not None]
     planted, stopped, refused = [], [], []
-    if personality is not None and kernel is not None:
+    if personality is not None and kernel is not None and sites:
         reasons = personality.site_refusals([(s.address, len(s.code)) for _, s in sites])
         prefixes = [kernel.rerun_prefix(s.function, s.address) for _, s in sites]
         spans = [(s.address - len(a), len(a)) for (_, s), a in zip(sites, prefixes, strict=True)]
         rerun = rerun_refusals(personality, spans)
-        for (e, site), reason, before in zip(sites, reasons, prefixes, strict=True):
-            why = personality.refusals(site.function) or reason or kernel.unsafe(site.address)
-            after = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
-            why = why or rerun.get((site.address - len(before), len(before)), "")
+        movable = _movable([s for _, s in sites], traced.isa, ability, kernel)
+        of_functions: dict[int, str] = {}  # by the value's identity
+        for (e, site), reason, before, plain in zip(sites, reasons, prefixes, movable, strict=True):
+            function = site.function
+            if id(function) not in of_functions:
+                of_functions[id(function)] = personality.refusals(function)
+            why = of_functions[id(function)] or reason or kernel.unsafe(function, site.address)
+            if before:
+                why = why or rerun.get((site.address - len(before), len(before)), "")
             fixup = personality.has_fixup(site.address)
-            choice = choose(site, after, traced.isa, ability, why, fixup, before)
+            if plain and not why and not before and (ability.fault_hook or not fixup):
+                choice = choose_movable(site, traced.isa, ability)
+            else:
+                after = kernel.following(function, site.address + len(site.code), FOLLOWING)
+                choice = choose(site, after, traced.isa, ability, why, fixup, before)
             if choice.way == "stop":
-                stopped.append(e)
+                stopped.append((e, choice))
             elif choice.way:
                 planted.append((e, choice))
             else:
@@ -75,9 +93,30 @@ def with_runs(parts: Placement, entrances: Entrances) -> Placement:
     """Runs for those sites that would be traps."""
     sites = {e.probe.site.address: (e.probe.site, choice.way == "jump")
              for e, choice in parts.planted if e.probe.site is not None}  # fmt: skip
-    stops = {e.probe.site.address for e in parts.stopped if e.probe.site is not None}
+    stops = {e.probe.site.address for e, _ in parts.stopped if e.probe.site is not None}
     runs, silent = entrances.runs(by_function(list(sites.values())), stops)
     return replace(parts, runs=runs, silent=silent)
+
+
+def _movable(
+    sites: Sequence[Site], isa: Isa, ability: PlantingAbility, kernel: LiveKernel
+) -> Sequence[bool]:
+    """Which instructions are of a kind that can be displaced to scratch, by what is marked of
+    them; of the others that is not known."""
+    if not ability.scratch_address or ability.forced == "stop":
+        return [False] * len(sites)
+    columns = columns_of([s.address for s in sites], [s.code for s in sites])
+    columns.marks[:] = kernel.marks(sites)
+    marked = np.flatnonzero(columns.marks)
+    none = np.zeros(len(marked), np.bool_)
+    batch = Batch(
+        columns.take(marked), np.zeros((len(marked), 0), np.int64), none.astype(np.uint8), none,
+        none, ability.scratch_address, ability.scratch_address,
+    )  # fmt: skip
+    movable = np.zeros(len(sites), np.bool_)
+    movable[marked] = isa.trampoline_sizes(batch) >= 0
+    found: list[bool] = movable.tolist()
+    return found
 
 
 def rerun_refusals(
@@ -130,11 +169,10 @@ def build(
     symbols: running addresses by (module, name).  chained: trampolines lead straight into each
     other where the ISA can do that.  Raises KinstError."""
     isa, scratch, base = traced.isa, placed.scratch, placed.memory.native
-    in_target = frozenset(e.key for e, _ in parts.planted)
-    rules = frame_rules(isa, traced.personality, parts.running) if traced.personality else {}
-    descriptors = describe(
-        scratch, base, program, placed.layout, parts.running, parts.error, in_target, rules
-    )
+    rules = {}
+    if traced.personality is not None and asks_caller(program):
+        rules = frame_rules(isa, traced.personality, parts.running)
+    descriptors = describe(scratch, base, program, placed.layout, parts, rules)
     read = read_for_host(traced.target)
     stopped = StoppedCpu()
     user = StoppedUser(traced.target, traced.facts, stopped)
@@ -146,7 +184,7 @@ def build(
     paths = traced.facts.paths if traced.facts else None
     host = compile_host(
         program, placed.layout, replace(here, symbols=symbols or {}, paths=paths),
-        _entries((*parts.host, *parts.stopped)), parts.error.clauses,
+        _entries((*parts.host, *(e for e, _ in parts.stopped))), parts.error.clauses,
         base + descriptors.error_host,
     )  # fmt: skip
     if not parts.planted:
@@ -215,31 +253,39 @@ def _wanted(
         program, placed.layout, base, ((e.clauses, e.arguments) for e, _ in parts.planted),
         machine, isa,
     )  # fmt: skip
+    marks = kernel.marks([
+        *(e.probe.site for e, _ in parts.planted if e.probe.site is not None), *parts.silent
+    ]).tolist()  # fmt: skip
     wanted: dict[int, Wanted] = {}
-    for e, choice in parts.planted:
+    known: dict[object, tuple[Body, ...] | None] = {}  # of probes that count the same
+    keys = own_keys(program, placed.layout)
+    for k, (e, choice) in enumerate(parts.planted):
         site, own = e.probe.site, (e.clauses, e.arguments)
         assert site is not None
         bodies: tuple[Body, ...] | None = None
         if base is not None:
-            bodies = counted(program, placed.layout, e.probe.id, *own, base, snippets)
+            same = (own, keys(e.probe.id, e.clauses))
+            if same not in known:
+                known[same] = counted(program, placed.layout, e.probe.id, *own, base, snippets)
+            bodies = known[same]
         if bodies is None:
             slots, rule = code.slots[e.clauses], rules.get(e.key)
             slots |= argument_slots(isa, e, code.arguments[e.clauses])
             if e.clauses in code.caller and rule is not None:
                 slots |= {rule.slot}
-            argument = scratch.address + descriptors.offsets[e.key]
+            argument = scratch.address + descriptors.planted + k * descriptors.size
             guard, index = snippets.guard(*own), snippets.index(*own)
             call = CallBody(code.entry(e.clauses), argument, slots, guard)
             sure = guard is not None or program.clauses[e.clauses[0]].predicate is None
             bodies = (call,) if index is None or not sure else (IndexedBody(index, call, guard),)
+        address = site.address
+        following = kernel.following(site.function, address + len(site.code), FOLLOWING)
+        if address in wanted:
+            bodies = (*wanted[address].bodies, *bodies)
+        wanted[address] = Wanted(site, choice.way, bodies, following, choice.rerun_prefix, marks[k])
+    for k, site in enumerate(parts.silent, len(parts.planted)):
         following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
-        before = wanted[site.address].bodies if site.address in wanted else ()
-        wanted[site.address] = Wanted(
-            site, choice.way, (*before, *bodies), following, choice.rerun_prefix
-        )
-    for site in parts.silent:
-        following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
-        wanted[site.address] = Wanted(site, "", (), following)
+        wanted[site.address] = Wanted(site, "", (), following, b"", marks[k])
     return list(wanted.values())
 
 
@@ -271,39 +317,34 @@ def describe(
     host_base: int,
     program: typed.Program,
     layout: ProgramLayout,
-    enabled: Sequence[EnabledSite],
-    error: EnabledSite,
-    in_target: frozenset[tuple[int, int]],
+    parts: Placement,
     rules: Mapping[tuple[int, int], FrameRule],
 ) -> Descriptors:
-    """Site descriptors of all enabled probes.
+    """Site descriptors of all enabled probes, and of dtrace:::ERROR for each that runs clauses.
 
-    host_base: native address of scratch.  error: dtrace:::ERROR, enabled or not.  in_target:
-    keys of those whose clauses run in the target: their pointers are target addresses.
-    rules: by key, too.
-    """
+    host_base: native address of scratch.  rules: how the caller is found, by EnabledSite.key."""
     strings = Strings(string_table(program)[1])
-    wanted = [(e, e.key in in_target) for e in enabled] + [(error, True), (error, False)]
-    size = descriptor_size(len(layout.constant_aggregations))
-    data: list[bytes] = []
-    offsets: list[int] = []
-    for enable, inside in wanted:
-        base = (scratch.address if inside else host_base) + scratch.strings
-        addresses = {part: base + strings.add(part) for part in enable.probe.name.parts}
-        keys = tuple(
-            layout.site_keys.get((enable.probe.id, index), 0)
-            for index in layout.constant_aggregations
-        )
-        rule = rules.get(enable.key)
-        offsets.append(scratch.sites + len(data) * size)
-        data.append(descriptor(enable.probe, enable.epid, addresses, rule, keys, enable.arguments))
+    planted, error = [e for e, _ in parts.planted], parts.error
+    others = [*parts.host, *(e for e, _ in parts.stopped)]
+    constant = layout.constant_aggregations
+    size = descriptor_size(len(constant))
+    data = []
+    for some, base in (
+        (planted, scratch.address), (others, host_base), ([error], scratch.address),
+        ([error], host_base),
+    ):  # fmt: skip
+        rows = []
+        for e in some:
+            keys = tuple(layout.site_keys.get((e.probe.id, k), 0) for k in constant)
+            rule = rules.get(e.key) if rules else None
+            rows.append(Described(e.probe, e.epid, rule, keys, e.arguments))
+        data.append(descriptors_of(rows, base + scratch.strings, strings, size))
+    first = scratch.sites + len(data[0])
+    behind = first + len(data[1])
     return Descriptors(
-        b"".join(data),
-        strings.data,
-        {e.key: at for (e, _), at in zip(wanted[:-2], offsets, strict=False)},
-        offsets[-2],
-        offsets[-1],
-    )
+        b"".join(data), strings.data, scratch.sites, size,
+        {e.key: first + k * size for k, e in enumerate(others)}, behind, behind + size,
+    )  # fmt: skip
 
 
 def read_for_host(target: Target | None) -> native.NativeRead:

@@ -114,12 +114,10 @@ def enable(
     (-Z).  Raises DError at the description otherwise,
     and where a provider says why it cannot be.
     """
-    ids: dict[str, int] = {}
-    founds: dict[str, dict[int, Found]] = {}  # by site
-    clauses: dict[str, list[int]] = {}
+    ids = {one.name.parts: FIRST_ID + k for k, one in enumerate(listed(providers))}
+    named: dict[tuple[str, str, str, str], _Named] = {}
     matched: dict[int, int] = {}
-    for one in listed(providers):
-        ids[str(one.name)] = FIRST_ID + len(ids)
+    number = 0  # of the description
     for clause in program.clauses:
         for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
             try:
@@ -137,24 +135,49 @@ def enable(
                     "D_PDESC_ZERO",
                     naming(pattern, providers, kernel),
                 )
+            count, number = 0, number + 1
             for one in found:
-                key = str(one.name)
-                ids.setdefault(key, FIRST_ID + len(ids))
-                founds.setdefault(key, {}).setdefault(one.site.address if one.site else 0, one)
-            names = dict.fromkeys(str(one.name) for one in found)
-            for key in names:
-                clauses.setdefault(key, []).append(clause.index)
-            matched[clause.index] = matched.get(clause.index, 0) + len(names)
+                key = one.name.parts
+                known = named.get(key)
+                if known is None:
+                    known = named[key] = _Named(ids.setdefault(key, FIRST_ID + len(ids)))
+                known.add(one)
+                if known.description != number:
+                    known.description = number
+                    known.clauses.append(clause.index)
+                    count += 1
+            matched[clause.index] = matched.get(clause.index, 0) + count
     enabled, epid = [], 1
-    for key, sites in founds.items():
-        for one in sites.values():
-            probe = Probe(ids[key], one.name, one.site)
-            attached = clauses[key]
+    attached: dict[tuple[int, ...], tuple[int, ...]] = {}  # few, for many probes
+    for of_name in named.values():
+        clauses = tuple(of_name.clauses)
+        clauses = attached.setdefault(clauses, clauses)
+        for one in of_name.sites:
+            probe = Probe(of_name.id, one.name, one.site)
             enabled.append(
-                EnabledSite(probe, tuple(attached), epid, one.timer, one.arguments, one.condition)
+                EnabledSite(probe, clauses, epid, one.timer, one.arguments, one.condition)
             )
-        epid += len(attached)
+        epid += len(clauses)
     return tuple(enabled), matched
+
+
+class _Named:
+    """What one name means: its id, its sites (each once), the clauses that it fires; the number
+    of the last description that meant it."""
+
+    __slots__ = ("clauses", "description", "id", "sites")
+
+    def __init__(self, id_: int) -> None:
+        self.id = id_
+        self.sites: list[Found] = []
+        self.clauses: list[int] = []
+        self.description = 0
+
+    def add(self, found: Found) -> None:
+        """Another of its sites, unless it is one of them."""
+        at = found.site.address if found.site else 0
+        if not any(at == (s.site.address if s.site else 0) for s in self.sites):
+            self.sites.append(found)
 
 
 def check_cpu(cpu: int, cpus: int) -> None:

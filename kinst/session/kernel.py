@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import translate
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
+
+from kinst.core.columns import FOLLOWING, U16, Columns, Scanned, joined
 from kinst.core.errors import KinstError
 from kinst.core.isa import Flow, Instruction, Isa, JumpTable, Refused
-from kinst.core.probe import Function
+from kinst.core.probe import Function, Site
 
 MASK = (1 << 64) - 1
 _GLOB = re.compile(r"[*?\[]")
@@ -22,6 +26,11 @@ _ORDINAL = re.compile(r"(.+)@([0-9]+)\Z")
 REACHED = 1 << 26  # bytes that a direct branch of every ISA that has them for jumps reaches
 MOST_ENTRIES = 1024  # of a jump table whose code does not say how many it has
 SUGGESTION_SPREAD = 3  # how much longer or shorter than the wrong name a suggestion may be
+
+
+BEGINNING = 48  # bytes of a function's first few instructions
+SCANNED = 512  # functions or sites that are decoded at once
+READ_GAP, READ_MOST = 4096, 1 << 20  # bytes between functions that are read at once, and of all
 
 
 class Data(Protocol):
@@ -53,6 +62,8 @@ class RunningKernel:
         self.isa = isa
         self._instructions: dict[int, Sequence[Instruction]] = {}
         self._code: dict[int, bytes] = {}
+        self._columns: dict[int, Columns] = {}
+        self._seen_whole = set[int]()  # functions whose instructions were looked at together
         self._unsafe: dict[int, str] = {}
         self._rerun_starts: dict[int, int] = {}
         self._flows: dict[int, Sequence[Flow]] = {}
@@ -104,20 +115,75 @@ class RunningKernel:
         """See core.kernel.Kernel.instructions."""
         known = self._instructions.get(function.address)
         if known is None:
-            code = self._read(function)
-            known = tuple(self.isa.decode(code, function.address))
+            known = tuple(self.isa.decode(self.code(function), function.address))
             self._instructions[function.address] = known
-            self._unsafe.update(self.isa.unsafe(known))
-            self._rerun_starts.update(self.isa.rerun_starts(known))
-            self._code[function.address] = code
+            self._bound(function)
         return known
 
-    def _read(self, function: Function) -> bytes:
+    def beginning(self, function: Function) -> Sequence[Instruction]:
+        """See core.kernel.Kernel.beginning."""
+        known = self._instructions.get(function.address)
+        return known or tuple(self.isa.decode(self.code(function)[:BEGINNING], function.address))
+
+    def columns(self, functions: Sequence[Function]) -> Scanned:
+        """See core.kernel.Kernel.columns."""
+        new = {f.address: f for f in functions if f.address not in self._columns}
+        for some in _batches(list(new.values()), SCANNED):
+            self.fetch(some)
+            scanned = self.isa.scan([(f.address, self.code(f)) for f in some])
+            bounds = scanned.bounds.tolist()
+            for f, low, high in zip(some, bounds, bounds[1:], strict=False):
+                self._columns[f.address] = scanned.columns.take(slice(low, high))
+        found = [self._columns[f.address] for f in functions]
+        return Scanned(joined(found), np.cumsum([0, *map(len, found)]))
+
+    def marks(self, sites: Sequence[Site]) -> U16:
+        """See core.kernel.LiveKernel.marks: of functions that columns() knows by what it knows,
+        of others by the bytes from the site on."""
+        addresses = np.array([s.address for s in sites], np.uint64)
+        marks = np.zeros(len(sites), np.uint16)
+        of = {s.function.address: s.function for s in sites}
+        whole = [self._columns[at] for at in sorted(of) if at in self._columns]
+        known = joined(whole)
+        if len(known):
+            at = np.minimum(np.searchsorted(known.address, addresses), len(known) - 1)
+            marks = np.where(known.address[at] == addresses, known.marks[at], 0)
+        apart = [k for k, s in enumerate(sites) if s.function.address not in self._columns]
+        for low in range(0, len(apart), SCANNED):
+            some = apart[low : low + SCANNED]
+            self.fetch([sites[k].function for k in some])
+            pieces = []
+            for k in some:
+                site = sites[k]
+                end = site.offset + len(site.code) + FOLLOWING
+                pieces.append((site.address, self.code(site.function)[site.offset : end]))
+            scanned = self.isa.scan(pieces)
+            first = scanned.bounds[:-1]
+            there = first < scanned.bounds[1:]
+            marks[np.array(some)[there]] = scanned.columns.marks[first[there]]
+        return marks.astype(np.uint16)
+
+    def fetch(self, functions: Sequence[Function]) -> None:
+        """See core.kernel.Kernel.fetch: neighbours are read at once."""
+        new = {f.address: f for f in functions if f.address not in self._code}
+        for run in _neighbours([new[at] for at in sorted(new)]):
+            start = run[0].address
+            end = max(f.address + f.size for f in run)
+            with suppress(KinstError):
+                code = self._personality.code(start, end - start)
+                for f in run:
+                    self._code[f.address] = code[f.address - start :][: f.size]
+
+    def code(self, function: Function) -> bytes:
         """Its live bytes; none where the kernel has unmapped them (code that only boots)."""
-        try:
-            return self._personality.code(function.address, function.size)
-        except KinstError:
-            return b""
+        known = self._code.get(function.address)
+        if known is None:
+            try:
+                known = self._personality.code(function.address, function.size)
+            except KinstError:
+                known = b""
+            self._code[function.address] = known
+        return known
 
     def flows(self, function: Function) -> Sequence[Flow]:
         """See core.kernel.Kernel.flows."""
@@ -221,7 +287,7 @@ class RunningKernel:
         changed = self._personality.site_refusals(spans)
         rerun = {span for span, reason in zip(spans, changed, strict=True) if reason}
         return [
-            bool(reason or self.unsafe(address) or span in rerun)
+            bool(reason or address in self._unsafe or span in rerun)
             or self._faults(*span)
             or self._stays(address, size)
             for (address, size), reason, span in zip(sites, reasons, before, strict=True)
@@ -236,10 +302,19 @@ class RunningKernel:
         code = self._personality.code(address, size)
         return isinstance(self.isa.displace(code, address, address - REACHED & MASK), Refused)
 
-    def unsafe(self, address: int) -> str:
-        """Why the instructions around the one at address, one of those that instructions() has
-        given, do not let it be planted (Isa.unsafe), or ""."""
+    def unsafe(self, function: Function, address: int) -> str:
+        """See core.kernel.LiveKernel.unsafe."""
+        self._bound(function)
         return self._unsafe.get(address, "")
+
+    def _bound(self, function: Function) -> None:
+        """Find which of a function's instructions hang on others."""
+        if function.address not in self._seen_whole:
+            self._seen_whole.add(function.address)
+            if self.isa.hangs_together(self.code(function)):
+                instructions = self.instructions(function)
+                self._unsafe.update(self.isa.unsafe(instructions))
+                self._rerun_starts.update(self.isa.rerun_starts(instructions))
 
     def dead_ends(self) -> Sequence[str]:
         """See core.kernel.Kernel.dead_ends."""
@@ -293,15 +368,34 @@ class RunningKernel:
         return self._personality.code(address, size)
 
     def rerun_prefix(self, function: Function, address: int) -> bytes:
-        """The live bytes before the instruction at address, one of those that instructions() has
-        given, that must be run again when it is planted (Isa.rerun_starts), or b""."""
+        """See core.kernel.LiveKernel.rerun_prefix."""
+        self._bound(function)
         start = self._rerun_starts.get(address, address) - function.address
-        return self._code[function.address][start : address - function.address]
+        return self.code(function)[start : address - function.address]
 
     def following(self, function: Function, address: int, size: int) -> bytes:
-        """At most `size` live bytes from `address` on, within the function's instructions."""
+        """See core.kernel.LiveKernel.following."""
         start = address - function.address
-        return self._code[function.address][start : start + size]
+        return self.code(function)[start : start + size]
+
+
+def _batches(functions: Sequence[Function], most: int) -> Iterator[Sequence[Function]]:
+    for low in range(0, len(functions), most):
+        yield functions[low : low + most]
+
+
+def _neighbours(functions: Sequence[Function]) -> Iterator[Sequence[Function]]:
+    """Functions in the order of their addresses, as runs that can be read at once."""
+    low = 0
+    for k, function in enumerate(functions):
+        before = functions[k - 1] if k > low else None
+        far = before is not None and function.address > before.address + before.size + READ_GAP
+        if far or function.address + function.size > functions[low].address + READ_MOST:
+            if k > low:
+                yield functions[low:k]
+            low = k
+    if functions:
+        yield functions[low:]
 
 
 def _numbered(same: Sequence[Function]) -> list[Function]:

@@ -32,10 +32,9 @@ def list_planned(
     """One for each probe and site, with its instruction and its way or the reason against it.
 
     source: function and address to file:line or ""."""
-    ways = {e.key: (c.way, "") for e, c in parts.planted}
+    ways = {e.key: (c.way, c.reason) for e, c in (*parts.planted, *parts.stopped)}
     in_runs = {at for run in parts.runs for at in run.members}
     ways |= {e.key: ("run", "") for e, _ in parts.planted if e.key[1] in in_runs}
-    ways |= {e.key: ("stop", "") for e in parts.stopped}
     ways |= {e.key: ("refused", reason) for e, reason in parts.refused}
     rows = []
     for e in enabled:

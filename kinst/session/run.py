@@ -229,7 +229,7 @@ class RunningTrace:
             left = self._planted.plant(built.hooks.patches, built.sites, built.ended)
             if left:
                 self._report.detail(f"kinst: {left}")
-            for enabled in self._parts.stopped:
+            for enabled, _ in self._parts.stopped:
                 self._planted.plant_stop(enabled)
             self._report.stage("plant")
             if command:

@@ -246,7 +246,7 @@ class Placement:
 
     host: tuple[EnabledSite, ...]
     planted: tuple[tuple[EnabledSite, Choice], ...]
-    stopped: tuple[EnabledSite, ...]
+    stopped: tuple[tuple[EnabledSite, Choice], ...]
     refused: tuple[tuple[EnabledSite, str], ...]
     error: EnabledSite
     runs: tuple[Run, ...] = ()
@@ -266,7 +266,7 @@ class Placement:
     @property
     def running(self) -> tuple[EnabledSite, ...]:
         """Every probe that can fire, in id order."""
-        return (*self.host, *(e for e, _ in self.planted), *self.stopped)
+        return (*self.host, *(e for e, _ in (*self.planted, *self.stopped)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,11 +293,14 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """data: of the sites area.  strings: of the strings area.  offsets: of each probe's
-    descriptor in scratch, by EnabledSite.key.  error_target, error_host: of dtrace:::ERROR's."""
+    """data: of the sites area.  strings: of the strings area.  planted: where in scratch the
+    descriptors of planted probes begin, in their order, each `size` bytes.  offsets: of each
+    other probe's, by EnabledSite.key.  error_target, error_host: of dtrace:::ERROR's."""
 
     data: bytes
     strings: bytes
+    planted: int
+    size: int
     offsets: Mapping[tuple[int, int], int]
     error_target: int
     error_host: int

@@ -49,6 +49,7 @@ def drawn(isa: Isa, rng: random.Random) -> tuple[list[Wanted], int]:
         scanned = isa.scan([(at, code)])
         assert scanned.bounds.tolist() == [0, len(instructions)]
         columns, kept = scanned.columns, isa.unsafe(instructions) | isa.rerun_starts(instructions)
+        assert not kept or isa.hangs_together(code)
         for k, one in enumerate(instructions):
             assert (one.address, one.size) == (int(columns.address[k]), int(columns.size[k]))
             assert columns.code[k].tobytes() == one.code.ljust(16, b"\0")
@@ -69,6 +70,17 @@ def values(plan: Plan) -> list[object]:
     pairs = [list(plan.traps), list(plan.copies)]
     return [plan.text.block, list(plan.patches), list(plan.exits), pairs, plan.refused, plan.end,
             list(plan.sites), plan.chained.tolist()]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["amd64", "arm64", "riscv64"])
+def test_marks_are_of_what_is_near(name: str) -> None:
+    """An instruction is marked by itself as it is in its function."""
+    isa = load(name)
+    wanted, _ = drawn(isa, random.Random(SEED))
+    some = random.Random(SEED).sample(wanted, 500)
+    alone = isa.scan([(w.site.address, w.site.code + w.following) for w in some])
+    first = alone.bounds[:-1]
+    assert alone.columns.marks[first].tolist() == [w.marks for w in some], f"seed {SEED}"
 
 
 @pytest.mark.parametrize("name", ["amd64", "arm64", "riscv64"])

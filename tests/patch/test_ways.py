@@ -17,15 +17,15 @@ from kinst.core.layout import (
     SITE_CFA_OFFSET,
     SITE_CFA_SLOT,
     SITE_EPID,
-    SITE_FUNCTION,
     SITE_HEADER,
     SITE_PC,
     SITE_PROBE,
+    SITE_PROVIDER,
     SITE_RA_OFFSET,
 )
 from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.isa import load
-from kinst.patch.descriptors import FrameRule, Strings, descriptor, descriptor_size
+from kinst.patch.descriptors import Described, FrameRule, Strings, descriptor_size, descriptors_of
 from kinst.patch.plan import Hook, Wanted, plan_hooks, plan_sites
 from kinst.patch.ways import ALONE, BEST, Choice, PlantingAbility, PlantRules, choose, plant_rules
 
@@ -146,36 +146,50 @@ def test_hooks_and_their_undoing() -> None:
         plan_hooks([Hook(TEXT, b"\xf4" * 16, SCRATCH, False)], ISA, SCRATCH)
 
 
+def described(*rows: Described, keys: int = 0) -> list[bytes]:
+    """The descriptors of these rows, with the strings from 0x1000 on."""
+    size = descriptor_size(keys)
+    data = descriptors_of(rows, 0x1000, Strings(b"abc\0"), size)
+    assert len(data) == size * len(rows)
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
 def test_descriptor() -> None:
     probe = Probe(77, ProbeName("kinst", "vmlinux", "f", "5"), SHORT)
     strings = Strings(b"abc\0")
-    places = {part: 0x1000 + strings.add(part) for part in ("kinst", "vmlinux", "f", "5")}
-    assert strings.add("f") == places["f"] - 0x1000
-    data = descriptor(probe, 9, places, FrameRule(16, 8, -8), (3, 4))
+    row = Described(probe, 9, FrameRule(16, 8, -8), (3, 4))
+    data = descriptors_of([row], 0x1000, strings, descriptor_size(2))
     assert len(data) == descriptor_size(2) == SITE_HEADER + 16
     assert struct.unpack_from("<I", data, SITE_PROBE)[0] == 77
     assert struct.unpack_from("<I", data, SITE_EPID)[0] == 9
     assert struct.unpack_from("<Q", data, SITE_PC)[0] == SHORT.address
-    at = struct.unpack_from("<Q", data, SITE_FUNCTION)[0] - 0x1000
-    assert strings.data[at : at + 2] == b"f\0"
+    at = [each - 0x1000 for each in struct.unpack_from("<4Q", data, SITE_PROVIDER)]
+    texts = [strings.data[start:].split(b"\0")[0] for start in at]
+    assert texts == [b"kinst", b"vmlinux", b"f", b"5"]
     assert struct.unpack_from("<2Q", data, SITE_HEADER) == (3, 4)
+    assert descriptors_of([], 0, strings, descriptor_size(2)) == b""
 
 
 def test_arguments_and_caller_in_a_descriptor() -> None:
     """What is not given is not there at a site, and in the host's context at BEGIN and the like,
     which have no address."""
-    places = dict.fromkeys(("kinst", "vmlinux", "f", "5", "dtrace", "", "BEGIN"), 0x1000)
     given = (Argument(ARGUMENT_STACK, -8),)
     site = Probe(77, ProbeName("kinst", "vmlinux", "f", "5"), SHORT)
-    data = descriptor(site, 9, places, FrameRule(16, 8, -8), (), given)
-    ten = list(struct.iter_unpack("<Ii", data[SITE_ARGUMENTS:]))
+    begin = Probe(1, ProbeName("dtrace", "", "", "BEGIN"))
+    rows = (
+        Described(site, 9, FrameRule(16, 8, -8), (), given), Described(begin, 1, None, ()),
+        Described(site, 10, None, ()), Described(site, 11, None, (), given),
+    )  # fmt: skip
+    first, at_begin, without, again = described(*rows)
+    ten = list(struct.iter_unpack("<Ii", first[SITE_ARGUMENTS:]))
     assert ten == [(ARGUMENT_STACK, -8)] + [(ARGUMENT_NONE, 0)] * 9
-    rule = [struct.unpack_from("<i", data, at)[0] for at in (SITE_CFA_OFFSET, SITE_RA_OFFSET)]
-    assert (struct.unpack_from("<I", data, SITE_CFA_SLOT)[0], *rule) == (16, 8, -8)
-    data = descriptor(Probe(1, ProbeName("dtrace", "", "", "BEGIN")), 1, places, None, ())
-    assert list(struct.iter_unpack("<Ii", data[SITE_ARGUMENTS:])) == [(ARGUMENT_HOST, 0)] * 10
-    assert struct.unpack_from("<Q", data, SITE_PC)[0] == 0
-    assert struct.unpack_from("<I", data, SITE_CFA_SLOT)[0] == 0xFFFF_FFFF
+    rule = [struct.unpack_from("<i", first, at)[0] for at in (SITE_CFA_OFFSET, SITE_RA_OFFSET)]
+    assert (struct.unpack_from("<I", first, SITE_CFA_SLOT)[0], *rule) == (16, 8, -8)
+    assert list(struct.iter_unpack("<Ii", at_begin[SITE_ARGUMENTS:])) == [(ARGUMENT_HOST, 0)] * 10
+    assert struct.unpack_from("<Q", at_begin, SITE_PC)[0] == 0
+    assert struct.unpack_from("<I", at_begin, SITE_CFA_SLOT)[0] == 0xFFFF_FFFF
+    assert list(struct.iter_unpack("<Ii", without[SITE_ARGUMENTS:])) == [(ARGUMENT_NONE, 0)] * 10
+    assert again[SITE_ARGUMENTS:] == first[SITE_ARGUMENTS:]
 
 
 def test_choice_is_plain_data() -> None:

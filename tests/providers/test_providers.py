@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
+from kinst.core.columns import Scanned, columns_of
 from kinst.core.errors import KinstError
 from kinst.core.isa import Instruction
 from kinst.core.kernel import Timer
@@ -26,6 +28,10 @@ class FakeKernel:
 
     def instructions(self, function: Function) -> Sequence[Instruction]:
         return [Instruction(a, c, "?") for a, c in CODE]
+
+    def columns(self, functions: Sequence[Function]) -> Scanned:
+        assert list(functions) == [FUNCTION]
+        return Scanned(columns_of([a for a, _ in CODE], [c for _, c in CODE]), np.array([0, 4]))
 
 
 def match(provider: str, function: str, name: str) -> list[str]:

@@ -90,6 +90,10 @@ class Amd64:
         """None: direct branches reach all of the kernel."""
         return None
 
+    def hangs_together(self, code: bytes) -> bool:
+        """Never; see unsafe()."""
+        return False
+
     def unsafe(self, instructions: Sequence[Instruction]) -> Mapping[int, str]:
         """None: what one instruction of amd64 does never depends on those around it, but for
         sti's shadow, which trampoline() looks at."""

@@ -83,6 +83,7 @@ class Arm64:
     detour = staticmethod(detours.detour)
     translate_detour = staticmethod(detours.translate_detour)
     unsafe = staticmethod(sequences.unsafe)
+    hangs_together = staticmethod(sequences.hangs_together)
 
     def joined(self, before: Instruction, one: Instruction) -> Flow | None:
         """None: direct branches reach all of the kernel."""

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from kinst.core.isa import Instruction
 from kinst.isa.arm64 import parse as p
 from kinst.isa.arm64 import rerun
@@ -45,6 +47,14 @@ def _exclusive(word: int) -> int:
 
 def _is_prefix(word: int) -> bool:
     return word & 0xFF3EE000 == 0x04102000 or word & 0xFFFFFC00 == 0x0420BC00
+
+
+def hangs_together(code: bytes) -> bool:
+    """See Isa.hangs_together."""
+    words = np.frombuffer(code[: len(code) & -SIZE], "<u4")
+    exclusive = words & 0x3F000000 == _TOP_EXCLUSIVE << 24
+    prefix = (words & 0xFF3EE000 == 0x04102000) | (words & 0xFFFFFC00 == 0x0420BC00)
+    return bool((exclusive | prefix | (words & 0x3B000000 == 0x18000000)).any())
 
 
 def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:

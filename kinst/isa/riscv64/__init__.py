@@ -74,6 +74,7 @@ class Riscv64:
     translate_detour = staticmethod(detours.translate_detour)
     joined = staticmethod(control.joined)
     unsafe = staticmethod(refuse.unsafe)
+    hangs_together = staticmethod(refuse.hangs_together)
     jump_tables = staticmethod(tables.jump_tables)
     displace = staticmethod(relocate.displace)
     leads = staticmethod(unmarked.leads)

@@ -34,11 +34,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from kinst.core.isa import Instruction
 from kinst.isa.riscv64 import parse as p
 from kinst.isa.riscv64.control import flow
 from kinst.isa.riscv64.encode import SEPC, SP, SSTATUS
 
+_SYSTEM, _ATOMIC = 0x73, 0x2F  # opcodes
 _SATP, _STVEC, _SSCRATCH, _SCAUSE, _STVAL = 0x180, 0x105, 0x140, 0x142, 0x143
 _TRAP_STATE = frozenset((SEPC, _STVEC, _SSCRATCH, _SCAUSE, _STVAL))
 _WRS = frozenset((0x00D0_0073, 0x01D0_0073))  # wrs.nto, wrs.sto
@@ -93,13 +96,19 @@ def refusal(parsed: p.Parsed) -> str:
     return _PAGING if register == _SATP and writes else ""
 
 
+def hangs_together(code: bytes) -> bool:
+    """See Isa.hangs_together: whether anything in it may be a system or an atomic instruction."""
+    opcode = np.frombuffer(code[: len(code) & -2], "<u2") & 0x7F
+    return bool(((opcode == _SYSTEM) | (opcode == _ATOMIC)).any())
+
+
 def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
     """Of a function's instructions in order, those that cannot be planted because of the others:
     from an lr to its sc, by every path between them, and all of a function that works on the
     state of traps."""
     marks = dict[int, int]()
     for i in instructions:
-        if i.code[0] & 0x7F not in (0x73, 0x2F):
+        if i.code[0] & 0x7F not in (_SYSTEM, _ATOMIC):
             continue
         parsed = p.parse(i.code)
         if parsed is None:

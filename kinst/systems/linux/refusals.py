@@ -125,13 +125,22 @@ class Refusals:
 
     def has_fixup(self, address: int) -> bool:
         """Whether the instruction at this address has an exception-table entry."""
-        at = np.array([address], dtype=np.uint64)
-        return bool(self._exceptions.overlaps(at, np.ones(1, dtype=np.uint64))[0])
+        return address in self._fixups
+
+    @cached_property
+    def _fixups(self) -> frozenset[int]:
+        return frozenset(self._exceptions.start.tolist())
 
     def is_bug(self, address: int) -> bool:
         """Whether the instruction at this address is a BUG or WARN trap."""
-        at = np.array([address], dtype=np.uint64)
-        return bool(self._bugs.overlaps(at, np.ones(1, dtype=np.uint64))[0])
+        return address in self._bug_bytes
+
+    @cached_property
+    def _bug_bytes(self) -> frozenset[int]:
+        starts, sizes = self._bugs.start.tolist(), self._bugs.size.tolist()
+        return frozenset(
+            at for start, n in zip(starts, sizes, strict=True) for at in range(start, start + n)
+        )
 
     def sites(
         self, sites: Sequence[tuple[int, int]], fault_hook: bool, bug_hook: bool
@@ -158,11 +167,13 @@ class Refusals:
         boot = np.zeros(len(address), dtype=np.bool_)
         for where in self._final:
             boot |= where.overlaps(address, size)
-        live, linked = self._bytes(sites)
         for i in np.flatnonzero(at_ftrace).tolist():
-            reasons[i] = reasons[i] or self._ftrace.refusal(*sites[i], live[i]) or ""
-        for i in np.flatnonzero(~boot & ~at_ftrace).tolist():
-            if live[i] != linked[i] and not reasons[i] and not self._slid(live[i], linked[i]):
+            live = self._kernel.read(*sites[i])
+            reasons[i] = reasons[i] or self._ftrace.refusal(*sites[i], live) or ""
+        for i in np.flatnonzero(~boot & ~at_ftrace & self._differ(address, size)).tolist():
+            if not reasons[i] and not self._slid(
+                self._kernel.read(*sites[i]), self._file(*sites[i])
+            ):
                 reasons[i] = CHANGED
         return reasons
 
@@ -185,24 +196,28 @@ class Refusals:
         for i in np.flatnonzero(which).tolist():
             reasons[i] = reasons[i] or reason
 
-    def _bytes(self, sites: Sequence[tuple[int, int]]) -> tuple[list[bytes], list[bytes]]:
-        """Live bytes and the file's bytes of each site, read in runs of neighbours."""
-        live, linked = [b""] * len(sites), [b""] * len(sites)
-        order = sorted(range(len(sites)), key=lambda i: sites[i][0])
+    def _differ(self, address: U64, size: U64) -> npt.NDArray[np.bool_]:
+        """At which of these the live bytes are not the file's; many neighbours are read at once."""
+        differ = np.zeros(len(address), np.bool_)
+        order = np.argsort(address, kind="stable")
+        there = address[order]
         at = 0
         while at < len(order):
-            start, last = sites[order[at]][0], at
-            while last + 1 < len(order) and sites[order[last + 1]][0] - start < 1 << 16:
-                last += 1
-            run = order[at : last + 1]
-            length = max(sites[i][0] + sites[i][1] for i in run) - start
-            now = self._kernel.read(start, length)
-            then = self._file(start, length)
-            for i in run:
-                offset, size = sites[i][0] - start, sites[i][1]
-                live[i], linked[i] = now[offset : offset + size], then[offset : offset + size]
-            at = last + 1
-        return live, linked
+            start = int(there[at])
+            end = int(np.searchsorted(there, np.uint64(min(start + _TOGETHER, MASK))))
+            run = order[at : max(end, at + 1)]
+            offset = (address[run] - np.uint64(start)).astype(np.int64)
+            behind = offset + size[run].astype(np.int64)
+            length = int(behind.max())
+            now = np.frombuffer(self._kernel.read(start, length), np.uint8)
+            then = np.frombuffer(self._file(start, length), np.uint8)
+            if len(then) == length:
+                wrong = np.concatenate([[0], np.cumsum(now != then)])
+                differ[run] = wrong[behind] > wrong[offset]
+            else:
+                differ[run] = True
+            at += len(run)
+        return differ
 
     def _file(self, address: int, size: int) -> bytes:
         try:
@@ -218,6 +233,9 @@ class Refusals:
         """
         slide = self._kernel.slide
         return bool(slide) and len(live) == len(linked) and _relocated(live, linked, slide, 2)
+
+
+_TOGETHER = 1 << 16  # bytes of code that are read at once
 
 
 def _live(start: U64, size: int) -> Spans:

@@ -127,7 +127,11 @@ class Linux:
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> list[str]:
         """site_refusal() of many (address, size) at once, much faster."""
         hooks = bool(self.facts.fault_hook), bool(self.facts.bug_hook)
-        apart = [i for i, (at, _) in enumerate(sites) if self._modules.at(at) is not None]
+        apart = [
+            i
+            for i, (at, _) in enumerate(sites)
+            if not self._is_own(at) and self._modules.at(at) is not None
+        ]
         if not apart:
             return self._refusals.sites(sites, *hooks)
         reasons = {i: self._module_rules.site(*sites[i], *hooks) for i in apart}
@@ -139,7 +143,8 @@ class Linux:
     def has_fixup(self, address: int) -> bool:
         """Whether the kernel expects faults of this instruction (it has an exception-table
         entry), so that one in its displaced copy must go through facts.fault_hook."""
-        return self._refusals.has_fixup(address) or self._module_rules.has_fixup(address)
+        rules = self._refusals if self._is_own(address) else self._module_rules
+        return rules.has_fixup(address)
 
     def fixup(self, address: int) -> int | None:
         """Where control goes when this instruction faults, by its exception-table entry."""
@@ -171,7 +176,17 @@ class Linux:
     def is_bug(self, address: int) -> bool:
         """Whether this instruction is a BUG or WARN trap, which the kernel looks up by its
         address, so that its displaced copy must go through facts.bug_hook."""
-        return self._refusals.is_bug(address) or self._module_rules.is_bug(address)
+        rules = self._refusals if self._is_own(address) else self._module_rules
+        return rules.is_bug(address)
+
+    def _is_own(self, address: int) -> bool:
+        """Whether it is code of the kernel proper, and not of a module."""
+        low, high = self._own_text
+        return low <= address < high
+
+    @cached_property
+    def _own_text(self) -> tuple[int, int]:
+        return self.text
 
     def is_fatal(self, address: int) -> bool:
         """Whether this instruction is a BUG, behind which nothing runs on (a WARN does)."""
