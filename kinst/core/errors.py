@@ -66,3 +66,7 @@ class DError(KinstError):
 
 class TargetError(KinstError):
     """The traced machine, or the way to it, failed: no stub, a panic, QEMU gone."""
+
+
+class UnmappedError(TargetError):
+    """Nothing is at an address, of a kernel or of the file that stands in for it."""

@@ -156,7 +156,7 @@ class Target(Protocol):
     def resume(self) -> None: ...
 
     def read(self, address: int, size: int) -> bytes:
-        """Kernel memory; raises TargetError where nothing is mapped."""
+        """Kernel memory; raises UnmappedError where nothing is mapped."""
         ...
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from kinst.core.errors import KinstError
+from kinst.core.errors import KinstError, UnmappedError
 
 ET_REL = 1
 SHT_SYMTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS = 2, 4, 7, 8
@@ -124,7 +124,7 @@ class ElfFile:
     def read(self, address: int, size: int) -> bytes:
         """`size` bytes at a linked address, as the file has them.
 
-        Raises KinstError where no section of the file has those bytes.
+        Raises UnmappedError where no section of the file has those bytes.
         """
         for section in self._loaded:
             # Per-CPU sections are linked at 0 and do not collide with kernel addresses.
@@ -132,7 +132,7 @@ class ElfFile:
                 if section.kind == SHT_NOBITS:
                     return bytes(size)
                 return self._slice(section.offset + address - section.address, size, section.name)
-        raise KinstError(f"{self.path}: no section has {size} bytes at {address:#x}")
+        raise UnmappedError(f"{self.path}: no section has {size} bytes at {address:#x}")
 
     def _slice(self, offset: int, size: int, name: str) -> bytes:
         if offset < 0 or size < 0 or offset + size > len(self.mapped):

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from kinst.core.columns import FOLLOWING, U16, Columns, Scanned, joined
-from kinst.core.errors import KinstError
+from kinst.core.errors import KinstError, UnmappedError
 from kinst.core.isa import Flow, Instruction, Isa, JumpTable, Refused
 from kinst.core.probe import Function, Site
 
@@ -169,7 +169,7 @@ class RunningKernel:
         for run in _neighbours([new[at] for at in sorted(new)]):
             start = run[0].address
             end = max(f.address + f.size for f in run)
-            with suppress(KinstError):
+            with suppress(UnmappedError):
                 code = self._personality.code(start, end - start)
                 for f in run:
                     self._code[f.address] = code[f.address - start :][: f.size]
@@ -180,7 +180,7 @@ class RunningKernel:
         if known is None:
             try:
                 known = self._personality.code(function.address, function.size)
-            except KinstError:
+            except UnmappedError:
                 known = b""
             self._code[function.address] = known
         return known
@@ -270,12 +270,12 @@ class RunningKernel:
         """Bytes of the kernel's data, as far as it has them, in steps."""
         try:
             return self._target.read(address, size)
-        except KinstError:
+        except UnmappedError:
             found = b""
         for at in range(address, address + size, step):
             try:
                 found += self._target.read(at, step)
-            except KinstError:
+            except UnmappedError:
                 break
         return found
 

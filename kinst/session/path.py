@@ -148,7 +148,7 @@ class OpenMachine:
         target = open_target(self.request, self.isa, files, system, size, self.output.append)
         try:
             report.stage("start")
-            personality = attach(target, self._image.elf, system, report.say)
+            personality = attach(target, self._image, system, report.say)
             report.stage("boot")
             kernel = RunningKernel(target, personality, self.isa)
             programs = programs_of(self.request, files)

@@ -10,7 +10,7 @@ from kinst.core.isa import Isa
 from kinst.core.machine import MachineConfig, Target
 from kinst.core.paths import cache_folder
 from kinst.core.system import System
-from kinst.image.elf import Elf
+from kinst.image.debug_info import DebugInfo
 from kinst.image.elf_file import open_file
 from kinst.isa import load as load_isa
 from kinst.isa import of_machine
@@ -148,14 +148,16 @@ def open_target(
     return kind.open(config, on_output)
 
 
-def attach(target: Target, elf: Elf, system: SystemKind, say: Callable[[str], None]) -> System:
+def attach(
+    target: Target, image: DebugInfo, system: SystemKind, say: Callable[[str], None]
+) -> System:
     """Wait until the kernel is up, stop it, and find out about it.
 
-    elf: its image, which is of that system.  say: gets a line for the user when the guest had to
-    be started again.  Raises TargetError when it does not come up, KinstError when elf is another
-    kernel's.
+    image: its file, which is of that system.  say: gets a line for the user when the guest had to
+    be started again.  Raises TargetError when it does not come up, KinstError when the image is
+    another kernel's.
     """
-    running = system.attach(target, elf, target.bring_up(say))
+    running = system.attach(target, image, target.bring_up(say))
     target.settle(running.page_tables, running.heartbeat, running.lender)
     return running
 

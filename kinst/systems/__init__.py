@@ -15,6 +15,7 @@ from typing import Protocol
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
 from kinst.core.system import System, Territory
+from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.image.functions import FunctionTable
 
@@ -56,9 +57,9 @@ class SystemKind(Protocol):
         """What is known of its code before it runs."""
         ...
 
-    def attach(self, target: Target, elf: Elf, bearings: Bearings) -> System:
+    def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
         """Find out about the kernel that runs on a target that was brought up.  Raises KinstError
-        when elf is another kernel's."""
+        when the image is another kernel's."""
         ...
 
 

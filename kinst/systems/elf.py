@@ -9,7 +9,6 @@ system's to say.  Nothing is written into such a kernel: its probes are stop-pla
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from kinst.core.machine import Bearings, Target
 from kinst.core.probe import Function
 from kinst.core.system import Clock, Facts, Lender, LoadedModule, ModuleFrames, System, Territory
 from kinst.core.types import KERNEL
-from kinst.image.dwarf.cfi import Cfi, open_cfi
+from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.image.elf_file import SHF_EXECINSTR, SHT_NOBITS
 from kinst.image.functions import FunctionTable
@@ -138,11 +137,12 @@ def _locate(
 class ElfKernel:
     """The System protocol (core/system.py) by a file alone."""
 
-    def __init__(self, target: Target, elf: Elf, bearings: Bearings) -> None:
+    def __init__(self, target: Target, image: DebugInfo, bearings: Bearings) -> None:
         """Raises KinstError when the machine runs another kernel, and for a file without code or
         symbols."""
+        elf = image.elf
         self._target = target
-        self._elf = elf
+        self._image = image
         self._file = _Code(elf)
         linked = FunctionTable(elf, 0, KERNEL)
         self._slide, self._is_loaded = _locate(target, elf, self._file, linked.all, bearings)
@@ -253,15 +253,8 @@ class ElfKernel:
 
     def frame_address(self, address: int) -> tuple[str, int] | None:
         """By the file's call frame information."""
-        rule = self._cfi.rule(address - self._slide & MASK) if self._cfi is not None else None
-        names = self._target.isa.dwarf_registers
-        if rule is None or rule.register >= len(names) or not names[rule.register]:
-            return None
-        return names[rule.register], rule.offset
-
-    @cached_property
-    def _cfi(self) -> Cfi | None:
-        return open_cfi(self._elf)
+        registers = self._target.isa.dwarf_registers
+        return self._image.frame_address(address - self._slide & MASK, registers)
 
     def online_cpus(self) -> Sequence[int]:
         return range(self.facts.cpus)
@@ -315,8 +308,8 @@ class _Unknown:
     def of_file(self, elf: Elf) -> FileRules:
         return PlainFile(elf)
 
-    def attach(self, target: Target, elf: Elf, bearings: Bearings) -> System:
-        return ElfKernel(target, elf, bearings)
+    def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
+        return ElfKernel(target, image, bearings)
 
 
 SYSTEM = _Unknown()

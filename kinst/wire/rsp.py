@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from kinst.core.errors import TargetError
+from kinst.core.errors import TargetError, UnmappedError
 from kinst.wire.packets import StopReply, frame, parse_stop, unframe, unhex
 
 _FEATURES = b"qSupported:swbreak+;hwbreak+;vContSupported+;xmlRegisters=i386"
@@ -344,7 +344,7 @@ class Rsp:
         for (at, length), reply in zip(wanted, replies, strict=True):
             data = unhex(reply)
             if len(data) != length:
-                raise TargetError(f"{at + len(data):#x} cannot be read: nothing is mapped there")
+                raise UnmappedError(f"{at + len(data):#x} cannot be read: nothing is mapped there")
             out += data
         return bytes(out)
 

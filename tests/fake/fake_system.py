@@ -16,6 +16,7 @@ from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
 from kinst.core.probe import Function
 from kinst.core.system import Access, Clock, Facts, LoadedModule, ModuleFrames, System, Territory
+from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.systems import FileRules
 
@@ -189,7 +190,7 @@ class FakeSystemKind:
     def of_file(self, elf: Elf) -> FileRules:
         raise NotImplementedError("the fake kernel is traced as it runs")
 
-    def attach(self, target: Target, elf: Elf, bearings: Bearings) -> System:
+    def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
         system = self._system or FakeSystem(cast(FakeMachine, target))
         assert bearings.text == system.text[0]
         return system

@@ -6,8 +6,9 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from kinst.core.errors import KinstError
+from kinst.core.errors import KinstError, TargetError, UnmappedError
 from kinst.core.probe import Function
+from kinst.isa import load
 from kinst.session.kernel import RunningKernel
 
 FUNCTIONS = [
@@ -68,3 +69,21 @@ def test_suggestions(kernel: RunningKernel) -> None:
 
 def test_what_the_compiler_has_made_of_a_function_is_told(kernel: RunningKernel) -> None:
     assert kernel.suggest("finish") == "the compiler has made finish.isra.0 of it"
+
+
+@pytest.mark.parametrize("error", [UnmappedError("nothing is mapped there"), TargetError("gone")])
+def test_code_that_is_unmapped_has_no_instructions_and_a_lost_machine_is_told(
+    error: KinstError,
+) -> None:
+    """Code that only boots is unmapped later; that the machine cannot be read is something else."""
+
+    class Unread(FakePersonality):
+        def code(self, address: int, size: int) -> bytes:
+            raise error
+
+    kernel = RunningKernel(None, Unread(), load("amd64"))  # type: ignore[arg-type]
+    if isinstance(error, UnmappedError):
+        assert kernel.instructions(FUNCTIONS[0]) == ()
+    else:
+        with pytest.raises(TargetError, match="gone"):
+            kernel.instructions(FUNCTIONS[0])

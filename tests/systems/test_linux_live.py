@@ -20,6 +20,7 @@ from linux_guest import SECONDS, Guest
 
 from kinst.core.errors import KinstError
 from kinst.core.system import Access, Clock, Facts
+from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf, open_elf
 from kinst.kernels.fetch import Prepared
 from kinst.systems.linux.amd64 import LINUX
@@ -41,7 +42,7 @@ class Attached:
         self.text = self.symbols["_text"]
         guest.map_kernel(self.text, self.symbols["init_top_pgt"])
         self.cache = cache
-        self.linux: Linux = attach(guest, vmlinux, self.text, LINUX, cache=cache)
+        self.linux: Linux = attach(guest, DebugInfo(vmlinux), self.text, LINUX, cache=cache)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,7 @@ def test_page_tables(running: Attached) -> None:
 
 def test_attach_again(running: Attached, prepared: Prepared) -> None:
     linux = attach(
-        running.guest, open_elf(prepared.debug), running.text, LINUX, cache=running.cache
+        running.guest, DebugInfo(prepared.debug), running.text, LINUX, cache=running.cache
     )
     (function,) = linux.lookup("vfs_read")
     assert linux.site_refusal(function.address, 5) == "" and linux.frame_rule(function.address)
@@ -119,12 +120,14 @@ class Altered:
 def test_other_kernel_is_named(running: Attached, vmlinux: Elf) -> None:
     old = bytes.fromhex(vmlinux.build_id)
     with pytest.raises(KinstError) as caught:
-        attach(Altered(running.guest, old, bytes(19) + b"\7"), vmlinux, running.text, LINUX)
+        attach(
+            Altered(running.guest, old, bytes(19) + b"\7"), DebugInfo(vmlinux), running.text, LINUX
+        )
     message = str(caught.value)
     assert vmlinux.build_id in message and bytes(19).hex() + "07" in message
     assert message.count(running.linux.facts.release) == 2
     with pytest.raises(KinstError, match=f"the file is Linux version 6.*{vmlinux.build_id}"):
-        attach(running.guest, vmlinux, running.text + (2 << 20), LINUX)
+        attach(running.guest, DebugInfo(vmlinux), running.text + (2 << 20), LINUX)
     with pytest.raises(KinstError, match="does not know Linux on vax"):
         facts_of("vax")
 
@@ -196,7 +199,9 @@ def steady_clock(running: Attached, vmlinux: Elf) -> Clock:
     last: Clock | None = None
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
-        clock = attach(running.guest, vmlinux, running.text, LINUX, cache=running.cache).facts.clock
+        clock = attach(
+            running.guest, DebugInfo(vmlinux), running.text, LINUX, cache=running.cache
+        ).facts.clock
         assert clock is not None
         if last and abs(converted(last, clock.base_cycles) - clock.base_ns) < 2_000_000:
             return clock
@@ -260,7 +265,9 @@ def instructions(running: Attached, step: int) -> Iterator[tuple[int, int]]:
 
 
 def test_nearly_everything_can_be_planted(running: Attached, vmlinux: Elf) -> None:
-    linux = attach(running.guest, vmlinux, running.text, LINUX, cache=running.cache, hook_bugs=True)
+    linux = attach(
+        running.guest, DebugInfo(vmlinux), running.text, LINUX, cache=running.cache, hook_bugs=True
+    )
     sites = list(instructions(running, 9))
     assert len(sites) > 200_000
     reasons = Counter(linux.site_refusals(sites))

@@ -11,6 +11,7 @@ from isa_guest import Guest
 
 from kinst.core.isa import Refused
 from kinst.core.probe import Site
+from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import open_elf
 from kinst.isa import load
 from kinst.session.build import rerun_refusals
@@ -37,7 +38,7 @@ def test_share_of_instructions_that_can_be_planted(
     try:
         vm = booted.vm
         elf, arch = open_elf(guest.kernel.debug), facts_of(guest.isa)
-        linux = attach(vm, elf, vm.find_text(), arch, hook_bugs=True)
+        linux = attach(vm, DebugInfo(elf), vm.find_text(), arch, hook_bugs=True)
         vm.set_tables(linux.page_tables)
         scratch = vm.map_scratch(2 << 20, linux.text)
         assert scratch is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from kinst.core.errors import TargetError
+from kinst.core.errors import TargetError, UnmappedError
 from kinst.core.isa import Paging
 from kinst.core.page_tables import LEAF_SIZE, Leaf, Root
 from kinst.core.system import Territory
@@ -87,7 +87,7 @@ class GuestMemory:
     def pieces(self, address: int, size: int) -> Iterator[tuple[int, int]]:
         """(physical address, bytes) of the parts of a virtual range, in order.
 
-        Raises TargetError where nothing is mapped.
+        Raises UnmappedError where nothing is mapped.
         """
         root = self.root
         end = address + size
@@ -96,7 +96,7 @@ class GuestMemory:
             if leaf is None or not leaf.address <= address < leaf.address + leaf.size:
                 leaf = self._paging.walk(self._physical.read_physical, root, address)
             if leaf is None:
-                raise TargetError(f"{address:#x} cannot be read: nothing is mapped there")
+                raise UnmappedError(f"{address:#x} cannot be read: nothing is mapped there")
             if self._keep:
                 self._last = leaf
             inside = address - leaf.address

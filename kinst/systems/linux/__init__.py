@@ -5,6 +5,7 @@ from __future__ import annotations
 from kinst.core.isa import Isa
 from kinst.core.machine import Bearings, Target
 from kinst.core.system import System, Territory
+from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.systems import FileRules
 from kinst.systems.linux.in_file import LinuxFile
@@ -39,10 +40,10 @@ class _Linux:
         """By its tables."""
         return LinuxFile(elf)
 
-    def attach(self, target: Target, elf: Elf, bearings: Bearings) -> System:
-        """Raises KinstError when elf is another kernel's, or has no types."""
+    def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
+        """Raises KinstError when the image is another kernel's, or has no types."""
         arch, hooks = facts_of(target.isa.name), target.abilities.writes_code
-        return attach(target, elf, bearings.text, arch, hook_bugs=hooks)
+        return attach(target, image, bearings.text, arch, hook_bugs=hooks)
 
 
 SYSTEM = _Linux()

@@ -8,12 +8,11 @@ the return address may still be in its register: then its place is RA_IN_SLOT.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 
 from kinst.core.layout import RA_IN_SLOT
 from kinst.core.system import CallerRule, LoadedModule, ModuleFrames
-from kinst.image.dwarf.cfi import Cfi, open_cfi
-from kinst.image.orc import Orc, open_orc
+from kinst.image.debug_info import DebugInfo
+from kinst.image.orc import Orc
 from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import MASK, Kernel
 from kinst.systems.linux.modules import Modules
@@ -24,8 +23,10 @@ FindFrames = Callable[[LoadedModule], ModuleFrames | None]
 class Frames:
     """The rules of one running kernel."""
 
-    def __init__(self, kernel: Kernel, modules: Modules, names: IsaFacts) -> None:
+    def __init__(self, kernel: Kernel, image: DebugInfo, modules: Modules, names: IsaFacts) -> None:
+        """image: the kernel's."""
         self._kernel = kernel
+        self._image = image
         self._modules = modules
         self._names = names
         self._find: FindFrames = lambda module: None
@@ -36,25 +37,17 @@ class Frames:
         self._find = find
         self._found.clear()
 
-    @cached_property
-    def _own_orc(self) -> Orc | None:
-        return open_orc(self._kernel.elf)
-
-    @cached_property
-    def _own_cfi(self) -> Cfi | None:
-        return open_cfi(self._kernel.elf)
-
     def _orc(self, address: int) -> tuple[Orc | None, int]:
         """The table that an address is in, and the address as it has it."""
         module = self._modules.at(address)
         if module is not None:
             return module.orc, address
-        return self._own_orc, address - self._kernel.slide & MASK
+        return self._image.orc, address - self._kernel.slide & MASK
 
     def _cfi(self, address: int) -> CallerRule | None:
         module = self._modules.at(address)
         if module is None:
-            own = self._own_cfi
+            own = self._image.cfi
             return own.rule(address - self._kernel.slide & MASK) if own is not None else None
         if module.name not in self._found:
             self._found[module.name] = self._find(module)

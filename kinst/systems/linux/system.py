@@ -21,6 +21,7 @@ from kinst.core.paths import cache_folder
 from kinst.core.probe import Function
 from kinst.core.system import Clock, Facts, Lender
 from kinst.image.btf import Btf, open_btf
+from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import Elf
 from kinst.image.elf_file import SHF_EXECINSTR, build_id_in
 from kinst.image.functions import NO_FUNCTIONS, FunctionTable
@@ -51,7 +52,9 @@ PADDING = (*NO_FUNCTIONS, "__pfx_", "__cfi_", "__efistub_$", "__efistub_.L", "__
 class Linux:
     """A running Linux kernel.  Made by attach()."""
 
-    def __init__(self, kernel: Kernel, btf: Btf, facts: Facts, arch: IsaFacts) -> None:
+    def __init__(
+        self, kernel: Kernel, btf: Btf, facts: Facts, arch: IsaFacts, image: DebugInfo
+    ) -> None:
         self.facts = facts
         self._btf = btf
         self._arch = arch
@@ -62,7 +65,7 @@ class Linux:
         self.ftrace = Ftrace(kernel, btf, arch.call_sites)
         self._refusals = Refusals(kernel, self._tables, self.table, self.ftrace, arch)
         self._modules = Modules(kernel, btf, arch)
-        self.frames = Frames(kernel, self._modules, arch)
+        self.frames = Frames(kernel, image, self._modules, arch)
         self._module_rules = ModuleRules(kernel, self._modules, self.ftrace)
 
     def modules(self) -> Sequence[Module]:
@@ -318,7 +321,7 @@ def _verified(memory: Memory, elf: Elf, text_base: int) -> Kernel:
 
 def attach(
     memory: Memory,
-    elf: Elf,
+    image: DebugInfo,
     text_base: int | None,
     arch: IsaFacts,
     *,
@@ -327,12 +330,13 @@ def attach(
 ) -> Linux:
     """Attach to a running Linux kernel.
 
-    memory: the kernel's virtual memory.  elf: its vmlinux.  text_base: the running address of
+    memory: the kernel's virtual memory.  image: its vmlinux.  text_base: the running address of
     its first code (KASLR); None: where it was linked.  arch: of its ISA.  cache: the folder for
     saved indexes; kinst's own when None.  hook_bugs: the caller promises to hook facts.bug_hook,
     and BUG and WARN traps may be planted; without it they are refused.  Raises KinstError when the
     file is another kernel's, or has no symbols or BTF.
     """
+    elf = image.elf
     linked = elf.address("_text")
     if linked is None:
         raise KinstError(f"{elf.path}: no symbol _text", "a Linux vmlinux is needed")
@@ -344,4 +348,4 @@ def attach(
             "it needs a kernel built with CONFIG_DEBUG_INFO_BTF",
         )
     facts = gather(kernel, btf, arch)
-    return Linux(kernel, btf, facts if hook_bugs else replace(facts, bug_hook=0), arch)
+    return Linux(kernel, btf, facts if hook_bugs else replace(facts, bug_hook=0), arch, image)
