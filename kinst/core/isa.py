@@ -375,7 +375,6 @@ class Isa(Protocol):
     result_slot: int  # of the register that returns a C function's value
     thunks: tuple[str, ...]  # globs of the names that thunk() may know
     RUN_SIZE: int  # bytes of a jump over several instructions; 0: none is ever needed
-    padding: bytes  # what is behind code that nothing comes to, again and again; b"" for nothing
     timestamp_asm: str  # inline assembly, "=r"-style: reads the cycle counter to one i64
     paging: Paging
     board: Board
@@ -448,6 +447,11 @@ class Isa(Protocol):
     def run_patch(self, code: bytes, address: int, to: int) -> bytes | None:
         """What is written over the instructions `code` at address, RUN_SIZE bytes or more, so that
         control goes from the first of them to `to`; None if it cannot be done."""
+        ...
+
+    def padding(self, code: bytes) -> int:
+        """Bytes of whole instructions at the start of `code` that only fill room: compilers put
+        them behind code that does not go on."""
         ...
 
     def leave_patch(self, at: int, to: int) -> bytes:

@@ -59,7 +59,7 @@ class Run:
 
 
 _GOES_ON = ("next", "landing", "branch")
-_ENDS = ("jump", "return", "indirect")
+_ENDS = ("jump", "return", "indirect", "trap")
 
 
 def line_of(
@@ -69,27 +69,29 @@ def line_of(
     entered: Collection[int],
     faulting: Collection[int],
     unfit: Collection[int],
+    idle: Collection[int],
     padding: Mapping[int, int],
 ) -> Line:
     """The line of a function.
 
     flows: of its instructions, in their order.  entered: addresses to which anything leads but the
     instruction before.  faulting: instructions that are expected to fault.  unfit: those that
-    cannot be in a run.  padding: address behind an instruction to the bytes there that nothing
-    comes to."""
-    joins = [False]
-    for (before, one), flow in zip(pairwise(instructions), flows, strict=False):
+    cannot be in a run.  idle: those that only fill room, and do nothing.  padding: address behind
+    an instruction to the bytes there that nothing comes to."""
+    ended = [flow.kind in _ENDS and not flow.falls_through for flow in flows]
+    joins, idling = [False], False
+    for (before, one), flow, over in zip(pairwise(instructions), flows, ended, strict=False):
         # A call comes back by its return address, a trap by what handles it.
-        follows = flow.falls_through and flow.kind in _GOES_ON and before.end == one.address
-        joins.append(follows and one.address not in entered and one.address not in faulting)
+        follows = flow.falls_through and flow.kind in _GOES_ON and not idling
+        # What fills the room behind a jump is never run; it may as well be in the jump's run.
+        idling = (over or idling) and one.address in idle and one.address not in entered
+        alone = one.address in entered or one.address in faulting
+        joins.append((follows or idling) and not alone and before.end == one.address)
     room = [
-        padding.get(one.end, 0) if flow.kind in _ENDS and not flow.falls_through else 0
-        for one, flow in zip(instructions, flows, strict=True)
+        padding.get(one.end, 0) if over else 0
+        for one, over in zip(instructions, ended, strict=True)
     ]
-    fits = [
-        one.address not in unfit and flow.kind != "trap"
-        for one, flow in zip(instructions, flows, strict=True)
-    ]
+    fits = [one.address not in unfit for one in instructions]
     starts, sizes = [one.address for one in instructions], [one.size for one in instructions]
     return Line(starts, sizes, room, joins, fits)
 

@@ -29,6 +29,7 @@ from kinst.core.kernel import LiveKernel
 from kinst.core.probe import Function, Site
 from kinst.core.system import System
 from kinst.patch.runs import Run, find_runs, line_of, near
+from kinst.patch.ways import LONGEST
 
 U64 = npt.NDArray[np.uint64]
 _DIRECT = ("jump", "branch", "call")
@@ -90,8 +91,10 @@ class Entrances:
         refused = self._kernel.refused(unasked) if unasked else ()
         found = {at for (at, _), no in zip(every, changing, strict=True) if no}
         found |= {at for (at, _), no in zip(unasked, refused, strict=True) if no}
-        # Who asked for a faulting one has the hook that its faults need.
-        return found | {at for at, _ in unasked if self._system.fixup(at) is not None}
+        # Who asked for one that faults or traps has the hook that it needs.
+        return found | {
+            at for at, _ in unasked if self._system.fixup(at) is not None or self._system.is_bug(at)
+        }
 
     def _of(
         self,
@@ -110,10 +113,11 @@ class Entrances:
             for one, flow in zip(instructions, flows, strict=True)
             if flow.fault is not None
         }
-        padding = self._padding(function, around, entered)
+        padding = self._padding(around, entered)
+        idle = {one.address for one in around if self._isa.padding(one.code) == one.size}
         line = line_of(
             instructions, flows,
-            entered=entered, faulting=faulting, unfit=unfit, padding=padding,
+            entered=entered, faulting=faulting, unfit=unfit, idle=idle, padding=padding,
         )  # fmt: skip
         found = find_runs(line, sites, self._isa.RUN_SIZE)
         return [replace(run, code=kernel.live(run.start, run.size)) for run in found]
@@ -125,8 +129,12 @@ class Entrances:
         flows = self._kernel.flows(function)
         computed: Sequence[int] = ()
         if any(flow.kind == "indirect" for flow in flows):
-            computed = self._kernel.computed(self._kernel.parts(function))
-            if not computed:
+            parts = self._kernel.parts(function)
+            computed = self._kernel.computed(parts)
+            # Without an address that could be a table's it leads out of the function.
+            if not computed and any(
+                self._isa.jump_tables(self._kernel.instructions(part)) for part in parts
+            ):
                 return None
         found = {flow.target for flow in flows if flow.kind in _DIRECT and flow.target is not None}
         found.update(computed)
@@ -140,24 +148,23 @@ class Entrances:
             found.update(_between(known, low, high + self._isa.RUN_SIZE).tolist())
         return found
 
-    def _padding(
-        self, function: Function, around: Sequence[Instruction], entered: Collection[int]
-    ) -> dict[int, int]:
+    def _padding(self, around: Sequence[Instruction], entered: Collection[int]) -> dict[int, int]:
         """Address behind each of these instructions to the bytes of padding there, as far as a
         jump may need them."""
-        unit, beyond, found = self._isa.padding, self._isa.RUN_SIZE, {}
-        for one in around if unit else ():
-            if self._isa.flow(one.code, one.address).falls_through:
+        found, known = {}, {one.address for one in around}
+        for one in around:
+            if one.end in known or self._isa.flow(one.code, one.address).falls_through:
                 continue
             try:
-                there = self._kernel.live(one.end, beyond)
+                there = self._kernel.live(one.end, self._isa.RUN_SIZE + LONGEST)
             except KinstError:  # the last of a mapping
                 continue
-            count = 0
-            while there[count : count + len(unit)] == unit and one.end + count not in entered:
-                count += len(unit)
-            if count and not any(self._system.site_refusals([(one.end, count)])):
-                found[one.end] = count
+            size = min(self._isa.padding(there), self._isa.RUN_SIZE)
+            size = next((k for k in range(size) if one.end + k in entered), size)
+            span = [(one.end, size)]
+            refused = any(self._system.site_refusals(span)) or any(self._system.rewritten(span))
+            if size and not refused:
+                found[one.end] = size
         return found
 
     def _branches_of(self, function: Function) -> tuple[U64, U64]:

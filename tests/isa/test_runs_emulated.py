@@ -43,7 +43,7 @@ def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Pla
     decoded = list(isa.decode(code[:length], TEXT))
     flows = [isa.flow(i.code, i.address) for i in decoded]
     entered = {flow.target for flow in flows if flow.kind in JUMPS and flow.target is not None}
-    line = line_of(decoded, flows, entered=entered, faulting=(), unfit=(), padding={})
+    line = line_of(decoded, flows, entered=entered, faulting=(), unfit=(), idle=(), padding={})
     function = Function("vmlinux", "f", TEXT, length)
     sites = [Site(function, i.address - TEXT, i.code) for i in decoded]
     asked = {site.offset for site in sites} if asked is None else asked

@@ -63,7 +63,6 @@ class Amd64:
     result_slot = regs.SLOT["rax"]
     thunks = control.THUNKS
     RUN_SIZE = encode.JUMP_SIZE
-    padding = encode.INT3
     timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
     timestamp_constraints = "={rax},~{rdx},~{flags}"
     paging: Paging = _paging
@@ -85,6 +84,7 @@ class Amd64:
     trampolines = staticmethod(batch.trampolines)
     branches = staticmethod(targets.branches)
     snippet = staticmethod(_snippets.snippet)
+    padding = staticmethod(decoder.padding)
 
     def joined(self, before: Instruction, one: Instruction) -> Flow | None:
         """None: direct branches reach all of the kernel."""

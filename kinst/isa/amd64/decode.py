@@ -79,6 +79,17 @@ def split(code: bytes, address: int, count: int) -> list[tuple[int, str, str]]:
     return [(len(extra), _UNKNOWN_TO_CAPSTONE[extra], "")] if extra else found
 
 
+def padding(code: bytes) -> int:
+    """Bytes of breakpoints and no-operations at the start of code."""
+    size = 0
+    while size < len(code):
+        one = split(code[size : size + _LONGEST], 0, 1)
+        if not one or one[0][1] not in ("int3", "nop"):
+            break
+        size += one[0][0]
+    return size
+
+
 def _unknown(code: bytes, at: int) -> bytes:
     """The bytes at `at` that are an instruction capstone does not know, or none."""
     return next((known for known in _UNKNOWN_TO_CAPSTONE if code.startswith(known, at)), b"")

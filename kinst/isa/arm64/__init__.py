@@ -62,7 +62,6 @@ class Arm64:
     result_slot = 0
     thunks: tuple[str, ...] = ()
     RUN_SIZE = 0
-    padding = b""
     timestamp_asm = "%cntvct_el0"
     paging: Paging = _paging
     board: Board = _board
@@ -105,6 +104,10 @@ class Arm64:
     def branches(self, code: bytes, address: int) -> tuple[U64, U64]:
         """Not asked for: there are no runs."""
         return NO_COLUMNS.address, NO_COLUMNS.address
+
+    def padding(self, code: bytes) -> int:
+        """Not asked for."""
+        return 0
 
     def run_patch(self, code: bytes, address: int, to: int) -> bytes | None:
         """None is needed: every instruction has room for a jump."""

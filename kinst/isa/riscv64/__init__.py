@@ -60,7 +60,6 @@ class Riscv64:
     result_slot = encode.A0
     thunks: tuple[str, ...] = ()
     RUN_SIZE = 0
-    padding = b""
     timestamp_asm = "llvm.readsteadycounter"  # rdtime, which Linux keeps time by
     paging: Paging = _paging
     board: Board = _board
@@ -106,6 +105,10 @@ class Riscv64:
     def branches(self, code: bytes, address: int) -> tuple[U64, U64]:
         """Not asked for: there are no runs."""
         return NO_COLUMNS.address, NO_COLUMNS.address
+
+    def padding(self, code: bytes) -> int:
+        """Not asked for."""
+        return 0
 
     def run_patch(self, code: bytes, address: int, to: int) -> bytes | None:
         """None: see docs/decisions/0028."""
