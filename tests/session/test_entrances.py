@@ -1,0 +1,170 @@
+"""What keeps an instruction out of a run's middle: each kind of entrance, made on purpose.
+
+A function of two-byte instructions: with a probe at the first, its run is the first three, unless
+something leads to the second or the third.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from kinst.core.errors import KinstError
+from kinst.core.probe import Function
+from kinst.isa import load
+from kinst.session.entrances import Entrances
+from kinst.session.kernel import RunningKernel
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "isa"))
+from gnu_assembler import assembled
+
+BASE = 0xFFFF_FFFF_8100_0000
+SHORT = "xor eax, eax\n" * 6 + "ret\n"
+SOURCE = ".intel_syntax noprefix\nf: {f}\n.balign 64, 0xcc\ng: {g}\n.balign 64, 0xcc\n"
+
+
+@dataclass
+class World:
+    """What the two classes under test ask of a system."""
+
+    code_bytes: bytes
+    landing: Sequence[int] = ()
+    fixups: dict[int, int] = field(default_factory=dict)
+    changing: Sequence[int] = ()
+    refused: Sequence[int] = ()
+    symbols: Sequence[int] = ()
+    text = (BASE, BASE + 128)
+
+    def functions(self) -> list[Function]:
+        named = [Function("vmlinux", "f", BASE, 64), Function("vmlinux", "g", BASE + 64, 64)]
+        return [*named, *(Function("vmlinux", f"s{at}", at, 2) for at in self.symbols)]
+
+    def lookup(self, name: str) -> list[Function]:
+        return [f for f in self.functions() if f.name == name]
+
+    def glob(self, pattern: str) -> list[Function]:
+        return []
+
+    def function_at(self, address: int) -> Function | None:
+        return next(f for f in self.functions() if f.address <= address < f.address + 64)
+
+    def code(self, address: int, size: int) -> bytes:
+        if not BASE <= address < BASE + len(self.code_bytes):
+            raise KinstError("not mapped")
+        return self.code_bytes[address - BASE : address - BASE + size]
+
+    read = code
+
+    def modules(self) -> Sequence[object]:
+        return ()
+
+    def landings(self) -> npt.NDArray[np.uint64]:
+        return np.array(sorted(self.landing), np.uint64)
+
+    def rewritten(self, sites: Sequence[tuple[int, int]]) -> list[bool]:
+        return [at in self.changing for at, _ in sites]
+
+    def site_refusals(self, sites: Sequence[tuple[int, int]]) -> list[str]:
+        return ["no" if at in self.refused else "" for at, _ in sites]
+
+    def fixup(self, address: int) -> int | None:
+        return self.fixups.get(address)
+
+    def is_bug(self, address: int) -> bool:
+        return False
+
+    def is_fatal(self, address: int) -> bool:
+        return False
+
+    def dead_ends(self) -> Sequence[str]:
+        return ()
+
+
+def found(
+    tmp_path: Path, f: str = SHORT, g: str = "ret", *, taken: Sequence[int] = (), **more: object
+) -> list[list[int]]:
+    """The offsets in the runs for a probe at f+0."""
+    world = World(assembled("amd64", SOURCE.format(f=f, g=g), tmp_path), **more)  # type: ignore[arg-type]
+    isa = load("amd64")
+    kernel = RunningKernel(world, world, isa)
+    entrances = Entrances(isa, world, kernel)  # type: ignore[arg-type]
+    (function, *_) = world.functions()
+    runs, silent = entrances.runs({function: {BASE: False}}, [BASE + at for at in taken])
+    members = {at for run in runs for at in run.members}
+    assert {site.address for site in silent} == members - {BASE}
+    assert all(run.code == world.code(run.start, run.size) for run in runs)
+    return [[at - BASE for at in run.members] for run in runs]
+
+
+def test_nothing_is_in_the_way(tmp_path: Path) -> None:
+    assert found(tmp_path) == [[0, 2, 4]]
+
+
+@pytest.mark.parametrize(
+    "g",
+    [
+        "jmp f + 4",  # as a .cold part has it
+        "je f + 2",
+        ".byte 0xb8; jmp f + 2",  # inside of another instruction's bytes
+        "call f + 2",
+        "lea rax, [rip + f + 4]",
+        ".byte 0x48, 0xc7, 0xc0; .long 0x81000002",  # mov rax, f + 2
+        ".byte 0x68; .long 0x81000004",  # push f + 4
+    ],
+)
+def test_other_code_leads_there(tmp_path: Path, g: str) -> None:
+    assert found(tmp_path, g=g) == []
+
+
+@pytest.mark.parametrize("g", ["jmp f", "jmp f + 6", ".byte 0x68; .long 0x81000006"])
+def test_what_leads_elsewhere_is_no_hindrance(tmp_path: Path, g: str) -> None:
+    assert found(tmp_path, g=g) == [[0, 2, 4]]
+
+
+@pytest.mark.parametrize("back", ["jmp f + 2", "loop f + 4", "jne f + 2", "call f + 4"])
+def test_the_function_itself_leads_there(tmp_path: Path, back: str) -> None:
+    assert found(tmp_path, f=f"xor eax, eax\n{SHORT[:-4]}{back}\nret") == []
+
+
+@pytest.mark.parametrize("at", [2, 4])
+def test_each_other_kind(tmp_path: Path, at: int) -> None:
+    there = BASE + at
+    assert found(tmp_path, landing=[there]) == []  # of a fix-up, or of a static key
+    assert found(tmp_path, symbols=[there]) == []
+    assert found(tmp_path, changing=[there]) == []
+    assert found(tmp_path, refused=[there]) == []
+    assert found(tmp_path, fixups={there: BASE + 100}) == []  # it may fault
+    assert found(tmp_path, taken=[at]) == []  # a debugger's breakpoint
+
+
+def test_a_call_comes_back(tmp_path: Path) -> None:
+    assert found(tmp_path, f="xor eax, eax\ncall rax\nxor eax, eax\nxor eax, eax\nret") == []
+    assert found(tmp_path, f="xor eax, eax\nxor eax, eax\ncall rax\nret") == [[0, 2, 4]]
+
+
+def test_a_computed_jump_whose_table_is_not_known(tmp_path: Path) -> None:
+    assert found(tmp_path, f=f"{SHORT}lea rcx, [rip + g]\njmp rax") == []
+    # Nothing that could be a table: it leaves the function.
+    assert found(tmp_path, f=f"{SHORT}jmp rax") == [[0, 2, 4]]
+
+
+def test_a_jump_table(tmp_path: Path) -> None:
+    """Two entries of 32 bits, relative to the table: to f + 4 and f + 6."""
+    jump = "lea rcx, [rip + g]\nmovsxd rax, [rcx + rax*4]\nadd rax, rcx\njmp rax"
+    assert found(tmp_path, f=f"{SHORT}{jump}", g=".long f + 4 - g, f + 6 - g") == []
+    assert found(tmp_path, f=f"{SHORT}{jump}", g=".long f + 6 - g, f + 8 - g") == [[0, 2, 4]]
+
+
+def test_room_behind_a_return(tmp_path: Path) -> None:
+    assert found(tmp_path, f="ret") == [[0]]
+    assert found(tmp_path, f="ret\nnop\nnop\nnop\nnop") == [[0, 1, 2, 3, 4]]
+    assert found(tmp_path, f="ret\nnop\n.byte 0x0f, 0x1f, 0x40, 0\nret") == [[0, 1, 2]]
+    assert found(tmp_path, f="ret\nnop\nnop\nnop\nxor eax, eax\nret") == []
+    assert found(tmp_path, f="ret\nnop\nnop\nnop\nnop", g="jmp f + 3") == []
+    assert found(tmp_path, f="ret", g="jmp f + 4") == []
