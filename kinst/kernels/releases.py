@@ -90,7 +90,7 @@ def names_release(text: str) -> bool:
 
 
 def asked(text: str, usual: str) -> Wanted:
-    """What a person wrote, for which names_release holds.  usual: the flavour where none is named."""
+    """What a person wrote (names_release holds for it).  usual: the flavour where none is named."""
     if match := _ASKED.fullmatch(text):
         numbers, flavour = match.groups()
         chosen = usual if flavour is None else "" if flavour == GENERIC else flavour
