@@ -137,6 +137,16 @@ def _wrap(value: KeyValue, key: Field) -> KeyValue:
     return value
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CounterSums:
+    """What some counters add to others: weight times the one with index `source`, to the one with
+    index `target`."""
+
+    source: npt.NDArray[np.int64]
+    target: npt.NDArray[np.int64]
+    weight: npt.NDArray[np.int64]
+
+
 class AggregationStore:
     """All aggregations of a program, merged over CPUs and snapshots."""
 
@@ -148,15 +158,17 @@ class AggregationStore:
         layout: ProgramLayout,
         counters: Sequence[npt.NDArray[np.uint64]] = (),
         names: Names = NO_NAMES,
+        sums: CounterSums | None = None,
     ) -> None:
         """view: scratch, writable.  counters: the counter block of each target CPU (monotonic
         u64 elements), where counts of some keys are also kept.  names: what decides which
-        recorded addresses are one key."""
+        recorded addresses are one key.  sums: what counters add to others."""
         self._names = names
         self._bytes: Bytes = np.frombuffer(view, dtype=np.uint8)
         self._words = np.frombuffer(view, dtype="<u8", count=len(self._bytes) // 8)
         self._scratch = scratch
         self._counters = counters
+        self._sums = sums
         layouts = {one.index: one for one in layout.aggregations}
         self.tables: dict[int, Table] = {
             one.index: Table(one, layouts[one.index], _key_fields(one, layouts[one.index]))
@@ -261,17 +273,29 @@ class AggregationStore:
                 columns.append(part.view(f"<{letter}{key.size}").ravel().tolist())
         return list(zip(*columns, strict=True))
 
+    def _counted(self) -> npt.NDArray[np.uint64]:
+        """What the counters of all CPUs say together."""
+        now = np.zeros(len(self._counters[0]), dtype=np.uint64)
+        for block in self._counters:
+            now += block
+        if self._sums is not None and len(self._sums.source):
+            signed = now.view(np.int64)
+            more = self._sums.weight * signed[self._sums.source]
+            np.add.at(signed, self._sums.target, more)
+        return now
+
     def _merge_counters(self) -> None:
+        if not self._counters:
+            return
+        counted = self._counted()
         for index, table in self.tables.items():
             layout = table.layout
-            if layout.counters < 0 or not self._counters:
+            if layout.counters < 0:
                 continue
             constant = self._constant.get(index, ())
             size = layout.slots or len(constant)
             first = layout.counters >> 3
-            now = np.zeros(size, dtype=np.uint64)
-            for block in self._counters:
-                now += block[first : first + size]
+            now = counted[first : first + size]
             more = now - self._last.get(index, np.zeros(size, dtype=np.uint64))
             self._last[index] = now
             # Read after the counters: a slot that was counted in has its key's word.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kinst.core.columns import I32, U64, Batch, Columns, Leads, Made, Scanned
+from kinst.core.columns import I32, U64, Batch, Bools, Columns, Leads, Made, Scanned
 from kinst.core.page_tables import Leaf, Read, Root
 from kinst.core.probe import Site
 
@@ -466,6 +466,17 @@ class Isa(Protocol):
     def snippet(self, code: bytes, zero: bool = False) -> Snippet | None:
         """Code that LLVM made for a snippet, with what it touches; None where it is not straight,
         writes memory or uses the stack."""
+        ...
+
+    def counts_freely(self, sites: Columns, following: Sequence[bytes]) -> Bools:
+        """At which sites counting has to save no flags.  following: live bytes after each."""
+        ...
+
+    def stub(
+        self, site: Site, following: bytes, at: int, counters: Sequence[int], to: int
+    ) -> bytes | Refused:
+        """Code at `at` that adds one to counters (CountBody's offsets), changes nothing else of
+        what the site has, and jumps to `to`."""
         ...
 
     def trampoline(

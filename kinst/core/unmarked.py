@@ -11,6 +11,7 @@ from kinst.core.columns import (
     NO_COLUMNS,
     U64,
     Batch,
+    Bools,
     Columns,
     Leads,
     Made,
@@ -41,6 +42,11 @@ def scan_with(decode: Decode, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
 def leads(columns: Columns) -> Leads:
     """See Isa.leads."""
     return Leads(np.zeros(len(columns), np.bool_), np.zeros(len(columns), np.uint64))
+
+
+def counts_freely(sites: Columns, following: Sequence[bytes]) -> Bools:
+    """See Isa.counts_freely, for an ISA on which counting changes no flags."""
+    return np.ones(len(sites), np.bool_)
 
 
 def trampoline_sizes(batch: Batch) -> I32:

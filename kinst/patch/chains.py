@@ -28,10 +28,12 @@ _DIRECT = ("jump", "branch", "call")
 @dataclass(frozen=True, slots=True, eq=False)
 class Chains:
     """Of sites in the order of their addresses.  falls_into: the next one's trampoline lies
-    straight behind its own.  target: the index of the one that its direct branch or call leads to,
-    or -1.  head: a link leads back to it.  reached: any link leads to it."""
+    straight behind its own.  straight: control goes on there and nowhere else, but for faults.
+    target: the index of the one that its direct branch or call leads to, or -1.  head: a link
+    leads back to it.  reached: any link leads to it."""
 
     falls_into: Bools
+    straight: Bools
     target: I64
     head: Bools
     reached: Bools
@@ -44,7 +46,7 @@ class Chains:
 def no_chains(count: int) -> Chains:
     """Sites that are each planted by themselves."""
     none = np.zeros(count, np.bool_)
-    return Chains(none, np.full(count, -1, np.int64), none, none)
+    return Chains(none, none, np.full(count, -1, np.int64), none, none)
 
 
 def find_chains(sites: Columns, isa: Isa) -> Chains:
@@ -61,7 +63,8 @@ def find_chains(sites: Columns, isa: Isa) -> Chains:
     reached[1:] = falls_into[:-1]
     reached[target[target >= 0]] = True
     head[target[(target >= 0) & (target <= np.arange(count))]] = True
-    return Chains(falls_into, target, head, reached)
+    straight = falls_into & (leads.target == 0)
+    return Chains(falls_into, straight, target, head, reached)
 
 
 def leads_of(sites: Columns, isa: Isa) -> Leads:

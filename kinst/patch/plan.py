@@ -8,7 +8,7 @@ byte the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -30,8 +30,9 @@ from kinst.core.columns import (
     ragged,
 )
 from kinst.core.errors import KinstError
-from kinst.core.isa import Body, CountBody, Isa, Onward, Refused, Relocated
+from kinst.core.isa import CountBody, Isa, Onward, Refused, Relocated
 from kinst.core.probe import Site
+from kinst.patch.blocks import NO_SUMS, BlockRules, Blocks, BlockSums, arrange
 from kinst.patch.chains import Chains, find_chains, no_chains, reached_sites
 from kinst.patch.patches import (
     NO_PATCHES,
@@ -44,26 +45,11 @@ from kinst.patch.patches import (
     pieces_of,
 )
 from kinst.patch.runs import Run
+from kinst.patch.wanted import Wanted
 
 ALIGN = 16
 MOST_ROUNDS = 8  # of laying trampolines out
 TOGETHER = 1 << 15  # trampolines that are made at once: what bounds the memory that it takes
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A site to plant in-target: its way (jump or trap), the work there, the bytes after it and
-    those before it that are run again (Isa.rerun_starts).
-
-    way "": nobody asked for it, and it is displaced only because it is in a run.  marks: as in
-    core.columns.Columns."""
-
-    site: Site
-    way: str
-    bodies: tuple[Body, ...]
-    following: bytes
-    rerun_prefix: bytes = b""
-    marks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +150,9 @@ class Plan:
 
     exits: to be written when the patches have been undone, over the starts of trampolines that
     others lead back to, so that a thread that is inside a chain leaves it with the next turn of
-    its loop.  chained: sites that are reached from another one's trampoline, ascending."""
+    its loop.  chained: sites that are reached from another one's trampoline, ascending.
+
+    stubs: what patches within blocks lead to.  sums: what the counters of blocks mean."""
 
     patches: Patches = NO_PATCHES
     text: Pieces = NO_PIECES
@@ -176,6 +164,8 @@ class Plan:
     chained: U64 = field(default_factory=_no_addresses)
     runs: PlannedRuns = _NO_RUNS
     sites: PlannedSites = _NO_SITES
+    stubs: Pieces = NO_PIECES
+    sums: BlockSums = NO_SUMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,23 +190,33 @@ def plan_sites(
     *,
     chained: bool = False,
     runs: Sequence[Run] = (),
+    blocks: BlockRules | None = None,
 ) -> Plan:
     """Lay out trampolines from `start` on; raises KinstError when `limit` is passed.
 
     chained: trampolines lead straight into those of the instructions that come next.  runs: of
-    chained sites; all of their members are in `wanted`."""
+    chained sites; all of their members are in `wanted`.  blocks: sites that are only counted may
+    share counters, where they are chained."""
     refused: list[tuple[Site, str]] = []
     if chained:
         wanted = sorted(wanted, key=lambda work: work.site.address)
     while True:
         sites = _columns(wanted)
         chains = find_chains(sites, isa) if chained else no_chains(len(sites))
-        layout = _Layout(wanted, sites, isa, chains, _aligned(start), limit)
+        counted = Blocks(wanted)
+        if blocks is not None and chains:
+            free = isa.counts_freely(sites, [work.following for work in wanted])
+            counted = arrange(wanted, chains, free, blocks)
+        layout = _Layout(counted.wanted, sites, isa, chains, _aligned(start), limit)
         if not layout.settle() or (runs and not chained):
             chained = False
             wanted, runs = [work for work in wanted if work.way], ()
             continue
-        patched, patches = layout.patches()
+        entry, stubs = layout.stubs(counted.entered)
+        if stubs is None:
+            blocks = None
+            continue
+        patched, patches = layout.patches(entry)
         if not layout.refused:
             break
         left = {wanted[k].site.address for k in layout.refused}
@@ -232,7 +232,7 @@ def plan_sites(
     trapped, copied = way == WAYS_PLANNED.index("trap"), (original_at >= 0) & (way > 0)
     planned = _NO_RUNS
     if runs:
-        planned, inside = _plan_runs(runs, isa, sites, layout.at, patched, patches)
+        planned, inside = _plan_runs(runs, isa, sites, entry, patched, patches)
         patches = patches.take(np.flatnonzero(~inside[patched]))
         way[inside & (way > 0)] = _RUN
     exits = []
@@ -243,7 +243,7 @@ def plan_sites(
     return Plan(
         patches,
         text,
-        Pairs(sites.address[trapped], layout.at[trapped]),
+        Pairs(sites.address[trapped], entry[trapped]),
         Pairs((layout.at + original_at.astype(np.uint64))[copied], sites.address[copied]),
         tuple(refused),
         _aligned(layout.end),
@@ -251,6 +251,8 @@ def plan_sites(
         reached_sites(chains, sites),
         planned,
         PlannedSites(sites, way),
+        stubs,
+        counted.sums,
     )
 
 
@@ -259,7 +261,8 @@ def _plan_runs(
 ) -> tuple[PlannedRuns, Bools]:
     """The runs, but those for which the ISA has no patch, and which sites are in one.
 
-    at: of the sites' trampolines.  patched: the sites that have patches of their own."""
+    at: where what comes to the sites by their patches goes.  patched: the sites that have patches
+    of their own."""
     inside = np.zeros(len(sites), np.bool_)
     kept, insides, inside_at, instead, instead_at = [], list[int](), [0], list[int](), [0]
     place_of = dict(zip(patched.tolist(), range(len(patched)), strict=True))
@@ -323,7 +326,7 @@ class _Layout:
     ) -> None:
         self._wanted, self._sites, self._isa, self._chains = wanted, sites, isa, chains
         self._start, self._limit = start, limit
-        self.end = start
+        self.end = self._behind = start  # of all, of the trampolines
         self.at: U64 = np.zeros(len(wanted), np.uint64)
         self.refused: dict[int, str] = {}  # by index
         self._batch, self._which = self._batched()
@@ -383,7 +386,7 @@ class _Layout:
                     f"{len(self._wanted)} probes need more memory than there is for trampolines",
                     "name fewer instructions, or give more with -x scratch=SIZE",
                 )
-        self.end = at
+        self.end = self._behind = at
         self.at = np.array(places, np.uint64)
 
     def _one(self, k: int, at: int, before: U64 | None) -> Relocated | None:
@@ -413,11 +416,27 @@ class _Layout:
         self._made[k] = at, goal, made
         return made
 
-    def patches(self) -> tuple[I64, Patches]:
-        """What leads to the trampolines, and of which sites; one that a jump does not reach is
-        refused."""
+    def stubs(self, entered: Mapping[int, int]) -> tuple[U64, Pieces | None]:
+        """Where what comes to each site by its patch goes, and the stubs, which are laid behind
+        the trampolines; None where one cannot be made."""
+        entry, made = self.at.copy(), []
+        for k, counter in entered.items():
+            if k in self.refused:
+                continue
+            work, at = self._wanted[k], self.end
+            code = self._isa.stub(work.site, work.following, at, (counter,), int(self.at[k]))
+            if isinstance(code, Refused) or at + len(code) > self._limit:
+                return entry, None
+            made.append((at, code))
+            entry[k] = at
+            self.end += len(code)
+        return entry, pieces_of(made)
+
+    def patches(self, entry: U64) -> tuple[I64, Patches]:
+        """What leads to the trampolines, or to their stubs, and of which sites; one that a jump
+        does not reach is refused."""
         isa, which, addresses, new, old = self._isa, [], [], list[bytes](), []
-        for k, (work, at) in enumerate(zip(self._wanted, self.at.tolist(), strict=True)):
+        for k, (work, at) in enumerate(zip(self._wanted, entry.tolist(), strict=True)):
             site = work.site
             code, patch = site.code, b""
             if work.way == "jump":
@@ -437,7 +456,7 @@ class _Layout:
     def text(self) -> tuple[Pieces, I32]:
         """The code of all trampolines, and where in each its copied instruction is, or -1."""
         start = (self.at - np.uint64(self._start)).view(np.int64)
-        block = np.zeros(self.end - self._start, np.uint8)
+        block = np.zeros(self._behind - self._start, np.uint8)
         original_at: I32 = np.full(len(start), -1, np.int32)
         size = self._size.astype(np.int64)
         for k, (_, _, made) in self._made.items():

@@ -22,6 +22,7 @@ from kinst.core.probe import Probe, Site
 from kinst.core.records import ProgramLayout
 from kinst.core.system import Facts, System, UserMemory
 from kinst.dlang import typed
+from kinst.patch.blocks import BlockRules
 from kinst.patch.descriptors import (
     Described,
     FrameRule,
@@ -29,7 +30,8 @@ from kinst.patch.descriptors import (
     descriptor_size,
     descriptors_of,
 )
-from kinst.patch.plan import Hook, Plan, Wanted, plan_hooks, plan_sites
+from kinst.patch.plan import Hook, Plan, plan_hooks, plan_sites
+from kinst.patch.wanted import Wanted
 from kinst.patch.ways import PlantingAbility, choose, choose_movable
 from kinst.providers.dtrace import ERROR
 from kinst.session.entrances import Entrances, by_function
@@ -163,11 +165,13 @@ def build(
     symbols: Mapping[tuple[str, str], int] | None = None,
     *,
     chained: bool = False,
+    blocks: bool = False,
 ) -> PlantedImage:
     """Compile for host and target, and plan the patches.
 
     symbols: running addresses by (module, name).  chained: trampolines lead straight into each
-    other where the ISA can do that.  Raises KinstError."""
+    other where the ISA can do that.  blocks: instructions may share counters.  Raises
+    KinstError."""
     isa, scratch, base = traced.isa, placed.scratch, placed.memory.native
     rules = {}
     if traced.personality is not None and asks_caller(program):
@@ -202,11 +206,28 @@ def build(
     hooks = plan_hooks(_hooks(parts, code, traced), isa, code.address + len(code.code))
     wanted = _wanted(program, parts, placed, there, traced, code, descriptors, rules)
     limit = scratch.address + scratch.size
-    sites = plan_sites(wanted, isa, hooks.end, limit, chained=chained, runs=parts.runs)
+    block_rules = _block_rules(wanted, placed, traced) if blocks else None
+    sites = plan_sites(
+        wanted, isa, hooks.end, limit, chained=chained, runs=parts.runs, blocks=block_rules
+    )
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
     return PlantedImage(
         descriptors, host, code, hooks, sites, traps, rules, read, read_user, stopped
     )
+
+
+def _block_rules(
+    wanted: Sequence[Wanted], placed: Placed, traced: TracedMachine
+) -> BlockRules | None:
+    """What blocks of instructions may have of the counters; None for nothing."""
+    counters, personality = placed.counters, traced.personality
+    if counters is None or personality is None:
+        return None
+    own = placed.layout.counters_size
+    places = (work.site.address for work in wanted)
+    faulting = {at for at in places if personality.has_fixup(at) or personality.is_bug(at)}
+    room = (counters.size - own) // 8
+    return BlockRules(counters.displacement + own, room, faulting) if room else None
 
 
 def _hooks(parts: Placement, code: Code, traced: TracedMachine) -> list[Hook]:
@@ -307,7 +328,7 @@ def fill(view: memoryview, scratch: Scratch, built: PlantedImage) -> None:
     put(scratch.traps, built.traps)
     if built.code is not None:
         put(built.code.address - scratch.address, built.code.code)
-    for text in (built.hooks.text, built.sites.text):
+    for text in (built.hooks.text, built.sites.text, built.sites.stubs):
         if text:
             put(text.address - scratch.address, text.block)
 

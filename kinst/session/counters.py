@@ -85,8 +85,13 @@ class CounterBlocks:
         self._used = 0  # bytes of each CPU's room, of ended traces
         self._limit = 0
 
-    def place(self, memory: ScratchMemory, block_size: int) -> Counters | None:
-        """Blocks of block_size bytes; None where there can be none."""
+    def place(self, memory: ScratchMemory, block_size: int, more: int = 0) -> Counters | None:
+        """Blocks of block_size bytes, and `more` where there is room; None where there can be
+        none."""
+        if more and block_size:
+            larger = self.place(memory, block_size + more)
+            if larger is not None:
+                return larger
         if not block_size or not memory.counters_room or not memory.address:
             return None
         if self._first is None:
@@ -97,12 +102,13 @@ class CounterBlocks:
         return Counters(
             self._first.displacement + at,
             tuple(offset - memory.offset + at for offset in self._first.offsets),
+            block_size,
         )
 
-    def keep(self, counters: Counters | None, block_size: int) -> None:
+    def keep(self, counters: Counters | None) -> None:
         """What was placed last is in use."""
         if counters is not None:
-            self._used += -(-block_size // LINE) * LINE
+            self._used += -(-counters.size // LINE) * LINE
 
     def _map(self, memory: ScratchMemory, block_size: int) -> None:
         traced, room = self._traced, memory.counters_room

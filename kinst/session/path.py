@@ -300,11 +300,15 @@ class OpenMachine:
         parts, memory = self.split(program)
         self._tell_ways(compiled, parts, memory)
         layout = _layout(compiled, parts)
-        counters = self._counters.place(memory, layout.counters_size)
+        more = 8 * len(parts.planted) if compiled.plant.blocks else 0
+        counters = self._counters.place(memory, layout.counters_size, more)
         placed = place_all(traced, memory, compiled, layout, parts.running, counters)
         symbols = running_addresses(compiled.program, compiled.types, traced)
-        chained = compiled.plant.chains
-        image = build(compiled.program, parts, placed, traced, symbols, chained=chained)
+        rules = compiled.plant
+        image = build(
+            compiled.program, parts, placed, traced, symbols,
+            chained=rules.chains, blocks=rules.blocks,
+        )  # fmt: skip
         for site, reason in image.sites.refused:
             self.report.say(f"kinst: {site.function.name}+{site.offset} is left out: {reason}")
         self.report.stage("code and plan")
@@ -316,7 +320,7 @@ class OpenMachine:
         if self._pool is not None:
             self._pool.keep(built.placed, built.code_end)
             self._ways_back |= {at + len(old) for at, old, _ in built.image.sites.sites}
-            self._counters.keep(built.placed.counters, built.placed.layout.counters_size)
+            self._counters.keep(built.placed.counters)
         fill(built.placed.memory.view, built.placed.scratch, built.image)
 
     # What is told of probes.

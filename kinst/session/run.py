@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from kinst.consumer.aggregations import AggregationStore
+from kinst.consumer.aggregations import AggregationStore, CounterSums
 from kinst.consumer.dynvars import Cleaner
 from kinst.consumer.faults import PlacedFault
 from kinst.consumer.interpreter import Interpreter
@@ -123,7 +123,13 @@ class RunningTrace:
         options = compiled.options
         names = names_of(traced)
         self._store = AggregationStore(
-            self._view, placed.scratch, compiled.program, placed.layout, self._counters(), names
+            self._view,
+            placed.scratch,
+            compiled.program,
+            placed.layout,
+            self._counters(),
+            names,
+            self._sums(),
         )
         probes = {e.probe.id: e.probe for e in (*parts.running, parts.error)}
         self.schema = Schema(
@@ -141,13 +147,20 @@ class RunningTrace:
         self._unplanted = False
         self._over = False
 
+    def _sums(self) -> CounterSums:
+        """What the counters of blocks of instructions add to the others."""
+        counters, sums = self._placed.counters, self._built.sites.sums
+        base = counters.displacement if counters is not None else 0
+        source, target = (sums.source - base) >> 3, (sums.target - base) >> 3
+        return CounterSums(source, target, sums.weight)
+
     def _counters(self) -> list[npt.NDArray[np.uint64]]:
         """The counter blocks, as words."""
         placed = self._placed
         if placed.counters is None:
             return []
         words = np.frombuffer(self._view, np.uint64, len(self._view) // 8)
-        size = placed.layout.counters_size // 8
+        size = placed.counters.size // 8
         return [words[at // 8 : at // 8 + size] for at in placed.counters.offsets]
 
     def stop(self) -> None:

@@ -275,10 +275,13 @@ class Counters:
 
     displacement: from a CPU's per-CPU base to its block, or the address of a block that all
     CPUs share.  offsets: of each CPU's block in scratch, in CPU order, or of the shared one.
+    size: bytes of a block; those behind what the program's layout has are for the counters of
+    blocks of instructions.
     """
 
     displacement: int
     offsets: tuple[int, ...]
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

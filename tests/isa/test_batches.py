@@ -15,7 +15,8 @@ from kinst.core.columns import FOLLOWING
 from kinst.core.isa import Body, CallBody, CountBody, Isa
 from kinst.core.probe import Function, Site
 from kinst.isa import load
-from kinst.patch.plan import Plan, Wanted, plan_sites
+from kinst.patch.plan import Plan, plan_sites
+from kinst.patch.wanted import Wanted
 
 SITES = 20_000  # of each kernel
 SEED = random.randrange(1 << 30) if os.environ.get("KINST_RANDOM") else 13

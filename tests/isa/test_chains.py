@@ -25,7 +25,8 @@ from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.chains import Chains, find_chains
 from kinst.patch.listing import list_plan
-from kinst.patch.plan import Plan, Wanted, plan_sites
+from kinst.patch.plan import Plan, plan_sites
+from kinst.patch.wanted import Wanted
 
 TEXT, SCRATCH, DATA, STACK, STOP = 0x100_0000, 0x140_0000, 0x180_0000, 0x1C0_0000, 0x200_0000
 COUNTERS = DATA + 0x1000

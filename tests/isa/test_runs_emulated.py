@@ -28,8 +28,9 @@ from kinst.core.isa import CountBody
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.listing import list_plan
-from kinst.patch.plan import Patch, Plan, Wanted, plan_sites
+from kinst.patch.plan import Patch, Plan, plan_sites
 from kinst.patch.runs import Run, find_runs, line_of
+from kinst.patch.wanted import Wanted
 
 JUMPS = ("jump", "branch", "call")
 

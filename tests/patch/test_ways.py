@@ -26,7 +26,8 @@ from kinst.core.layout import (
 from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.isa import load
 from kinst.patch.descriptors import Described, FrameRule, Strings, descriptor_size, descriptors_of
-from kinst.patch.plan import Hook, Wanted, plan_hooks, plan_sites
+from kinst.patch.plan import Hook, plan_hooks, plan_sites
+from kinst.patch.wanted import Wanted
 from kinst.patch.ways import ALONE, BEST, Choice, PlantingAbility, PlantRules, choose, plant_rules
 
 ISA = load("amd64")

@@ -23,6 +23,7 @@ from kinst.isa.amd64 import batch, control, encode, marks, relocate, tables, tar
 from kinst.isa.amd64 import board as _board
 from kinst.isa.amd64 import decode as decoder
 from kinst.isa.amd64 import detour as detours
+from kinst.isa.amd64 import inline as _inline
 from kinst.isa.amd64 import paging as _paging
 from kinst.isa.amd64 import registers as regs
 from kinst.isa.amd64 import snippets as _snippets
@@ -85,6 +86,8 @@ class Amd64:
     branches = staticmethod(targets.branches)
     snippet = staticmethod(_snippets.snippet)
     padding = staticmethod(decoder.padding)
+    stub = staticmethod(_inline.stub)
+    counts_freely = staticmethod(marks.counts_freely)
 
     def joined(self, before: Instruction, one: Instruction) -> Flow | None:
         """None: direct branches reach all of the kernel."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kinst.core.bodies import SiteWork
-from kinst.core.isa import CountBody, Snippet
+from kinst.core.isa import CountBody, OutOfReach, Refused, Snippet
 from kinst.core.probe import Site
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64 import flags
@@ -67,6 +67,17 @@ def inline(
         code += end
     code += kept.restore
     return code + frame(to + len(code))
+
+
+def stub(
+    site: Site, following: bytes, at: int, counters: Sequence[int], to: int
+) -> bytes | Refused:
+    """See Isa.stub."""
+    code = inline(SiteWork((CountBody(tuple(counters)),)), site, following, at, lambda _: b"")
+    try:
+        return code + e.jump(at + len(code), to, "the trampoline behind it")
+    except OutOfReach as far:
+        return Refused(far.what)
 
 
 def count(body: CountBody) -> bytes:

@@ -177,6 +177,15 @@ def _dead(found: Columns, piece: I64, read: U16, written: U16, unknown: Bools) -
     return dead
 
 
+def counts_freely(sites: Columns, following: Sequence[bytes]) -> Bools:
+    """See Isa.counts_freely."""
+    free: Bools = sites.marks & DEAD != 0
+    for k in np.flatnonzero(sites.marks == 0).tolist():
+        code = sites.code[k, : sites.size[k]].tobytes()
+        free[k] = flags.dead(code, following[k], int(sites.address[k]), COUNTING_CLOBBERS)
+    return free
+
+
 def leads(columns: Columns) -> Leads:
     """See Isa.leads."""
     kind = columns.marks & KIND

@@ -25,6 +25,7 @@ from kinst.isa.arm64 import board as _board
 from kinst.isa.arm64 import control, encode, relocate, sequences, tables, trampoline
 from kinst.isa.arm64 import decode as decoder
 from kinst.isa.arm64 import detour as detours
+from kinst.isa.arm64 import inline as _inline
 from kinst.isa.arm64 import paging as _paging
 from kinst.isa.arm64 import registers as regs
 from kinst.isa.arm64 import snippets as _snippets
@@ -79,6 +80,8 @@ class Arm64:
     trampoline_sizes = staticmethod(unmarked.trampoline_sizes)
     trampolines = staticmethod(unmarked.trampolines)
     snippet = staticmethod(_snippets.snippet)
+    stub = staticmethod(_inline.stub)
+    counts_freely = staticmethod(unmarked.counts_freely)
     detour = staticmethod(detours.detour)
     translate_detour = staticmethod(detours.translate_detour)
     unsafe = staticmethod(sequences.unsafe)

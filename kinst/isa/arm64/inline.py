@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kinst.core.bodies import SiteWork
-from kinst.core.isa import Snippet
+from kinst.core.isa import OutOfReach, Refused, Snippet
+from kinst.core.probe import Site
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64.snippets import RESULT
 
@@ -58,6 +59,17 @@ def inline(work: SiteWork, to: int, frame: Callable[[int], bytes]) -> bytes:
         code += end
     code += kept.restore
     return code + frame(to + len(code))
+
+
+def stub(
+    site: Site, following: bytes, at: int, counters: Sequence[int], to: int
+) -> bytes | Refused:
+    """See Isa.stub."""
+    code = _count_only(counters)
+    try:
+        return code + e.branch(at + len(code), to, "the trampoline behind it")
+    except OutOfReach as far:
+        return Refused(far.what)
 
 
 def count(counters: Sequence[int]) -> bytes:

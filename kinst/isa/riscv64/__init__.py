@@ -80,6 +80,8 @@ class Riscv64:
     trampoline_sizes = staticmethod(unmarked.trampoline_sizes)
     trampolines = staticmethod(unmarked.trampolines)
     snippet = staticmethod(_snippets.snippet)
+    stub = staticmethod(trampoline.stub)
+    counts_freely = staticmethod(unmarked.counts_freely)
 
     def thunk(self, name: str) -> Flow | None:
         """None: compilers put no thunks in place of jumps on this ISA."""

@@ -109,6 +109,17 @@ def _counts(to: int, bodies: Sequence[CountBody], goal: int | None) -> bytes:
     return code + e.c_ldsp(e.T0, 0) + e.c_ldsp(e.T1, 8) + e.addi(e.SP, e.SP, _ROOM)
 
 
+def stub(
+    site: Site, following: bytes, at: int, counters: Sequence[int], to: int
+) -> bytes | Refused:
+    """See Isa.stub."""
+    try:
+        code = _counts(at, (CountBody(tuple(counters)),), None)
+        return code + e.jal(e.X0, to - at - len(code))
+    except OutOfReach as far:
+        return Refused(far.what)
+
+
 def _calls(site: Site, to: int, bodies: Sequence[CallBody | CountBody], goal: int | None) -> bytes:
     """Bodies of which at least one is a call, in order, inside one frame.  goal: as in _work."""
     slots = frozenset[int]().union(*(b.slots for b in bodies if isinstance(b, CallBody)))
