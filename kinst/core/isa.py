@@ -472,11 +472,9 @@ class Isa(Protocol):
         """At which sites counting has to save no flags.  following: live bytes after each."""
         ...
 
-    def stub(
-        self, site: Site, following: bytes, at: int, counters: Sequence[int], to: int
-    ) -> bytes | Refused:
-        """Code at `at` that adds one to counters (CountBody's offsets), changes nothing else of
-        what the site has, and jumps to `to`."""
+    def stub(self, at: int, counter: int, to: int, free: bool) -> bytes | Refused:
+        """Code at `at` that adds one to a counter (one of CountBody's offsets), changes nothing
+        else, and jumps to `to`.  free: counts_freely() of the place."""
         ...
 
     def trampoline(

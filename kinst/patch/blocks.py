@@ -20,6 +20,7 @@ preempted within a block when the trace ends has been counted for all of it.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -78,7 +79,7 @@ def arrange(wanted: Sequence[Wanted], chains: Chains, free: Bools, rules: BlockR
             if k - low > 1:
                 made.block(low, k)
             low = k
-    sums = np.array(made.sums, np.int64).reshape(-1, 3)
+    sums = np.frombuffer(made.sums, np.int64).reshape(-1, 3)
     return Blocks(made.wanted, made.entered, BlockSums(sums[:, 0], sums[:, 1], sums[:, 2]))
 
 
@@ -109,7 +110,7 @@ class _Maker:
     rules: BlockRules
     used: int = 0
     entered: dict[int, int] = field(default_factory=dict)
-    sums: list[tuple[int, int, int]] = field(default_factory=list)
+    sums: array[int] = field(default_factory=lambda: array("q"))
 
     def block(self, low: int, high: int) -> None:
         """Make a block of the sites [low, high), if it spares any counting."""
@@ -125,7 +126,8 @@ class _Maker:
             below = [(stubs[m], -1) for m in range(k + 1, counts_at + 1) if m in stubs]
             above = [(stubs[m], 1) for m in range(counts_at + 1, k + 1) if m in stubs]
             for source, weight in ((common, 1), *below, *above):
-                self.sums += [(source, place, weight) for place in places]
+                for place in places:
+                    self.sums.extend((source, place, weight))
             bodies = (CountBody((common,)),) if k == counts_at else ()
             self.wanted[k] = replace(self.wanted[k], bodies=bodies)
 

@@ -203,7 +203,7 @@ def plan_sites(
     while True:
         sites = _columns(wanted)
         chains = find_chains(sites, isa) if chained else no_chains(len(sites))
-        counted = Blocks(wanted)
+        counted, free = Blocks(wanted), chains.straight
         if blocks is not None and chains:
             free = isa.counts_freely(sites, [work.following for work in wanted])
             counted = arrange(wanted, chains, free, blocks)
@@ -212,7 +212,7 @@ def plan_sites(
             chained = False
             wanted, runs = [work for work in wanted if work.way], ()
             continue
-        entry, stubs = layout.stubs(counted.entered)
+        entry, stubs = layout.stubs(counted.entered, free)
         if stubs is None:
             blocks = None
             continue
@@ -416,15 +416,17 @@ class _Layout:
         self._made[k] = at, goal, made
         return made
 
-    def stubs(self, entered: Mapping[int, int]) -> tuple[U64, Pieces | None]:
+    def stubs(self, entered: Mapping[int, int], free: Bools) -> tuple[U64, Pieces | None]:
         """Where what comes to each site by its patch goes, and the stubs, which are laid behind
-        the trampolines; None where one cannot be made."""
+        the trampolines; None where one cannot be made.
+
+        entered: Blocks.entered.  free: where counting saves nothing."""
         entry, made = self.at.copy(), []
         for k, counter in entered.items():
             if k in self.refused:
                 continue
-            work, at = self._wanted[k], self.end
-            code = self._isa.stub(work.site, work.following, at, (counter,), int(self.at[k]))
+            at = self.end
+            code = self._isa.stub(at, counter, int(self.at[k]), bool(free[k]))
             if isinstance(code, Refused) or at + len(code) > self._limit:
                 return entry, None
             made.append((at, code))

@@ -69,11 +69,11 @@ def inline(
     return code + frame(to + len(code))
 
 
-def stub(
-    site: Site, following: bytes, at: int, counters: Sequence[int], to: int
-) -> bytes | Refused:
+def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
     """See Isa.stub."""
-    code = inline(SiteWork((CountBody(tuple(counters)),)), site, following, at, lambda _: b"")
+    code = e.increment_gs(counter)
+    if not free:
+        code = SAVE_FLAGS + code + RESTORE_FLAGS
     try:
         return code + e.jump(at + len(code), to, "the trampoline behind it")
     except OutOfReach as far:

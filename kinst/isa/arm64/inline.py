@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from kinst.core.bodies import SiteWork
 from kinst.core.isa import OutOfReach, Refused, Snippet
-from kinst.core.probe import Site
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64.snippets import RESULT
 
@@ -61,11 +60,9 @@ def inline(work: SiteWork, to: int, frame: Callable[[int], bytes]) -> bytes:
     return code + frame(to + len(code))
 
 
-def stub(
-    site: Site, following: bytes, at: int, counters: Sequence[int], to: int
-) -> bytes | Refused:
+def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
     """See Isa.stub."""
-    code = _count_only(counters)
+    code = _count_only((counter,))
     try:
         return code + e.branch(at + len(code), to, "the trampoline behind it")
     except OutOfReach as far:

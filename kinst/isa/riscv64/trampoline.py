@@ -109,12 +109,10 @@ def _counts(to: int, bodies: Sequence[CountBody], goal: int | None) -> bytes:
     return code + e.c_ldsp(e.T0, 0) + e.c_ldsp(e.T1, 8) + e.addi(e.SP, e.SP, _ROOM)
 
 
-def stub(
-    site: Site, following: bytes, at: int, counters: Sequence[int], to: int
-) -> bytes | Refused:
+def stub(at: int, counter: int, to: int, free: bool) -> bytes | Refused:
     """See Isa.stub."""
     try:
-        code = _counts(at, (CountBody(tuple(counters)),), None)
+        code = _counts(at, (CountBody((counter,)),), None)
         return code + e.jal(e.X0, to - at - len(code))
     except OutOfReach as far:
         return Refused(far.what)
