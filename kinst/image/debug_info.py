@@ -1,4 +1,4 @@
-"""Everything that the files of an image say of it, asked of one object.
+"""One object for everything that an image's files say about it.
 
 A DebugInfo is one image (the kernel, a module, a program): its types, inline copies, source lines,
 local variables and call frames.  Its file is opened once, and each part of it is read when it is

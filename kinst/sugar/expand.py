@@ -1,9 +1,9 @@
-"""kinst::F:entry and kinst::F:return, in the syntax tree, become the probes that they mean.
+"""Replaces kinst::F:entry and kinst::F:return in the syntax tree by plain probe descriptions.
 
-An inline function's description becomes kinst::<caller>:<offset> for each of its copies, and
-fbt::F:entry or fbt::F:return for its own code where it has any; a function that is never
-inlined becomes the fbt probe alone.  Conditional jumps out of a copy count when they are taken:
-their sites go to clauses of their own, directly behind, whose predicate is the condition.
+The description of an inline function becomes kinst::CALLER:OFFSET for each of its copies, and
+fbt::F:entry or fbt::F:return for its out-of-line code if it has any; a function that is never
+inlined becomes the fbt probe alone.  A conditional jump out of a copy is a return only when it is
+taken: such sites go to clauses of their own, directly behind, with the condition as a predicate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GLOB = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What expansion asks, both at running addresses."""
+    """The kernel and its debug information, both by running addresses."""
 
     kernel: Kernel
     index: DebugIndex
@@ -38,7 +38,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A program of plain descriptions, and what is to be said of them with -v."""
+    """A program after expansion.  notes: lines for the user."""
 
     program: tree.Program
     notes: tuple[str, ...]
@@ -55,11 +55,11 @@ def has_sugar(program: tree.Program) -> bool:
 
 
 def expand(program: tree.Program, sources: Sources, *, zero: bool = False) -> Expansion:
-    """The program with every such description replaced.
+    """Replace every such description; the notes are for -v.
 
-    zero: one that cannot be is left out (-Z), its clause too when it has no other.  Otherwise
-    raises DError at a description that cannot be: a function that is unknown, or that is
-    inlined nowhere, or too many functions for one glob.
+    Raises DError at a description that cannot be replaced: its function is unknown or inlined
+    nowhere, or its glob matches too many functions.  zero (-Z): such a description is left out
+    instead, and so is a clause that has no other.
     """
     expander = _Expander(sources, zero)
     items: list[tree.Item] = []
@@ -68,11 +68,13 @@ def expand(program: tree.Program, sources: Sources, *, zero: bool = False) -> Ex
     return Expansion(tree.Program(tuple(items)), tuple(expander.notes))
 
 
-# A description, the inline function that it is of ("" for none), and in how many others that is.
+# A plain description; the inline function that it stands for ("" for none); how many inline
+# functions that copy is nested in.
 _Named = tuple[ProbePattern, str, int]
 
 
-# Where it comes among others at the same instruction; the inline function; what means it.
+# A site's place in the order of those at the same instruction; the inline function; the
+# description that matched it.
 _Meant = tuple[int, str, tree.Description]
 
 
@@ -82,7 +84,7 @@ def _by_depth(one: _Meant) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
-    """What one description means: sites that always count, and conditional ones."""
+    """The sites of one description: those that always count, and those with a condition."""
 
     always: tuple[_Named, ...]
     sometimes: tuple[tuple[str, _Named], ...] = ()
@@ -90,7 +92,8 @@ class _Meaning:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Copies to be traced.  inside: for their returns.  plain: where to plant if all could be."""
+    """A region to be traced.  inside: its instructions, for return probes.  plain: its sites if no
+    instruction were refused."""
 
     region: Region
     graph: Graph
@@ -98,7 +101,7 @@ class _Chosen:
     plain: list[Exit]
 
     def places(self, refused: Callable[[int], bool]) -> list[Exit] | None:
-        """Where to plant; None where the entry has no place."""
+        """The sites to plant, or None if no instruction can stand for the entry."""
         entry = entry_place(self.region.entry, self.graph, refused)
         if entry is None:
             return None
@@ -118,8 +121,10 @@ class _Expander:
         self.notes: list[str] = []
 
     def clause(self, clause: tree.Clause) -> list[tree.Clause]:
-        """The clause, then those for conditional sites.  A site that ends several stays at once
-        fires for each, from one clause after another: the inner ones end first, and begin last."""
+        """The clause, followed by the clauses for conditional sites.
+
+        A site that leaves several nested copies at once fires for each of them, in clauses one
+        behind the other: inner copies are left first and entered last."""
         layers: dict[str, list[list[tree.Description]]] = {"": []}
         for condition, places in self._places(clause).items():
             rows = layers.setdefault(condition, [])
@@ -140,7 +145,7 @@ class _Expander:
         ]  # fmt: skip
 
     def _places(self, clause: tree.Clause) -> dict[str, dict[ProbePattern, list[_Meant]]]:
-        """By condition and by place: what the clause's descriptions mean."""
+        """The sites of the clause's descriptions, by condition and then by place."""
         found: dict[str, dict[ProbePattern, list[_Meant]]] = {}
         for description in clause.descriptions:
             meaning = _Meaning(((description.pattern, "", 0),))
@@ -185,7 +190,7 @@ class _Expander:
         return _Meaning(tuple(always), tuple(sometimes))
 
     def _function(self, pattern: ProbePattern, name: str, *, alone: bool) -> _Meaning:
-        """alone: the name was written in full, so that what is wrong with it is an error."""
+        """alone: the description names this one function, so not finding it is an error."""
         functions = self._index.functions(name)
         copies = self._index.copies(name)
         own = self._own(pattern, name, functions, alone=alone and not copies)
@@ -205,8 +210,8 @@ class _Expander:
     def _own(
         self, pattern: ProbePattern, name: str, functions: Sequence[FunctionDie], *, alone: bool
     ) -> list[Function]:
-        """The function's own code, by debug information (which knows F in F.isra.0), else by
-        the symbols."""
+        """Its out-of-line code, by debug information (which knows that F.isra.0 is F), else by
+        symbols."""
         found: dict[int, Function] = {}
         for die in functions:
             for low, _ in die.ranges:
@@ -230,8 +235,8 @@ class _Expander:
         empty: int,
         copies: int,
     ) -> list[tuple[str, _Named]]:
-        """(condition, description) of every site, in the order of the copies; one that ends
-        several stays comes several times."""
+        """(condition, description) of every site, in the order of the copies.  A site that leaves
+        several copies is listed for each."""
         graphs = graphs_of(regions, self._kernel)
         count = _Count(copies, empty)
         chosen: list[_Chosen] = []
@@ -270,7 +275,8 @@ class _Expander:
         return found
 
     def _refused(self, chosen: Sequence[_Chosen]) -> Callable[[int], bool]:
-        """Whether an instruction cannot be planted; the likely places are asked for at once."""
+        """A function that tells whether an instruction cannot be planted.  The likely sites are
+        looked up together beforehand."""
         sizes: dict[int, int] = {}
         for copy in chosen:
             likely = [copy.region.entry, *(one.address for one in copy.plain)]
@@ -298,7 +304,7 @@ class _Expander:
     def _nothing(
         self, pattern: ProbePattern, functions: Sequence[FunctionDie], copies: int, said: str
     ) -> KinstError:
-        """Why a name means nothing.  said: of its copies."""
+        """The error for a name without any site.  said: what became of its copies."""
         name = pattern.function
         for die in functions:
             if copies:
@@ -328,7 +334,7 @@ def _part(address: int, parts: Sequence[Function]) -> int:
 
 
 def _with_condition(condition: str, clause: tree.Clause) -> tree.Expr | None:
-    """The clause's predicate, behind a condition if there is one."""
+    """The clause's predicate, and-ed with a condition unless that is ""."""
     if not condition:
         return clause.predicate
     program = parse_text(f"BEGIN/{condition}/{{}}", clause.span.file)
@@ -341,7 +347,7 @@ def _with_condition(condition: str, clause: tree.Clause) -> tree.Expr | None:
 
 @dataclass(slots=True)
 class _Count:
-    """What is said of a function's copies with -v."""
+    """How many copies of a function were treated in which way, for -v."""
 
     copies: int
     empty: int

@@ -1,11 +1,13 @@
-"""The flow graph of one whole function (with its .cold parts), cut wherever a copy begins or ends.
+"""The flow graph of a function with its .cold parts, cut where inlined copies begin and end.
 
-Nodes are runs of instructions that are entered at their start only.  A call goes on behind
-itself, unless what it calls never returns: a graph in which control comes back from panic()
-would have ways that nothing takes.  A computed jump goes to what its function's jump tables say,
-and to what nothing else leads to: a way too many makes a copy smaller, a missing one would make
-it begin where it does not.  For the same reason an instruction that may fault on purpose also
-goes to its fix-up code.
+A node is a run of instructions that control enters only at the first.  The rules for edges:
+
+- A call continues behind itself, unless the callee never returns: with an edge back from panic()
+  the graph would have paths that nothing takes.
+- A computed jump leads to the entries of the function's jump tables, and to every node without
+  another predecessor.  One edge too many makes a copy smaller; a missing one would put its entry in
+  the wrong place.
+- An instruction that may fault on purpose also leads to its fix-up code, for the same reason.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ _NOP = re.compile(r"(c\.|data16 )?nop\b")
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A way from a node to another (OUTSIDE: out of the function), taken when the D expression
-    `condition` holds ("" always).  known: D can tell, at the node's last instruction, whether it
-    is taken; it cannot where that may fault.  fault: taken when it does."""
+    """An edge to a node, or to OUTSIDE of the function.
+
+    condition: a D expression that holds when the edge is taken, "" if it always is.  known: D can
+    tell at the node's last instruction whether the edge is taken; it cannot if that instruction may
+    fault.  fault: the edge is taken when it does."""
 
     to: int
     condition: str = ""
@@ -37,9 +41,9 @@ class Edge:
 
 
 class Graph:
-    """parts: the function, then what was moved away from it.  starts: of the nodes, sorted;
-    last: address of each node's last instruction; edges, before: of each node, the ways on and
-    the nodes before it."""
+    """parts: the function, then the parts that the compiler moved elsewhere.  starts: the address
+    of each node, ascending.  last: the address of each node's last instruction.  edges, before:
+    each node's outgoing edges and its predecessors."""
 
     def __init__(
         self,

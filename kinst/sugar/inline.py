@@ -34,9 +34,9 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The copies that share one entry.  Addresses are running ones; ranges have no empty ones.
+    """The copies of an inline function that share one entry; running addresses, no empty ranges.
 
-    within: names of the inline functions that the first of them is nested in."""
+    within: names of the inline functions that the first copy is nested in."""
 
     entry: int
     ranges: Ranges
@@ -46,7 +46,8 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """An instruction that leaves a copy, when the D expression holds ("" always)."""
+    """An instruction that leaves a copy.  condition: the D expression that holds when it does, ""
+    if it always does."""
 
     address: int
     condition: str = ""
@@ -54,10 +55,11 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """The nodes of a graph in which control is inside a region, and its entry among them.
+    """The nodes of a graph in which control is inside a region.  entry: the one it is entered by.
 
-    No nodes: no instruction begins at the entry (the kernel rewrote it).  mixed: code of the
-    caller is among them.  around: the ranges hold code that is reached without the entry.
+    Without nodes no instruction begins at the entry, because the kernel rewrote it.  mixed: the
+    nodes include code of the caller.  around: the region's ranges include code that is reached
+    without passing the entry.
     """
 
     entry: int
@@ -125,7 +127,7 @@ def _dead_ends(kernel: Kernel) -> frozenset[int]:
 
 
 def stay(region: Region, graph: Graph) -> Stay:
-    """Where control is inside the region."""
+    """The nodes in which control is inside the region."""
     entry = graph.node_at(region.entry)
     if entry is None:
         return Stay(-1, frozenset(), False, False)
@@ -143,13 +145,13 @@ def stay(region: Region, graph: Graph) -> Stay:
 
 
 def never(address: int) -> bool:
-    """For the places of probes when nothing is refused."""
+    """Refuses no address: where probes would be if every instruction could be planted."""
     return False
 
 
 def entry_place(entry: int, graph: Graph, refused: Callable[[int], bool] = never) -> int | None:
-    """Where to plant for the entry (an address): at it, or, where that is refused, at the next
-    instruction that runs exactly as often; None where there is none."""
+    """The address to plant for an entry: the entry itself or, if that is refused, the next
+    instruction that runs exactly as often; None if there is none."""
     node = graph.node_at(entry)
     if node is None:
         return None
@@ -188,7 +190,7 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
 def _exits(
     inside: Collection[int], entry: int, graph: Graph, refused: Callable[[int], bool]
 ) -> tuple[list[Exit], list[int]]:
-    """The ways out of these nodes, and those of them that leave by a way that cannot be told."""
+    """The exits of these nodes, and the nodes that have an exit for which no site was found."""
     leaving = _edges_out(inside, entry, graph)
     found: list[Exit] = []
     asked = set[int]()
@@ -226,7 +228,7 @@ def _exits(
 def _is_clear(
     node: int, ways: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> bool:
-    """Whether it can be told at the node's last instruction that these of its ways are taken."""
+    """Whether a probe at the node's last instruction can tell that one of these edges is taken."""
     known = all(graph.edges[node][k].known for k in ways)
     return known and not refused(graph.last[node])
 
@@ -234,7 +236,7 @@ def _is_clear(
 def _behind(
     to: int, inside: Collection[int], graph: Graph, refused: Callable[[int], bool]
 ) -> int | None:
-    """Where to plant behind the ways to a node; None where others lead to it as well."""
+    """The address to plant behind the edges to a node; None if other nodes lead there, too."""
     if to == OUTSIDE or to in inside or to == graph.root:
         return None
     if any(node not in inside for node in graph.before[to]):
@@ -245,8 +247,8 @@ def _behind(
 def _place(
     node: int, entry: int, always: bool, graph: Graph, refused: Callable[[int], bool]
 ) -> int | None:
-    """Where to plant in a node that leaves: at its last instruction; if it always leaves, at one
-    before that, and if it is the entry, where that is moved on to."""
+    """The address to plant in a node that is left: its last instruction; if it is always left, an
+    earlier one will do; for the entry node, whatever stands for the entry."""
     if not refused(graph.last[node]):
         return graph.last[node]
     if not always:
@@ -258,8 +260,9 @@ def _place(
 
 
 def _condition(edges: Sequence[Edge], ways: Collection[int]) -> str:
-    """When one of these ways is taken: "" for always, as when all of them are.  (A computed jump
-    of which only that is known leaves when it leaves the function.)"""
+    """The D expression that holds when one of these edges is taken, "" if one always is.
+
+    A computed jump without known targets leaves the copy when it leaves the function."""
     conditions = [e.condition for e in edges]
     leaving = [conditions[k] for k in sorted(ways)]
     staying = [c for k, c in enumerate(conditions) if k not in ways]
@@ -273,7 +276,7 @@ def _condition(edges: Sequence[Edge], ways: Collection[int]) -> str:
 
 
 def _edges_out(inside: Collection[int], entry: int, graph: Graph) -> dict[int, set[int]]:
-    """By node, the indexes of its edges that leave."""
+    """For each node the indexes of its edges that lead out."""
     found = {}
     for node in inside:
         out = {k for k, e in enumerate(graph.edges[node]) if e.to not in inside or e.to == entry}
@@ -283,7 +286,7 @@ def _edges_out(inside: Collection[int], entry: int, graph: Graph) -> dict[int, s
 
 
 def successors_outside(region: Region, graph: Graph) -> list[Exit]:
-    """For comparison: every instruction of the ranges that has a successor outside of them."""
+    """For comparison in tests: the instructions of the ranges with a successor outside of them."""
     found = _edges_out(graph.nodes_in(region.ranges), -2, graph)
     return [
         Exit(graph.last[node], _condition(graph.edges[node], ways))
@@ -292,7 +295,7 @@ def successors_outside(region: Region, graph: Graph) -> list[Exit]:
 
 
 def range_ends(region: Region, graph: Graph) -> list[Exit]:
-    """For comparison: the last instruction of each range, which is how the paper (section V.D)
-    finds the returns."""
+    """For comparison in tests: the last instruction of each range, which is what the paper of
+    FreeBSD's kinst (section V.D) takes for the returns."""
     found = [graph.last_in(low, high) for low, high in region.ranges]
     return [Exit(a) for a in sorted({a for a in found if a is not None})]

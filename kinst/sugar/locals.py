@@ -1,7 +1,7 @@
-"""locals->NAME, in the syntax tree, becomes an expression over regs[] for each probe's place.
+"""Replaces locals->NAME in the syntax tree by an expression over regs[] and memory.
 
-Where a variable lives differs from instruction to instruction, so a clause that reads one is
-split: one clause for all instructions where the same expressions read it.
+A variable lives in different places at different instructions.  So a clause that reads one is
+split into several, one for each set of instructions at which the same expressions read it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.unparse import unparse_expression
 from kinst.dlang.types.conversions import size_of
 from kinst.dlang.walk import find, replaced
+from kinst.sugar.expand import Expansion
 
 NAME = "locals"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An instruction that a description means.  pattern: it alone, as a description.
-    fixed: the description cannot be taken apart (a probe with several places)."""
+    """An instruction that a description matches.  pattern: a description of it alone.
+    fixed: the probe has several instructions and cannot be split."""
 
     pattern: ProbePattern
     address: int
@@ -33,20 +34,12 @@ class Place:
     fixed: bool = False
 
 
-# The variable of this name at a place: raises KinstError where there is none.
+# (place, variable, inlined function or "") -> the variable; raises KinstError if there is none.
 Find = Callable[[Place, str, str], Local]
-# The places that a description means.
+# The instructions that a description matches.
 Places = Callable[[ProbePattern], Sequence[Place]]
-# Where near a place a variable can be read, for a hint.
+# Where near a place the variable can be read, as a hint for people.
 Nearest = Callable[[Place, str, str], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Expansion:
-    """A program without locals, and what is to be said of it."""
-
-    program: tree.Program
-    notes: tuple[str, ...]
 
 
 def _is_local(node: object) -> bool:
@@ -71,10 +64,11 @@ def has_locals(program: tree.Program) -> bool:
 def provisional(
     program: tree.Program, type_of: Callable[[ProbePattern, str], DType | None]
 ) -> tree.Program:
-    """The program with every locals->NAME a value of its type, to be checked before the places
-    are known.  type_of: a variable's type in the function that a description names.
+    """Replace every locals->NAME by a value of its type, so that the program can be checked
+    before the instructions are known.
 
-    Raises DError where a function has no such variable.
+    type_of: the type of a variable in the function that a description names.  Raises DError if the
+    function has no such variable.
     """
     items: list[tree.Item] = []
     for item in program.items:
@@ -114,10 +108,10 @@ def _typed_clause(
 
 
 def expand_locals(program: tree.Program, places: Places, find: Find, nearest: Nearest) -> Expansion:
-    """The program without locals.
+    """Replace every locals->NAME.
 
-    Raises DError at a variable that is not known at the one instruction that a description
-    names; where a description names many, those without it are left out and this is noted.
+    A description of many instructions loses those at which the variable is not available, with a
+    note for the user.  Raises DError if none is left, or if it names one instruction.
     """
     notes: list[str] = []
     items: list[tree.Item] = []
@@ -138,7 +132,7 @@ class _MissingError(Exception):
 
 
 class _Splitter:
-    """One clause, taken apart by where its variables live."""
+    """Splits one clause by the expressions that its variables become."""
 
     def __init__(self, clause: tree.Clause, find: Find) -> None:
         self._clause = clause
@@ -146,8 +140,8 @@ class _Splitter:
         self._groups: dict[str, tuple[tree.Clause, list[tree.Description]]] = {}
 
     def add(self, description: tree.Description, found: Sequence[Place]) -> list[_Missing]:
-        """The places of a description into their groups; those without a variable are given
-        back."""
+        """Sort a description's instructions into groups; returns those at which a variable is
+        not available."""
         missing: list[_Missing] = []
         keys: set[str] = set()
         for place in found:
@@ -217,7 +211,7 @@ def _refusal(place: Place, inlined: str, missing: _MissingError, nearest: Neares
 
 
 def _at(clause: tree.Clause, place: Place, inlined: str, find: Find) -> tree.Clause:
-    """The clause with its variables as they are at one place.  Raises _MissingError."""
+    """The clause with its variables replaced for one instruction.  Raises _MissingError."""
 
     def local_of(node: tree.Member) -> Local:
         try:
@@ -281,7 +275,7 @@ def _whole(local: Local, span: Span) -> tree.Expr:
 
 
 def _value(local: Local) -> str:
-    """The bytes of a variable in pieces as one u64."""
+    """The D expression that joins the pieces of a variable into one u64."""
     if len(local.pieces) == 1:
         return local.pieces[0].text
     parts, at = [], 0

@@ -1,4 +1,4 @@
-"""Making the index of a file's debug information: scan, join, sort.
+"""Builds the index of a file's debug information: scan, join, sort.
 
 Imported by index.py, when an index is missing; numba is imported only here and from here.
 """
@@ -255,7 +255,7 @@ def _named(what: str, keys: Int, dies: Int, names: _Names) -> Arrays:
 
 
 def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
-    """Functions joined with their concrete instances, copies, and their ranges."""
+    """Join functions with their concrete instances and inlined copies, and the ranges of both."""
     dies = functions[:, F_DIE]
     joined = _followed(rows_of(dies, functions[:, F_ORIGIN]))
     own = _with_declarations(functions, rows_of(dies, functions[:, F_SPECIFICATION]))
@@ -327,7 +327,7 @@ def _copies(copies: Int, ranges: Int, function: Int, numbers: Int, caller: Int) 
 
 
 def _followed(origin: Int) -> Int:
-    """For each function the one that it is an instance of, through several steps."""
+    """For each function the one that it is an instance of, after following chains of references."""
     found = np.arange(len(origin))
     for _ in range(8):
         onward = np.where(origin[found] >= 0, origin[found], found)
@@ -338,7 +338,7 @@ def _followed(origin: Int) -> Int:
 
 
 def _with_declarations(functions: Int, specification: Int) -> Int:
-    """The functions with what only their declarations say."""
+    """Complete functions by what only their declarations say."""
     own = functions.copy()
     for _ in range(4):
         has = specification >= 0

@@ -1,15 +1,14 @@
-"""What a function's registers held at its entry, by what its callers say (DWARF 5, 3.4).
+"""Values that registers had on entry to a function, from its callers' call sites (DWARF 5, 3.4).
 
-A call site says what each register holds when it calls, as an expression over what the caller
-still has when the call has been made: registers that calls keep, and constants.  Which call site
-it was is known where the probe fires, by the return address.  So the value is one expression:
-of the sites' values the one whose return address it is; where it is none of them (an indirect
-call, a call from a module) the address 0 is read, which fires dtrace:::ERROR.
+A call site describes what each argument register holds at the call, as an expression over what the
+caller still has afterwards: call-saved registers and constants.  The return address tells at run
+time which call site it was.  So the value becomes one D expression that chooses by the return
+address among the values of all call sites.  If none of them fits (an indirect call, a call from a
+module) it reads address 0, which fires dtrace:::ERROR.
 
-That a return address belongs to a direct call of the function does not yet say that the
-registers are the call's: between the two the function may have gone on by tail calls, and one of
-them may have led to it again.  Functions of which that cannot be ruled out are refused, as gdb
-does it.
+A return address of a direct call does not prove that the registers are that call's: the function
+may have been left by a tail call and entered again by another one.  Functions for which this cannot
+be ruled out are refused, as gdb does.
 """
 
 from __future__ import annotations
@@ -56,10 +55,12 @@ _ONLY_ENTRY = "only its value at the function's entry is known"
 
 @dataclass(frozen=True)
 class Caller:
-    """What is asked of the code.  returns: return addresses of the direct calls of a function;
-    cfi: the call frame information; both by linked addresses.  stack: DWARF number of the stack
-    pointer; kept: of the registers that calls keep.  signature: bits of a return address to the
-    kernel that may be a signature's; without one they are ones."""
+    """What the code tells of callers, by linked addresses.
+
+    returns: the return addresses of the direct calls of a function.  cfi: the call frame
+    information.  stack, kept: DWARF numbers of the stack pointer and of the call-saved registers.
+    signature: the bits of a kernel return address that may hold a signature; without one they are
+    ones."""
 
     returns: Callable[[int], Sequence[int]]
     cfi: Callable[[], Cfi | None]
@@ -254,7 +255,7 @@ class Calls:
 
 
 class _Callee:
-    """The registers that a caller had when it called, from inside what it has called."""
+    """The caller's registers at the call, as seen from inside the callee."""
 
     def __init__(self, frame: Frame, cfi: Cfi | None, names: Sequence[str], facts: Caller) -> None:
         self.frame = frame
@@ -299,7 +300,7 @@ class _Callee:
         return self.frame.cfa
 
     def _rule(self, register: int | None) -> CallerRule:
-        """Only where both descriptions of the frame agree: the kernel's own and the file's."""
+        """The frame rule, if the kernel's own and the file's agree on it."""
         rule = self._cfi.rule(self.frame.address, register) if self._cfi else None
         if rule is None:
             raise NotHereError(_NO_FRAME)

@@ -27,11 +27,11 @@ ROOM = 16  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the caller knows of an instruction.
+    """An instruction whose variables are asked for.
 
-    address: as the index has it (linked).  at_entry: it is the first one of its function.  cfa:
-    the canonical frame address as a D expression, None where no unwinder knows.  place: where
-    what is linked at an address lies as running; it raises NotHereError where nothing does.
+    address: as linked.  at_entry: it is its function's first.  cfa: the canonical frame address as
+    a D expression, None if it is not known.  place: maps a linked address to the running one;
+    raises NotHereError if nothing is there.
     """
 
     address: int
@@ -47,8 +47,8 @@ _ONE = {0x2E}  # DW_CFA_GNU_args_size: an unsigned number that says nothing of t
 
 @dataclass(frozen=True, slots=True)
 class _Cie:
-    """What entries have in common.  augmented: they have a block of bytes before their program;
-    encoding: of their addresses (DW_EH_PE_*), in .eh_frame."""
+    """A common information entry.  augmented: its FDEs have a block of augmentation data before
+    their instructions.  encoding: of their addresses (DW_EH_PE_*), in .eh_frame."""
 
     code_align: int
     data_align: int
@@ -199,8 +199,8 @@ class Cfi:
 def _run(
     cie: _Cie, program: bytes, state: _State, initial: _State, at: int, until: int | None
 ) -> _State:
-    """The state behind a program, or at the address `until`.  Raises ValueError for an
-    instruction that kinst does not know."""
+    """Run call frame instructions to their end, or up to the address `until`.  Raises ValueError
+    for an instruction that kinst does not know."""
     read, stack = Reader(program), list[_State]()
     while read.left():
         code = read.number(1)
@@ -224,7 +224,7 @@ def _run(
 
 
 def _register(cie: _Cie, read: Reader, code: int, state: _State, initial: _State) -> _State:
-    """Where a register is saved; only the return address's matters."""
+    """Note where a register is saved; only the return address's is of interest."""
     high = code & 0xC0
     which = code & 0x3F if high else read.uleb()
     new = replace(state, lost=True)
@@ -246,7 +246,7 @@ def _register(cie: _Cie, read: Reader, code: int, state: _State, initial: _State
 
 
 def _frame(cie: _Cie, read: Reader, code: int, state: _State) -> _State:
-    """How the CFA is found."""
+    """Note how the CFA is found."""
     if code in _NO_OPERAND:
         return state
     if code in _ONE:

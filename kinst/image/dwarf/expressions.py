@@ -34,7 +34,7 @@ MOST_TEXT = 4000  # characters: an expression that doubles itself ends somewhere
 
 
 class NotHereError(Exception):
-    """Why a variable's value cannot be had at an instruction."""
+    """A variable's value is not available at an instruction; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class _Machine(Reader):
         self.place = Piece(yes.kind, text)
 
     def taken(self, size: int) -> Piece:
-        """What has been computed so far, as a piece; the machine is empty again."""
+        """Return what was computed so far as a piece, and clear the stack."""
         place, self.place = self.place, None
         if place is not None:
             return Piece(place.kind, place.text, size)
@@ -194,7 +194,7 @@ class _Machine(Reader):
 
 
 def _register_in(code: bytes) -> int | None:
-    """The register of an expression that is nothing but one."""
+    """The register that an expression consists of, if it is nothing else."""
     if len(code) == 1 and OP_REG0 <= code[0] < OP_REG0 + 32:
         return code[0] - OP_REG0
     return code[1] if len(code) == 2 and code[0] == OP_REGX and code[1] < 128 else None
@@ -369,8 +369,7 @@ _PLAIN: dict[int, Callable[[_Machine], None]] = {
 
 
 def value_of(code: bytes, context: Context) -> str:
-    """What an expression that is no location computes (DW_AT_call_value).  Raises NotHereError
-    with the reason."""
+    """The value of an expression that is no location (DW_AT_call_value).  Raises NotHereError."""
     (piece, *more) = _Machine(code, context).run()
     if more or not piece.kind:
         raise NotHereError("its caller does not say what it was")
@@ -378,7 +377,7 @@ def value_of(code: bytes, context: Context) -> str:
 
 
 def pieces_of(code: bytes, context: Context) -> tuple[Piece, ...]:
-    """Where an expression says that a variable is.  Raises NotHereError with the reason."""
+    """The places of a variable by its location expression.  Raises NotHereError."""
     if not code:
         raise NotHereError("it is optimised out")
     try:

@@ -248,9 +248,10 @@ def _chain(parents: Any, row: int) -> Iterator[int]:
 
 
 def key_of(file: ElfFile) -> str:
-    """What an index is kept by: the build-id (or the content), and what the index is made of.
+    """The name of a saved index: the build-id, and a checksum of what the index is made from.
 
-    strip, objcopy and dwz change debug sections and symbols but keep the build-id.
+    strip, objcopy and dwz change debug sections and symbols but keep the build-id.  A file without
+    a build-id is summed up as a whole.
     """
     made_of = [s for s in file.sections if "debug_" in s.name or s.name in (".symtab", ".strtab")]
     digest = hashlib.sha256(repr([(s.name, s.size, s.flags) for s in made_of]).encode())
@@ -271,7 +272,7 @@ def open_saved(file: ElfFile, cache: Path) -> Index | None:
 
 
 def _whole(arrays: Arrays) -> bool:
-    """Whether an index has all that there is today: kinst may have been another one then."""
+    """Whether a saved index has every array of today's format."""
     return "enumeration_die" in arrays
 
 

@@ -35,7 +35,7 @@ LLE_DEFAULT, LLE_BASE_ADDRESS, LLE_START_END, LLE_START_LENGTH = 5, 6, 7, 8
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """What a unit's first entry says: its base address, and where its tables start."""
+    """A unit's base address, and where its address and list tables start."""
 
     low: int
     addresses: int

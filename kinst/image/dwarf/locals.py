@@ -134,7 +134,7 @@ class DwarfLocals:
     # Scopes
 
     def _scopes(self, name: str, address: int) -> list[_Scope]:
-        """What holds an instruction, innermost first."""
+        """The functions and blocks around an instruction, innermost first."""
         die = self._function_at(name, address)
         found: list[_Scope] = []
         function = ""
@@ -256,7 +256,7 @@ class DwarfLocals:
         return [c for c, name in zip(found, names, strict=True) if names.count(name) == 1]
 
     def _origins(self, die: Die) -> Iterator[Die]:
-        """An entry, and those that it leaves its attributes to."""
+        """An entry and its abstract origins, which have the attributes that it lacks."""
         for _ in range(8):
             yield die
             origin = die.number(AT_ABSTRACT_ORIGIN) or die.number(AT_SPECIFICATION)
