@@ -48,7 +48,7 @@ class BlockRules:
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockSums:
     """What the counters of blocks and stubs add to the counters of instructions: weight times the
-    counter at place `source`, to what the one at place `target` says."""
+    counter at place `source`, to what the one at place `target` says.  Places are signed."""
 
     source: I64
     target: I64
@@ -127,13 +127,19 @@ class _Maker:
             above = [(stubs[m], 1) for m in range(counts_at + 1, k + 1) if m in stubs]
             for source, weight in ((common, 1), *below, *above):
                 for place in places:
-                    self.sums.extend((source, place, weight))
+                    self.sums.extend((_signed(source), _signed(place), weight))
             bodies = (CountBody((common,)),) if k == counts_at else ()
             self.wanted[k] = replace(self.wanted[k], bodies=bodies)
 
     def _counter(self) -> int:
         self.used += 1
         return self.rules.first + 8 * (self.used - 1)
+
+
+def _signed(place: int) -> int:
+    """A place as 64 bits with a sign: those of shared counters are addresses."""
+    place &= (1 << 64) - 1
+    return place - (1 << 64) if place >> 63 else place
 
 
 def _offsets(work: Wanted) -> list[int]:

@@ -151,7 +151,11 @@ class RunningTrace:
         """What the counters of blocks of instructions add to the others."""
         counters, sums = self._placed.counters, self._built.sites.sums
         base = counters.displacement if counters is not None else 0
-        source, target = (sums.source - base) >> 3, (sums.target - base) >> 3
+        first = np.uint64(base & (1 << 64) - 1)
+        source, target = (
+            (place.view(np.uint64) - first).view(np.int64) >> 3
+            for place in (sums.source, sums.target)
+        )
         return CounterSums(source, target, sums.weight)
 
     def _counters(self) -> list[npt.NDArray[np.uint64]]:

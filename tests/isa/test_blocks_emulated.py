@@ -169,6 +169,8 @@ def test_a_block_counts_where_it_need_not_save_flags() -> None:
     wanted = straight(4, isa)
     sites = columns_of([w.site.address for w in wanted], [w.site.code for w in wanted])
     free = np.array([False, False, True, True])
+    high = arrange(wanted, find_chains(sites, isa), free, BlockRules(-8 & (1 << 64) - 1, ROOM, ()))
+    assert high.sums.source.min() == -8  # addresses of the upper half are places, too
     made = arrange(wanted, find_chains(sites, isa), free, BlockRules(8000, ROOM, ()))
     assert [bool(work.bodies) for work in made.wanted] == [False, False, True, False]
     assert made.entered == {1: 8008, 2: 8016, 3: 8024}
