@@ -76,6 +76,10 @@ class Kernel(Protocol):
 class LiveKernel(Kernel, Protocol):
     """What planting asks of the traced kernel, beyond what providers do."""
 
+    def hangs_together(self, function: Function) -> bool:
+        """False where unsafe() and rerun_prefix() say nothing of any instruction of a function."""
+        ...
+
     def unsafe(self, function: Function, address: int) -> str:
         """Why the instructions around the one at address, in this function, do not let it be
         planted (Isa.unsafe), or ""."""

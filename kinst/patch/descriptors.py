@@ -104,8 +104,13 @@ def descriptors_of(rows: Sequence[Described], base: int, strings: Strings, size:
     table["probe"] = [row.probe.id for row in rows]
     table["epid"] = [row.epid for row in rows]
     table["pc"] = [row.probe.site.address if row.probe.site else 0 for row in rows]
-    for k in range(4):
-        table["names"][:, k] = [base + strings.add(row.probe.name.parts[k]) for row in rows]
+    names = [row.probe.name for row in rows]
+    for k, texts in enumerate((
+        [n.provider for n in names], [n.module for n in names], [n.function for n in names],
+        [n.name for n in names],
+    )):  # fmt: skip
+        places = {text: base + strings.add(text) for text in dict.fromkeys(texts)}
+        table["names"][:, k] = [places[text] for text in texts]
     table["slot"] = NO_SLOT
     for k, row in enumerate(rows):
         if row.rule is not None:

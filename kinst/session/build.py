@@ -61,22 +61,34 @@ def split(
     planted, stopped, refused = [], [], []
     if personality is not None and kernel is not None and sites:
         reasons = personality.site_refusals([(s.address, len(s.code)) for _, s in sites])
-        prefixes = [kernel.rerun_prefix(s.function, s.address) for _, s in sites]
-        spans = [(s.address - len(a), len(a)) for (_, s), a in zip(sites, prefixes, strict=True)]
-        rerun = rerun_refusals(personality, spans)
+        of_functions = {s.function.address: s.function for _, s in sites}
+        refusing = {at: personality.refusals(f) for at, f in of_functions.items()}
+        bound = {at for at, f in of_functions.items() if kernel.hangs_together(f)}
+        prefixes = {
+            s.address: prefix
+            for _, s in sites
+            if s.function.address in bound
+            and (prefix := kernel.rerun_prefix(s.function, s.address))
+        }
+        rerun = rerun_refusals(personality, [(at - len(p), len(p)) for at, p in prefixes.items()])
         movable = _movable([s for _, s in sites], traced.isa, ability, kernel)
-        of_functions: dict[int, str] = {}  # by the value's identity
-        for (e, site), reason, before, plain in zip(sites, reasons, prefixes, movable, strict=True):
-            function = site.function
-            if id(function) not in of_functions:
-                of_functions[id(function)] = personality.refusals(function)
-            why = of_functions[id(function)] or reason or kernel.unsafe(function, site.address)
-            if before:
+        if not ability.fault_hook:
+            faults = personality.has_fixup
+            movable = [
+                plain and not faults(s.address)
+                for plain, (_, s) in zip(movable, sites, strict=True)
+            ]
+        for (e, site), reason, plain in zip(sites, reasons, movable, strict=True):
+            function, before = site.function, b""
+            why = refusing[function.address] or reason
+            if function.address in bound:
+                before = prefixes.get(site.address, b"")
+                why = why or kernel.unsafe(function, site.address)
                 why = why or rerun.get((site.address - len(before), len(before)), "")
-            fixup = personality.has_fixup(site.address)
-            if plain and not why and not before and (ability.fault_hook or not fixup):
+            if plain and not why and not before:
                 choice = choose_movable(site, traced.isa, ability)
             else:
+                fixup = personality.has_fixup(site.address)
                 after = kernel.following(function, site.address + len(site.code), FOLLOWING)
                 choice = choose(site, after, traced.isa, ability, why, fixup, before)
             if choice.way == "stop":

@@ -63,11 +63,16 @@ def check_arguments(program: typed.Program, enabled: Sequence[EnabledSite]) -> N
     """arg0 to arg9 are a function's or a timer's; an instruction has registers.
 
     Raises DError at the first use in a clause of a probe that has no such argument."""
+    asking = {
+        clause.index
+        for clause in program.clauses
+        if any(_ARGUMENT.match(expr.name) for expr in find(clause, typed.Builtin))
+    }
     fewest: dict[int, tuple[int, Probe]] = {}
-    for e in enabled:
+    for e in enabled if asking else ():
         for clause in e.clauses if e.probe.site is not None else ():
-            known = fewest.setdefault(clause, (len(e.arguments), e.probe))
-            fewest[clause] = min(known, (len(e.arguments), e.probe), key=lambda one: one[0])
+            if clause in asking and (clause not in fewest or len(e.arguments) < fewest[clause][0]):
+                fewest[clause] = len(e.arguments), e.probe
     for index, (count, probe) in sorted(fewest.items()):
         for expr in find(program.clauses[index], typed.Builtin):
             if not _ARGUMENT.match(expr.name):

@@ -302,6 +302,10 @@ class RunningKernel:
         code = self._personality.code(address, size)
         return isinstance(self.isa.displace(code, address, address - REACHED & MASK), Refused)
 
+    def hangs_together(self, function: Function) -> bool:
+        """See core.kernel.LiveKernel.hangs_together."""
+        return self.isa.hangs_together(self.code(function))
+
     def unsafe(self, function: Function, address: int) -> str:
         """See core.kernel.LiveKernel.unsafe."""
         self._bound(function)

@@ -9,8 +9,10 @@ kernel, what is known of it, its decoded instructions, types and symbol tables.
 
 from __future__ import annotations
 
+import gc
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -81,6 +83,19 @@ from kinst.systems import of_image
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
 # Bytes of scratch of a machine that is opened for any programs: for their data, and their code.
 ROOM_FOR_DATA, ROOM_FOR_CODE = 64 << 20, 32 << 20
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Do without Python's collector of circles: what is made for each of many sites stays, and
+    looking through all of it again and again takes a third of the time."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 class OpenMachine:
@@ -234,6 +249,7 @@ class OpenMachine:
 
     # enable
 
+    @_without_collector()
     def enable(
         self, request: Request, compiled: Compiled, *, listed: bool = False
     ) -> EnabledProgram:
@@ -294,6 +310,7 @@ class OpenMachine:
 
     # build
 
+    @_without_collector()
     def build(self, program: EnabledProgram) -> BuiltProgram:
         """Everything that a trace writes into the machine, which nothing is written to yet."""
         compiled, traced = program.compiled, self.traced
@@ -319,7 +336,7 @@ class OpenMachine:
         """Write all but the patches: from now on the scratch is this program's."""
         if self._pool is not None:
             self._pool.keep(built.placed, built.code_end)
-            self._ways_back |= {at + len(old) for at, old, _ in built.image.sites.sites}
+            self._ways_back |= set(built.image.sites.sites.columns.after.tolist())
             self._counters.keep(built.placed.counters)
         fill(built.placed.memory.view, built.placed.scratch, built.image)
 

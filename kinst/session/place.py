@@ -126,7 +126,9 @@ def _described(program: typed.Program, enabled: Sequence[EnabledSite]) -> int:
 
 
 def _strings_size(program: typed.Program, enabled: Sequence[EnabledSite]) -> int:
-    names = {part for e in enabled for part in e.probe.name.parts}
+    probes = [e.probe.name for e in enabled]
+    names = {n.provider for n in probes} | {n.module for n in probes}
+    names |= {n.function for n in probes} | {n.name for n in probes}
     return len(string_table(program)[1]) + sum(len(n.encode()) + 1 for n in names) + 64
 
 

@@ -147,18 +147,26 @@ def _constant_keys(
     """
     entry_of: dict[tuple[KeyValue, ...], int] = {}
     own: dict[tuple[int, int], int] = {}
+    # Probes are many, and what their clauses do with this aggregation is of few kinds.
+    known: dict[tuple[int, ...], list[typed.Aggregate]] = {}
     for name, probe_id, clauses in probes:
-        for clause in clauses:
-            for update in _updates(program.clauses[clause], index):
-                values = [_probe_key(key, name, probe_id) for key in update.keys]
-                if None in values:
-                    return None
-                keys = tuple(v for v in values if v is not None)
-                entry = entry_of.setdefault(keys, len(entry_of))
-                if literal_keys(update.keys) is not None:
-                    continue
-                if own.setdefault((probe_id, index), entry) != entry:
-                    return None
+        asking = known.get(clauses)
+        if asking is None:
+            every = [u for clause in clauses for u in _updates(program.clauses[clause], index)]
+            asking = known[clauses] = [u for u in every if literal_keys(u.keys) is None]
+            new = every
+        else:
+            new = asking
+        for update in new:
+            values = [_probe_key(key, name, probe_id) for key in update.keys]
+            if None in values:
+                return None
+            keys = tuple(v for v in values if v is not None)
+            entry = entry_of.setdefault(keys, len(entry_of))
+            if update not in asking:
+                continue
+            if own.setdefault((probe_id, index), entry) != entry:
+                return None
     return _Constant(tuple(entry_of), own)
 
 

@@ -153,7 +153,7 @@ class Ftrace:
         """
         shift = self._bits[0].bit_length() - 1
         writes = []
-        for address in addresses:
+        for address in self._inside(addresses):
             found = self.record(address)
             if found is None or found.disabled:
                 continue
@@ -162,6 +162,16 @@ class Ftrace:
             byte = found.flags >> shift // 8 * 8 & 0xFF | 1 << shift % 8
             writes.append((found.flags_address + shift // 8, bytes([byte])))
         return writes
+
+    def _inside(self, addresses: Iterable[int]) -> list[int]:
+        """Those of the addresses that are in a call site."""
+        wanted = np.fromiter(addresses, np.uint64)
+        if not len(self.sites):
+            return []
+        at = np.searchsorted(self.sites, wanted, side="right").astype(np.int64) - 1
+        begin = self.sites[np.maximum(at, 0)]
+        inside: list[int] = wanted[(at >= 0) & (wanted < begin + np.uint64(self.size))].tolist()
+        return inside
 
     def releases(self, claimed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Writes that undo what claims() returned; while the machine is stopped and after the
