@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kinst.core.columns import I32, U64, Batch, Bools, Columns, Leads, Made, Scanned
+from kinst.core.columns import I32, U8, U64, Batch, Bools, Columns, Leads, Made, Scanned
 from kinst.core.page_tables import Leaf, Read, Root
 from kinst.core.probe import Site
 
@@ -442,6 +442,11 @@ class Isa(Protocol):
 
     def jump_patch(self, size: int, address: int, to: int) -> bytes | None:
         """Exactly `size` bytes that branch from address to `to`, or None if it cannot be done."""
+        ...
+
+    def jump_patches(self, columns: Columns, to: U64) -> tuple[Bools, U8]:
+        """For many instructions: whether jump_patch() leads from each to its `to`, and what it is,
+        a row of WIDTH bytes for each."""
         ...
 
     def run_patch(self, code: bytes, address: int, to: int) -> bytes | None:

@@ -9,6 +9,7 @@ import numpy as np
 from kinst.core.columns import (
     I32,
     NO_COLUMNS,
+    U8,
     U64,
     Batch,
     Bools,
@@ -21,6 +22,7 @@ from kinst.core.columns import (
 from kinst.core.isa import Instruction
 
 Decode = Callable[[bytes, int], Iterator[Instruction]]
+JumpPatch = Callable[[int, int, int], bytes | None]
 
 
 def scan_with(decode: Decode, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
@@ -57,3 +59,15 @@ def trampoline_sizes(batch: Batch) -> I32:
 def trampolines(batch: Batch, to: U64, goal: U64) -> Made:
     """See Isa.trampolines: there are none."""
     return Made(np.zeros(0, np.uint8), np.zeros(0, np.int32))
+
+
+def jump_patches_with(jump_patch: JumpPatch, columns: Columns, to: U64) -> tuple[Bools, U8]:
+    """Isa.jump_patches() by Isa.jump_patch()."""
+    rows, known = np.zeros(columns.code.shape, np.uint8), np.zeros(len(columns), np.bool_)
+    places = zip(columns.size.tolist(), columns.address.tolist(), to.tolist(), strict=True)
+    for k, (size, address, there) in enumerate(places):
+        patch = jump_patch(size, address, there)
+        if patch is not None:
+            known[k] = True
+            rows[k, :size] = np.frombuffer(patch, np.uint8)
+    return known, rows

@@ -40,7 +40,6 @@ from kinst.patch.patches import (
     Patch,
     Patches,
     Pieces,
-    patch_columns,
     patches_of,
     pieces_of,
 )
@@ -128,7 +127,7 @@ class PlannedSites(Sequence[tuple[int, bytes, str]]):
 
 
 WAYS_PLANNED = ("", "jump", "trap", "run")
-_RUN = WAYS_PLANNED.index("run")
+_JUMP, _RUN = WAYS_PLANNED.index("jump"), WAYS_PLANNED.index("run")
 _NO_RUNS = PlannedRuns(
     NO_PATCHES, NO_PAIRS.first, np.zeros(1, np.int64), NO_PATCHES, np.zeros(1, np.int64)
 )
@@ -437,23 +436,25 @@ class _Layout:
     def patches(self, entry: U64) -> tuple[I64, Patches]:
         """What leads to the trampolines, or to their stubs, and of which sites; one that a jump
         does not reach is refused."""
-        isa, which, addresses, new, old = self._isa, [], [], list[bytes](), []
-        for k, (work, at) in enumerate(zip(self._wanted, entry.tolist(), strict=True)):
-            site = work.site
-            code, patch = site.code, b""
-            if work.way == "jump":
-                patch = isa.jump_patch(len(code), site.address, at) or b""
-                if not patch:
-                    self.refused[k] = "the trampoline is out of a jump's reach"
-            elif work.way:
-                trap = isa.trap_patch(len(code))
-                patch = trap + code[len(trap) :]
-            if patch:
-                which.append(k)
-                addresses.append(site.address)
-                new.append(patch)
-                old.append(code)
-        return np.array(which, np.int64), patch_columns(addresses, new, old)
+        isa, sites = self._isa, self._sites
+        ways = np.array([WAYS_PLANNED.index(work.way) for work in self._wanted], np.uint8)
+        jumps = np.flatnonzero(ways == _JUMP)
+        rows = sites.code.copy()
+        reached, rows[jumps] = isa.jump_patches(sites.take(jumps), entry[jumps])
+        for k in jumps[~reached].tolist():
+            self.refused[k] = "the trampoline is out of a jump's reach"
+        for size in np.unique(sites.size).tolist():
+            trap = np.frombuffer(isa.trap_patch(size), np.uint8)
+            trapped = np.flatnonzero((sites.size == size) & (ways > 0) & (ways != _JUMP))
+            rows[trapped, : len(trap)] = trap
+        which = np.flatnonzero(ways > 0)
+        there = np.arange(WIDTH) < sites.size[which, None]
+        start = np.zeros(len(which) + 1, np.int64)
+        np.cumsum(sites.size[which], out=start[1:])
+        return which, Patches(
+            sites.address[which], start, rows[which][there].tobytes(),
+            sites.code[which][there].tobytes(),
+        )  # fmt: skip
 
     def text(self) -> tuple[Pieces, I32]:
         """The code of all trampolines, and where in each its copied instruction is, or -1."""

@@ -93,13 +93,14 @@ def choose(
 
 
 def choose_movable(
-    site: Site, isa: Isa, ability: PlantingAbility, rerun_prefix: bytes = b""
+    site: Site, isa: Isa, ability: PlantingAbility, rerun_prefix: bytes = b"", *, jump: bool = False
 ) -> Choice:
-    """The best way to plant on a site that nothing forbids and that can be displaced."""
+    """The best way to plant on a site that nothing forbids and that can be displaced.  jump: a jump
+    that replaces it is known to reach."""
     address, scratch, size = site.address, ability.scratch_address, len(site.code)
     if not scratch or ability.forced == "stop":
         return _stop(site, isa, "" if scratch else _NO_SCRATCH, rerun_prefix)
-    jump = isa.jump_patch(size, address, scratch) is not None
+    jump = jump or isa.jump_patch(size, address, scratch) is not None
     if jump and ability.forced != "trap":
         return _shared("jump", "", rerun_prefix)
     far = not jump and isa.jump_patch(LONGEST, address, scratch) is None

@@ -75,10 +75,10 @@ def split(
         if not ability.fault_hook:
             faults = personality.has_fixup
             movable = [
-                plain and not faults(s.address)
-                for plain, (_, s) in zip(movable, sites, strict=True)
+                (plain and not faults(s.address), jump)
+                for (plain, jump), (_, s) in zip(movable, sites, strict=True)
             ]
-        for (e, site), reason, plain in zip(sites, reasons, movable, strict=True):
+        for (e, site), reason, (plain, jump) in zip(sites, reasons, movable, strict=True):
             function, before = site.function, b""
             why = refusing[function.address] or reason
             if function.address in bound:
@@ -86,7 +86,7 @@ def split(
                 why = why or kernel.unsafe(function, site.address)
                 why = why or rerun.get((site.address - len(before), len(before)), "")
             if plain and not why and not before:
-                choice = choose_movable(site, traced.isa, ability)
+                choice = choose_movable(site, traced.isa, ability, jump=jump)
             else:
                 fixup = personality.has_fixup(site.address)
                 after = kernel.following(function, site.address + len(site.code), FOLLOWING)
@@ -114,11 +114,11 @@ def with_runs(parts: Placement, entrances: Entrances) -> Placement:
 
 def _movable(
     sites: Sequence[Site], isa: Isa, ability: PlantingAbility, kernel: LiveKernel
-) -> Sequence[bool]:
-    """Which instructions are of a kind that can be displaced to scratch, by what is marked of
-    them; of the others that is not known."""
+) -> Sequence[tuple[bool, bool]]:
+    """Of each instruction, whether it is marked as of a kind that can be displaced to scratch, and
+    whether a jump that replaces it reaches there; where the answer is no, that is not known."""
     if not ability.scratch_address or ability.forced == "stop":
-        return [False] * len(sites)
+        return [(False, False)] * len(sites)
     columns = columns_of([s.address for s in sites], [s.code for s in sites])
     columns.marks[:] = kernel.marks(sites)
     marked = np.flatnonzero(columns.marks)
@@ -129,8 +129,9 @@ def _movable(
     )  # fmt: skip
     movable = np.zeros(len(sites), np.bool_)
     movable[marked] = isa.trampoline_sizes(batch) >= 0
-    found: list[bool] = movable.tolist()
-    return found
+    scratch = np.full(len(sites), ability.scratch_address, np.uint64)
+    jump, _ = isa.jump_patches(columns, scratch)
+    return list(zip(movable.tolist(), jump.tolist(), strict=True))
 
 
 def rerun_refusals(

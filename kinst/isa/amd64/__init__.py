@@ -83,6 +83,7 @@ class Amd64:
     leads = staticmethod(marks.leads)
     trampoline_sizes = staticmethod(batch.trampoline_sizes)
     trampolines = staticmethod(batch.trampolines)
+    jump_patches = staticmethod(batch.jump_patches)
     branches = staticmethod(targets.branches)
     snippet = staticmethod(_snippets.snippet)
     padding = staticmethod(decoder.padding)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinst.core.columns import I32, I64, U8, U64, Batch, Bools, Made, ragged
+from kinst.core.columns import I32, I64, U8, U64, WIDTH, Batch, Bools, Columns, Made, ragged
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64.inline import RESTORE_FLAGS, SAVE_FLAGS
 from kinst.isa.amd64.marks import (
@@ -132,6 +132,17 @@ def trampolines(batch: Batch, to: U64, goal: U64) -> Made:
     _put(out, back[shape.back], b"\xe9")
     aimed(shape.back, back + 1, after)
     return Made(out, np.where(shape.copied, shape.work, -1).astype(np.int32))
+
+
+def jump_patches(columns: Columns, to: U64) -> tuple[Bools, U8]:
+    """See Isa.jump_patches."""
+    distance = (to - columns.address - np.uint64(e.JUMP_SIZE)).view(np.int64)
+    known = (columns.size >= e.JUMP_SIZE) & _fits32(distance)
+    rows = np.full(columns.code.shape, e.INT3[0], np.uint8)
+    rows[:, 0] = 0xE9
+    _put32(rows.reshape(-1), np.arange(len(columns)) * WIDTH + 1, distance)
+    rows[np.arange(WIDTH) >= columns.size[:, None]] = 0
+    return known, rows
 
 
 def _put(out: U8, at: I64, code: bytes) -> None:

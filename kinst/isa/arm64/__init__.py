@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kinst.core import unmarked
-from kinst.core.columns import NO_COLUMNS, U64, Scanned
+from kinst.core.columns import NO_COLUMNS, U8, U64, Bools, Columns, Scanned
 from kinst.core.isa import (
     UNCHAINED,
     Board,
@@ -125,6 +125,10 @@ class Arm64:
         if size < encode.SIZE:
             raise ValueError("an instruction has four bytes")
         return encode.BREAKPOINT
+
+    def jump_patches(self, columns: Columns, to: U64) -> tuple[Bools, U8]:
+        """See unmarked.py."""
+        return unmarked.jump_patches_with(self.jump_patch, columns, to)
 
     def scan(self, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
         """See unmarked.py."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kinst.core import unmarked
-from kinst.core.columns import NO_COLUMNS, U64, Scanned
+from kinst.core.columns import NO_COLUMNS, U8, U64, Bools, Columns, Scanned
 from kinst.core.isa import (
     UNCHAINED,
     Board,
@@ -126,6 +126,10 @@ class Riscv64:
         if size not in (len(encode.C_EBREAK), len(encode.EBREAK)):
             raise ValueError("an instruction has two or four bytes")
         return encode.C_EBREAK if size == len(encode.C_EBREAK) else encode.EBREAK
+
+    def jump_patches(self, columns: Columns, to: U64) -> tuple[Bools, U8]:
+        """See unmarked.py."""
+        return unmarked.jump_patches_with(self.jump_patch, columns, to)
 
     def scan(self, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
         """See unmarked.py."""

@@ -9,7 +9,7 @@ one that boot put there: under a patch the kernel leaves it alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +25,7 @@ from kinst.systems.linux.tables import KernelTables, Spans, spans
 from kinst.systems.linux.untouchable import HOOKED, NAME_REASONS, REGION_REASONS
 
 U64 = npt.NDArray[np.uint64]
+Bools = npt.NDArray[np.bool_]
 
 JUMP_LABEL = "the kernel rewrites it: a jump label (static key)"
 STATIC_CALL = "the kernel rewrites it: a static call"
@@ -167,13 +168,11 @@ class Refusals:
         boot = np.zeros(len(address), dtype=np.bool_)
         for where in self._final:
             boot |= where.overlaps(address, size)
-        for i in np.flatnonzero(at_ftrace).tolist():
-            live = self._kernel.read(*sites[i])
-            reasons[i] = reasons[i] or self._ftrace.refusal(*sites[i], live) or ""
-        for i in np.flatnonzero(~boot & ~at_ftrace & self._differ(address, size)).tolist():
-            if not reasons[i] and not self._slid(
-                self._kernel.read(*sites[i]), self._file(*sites[i])
-            ):
+        asking = ~boot & ~at_ftrace
+        for i, live, linked in self._bytes(address, size, at_ftrace, asking):
+            if at_ftrace[i]:
+                reasons[i] = reasons[i] or self._ftrace.refusal(*sites[i], live) or ""
+            elif not reasons[i] and not self._slid(live, linked):
                 reasons[i] = CHANGED
         return reasons
 
@@ -196,9 +195,11 @@ class Refusals:
         for i in np.flatnonzero(which).tolist():
             reasons[i] = reasons[i] or reason
 
-    def _differ(self, address: U64, size: U64) -> npt.NDArray[np.bool_]:
-        """At which of these the live bytes are not the file's; many neighbours are read at once."""
-        differ = np.zeros(len(address), np.bool_)
+    def _bytes(
+        self, address: U64, size: U64, always: Bools, different: Bools
+    ) -> Iterator[tuple[int, bytes, bytes]]:
+        """(index, live bytes, the file's bytes) of some of these: `always`, and those `different`
+        where the two are not the same.  Many neighbours are read at once."""
         order = np.argsort(address, kind="stable")
         there = address[order]
         at = 0
@@ -206,18 +207,19 @@ class Refusals:
             start = int(there[at])
             end = int(np.searchsorted(there, np.uint64(min(start + _TOGETHER, MASK))))
             run = order[at : max(end, at + 1)]
+            at += len(run)
             offset = (address[run] - np.uint64(start)).astype(np.int64)
             behind = offset + size[run].astype(np.int64)
             length = int(behind.max())
-            now = np.frombuffer(self._kernel.read(start, length), np.uint8)
-            then = np.frombuffer(self._file(start, length), np.uint8)
+            now, then = self._kernel.read(start, length), self._file(start, length)
+            asked = always[run] | different[run]
             if len(then) == length:
-                wrong = np.concatenate([[0], np.cumsum(now != then)])
-                differ[run] = wrong[behind] > wrong[offset]
-            else:
-                differ[run] = True
-            at += len(run)
-        return differ
+                wrong = np.frombuffer(now, np.uint8) != np.frombuffer(then, np.uint8)
+                before = np.concatenate([[0], np.cumsum(wrong)])
+                asked = always[run] | (different[run] & (before[behind] > before[offset]))
+            rows = run[asked].tolist(), offset[asked].tolist(), behind[asked].tolist()
+            for k, low, high in zip(*rows, strict=True):
+                yield k, now[low:high], then[low:high]
 
     def _file(self, address: int, size: int) -> bytes:
         try:
