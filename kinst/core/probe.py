@@ -31,6 +31,10 @@ class ProbeName:
     def __str__(self) -> str:
         return f"{self.provider}:{self.module}:{self.function}:{self.name}"
 
+    def __hash__(self) -> int:
+        """By the parts that differ most: names are looked up by the hundred thousand."""
+        return hash((self.function, self.name))
+
     @property
     def parts(self) -> tuple[str, str, str, str]:
         """Its four parts, in order."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -60,19 +61,19 @@ def descriptor_size(constant_aggregations: int) -> int:
     return SITE_HEADER + 8 * constant_aggregations
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
-    """What one descriptor says.
+class Described(Protocol):
+    """A probe of which a descriptor tells."""
 
-    rule: how the caller is found, or None.  keys: entries of this probe in the constant-key
-    aggregations, in their order.  arguments: arg0... of a probe with a site.
-    """
+    @property
+    def probe(self) -> Probe: ...
 
-    probe: Probe
-    epid: int
-    rule: FrameRule | None
-    keys: tuple[int, ...]
-    arguments: tuple[Argument, ...] = ()
+    @property
+    def epid(self) -> int: ...
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """arg0... of a probe with a site."""
+        ...
 
 
 def _row(size: int) -> np.dtype[np.void]:
@@ -94,17 +95,27 @@ def _row(size: int) -> np.dtype[np.void]:
     )  # fmt: skip
 
 
-def descriptors_of(rows: Sequence[Described], base: int, strings: Strings, size: int) -> bytes:
+def descriptors_of(
+    rows: Sequence[Described],
+    base: int,
+    strings: Strings,
+    size: int,
+    keys: Sequence[tuple[int, ...]] = (),
+    rules: Mapping[int, FrameRule] | None = None,
+) -> bytes:
     """Descriptors of `size` bytes, one behind the other.
 
-    base: address of the strings as the machine that runs the probes sees it."""
+    base: address of the strings as the machine that runs the probes sees it.  keys: of each row,
+    its entries in the constant-key aggregations, in their order.  rules: how the caller is found,
+    by the index of a row."""
     if not rows:
         return b""
     table = np.zeros(len(rows), _row(size))
-    table["probe"] = [row.probe.id for row in rows]
+    probes = [row.probe for row in rows]
+    table["probe"] = [probe.id for probe in probes]
     table["epid"] = [row.epid for row in rows]
-    table["pc"] = [row.probe.site.address if row.probe.site else 0 for row in rows]
-    names = [row.probe.name for row in rows]
+    table["pc"] = [probe.site.address if probe.site else 0 for probe in probes]
+    names = [probe.name for probe in probes]
     for k, texts in enumerate((
         [n.provider for n in names], [n.module for n in names], [n.function for n in names],
         [n.name for n in names],
@@ -112,17 +123,16 @@ def descriptors_of(rows: Sequence[Described], base: int, strings: Strings, size:
         places = {text: base + strings.add(text) for text in dict.fromkeys(texts)}
         table["names"][:, k] = [places[text] for text in texts]
     table["slot"] = NO_SLOT
-    for k, row in enumerate(rows):
-        if row.rule is not None:
-            table["slot"][k] = row.rule.slot
-            table["offset"][k], table["back"][k] = row.rule.offset, row.rule.return_offset
+    for k, rule in (rules or {}).items():
+        table["slot"][k] = rule.slot
+        table["offset"][k], table["back"][k] = rule.offset, rule.return_offset
     # There are few lists of arguments, and many probes that share them.
     kinds = [(row.arguments, row.probe.site is None) for row in rows]
     number = {kind: k for k, kind in enumerate(dict.fromkeys(kinds))}
     which = [number[kind] for kind in kinds]
     table["ten"] = np.array([_ten(*kind) for kind in number], table["ten"].dtype)[which]
     if size > SITE_HEADER:
-        table["keys"] = [row.keys for row in rows]
+        table["keys"] = keys
     return table.tobytes()
 
 

@@ -93,14 +93,16 @@ def choose(
 
 
 def choose_movable(
-    site: Site, isa: Isa, ability: PlantingAbility, rerun_prefix: bytes = b"", *, jump: bool = False
+    site: Site, isa: Isa, ability: PlantingAbility, rerun_prefix: bytes = b""
 ) -> Choice:
-    """The best way to plant on a site that nothing forbids and that can be displaced.  jump: a jump
-    that replaces it is known to reach."""
+    """The best way to plant on a site that nothing forbids and that can be displaced.
+
+    That is the same for all sites of one size for which jump_patch() says the same of the site's
+    size and of LONGEST bytes."""
     address, scratch, size = site.address, ability.scratch_address, len(site.code)
     if not scratch or ability.forced == "stop":
         return _stop(site, isa, "" if scratch else _NO_SCRATCH, rerun_prefix)
-    jump = jump or isa.jump_patch(size, address, scratch) is not None
+    jump = isa.jump_patch(size, address, scratch) is not None
     if jump and ability.forced != "trap":
         return _shared("jump", "", rerun_prefix)
     far = not jump and isa.jump_patch(LONGEST, address, scratch) is None

@@ -102,11 +102,17 @@ def _all_of(functions: Sequence[Function], kernel: Kernel, glob: str) -> Iterato
     scanned = kernel.columns(functions)
     bounds, row = scanned.bounds.tolist(), scanned.columns.code.tobytes()
     starts, sizes = scanned.columns.address.tolist(), scanned.columns.size.tolist()
+    known: dict[int, tuple[int, str]] = {}  # offsets, which most functions have in common
     for function, low, high in zip(functions, bounds, bounds[1:], strict=False):
         for k in range(low, high):
             offset = starts[k] - function.address
-            if not glob or fnmatchcase(str(offset), glob):
-                yield _found(function, offset, row[WIDTH * k : WIDTH * k + sizes[k]])
+            kept = known.get(offset)
+            if kept is None:
+                kept = known[offset] = offset, str(offset)
+            offset, text = kept
+            if not glob or fnmatchcase(text, glob):
+                name = ProbeName("kinst", function.module, function.name, text)
+                yield Found(name, Site(function, offset, row[WIDTH * k : WIDTH * k + sizes[k]]))
 
 
 PROVIDER = KinstProvider()

@@ -24,7 +24,6 @@ from kinst.core.system import Facts, System, UserMemory
 from kinst.dlang import typed
 from kinst.patch.blocks import BlockRules
 from kinst.patch.descriptors import (
-    Described,
     FrameRule,
     Strings,
     descriptor_size,
@@ -32,7 +31,7 @@ from kinst.patch.descriptors import (
 )
 from kinst.patch.plan import Hook, Plan, plan_hooks, plan_sites
 from kinst.patch.wanted import Wanted
-from kinst.patch.ways import PlantingAbility, choose, choose_movable
+from kinst.patch.ways import LONGEST, Choice, PlantingAbility, choose, choose_movable
 from kinst.providers.dtrace import ERROR
 from kinst.session.entrances import Entrances, by_function
 from kinst.session.stopped import read_access
@@ -71,23 +70,20 @@ def split(
             and (prefix := kernel.rerun_prefix(s.function, s.address))
         }
         rerun = rerun_refusals(personality, [(at - len(p), len(p)) for at, p in prefixes.items()])
-        movable = _movable([s for _, s in sites], traced.isa, ability, kernel)
-        if not ability.fault_hook:
-            faults = personality.has_fixup
-            movable = [
-                (plain and not faults(s.address), jump)
-                for (plain, jump), (_, s) in zip(movable, sites, strict=True)
-            ]
-        for (e, site), reason, (plain, jump) in zip(sites, reasons, movable, strict=True):
-            function, before = site.function, b""
+        kinds = _kinds([s for _, s in sites], traced.isa, ability, kernel, personality)
+        alike: dict[int, Choice] = {}  # by kind
+        for (e, site), reason, kind in zip(sites, reasons, kinds, strict=True):
+            function = site.function
             why = refusing[function.address] or reason
-            if function.address in bound:
+            if kind and not why and function.address not in bound:
+                known = alike.get(kind)
+                if known is None:
+                    known = alike[kind] = choose_movable(site, traced.isa, ability)
+                choice = known
+            else:
                 before = prefixes.get(site.address, b"")
                 why = why or kernel.unsafe(function, site.address)
                 why = why or rerun.get((site.address - len(before), len(before)), "")
-            if plain and not why and not before:
-                choice = choose_movable(site, traced.isa, ability, jump=jump)
-            else:
                 fixup = personality.has_fixup(site.address)
                 after = kernel.following(function, site.address + len(site.code), FOLLOWING)
                 choice = choose(site, after, traced.isa, ability, why, fixup, before)
@@ -112,13 +108,18 @@ def with_runs(parts: Placement, entrances: Entrances) -> Placement:
     return replace(parts, runs=runs, silent=silent)
 
 
-def _movable(
-    sites: Sequence[Site], isa: Isa, ability: PlantingAbility, kernel: LiveKernel
-) -> Sequence[tuple[bool, bool]]:
-    """Of each instruction, whether it is marked as of a kind that can be displaced to scratch, and
-    whether a jump that replaces it reaches there; where the answer is no, that is not known."""
+def _kinds(
+    sites: Sequence[Site],
+    isa: Isa,
+    ability: PlantingAbility,
+    kernel: LiveKernel,
+    personality: System,
+) -> Sequence[int]:
+    """A number for each instruction that is marked as of a kind that can be displaced to scratch:
+    of the same number are those for which choose_movable() says the same.  0: of the others that
+    is not known."""
     if not ability.scratch_address or ability.forced == "stop":
-        return [(False, False)] * len(sites)
+        return [0] * len(sites)
     columns = columns_of([s.address for s in sites], [s.code for s in sites])
     columns.marks[:] = kernel.marks(sites)
     marked = np.flatnonzero(columns.marks)
@@ -129,9 +130,15 @@ def _movable(
     )  # fmt: skip
     movable = np.zeros(len(sites), np.bool_)
     movable[marked] = isa.trampoline_sizes(batch) >= 0
+    if not ability.fault_hook:
+        movable &= [not personality.has_fixup(s.address) for s in sites]
     scratch = np.full(len(sites), ability.scratch_address, np.uint64)
     jump, _ = isa.jump_patches(columns, scratch)
-    return list(zip(movable.tolist(), jump.tolist(), strict=True))
+    longest = replace(columns, size=np.full(len(sites), LONGEST, np.uint8))
+    near, _ = isa.jump_patches(longest, scratch)
+    kinds = 1 + columns.size.astype(np.int64) + 32 * jump + 64 * near
+    found: list[int] = np.where(movable, kinds, 0).tolist()
+    return found
 
 
 def rerun_refusals(
@@ -290,7 +297,10 @@ def _wanted(
     marks = kernel.marks([
         *(e.probe.site for e, _ in parts.planted if e.probe.site is not None), *parts.silent
     ]).tolist()  # fmt: skip
-    wanted: dict[int, Wanted] = {}
+    wanted: list[Wanted] = []
+    place: dict[int, int] = {}  # of sites that several probes may have, in `wanted`
+    addresses = np.array([e.key[1] for e, _ in parts.planted], np.uint64)
+    several = len(np.unique(addresses)) < len(addresses)
     known: dict[object, tuple[Body, ...] | None] = {}  # of probes that count the same
     keys = own_keys(program, placed.layout)
     for k, (e, choice) in enumerate(parts.planted):
@@ -313,14 +323,18 @@ def _wanted(
             sure = guard is not None or program.clauses[e.clauses[0]].predicate is None
             bodies = (call,) if index is None or not sure else (IndexedBody(index, call, guard),)
         address = site.address
+        if several and address in place:
+            before = wanted[place[address]]
+            wanted[place[address]] = replace(before, bodies=(*before.bodies, *bodies))
+            continue
         following = kernel.following(site.function, address + len(site.code), FOLLOWING)
-        if address in wanted:
-            bodies = (*wanted[address].bodies, *bodies)
-        wanted[address] = Wanted(site, choice.way, bodies, following, choice.rerun_prefix, marks[k])
+        if several:
+            place[address] = len(wanted)
+        wanted.append(Wanted(site, choice.way, bodies, following, choice.rerun_prefix, marks[k]))
     for k, site in enumerate(parts.silent, len(parts.planted)):
         following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
-        wanted[site.address] = Wanted(site, "", (), following, b"", marks[k])
-    return list(wanted.values())
+        wanted.append(Wanted(site, "", (), following, b"", marks[k]))
+    return wanted
 
 
 def argument_slots(isa: Isa, enabled: EnabledSite, numbers: frozenset[int]) -> frozenset[int]:
@@ -367,12 +381,10 @@ def describe(
         (planted, scratch.address), (others, host_base), ([error], scratch.address),
         ([error], host_base),
     ):  # fmt: skip
-        rows = []
-        for e in some:
-            keys = tuple(layout.site_keys.get((e.probe.id, k), 0) for k in constant)
-            rule = rules.get(e.key) if rules else None
-            rows.append(Described(e.probe, e.epid, rule, keys, e.arguments))
-        data.append(descriptors_of(rows, base + scratch.strings, strings, size))
+        entry = layout.site_keys.get
+        keys = [tuple([entry((e.probe.id, k), 0) for k in constant]) for e in some if constant]
+        known = {k: rules[e.key] for k, e in enumerate(some if rules else ()) if e.key in rules}
+        data.append(descriptors_of(some, base + scratch.strings, strings, size, keys, known))
     first = scratch.sites + len(data[0])
     behind = first + len(data[1])
     return Descriptors(

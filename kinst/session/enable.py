@@ -20,7 +20,7 @@ from kinst.core.dtypes import INT, StackType, SymbolType
 from kinst.core.errors import AbsentError, DError, KinstError
 from kinst.core.isa import Isa
 from kinst.core.kernel import Found, Kernel, Provider, all_named
-from kinst.core.probe import Probe, ProbePattern
+from kinst.core.probe import Probe, ProbeName, ProbePattern
 from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.walk import expressions, find
@@ -119,10 +119,8 @@ def enable(
     (-Z).  Raises DError at the description otherwise,
     and where a provider says why it cannot be.
     """
-    ids = {one.name.parts: FIRST_ID + k for k, one in enumerate(listed(providers))}
-    named: dict[tuple[str, str, str, str], _Named] = {}
+    named = _Named({one.name: FIRST_ID + k for k, one in enumerate(listed(providers))})
     matched: dict[int, int] = {}
-    number = 0  # of the description
     for clause in program.clauses:
         for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
             try:
@@ -140,49 +138,73 @@ def enable(
                     "D_PDESC_ZERO",
                     naming(pattern, providers, kernel),
                 )
-            count, number = 0, number + 1
-            for one in found:
-                key = one.name.parts
-                known = named.get(key)
-                if known is None:
-                    known = named[key] = _Named(ids.setdefault(key, FIRST_ID + len(ids)))
-                known.add(one)
-                if known.description != number:
-                    known.description = number
-                    known.clauses.append(clause.index)
-                    count += 1
-            matched[clause.index] = matched.get(clause.index, 0) + count
-    enabled, epid = [], 1
-    attached: dict[tuple[int, ...], tuple[int, ...]] = {}  # few, for many probes
-    for of_name in named.values():
-        clauses = tuple(of_name.clauses)
-        clauses = attached.setdefault(clauses, clauses)
-        for one in of_name.sites:
-            probe = Probe(of_name.id, one.name, one.site)
-            enabled.append(
-                EnabledSite(probe, clauses, epid, one.timer, one.arguments, one.condition)
-            )
-        epid += len(clauses)
-    return tuple(enabled), matched
+            matched[clause.index] = matched.get(clause.index, 0) + named.add(found, clause.index)
+    return named.enabled(), matched
 
 
 class _Named:
-    """What one name means: its id, its sites (each once), the clauses that it fires; the number
-    of the last description that meant it."""
+    """What names mean: the id of each, its sites, the clauses that it fires.
 
-    __slots__ = ("clauses", "description", "id", "sites")
+    There may be several hundred thousand: lists by the order in which names were met, instead of
+    an object for each."""
 
-    def __init__(self, id_: int) -> None:
-        self.id = id_
-        self.sites: list[Found] = []
-        self.clauses: list[int] = []
-        self.description = 0
+    def __init__(self, ids: Mapping[ProbeName, int]) -> None:
+        """ids: of the probes that have one already."""
+        self._given, self._next = ids, FIRST_ID + len(ids)
+        self._index: dict[ProbeName, int] = {}
+        self._ids: list[int] = []
+        self._first: list[Found] = []
+        self._others: dict[int, list[Found]] = {}
+        self._clauses: list[tuple[int, ...]] = []
+        self._longer: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
 
-    def add(self, found: Found) -> None:
-        """Another of its sites, unless it is one of them."""
+    def add(self, found: Sequence[Found], clause: int) -> int:
+        """Another description of a clause means these.  Returns how many names that are."""
+        met = set[int]()
+        for one in found:
+            k = self._index.get(one.name)
+            if k is None:
+                k = self._new(one)
+            elif not self._has(k, one):
+                self._others.setdefault(k, []).append(one)
+            if k not in met:
+                met.add(k)
+                before = self._clauses[k]
+                self._clauses[k] = self._longer.setdefault((before, clause), (*before, clause))
+        return len(met)
+
+    def _new(self, found: Found) -> int:
+        k = self._index[found.name] = len(self._ids)
+        given = self._given.get(found.name)
+        if given is None:
+            given = self._next
+            self._next += 1
+        self._ids.append(given)
+        self._first.append(found)
+        self._clauses.append(())
+        return k
+
+    def _has(self, k: int, found: Found) -> bool:
+        """Whether a site is among those that a name has."""
         at = found.site.address if found.site else 0
-        if not any(at == (s.site.address if s.site else 0) for s in self.sites):
-            self.sites.append(found)
+        return any(
+            at == (one.site.address if one.site else 0)
+            for one in (self._first[k], *self._others.get(k, ()))
+        )
+
+    def enabled(self) -> tuple[EnabledSite, ...]:
+        """The probes in the order of their names."""
+        made, epid = [], 1
+        for k, (id_, first, clauses) in enumerate(
+            zip(self._ids, self._first, self._clauses, strict=True)
+        ):
+            for one in (first, *self._others.get(k, ())):
+                probe = Probe(id_, one.name, one.site)
+                made.append(
+                    EnabledSite(probe, clauses, epid, one.timer, one.arguments, one.condition)
+                )
+            epid += len(clauses)
+        return tuple(made)
 
 
 def check_cpu(cpu: int, cpus: int) -> None:

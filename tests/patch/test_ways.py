@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 
 import pytest
 
@@ -25,7 +26,7 @@ from kinst.core.layout import (
 )
 from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.isa import load
-from kinst.patch.descriptors import Described, FrameRule, Strings, descriptor_size, descriptors_of
+from kinst.patch.descriptors import FrameRule, Strings, descriptor_size, descriptors_of
 from kinst.patch.plan import Hook, plan_hooks, plan_sites
 from kinst.patch.wanted import Wanted
 from kinst.patch.ways import ALONE, BEST, Choice, PlantingAbility, PlantRules, choose, plant_rules
@@ -40,6 +41,13 @@ CALL = Site(FUNCTION, 8, bytes.fromhex("e800010000"))
 HLT = Site(FUNCTION, 13, b"\xf4")
 STI = Site(FUNCTION, 14, b"\xfb")
 MEANS = PlantingAbility(SCRATCH, trap=True, fault_hook=True)
+
+
+@dataclass(frozen=True)
+class Row:
+    probe: Probe
+    epid: int
+    arguments: tuple[Argument, ...] = ()
 
 
 def way(site: Site, means: PlantingAbility = MEANS, **more: object) -> str:
@@ -147,10 +155,10 @@ def test_hooks_and_their_undoing() -> None:
         plan_hooks([Hook(TEXT, b"\xf4" * 16, SCRATCH, False)], ISA, SCRATCH)
 
 
-def described(*rows: Described, keys: int = 0) -> list[bytes]:
+def described(*rows: Row, **more: object) -> list[bytes]:
     """The descriptors of these rows, with the strings from 0x1000 on."""
-    size = descriptor_size(keys)
-    data = descriptors_of(rows, 0x1000, Strings(b"abc\0"), size)
+    size = descriptor_size(0)
+    data = descriptors_of(rows, 0x1000, Strings(b"abc\0"), size, **more)  # type: ignore[arg-type]
     assert len(data) == size * len(rows)
     return [data[at : at + size] for at in range(0, len(data), size)]
 
@@ -158,8 +166,7 @@ def described(*rows: Described, keys: int = 0) -> list[bytes]:
 def test_descriptor() -> None:
     probe = Probe(77, ProbeName("kinst", "vmlinux", "f", "5"), SHORT)
     strings = Strings(b"abc\0")
-    row = Described(probe, 9, FrameRule(16, 8, -8), (3, 4))
-    data = descriptors_of([row], 0x1000, strings, descriptor_size(2))
+    data = descriptors_of([Row(probe, 9)], 0x1000, strings, descriptor_size(2), [(3, 4)])
     assert len(data) == descriptor_size(2) == SITE_HEADER + 16
     assert struct.unpack_from("<I", data, SITE_PROBE)[0] == 77
     assert struct.unpack_from("<I", data, SITE_EPID)[0] == 9
@@ -177,11 +184,8 @@ def test_arguments_and_caller_in_a_descriptor() -> None:
     given = (Argument(ARGUMENT_STACK, -8),)
     site = Probe(77, ProbeName("kinst", "vmlinux", "f", "5"), SHORT)
     begin = Probe(1, ProbeName("dtrace", "", "", "BEGIN"))
-    rows = (
-        Described(site, 9, FrameRule(16, 8, -8), (), given), Described(begin, 1, None, ()),
-        Described(site, 10, None, ()), Described(site, 11, None, (), given),
-    )  # fmt: skip
-    first, at_begin, without, again = described(*rows)
+    rows = Row(begin, 1), Row(site, 9, given), Row(site, 10), Row(site, 11, given)
+    at_begin, first, without, again = described(*rows, rules={1: FrameRule(16, 8, -8)})
     ten = list(struct.iter_unpack("<Ii", first[SITE_ARGUMENTS:]))
     assert ten == [(ARGUMENT_STACK, -8)] + [(ARGUMENT_NONE, 0)] * 9
     rule = [struct.unpack_from("<i", first, at)[0] for at in (SITE_CFA_OFFSET, SITE_RA_OFFSET)]
