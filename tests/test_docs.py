@@ -17,7 +17,7 @@ from kinst.image.type_files import FileTypes, Places
 from kinst.isa import load, names
 from kinst.kernels import fetch
 from kinst.session.program import compile_request
-from kinst.session.values import DUMP_STAGES
+from kinst.session.request import DUMP_STAGES
 from tools.decision_index import decisions, index
 from tools.record_terminal import PICTURES
 

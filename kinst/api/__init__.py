@@ -12,35 +12,71 @@ process: what people should be told goes to on_message.
 
 from __future__ import annotations
 
-from kinst.api.machine import Machine
-from kinst.api.opening import (
-    attach,
-    boot,
-    expand_in_file,
-    expand_request,
-    host,
-    kernel_files,
-    list_kernels,
-)
-from kinst.api.program import Program
-from kinst.api.trace import Trace
-from kinst.kernels.fetch import Offered
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from kinst.core.machine import Begun
+from kinst.core.probe import ProgramText
 from kinst.kernels.releases import names_release
 from kinst.session.report import Report
-from kinst.session.sizes import parse_cpus, parse_memory
-from kinst.session.values import (
-    DUMP_STAGES,
-    Files,
-    ListedProbe,
-    ProbeStability,
-    ProgramStability,
-    ProgramText,
-    Request,
-)
+from kinst.session.request import DUMP_STAGES, Files, Request, parse_cpus, parse_memory
+
+if TYPE_CHECKING:
+    from kinst.api.machine import Machine
+    from kinst.api.opening import (
+        attach,
+        boot,
+        expand_in_file,
+        expand_request,
+        host,
+        kernel_files,
+        list_kernels,
+    )
+    from kinst.api.program import Program
+    from kinst.api.trace import Trace
+    from kinst.kernels.fetch import Offered
+    from kinst.session.request import begin
+    from kinst.session.values import ListedProbe, ProbeStability, ProgramStability
 
 __all__ = [
-    "DUMP_STAGES", "Files", "ListedProbe", "Machine", "Offered", "ProbeStability", "Program",
-    "ProgramStability", "ProgramText", "Report", "Request", "Trace", "attach", "boot",
-    "expand_in_file", "expand_request", "host", "kernel_files", "list_kernels", "names_release",
-    "parse_cpus", "parse_memory",
+    "DUMP_STAGES",
+    "Begun",
+    "Files",
+    "ListedProbe",
+    "Machine",
+    "Offered",
+    "ProbeStability",
+    "Program",
+    "ProgramStability",
+    "ProgramText",
+    "Report",
+    "Request",
+    "Trace",
+    "attach",
+    "begin",
+    "boot",
+    "expand_in_file",
+    "expand_request",
+    "host",
+    "kernel_files",
+    "list_kernels",
+    "names_release",
+    "parse_cpus",
+    "parse_memory",
 ]  # fmt: skip
+
+_PLACES = {
+    "Machine": "kinst.api.machine",
+    "Program": "kinst.api.program",
+    "Trace": "kinst.api.trace",
+    "Offered": "kinst.kernels.fetch",
+    "begin": "kinst.session.request",
+    **dict.fromkeys(("ListedProbe", "ProbeStability", "ProgramStability"), "kinst.session.values"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What needs all of kinst is loaded when it is first used (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES.get(name, "kinst.api.opening")), name)

@@ -12,24 +12,17 @@ from typing import Self
 from kinst.api.program import Program, Setting, Source, with_program
 from kinst.api.trace import Trace, stopped_after
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.machine import CommandEnded, Gone
-from kinst.core.probe import ProbePattern
+from kinst.core.machine import Begun, CommandEnded, Gone
+from kinst.core.probe import ProbePattern, ProgramText
 from kinst.events import Fault, Lost, Message, Output, Record
 from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan
 from kinst.results import CommandResult, Records, Result
 from kinst.session.path import OpenMachine
 from kinst.session.report import Report
+from kinst.session.request import DUMP_STAGES, Request
 from kinst.session.run import RunningTrace
-from kinst.session.values import (
-    DUMP_STAGES,
-    BuiltProgram,
-    ListedProbe,
-    ProbeStability,
-    ProgramStability,
-    ProgramText,
-    Request,
-)
+from kinst.session.values import BuiltProgram, ListedProbe, ProbeStability, ProgramStability
 
 COMMAND_SECONDS = 600.0
 
@@ -56,11 +49,13 @@ class Machine:
         on_progress: ShowProgress = ignore,
         has_kernel: bool = True,
         report: Report | None = None,
+        begun: Begun | None = None,
     ) -> None:
         """request: which machine, and what all of its programs have in common.  It is started
-        when it is first needed.  report: for the command, which tells how long stages take."""
+        when it is first needed.  report: for the command, which tells how long stages take.
+        begun: what begin() made of the request."""
         self._has_kernel = has_kernel
-        self._opened = OpenMachine(request, report or report_to(on_message, on_progress))
+        self._opened = OpenMachine(request, report or report_to(on_message, on_progress), begun)
         self._trace: Trace | None = None
         self._held = ""  # the command that has been prepared, and not started
         self._traces = 0  # that were made

@@ -12,9 +12,7 @@ from kinst.core.errors import KinstError
 from kinst.kernels.fetch import Offered, offered
 from kinst.kernels.releases import names_release
 from kinst.session.file import expand_request_in_file
-from kinst.session.sizes import parse_cpus, parse_memory
-from kinst.session.target import find_files
-from kinst.session.values import Files, Request
+from kinst.session.request import Files, Request, find_files, parse_cpus, parse_memory
 
 
 def boot(

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kinst.core.errors import KinstError
-from kinst.core.probe import ProbePattern
+from kinst.core.probe import ProbePattern, ProgramText
 from kinst.dlang.syntax.unparse import unparse
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.session.expand import wants_expansion
-from kinst.session.values import Compiled, ProgramText, Request
+from kinst.session.request import Request
+from kinst.session.values import Compiled
 
 PathLike = str | os.PathLike[str]
 # D text (a script), a script's file, or the options of the command line that name probes.

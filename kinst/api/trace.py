@@ -10,6 +10,7 @@ from typing import Self
 
 from kinst.consumer.schema import Schema
 from kinst.core.errors import KinstError
+from kinst.core.probe import ProgramText
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import (
     End,
@@ -19,10 +20,7 @@ from kinst.events import (
 )
 from kinst.results import Table, tables_of
 from kinst.session.run import RunningTrace
-from kinst.session.values import (
-    BuiltProgram,
-    ProgramText,
-)
+from kinst.session.values import BuiltProgram
 
 
 class Trace:

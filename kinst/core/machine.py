@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +69,19 @@ class Bearings:
     places: tuple[int, ...] = ()
 
 
+class Begun(Protocol):
+    """A machine that was started before all was known of it."""
+
+    def take(self, wanted: object) -> Any:
+        """It, for whoever wants just that, and None else, and the second time: it ends then.
+        wanted: what the kind of machine compares by."""
+        ...
+
+    def close(self) -> None:
+        """End it, unless it was taken.  Safe to call twice."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class MachineConfig:
     """What machine is wanted; each kind takes what concerns it.
@@ -82,7 +95,7 @@ class MachineConfig:
     is known.  image: the file with its symbols, for messages.  cache: folder of what is known of
     this host.  root: the folder that its commands have as their root, of which they change nothing.
     writable: folders that they may write to.  cold: boot it, whatever is kept of
-    earlier ones.
+    earlier ones.  begun: what begin() made of this but for scratch, territory and image.
     """
 
     isa: Isa
@@ -97,6 +110,7 @@ class MachineConfig:
     cpus: int = 0
     memory: int = 0
     cold: bool = False
+    begun: Begun | None = None
     scratch: int = 0
     territory: Territory | None = None
     image: str = ""
@@ -117,6 +131,11 @@ class MachineKind(Protocol):
     def cpus(self, arguments: Sequence[str]) -> int:
         """How many CPUs one with these arguments (MachineConfig.arguments) may have, as far as
         that can be told before it is there."""
+        ...
+
+    def begin(self, config: MachineConfig) -> Begun | None:
+        """Start what can be started at once, for open() to take over; None where that is nothing.
+        Raises KinstError and TargetError."""
         ...
 
     def open(

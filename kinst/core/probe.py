@@ -120,3 +120,12 @@ class ProbeInterface:
     redeclared: tuple[str, ...] = ()
     all_plain: bool = False
     returns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramText:
+    """One -n, -P, -m, -f, -i or -s: its letter, its text, the name for messages."""
+
+    letter: str
+    text: str
+    file: str

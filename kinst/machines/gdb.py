@@ -228,6 +228,9 @@ class _Stubs:
         """It is the stub that says how many; until then, one."""
         return 1
 
+    def begin(self, config: MachineConfig) -> None:
+        """It runs."""
+
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:

@@ -11,11 +11,13 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from kinst.consumer.schema import Schema
 from kinst.core.errors import KinstError
-from kinst.events import Event
+
+if TYPE_CHECKING:
+    from kinst.consumer.schema import Schema
+    from kinst.events import Event
 
 
 def _nowhere(text: str) -> None:
@@ -49,7 +51,7 @@ class Renderer(Protocol):
         """Close the files that the program has opened."""
 
 
-RendererFactory = Callable[[Destination, Schema], Renderer]
+RendererFactory = Callable[[Destination, "Schema"], Renderer]
 
 
 DEFAULT = "dtrace"

@@ -24,8 +24,8 @@ from kinst.session.expand import expanded, wants_expansion
 from kinst.session.kernel import RunningKernel
 from kinst.session.program import compile_request, with_programs
 from kinst.session.report import Report
+from kinst.session.request import Request
 from kinst.session.target import isa_of_file
-from kinst.session.values import Request
 from kinst.systems import of_image
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from kinst.codegen.analysis import asks_caller
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.errors import KinstError
-from kinst.core.machine import Target
+from kinst.core.machine import Begun, Target
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function, ProbeName, ProbePattern
 from kinst.core.records import ProgramLayout
@@ -48,6 +48,7 @@ from kinst.session.modules import frames_finder, module_images
 from kinst.session.place import ScratchPool, place_all, planting_ability, pool_size
 from kinst.session.program import compile_request, with_programs
 from kinst.session.report import Report
+from kinst.session.request import Request, find_files
 from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
 from kinst.session.stability import (
     check_stability,
@@ -57,7 +58,6 @@ from kinst.session.stability import (
 )
 from kinst.session.target import (
     attach,
-    find_files,
     isa_of,
     module_folders,
     open_target,
@@ -74,7 +74,6 @@ from kinst.session.values import (
     Placement,
     ProbeStability,
     ProgramStability,
-    Request,
     ScratchMemory,
     TracedMachine,
 )
@@ -105,9 +104,10 @@ class OpenMachine:
     what the guest's command has written.
     """
 
-    def __init__(self, request: Request, report: Report) -> None:
-        """Raises KinstError for an ISA that kinst does not know."""
+    def __init__(self, request: Request, report: Report, begun: Begun | None = None) -> None:
+        """begun: of this machine.  Raises KinstError for an ISA that kinst does not know."""
         self.request = request
+        self._begun = begun
         self.report = report
         self.isa = isa_of(request)
         self.files = cache(partial(find_files, request, report.progress))
@@ -160,7 +160,9 @@ class OpenMachine:
             own = compiled.options, compiled.program, cpus
             size = scratch_needed(*own, compiled.trampolines)
         size += counters_room(cpus)
-        target = open_target(self.request, self.isa, files, system, size, self.output.append)
+        target = open_target(
+            self.request, self.isa, files, system, size, self.output.append, self._begun
+        )
         try:
             report.stage("start")
             personality = attach(target, self._image, system, report.say)
@@ -227,6 +229,8 @@ class OpenMachine:
         """End what was started.  Safe to call twice."""
         target, self.traced = self.traced.target, TracedMachine(self.isa)
         self._pool = None
+        if self._begun is not None:
+            self._begun.close()
         if target is not None:
             target.close()
 

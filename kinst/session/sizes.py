@@ -9,29 +9,12 @@ from kinst.core.errors import KinstError
 from kinst.core.layout import ARENA, LEAF, PAGE
 from kinst.core.records import SLOTS
 from kinst.dlang import typed
-from kinst.dlang.vocabulary.d_options import Options, parse_size
+from kinst.dlang.vocabulary.d_options import Options
 
-MOST_CPUS = 255  # of QEMU's machines
-LEAST_MEMORY = 128 << 20
 MOST_DATA = 512 << 20  # for the buffers and variables of all CPUs
 TEMP = 16384
 KEPT_RING = 4 << 20
 SITE_CODE = 256  # bytes of a trampoline and what goes with it, on average, at most
-
-
-def parse_cpus(value: str) -> int:
-    """What --cpus says.  Raises KinstError."""
-    if not (value.isascii() and value.isdecimal() and 0 < int(value) <= MOST_CPUS):
-        raise KinstError(f"invalid number of CPUs {value[:40]!r}", f"1 to {MOST_CPUS}")
-    return int(value)
-
-
-def parse_memory(value: str) -> int:
-    """Bytes that --memory asks for, up to a whole leaf.  Raises KinstError."""
-    size = parse_size("memory", value) + LEAF - 1 & -LEAF
-    if size < LEAST_MEMORY:
-        raise KinstError(f"a guest does not boot in {value}", f"at least {LEAST_MEMORY >> 20}m")
-    return size
 
 
 @dataclass(frozen=True, slots=True)

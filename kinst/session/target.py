@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
-from kinst.core.machine import MachineConfig, Target
-from kinst.core.paths import cache_folder
+from kinst.core.machine import Begun, Target
 from kinst.core.system import System
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf_file import open_file
 from kinst.isa import load as load_isa
 from kinst.isa import of_machine
-from kinst.kernels import fetch
 from kinst.kernels.fetch import Progress
 from kinst.kernels.fetch_modules import module_debug
-from kinst.kernels.kmod import resolve
-from kinst.machines.vm import initramfs
-from kinst.machines.vm.files import MODULES as DRIVERS
-from kinst.session.values import Files, Request
+from kinst.session.request import DEFAULT_ISA, Files, Request, machine_config
 from kinst.systems import SystemKind
 
-DEFAULT_ISA = "amd64"
 NAME_KEPT = 31  # bytes of a program's name that are recorded
 
 
@@ -57,60 +52,6 @@ def isa_of_file(path: str) -> Isa:
     return isa
 
 
-def find_files(request: Request, progress: Callable[[str, float | None], None]) -> Files:
-    """The kernel's files: the user's own, or Debian's, fetched on first use.
-
-    Raises KinstError for files that are missing; that the options agree was seen to before.
-    """
-    for name in (request.kernel, request.debug, request.initrd):
-        if name and not Path(name).is_file():
-            raise KinstError(f"{name}: no such file")
-    for option, name in (("--root", request.root), *(("--rw", rw) for rw in request.writable)):
-        if name and not Path(name).is_dir():
-            raise KinstError(f"{option} {name}: no such folder")
-    folders = tuple(Path(name) for name in request.debug_folders)
-    if not request.machine.abilities.boots:
-        return Files(Path(request.debug or request.kernel), folders=folders)
-    if request.kernel and request.initrd:
-        return Files(Path(request.debug), Path(request.kernel), folders=folders)
-    isa = request.vm or DEFAULT_ISA
-    if request.kernel:
-        busybox = fetch.busybox(isa, progress)
-        return Files(Path(request.debug), Path(request.kernel), busybox, folders=folders)
-    ready = fetch.prepare(isa, progress, request.release)
-    debug = Path(request.debug) if request.debug else ready.debug
-    modules = tuple(resolve(ready.modules, request.modules))
-    return Files(
-        debug,
-        ready.kernel,
-        ready.busybox,
-        ready,
-        modules,
-        _drivers(request, ready.modules),
-        folders,
-    )
-
-
-def _drivers(request: Request, folder: Path) -> tuple[Path, ...]:
-    """What the guest needs for the host's folders; what has no file is taken to be built in."""
-    wanted = DRIVERS if request.root or request.writable else ()
-    return tuple(resolve(folder, wanted, absent=True))
-
-
-def _initrd(request: Request, files: Files) -> Path | bytes:
-    if request.initrd:
-        return Path(request.initrd)
-    assert files.busybox is not None
-    copies = {}
-    for name in request.copies:
-        path = Path(name)
-        if not path.is_file():
-            raise KinstError(f"--copy {name}: no such file")
-        copies[f"/bin/{path.name}"] = path
-    modules = [*files.drivers, *(m for m in files.modules if m not in files.drivers)]
-    return initramfs.build(files.busybox, copies, modules)
-
-
 def open_target(
     request: Request,
     isa: Isa,
@@ -118,34 +59,16 @@ def open_target(
     system: SystemKind,
     scratch: int,
     on_output: Callable[[bytes], None],
+    begun: Begun | None = None,
 ) -> Target:
     """Start the machine (it boots while the caller goes on) or connect to it.
 
     system: of the kernel's image.  scratch: bytes to set aside.  on_output: what the guest's
-    command prints.  Raises KinstError and TargetError.
+    command prints.  begun: what begin() has started.  Raises KinstError and TargetError.
     """
-    kind = request.machine
-    config = MachineConfig(
-        isa,
-        address=request.address,
-        stub=request.gdb,
-        kernel=files.kernel,
-        initrd=_initrd(request, files) if kind.abilities.boots else None,
-        control=not request.initrd,
-        modules=bool(files.modules),
-        append=request.append,
-        arguments=request.qemu_args,
-        cpus=request.cpu_count,
-        memory=request.memory,
-        cold=request.cold,
-        scratch=scratch,
-        territory=system.territory(isa),
-        image=str(files.debug),
-        cache=cache_folder(),
-        root=Path(request.root).resolve() if request.root else None,
-        writable=[Path(name).resolve() for name in request.writable],
-    )
-    return kind.open(config, on_output)
+    config = machine_config(request, isa, files, scratch)
+    known = replace(config, territory=system.territory(isa), image=str(files.debug), begun=begun)
+    return request.machine.open(known, on_output)
 
 
 def attach(

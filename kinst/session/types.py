@@ -13,7 +13,8 @@ from kinst.image.debug_info import DebugFiles
 from kinst.image.type_files import FileTypes, Places
 from kinst.kernels.kmod import module_name
 from kinst.session.modules import find_file
-from kinst.session.values import Files, TracedMachine
+from kinst.session.request import Files
+from kinst.session.values import TracedMachine
 
 MASK = (1 << 64) - 1
 

@@ -14,8 +14,8 @@ from kinst.codegen.compile import Code, HostCode
 from kinst.core.isa import Isa
 from kinst.core.kernel import Argument, LiveKernel, Timer
 from kinst.core.layout import Scratch
-from kinst.core.machine import MachineKind, Target
-from kinst.core.probe import Probe, ProbePattern, Site
+from kinst.core.machine import Target
+from kinst.core.probe import Probe, ProbePattern, ProgramText, Site
 from kinst.core.records import ProgramLayout
 from kinst.core.stability import Attributes
 from kinst.core.system import Facts, System
@@ -25,109 +25,12 @@ from kinst.dlang.api import combine
 from kinst.dlang.syntax import tree
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.image.loaded import LoadedImages
-from kinst.kernels.fetch import Prepared
-from kinst.machines import kind_of
 from kinst.patch.descriptors import FrameRule
 from kinst.patch.plan import Plan
 from kinst.patch.runs import Run
 from kinst.patch.ways import Choice, PlantRules
 from kinst.providers.dtrace import BEGIN, END
 from kinst.wire import native
-
-DUMP_STAGES = ("tree", "typed", "probes", "layout", "ir", "code", "plan")
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramText:
-    """One -n, -P, -m, -f, -i or -s: its letter, its text, the name for messages."""
-
-    letter: str
-    text: str
-    file: str
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A command line, understood.  settings: -x options in order; "" where no value was given.
-
-    vm and gdb say which machine; neither means the VM, if any probe needs a kernel.  kernel: a
-    file of the user's; release: one of Debian's kernels instead (kernels/releases.py).  cpu_count,
-    memory (bytes): of the VM, 0 for what is usual.
-    """
-
-    programs: tuple[ProgramText, ...] = ()
-    arguments: tuple[str, ...] = ()
-    settings: tuple[tuple[str, str], ...] = ()
-    list_probes: bool = False
-    verbose: bool = False
-    zero: bool = False
-    compile_only: bool = False
-    show_code: bool = False
-    show_program: bool = False
-    command: str = ""
-    output: str = ""
-    vm: str = ""
-    gdb: str = ""
-    attach: str = ""
-    kernel: str = ""
-    release: str = ""
-    debug: str = ""
-    initrd: str = ""
-    append: str = ""
-    dump: str = ""
-    qemu_args: tuple[str, ...] = ()
-    cpu_count: int = 0
-    memory: int = 0
-    cold: bool = False
-    copies: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
-    debug_folders: tuple[str, ...] = ()
-    root: str = ""
-    writable: tuple[str, ...] = ()
-    preprocessor: tuple[str, ...] = ()
-    preprocessor_path: str = ""
-    timeout: float | None = None  # seconds after which the trace ends
-
-    @property
-    def of_file(self) -> bool:
-        """Whether it is about a file as it is, and wants no machine: -d with -e, and a file that
-        is neither to be booted nor to be compared with a running kernel."""
-        wanted = self.show_program and self.compile_only
-        machine = self.gdb or self.attach or self.vm or self.command
-        return wanted and not machine and bool(self.kernel or self.debug)
-
-    @property
-    def machine(self) -> MachineKind:
-        """The kind of machine that is meant."""
-        return kind_of(lambda option: bool(getattr(self, option, "")))
-
-    @property
-    def address(self) -> str:
-        """Where the machine is, when somebody else has started it."""
-        option = self.machine.option
-        return str(getattr(self, option)) if option else ""
-
-    @property
-    def cpus(self) -> int:
-        """How many CPUs the machine may have, as far as that is known before it is there."""
-        return self.cpu_count or self.machine.cpus(self.qemu_args)
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """What to boot or to read symbols from.  kernel, busybox: None for a machine that runs.
-
-    ready: what kinst fetched, where that is booted.  modules: files of --module, in the order
-    to load them.  drivers: modules that kinst itself needs in the guest.  folders: of --debug DIR.
-    """
-
-    debug: Path
-    kernel: Path | None = None
-    busybox: Path | None = None
-    ready: Prepared | None = None
-    modules: tuple[Path, ...] = ()
-    drivers: tuple[Path, ...] = ()
-    folders: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

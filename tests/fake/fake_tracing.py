@@ -16,11 +16,12 @@ from fake_system import FakeSystem, FakeSystemKind
 
 import kinst.systems
 from kinst import api
+from kinst.core.probe import ProgramText
 from kinst.events import End
 from kinst.render import Destination, renderer
 from kinst.session import run, values
 from kinst.session.report import Report
-from kinst.session.values import ProgramText, Request
+from kinst.session.request import Request
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 
+from kinst.core.probe import ProgramText
 from kinst.dlang import typed
 from kinst.dlang.check import checker
 from kinst.dlang.walk import find
 from kinst.isa import load
 from kinst.session import program
 from kinst.session.program import compile_request
-from kinst.session.values import ProgramText, Request
+from kinst.session.request import Request
 
 ISA = load("amd64")
 

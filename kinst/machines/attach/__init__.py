@@ -21,6 +21,9 @@ class _Attached:
         """It is the machine that says how many; until then, one."""
         return 1
 
+    def begin(self, config: MachineConfig) -> None:
+        """It runs."""
+
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:

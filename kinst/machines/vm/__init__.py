@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from kinst.core.errors import TargetError
 from kinst.core.machine import MachineConfig, Target
@@ -11,6 +12,7 @@ from kinst.machines.vm.files import shares, surroundings
 from kinst.machines.vm.kvm import accelerator
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import MEMORY, VmConfig, scratch_size
+from kinst.machines.vm.warm import BegunGuest, begin
 
 
 class _Booted:
@@ -20,6 +22,10 @@ class _Booted:
     option = ""
     abilities = Vm.abilities
     cpus = staticmethod(cpus_of)
+
+    def begin(self, config: MachineConfig) -> BegunGuest | None:
+        """A guest that goes on from where one like it had booted."""
+        return begin(_wanted(config, config.kernel), config.isa.board) if config.kernel else None
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
@@ -33,23 +39,29 @@ class _Booted:
                 f"{config.image}: not the vmlinux of a system that kinst knows; it boots no other",
                 "start the machine yourself, with -gdb, and use --gdb",
             )
-        board = config.isa.board
-        modules = board.MODULES_APPEND if config.modules else ""
-        wanted = VmConfig(
-            kernel=config.kernel,
-            initrd=config.initrd,
-            control=config.control,
-            append=f"{modules} {config.append}".strip(),
-            qemu_args=config.arguments,
-            cpus=config.cpus or cpus_of(config.arguments),
-            memory=config.memory or MEMORY,
-            scratch=scratch_size(config.scratch),
-            shares=shares(config.root, config.writable),
-            surroundings=surroundings(config.root) if config.root else None,
-            states=None if config.cold else config.cache,
-            accel=accelerator(config.cache, board) if config.cache else "tcg",
-        )
-        return Vm(config.isa, wanted, config.territory, on_output)
+        wanted = _wanted(config, config.kernel)
+        begun = config.begun.take(wanted) if config.begun else None
+        return Vm(config.isa, wanted, config.territory, on_output, begun)
+
+
+def _wanted(config: MachineConfig, kernel: Path) -> VmConfig:
+    """What to boot."""
+    board = config.isa.board
+    modules = board.MODULES_APPEND if config.modules else ""
+    return VmConfig(
+        kernel=kernel,
+        initrd=config.initrd,
+        control=config.control,
+        append=f"{modules} {config.append}".strip(),
+        qemu_args=config.arguments,
+        cpus=config.cpus or cpus_of(config.arguments),
+        memory=config.memory or MEMORY,
+        scratch=scratch_size(config.scratch),
+        shares=shares(config.root, config.writable),
+        surroundings=surroundings(config.root) if config.root else None,
+        states=None if config.cold else config.cache,
+        accel=accelerator(config.cache, board) if config.cache else "tcg",
+    )
 
 
 MACHINE = _Booted()

@@ -35,10 +35,12 @@ class Guest:
         config: VmConfig,
         territory: Territory,
         on_output: Callable[[bytes], None] | None = None,
+        begun: tuple[Qemu, Loading] | None = None,
     ) -> None:
         """Start QEMU and return at once.
 
-        territory: of the system that it boots.  on_output: gets the guest command's output.
+        territory: of the system that it boots.  on_output: gets the guest command's output.  begun:
+        such a QEMU that waits for the state of a booted guest.
         Raises TargetError when QEMU or a file is missing, or memory.
         """
         self.isa = isa
@@ -50,15 +52,18 @@ class Guest:
         self._on_output = on_output
         self._closed = False
         self._warm = warm_start(config, isa.board)
-        self._start()
+        self._start(begun)
 
-    def _start(self, *, cold: bool = False) -> None:
-        """cold: boot it, even where one like it has booted."""
+    def _start(self, begun: tuple[Qemu, Loading] | None = None, *, cold: bool = False) -> None:
+        """begun: see above.  cold: boot, whatever is kept of a guest that has booted."""
         self._loading: Loading | None = None
         warm = None if cold or self._warm is None or not self._warm.is_there else self._warm
-        self.qemu = Qemu(self._config, self._board, self._on_output, waits=warm is not None)
-        if warm is not None:
-            self._loading = Loading(warm, self.qemu)
+        if begun is not None:
+            self.qemu, self._loading = begun
+            self.qemu.tell_output(self._on_output)
+        else:
+            self.qemu = Qemu(self._config, self._board, self._on_output, waits=warm is not None)
+            self._loading = Loading(warm, self.qemu) if warm is not None else None
         layout = self.qemu.layout
         self.memory = GuestMemory(self._paging, self.qemu, (layout.tables, layout.tables_size))
         self._rsp: Rsp | None = None

@@ -13,7 +13,8 @@ from kinst.core.machine import Abilities, Bearings, Gone, MachineEvent, Stopped
 from kinst.core.system import Lender, Territory
 from kinst.machines.vm.files import in_surroundings
 from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
-from kinst.machines.vm.qemu import VmConfig, describe
+from kinst.machines.vm.qemu import Qemu, VmConfig, describe
+from kinst.machines.vm.warm import Loading
 
 _PREPARE_TIMEOUT = 60.0
 _WARM_SECONDS = 20.0
@@ -38,13 +39,15 @@ class Vm(Guest):
         config: VmConfig,
         territory: Territory,
         on_output: Callable[[bytes], None] | None = None,
+        begun: tuple[Qemu, Loading] | None = None,
     ) -> None:
         """Start QEMU and return at once; call bring_up before anything else.
 
         territory: of the system that it boots.  on_output: gets the guest command's output, from
-        within wait and its like.  Raises TargetError when QEMU or a file is missing, or memory.
+        within wait and its like.  begun: see Guest.  Raises TargetError when QEMU or a file
+        is missing, or memory.
         """
-        super().__init__(isa, config, territory, on_output)
+        super().__init__(isa, config, territory, on_output, begun)
         self._init_is_ready = False
         self._shares_mounted = False
         self._beat_at = 0

@@ -227,6 +227,10 @@ class Qemu:
         self._open = set(ours)
         self._pump = Pump(ours, last="control")
 
+    def tell_output(self, on_output: Callable[[bytes], None] | None) -> None:
+        """Who gets what the command prints, from now on."""
+        self._on_output = on_output
+
     @property
     def pid(self) -> int:
         return self._child.pid

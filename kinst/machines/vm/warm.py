@@ -85,6 +85,37 @@ class Loading:
             raise self._error
 
 
+class BegunGuest:
+    """The Begun protocol (core/machine.py): a QEMU that the state of a booted guest is brought
+    into."""
+
+    def __init__(self, config: VmConfig, board: Board, warm: WarmStart) -> None:
+        self._config = config
+        self._qemu: Qemu | None = Qemu(config, board, waits=True)
+        self._loading = Loading(warm, self._qemu)
+
+    def take(self, wanted: object) -> tuple[Qemu, Loading] | None:
+        """See core/machine.py.  wanted: a VmConfig."""
+        qemu = self._qemu
+        if qemu is None or wanted != self._config:
+            self.close()
+            return None
+        self._qemu = None
+        return qemu, self._loading
+
+    def close(self) -> None:
+        """See core/machine.py."""
+        if self._qemu is not None:
+            self._qemu.close()
+            self._qemu = None
+
+
+def begin(config: VmConfig, board: Board) -> BegunGuest | None:
+    """A guest that goes on from a state that is kept; None where there is none of it."""
+    warm = warm_start(config, board)
+    return BegunGuest(config, board, warm) if warm is not None and warm.is_there else None
+
+
 def warm_start(config: VmConfig, board: Board) -> WarmStart | None:
     """Where the state of a guest like this is kept; None for one that is not to be kept: with an
     initrd of the user's, in which nobody sets the clock, with arguments of the user's for QEMU,

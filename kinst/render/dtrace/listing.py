@@ -12,8 +12,8 @@ from kinst.consumer.messages import (
     script_matched,
 )
 from kinst.consumer.stability import probe_report, program_report
-from kinst.core.probe import Probe, ProbeName, ProbePattern
-from kinst.session.values import ListedProbe, ProbeStability, ProgramStability, ProgramText
+from kinst.core.probe import Probe, ProbeName, ProbePattern, ProgramText
+from kinst.session.values import ListedProbe, ProbeStability, ProgramStability
 
 
 def probe_rows(probes: Sequence[ListedProbe]) -> str:

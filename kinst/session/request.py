@@ -1,0 +1,229 @@
+"""What a user asks for, understood; the files and the machine that this means.
+
+A guest takes a third of a second to go on from where another had booted, and so does loading the
+rest of kinst: with begin() both happen at once.  So this module imports little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from kinst.core.errors import KinstError
+from kinst.core.isa import Isa
+from kinst.core.layout import LEAF
+from kinst.core.machine import Begun, MachineConfig, MachineKind
+from kinst.core.paths import cache_folder
+from kinst.core.probe import ProgramText
+from kinst.dlang.vocabulary.d_options import parse_size
+from kinst.isa import load as load_isa
+from kinst.kernels import fetch
+from kinst.kernels.fetch import Prepared
+from kinst.machines import kind_of
+from kinst.machines.vm import initramfs
+from kinst.machines.vm.files import MODULES as DRIVERS
+
+DEFAULT_ISA = "amd64"
+MOST_CPUS = 255  # of QEMU's machines
+LEAST_MEMORY = 128 << 20
+DUMP_STAGES = ("tree", "typed", "probes", "layout", "ir", "code", "plan")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A command line, understood.  settings: -x options in order; "" where no value was given.
+
+    vm and gdb say which machine; neither means the VM, if any probe needs a kernel.  kernel: a
+    file of the user's; release: one of Debian's kernels instead (kernels/releases.py).  cpu_count,
+    memory (bytes): of the VM, 0 for what is usual.
+    """
+
+    programs: tuple[ProgramText, ...] = ()
+    arguments: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
+    list_probes: bool = False
+    verbose: bool = False
+    zero: bool = False
+    compile_only: bool = False
+    show_code: bool = False
+    show_program: bool = False
+    command: str = ""
+    output: str = ""
+    vm: str = ""
+    gdb: str = ""
+    attach: str = ""
+    kernel: str = ""
+    release: str = ""
+    debug: str = ""
+    initrd: str = ""
+    append: str = ""
+    dump: str = ""
+    qemu_args: tuple[str, ...] = ()
+    cpu_count: int = 0
+    memory: int = 0
+    cold: bool = False
+    copies: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    debug_folders: tuple[str, ...] = ()
+    root: str = ""
+    writable: tuple[str, ...] = ()
+    preprocessor: tuple[str, ...] = ()
+    preprocessor_path: str = ""
+    timeout: float | None = None  # seconds after which the trace ends
+
+    @property
+    def of_file(self) -> bool:
+        """Whether it is about a file as it is, and wants no machine: -d with -e, and a file that
+        is neither to be booted nor to be compared with a running kernel."""
+        wanted = self.show_program and self.compile_only
+        machine = self.gdb or self.attach or self.vm or self.command
+        return wanted and not machine and bool(self.kernel or self.debug)
+
+    @property
+    def machine(self) -> MachineKind:
+        """The kind of machine that is meant."""
+        return kind_of(lambda option: bool(getattr(self, option, "")))
+
+    @property
+    def address(self) -> str:
+        """Where the machine is, when somebody else has started it."""
+        option = self.machine.option
+        return str(getattr(self, option)) if option else ""
+
+    @property
+    def cpus(self) -> int:
+        """How many CPUs the machine may have, as far as that is known before it is there."""
+        return self.cpu_count or self.machine.cpus(self.qemu_args)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What to boot or to read symbols from.  kernel, busybox: None for a machine that runs.
+
+    ready: what kinst fetched, where that is booted.  modules: files of --module, in the order
+    to load them.  drivers: modules that kinst itself needs in the guest.  folders: of --debug DIR.
+    """
+
+    debug: Path
+    kernel: Path | None = None
+    busybox: Path | None = None
+    ready: Prepared | None = None
+    modules: tuple[Path, ...] = ()
+    drivers: tuple[Path, ...] = ()
+    folders: tuple[Path, ...] = ()
+
+
+def parse_cpus(value: str) -> int:
+    """What --cpus says.  Raises KinstError."""
+    if not (value.isascii() and value.isdecimal() and 0 < int(value) <= MOST_CPUS):
+        raise KinstError(f"invalid number of CPUs {value[:40]!r}", f"1 to {MOST_CPUS}")
+    return int(value)
+
+
+def parse_memory(value: str) -> int:
+    """Bytes that --memory asks for, up to a whole leaf.  Raises KinstError."""
+    size = parse_size("memory", value) + LEAF - 1 & -LEAF
+    if size < LEAST_MEMORY:
+        raise KinstError(f"a guest does not boot in {value}", f"at least {LEAST_MEMORY >> 20}m")
+    return size
+
+
+def begin(request: Request) -> Begun | None:
+    """Start what can be started of the request's machine now, where all files are there; None where
+    that is nothing.  What is wrong with the request is for open_target() to say."""
+    if not request.machine.abilities.boots or request.kernel or request.initrd:
+        return None
+    try:
+        name = request.vm or DEFAULT_ISA
+        if fetch.prepared(name, request.release) is None:
+            return None
+        files = find_files(request, lambda what, part: None)
+        return request.machine.begin(machine_config(request, load_isa(name), files, 0))
+    except KinstError:
+        return None
+
+
+def machine_config(request: Request, isa: Isa, files: Files, scratch: int) -> MachineConfig:
+    """The machine, as far as the request says it.  scratch: bytes to set aside.  Raises
+    KinstError."""
+    return MachineConfig(
+        isa,
+        address=request.address,
+        stub=request.gdb,
+        kernel=files.kernel,
+        initrd=_initrd(request, files) if request.machine.abilities.boots else None,
+        control=not request.initrd,
+        modules=bool(files.modules),
+        append=request.append,
+        arguments=request.qemu_args,
+        cpus=request.cpu_count,
+        memory=request.memory,
+        cold=request.cold,
+        scratch=scratch,
+        cache=cache_folder(),
+        root=Path(request.root).resolve() if request.root else None,
+        writable=[Path(name).resolve() for name in request.writable],
+    )
+
+
+def find_files(request: Request, progress: Callable[[str, float | None], None]) -> Files:
+    """The kernel's files: the user's own, or Debian's, fetched on first use.
+
+    Raises KinstError for files that are missing; that the options agree was seen to before.
+    """
+    for name in (request.kernel, request.debug, request.initrd):
+        if name and not Path(name).is_file():
+            raise KinstError(f"{name}: no such file")
+    for option, name in (("--root", request.root), *(("--rw", rw) for rw in request.writable)):
+        if name and not Path(name).is_dir():
+            raise KinstError(f"{option} {name}: no such folder")
+    folders = tuple(Path(name) for name in request.debug_folders)
+    if not request.machine.abilities.boots:
+        return Files(Path(request.debug or request.kernel), folders=folders)
+    if request.kernel and request.initrd:
+        return Files(Path(request.debug), Path(request.kernel), folders=folders)
+    isa = request.vm or DEFAULT_ISA
+    if request.kernel:
+        busybox = fetch.busybox(isa, progress)
+        return Files(Path(request.debug), Path(request.kernel), busybox, folders=folders)
+    ready = fetch.prepare(isa, progress, request.release)
+    debug = Path(request.debug) if request.debug else ready.debug
+    modules = _resolve(ready.modules, request.modules)
+    return Files(
+        debug,
+        ready.kernel,
+        ready.busybox,
+        ready,
+        modules,
+        _drivers(request, ready.modules),
+        folders,
+    )
+
+
+def _drivers(request: Request, folder: Path) -> tuple[Path, ...]:
+    """What the guest needs for the host's folders; what has no file is taken to be built in."""
+    wanted = DRIVERS if request.root or request.writable else ()
+    return _resolve(folder, wanted, absent=True)
+
+
+def _initrd(request: Request, files: Files) -> Path | bytes:
+    if request.initrd:
+        return Path(request.initrd)
+    assert files.busybox is not None
+    copies = {}
+    for name in request.copies:
+        path = Path(name)
+        if not path.is_file():
+            raise KinstError(f"--copy {name}: no such file")
+        copies[f"/bin/{path.name}"] = path
+    modules = [*files.drivers, *(m for m in files.modules if m not in files.drivers)]
+    return initramfs.build(files.busybox, copies, modules)
+
+
+def _resolve(folder: Path, names: Sequence[str], *, absent: bool = False) -> tuple[Path, ...]:
+    """Module files, see kmod.resolve(), which is loaded only where there are any."""
+    if not names:
+        return ()
+    return tuple(import_module("kinst.kernels.kmod").resolve(folder, names, absent=absent))
