@@ -175,13 +175,10 @@ class Machine:
 
     def _expanded(self, program: Program, command: str) -> Program:
         opened = self._opened
-        compiled = program.compiled
         try:
             opened.stand()
-            if command:
-                pid = self._prepare(command)
-                compiled = opened.compile(program.request, pid, compiled)
-            compiled = opened.expand(program.request, compiled)
+            pid = self._prepare(command) if command else 0
+            compiled = opened.expand(program.request, program.compiled, pid)
         except BaseException:
             self._drop_command()
             raise

@@ -43,7 +43,8 @@ def wants_expansion(compiled: Compiled) -> bool:
 
 
 def expanded(
-    compiled: Compiled,
+    programs: tuple[tree.Program, ...],
+    types: TypeSource | None,
     kernel: Kernel,
     images: LoadedImages,
     frame_address: FrameAddress,
@@ -53,11 +54,10 @@ def expanded(
 ) -> tuple[tree.Program, ...]:
     """The programs with every such description and variable replaced.
 
-    images: without debug information every function of the kernel is a plain one.  zero:
-    descriptions that mean nothing are left out (-Z).  Raises DError at a description that means
-    nothing, and at a variable that cannot be read.
+    types: of the kernel.  images: without debug information every function of the kernel is a plain
+    one.  zero: descriptions that mean nothing are left out (-Z).  Raises DError at a description
+    that means nothing, and at a variable that cannot be read.
     """
-    programs = compiled.programs
     if any(map(has_lines, programs)):
         lines = SourceLines(images, kernel)
         programs = tuple(expand_lines(program, lines.find) for program in programs)
@@ -70,9 +70,9 @@ def expanded(
         programs = tuple(one.program for one in found)
         report.stage("inline functions")
     if any(map(has_locals, programs)):
-        if compiled.types is None:
+        if types is None:
             raise KinstError("local variables can be read only in a kernel")
-        known = ImageLocals(kernel, frame_address, images, compiled.types)
+        known = ImageLocals(kernel, frame_address, images, types)
         read = [
             expand_locals(program, known.places, known.find, known.nearest) for program in programs
         ]

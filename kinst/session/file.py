@@ -106,6 +106,8 @@ def expand_request_in_file(request: Request, report: Report) -> str:
             return debug().frame_address(address, isa.dwarf_registers)
 
         images = LoadedImages(moved_by(debug(), 0))
-        programs = expanded(compiled, kernel, images, frame_address, report, zero=zero)
-        compiled = with_programs(request, programs, isa, compiled.types)
+        programs = expanded(
+            compiled.programs, compiled.types, kernel, images, frame_address, report, zero=zero
+        )
+        compiled = with_programs(request, compiled, programs, isa)
     return unparse(compiled.tree)

@@ -46,7 +46,7 @@ from kinst.session.kernel import RunningKernel
 from kinst.session.listing import list_all, list_enabled, list_planned
 from kinst.session.modules import frames_finder, module_images
 from kinst.session.place import ScratchPool, place_all, planting_ability, pool_size
-from kinst.session.program import compile_request, with_programs
+from kinst.session.program import compile_request, parse_request, with_programs
 from kinst.session.report import Report
 from kinst.session.request import Request, find_files
 from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
@@ -128,13 +128,9 @@ class OpenMachine:
 
     # request -> compile
 
-    def compile(
-        self, request: Request, target_pid: int = 0, before: Compiled | None = None
-    ) -> Compiled:
-        """The request's programs, parsed and checked.  before: what they were with another
-        target_pid.  Raises DError, KinstError."""
-        say = self.report.say if before is None else None
-        compiled = compile_request(request, self.isa, target_pid, self.types, say, before)
+    def compile(self, request: Request) -> Compiled:
+        """The request's programs, parsed and checked.  Raises DError, KinstError."""
+        compiled = compile_request(request, self.isa, 0, self.types, self.report.say)
         check_stability(compiled, load_all())
         self.report.stage("compile D")
         return compiled
@@ -236,20 +232,24 @@ class OpenMachine:
 
     # expand
 
-    def expand(self, request: Request, compiled: Compiled) -> Compiled:
-        """Inline functions, source lines and local variables become plain clauses."""
+    def expand(self, request: Request, compiled: Compiled, target_pid: int = 0) -> Compiled:
+        """$target becomes a process id, and inline functions, source lines and local variables
+        plain clauses.  What this changes is checked once more, at the end.  Raises DError."""
         traced, report = self.traced, self.report
         personality, kernel, images = traced.personality, traced.kernel, traced.images
         if personality is None or kernel is None or images is None:
             return compiled
+        programs = compiled.programs
+        if target_pid:
+            programs = parse_request(request, target_pid, compiled.types, before=programs)
         self._check_system(compiled)
         if wants_expansion(compiled) or asks_caller(compiled.program):
             personality.find_frames_with(frames_finder(images, report.say))
-        if not wants_expansion(compiled):
-            return compiled
-        zero = request.zero or compiled.options.zdefs
-        programs = expanded(compiled, kernel, images, personality.frame_address, report, zero=zero)
-        return with_programs(request, programs, self.isa, compiled.types)
+        if wants_expansion(compiled):
+            zero = request.zero or compiled.options.zdefs
+            where = images, personality.frame_address, report
+            programs = expanded(programs, compiled.types, kernel, *where, zero=zero)
+        return with_programs(request, compiled, programs, self.isa)
 
     # enable
 

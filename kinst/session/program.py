@@ -63,14 +63,25 @@ def compile_request(
     target_pid: int,
     types: TypeSource | None = None,
     say: Callable[[str], None] | None = None,
-    before: Compiled | None = None,
 ) -> Compiled:
     """Parse and check everything that -n, -P, -m, -f, -i and -s gave.
 
     target_pid: $target.  types: of the kernel to be traced.  say: gets what the C preprocessor
-    tells.  before: what this request was compiled to when $target was another: only the texts
-    that name it are parsed again, and where none does, that is the result.
-    Raises DError with its place, KinstError for options.
+    tells.  Raises DError with its place, KinstError for options.
+    """
+    return _checked(request, parse_request(request, target_pid, types, say), isa, types)
+
+
+def parse_request(
+    request: Request,
+    target_pid: int,
+    types: TypeSource | None = None,
+    say: Callable[[str], None] | None = None,
+    before: tuple[tree.Program, ...] = (),
+) -> tuple[tree.Program, ...]:
+    """The request's programs, in their order, parsed.
+
+    before: what they were when $target was another: only the texts that name it are parsed again.
     """
     options = _with_settings(Options(), request.settings)
     programs: list[tree.Program] = []
@@ -84,8 +95,8 @@ def compile_request(
         return own or (known is not None and known(name))
 
     for ordinal, text in enumerate(request.programs, 1):
-        if before is not None and not (options.cpp or "$target" in text.text):
-            programs.append(before.programs[ordinal - 1])
+        if before and not (options.cpp or "$target" in text.text):
+            programs.append(before[ordinal - 1])
             continue
         script = text.file if text.letter == "s" else COMMAND
         macros = _macros(request, script, target_pid, options)
@@ -103,20 +114,17 @@ def compile_request(
                     text.letter, text.text, macros, ordinal=ordinal, part=part, knows_type=knows
                 )
             )
-    if before is not None and all(map(operator.is_, programs, before.programs)):
-        return before
-    return _checked(request, tuple(programs), options, isa, types)
+    return tuple(programs)
 
 
 def with_programs(
-    request: Request,
-    programs: tuple[tree.Program, ...],
-    isa: Isa,
-    types: TypeSource | None = None,
+    request: Request, before: Compiled, programs: tuple[tree.Program, ...], isa: Isa
 ) -> Compiled:
-    """The request with other trees for its programs, in their order.  Raises DError."""
-    options = _with_settings(Options(), request.settings)
-    return _checked(request, programs, options, isa, types)
+    """The request with other trees for its programs, in their order, checked; what it was before
+    where they are the same.  Raises DError."""
+    if all(map(operator.is_, programs, before.programs)):
+        return before
+    return _checked(request, programs, isa, before.types)
 
 
 def _check_destructive(program: typed.Program, options: Options) -> None:
@@ -147,10 +155,10 @@ def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType
 def _checked(
     request: Request,
     programs: tuple[tree.Program, ...],
-    options: Options,
     isa: Isa,
     types: TypeSource | None,
 ) -> Compiled:
+    options = _with_settings(Options(), request.settings)
     written = tuple((o.name, o.value) for o in combine(programs).options)
     options = _with_settings(_with_settings(options, written), request.settings)
     environment = Environment(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from fake_machine import Call, FakeMachine
 from fake_reference import steps
 from fake_tracing import Traced, trace
+
+from kinst.session import program as session_program
 
 WAYS = ("auto", "trap", "stop")
 pytestmark = pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
@@ -235,3 +238,21 @@ def test_local_variables_of_such_a_kernel(isa: str) -> None:
     program = 'kinst::leaf:0 { printf("%d %d\\n", locals->a, locals->b); }'
     traced = trace(FakeMachine(isa), program, [Call("work", (4,))], unknown=True)
     assert traced.lines == [f"{a} {b}" for a, b in mixed(4)]
+
+
+def test_a_program_is_checked_twice_at_most(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was written, and once more after $target, inline functions and local variables have
+    become what they mean."""
+    checked: list[object] = []
+    plain = session_program.compile_programs
+
+    def counting(programs: Any, environment: Any) -> object:
+        checked.append(programs)
+        return plain(programs, environment)
+
+    monkeypatch.setattr(session_program, "compile_programs", counting)
+    program = """
+        kinst::mix:entry /pid != $target/ { @in = count(); }
+        kinst::leaf:0 { @ = sum(locals->a); }"""
+    run(isa, program, [Call("work", (4,))])
+    assert len(checked) == 2

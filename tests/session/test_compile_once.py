@@ -13,7 +13,7 @@ from kinst.dlang.check import checker
 from kinst.dlang.walk import find
 from kinst.isa import load
 from kinst.session import program
-from kinst.session.program import compile_request
+from kinst.session.program import compile_request, parse_request, with_programs
 from kinst.session.request import Request
 
 ISA = load("amd64")
@@ -46,16 +46,20 @@ def test_no_target_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request("BEGIN { trace(1); }")
     before = compile_request(asked, ISA, 0)
     with counted(monkeypatch, program, "parse_option") as parsed:
-        assert compile_request(asked, ISA, 4711, before=before) is before
+        programs = parse_request(asked, 4711, before=before.programs)
     assert not parsed
+    with counted(monkeypatch, checker, "_checked") as checked:
+        assert with_programs(asked, before, programs, ISA) is before
+    assert not checked
 
 
 def test_only_texts_with_target_are_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request("BEGIN { trace(1); }", "END /pid == $target/ { trace(2); }")
     before = compile_request(asked, ISA, 0)
     with counted(monkeypatch, program, "parse_option") as parsed:
-        after = compile_request(asked, ISA, 4711, before=before)
+        programs = parse_request(asked, 4711, before=before.programs)
     assert len(parsed) == 1
+    after = with_programs(asked, before, programs, ISA)
     assert after.programs[0] is before.programs[0]
     assert values(before) == [1, 0, 2]
     assert values(after) == [1, 4711, 2]
