@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
+from kinst.core.columns import columns_of
 from kinst.core.isa import Instruction
-from kinst.core.kernel import Kernel, Provider
+from kinst.core.kernel import Kernel, LiveKernel, Provider
 from kinst.core.probe import Function, Probe, ProbeName
+from kinst.patch.chains import find_chains
 from kinst.providers import FIRST_ID, listed
 from kinst.session.values import EnabledSite, ListedProbe, Placement, ProbeStability
 
@@ -25,17 +29,27 @@ def list_enabled(enabled: Sequence[EnabledSite]) -> list[ListedProbe]:
 def list_planned(
     enabled: Sequence[EnabledSite],
     parts: Placement,
-    kernel: Kernel | None,
+    kernel: LiveKernel | None,
     source: Callable[[Function, int], str],
     stability: Callable[[ProbeName], ProbeStability],
+    *,
+    chained: bool,
+    no_run: str,
 ) -> list[ListedProbe]:
-    """One for each probe and site, with its instruction and its way or the reason against it.
+    """One for each probe and site, with its instruction and its way, and the reason against it or
+    against a better one.
 
-    source: function and address to file:line or ""."""
+    source: function and address to file:line or "".  chained: trampolines lead into one another.
+    no_run: why a site that is planted by a trap is in no run."""
     ways = {e.key: (c.way, c.reason) for e, c in (*parts.planted, *parts.stopped)}
     in_runs = {at for run in parts.runs for at in run.members}
-    ways |= {e.key: ("run", "") for e, _ in parts.planted if e.key[1] in in_runs}
+    for key, (way, reason) in ways.items():
+        if key[1] in in_runs:
+            ways[key] = "run", reason
+        elif way == "trap" and reason and no_run:
+            ways[key] = way, f"{reason}, and {no_run}"
     ways |= {e.key: ("refused", reason) for e, reason in parts.refused}
+    links = _links(parts, kernel) if chained and kernel is not None else {}
     rows = []
     for e in enabled:
         about = stability(e.probe.name)
@@ -47,8 +61,34 @@ def list_planned(
         way, reason = ways[e.key]
         place = source(site.function, instruction.address)
         kind = kernel.isa.flow(instruction.code, instruction.address).kind
-        rows.append(_row(e.probe, instruction, kind, way, reason, place, about))
+        linked = links.get(site.address)
+        before = _named(linked, site.function, kernel) if linked is not None else ""
+        rows.append(_row(e.probe, instruction, kind, way, reason, place, about, before))
     return rows
+
+
+def _links(parts: Placement, kernel: LiveKernel) -> dict[int, int]:
+    """Address of each site that a chain leads to, to that of one from which it does: the one right
+    before it where that is so."""
+    planted = [e.probe.site for e, _ in parts.planted if e.probe.site is not None]
+    sites = list({site.address: site for site in (*planted, *parts.silent)}.values())
+    sites.sort(key=lambda site: site.address)
+    columns = columns_of([s.address for s in sites], [s.code for s in sites])
+    columns.marks[:] = kernel.marks(sites)
+    chains = find_chains(columns, kernel.isa)
+    found = {}
+    for k in np.flatnonzero(chains.target >= 0)[::-1].tolist():
+        found[sites[int(chains.target[k])].address] = sites[k].address
+    for k in np.flatnonzero(chains.falls_into).tolist():
+        found[sites[k + 1].address] = sites[k].address
+    return found
+
+
+def _named(address: int, function: Function, kernel: Kernel) -> str:
+    """An address as an offset: in this function, or in the one that it is in."""
+    there = kernel.at(address)
+    offset = f"+{address - there.address}" if there is not None else f"{address:#x}"
+    return offset if there is None or there.address == function.address else there.name + offset
 
 
 def _row(
@@ -59,13 +99,15 @@ def _row(
     reason: str = "",
     source: str = "",
     stability: ProbeStability | None = None,
+    chained: str = "",
 ) -> ListedProbe:
     address, code, text = 0, b"", ""
     if instruction is not None:
         address, code, text = instruction.address, instruction.code, instruction.text
     return ListedProbe(
-        probe.id, *probe.name.parts, address, code, text, kind, way, reason, source, stability
-    )
+        probe.id, *probe.name.parts, address, code, text, kind, way, reason, source, stability,
+        chained,
+    )  # fmt: skip
 
 
 def _instruction(kernel: Kernel, enabled: EnabledSite) -> Instruction:

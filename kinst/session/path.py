@@ -363,7 +363,14 @@ class OpenMachine:
         if kernel is not None and images is not None and len(program.enabled) <= MOST_LINES:
             source = source_of(kernel, images, self.report.say)
         about = partial(probe_stability, providers=load_all(), types=program.compiled.types)
-        return list_planned(program.enabled, parts, traced.kernel, source, about)
+        plant = program.compiled.plant
+        no_run = "no run of neighbours is safe there"
+        if self._entrances is None or not self.isa.RUN_SIZE:
+            no_run = "there are no runs on this machine"
+        return list_planned(
+            program.enabled, parts, traced.kernel, source, about, chained=plant.chains,
+            no_run=no_run if plant.runs else "runs are forbidden",
+        )  # fmt: skip
 
     def program_stability(self, compiled: Compiled) -> tuple[ProgramStability, ...]:
         """How stable the descriptions and statements of each of its texts are."""

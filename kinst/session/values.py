@@ -298,8 +298,9 @@ class ListedProbe:
     address, code, text: of its instruction, 0 and empty where it has none.  kind: where control
     goes from there, as core.isa.Flow: next, branch, jump, call, return, indirect, trap.  way: how
     the instruction would be planted (jump, run, trap, stop), "refused", or "" where it was not
-    asked or there is none.  reason: why it is refused.  source: file:line, "" where it is not
-    known.
+    asked or there is none.  reason: why it is refused, or planted in no better way.  source:
+    file:line, "" where it is not known.  chained: of the instructions from whose trampolines
+    control comes straight to this one's, the nearest (+OFFSET), or "".
     """
 
     id: int
@@ -315,6 +316,7 @@ class ListedProbe:
     reason: str = ""
     source: str = ""
     stability: ProbeStability | None = None
+    chained: str = ""
 
     def __str__(self) -> str:
         return f"{self.provider}:{self.module}:{self.function}:{self.name}"

@@ -36,7 +36,8 @@ def _names(probes: Sequence[ListedProbe]) -> Iterator[str]:
 
 def planned_rows(probes: Sequence[ListedProbe]) -> str:
     """-l -v: one row for each probe, and below it the instruction, its way or reason, and its
-    source line, or the report of its stability.  Those of all instructions are alike: they are
+    source line, then what leads to it and why it is planted no better, or the report of its
+    stability.  Those of all instructions are alike: they are
     told once, at the end."""
     lines = [LIST_HEADER]
     shown: set[int] = set()
@@ -45,9 +46,14 @@ def planned_rows(probes: Sequence[ListedProbe]) -> str:
             lines.append(_name_row(probe))
             shown.add(probe.id)
         if probe.way:
-            way = f"refused: {probe.reason}" if probe.reason else probe.way
+            refused = probe.way == "refused"
+            way = f"refused: {probe.reason}" if refused else probe.way
             row = f"\t{probe.code.hex(' '):<32} {probe.text:<40} {way:<7}  {probe.source}"
             lines.append(row.rstrip())
+            more = [f"chained from {probe.chained}"] if probe.chained else []
+            more += [probe.reason] if probe.reason and not refused else []
+            if more:
+                lines.append(f"\t{'':<32} {'; '.join(more)}")
         if probe.stability is not None and not _alike(probe, following):
             lines.append(_probe_report(probe.stability).removesuffix("\n"))
     return "\n".join(lines) + "\n"
