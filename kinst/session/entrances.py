@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
@@ -24,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import KinstError
-from kinst.core.isa import Instruction, Isa
+from kinst.core.isa import Flow, Instruction, Isa
 from kinst.core.kernel import LiveKernel
 from kinst.core.probe import Function, Site
 from kinst.core.system import System
@@ -113,14 +114,38 @@ class Entrances:
             for one, flow in zip(instructions, flows, strict=True)
             if flow.fault is not None
         }
-        padding = self._padding(around, entered)
-        idle = {one.address for one in around if self._isa.padding(one.code) == one.size}
+        code = self._live(function)
+        ended = [
+            one for one, flow in zip(instructions, flows, strict=True) if not flow.falls_through
+        ]
+        padding = self._padding(function, code, ended, around, entered)
         line = line_of(
             instructions, flows,
-            entered=entered, faulting=faulting, unfit=unfit, idle=idle, padding=padding,
+            entered=entered, faulting=faulting, unfit=unfit,
+            idle=self._idle(instructions, flows), padding=padding,
         )  # fmt: skip
         found = find_runs(line, sites, self._isa.RUN_SIZE)
-        return [replace(run, code=kernel.live(run.start, run.size)) for run in found]
+        low = function.address
+        return [
+            replace(run, code=code[run.start - low : run.start - low + run.size]) for run in found
+        ]
+
+    def _live(self, function: Function) -> bytes:
+        """The bytes of a function and, where there are more, some behind it."""
+        for beyond in (self._isa.RUN_SIZE + LONGEST, 0):
+            with suppress(KinstError):
+                return self._kernel.live(function.address, function.size + beyond)
+        return b""
+
+    def _idle(self, instructions: Sequence[Instruction], flows: Sequence[Flow]) -> set[int]:
+        """Instructions behind code that does not go on which only fill room."""
+        found, over = set(), False
+        for one, flow in zip(instructions, flows, strict=True):
+            over = over and self._isa.padding(one.code) == one.size
+            if over:
+                found.add(one.address)
+            over = over or not flow.falls_through
+        return found
 
     def _entered(self, function: Function) -> set[int] | None:
         """Addresses in a function that anything leads to but the instruction before; None where
@@ -148,22 +173,26 @@ class Entrances:
             found.update(_between(known, low, high + self._isa.RUN_SIZE).tolist())
         return found
 
-    def _padding(self, around: Sequence[Instruction], entered: Collection[int]) -> dict[int, int]:
-        """Address behind each of these instructions to the bytes of padding there, as far as a
-        jump may need them."""
+    def _padding(
+        self,
+        function: Function,
+        code: bytes,
+        ended: Sequence[Instruction],
+        around: Sequence[Instruction],
+        entered: Collection[int],
+    ) -> dict[int, int]:
+        """Address behind each instruction that does not go on, of those around, to the bytes of
+        padding there, as far as a jump may need them."""
         found, known = {}, {one.address for one in around}
-        for one in around:
-            if one.end in known or self._isa.flow(one.code, one.address).falls_through:
+        for one in ended:
+            if one.address not in known or one.end in known:
                 continue
-            try:
-                there = self._kernel.live(one.end, self._isa.RUN_SIZE + LONGEST)
-            except KinstError:  # the last of a mapping
-                continue
-            size = min(self._isa.padding(there), self._isa.RUN_SIZE)
+            at = one.end - function.address
+            size = min(self._isa.padding(code[at : at + LONGEST]), self._isa.RUN_SIZE)
             size = next((k for k in range(size) if one.end + k in entered), size)
             span = [(one.end, size)]
-            refused = any(self._system.site_refusals(span)) or any(self._system.rewritten(span))
-            if size and not refused:
+            refused = size and any(self._system.site_refusals(span))
+            if size and not refused and not any(self._system.rewritten(span)):
                 found[one.end] = size
         return found
 
