@@ -117,11 +117,14 @@ class Onward:
     links: address of a planted instruction -> address of its trampoline.  falls_into: the planted
     instruction whose trampoline lies straight behind this one, or -1.  head: the trampoline begins
     with one instruction that a jump fits over, so that unplanting can turn it into the way back.
+    spare: address of an original instruction -> registers that may be spoiled on the way there
+    (Isa.spare).
     """
 
     links: Mapping[int, int] = field(default_factory=dict)
     falls_into: int = -1
     head: bool = False
+    spare: Mapping[int, int] = field(default_factory=dict)
 
     def of(self, address: int) -> int:
         """Where control goes that was to go to an original instruction."""
@@ -375,6 +378,8 @@ class Isa(Protocol):
     result_slot: int  # of the register that returns a C function's value
     thunks: tuple[str, ...]  # globs of the names that thunk() may know
     RUN_SIZE: int  # bytes of a jump over several instructions; 0: none is ever needed
+    RUN_STEP: int  # from its start to its second instruction, where it has one; else 0
+    needs_spare: bool  # whether jumps need a register that they may spoil
     timestamp_asm: str  # inline assembly, "=r"-style: reads the cycle counter to one i64
     paging: Paging
     board: Board
@@ -449,9 +454,16 @@ class Isa(Protocol):
         a row of WIDTH bytes for each."""
         ...
 
-    def run_patch(self, code: bytes, address: int, to: int) -> bytes | None:
+    def run_patch(self, code: bytes, address: int, to: int, spare: int = 0) -> bytes | None:
         """What is written over the instructions `code` at address, RUN_SIZE bytes or more, so that
-        control goes from the first of them to `to`; None if it cannot be done."""
+        control goes from the first of them to `to`; None if it cannot be done.  spare: see
+        spare()."""
+        ...
+
+    def spare(self, instructions: Sequence[Instruction], flows: Sequence[Flow]) -> Sequence[int]:
+        """Of a function's instructions in order: the registers that nothing reads from each of
+        them on before it writes them, as bits by frame slot.  A jump may need one of them; 0
+        everywhere where none does.  flows: of the instructions."""
         ...
 
     def padding(self, code: bytes) -> int:

@@ -64,6 +64,8 @@ class Amd64:
     result_slot = regs.SLOT["rax"]
     thunks = control.THUNKS
     RUN_SIZE = encode.JUMP_SIZE
+    RUN_STEP = 0
+    needs_spare = False
     timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
     timestamp_constraints = "={rax},~{rdx},~{flags}"
     paging: Paging = _paging
@@ -122,7 +124,11 @@ class Amd64:
             return None
         return jump + encode.INT3 * (size - len(jump))
 
-    def run_patch(self, code: bytes, address: int, to: int) -> bytes | None:
+    def spare(self, instructions: Sequence[Instruction], flows: Sequence[Flow]) -> Sequence[int]:
+        """Jumps need none."""
+        return [0] * len(instructions)
+
+    def run_patch(self, code: bytes, address: int, to: int, spare: int = 0) -> bytes | None:
         """The same jump."""
         return self.jump_patch(len(code), address, to)
 

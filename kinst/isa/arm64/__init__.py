@@ -63,6 +63,8 @@ class Arm64:
     result_slot = 0
     thunks: tuple[str, ...] = ()
     RUN_SIZE = 0
+    RUN_STEP = 0
+    needs_spare = False
     timestamp_asm = "%cntvct_el0"
     paging: Paging = _paging
     board: Board = _board
@@ -112,7 +114,11 @@ class Arm64:
         """Not asked for."""
         return 0
 
-    def run_patch(self, code: bytes, address: int, to: int) -> bytes | None:
+    def spare(self, instructions: Sequence[Instruction], flows: Sequence[Flow]) -> Sequence[int]:
+        """Jumps need none."""
+        return [0] * len(instructions)
+
+    def run_patch(self, code: bytes, address: int, to: int, spare: int = 0) -> bytes | None:
         """None is needed: every instruction has room for a jump."""
         return None
 

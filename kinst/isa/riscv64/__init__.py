@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kinst.core import unmarked
-from kinst.core.columns import NO_COLUMNS, U8, U64, Bools, Columns, Scanned
+from kinst.core.columns import U8, U64, Bools, Columns, Scanned
 from kinst.core.isa import (
     UNCHAINED,
     Board,
@@ -22,7 +22,16 @@ from kinst.core.isa import (
 )
 from kinst.core.probe import Site
 from kinst.isa.riscv64 import board as _board
-from kinst.isa.riscv64 import control, encode, refuse, relocate, tables, trampoline
+from kinst.isa.riscv64 import (
+    control,
+    encode,
+    liveness,
+    refuse,
+    relocate,
+    tables,
+    targets,
+    trampoline,
+)
 from kinst.isa.riscv64 import decode as decoder
 from kinst.isa.riscv64 import detour as detours
 from kinst.isa.riscv64 import paging as _paging
@@ -59,7 +68,9 @@ class Riscv64:
     signature_bits = 0
     result_slot = encode.A0
     thunks: tuple[str, ...] = ()
-    RUN_SIZE = 0
+    RUN_SIZE = 8  # auipc and jalr
+    RUN_STEP = 4
+    needs_spare = True
     timestamp_asm = "llvm.readsteadycounter"  # rdtime, which Linux keeps time by
     paging: Paging = _paging
     board: Board = _board
@@ -75,6 +86,8 @@ class Riscv64:
     unsafe = staticmethod(refuse.unsafe)
     hangs_together = staticmethod(refuse.hangs_together)
     jump_tables = staticmethod(tables.jump_tables)
+    branches = staticmethod(targets.branches)
+    spare = staticmethod(liveness.spare)
     displace = staticmethod(relocate.displace)
     leads = staticmethod(unmarked.leads)
     trampoline_sizes = staticmethod(unmarked.trampoline_sizes)
@@ -104,17 +117,21 @@ class Riscv64:
         except OutOfReach:
             return None
 
-    def branches(self, code: bytes, address: int) -> tuple[U64, U64]:
-        """Not asked for: there are no runs."""
-        return NO_COLUMNS.address, NO_COLUMNS.address
-
     def padding(self, code: bytes) -> int:
-        """Not asked for."""
+        """None: what looks like it in front of functions is ftrace's."""
         return 0
 
-    def run_patch(self, code: bytes, address: int, to: int) -> bytes | None:
-        """None: see docs/decisions/0028."""
-        return None
+    def run_patch(self, code: bytes, address: int, to: int, spare: int = 0) -> bytes | None:
+        """auipc and jalr by a register that is dead there, and no-operations up to the end, so that
+        who decodes the function finds its instructions behind them."""
+        register = liveness.choose(spare)
+        if not register:
+            return None
+        try:
+            jump = encode.jump(address, to, register)
+        except OutOfReach:
+            return None
+        return jump + encode.C_NOP * ((len(code) - len(jump)) // len(encode.C_NOP))
 
     def leave_patch(self, at: int, to: int) -> bytes:
         """A nop: the way back is behind the jump that it takes the place of (trampoline.py)."""

@@ -14,6 +14,7 @@ SSTATUS, SEPC = 0x100, 0x141
 SIE, SPIE, SPP = 1 << 1, 1 << 5, 1 << 8  # of sstatus
 
 C_EBREAK = b"\x02\x90"
+C_NOP = b"\x01\0"
 NOP = (0x13).to_bytes(4, "little")  # addi x0, x0, 0
 SIZE = 4  # bytes of an instruction that is not compressed
 JAL_SIZE = SIZE

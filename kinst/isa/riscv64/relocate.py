@@ -8,14 +8,15 @@ What depends on its own address is rewritten:
 refuse.py says what is not displaced at all.
 
 **The way back.**  No jump reaches the kernel from a trampoline without a register: jal has 1 MB.
-A register that is dead at the site would be one, but which is dead is a guess where code faults
-on purpose, and the next probe's clause would see kinst's value in it.  So control goes back as
-from a trap: sepc = the place to go to, sstatus.SPP = supervisor, sstatus.SPIE = sstatus.SIE,
-sret.  No register changes, SIE becomes what it was, and what is lost (sepc, SPP, SPIE) is what the
-trap that came here has overwritten anyway.  Interrupts are off from the reading of sstatus to
-sret, so that no other trap comes between; two registers are saved below the stack pointer, where
-the ABI has nothing (RISC-V psABI, "Integer Calling Convention").  The paper's second breakpoint
-would do the same by the kernel's trap handler, at thirty times the cost.
+Where a register is known to be dead at the goal, and no clause reads it, it takes auipc and jalr
+(Onward.spare; liveness.py).  Else control goes back as from a trap: sepc = the place to go to,
+sstatus.SPP = supervisor, sstatus.SPIE = sstatus.SIE, sret.  No register changes, SIE becomes what
+it was, and what is lost (sepc, SPP, SPIE) is what the trap that came here has overwritten anyway;
+who came by a jump comes from code that a trap may interrupt, as refuse.py makes sure.  Interrupts
+are off from the reading of sstatus to sret, so that no other trap comes between; two registers are
+saved below the stack pointer, where the ABI has nothing (RISC-V psABI, "Integer Calling
+Convention").  The paper's second breakpoint would do the same by the kernel's trap handler, at
+thirty times the cost.
 
 **The short way back.**  Every instruction that touches a control and status register costs, on
 emulators most of all.  After a probe's work interrupts are off anyway; an instruction that cannot
@@ -40,6 +41,7 @@ from kinst.core.isa import (
 )
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64 import parse as p
+from kinst.isa.riscv64.liveness import choose
 from kinst.isa.riscv64.refuse import refusal
 
 _SAVED = (e.T0, e.T1)
@@ -61,14 +63,17 @@ def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> 
 
 
 def is_linked(code: bytes, address: int, onward: Onward) -> bool:
-    """Whether control goes on in a trampoline behind this instruction, on one of its ways."""
+    """Whether control goes on in a trampoline behind this instruction, or by a jump, on one of its
+    ways."""
     parsed = p.parse(code)
     if parsed is None:
         return False
     goals = [address + parsed.size]
     if parsed.kind in (p.JAL, p.BRANCH):
         goals.append(address + parsed.imm)
-    return onward.falls_into >= 0 or any(goal in onward.links for goal in goals)
+    return onward.falls_into >= 0 or any(
+        goal in onward.links or onward.spare.get(goal) for goal in goals
+    )
 
 
 def _go_on(at: int, goal: int, onward: Onward, what: str = "the way back") -> bytes:
@@ -76,7 +81,8 @@ def _go_on(at: int, goal: int, onward: Onward, what: str = "the way back") -> by
     there = onward.links.get(goal)
     if there is not None and e.fits(there - at, 21):
         return e.jal(e.X0, there - at)
-    return leave(at, goal, what)
+    register = choose(onward.spare.get(goal, 0))
+    return e.jump(at, goal, register, what) if register else leave(at, goal, what)
 
 
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:

@@ -1,0 +1,178 @@
+"""Which registers nothing reads from an instruction on, before they are written.
+
+A jump that reaches a trampoline takes two instructions and a register.  The one that it spoils must
+be dead there: on every way that control can take from the instruction, within its function, it is
+written before it is read, or the function returns.  What a caller reads then is a result, or what
+calls keep (RISC-V psABI, "Integer Register Convention"), or, as compilers look into functions
+(GCC's -fipa-ra), any register that the function leaves alone: so only those come into question that
+it writes itself, somewhere.  A called function reads its arguments; whether it keeps a temporary is
+not assumed either way.  Jumps out of the function, and what is not known, read everything.  Source:
+RISC-V unprivileged specification, "RV32/64G Instruction Set Listings" and "RVC Instruction Set
+Listings".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from kinst.core.isa import Flow, Instruction
+from kinst.isa.riscv64.encode import A0, RA, SP, T0, TEMPORARIES
+
+ALL = (1 << 32) - 2
+
+
+def _bits(*registers: int) -> int:
+    found = 0
+    for register in registers:
+        found |= 1 << register & ALL
+    return found
+
+
+_TEMPORARIES = _bits(*TEMPORARIES)
+_ARGUMENTS = _bits(*range(A0, A0 + 8))
+_CANDIDATES = _TEMPORARIES | _ARGUMENTS
+_CALLED = ALL & ~_TEMPORARIES  # what a function may read when it is called
+_RETURNED = ALL & ~(_CANDIDATES & ~_bits(A0, A0 + 1))  # and its caller, when it returns
+
+_WRITES = frozenset((0x03, 0x13, 0x17, 0x1B, 0x2F, 0x33, 0x37, 0x3B, 0x67, 0x6F, 0x73))
+_READS_RS1 = frozenset((0x03, 0x07, 0x0F, 0x13, 0x1B, 0x23, 0x27, 0x2F, 0x33, 0x3B, 0x63, 0x67))
+_READS_RS2 = frozenset((0x23, 0x2F, 0x33, 0x3B, 0x63))
+_SYSTEM = 0x73
+_ECALL = 0x73
+
+
+def spare(instructions: Sequence[Instruction], flows: Sequence[Flow]) -> list[int]:
+    """See Isa.spare."""
+    index = {one.address: k for k, one in enumerate(instructions)}
+    count = len(instructions)
+    effects = [_effect(one.code) for one in instructions]
+    ways = [_ways(k, one, flow, index, instructions)
+            for k, (one, flow) in enumerate(zip(instructions, flows, strict=True))]  # fmt: skip
+    live = [0] * count
+    changed = True
+    while changed:
+        changed = False
+        for k in range(count - 1, -1, -1):
+            following, out = ways[k]
+            for way in following:
+                out |= live[way]
+            reads, writes = effects[k]
+            if flows[k].kind == "call":
+                # The alternate link register (t0) is for calls of another convention.
+                out |= _CALLED if writes == _bits(RA) else ALL
+            now = out & ~writes | reads
+            if now != live[k]:
+                live[k], changed = now, True
+    written = 0
+    for _, writes in effects:
+        written |= writes
+    return [_CANDIDATES & written & ~one for one in live]
+
+
+def choose(registers: int) -> int:
+    """One of these (bits), or 0.  Not t0 where there is another: processors take a jump by it for
+    a return."""
+    for register in (*TEMPORARIES[1:], *range(A0, A0 + 8), T0):
+        if registers >> register & 1:
+            return register
+    return 0
+
+
+def _ways(
+    k: int,
+    one: Instruction,
+    flow: Flow,
+    index: dict[int, int],
+    instructions: Sequence[Instruction],
+) -> tuple[list[int], int]:
+    """(the instructions that may come next, what is read where control leaves the function)."""
+    following, out = [], 0
+    if flow.falls_through:
+        after = k + 1
+        if after < len(instructions) and instructions[after].address == one.end:
+            following.append(after)
+        else:
+            out = ALL
+    if flow.kind == "return":
+        out |= _RETURNED
+    elif flow.kind == "indirect":
+        out = ALL
+    elif flow.kind in ("jump", "branch"):
+        place = index.get(flow.target or 0)
+        if place is None:
+            out = ALL
+        else:
+            following.append(place)
+    if flow.fault is not None:
+        place = index.get(flow.fault)
+        if place is None:
+            out = ALL
+        else:
+            following.append(place)
+    return following, out
+
+
+@lru_cache(maxsize=1 << 16)
+def _effect(code: bytes) -> tuple[int, int]:
+    """(registers read, registers written), as bits."""
+    word = int.from_bytes(code, "little")
+    return _full(word) if len(code) == 4 else _compressed(word)
+
+
+def _full(word: int) -> tuple[int, int]:
+    opcode, funct3 = word & 0x7F, word >> 12 & 7
+    rd, rs1, rs2 = word >> 7 & 31, word >> 15 & 31, word >> 20 & 31
+    if opcode == _SYSTEM:
+        if word == _ECALL:
+            return _ARGUMENTS, 0  # of the firmware, which keeps all but a0 and a1
+        if funct3 == 0:
+            return _bits(rs1, rs2), 0
+        # Immediate forms have a number in the place of rs1.
+        return (_bits(rs1) if funct3 < 4 else 0), _bits(rd)
+    if opcode not in _WRITES and opcode not in _READS_RS1:
+        return ALL, 0
+    reads = _bits(rs1) if opcode in _READS_RS1 else 0
+    reads |= _bits(rs2) if opcode in _READS_RS2 else 0
+    return reads, _bits(rd) if opcode in _WRITES else 0
+
+
+def _compressed(word: int) -> tuple[int, int]:
+    quadrant, funct3 = word & 3, word >> 13
+    rd, rs2 = word >> 7 & 31, word >> 2 & 31
+    high, low = 8 + (word >> 7 & 7), 8 + (word >> 2 & 7)
+    if quadrant == 0:
+        return _memory(funct3, high, low)
+    if quadrant == 1:
+        if funct3 in (0, 1):  # c.addi, c.addiw
+            return _bits(rd), _bits(rd)
+        if funct3 in (2, 3):  # c.li; c.lui, or c.addi16sp
+            return (_bits(SP) if funct3 == 3 and rd == SP else 0), _bits(rd)
+        if funct3 == 4:
+            both = word >> 10 & 3 == 3  # c.sub and its like; else c.srli, c.srai, c.andi
+            if both and word >> 12 & 1 and word >> 5 & 3 > 1:
+                return ALL, 0  # of an extension
+            return _bits(high, low if both else 0), _bits(high)
+        return (_bits(high) if funct3 in (6, 7) else 0), 0  # c.beqz, c.bnez; c.j
+    if funct3 == 0:  # c.slli
+        return _bits(rd), _bits(rd)
+    if funct3 in (2, 3):  # c.lwsp, c.ldsp
+        return _bits(SP), _bits(rd)
+    if funct3 == 4:
+        if not rs2:  # c.jr, c.jalr, c.ebreak
+            return _bits(rd), _bits(RA) if word >> 12 & 1 and rd else 0
+        add = word >> 12 & 1  # else c.mv
+        return _bits(rs2, rd if add else 0), _bits(rd)
+    if funct3 in (1, 5):  # of floating-point registers
+        return _bits(SP), 0
+    return _bits(SP, rs2), 0  # c.swsp, c.sdsp
+
+
+def _memory(funct3: int, base: int, other: int) -> tuple[int, int]:
+    if funct3 == 0:  # c.addi4spn
+        return _bits(SP), _bits(other)
+    if funct3 in (2, 3):  # c.lw, c.ld
+        return _bits(base), _bits(other)
+    if funct3 in (6, 7):  # c.sw, c.sd
+        return _bits(base, other), 0
+    return (_bits(base), 0) if funct3 in (1, 5) else (ALL, 0)
