@@ -189,6 +189,12 @@ class Target(Protocol):
         kinst's own (scratch, its page tables) is left out.  Stopped."""
         ...
 
+    def move(self, places: Mapping[int, int]) -> None:
+        """Let whoever is about to go on at one of these addresses go on at another: of CPUs every
+        register that holds it, and of RAM every aligned 8-byte word.  Only where pointers() is no
+        None.  Stopped."""
+        ...
+
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         """Write code that may already have run (translated code is invalidated); stopped."""
         ...

@@ -143,6 +143,10 @@ class GdbStub:
         """None: by the stub it would take minutes, and where there is RAM is not known."""
         return None
 
+    def move(self, places: Mapping[int, int]) -> None:
+        """Never asked for."""
+        raise TargetError("this machine's memory cannot be looked through")
+
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         raise TargetError("code is not written through a GDB stub", "use --vm")
 

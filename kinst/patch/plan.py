@@ -30,7 +30,7 @@ from kinst.core.columns import (
     ragged,
 )
 from kinst.core.errors import KinstError
-from kinst.core.isa import CountBody, Isa, Onward, Refused, Relocated
+from kinst.core.isa import CallBody, CountBody, IndexedBody, Isa, Onward, Refused, Relocated
 from kinst.core.probe import Site
 from kinst.patch.blocks import NO_SUMS, BlockRules, Blocks, BlockSums, arrange
 from kinst.patch.chains import Chains, find_chains, no_chains, reached_sites
@@ -47,6 +47,7 @@ from kinst.patch.runs import Run
 from kinst.patch.wanted import Wanted
 
 ALIGN = 16
+NO_SPARE: Mapping[int, int] = {}
 MOST_ROUNDS = 8  # of laying trampolines out
 TOGETHER = 1 << 15  # trampolines that are made at once: what bounds the memory that it takes
 
@@ -68,13 +69,15 @@ class PlannedRun:
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedRuns(Sequence[PlannedRun]):
     """Runs as columns.  patches: one of each.  insides, instead: of all, one after another; those
-    of each run begin at inside_at and instead_at, which have one number more at the end."""
+    of each run begin at inside_at and instead_at, which have one number more at the end.  goal:
+    where the jump of each leads."""
 
     patches: Patches
     insides: U64
     inside_at: I64
     instead: Patches
     instead_at: I64
+    goal: U64
 
     def __len__(self) -> int:
         return len(self.patches)
@@ -129,7 +132,12 @@ class PlannedSites(Sequence[tuple[int, bytes, str]]):
 WAYS_PLANNED = ("", "jump", "trap", "run")
 _JUMP, _RUN = WAYS_PLANNED.index("jump"), WAYS_PLANNED.index("run")
 _NO_RUNS = PlannedRuns(
-    NO_PATCHES, NO_PAIRS.first, np.zeros(1, np.int64), NO_PATCHES, np.zeros(1, np.int64)
+    NO_PATCHES,
+    NO_PAIRS.first,
+    np.zeros(1, np.int64),
+    NO_PATCHES,
+    np.zeros(1, np.int64),
+    NO_PAIRS.first,
 )
 _NO_SITES = PlannedSites(NO_COLUMNS, np.zeros(0, np.uint8))
 
@@ -190,13 +198,16 @@ def plan_sites(
     chained: bool = False,
     runs: Sequence[Run] = (),
     blocks: BlockRules | None = None,
+    spare: Mapping[int, int] = NO_SPARE,
 ) -> Plan:
     """Lay out trampolines from `start` on; raises KinstError when `limit` is passed.
 
     chained: trampolines lead straight into those of the instructions that come next.  runs: of
     chained sites; all of their members are in `wanted`.  blocks: sites that are only counted may
-    share counters, where they are chained."""
+    share counters, where they are chained.  spare: Isa.spare of instructions by their addresses."""
     refused: list[tuple[Site, str]] = []
+    read = _read_by(wanted)
+    spare = {at: free & ~read for at, free in spare.items() if free & ~read}
     if chained:
         wanted = sorted(wanted, key=lambda work: work.site.address)
     while True:
@@ -206,7 +217,7 @@ def plan_sites(
         if blocks is not None and chains:
             free = isa.counts_freely(sites, [work.following for work in wanted])
             counted = arrange(wanted, chains, free, blocks)
-        layout = _Layout(counted.wanted, sites, isa, chains, _aligned(start), limit)
+        layout = _Layout(counted.wanted, sites, isa, chains, _aligned(start), limit, spare)
         if not layout.settle() or (runs and not chained):
             chained = False
             wanted, runs = [work for work in wanted if work.way], ()
@@ -231,7 +242,7 @@ def plan_sites(
     trapped, copied = way == WAYS_PLANNED.index("trap"), (original_at >= 0) & (way > 0)
     planned = _NO_RUNS
     if runs:
-        planned, inside = _plan_runs(runs, isa, sites, entry, patched, patches)
+        planned, inside = _plan_runs(runs, isa, sites, entry, patched, patches, spare)
         patches = patches.take(np.flatnonzero(~inside[patched]))
         way[inside & (way > 0)] = _RUN
     exits = []
@@ -255,8 +266,27 @@ def plan_sites(
     )
 
 
+def _read_by(wanted: Sequence[Wanted]) -> int:
+    """The registers that any site's work reads, as bits by frame slot: what it is told of them must
+    be so, whether the kernel still needs them or not."""
+    slots = set[int]()
+    for bodies in {id(work.bodies): work.bodies for work in wanted}.values():
+        for body in bodies:
+            snippets = [body.guard, body.index if isinstance(body, IndexedBody) else None]
+            slots.update(*(one.reads for one in snippets if one is not None))
+            call = body.otherwise if isinstance(body, IndexedBody) else body
+            slots.update(call.slots if isinstance(call, CallBody) else ())
+    return sum(1 << slot for slot in slots)
+
+
 def _plan_runs(
-    runs: Sequence[Run], isa: Isa, sites: Columns, at: U64, patched: I64, patches: Patches
+    runs: Sequence[Run],
+    isa: Isa,
+    sites: Columns,
+    at: U64,
+    patched: I64,
+    patches: Patches,
+    spare: Mapping[int, int],
 ) -> tuple[PlannedRuns, Bools]:
     """The runs, but those for which the ISA has no patch, and which sites are in one.
 
@@ -264,13 +294,16 @@ def _plan_runs(
     of their own."""
     inside = np.zeros(len(sites), np.bool_)
     kept, insides, inside_at, instead, instead_at = [], list[int](), [0], list[int](), [0]
+    goals = []
     place_of = dict(zip(patched.tolist(), range(len(patched)), strict=True))
     for run in runs:
         members = np.searchsorted(sites.address, np.array(run.members, np.uint64)).tolist()
-        new = isa.run_patch(run.code, run.start, int(at[members[0]]))
+        goal = int(at[members[0]])
+        new = isa.run_patch(run.code, run.start, goal, spare.get(run.start, 0))
         if new is None:
             continue
         inside[members] = True
+        goals.append(goal)
         kept.append(Patch(run.start, new, run.code))
         insides += run.members[1:]
         instead += [place_of[k] for k in members if k in place_of]
@@ -278,7 +311,7 @@ def _plan_runs(
         instead_at.append(len(instead))
     return PlannedRuns(
         patches_of(kept), np.array(insides, np.uint64), np.array(inside_at),
-        patches.take(np.array(instead, np.int64)), np.array(instead_at),
+        patches.take(np.array(instead, np.int64)), np.array(instead_at), np.array(goals, np.uint64),
     ), inside  # fmt: skip
 
 
@@ -322,7 +355,9 @@ class _Layout:
         chains: Chains,
         start: int,
         limit: int,
+        spare: Mapping[int, int],
     ) -> None:
+        self._spare = spare
         self._wanted, self._sites, self._isa, self._chains = wanted, sites, isa, chains
         self._start, self._limit = start, limit
         self.end = self._behind = start  # of all, of the trampolines
@@ -407,7 +442,7 @@ class _Layout:
         falls_into = after if self._chains.falls_into[k] else -1
         made = self._isa.trampoline(
             work.site, work.following, at, work.bodies, work.rerun_prefix,
-            Onward(links, falls_into, bool(self._chains.head[k])),
+            Onward(links, falls_into, bool(self._chains.head[k]), self._spare),
         )  # fmt: skip
         if isinstance(made, Refused):
             self.refused[k] = made.reason

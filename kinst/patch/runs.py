@@ -30,13 +30,15 @@ class Line:
     starts, sizes: in bytes.  room: bytes behind each that a patch may cover as well, since control
     never comes to them (padding behind a return).  joins: whether the instruction can be inside a
     run, with the one before it: control comes to it from there alone, by falling through, and it
-    is not expected to fault.  fits: whether it can be in a run at all."""
+    is not expected to fault.  fits: whether it can be in a run at all.  begins: whether a jump can
+    be made there; () where it always can."""
 
     starts: Sequence[int]
     sizes: Sequence[int]
     room: Sequence[int]
     joins: Sequence[bool]
     fits: Sequence[bool]
+    begins: Sequence[bool] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,8 @@ def _best(line: Line, low: int, high: int, planted: Mapping[int, bool], jump: in
 def run_at(line: Line, first: int, jump: int) -> tuple[int, int] | None:
     """The shortest run that begins with an instruction: (index behind its last, bytes), or None."""
     start, last = line.starts[first], first
+    if line.begins and not line.begins[first]:
+        return None
     while line.fits[last]:
         end = line.starts[last] + line.sizes[last]
         if end >= start + jump:

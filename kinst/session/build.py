@@ -104,8 +104,8 @@ def with_runs(parts: Placement, entrances: Entrances) -> Placement:
     sites = {e.probe.site.address: (e.probe.site, choice.way == "jump")
              for e, choice in parts.planted if e.probe.site is not None}  # fmt: skip
     stops = {e.probe.site.address for e, _ in parts.stopped if e.probe.site is not None}
-    runs, silent = entrances.runs(by_function(list(sites.values())), stops)
-    return replace(parts, runs=runs, silent=silent)
+    found = entrances.runs(by_function(list(sites.values())), stops)
+    return replace(parts, runs=found.runs, silent=found.silent, spare=found.spare)
 
 
 def _kinds(
@@ -228,8 +228,9 @@ def build(
     limit = scratch.address + scratch.size
     block_rules = _block_rules(wanted, placed, traced) if blocks else None
     sites = plan_sites(
-        wanted, isa, hooks.end, limit, chained=chained, runs=parts.runs, blocks=block_rules
-    )
+        wanted, isa, hooks.end, limit,
+        chained=chained, runs=parts.runs, blocks=block_rules, spare=parts.spare,
+    )  # fmt: skip
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
     return PlantedImage(
         descriptors, host, code, hooks, sites, traps, rules, read, read_user, stopped

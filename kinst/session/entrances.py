@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -36,6 +36,16 @@ U64 = npt.NDArray[np.uint64]
 _DIRECT = ("jump", "branch", "call")
 
 
+@dataclass(frozen=True, slots=True)
+class FoundRuns:
+    """runs: what one jump may lie over.  silent: instructions in them that nobody asked for.
+    spare: Isa.spare of their functions' instructions, by address."""
+
+    runs: tuple[Run, ...]
+    silent: tuple[Site, ...]
+    spare: Mapping[int, int]
+
+
 class Entrances:
     """The kernel's code as runs see it; what is the same for all programs is kept."""
 
@@ -47,17 +57,18 @@ class Entrances:
 
     def runs(
         self, planted: Mapping[Function, Mapping[int, bool]], taken: Collection[int]
-    ) -> tuple[tuple[Run, ...], tuple[Site, ...]]:
-        """The runs for these planted instructions, and those in them that nobody asked for.
+    ) -> FoundRuns:
+        """The runs for these planted instructions.
 
         planted: address of each to whether it has room for a jump, by function.  taken: addresses
         of instructions that must stay where they are."""
         short = {f: sites for f, sites in planted.items() if not all(sites.values())}
         around = {f: self._around(f, sites) for f, sites in short.items()}
         unfit = set(taken) | self._unfit(short, around)
-        runs, silent = [], []
+        runs, silent, spare = list[Run](), list[Site](), dict[int, int]()
         for function, sites in short.items():
-            found = self._of(function, sites, around[function], unfit)
+            free = self._spare(function)
+            found = self._of(function, sites, around[function], unfit, free)
             inside = {at for run in found for at in run.members}
             silent += [
                 Site(function, one.address - function.address, one.code)
@@ -65,7 +76,16 @@ class Entrances:
                 if one.address in inside and one.address not in sites
             ]
             runs += found
-        return tuple(runs), tuple(silent)
+            spare |= free
+        return FoundRuns(tuple(runs), tuple(silent), spare)
+
+    def _spare(self, function: Function) -> dict[int, int]:
+        """Isa.spare, by address."""
+        if not self._isa.needs_spare:
+            return {}
+        instructions = self._kernel.instructions(function)
+        free = self._isa.spare(instructions, self._kernel.flows(function))
+        return {one.address: bits for one, bits in zip(instructions, free, strict=True) if bits}
 
     def _around(self, function: Function, sites: Mapping[int, bool]) -> list[Instruction]:
         """The instructions of which its runs can be."""
@@ -103,6 +123,7 @@ class Entrances:
         sites: Mapping[int, bool],
         around: Sequence[Instruction],
         unfit: Collection[int],
+        spare: Mapping[int, int],
     ) -> list[Run]:
         kernel = self._kernel
         instructions, flows = kernel.instructions(function), kernel.flows(function)
@@ -124,6 +145,8 @@ class Entrances:
             entered=entered, faulting=faulting, unfit=unfit,
             idle=self._idle(instructions, flows), padding=padding,
         )  # fmt: skip
+        if self._isa.needs_spare:
+            line = replace(line, begins=[at in spare for at in line.starts])
         found = find_runs(line, sites, self._isa.RUN_SIZE)
         low = function.address
         return [
@@ -163,6 +186,9 @@ class Entrances:
                 return None
         found = {flow.target for flow in flows if flow.kind in _DIRECT and flow.target is not None}
         found.update(computed)
+        # Addresses that it makes itself, of labels, are found where those of tables are.
+        tables = self._isa.jump_tables(self._kernel.instructions(function))
+        found.update(table.address for table in tables)
         places, targets = self._branches_of(function)
         there = slice(
             *np.searchsorted(targets, [np.uint64(low), np.uint64(high + self._isa.RUN_SIZE)])

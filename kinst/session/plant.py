@@ -43,11 +43,13 @@ class Planted:
 
     def __init__(self, traced: TracedMachine, target: Target) -> None:
         self._target = target
+        self._isa = traced.isa
         self._personality = traced.personality
         self._range = traced.text
         self._before = LiveText(0, b"")
         self._patches = NO_PATCHES
         self._exits = NO_PATCHES
+        self._steps: dict[int, int] = {}  # into jumps of two instructions: to where they lead
         self._claimed: Sequence[tuple[int, bytes]] = ()
         self._comparison = ""
         self._stops: dict[int, list[EnabledSite]] = {}
@@ -119,6 +121,7 @@ class Planted:
             self._claimed = self._personality.claims(patches.address.tolist())
             self._target.write_text(self._claimed)
         self._patches, self._exits = patches, plan.exits
+        self._steps = self._steps_of(plan.runs, entered)
         self._target.write_text(self._writes(self._before, patches, patches.new))
         return self._told(plan.runs, entered)
 
@@ -128,7 +131,8 @@ class Planted:
         insides = runs.insides
         if not len(insides):
             return np.zeros(len(runs), np.bool_)
-        ranges = [(int(insides.min()), int(insides.max()) + 1)]
+        starts = runs.patches.address
+        ranges = [(int(starts.min()), int(max(insides.max(), starts.max())) + 16)]
         low, high = ended.range
         if low < high:
             ranges.append((low, high))
@@ -144,7 +148,19 @@ class Planted:
             wrong |= np.isin(insides, np.array(sorted(ended.ways_back), np.uint64))
         before = np.concatenate([[0], np.cumsum(wrong)])
         entered: Bools = before[runs.inside_at[1:]] > before[runs.inside_at[:-1]]
-        return entered
+        step = self._isa.RUN_STEP
+        # What is at a jump's second instruction when it is taken out must have come by the first.
+        return entered | np.isin(starts + np.uint64(step), held) if step else entered
+
+    def _steps_of(self, runs: PlannedRuns, entered: Bools) -> dict[int, int]:
+        """Of the jumps that are written: the address of the second instruction, where they have
+        one, to where they lead.  Nothing in memory was that address before, inside of a run, so
+        what is when they are taken out is the program counter of who had come so far."""
+        step = self._isa.RUN_STEP
+        if not step:
+            return {}
+        starts, goals = runs.patches.address[~entered], runs.goal[~entered]
+        return dict(zip((starts + np.uint64(step)).tolist(), goals.tolist(), strict=True))
 
     def _told(self, runs: PlannedRuns, entered: Bools) -> str:
         found = np.flatnonzero(entered)
@@ -216,6 +232,8 @@ class Planted:
         """Write the original bytes back, and say how the text compares to what it was."""
         patches = self._patches
         here = patches.take(np.flatnonzero(self._still_there(patches)))
+        if self._steps:
+            self._target.move(self._steps)
         self._target.write_text(self._writes(self._read_text(), here, here.old))
         self._target.write_text([(p.address, p.new) for p in self._exits])
         after = self._read_text()

@@ -145,7 +145,8 @@ class ScratchMemory:
 class Placement:
     """The enabled probes by who runs them.  error is there even when nothing enables it.
 
-    runs: of the planted ones.  silent: instructions in them that nobody asked for."""
+    runs: of the planted ones.  silent: instructions in them that nobody asked for.  spare: of the
+    instructions around, registers that a jump may spoil (Isa.spare)."""
 
     host: tuple[EnabledSite, ...]
     planted: tuple[tuple[EnabledSite, Choice], ...]
@@ -154,6 +155,7 @@ class Placement:
     error: EnabledSite
     runs: tuple[Run, ...] = ()
     silent: tuple[Site, ...] = ()
+    spare: Mapping[int, int] = field(default_factory=dict)
 
     def named(self, name: object) -> EnabledSite | None:
         return next((e for e in self.host if e.probe.name == name), None)

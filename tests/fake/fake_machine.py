@@ -39,7 +39,7 @@ from kinst.image.elf import STT_FUNC, open_elf
 from kinst.image.elf_file import PT_LOAD
 from kinst.isa import load
 from kinst.machines.stub.memory import GuestMemory
-from kinst.machines.stub.scan import pointers_in
+from kinst.machines.stub.scan import pointers_in, replace_in
 
 PAGE, LEAF, MB = 4096, 2 << 20, 1 << 20
 TURN = 1000  # instructions that a CPU runs before the next one does
@@ -351,6 +351,15 @@ class FakeMachine:
         view = self._ram.view
         pieces = (view[TABLES[1] : SCRATCH], view[SCRATCH + self._scratch_size :])
         return pointers_in(pieces, ranges) if self.can_scan else None
+
+    def move(self, places: Mapping[int, int]) -> None:
+        assert not self.running and self.can_scan
+        view = self._ram.view
+        replace_in((view[TABLES[1] : SCRATCH], view[SCRATCH + self._scratch_size :]), places)
+        for processor in self.processors:
+            for name, value in processor.registers().items():
+                if value in places:
+                    processor.set(name, places[value])
 
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         assert not self.running, "text is written while the machine runs"

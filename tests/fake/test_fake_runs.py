@@ -27,7 +27,7 @@ PROGRAM = (
 WORK = [Call("exercise", (n,), n % 2) for n in range(6)]
 
 
-@pytest.fixture(params=["amd64"])
+@pytest.fixture(params=["amd64", "riscv64"])
 def isa(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

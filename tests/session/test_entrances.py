@@ -86,7 +86,7 @@ class World:
         return ()
 
 
-def found(
+def runs_with(
     tmp_path: Path, f: str = SHORT, g: str = "ret", *, taken: Sequence[int] = (), **more: object
 ) -> list[list[int]]:
     """The offsets in the runs for a probe at f+0."""
@@ -95,15 +95,15 @@ def found(
     kernel = RunningKernel(world, world, isa)
     entrances = Entrances(isa, world, kernel)  # type: ignore[arg-type]
     (function, *_) = world.functions()
-    runs, silent = entrances.runs({function: {BASE: False}}, [BASE + at for at in taken])
-    members = {at for run in runs for at in run.members}
-    assert {site.address for site in silent} == members - {BASE}
-    assert all(run.code == world.code(run.start, run.size) for run in runs)
-    return [[at - BASE for at in run.members] for run in runs]
+    found = entrances.runs({function: {BASE: False}}, [BASE + at for at in taken])
+    members = {at for run in found.runs for at in run.members}
+    assert {site.address for site in found.silent} == members - {BASE}
+    assert all(run.code == world.code(run.start, run.size) for run in found.runs)
+    return [[at - BASE for at in run.members] for run in found.runs]
 
 
 def test_nothing_is_in_the_way(tmp_path: Path) -> None:
-    assert found(tmp_path) == [[0, 2, 4]]
+    assert runs_with(tmp_path) == [[0, 2, 4]]
 
 
 @pytest.mark.parametrize(
@@ -119,52 +119,52 @@ def test_nothing_is_in_the_way(tmp_path: Path) -> None:
     ],
 )
 def test_other_code_leads_there(tmp_path: Path, g: str) -> None:
-    assert found(tmp_path, g=g) == []
+    assert runs_with(tmp_path, g=g) == []
 
 
 @pytest.mark.parametrize("g", ["jmp f", "jmp f + 6", ".byte 0x68; .long 0x81000006"])
 def test_what_leads_elsewhere_is_no_hindrance(tmp_path: Path, g: str) -> None:
-    assert found(tmp_path, g=g) == [[0, 2, 4]]
+    assert runs_with(tmp_path, g=g) == [[0, 2, 4]]
 
 
 @pytest.mark.parametrize("back", ["jmp f + 2", "loop f + 4", "jne f + 2", "call f + 4"])
 def test_the_function_itself_leads_there(tmp_path: Path, back: str) -> None:
-    assert found(tmp_path, f=f"xor eax, eax\n{SHORT[:-4]}{back}\nret") == []
+    assert runs_with(tmp_path, f=f"xor eax, eax\n{SHORT[:-4]}{back}\nret") == []
 
 
 @pytest.mark.parametrize("at", [2, 4])
 def test_each_other_kind(tmp_path: Path, at: int) -> None:
     there = BASE + at
-    assert found(tmp_path, landing=[there]) == []  # of a fix-up, or of a static key
-    assert found(tmp_path, symbols=[there]) == []
-    assert found(tmp_path, changing=[there]) == []
-    assert found(tmp_path, refused=[there]) == []
-    assert found(tmp_path, fixups={there: BASE + 100}) == []  # it may fault
-    assert found(tmp_path, taken=[at]) == []  # a debugger's breakpoint
+    assert runs_with(tmp_path, landing=[there]) == []  # of a fix-up, or of a static key
+    assert runs_with(tmp_path, symbols=[there]) == []
+    assert runs_with(tmp_path, changing=[there]) == []
+    assert runs_with(tmp_path, refused=[there]) == []
+    assert runs_with(tmp_path, fixups={there: BASE + 100}) == []  # it may fault
+    assert runs_with(tmp_path, taken=[at]) == []  # a debugger's breakpoint
 
 
 def test_a_call_comes_back(tmp_path: Path) -> None:
-    assert found(tmp_path, f="xor eax, eax\ncall rax\nxor eax, eax\nxor eax, eax\nret") == []
-    assert found(tmp_path, f="xor eax, eax\nxor eax, eax\ncall rax\nret") == [[0, 2, 4]]
+    assert runs_with(tmp_path, f="xor eax, eax\ncall rax\nxor eax, eax\nxor eax, eax\nret") == []
+    assert runs_with(tmp_path, f="xor eax, eax\nxor eax, eax\ncall rax\nret") == [[0, 2, 4]]
 
 
 def test_a_computed_jump_whose_table_is_not_known(tmp_path: Path) -> None:
-    assert found(tmp_path, f=f"{SHORT}lea rcx, [rip + g]\njmp rax") == []
+    assert runs_with(tmp_path, f=f"{SHORT}lea rcx, [rip + g]\njmp rax") == []
     # Nothing that could be a table: it leaves the function.
-    assert found(tmp_path, f=f"{SHORT}jmp rax") == [[0, 2, 4]]
+    assert runs_with(tmp_path, f=f"{SHORT}jmp rax") == [[0, 2, 4]]
 
 
 def test_a_jump_table(tmp_path: Path) -> None:
     """Two entries of 32 bits, relative to the table: to f + 4 and f + 6."""
     jump = "lea rcx, [rip + g]\nmovsxd rax, [rcx + rax*4]\nadd rax, rcx\njmp rax"
-    assert found(tmp_path, f=f"{SHORT}{jump}", g=".long f + 4 - g, f + 6 - g") == []
-    assert found(tmp_path, f=f"{SHORT}{jump}", g=".long f + 6 - g, f + 8 - g") == [[0, 2, 4]]
+    assert runs_with(tmp_path, f=f"{SHORT}{jump}", g=".long f + 4 - g, f + 6 - g") == []
+    assert runs_with(tmp_path, f=f"{SHORT}{jump}", g=".long f + 6 - g, f + 8 - g") == [[0, 2, 4]]
 
 
 def test_room_behind_a_return(tmp_path: Path) -> None:
-    assert found(tmp_path, f="ret") == [[0]]
-    assert found(tmp_path, f="ret\nnop\nnop\nnop\nnop") == [[0, 1, 2, 3, 4]]
-    assert found(tmp_path, f="ret\nnop\n.byte 0x0f, 0x1f, 0x40, 0\nret") == [[0, 1, 2]]
-    assert found(tmp_path, f="ret\nnop\nnop\nnop\nxor eax, eax\nret") == []
-    assert found(tmp_path, f="ret\nnop\nnop\nnop\nnop", g="jmp f + 3") == []
-    assert found(tmp_path, f="ret", g="jmp f + 4") == []
+    assert runs_with(tmp_path, f="ret") == [[0]]
+    assert runs_with(tmp_path, f="ret\nnop\nnop\nnop\nnop") == [[0, 1, 2, 3, 4]]
+    assert runs_with(tmp_path, f="ret\nnop\n.byte 0x0f, 0x1f, 0x40, 0\nret") == [[0, 1, 2]]
+    assert runs_with(tmp_path, f="ret\nnop\nnop\nnop\nxor eax, eax\nret") == []
+    assert runs_with(tmp_path, f="ret\nnop\nnop\nnop\nnop", g="jmp f + 3") == []
+    assert runs_with(tmp_path, f="ret", g="jmp f + 4") == []

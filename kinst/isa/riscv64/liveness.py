@@ -3,10 +3,11 @@
 A jump that reaches a trampoline takes two instructions and a register.  The one that it spoils must
 be dead there: on every way that control can take from the instruction, within its function, it is
 written before it is read, or the function returns.  What a caller reads then is a result, or what
-calls keep (RISC-V psABI, "Integer Register Convention"), or, as compilers look into functions
-(GCC's -fipa-ra), any register that the function leaves alone: so only those come into question that
-it writes itself, somewhere.  A called function reads its arguments; whether it keeps a temporary is
-not assumed either way.  Jumps out of the function, and what is not known, read everything.  Source:
+calls keep (RISC-V psABI, "Integer Register Convention"), or, where the compiler has looked into
+the function, any register that the function leaves alone: then only those come into question that
+it writes itself, somewhere.  GCC does not look (-fipa-ra) where functions begin with room for a
+tracer's call (toplev.cc, process_options: function_entry_patch_area_size).  A called function reads
+its arguments; whether it keeps a temporary is not assumed either way.  Jumps out of the function, and what is not known, read everything.  Source:
 RISC-V unprivileged specification, "RV32/64G Instruction Set Listings" and "RVC Instruction Set
 Listings".
 """
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from kinst.core.isa import Flow, Instruction
-from kinst.isa.riscv64.encode import A0, RA, SP, T0, TEMPORARIES
+from kinst.isa.riscv64.encode import A0, NOP, RA, SP, T0, TEMPORARIES
 
 ALL = (1 << 32) - 2
 
@@ -45,11 +46,11 @@ _ECALL = 0x73
 def spare(instructions: Sequence[Instruction], flows: Sequence[Flow]) -> list[int]:
     """See Isa.spare."""
     index = {one.address: k for k, one in enumerate(instructions)}
-    count = len(instructions)
+    count, written = len(instructions), 0
     effects = [_effect(one.code) for one in instructions]
     ways = [_ways(k, one, flow, index, instructions)
             for k, (one, flow) in enumerate(zip(instructions, flows, strict=True))]  # fmt: skip
-    live = [0] * count
+    live: list[int] = [0] * count
     changed = True
     while changed:
         changed = False
@@ -64,19 +65,18 @@ def spare(instructions: Sequence[Instruction], flows: Sequence[Flow]) -> list[in
             now = out & ~writes | reads
             if now != live[k]:
                 live[k], changed = now, True
-    written = 0
     for _, writes in effects:
         written |= writes
-    return [_CANDIDATES & written & ~one for one in live]
+    patchable = [one.code for one in instructions[:2]] == [NOP, NOP]
+    candidates: int = _CANDIDATES if patchable else _CANDIDATES & written
+    return [candidates & ~one for one in live]
 
 
 def choose(registers: int) -> int:
     """One of these (bits), or 0.  Not t0 where there is another: processors take a jump by it for
     a return."""
-    for register in (*TEMPORARIES[1:], *range(A0, A0 + 8), T0):
-        if registers >> register & 1:
-            return register
-    return 0
+    order = (*TEMPORARIES[1:], *range(A0, A0 + 8), T0)
+    return next((register for register in order if registers >> register & 1), 0)
 
 
 def _ways(

@@ -136,6 +136,10 @@ class AttachedVm:
         memory.set_root(self._paging.root_of(self.registers(cpu)))
         return memory.read(address, size)
 
+    def move(self, places: Mapping[int, int]) -> None:
+        """Never asked for."""
+        raise TargetError("this machine's memory is not looked through")
+
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         """Write code that may have run: through QEMU, which translates it anew.  Stopped."""
         if self._stub.running:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,3 +26,20 @@ def pointers_in(
                 if len(inside):
                     found.append(np.unique(inside))
     return np.unique(np.concatenate(found))
+
+
+def replace_in(pieces: Iterable[memoryview], places: Mapping[int, int]) -> None:
+    """Replace 8-byte words of these pieces of memory that are one of the places by what that is
+    mapped to.  Words are aligned, as the pieces are."""
+    if not places:
+        return
+    low, high = min(places), max(places) + 1
+    for piece in pieces:
+        words = np.frombuffer(piece, "<u8", len(piece) // 8)
+        for at in range(0, len(words), _CHUNK):
+            some = words[at : at + _CHUNK]
+            near = np.flatnonzero(some - np.uint64(low) < np.uint64(high - low))
+            for k in near.tolist():
+                goal = places.get(int(some[k]))
+                if goal is not None:
+                    some[k] = goal

@@ -16,7 +16,7 @@ from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import Territory
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory
-from kinst.machines.stub.scan import pointers_in
+from kinst.machines.stub.scan import pointers_in, replace_in
 from kinst.machines.vm.qemu import Qemu, VmConfig, describe
 from kinst.machines.vm.stale import PAGE, all_code, code_at_hand
 from kinst.machines.vm.warm import Loading, warm_start
@@ -173,6 +173,18 @@ class Guest:
         if ranges and self._stub.running:
             raise TargetError("the machine must be stopped before its memory is looked through")
         return pointers_in(self.qemu.own_memory() if ranges else (), ranges)
+
+    def move(self, places: Mapping[int, int]) -> None:
+        """See core/machine.py."""
+        if self._stub.running:
+            raise TargetError("the machine must be stopped before its CPUs are moved")
+        replace_in(self.qemu.own_memory(), places)
+        for cpu in range(self.cpus):
+            registers = self.registers(cpu)
+            moved = {name: places[at] for name, at in registers.items() if at in places}
+            if moved:
+                with self._watched():
+                    self._stub.write_registers(cpu, moved)
 
     def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         """Write code that may have run: through QEMU, which translates it anew.  Stopped."""

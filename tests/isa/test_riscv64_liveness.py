@@ -1,0 +1,96 @@
+"""Which registers a jump may spoil, against what an emulator reads: whatever is said to be dead is
+filled with rubbish, and the function does what it did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gnu_assembler import assembled
+from test_chains import DATA_BYTES, PAGE, SOURCES, STOP, TEXT, Cpu, Planned, first_visits, original
+
+from kinst.isa import load
+from kinst.isa.riscv64.liveness import choose
+from kinst.patch.plan import plan_sites
+
+ISA = load("riscv64")
+TRACED = ".word 0x13, 0x13\n"
+FREE = {f"t{n}" for n in range(7)} | {f"a{n}" for n in range(2, 8)}
+
+
+def spare_of(source: str, folder: Path) -> list[set[str]]:
+    """For each instruction of a source, the registers."""
+    code = assembled("riscv64", source, folder)
+    instructions = list(ISA.decode(code, TEXT))
+    flows = [ISA.flow(one.code, one.address) for one in instructions]
+    names = {r.slot: r.gdb_name for r in ISA.registers}
+    return [
+        {names[n] for n in range(32) if bits >> n & 1} for bits in ISA.spare(instructions, flows)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("li t1, 1\nret", [{"t1"}, {"t1"}]),  # written before it is read, or never read again
+        ("mv a0, t1\nli t1, 0\nret", [{"a0"}, {"t1"}, {"t1"}]),
+        ("li t1, 1\n1: beqz a0, 1b\nmv a0, t1\nret", [{"t1"}, set(), {"a0"}, {"t1"}]),
+        ("mv a0, a1\nret", [{"a0"}, set()]),  # no temporary is its own to spoil
+        ("li a5, 1\nret", [{"a5"}, {"a5"}]),
+        # Room for a tracer's call: the compiler did not look into the function.
+        (f"{TRACED}mv a1, a0\nret", [FREE, FREE, FREE | {"a1"}, FREE]),
+        (f"{TRACED}mv a1, t1\nret", [FREE - {"t1"}, FREE - {"t1"}, FREE - {"t1"} | {"a1"}, FREE]),
+        ("li a0, 1\nret", [{"a0"}, set()]),  # the result
+        ("li a5, 1\nj 1f + 64\n1:", [{"a5"}, set()]),  # out of the function: who knows
+        ("li a5, 1\njr a5", [{"a5"}, set()]),
+        ("li t1, 1\njal ra, . - 64\nadd a0, a0, t1\nret", [{"t1"}, set(), set(), {"t1"}]),
+        ("li t1, 1\njal ra, . - 64\nret", [{"t1"}, {"t1"}, {"t1"}]),
+        ("li a1, 1\njal ra, . - 64\nret", [{"a1"}, set(), set()]),  # an argument, a result
+        (
+            "li t1, 1\njal t0, . - 64\nret",
+            [{"t0", "t1"}, {"t0"}, {"t0", "t1"}],
+        ),  # another convention
+        ("li t1, 1\n.word 0x0000000b\nret", [{"t1"}, set(), {"t1"}]),  # a vendor's own
+    ],
+)
+def test_by_hand(source: str, expected: list[set[str]], tmp_path: Path) -> None:
+    assert spare_of(source, tmp_path) == expected
+
+
+def test_a_fault_leads_on(tmp_path: Path) -> None:
+    """What the fix-up code reads is alive at what may fault."""
+    code = assembled("riscv64", "li t1, 1\nld a0, 0(a0)\nli t1, 0\nret\nmv a0, t1\nret", tmp_path)
+    instructions = list(ISA.decode(code, TEXT))
+    flows = [ISA.flow(one.code, one.address) for one in instructions]
+    assert ISA.spare(instructions, flows)[1] >> 6 & 1
+    flows[1] = replace(flows[1], fault=instructions[4].address)
+    assert not ISA.spare(instructions, flows)[1] >> 6 & 1
+
+
+def test_rubbish_in_what_is_dead(tmp_path: Path) -> None:
+    code = assembled("riscv64", SOURCES["riscv64"], tmp_path)
+    length = len(code) - DATA_BYTES
+    while code[:length].endswith(b"\x01\0"):
+        length -= 2
+    instructions = list(ISA.decode(code[:length], TEXT))
+    flows = [ISA.flow(one.code, one.address) for one in instructions]
+    free = dict(zip([i.address for i in instructions], ISA.spare(instructions, flows), strict=True))
+    made = Planned(ISA, code, [], [], plan_sites([], ISA, PAGE, 2 * PAGE))
+    plain, spoiled = original(made), 0
+    for _, address, values, data, stack in first_visits(plain):
+        cpu = Cpu(ISA, code)
+        dead = {f"x{n}" for n in range(1, 32) if free[address] >> n & 1}
+        cpu.run(address, {n: 0xBAD0BAD if n in dead else v for n, v in values.items()}, data, stack)
+        spoiled += len(dead)
+        alive = {f"x{n}" for n in (2, 3, 4, 8, 9, 10, 11, *range(18, 28))}
+        results, memory = cpu.result()
+        expected, wanted = plain.result()
+        assert memory == wanted and cpu.uc.reg_read(cpu.pc) == STOP
+        assert {n: results[n] for n in alive} == {n: expected[n] for n in alive}
+    assert spoiled > 20
+
+
+def test_t0_is_the_last_choice() -> None:
+    assert choose(1 << 5 | 1 << 28) == 28 and choose(1 << 5) == 5 and choose(0) == 0
+    assert choose(1 << 15) == 15
