@@ -15,7 +15,7 @@ from fake_tracing import Traced, trace
 
 from kinst.core.machine import Stopped
 from kinst.patch.patches import Patch, patches_of
-from kinst.patch.plan import PlannedRuns
+from kinst.patch.plan import Plan, PlannedRuns
 from kinst.patch.runs import Run
 from kinst.session import plant
 from kinst.session.values import EndedCode, TracedMachine
@@ -119,7 +119,7 @@ def test_somebody_in_code_of_a_trace_that_has_ended(isa: str, inside: int, word:
     others = [Patch(at, b"\xe9" * 5, b"\x90" * 5) for at in (inside - 2, inside + 10)]
     runs = PlannedRuns(
         patches_of(others), np.array([inside, inside + 12], np.uint64), np.array([0, 1, 2]),
-        patches_of([]), np.array([0, 0, 0]),
+        patches_of([]), np.array([0, 0, 0]), np.array([0, 0], np.uint64),
     )  # fmt: skip
     ended = EndedCode((0x7F_0000, 0x7F_1000), frozenset({inside, inside + 99}))
     entered = plant.Planted(traced, machine)._entered(runs, ended)
@@ -159,3 +159,30 @@ def test_a_machine_whose_memory_cannot_be_looked_through(isa: str) -> None:
 def test_counts_are_the_same_without(isa: str, way: str) -> None:
     traced = trace(FakeMachine(isa), PROGRAM, WORK, settings={"plant": way})
     assert counts(traced) == expected(isa)
+
+
+def test_whoever_is_between_the_two_instructions_of_a_jump_is_moved() -> None:
+    """When the jump is taken out: a CPU, and a saved word; to where the jump would have led."""
+    machine = FakeMachine("riscv64")
+    start, size = machine.kernel.symbols["work"]
+    before, goal = machine.text, start + 0x100000
+    old = machine.read(start, 8)
+    new = machine.isa.run_patch(old, start, goal, 1 << 28)
+    assert new is not None and len(new) == 8
+    runs = PlannedRuns(
+        patches_of([Patch(start, new, old)]), np.array([start + 2], np.uint64), np.array([0, 1]),
+        patches_of([]), np.array([0, 0]), np.array([goal], np.uint64),
+    )  # fmt: skip
+    text = (machine.address("text_start"), machine.address("text_end"))
+    planted = plant.Planted(TracedMachine(machine.isa, machine, text=text), machine)
+    assert not planted.plant(patches_of([]), Plan(runs=runs))
+    assert machine.read(start, 8) == new
+    machine.processors[1].set("pc", start + 4)
+    places = (STACKS, STACKS + 8, STACKS + 16)
+    for at, value in zip(places, (start + 4, start, start + 4), strict=True):
+        machine._ram.write(RAM + at, value.to_bytes(8, "little"))
+    assert planted.unplant().startswith("kernel text is as before")
+    assert machine.text == before
+    assert machine.processors[1].get("pc") == goal
+    words = [int.from_bytes(machine._ram.read(RAM + at, 8), "little") for at in places]
+    assert words == [goal, start, goal]

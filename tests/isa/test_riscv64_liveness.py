@@ -39,8 +39,8 @@ def spare_of(source: str, folder: Path) -> list[set[str]]:
         ("mv a0, a1\nret", [{"a0"}, set()]),  # no temporary is its own to spoil
         ("li a5, 1\nret", [{"a5"}, {"a5"}]),
         # Room for a tracer's call: the compiler did not look into the function.
-        (f"{TRACED}mv a1, a0\nret", [FREE, FREE, FREE | {"a1"}, FREE]),
-        (f"{TRACED}mv a1, t1\nret", [FREE - {"t1"}, FREE - {"t1"}, FREE - {"t1"} | {"a1"}, FREE]),
+        (f"{TRACED}mv a1, a0\nret", [FREE | {"a1"}] * 3 + [FREE]),
+        (f"{TRACED}mv a1, t1\nret", [FREE - {"t1"} | {"a1"}] * 3 + [FREE]),
         ("li a0, 1\nret", [{"a0"}, set()]),  # the result
         ("li a5, 1\nj 1f + 64\n1:", [{"a5"}, set()]),  # out of the function: who knows
         ("li a5, 1\njr a5", [{"a5"}, set()]),

@@ -7,9 +7,9 @@ calls keep (RISC-V psABI, "Integer Register Convention"), or, where the compiler
 the function, any register that the function leaves alone: then only those come into question that
 it writes itself, somewhere.  GCC does not look (-fipa-ra) where functions begin with room for a
 tracer's call (toplev.cc, process_options: function_entry_patch_area_size).  A called function reads
-its arguments; whether it keeps a temporary is not assumed either way.  Jumps out of the function, and what is not known, read everything.  Source:
-RISC-V unprivileged specification, "RV32/64G Instruction Set Listings" and "RVC Instruction Set
-Listings".
+its arguments; whether it keeps a temporary is not assumed either way.  Jumps out of the function,
+and what is not known, read everything.  Source: RISC-V unprivileged specification, "RV32/64G
+Instruction Set Listings" and "RVC Instruction Set Listings".
 """
 
 from __future__ import annotations
