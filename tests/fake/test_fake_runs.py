@@ -164,7 +164,7 @@ def test_counts_are_the_same_without(isa: str, way: str) -> None:
 def test_whoever_is_between_the_two_instructions_of_a_jump_is_moved() -> None:
     """When the jump is taken out: a CPU, and a saved word; to where the jump would have led."""
     machine = FakeMachine("riscv64")
-    start, size = machine.kernel.symbols["work"]
+    start, _ = machine.kernel.symbols["work"]
     before, goal = machine.text, start + 0x100000
     old = machine.read(start, 8)
     new = machine.isa.run_patch(old, start, goal, 1 << 28)
