@@ -508,6 +508,9 @@ class FakeKind:
     def cpus(self, arguments: Sequence[str]) -> int:
         return int(self.machine.cpus)
 
+    def begin(self, config: MachineConfig) -> None:
+        """It runs."""
+
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:

@@ -19,7 +19,8 @@ from kinst import api
 from kinst.core.probe import ProgramText
 from kinst.events import End
 from kinst.render import Destination, renderer
-from kinst.session import run, values
+from kinst.session import request as asking
+from kinst.session import run
 from kinst.session.report import Report
 from kinst.session.request import Request
 
@@ -100,7 +101,7 @@ def found_by_name(
     kind = FakeKind(machine)
     systems = (*(() if unknown else (FakeSystemKind(system),)), *kinst.systems.kinds())
     with (
-        mock.patch.object(values, "kind_of", lambda _asked: kind),
+        mock.patch.object(asking, "kind_of", lambda _asked: kind),
         mock.patch.object(kinst.systems, "kinds", lambda: systems),
         # The fake machine runs while it is waited for: nobody leaves a clause in the meantime.
         mock.patch.object(run, "SETTLE_SECONDS", 0.0),

@@ -19,7 +19,7 @@ from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.kernels.apt import narrow, parse_sources
 from kinst.kernels.fetch import Prepared, busybox, offered, prepare, prepared
-from kinst.session.target import find_files
+from kinst.session.request import find_files
 
 ONE_LINE = """\
 # deb http://commented.test/debian bookworm main
