@@ -17,6 +17,7 @@ def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
     places = {at: site[0] for (at, _), site in zip(plan.text, plan.sites, strict=True)}
     heads, links = {patch.address for patch in plan.exits}, set(plan.chained.tolist())
     runs = {run.patch.address: run for run in plan.runs}
+    stubs = _stubs(plan, isa, places)
     for (at, code), (address, old, way) in zip(plan.text, plan.sites, strict=True):
         original = next(isa.decode(old, address))
         how = way or "displaced with its run"
@@ -26,6 +27,8 @@ def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
             covered = [name_of(inside) for inside in runs[address].insides]
             size = len(runs[address].patch.new)
             yield f"    one patch of {size} bytes, over {', '.join(covered) or 'padding'}"
+        if address in stubs:
+            yield f"    {stubs[address]:x}  a stub: who comes by the patch joins the block here"
         if at in heads:
             yield f"    {at:x}  the head of a loop: unplanting writes a jump to the site here"
         instructions = list(isa.decode(code, at))
@@ -35,6 +38,17 @@ def list_plan(plan: Plan, isa: Isa, name_of: NameOf) -> Iterator[str]:
         behind = places.get(at + len(code))
         if behind is not None and instructions and _goes_on(instructions[-1], isa):
             yield f"    falls into {name_of(behind)}"
+
+
+def _stubs(plan: Plan, isa: Isa, places: Mapping[int, int]) -> dict[int, int]:
+    """Site to stub, of those that are entered by one: where its last jump leads to."""
+    found = {}
+    for at, code in plan.stubs:
+        *_, last = isa.decode(code, at)
+        target = isa.flow(last.code, last.address).target
+        if target is not None and target in places:
+            found[places[target]] = at
+    return found
 
 
 def _goes_on(last: Instruction, isa: Isa) -> bool:

@@ -29,6 +29,7 @@ from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.blocks import MOST_MEMBERS, BlockRules, arrange
 from kinst.patch.chains import find_chains
+from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan, plan_sites
 from kinst.patch.wanted import Wanted
 
@@ -121,6 +122,16 @@ def test_a_fault_ends_a_block(tmp_path: Path) -> None:
     made = planned("amd64", tmp_path, {site.address for site in chained.sites})
     assert not made.plan.stubs and not len(made.plan.sums.source)
     assert list(made.plan.text) == list(chained.plan.text)
+
+
+def test_a_listing_names_the_stubs() -> None:
+    isa = load("amd64")
+    rules = BlockRules(8000, ROOM, ())
+    plan = plan_sites(straight(3, isa), isa, SCRATCH, SCRATCH + PAGE, chained=True, blocks=rules)
+    rows = list(list_plan(plan, isa, lambda at: f"f+{at - TEXT}"))
+    stubs = [row for row in rows if "a stub" in row]
+    assert len(stubs) == len(plan.stubs) == 2
+    assert f"{plan.stubs[0][0]:x}" in stubs[0]
 
 
 def straight(count: int, isa: Isa, way: str = "trap") -> list[Wanted]:
