@@ -14,7 +14,6 @@ WAYS = ("jump", "trap", "stop")
 _NO_SCRATCH = "this machine has no memory for trampolines"
 _NO_HOOK = "this kernel has no trap handler that kinst can hook"
 _FAR = "no jump of one instruction reaches a trampoline from there"
-_TOO_SHORT = "{} too short for a jump"
 _UNDONE = "a debugger's stop undoes what the instructions before it have done"
 
 
@@ -107,13 +106,8 @@ def choose_movable(
     if jump and ability.forced != "trap":
         return _shared("jump", "", rerun_prefix)
     far = not jump and isa.jump_patch(LONGEST, address, scratch) is None
-    why = (
-        ""
-        if jump
-        else _FAR
-        if far
-        else _TOO_SHORT.format("1 byte is" if size == 1 else f"{size} bytes are")
-    )
+    number = "1 byte is" if size == 1 else f"{size} bytes are"
+    why = "" if jump else _FAR if far else f"{number} too short for a jump"
     if ability.forced == "jump":
         return _shared("", why, b"")
     if ability.trap:
