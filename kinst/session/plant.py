@@ -18,6 +18,7 @@ from kinst.session.values import EnabledSite, EndedCode, TracedMachine
 BOOT_AGAIN = "the traced kernel should be booted again"
 NOTHING_ENDED = EndedCode()
 MOST_PLACES = 5  # that one message names
+FEW = 1000  # patches that are read and written one by one
 JOINED = 64  # bytes of text between two patches that are written as they are, to write once
 
 
@@ -38,21 +39,38 @@ class LiveText:
         return (patches.address - np.uint64(self.address)).view(np.int64)
 
 
+NO_TEXT = LiveText(0, b"")
+
+
 class Planted:
-    """What is in the target now.  plant() and unplant() are called with the machine stopped."""
+    """What is in the target now.  plant() is called with the machine stopped.
+
+    Where the machine can be read while it runs, all of its text is read then, and while it stands
+    only what a few patches need."""
 
     def __init__(self, traced: TracedMachine, target: Target) -> None:
         self._target = target
         self._isa = traced.isa
         self._personality = traced.personality
         self._range = traced.text
-        self._before = LiveText(0, b"")
+        self._before = NO_TEXT
+        self._brief = target.abilities.reads_running  # the machine is to stand for a short time
         self._patches = NO_PATCHES
         self._exits = NO_PATCHES
         self._steps: dict[int, int] = {}  # into jumps of two instructions: to where they lead
         self._claimed: Sequence[tuple[int, bytes]] = ()
-        self._comparison = ""
+        self._unloaded = ""  # what became of patches in modules
         self._stops: dict[int, list[EnabledSite]] = {}
+
+    def look(self) -> None:
+        """Read what the text is before anything is planted, if the machine may run meanwhile."""
+        if self._brief:
+            self._before = self._read_text()
+
+    def _text_for(self, patches: Patches) -> LiveText:
+        """The text now or, for a few patches in a machine that is to stand for a short time, none:
+        they are looked at one by one then, as those in modules are."""
+        return NO_TEXT if self._brief and len(patches) <= FEW else self._read_text()
 
     def _read_text(self) -> LiveText:
         low, high = self._range
@@ -110,8 +128,10 @@ class Planted:
         patches = hooks + plan.patches + _of_runs(plan.runs, entered)
         if not patches:
             return ""
-        self._before = self._read_text()
-        changed = np.flatnonzero(self._differs(self._before, patches, patches.old))
+        text = self._text_for(patches)
+        if not self._brief:
+            self._before = text
+        changed = np.flatnonzero(self._differs(text, patches, patches.old))
         if len(changed):
             at = int(patches.address[changed[0]])
             raise KinstError(
@@ -122,7 +142,7 @@ class Planted:
             self._target.write_text(self._claimed)
         self._patches, self._exits = patches, plan.exits
         self._steps = self._steps_of(plan.runs, entered)
-        self._target.write_text(self._writes(self._before, patches, patches.new))
+        self._target.write_text(self._writes(text, patches, patches.new))
         return self._told(plan.runs, entered)
 
     def _entered(self, runs: PlannedRuns, ended: EndedCode) -> Bools:
@@ -222,29 +242,32 @@ class Planted:
             self._target.remove_breakpoint(address)
             del self._stops[address]
         if self._patches:
-            self._comparison = self._restore()
+            self._unloaded = self._restore()
         if self._claimed and self._personality is not None:
             self._target.write_text(self._personality.releases(self._claimed))
         self._claimed = ()
-        return self._comparison
+        if not self._before.data:
+            return ""
+        if self._brief:
+            self._target.resume()
+        return compared(self._before, self._read_text()) + self._unloaded
 
     def _restore(self) -> str:
-        """Write the original bytes back, and say how the text compares to what it was."""
+        """Write the original bytes back, and say what became of patches that are not there."""
         patches = self._patches
         here = patches.take(np.flatnonzero(self._still_there(patches)))
         if self._steps:
             self._target.move(self._steps)
-        self._target.write_text(self._writes(self._read_text(), here, here.old))
+        self._target.write_text(self._writes(self._text_for(here), here, here.old))
         self._target.write_text([(p.address, p.new) for p in self._exits])
-        after = self._read_text()
+        after = self._text_for(here)
         left = np.flatnonzero(self._differs(after, here, here.old))
         if len(left):
             self._patches = here.take(left)
             raise TargetError(f"{len(left)} patches could not be undone", BOOT_AGAIN)
         self._patches = NO_PATCHES
         gone = len(patches) - len(here)
-        unloaded = f"; {gone} patches went with a module that was unloaded" if gone else ""
-        return compared(self._before, after) + unloaded
+        return f"; {gone} patches went with a module that was unloaded" if gone else ""
 
     def _still_there(self, patches: Patches) -> Bools:
         """Not those in a module that was unloaded since: whatever is there now is not kinst's to

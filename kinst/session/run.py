@@ -241,6 +241,7 @@ class RunningTrace:
 
     def _plant(self, command: str) -> None:
         if self._target is not None and self._planted is not None:
+            self._planted.look()
             self._target.stop()
             built = self._built
             left = self._planted.plant(built.hooks.patches, built.sites, built.ended)

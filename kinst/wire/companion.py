@@ -13,7 +13,6 @@ import pickle
 import signal
 import socket
 import struct
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -129,14 +128,14 @@ def _be_companion(
                     os.close(int(name))
         serve(Channel(theirs))
         status = 0
-    except BaseException:  # whatever it was: this process must not go on as a second kinst
-        if os.environ.get("KINST_TRACEBACK"):
-            _keep_traceback(sys.exc_info()[1])
+    except BaseException as error:  # whatever it was: this process is no second kinst
+        keep_traceback(error)
     finally:
         os._exit(status)
 
 
-def _keep_traceback(error: BaseException | None) -> None:
-    """For who looks for a defect: this process has no standard error."""
-    with contextlib.suppress(OSError), open("/tmp/kinst-guardian.txt", "a") as file:
-        traceback.print_exception(error, file=file)
+def keep_traceback(error: BaseException) -> None:
+    """For who looks for a defect (KINST_TRACEBACK): a companion has no standard error."""
+    if os.environ.get("KINST_TRACEBACK"):
+        with contextlib.suppress(OSError), open("/tmp/kinst-guardian.txt", "a") as file:
+            traceback.print_exception(error, file=file)

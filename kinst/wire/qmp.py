@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import select
 import socket
@@ -19,6 +20,8 @@ from typing import Any, Self
 from kinst.core.errors import TargetError
 
 _SECONDS = 5.0
+_FOLDER = "kinst-stub-"
+_STUB = "gdb"  # what QEMU calls the character device of its stub
 _MOVING = ("setup", "active", "device", "wait-unplug", "pre-switchover", "postcopy-active",
            "postcopy-paused", "postcopy-recover")  # fmt: skip
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7)
@@ -114,11 +117,20 @@ class Monitor:
         """Whether it is sending its guest elsewhere."""
         return self.execute("query-migrate").get("status") in _MOVING
 
-    def add_stub(self) -> str:
-        """Make QEMU listen for a debugger; where, as rsp.connect() takes it.
+    def stub(self) -> tuple[str, bool]:
+        """(where QEMU listens for a debugger already, as rsp.connect() takes it, or ""; whether
+        kinst has had it added, and was killed before it could take it away)."""
+        for one in self.execute("query-chardev"):
+            if one.get("label") == _STUB:
+                words = re.search(r"(?:unix|tcp):([^,]+)", str(one.get("filename", "")))
+                where = words[1] if words else ""
+                return where, f"/{_FOLDER}" in where
+        return "", False
 
-        It is a socket of a name that nobody else knows, in a folder of this user's."""
-        path = os.path.join(tempfile.mkdtemp(prefix="kinst-"), secrets.token_hex(8))
+    def add_stub(self) -> str:
+        """Make QEMU listen for a debugger; where: a unix socket of a name that nobody else knows,
+        in a folder of this user's."""
+        path = os.path.join(tempfile.mkdtemp(prefix=_FOLDER), secrets.token_hex(8))
         said = self._human(f"gdbserver unix:{path},server=on,wait=off")
         if not os.path.exists(path):
             os.rmdir(os.path.dirname(path))

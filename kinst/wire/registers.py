@@ -153,12 +153,16 @@ class RegisterFile:
 
     def write(self, thread: str, values: Mapping[str, int]) -> None:
         """Some registers of a stopped CPU, by name."""
+        self._rsp.ask_ok(self.write_requests(thread, values), "write registers")
+
+    def write_requests(self, thread: str, values: Mapping[str, int]) -> list[bytes]:
+        """The requests that do so, each answered OK."""
         known = {r.name: r for r in self._integers}
         requests = [
             b"P%x=%b" % (known[name].number, _hex(value, known[name].size))
             for name, value in values.items()
         ]
-        self._rsp.ask_ok([*self._rsp.select_request(thread), *requests], "write registers")
+        return [*self._rsp.select_request(thread), *requests]
 
     def read(self, thread: str) -> Registers:
         """All that the g packet has; the others when they are looked up."""

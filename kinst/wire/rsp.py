@@ -12,7 +12,8 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from kinst.core.errors import TargetError, UnmappedError
 from kinst.wire.packets import StopReply, frame, parse_stop, unframe, unhex
@@ -53,6 +54,17 @@ def connect(address: str, timeout: float = 5.0) -> socket.socket:
     return sock
 
 
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """acks: packets are acknowledged.  packet_size, features: as the stub says.  vcont: the
+    actions of vCont that it has."""
+
+    acks: bool
+    packet_size: int
+    features: Mapping[str, str]
+    vcont: frozenset[str]
+
+
 class Rsp:
     """A stub at the other end of a connected stream socket; owns the socket.
 
@@ -63,6 +75,14 @@ class Rsp:
     def __init__(self, sock: socket.socket, *, running: bool = False) -> None:
         """Agree on features.  running: the machine runs, and is stopped first (a stub reads
         requests only while it is stopped)."""
+        self._begin(sock)
+        if running:
+            self.interrupt()
+            if self.wait_stop(_NO_PROGRESS) is None:
+                raise TargetError("the GDB stub does not stop the machine")
+        self._handshake()
+
+    def _begin(self, sock: socket.socket) -> None:
         self._sock = sock
         self._sock.setblocking(False)
         self._input = bytearray()
@@ -74,16 +94,21 @@ class Rsp:
         self.features: dict[str, str] = {}
         self._vcont: set[str] = set()
         self._selected = ""
-        if running:
-            self.interrupt()
-            if self.wait_stop(_NO_PROGRESS) is None:
-                raise TargetError("the GDB stub does not stop the machine")
-        self._handshake()
+
+    @property
+    def agreed(self) -> Agreed:
+        """What the two ends have agreed on."""
+        return Agreed(self._acks, self.packet_size, dict(self.features), frozenset(self._vcont))
 
     @classmethod
-    def of_descriptor(cls, descriptor: int) -> Rsp:
-        """A connection that another process has made; the descriptor is taken over."""
-        return cls(socket.socket(fileno=descriptor))
+    def adopted(cls, descriptor: int, agreed: Agreed) -> Rsp:
+        """A connection that another process has made and does not use now; the descriptor is taken
+        over.  Nothing is asked, so the machine may run."""
+        made = cls.__new__(cls)
+        made._begin(socket.socket(fileno=descriptor))
+        made._acks, made.packet_size = agreed.acks, agreed.packet_size
+        made.features, made._vcont = dict(agreed.features), set(agreed.vcont)
+        return made
 
     def taken_over(self) -> Rsp:
         """The same connection once its other user has ended, perhaps within a packet.
@@ -100,7 +125,7 @@ class Rsp:
             if not sock.recv(1 << 16):
                 break
         made = Rsp(sock)
-        made.ask_stopped()
+        made.clear_breakpoints()
         return made
 
     def forget_selection(self) -> None:
@@ -294,6 +319,13 @@ class Rsp:
         while self.wait_stop(0.05) is not None:
             pass
         return reply
+
+    def clear_breakpoints(self) -> None:
+        """Of a QEMU whose machine stands: `?` makes it take out every breakpoint.  Its stop replies
+        come before the reply to the next request."""
+        self._exchange(frame(b"?"), 0, _NO_PROGRESS)
+        self.ask(b"qC")
+        self._stops.clear()
 
     # Threads, breakpoints, memory.
 

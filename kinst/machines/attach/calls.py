@@ -9,7 +9,7 @@ and enters the function as if nothing had been.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from kinst.core.errors import TargetError
@@ -54,7 +54,7 @@ class GuestCalls:
         before = debugger.registers(self._cpu)
         saved = {name: before[name] for name in self._board.CALL_CHANGES}
         self._stack = (saved[self._board.SP] - _LOWERED) & -_ALIGNED
-        debugger.insert_breakpoint(landing)
+        debugger.want_breakpoints([landing])
         lost = False
 
         def call(address: int, *arguments: int) -> int:
@@ -70,13 +70,12 @@ class GuestCalls:
             debugger.stop()
             if not lost:
                 debugger.write_registers(self._cpu, saved)
-            debugger.remove_breakpoint(landing)
+            debugger.remove_breakpoints([landing])
 
     def _caught(self) -> int:
         """The CPU that stands at one of the entries, with no breakpoint left there."""
         debugger, entries = self._debugger, self._lender.entries
-        for address in entries:
-            debugger.insert_breakpoint(address)
+        debugger.want_breakpoints(entries)
         try:
             deadline = time.monotonic() + ENTRY_SECONDS
             while True:
@@ -93,13 +92,13 @@ class GuestCalls:
                     debugger.step_over(stopped.cpu, stopped.pc)
         finally:
             debugger.stop()
-            for address in entries:
-                debugger.remove_breakpoint(address)
+            debugger.remove_breakpoints(entries)
 
-    def _stopped(self, deadline: float) -> Stopped | None:
-        """Let the machine run until it stops at a breakpoint; None at the deadline."""
+    def _stopped(self, deadline: float, values: Mapping[str, int] | None = None) -> Stopped | None:
+        """Let the machine run until it stops at a breakpoint; None at the deadline.  values:
+        registers that the thread gets before."""
         debugger = self._debugger
-        debugger.resume()
+        debugger.resume(self._cpu, values)
         while (left := deadline - time.monotonic()) > 0:
             reply = debugger.poll(left)
             if reply is not None and not isinstance(reply, Stopped):
@@ -118,10 +117,10 @@ class GuestCalls:
         else:
             values[board.SP] -= 8
             self._write(values[board.SP], landing.to_bytes(8, "little"))
-        debugger.write_registers(self._cpu, values)
         deadline = time.monotonic() + CALL_SECONDS
         while True:
-            stopped = self._stopped(deadline)
+            stopped = self._stopped(deadline, values)
+            values = {}
             if stopped is None:
                 debugger.stop()
                 raise TargetError(f"a call in the guest has not returned in {CALL_SECONDS:g} s")

@@ -10,21 +10,23 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
 from kinst.core.page_tables import LEAF_SIZE, Root
 from kinst.core.system import Lender, Territory
 from kinst.machines.attach.calls import GuestCalls
+from kinst.machines.attach.changes import Changes
 from kinst.machines.attach.inside import threads_inside
 from kinst.machines.attach.loan import Loan, borrow, give_back
-from kinst.machines.attach.ram import Piece, Ram, find_ram
-from kinst.machines.stub.cpus import Debugger
+from kinst.machines.attach.place import Place, left
+from kinst.machines.attach.ram import HIGH_PAGES, Piece, Ram, find_ram
+from kinst.machines.stub.cpus import Debugger, StubView
 from kinst.machines.stub.memory import GuestMemory
-from kinst.wire.companion import Channel
+from kinst.wire.companion import Channel, keep_traceback
 from kinst.wire.other_process import OtherProcess
-from kinst.wire.rsp import Rsp, connect
+from kinst.wire.rsp import Agreed, Rsp, connect
 
 LEAVE_SECONDS = 5.0  # for threads to leave what is to be given back
 _PAUSE = 0.02
@@ -35,41 +37,22 @@ _TEXT_PAGES = (0, 0x1_1000, 0x13_7000)  # of the kernel's text, from its start
 @dataclass(frozen=True, slots=True)
 class Reached:
     """A machine that was found.  pieces: its RAM.  root: the page tables of one of its CPUs.
-    text: where the kernel's code starts."""
+    text: where the kernel's code starts.  agreed, seen: what the stub says of itself."""
 
     pieces: tuple[Piece, ...]
     root: Root
     text: int
-
-
-@dataclass(slots=True)
-class Changes:
-    """What kinst has changed, or was about to change.
-
-    text: address to (bytes before, bytes now).  tables: (physical address, before, now) of
-    page-table entries, in order.  mapped: [start, end) of virtual addresses that they map."""
-
-    text: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
-    tables: list[tuple[int, bytes, bytes]] = field(default_factory=list)
-    mapped: list[tuple[int, int]] = field(default_factory=list)
-
-    def note_text(self, writes: Sequence[tuple[int, bytes, bytes]]) -> None:
-        """(address, before, now) of each; what is as it was at first is forgotten."""
-        for address, before, now in writes:
-            first = self.text.get(address, (before, b""))[0]
-            if first == now:
-                self.text.pop(address, None)
-            else:
-                self.text[address] = first, now
+    agreed: Agreed
+    seen: StubView
 
 
 class Guardian:
     """Serves one kinst for one machine, in a process of its own (wire/companion.py)."""
 
-    def __init__(self, process: OtherProcess, address: str, isa: Isa, territory: Territory) -> None:
-        """address: of the stub, as connect() takes it."""
+    def __init__(self, process: OtherProcess, place: Place, isa: Isa, territory: Territory) -> None:
+        """place: the machine's."""
         self._process = process
-        self._address = address
+        self._place = place
         self._isa = isa
         self._territory = territory
         self._rsp: Rsp | None = None
@@ -83,6 +66,12 @@ class Guardian:
 
     def serve(self, channel: Channel) -> None:
         """Answer until the stream ends; what is not undone by then is undone now."""
+        try:
+            self._serve(channel)
+        finally:
+            left(self._place)
+
+    def _serve(self, channel: Channel) -> None:
         while (message := channel.receive()) is not None:
             (name, *arguments), _ = message
             if name == "text":
@@ -106,17 +95,20 @@ class Guardian:
             value, descriptor = actions[name](*arguments)  # type: ignore[operator]
         except KinstError as error:
             value, descriptor = TargetError(error.message, error.hint), -1
+        except Exception as error:  # a defect; what was changed is undone all the same
+            keep_traceback(error)
+            value, descriptor = TargetError(f"a defect of kinst's guardian: {error!r}"), -1
         channel.send(value, descriptor)
 
     # What kinst asks for.
 
     def reach(self) -> tuple[Reached, int]:
-        """Connect to the stub, which stops the machine, and find its RAM.  The answer comes with
-        the connection."""
-        sock = connect(self._address)
+        """Connect to the stub, which stops the machine, and find its RAM, while it runs again.
+        The answer comes with the connection."""
+        sock = connect(self._place.stub)
         try:
             self._rsp = Rsp(sock)
-            self._rsp.ask_stopped()
+            self._rsp.clear_breakpoints()
             self._debugger = Debugger(self._rsp, self._isa.board, len(self._isa.breakpoint))
             if not self._rsp.physical_memory():
                 raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
@@ -149,7 +141,11 @@ class Guardian:
                 "wait until it is up",
             ) from error
         base = self._isa.board.memory_map(LEAF_SIZE)[0][0]
-        return Reached(find_ram(self._process, read, base, pages), root, text)
+        contents = {page: read(page, _PAGE) for page in pages}
+        high = {page: read(page, _PAGE) for page in HIGH_PAGES if not base}
+        debugger.resume()
+        pieces = find_ram(self._process, base, contents, high)
+        return Reached(pieces, root, text, rsp.agreed, debugger.seen)
 
     def settle(self, page_tables: int | None, lender: Lender | None) -> tuple[None, int]:
         """What the system knows of itself."""
@@ -161,13 +157,16 @@ class Guardian:
 
     def borrow(self, size: int) -> tuple[Loan, int]:
         """Memory of the guest's that kinst can map, and a descriptor for it.  The machine stands
-        before and afterwards."""
+        before, and runs afterwards."""
         assert self._ram is not None and self._debugger is not None
         if self._lender is None:
             raise TargetError("this kernel has no functions that lend memory", "--gdb, by stop")
-        self._debugger.forget()
-        with self._calls().thread() as call:
-            self._loan = borrow(call, self._lender, self._virtual_to_physical, size)
+        self._debugger.handed_back(running=False)
+        try:
+            with self._calls().thread() as call:
+                self._loan = borrow(call, self._lender, self._virtual_to_physical, size)
+        finally:
+            self._debugger.resume()
         descriptor = self._loan.share(self._process, self._ram)
         return self._loan, descriptor
 
@@ -175,7 +174,7 @@ class Guardian:
         """Undo everything and let the machine run, without the stub.  The machine stands before.
         Returns what could not be undone, or ""."""
         assert self._debugger is not None
-        self._debugger.forget()
+        self._debugger.handed_back(running=False)
         self._over = True
         return self._undo(), -1
 
@@ -224,13 +223,7 @@ class Guardian:
     def _restore_text(self) -> None:
         """The bytes before kinst's, where kinst's still are."""
         assert self._memory is not None and self._rsp is not None
-        writes = []
-        for address, (before, now) in self._changes.text.items():
-            with contextlib.suppress(TargetError):  # a module that was unloaded meanwhile
-                found = self._memory.read(address, len(now))
-                if found == now:
-                    writes.append((address, before))
-        self._changes.text.clear()
+        writes = self._changes.restored(self._memory.read)
         if writes:
             self._rsp.write_memory(self._memory.physical_writes(writes))
 
@@ -261,7 +254,7 @@ class Guardian:
             cpus = [debugger.registers(cpu) for cpu in range(debugger.cpus)]
             places = [(c[board.PC], c[board.SP]) for c in cpus if not paging.in_user_mode(c)]
             if not threads_inside(
-                self._memory.read, self._lender.threads, self._changes.mapped, places
+                self._memory.reader(), self._lender.threads, self._changes.mapped, places
             ):
                 return True
             if time.monotonic() > deadline:

@@ -33,51 +33,65 @@ def threads_inside(
     return any(
         _leads_inside(read, start, end, ranges)
         for thread in all_threads(read, threads)
-        for start, end in _used(read, threads, thread, pointers)
+        for start, end in _used(threads, thread, pointers)
     )
 
 
-def all_threads(read: Read, threads: Threads) -> Iterator[int]:
-    """The addresses of all threads.  Raises TargetError where the lists have no end."""
-    process, count = threads.first, 0
+class _Fields:
+    """A thread's structure, of which one read gets all that is asked for."""
+
+    def __init__(self, read: Read, threads: Threads, address: int) -> None:
+        offsets = (
+            threads.next, threads.group, threads.node, threads.stack, threads.pointer,
+            max(threads.running, threads.next),
+        )  # fmt: skip
+        self.address = address
+        self._first = min(offsets)
+        self._data = read(address + self._first, max(offsets) + 8 - self._first)
+
+    def word(self, offset: int, size: int = 8) -> int:
+        at = offset - self._first
+        return int.from_bytes(self._data[at : at + size], "little")
+
+
+def all_threads(read: Read, threads: Threads) -> Iterator[_Fields]:
+    """All threads.  Raises TargetError where the lists have no end."""
+    process, count = _Fields(read, threads, threads.first), 0
     while True:
-        group = _word(read, process + threads.group)
-        head = group + threads.head
-        node = _word(read, head)
-        alone = True
+        head = process.word(threads.group) + threads.head
+        node = int.from_bytes(read(head, 8), "little")
+        if node == head:
+            yield process
         while node != head:
-            yield node - threads.node
-            alone = False
-            node = _word(read, node)
+            thread = _Fields(read, threads, node - threads.node)
+            yield thread
+            node = thread.word(threads.node)
             count += 1
             if count > MOST_THREADS:
                 raise TargetError("the guest's list of threads has no end")
-        if alone:
-            yield process
-        process = _word(read, process + threads.next) - threads.next
-        if process == threads.first:
+        following = process.word(threads.next) - threads.next
+        if following == threads.first:
             return
+        process = _Fields(read, threads, following)
         count += 1
         if count > MOST_THREADS:
             raise TargetError("the guest's list of processes has no end")
 
 
-def _used(
-    read: Read, threads: Threads, thread: int, pointers: Sequence[int]
-) -> Iterator[tuple[int, int]]:
+def _used(threads: Threads, thread: _Fields, pointers: Sequence[int]) -> Iterator[tuple[int, int]]:
     """[start, end) of the part of a thread's stack that is in use."""
-    base = _word(read, thread + threads.stack)
+    base = thread.word(threads.stack)
     end = base + threads.size
     own = [pointer for pointer in pointers if base <= pointer < end]
     if own:
         yield own[0], end
         return
-    if threads.running >= 0 and any(read(thread + threads.running, 4)):
+    if threads.running >= 0 and thread.word(threads.running, 4):
         # Its CPU is in user mode, and the stack is empty, or on a stack for interrupts.
         if pointers:
             yield base, end
         return
-    pointer = _word(read, thread + threads.pointer)
+    pointer = thread.word(threads.pointer)
     if base <= pointer < end:
         yield pointer, end
 
@@ -89,7 +103,3 @@ def _leads_inside(read: Read, start: int, end: int, ranges: Ranges) -> bool:
         data = read(start, end - start)
     words = struct.unpack(f"<{len(data) // 8}Q", data[: len(data) & -8])
     return any(low <= word < high for low, high in ranges for word in words)
-
-
-def _word(read: Read, address: int) -> int:
-    return int.from_bytes(read(address, 8), "little")

@@ -16,10 +16,11 @@ from kinst.core.isa import Isa
 from kinst.core.machine import Abilities, Bearings, Gone, MachineEvent, Stopped
 from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import Lender, Territory
+from kinst.machines.attach.changes import changed_bytes
 from kinst.machines.attach.find import check, wait_running
 from kinst.machines.attach.guardian import Guardian, Reached
 from kinst.machines.attach.loan import Loan
-from kinst.machines.attach.place import located
+from kinst.machines.attach.place import left, located, process_of
 from kinst.machines.attach.ram import Ram
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory
@@ -66,33 +67,40 @@ class AttachedVm:
         self._scratch: ForeignMemory | None = None
         if why := can_trace():
             raise TargetError(why, "--gdb stops the machine at each hit, on any host")
-        place = located(named, stub, isa.board.QEMU)
-        self._process = OtherProcess(place.pid)
+        pid = process_of(named)
+        self._pid = pid
+        self._process = OtherProcess(pid)
         check(self._process, isa.board.QEMU)
         self._process.open_memory()
-        wait_running(self._process)
-        self._place = place
-        self._lock = held(f"kinst-attach-{place.pid}-{self._process.started}")
+        self._lock = held(f"kinst-attach-{pid}-{self._process.started}")
         if self._lock is None:
-            raise TargetError(
-                f"another kinst traces the machine of process {place.pid}", "end that one first"
-            )
-        guardian = Guardian(self._process, place.stub, isa, territory)
-        kept = (self._process.fileno(), self._lock.fileno())
-        self._guardian = Companion(guardian.serve, kept)
+            raise TargetError(f"another kinst traces the machine of process {pid}", "end that one")
         try:
-            self._reach()
+            place = located(self._process, named, stub)
+            try:
+                wait_running(self._process)
+                guardian = Guardian(self._process, place, isa, territory)
+                kept = (self._process.fileno(), self._lock.fileno())
+                self._guardian = Companion(guardian.serve, kept)
+            except BaseException:
+                left(place)
+                raise
+            try:
+                self._reach()
+            except BaseException:
+                self._guardian.close()
+                raise
         except BaseException:
-            self._guardian.close()
             self._lock.close()
+            self._process.close()
             raise
 
     def _reach(self) -> None:
         found, descriptor = self._guardian.ask("reach")
         assert isinstance(found, Reached)
-        self._rsp = Rsp.of_descriptor(descriptor)
-        self._stub = Debugger(self._rsp, self.isa.board, len(self.isa.breakpoint))
-        self._rsp.physical_memory()
+        self._rsp = Rsp.adopted(descriptor, found.agreed)
+        self._stub = Debugger(self._rsp, self.isa.board, len(self.isa.breakpoint), found.seen)
+        self._stub.handed_back(running=True)
         self.cpus = self._stub.cpus
         self._text = found.text
         self._ram = Ram(self._process, found.pieces)
@@ -102,7 +110,6 @@ class AttachedVm:
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
         """See core/machine.py: it runs."""
-        self.resume()
         return Bearings(self._text)
 
     def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
@@ -145,12 +152,8 @@ class AttachedVm:
         if self._stub.running:
             raise TargetError("the machine must be stopped before its text can be written")
         low, high = self._mapped
-        told = [
-            (address, self.memory.read(address, len(data)), data)
-            for address, data in writes
-            if not low <= address < high
-        ]
-        self._guardian.tell("text", told)
+        kept = [one for one in writes if not low <= one[0] < high]
+        self._guardian.tell("text", *changed_bytes(kept, self.memory.read))
         self._rsp.write_memory(self.memory.physical_writes(writes))
 
     def map_scratch(
@@ -161,20 +164,26 @@ class AttachedVm:
         data: int = 0,
     ) -> int | None:
         """See core/machine.py.  The memory is borrowed the first time."""
+        if self._loan is None:
+            self._borrow(size)
+        assert self._loan is not None
+        frames = self._loan.frames[: size // LEAF_SIZE]
+        # Looked for while the machine runs, and looked at again while it stands.
+        found = self.memory.place_near(size, near, self._territory, reach or near, data)
+        self._guardian.tell("mapped", found, found + size)
         with self._standing():
-            if self._loan is None:
-                self._borrow(size)
-            assert self._loan is not None
-            frames = self._loan.frames[: size // LEAF_SIZE]
-            found = self.memory.map_near(frames, near, self._territory, reach or near, data)
-            self._guardian.tell("mapped", found, found + size)
+            if not self.memory.map_at(frames, found, near[0]):
+                raise TargetError(f"the page tables changed while {found:#x} was being mapped")
         self._mapped = (found, found + size)
         return found
 
     def _borrow(self, size: int) -> None:
-        loan, descriptor = self._guardian.ask("borrow", size)
+        self.stop()
+        try:
+            loan, descriptor = self._guardian.ask("borrow", size)
+        finally:
+            self._stub.handed_back(running=True)
         assert isinstance(loan, Loan)
-        self._stub.forget()
         self._loan = loan
         self._scratch = ForeignMemory(descriptor, loan.size)
         _, tables, room = loan.tables
@@ -227,11 +236,11 @@ class AttachedVm:
             reply = self._stub.poll(timeout)
         except TargetError as error:
             if self._rsp.closed:
-                return Gone(f"QEMU (process {self._place.pid}) has ended")
+                return Gone(f"QEMU (process {self._pid}) has ended")
             raise error
         if reply is None or isinstance(reply, Stopped):
             return reply
-        return Gone(f"the guest of process {self._place.pid} has ended")
+        return Gone(f"the guest of process {self._pid} has ended")
 
     def take_warnings(self) -> list[str]:
         return []

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kinst.core.errors import TargetError
-from kinst.machines.attach.find import AUTO, check, monitor_of, stub_of, the_only_one
+from kinst.machines.attach.find import AUTO, monitor_of, stub_of, the_only_one
 from kinst.wire.other_process import OtherProcess
 from kinst.wire.qmp import Monitor, owner_of
 
@@ -22,30 +23,35 @@ class Place:
     added: bool = False
 
 
-def located(named: str, stub: str, program: str) -> Place:
-    """What `named` means: a process id, the path of a QMP socket, or "auto".
-
-    stub: its stub's address, where the user gave one.  program: the emulator that is expected.
-    Where the machine has no stub, its monitor is asked to listen for one.  Raises TargetError.
-    """
-    monitor = ""
+def process_of(named: str) -> int:
+    """What `named` means: a process id, the path of a QMP socket, or "auto".  Raises TargetError
+    where that is no process."""
     if named == AUTO:
-        pid = the_only_one()
-    elif named.isdecimal():
-        pid = int(named)
-    else:
-        pid, monitor = owner_of(named), named
-    process = OtherProcess(pid)
-    check(process, program)
+        return the_only_one()
+    return int(named) if _is_number(named) else owner_of(named)
+
+
+def _is_number(named: str) -> bool:
+    return named.isascii() and named.isdecimal()
+
+
+def located(process: OtherProcess, named: str, stub: str) -> Place:
+    """Where the stub of a machine is.
+
+    named: as it was named.  stub: its stub's address, where the user gave one.  Where the machine
+    has no stub, its monitor is asked to listen for one.  Raises TargetError.
+    """
+    pid, arguments = process.pid, process.arguments
     folder = _folder(pid)
-    arguments = process.arguments
-    monitor = monitor or monitor_of(arguments, folder)
+    path = "" if named == AUTO or _is_number(named) else named
+    monitor = path or monitor_of(arguments, folder)
     found = stub or stub_of(arguments, folder)
     if monitor:
         with Monitor(monitor) as qmp:
             _check_state(qmp, pid)
             if not found:
-                return Place(pid, qmp.add_stub(), monitor, True)
+                listens, left = qmp.stub()
+                return Place(pid, listens or qmp.add_stub(), monitor, left or not listens)
     if not found:
         raise TargetError(
             f"the QEMU of process {pid} has neither a GDB stub nor a QMP socket in its command"
@@ -53,6 +59,13 @@ def located(named: str, stub: str, program: str) -> Place:
             "start it with -s, or give the stub's address with --gdb",
         )
     return Place(pid, found, monitor)
+
+
+def left(place: Place) -> None:
+    """Nothing of kinst's listens there any more."""
+    if place.added:
+        with suppress(TargetError), Monitor(place.monitor) as qmp:
+            qmp.remove_stub(place.stub)
 
 
 def _folder(pid: int) -> str:

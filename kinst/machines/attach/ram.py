@@ -6,7 +6,7 @@ where RAM would have them in one range of the process' writable memory, and in n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kinst.core.errors import TargetError
@@ -15,11 +15,11 @@ from kinst.wire.other_process import OtherProcess
 LEAST = 64 << 20  # bytes of RAM that a kernel needs, and more than other memory of QEMU's has
 _ALIGNED = 2 << 20  # QEMU's RAM begins at such a multiple, wherever that is in a mapping
 _PAGE = 4096
-_FOUR_GB = 1 << 32
+FOUR_GB = 1 << 32
 # Where QEMU's machines split RAM that does not fit below 4 GB: hw/i386/pc_piix.c (3 GB or 3.5 GB),
 # pc_q35.c (2 GB or 2.75 GB).
+HIGH_PAGES = tuple(FOUR_GB + at for at in (0, 1 << 20, 16 << 20, 17 << 20, 64 << 20, 200 << 20))
 _SPLITS = (0x8000_0000, 0xB000_0000, 0xC000_0000, 0xE000_0000)
-_SAMPLES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +32,31 @@ class Piece:
 
 
 def find_ram(
-    process: OtherProcess, read: Callable[[int, int], bytes], base: int, pages: Sequence[int]
+    process: OtherProcess, base: int, contents: Mapping[int, bytes], high: Mapping[int, bytes]
 ) -> tuple[Piece, ...]:
     """All of RAM.
 
-    read: physical memory, through the stub.  base: where the machine's RAM begins.  pages: physical
-    addresses of pages of the kernel.  Raises TargetError where no memory matches, or several.
+    base: where the machine's RAM begins.  contents: some pages of the kernel, by physical address.
+    high: what the stub reads of HIGH_PAGES, where RAM may go on.  Raises TargetError where no
+    memory matches, or several.
     """
-    wanted = {page: read(page, _PAGE) for page in pages}
     found = []
     for start, end in process.writable(LEAST):
         found += [
             pieces
             for shift in range(0, min(end - start, LEAST), _ALIGNED)
             for pieces in _layouts(base, start + (-start % _ALIGNED) + shift, end)
-            if _holds(process, pieces, wanted)
+            if _holds(process, pieces, contents)
         ]
-    found = [one for one in found if _agree(process, one, read)]
+    split = [one for one in found if len(one) > 1 and _holds_some(process, one, high)]
+    goes_on = any(any(data) for data in high.values())
+    found = split if goes_on else [one for one in found if len(one) == 1]
     if not found:
         raise TargetError(
             f"no memory of process {process.pid} is the RAM of the machine at this stub",
             "is it another machine's stub, or on another host?",
         )
-    if len({(p.physical, p.host) for one in found for p in one}) > len(found[0]):
+    if len(found) > 1:
         raise TargetError(f"several ranges of process {process.pid} look like its guest's RAM")
     return found[0]
 
@@ -63,14 +65,14 @@ def _layouts(base: int, start: int, end: int) -> Iterator[tuple[Piece, ...]]:
     """What RAM that begins at `start` in the process could be, up to `end`."""
     size = end - start
     whole = Piece(base, start, size)
-    if base + size <= _FOUR_GB or base:
+    if base + size <= FOUR_GB or base:
         yield (whole,)
     for low in _SPLITS if not base else ():
         if size > low:
-            yield (Piece(0, start, low), Piece(_FOUR_GB, start + low, size - low))
+            yield (Piece(0, start, low), Piece(FOUR_GB, start + low, size - low))
 
 
-def _holds(process: OtherProcess, pieces: Sequence[Piece], wanted: dict[int, bytes]) -> bool:
+def _holds(process: OtherProcess, pieces: Sequence[Piece], wanted: Mapping[int, bytes]) -> bool:
     """Whether the pages are where these pieces of RAM have them."""
     for page, data in wanted.items():
         try:
@@ -81,18 +83,12 @@ def _holds(process: OtherProcess, pieces: Sequence[Piece], wanted: dict[int, byt
     return True
 
 
-def _agree(
-    process: OtherProcess, pieces: Sequence[Piece], read: Callable[[int, int], bytes]
+def _holds_some(
+    process: OtherProcess, pieces: Sequence[Piece], wanted: Mapping[int, bytes]
 ) -> bool:
-    """Whether the stub reads the same as the process has, all over several pieces."""
-    if len(pieces) == 1:
-        return True
-    for piece in pieces:
-        step = max(piece.size // _SAMPLES, _PAGE) & -_PAGE
-        for at in range(piece.physical, piece.physical + min(piece.size, _SAMPLES * step), step):
-            if read(at, 64) != _read(process, pieces, at, 64):
-                return False
-    return True
+    """As _holds(), of those pages that these pieces have."""
+    end = pieces[-1].physical + pieces[-1].size
+    return _holds(process, pieces, {at: data for at, data in wanted.items() if at < end})
 
 
 def _read(process: OtherProcess, pieces: Sequence[Piece], address: int, size: int = _PAGE) -> bytes:

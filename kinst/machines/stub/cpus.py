@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Board
 from kinst.core.machine import Stopped
 from kinst.wire.packets import StopReply
-from kinst.wire.registers import RegisterFile, Registers, describe
+from kinst.wire.registers import RegisterFile, RegisterInfo, Registers, describe
 from kinst.wire.rsp import Rsp
 
 _STOP_TIMEOUT = 30.0
 _SIGTRAP = 5
 _STEP_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class StubView:
+    """What a stub says of itself, once: its names of threads, its registers."""
+
+    threads: tuple[str, ...]
+    registers: tuple[RegisterInfo, ...]
 
 
 class Debugger:
@@ -24,12 +33,18 @@ class Debugger:
     board: what the stub calls things.  The machine is stopped when this is made.
     """
 
-    def __init__(self, rsp: Rsp, board: Board, breakpoint_size: int) -> None:
+    def __init__(
+        self, rsp: Rsp, board: Board, breakpoint_size: int, seen: StubView | None = None
+    ) -> None:
+        """seen: what another process has seen of the stub, which is not asked then."""
         self._rsp = rsp
         self._pc = board.PC
         self._size = breakpoint_size
-        self._threads = rsp.threads()
-        self._file = RegisterFile(rsp, describe(rsp, board.GDB_REGISTERS))
+        if seen is None:
+            seen = StubView(tuple(rsp.threads()), describe(rsp, board.GDB_REGISTERS))
+        self.seen = seen
+        self._threads = list(seen.threads)
+        self._file = RegisterFile(rsp, seen.registers)
         self._wanted: set[int] = set()
         self._inserted: set[int] = set()
         self._registers: dict[int, Registers] = {}
@@ -52,11 +67,14 @@ class Debugger:
             raise TargetError(f"the machine has not stopped in {_STOP_TIMEOUT:g} s")
         self.running = False
 
-    def resume(self) -> None:
+    def resume(self, cpu: int = 0, values: Mapping[str, int] | None = None) -> None:
+        """values: registers that a CPU gets before, in the same round trip."""
         if self.running:
             return
         missing = sorted(self._wanted - self._inserted)
         requests = [self._rsp.breakpoint_request(at, self._size, True) for at in missing]
+        if values:
+            requests += self._file.write_requests(self._threads[cpu], values)
         self._forget()
         self._rsp.resume(requests)
         self._inserted |= self._wanted
@@ -78,11 +96,11 @@ class Debugger:
         if (old := self._registers.pop(cpu, None)) is not None:
             old.expire()
 
-    def forget(self) -> None:
-        """What was read of the CPUs may have changed: another process has used the stub, and the
-        machine stands again."""
+    def handed_back(self, running: bool) -> None:
+        """Another process has used the stub: what was read of the CPUs may have changed."""
         self._forget()
         self._rsp.forget_selection()
+        self.running = running
 
     def select(self, cpu: int) -> None:
         """Make the stub read memory as this CPU does."""
@@ -102,6 +120,19 @@ class Debugger:
             self._rsp.set_breakpoint(address, self._size, True)
             self._wanted.add(address)
             self._inserted.add(address)
+
+    def want_breakpoints(self, addresses: Iterable[int]) -> None:
+        """Breakpoints from the next resume on, which inserts them in its round trip."""
+        self._wanted.update(addresses)
+
+    def remove_breakpoints(self, addresses: Iterable[int]) -> None:
+        """Many, in one round trip."""
+        self._need_stopped("breakpoints can be removed")
+        self._wanted.difference_update(addresses)
+        there = sorted(self._inserted.intersection(addresses))
+        self._inserted.difference_update(there)
+        requests = [self._rsp.breakpoint_request(at, self._size, False) for at in there]
+        self._rsp.ask_ok(requests, "remove a breakpoint")
 
     def remove_breakpoint(self, address: int) -> None:
         self._need_stopped("a breakpoint can be removed")

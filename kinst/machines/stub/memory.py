@@ -5,7 +5,7 @@ Page tables are read by the ISA's Paging (core/isa.py); nothing of one ISA is kn
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from kinst.core.errors import TargetError, UnmappedError
@@ -104,6 +104,31 @@ class GuestMemory:
             yield leaf.physical + inside, length
             address += length
 
+    def reader(self) -> Callable[[int, int], bytes]:
+        """read(), for many reads while nothing is mapped anew: mappings are looked up once."""
+        leaves: dict[int, Leaf] = {}
+
+        def leaf_of(address: int) -> Leaf:
+            page = address // _PAGE
+            leaf = leaves.get(address // LEAF_SIZE) or leaves.get(-page)
+            if leaf is None:
+                leaf = self._paging.walk(self._physical.read_physical, self.root, address)
+                if leaf is None:
+                    raise TargetError(f"{address:#x} cannot be read: nothing is mapped there")
+                leaves[-page if leaf.size < LEAF_SIZE else address // LEAF_SIZE] = leaf
+            return leaf
+
+        def read(address: int, size: int) -> bytes:
+            out = b""
+            while len(out) < size:
+                at = address + len(out)
+                leaf = leaf_of(at)
+                length = min(size - len(out), leaf.address + leaf.size - at)
+                out += self._physical.read_physical(leaf.physical + at - leaf.address, length)
+            return out
+
+        return read
+
     def read(self, address: int, size: int) -> bytes:
         return b"".join(
             self._physical.read_physical(at, length) for at, length in self.pieces(address, size)
@@ -151,9 +176,22 @@ class GuestMemory:
         Returns the virtual address.
         Raises TargetError when there is no such place.
         """
-        read, size = self._physical.read_physical, len(frames) * LEAF_SIZE
-        like = self._paging.walk(read, self.root, near[0])
-        if like is None:
+        address = self.place_near(len(frames) * LEAF_SIZE, near, territory, reach, data)
+        if not self.map_at(frames, address, near[0]):
+            raise TargetError(f"the page tables changed while {address:#x} was being mapped")
+        return address
+
+    def place_near(
+        self,
+        size: int,
+        near: tuple[int, int],
+        territory: Territory,
+        reach: tuple[int, int],
+        data: int,
+    ) -> int:
+        """Where map_near() maps as much; nothing is written.  Raises TargetError."""
+        read = self._physical.read_physical
+        if self._paging.walk(read, self.root, near[0]) is None:
             raise TargetError(f"no kernel text is mapped at {near[0]:#x}")
         far, within = self._paging.REACH, territory.scratch
         low = max(within[0], reach[1] - far - data)
@@ -182,10 +220,7 @@ class GuestMemory:
         def worse(at: int) -> tuple[bool, int]:
             return territory.grows_behind_text and at > near[0], abs(at - near[1])
 
-        address = min(fits, key=worse)
-        if not self._map(frames, address, like):
-            raise TargetError(f"the page tables changed while {address:#x} was being mapped")
-        return address
+        return min(fits, key=worse)
 
     def map_at(self, frames: Sequence[int], address: int, like_text: int) -> bool:
         """Map frames (as of map_near) at a chosen address; False if it is not free."""

@@ -1,0 +1,78 @@
+"""What kinst has changed in an attached machine, byte by byte: the guardian's memory of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import TargetError
+
+_PAGE = 4096
+
+Read = Callable[[int, int], bytes]
+Bytes = npt.NDArray[np.uint8]
+Addresses = npt.NDArray[np.uint64]
+
+
+def changed_bytes(
+    writes: Sequence[tuple[int, bytes]], read: Read
+) -> tuple[Addresses, Bytes, Bytes]:
+    """(address, before, now) of each byte that these writes will change.
+
+    A write may hold much that stays as it is: what the kernel changes there later is no concern of
+    kinst's."""
+    places, before, now = [], [], []
+    for address, data in writes:
+        old, new = (np.frombuffer(raw, np.uint8) for raw in (read(address, len(data)), data))
+        differs = np.flatnonzero(old != new)
+        places.append(np.uint64(address) + differs.astype(np.uint64))
+        before.append(old[differs])
+        now.append(new[differs])
+    if not places:
+        return np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.uint8)
+    return np.concatenate(places), np.concatenate(before), np.concatenate(now)
+
+
+@dataclass(slots=True)
+class Changes:
+    """What kinst has changed, or was about to change.
+
+    text: address of a byte of code to (what it was at first, what it is now).  tables: (physical
+    address, before, now) of page-table entries, in order.  mapped: [start, end) of virtual
+    addresses that they map."""
+
+    text: dict[int, tuple[int, int]] = field(default_factory=dict)
+    tables: list[tuple[int, bytes, bytes]] = field(default_factory=list)
+    mapped: list[tuple[int, int]] = field(default_factory=list)
+
+    def note_text(self, places: Addresses, before: Bytes, now: Bytes) -> None:
+        """What changed_bytes() has found; what is as it was at first is forgotten."""
+        for at, old, new in zip(places.tolist(), before.tolist(), now.tolist(), strict=True):
+            first = self.text.get(at, (old, 0))[0]
+            if first == new:
+                self.text.pop(at, None)
+            else:
+                self.text[at] = first, new
+
+    def restored(self, read: Read) -> list[tuple[int, bytes]]:
+        """The writes that undo what is changed, where kinst's bytes still are; then there are no
+        changes of text any more."""
+        writes: list[tuple[int, bytearray]] = []
+        page, live = -1, b""
+        for at, (first, now) in sorted(self.text.items()):
+            if page != at & -_PAGE:
+                page, live = at & -_PAGE, b""
+                with suppress(TargetError):  # a module that was unloaded meanwhile
+                    live = read(page, _PAGE)
+            if not live or live[at - page] != now:
+                continue
+            if writes and writes[-1][0] + len(writes[-1][1]) == at:
+                writes[-1][1].append(first)
+            else:
+                writes.append((at, bytearray([first])))
+        self.text.clear()
+        return [(at, bytes(data)) for at, data in writes]
