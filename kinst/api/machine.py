@@ -12,7 +12,7 @@ from typing import Self
 from kinst.api.program import Program, Setting, Source, with_program
 from kinst.api.trace import Trace, stopped_after
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.machine import Begun, CommandEnded, Gone
+from kinst.core.machine import Begun, CommandEnded, Gone, Terminal
 from kinst.core.probe import ProbePattern, ProgramText
 from kinst.events import Fault, Lost, Message, Output, Record
 from kinst.patch.listing import list_plan
@@ -50,12 +50,15 @@ class Machine:
         has_kernel: bool = True,
         report: Report | None = None,
         begun: Begun | None = None,
+        terminal: Terminal | None = None,
     ) -> None:
         """request: which machine, and what all of its programs have in common.  It is started
         when it is first needed.  report: for the command, which tells how long stages take.
-        begun: what begin() made of the request."""
+        begun: what begin() made of the request.  terminal: that its commands have."""
         self._has_kernel = has_kernel
-        self._opened = OpenMachine(request, report or report_to(on_message, on_progress), begun)
+        self._opened = OpenMachine(
+            request, report or report_to(on_message, on_progress), begun, terminal
+        )
         self._trace: Trace | None = None
         self._held = ""  # the command that has been prepared, and not started
         self._traces = 0  # that were made

@@ -29,6 +29,8 @@ def boot(
     cpus: int | None = None,
     memory: int | str | None = None,
     cold: bool = False,
+    root: PathLike | None = None,
+    writable: Iterable[PathLike] = (),
     start: bool = True,
     on_message: Say = ignore,
     on_progress: ShowProgress = ignore,
@@ -41,8 +43,9 @@ def boot(
     kernel's command line.  copies: files for the guest's /bin.  modules: of the fetched kernel,
     to be loaded at boot.  debug_folders: with debug files of modules.  cpus: 2 without it.
     memory: bytes or, as in "512m", with a unit; 1 GB without it.  cold: boot it, rather than to go
-    on from where one like it had booted.  start: boot now, rather than when first needed, and with
-    as much scratch memory as that needs.
+    on from where one like it had booted.  root: the folder of the host, such as /, that commands
+    run on, of which they change nothing.  writable: folders that they write to.  start: boot now,
+    rather than when first needed, and with as much scratch memory as that needs.
 
     Raises KinstError where the arguments do not agree or a file is missing, TargetError when the
     guest does not come up.
@@ -56,6 +59,7 @@ def boot(
         debug_folders=_paths(debug_folders),
         cpu_count=0 if cpus is None else parse_cpus(str(cpus)),
         memory=0 if memory is None else parse_memory(str(memory)), cold=cold,
+        root=_path(root), writable=_paths(writable),
     )  # fmt: skip
     if request.release and request.debug:
         raise KinstError(f"{request.release} is fetched with its vmlinux", "leave out debug=")
@@ -63,8 +67,10 @@ def boot(
         raise KinstError(f"{request.kernel} needs its vmlinux with symbols", "debug=VMLINUX")
     if request.kernel and request.modules:
         raise KinstError("modules are of the kernel that kinst fetches", "leave out kernel=")
-    if request.initrd and (request.copies or request.modules):
-        raise KinstError("copies and modules go into kinst's own initrd", "leave out initrd=")
+    if request.initrd and (request.copies or request.modules or request.root or request.writable):
+        raise KinstError(
+            "copies, modules, root and writable need kinst's own initrd", "leave out initrd="
+        )
     return _opened(request, start, on_message, on_progress)
 
 

@@ -87,7 +87,9 @@ def _wants_guest(request: Request) -> bool:
     """Whether a guest is needed for sure, or nearly so, before the program is understood."""
     if request.compile_only or request.dump or request.of_file:
         return False
-    return bool(request.command) or any(_KERNEL.search(one.text) for one in request.programs)
+    return bool(request.command or request.shell) or any(
+        _KERNEL.search(one.text) for one in request.programs
+    )
 
 
 def _into_output(line: CommandLine, interrupts: Interrupts) -> int:

@@ -22,9 +22,9 @@ from kinst.render import DEFAULT, formats
 
 SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"
 LONG = [
-    "vm=", "gdb=", "attach=", "kernel=", "debug=", "initrd=", "append=", "cpus=", "memory=",
-    "cold", "qemu-arg=", "copy=", "root=", "rw=", "module=", "dump=", "timeout=",
-    "help", "version", *(name for name in formats() if name != DEFAULT),
+    "vm=", "gdb=", "attach=", "build=", "kernel=", "debug=", "initrd=", "append=", "cpus=",
+    "memory=", "cold", "qemu-arg=", "copy=", "root=", "rw=", "module=", "dump=", "timeout=",
+    "shell", "help", "version", *(name for name in formats() if name != DEFAULT),
 ]  # fmt: skip
 STRICTNESS = ("a", "c", "s", "t")
 
@@ -47,10 +47,10 @@ REFUSED = {
 USAGE = """\
 usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name] [-I path]
              [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --attach MACHINE
-             | --gdb ADDRESS] [--kernel FILE|VERSION] [--debug FILE] [--initrd FILE]
-             [--append TEXT] [--cpus N] [--memory SIZE] [--cold] [--qemu-arg ARG]
+             | --gdb ADDRESS] [--build DIR] [--kernel FILE|VERSION] [--debug FILE]
+             [--initrd FILE] [--append TEXT] [--cpus N] [--memory SIZE] [--cold] [--qemu-arg ARG]
              [--copy FILE] [--root DIR] [--rw DIR] [--module NAME] [--dump STAGE] [--json]
-             [--timeout SECONDS]
+             [--timeout SECONDS] [--shell]
              [-P provider [[predicate] action]]
              [-m [provider:]module [[predicate] action]]
              [-f [[provider:]module:]function [[predicate] action]]
@@ -72,6 +72,7 @@ Which functions of the file system run, and how often:
   -s FILE    enable or list probes by a D script ("-" is standard input)
   -c CMD     run CMD in the guest; the trace ends with it, and kinst's exit status is that of
              CMD; its pid is $target
+  --shell    have a shell of the guest on this terminal instead; Ctrl-] ends the trace
   -l         list the probes that match; with -v each instruction's bytes, disassembly, and
              the way it would be planted or why it is refused
   -q         print only what the program prints
@@ -94,6 +95,7 @@ Which functions of the file system run, and how often:
   --attach MACHINE trace a QEMU of this host's, as it runs: its process id, its QMP socket, or
                    auto, the only one there is; --gdb ADDRESS says where its stub is
   --gdb ADDRESS    trace the kernel behind a GDB stub: host:port or a unix socket's path
+  --build DIR      a folder in which a kernel was built: boot that one
   --kernel FILE    kernel to boot (--vm), or its vmlinux with symbols (--attach, --gdb)
   --kernel VERSION  Debian's newest kernel of that version, fetched on first use: 6.12, 5.10,
                    6.12-generic, 6.12.117-16k, ...; "--kernel list" lists what there is
@@ -178,11 +180,12 @@ def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
 _FLAGS = {
     "-l": "list_probes", "-v": "verbose", "-Z": "zero", "-e": "compile_only",
     "-S": "show_code", "-d": "show_program", "--cold": "cold",
+    "--shell": "shell",
 }  # fmt: skip
 _VALUES = {
     "-c": "command", "-o": "output", "--vm": "vm", "--gdb": "gdb", "--attach": "attach",
     "--kernel": "kernel", "--debug": "debug", "--initrd": "initrd",
-    "--append": "append", "--root": "root",
+    "--append": "append", "--root": "root", "--build": "build",
 }  # fmt: skip
 _MANY = {
     "--qemu-arg": "qemu_args", "--copy": "copies", "--module": "modules", "--rw": "writable",
@@ -226,14 +229,14 @@ def _conflicts(request: Request) -> None:
         "--initrd": request.initrd, "--append": request.append, "--qemu-arg": request.qemu_args,
         "--copy": request.copies, "--module": request.modules, "--cpus": request.cpu_count,
         "--memory": request.memory, "--root": request.root, "--rw": request.writable,
-        "--cold": request.cold,
+        "--cold": request.cold, "--build": request.build,
     }  # fmt: skip
     booted = [name for name, value in given.items() if value]
     if request.gdb or request.attach:
         own = "--attach" if request.attach else "--gdb"
         if request.vm:
             raise UsageError(f"{own} and --vm: one target at a time")
-        if request.command:
+        if request.command or request.shell:
             raise UsageError(f"-c needs the VM: kinst runs no commands behind {own}")
         if not (request.debug or request.kernel or request.release):
             raise UsageError(f"{own} needs the kernel's symbols", "--kernel VMLINUX")
@@ -244,6 +247,14 @@ def _conflicts(request: Request) -> None:
             raise UsageError(f"{booted[0]} is about what kinst boots, and {own} boots nothing")
     if request.cpu_count and {"-smp", "--smp"} & {*request.qemu_args}:
         raise UsageError("--cpus and --qemu-arg -smp both say how many CPUs there are")
+    if request.shell and request.command:
+        raise UsageError("-c and --shell: one of them", "run the command in the shell")
+    own_files = (("--kernel", request.kernel or request.release), ("--debug", request.debug))
+    for one, other in own_files:
+        if request.build and other:
+            raise UsageError(f"--build and {one}: the folder has both files")
+    if request.root and request.copies:
+        raise UsageError("--copy and --root: what is to be run must be in the root")
     of_file = request.show_program and request.compile_only
     if request.kernel and not (request.gdb or request.attach or request.debug or of_file):
         message = f"--kernel {request.kernel} needs its vmlinux with symbols"
@@ -257,7 +268,7 @@ def _conflicts(request: Request) -> None:
     for one in ("--copy", "--module", "--root", "--rw") if request.initrd else ():
         if one in booted:
             raise UsageError(f"{one} puts files into kinst's own initrd, which --initrd replaces")
-    if request.initrd and request.command:
+    if request.initrd and (request.command or request.shell):
         raise UsageError("-c needs kinst's own initrd", "leave out --initrd")
 
 

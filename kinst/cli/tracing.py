@@ -7,7 +7,8 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from typing import TextIO
 
@@ -15,6 +16,7 @@ from kinst.api import Begun, Machine, Program, Report, Request, Trace, expand_re
 from kinst.cli.guard import say, write
 from kinst.cli.options import CommandLine
 from kinst.cli.progress import Progress
+from kinst.cli.terminal import HostTerminal, shell_command
 from kinst.errors import KinstError
 from kinst.events import End
 from kinst.render import Destination, renderer
@@ -86,7 +88,14 @@ def run(line: CommandLine, begins: Begins, out: TextIO, started: float, begun: B
         show(text + "\n")
         return 0
     report = Report(say, Progress("kinst"), started, request.verbose)
-    with Machine(request, report=report, begun=begun) as machine:
+    with ExitStack() as stack:
+        terminal = None
+        if request.shell:
+            terminal = stack.enter_context(HostTerminal())
+            request = replace(request, command=shell_command(os.environ))
+        machine = stack.enter_context(
+            Machine(request, report=report, begun=begun, terminal=terminal)
+        )
         program = machine.compile_request(request)
         if request.show_program and not program.wants_expansion:
             show(program.text)
@@ -112,6 +121,8 @@ def run(line: CommandLine, begins: Begins, out: TextIO, started: float, begun: B
         if request.verbose:
             show(program_reports(machine.stability(expanded)) + "\n")
         begins(trace)
+        if terminal is not None:
+            terminal.stop = trace.stop
         return _follow(trace, line.format, out)
 
 

@@ -321,6 +321,7 @@ class Board(Protocol):
     QEMU: str  # the program
     PACKAGE: str  # of Debian, that has it
     MACHINE: str
+    BOOT_IMAGE: str  # what QEMU boots, in the folder in which a kernel was built
     CPU: str  # "" for QEMU's own choice
     HOST_MACHINES: tuple[str, ...]  # os.uname().machine of hosts that could run it with KVM
     SERIAL: tuple[str, ...]  # -device of console, output and control; "" for the machine's own

@@ -69,6 +69,23 @@ class Bearings:
     places: tuple[int, ...] = ()
 
 
+class Terminal(Protocol):
+    """What a command has in place of no input and a pipe for its output."""
+
+    def size(self) -> tuple[int, int]:
+        """Rows and columns."""
+        ...
+
+    def connect(self, type_in: Callable[[bytes], None], resize: Callable[[int, int], None]) -> None:
+        """The command starts.  Both are called from any thread: with what it is to read, and with
+        rows and columns when they have changed."""
+        ...
+
+    def show(self, data: bytes) -> None:
+        """What the command writes."""
+        ...
+
+
 class Begun(Protocol):
     """A machine that was started before all was known of it."""
 
@@ -95,7 +112,8 @@ class MachineConfig:
     is known.  image: the file with its symbols, for messages.  cache: folder of what is known of
     this host.  root: the folder that its commands have as their root, of which they change nothing.
     writable: folders that they may write to.  cold: boot it, whatever is kept of
-    earlier ones.  begun: what begin() made of this but for scratch, territory and image.
+    earlier ones.  begun: what begin() made of this but for scratch, territory and image.  terminal:
+    that its commands have.
     """
 
     isa: Isa
@@ -111,6 +129,7 @@ class MachineConfig:
     memory: int = 0
     cold: bool = False
     begun: Begun | None = None
+    terminal: Terminal | None = None
     scratch: int = 0
     territory: Territory | None = None
     image: str = ""

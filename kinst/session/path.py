@@ -20,7 +20,7 @@ from pathlib import Path
 from kinst.codegen.analysis import asks_caller
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.errors import KinstError
-from kinst.core.machine import Begun, Target
+from kinst.core.machine import Begun, Target, Terminal
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function, ProbeName, ProbePattern
 from kinst.core.records import ProgramLayout
@@ -62,6 +62,7 @@ from kinst.session.target import (
     module_folders,
     open_target,
     programs_of,
+    with_build,
 )
 from kinst.session.types import open_types, running_addresses, symbols_in
 from kinst.session.values import (
@@ -104,9 +105,17 @@ class OpenMachine:
     what the guest's command has written.
     """
 
-    def __init__(self, request: Request, report: Report, begun: Begun | None = None) -> None:
-        """begun: of this machine.  Raises KinstError for an ISA that kinst does not know."""
-        self.request = request
+    def __init__(
+        self,
+        request: Request,
+        report: Report,
+        begun: Begun | None = None,
+        terminal: Terminal | None = None,
+    ) -> None:
+        """begun: of this machine.  terminal: that its commands have.  Raises KinstError for an ISA
+        that kinst does not know."""
+        self.request = request = with_build(request)
+        self._terminal = terminal
         self._begun = begun
         self.report = report
         self.isa = isa_of(request)
@@ -157,7 +166,14 @@ class OpenMachine:
             size = scratch_needed(*own, compiled.trampolines)
         size += counters_room(cpus)
         target = open_target(
-            self.request, self.isa, files, system, size, self.output.append, self._begun
+            self.request,
+            self.isa,
+            files,
+            system,
+            size,
+            self.output.append,
+            self._begun,
+            self._terminal,
         )
         try:
             report.stage("start")

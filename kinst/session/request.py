@@ -67,6 +67,8 @@ class Request:
     copies: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     debug_folders: tuple[str, ...] = ()
+    build: str = ""
+    shell: bool = False
     root: str = ""
     writable: tuple[str, ...] = ()
     preprocessor: tuple[str, ...] = ()
@@ -133,7 +135,7 @@ def parse_memory(value: str) -> int:
 def begin(request: Request) -> Begun | None:
     """Start what can be started of the request's machine now, where all files are there; None where
     that is nothing.  What is wrong with the request is for open_target() to say."""
-    if not request.machine.abilities.boots or request.kernel or request.initrd:
+    if not request.machine.abilities.boots or request.kernel or request.initrd or request.build:
         return None
     try:
         name = request.vm or DEFAULT_ISA
@@ -153,7 +155,7 @@ def machine_config(request: Request, isa: Isa, files: Files, scratch: int) -> Ma
         address=request.address,
         stub=request.gdb,
         kernel=files.kernel,
-        initrd=_initrd(request, files) if request.machine.abilities.boots else None,
+        initrd=_initrd(request, files, isa) if request.machine.abilities.boots else None,
         control=not request.initrd,
         modules=bool(files.modules),
         append=request.append,
@@ -187,28 +189,25 @@ def find_files(request: Request, progress: Callable[[str, float | None], None]) 
     isa = request.vm or DEFAULT_ISA
     if request.kernel:
         busybox = fetch.busybox(isa, progress)
-        return Files(Path(request.debug), Path(request.kernel), busybox, folders=folders)
+        modules, drivers = _modules(request, Path(request.build)) if request.build else ((), ())
+        return Files(
+            Path(request.debug), Path(request.kernel), busybox,
+            modules=modules, drivers=drivers, folders=folders,
+        )  # fmt: skip
     ready = fetch.prepare(isa, progress, request.release)
     debug = Path(request.debug) if request.debug else ready.debug
-    modules = _resolve(ready.modules, request.modules)
-    return Files(
-        debug,
-        ready.kernel,
-        ready.busybox,
-        ready,
-        modules,
-        _drivers(request, ready.modules),
-        folders,
-    )
+    modules, drivers = _modules(request, ready.modules)
+    return Files(debug, ready.kernel, ready.busybox, ready, modules, drivers, folders)
 
 
-def _drivers(request: Request, folder: Path) -> tuple[Path, ...]:
-    """What the guest needs for the host's folders; what has no file is taken to be built in."""
+def _modules(request: Request, folder: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """The files of --module, and what the guest needs for the host's folders; what has no file of
+    the latter is taken to be built in."""
     wanted = DRIVERS if request.root or request.writable else ()
-    return _resolve(folder, wanted, absent=True)
+    return _resolve(folder, request.modules), _resolve(folder, wanted, absent=True)
 
 
-def _initrd(request: Request, files: Files) -> Path | bytes:
+def _initrd(request: Request, files: Files, isa: Isa) -> Path | bytes:
     if request.initrd:
         return Path(request.initrd)
     assert files.busybox is not None
@@ -217,6 +216,8 @@ def _initrd(request: Request, files: Files) -> Path | bytes:
         path = Path(name)
         if not path.is_file():
             raise KinstError(f"--copy {name}: no such file")
+        beside = [Path(other).name for other in request.copies]
+        import_module("kinst.session.copies").check_copy(path, isa, beside)
         copies[f"/bin/{path.name}"] = path
     modules = [*files.drivers, *(m for m in files.modules if m not in files.drivers)]
     return initramfs.build(files.busybox, copies, modules)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
-from kinst.core.machine import Begun, Target
+from kinst.core.machine import Begun, Target, Terminal
 from kinst.core.system import System
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf_file import open_file
@@ -29,6 +29,30 @@ def module_folders(files: Files, isa: Isa, progress: Progress) -> list[Path]:
     if files.ready is not None and files.modules:
         folders.append(module_debug(isa.name, files.ready, files.modules, progress))
     return folders
+
+
+def with_build(request: Request) -> Request:
+    """A request whose kernel and debug file are those of --build.  Raises KinstError where they are
+    not in that folder, or of another ISA than --vm's."""
+    if not request.build:
+        return request
+    folder = Path(request.build)
+    if not folder.is_dir():
+        raise KinstError(f"--build {folder}: no such folder")
+    debug = folder / "vmlinux"
+    if not debug.is_file():
+        raise KinstError(f"--build {folder}: there is no vmlinux in it", "make it first")
+    isa = isa_of_file(str(debug))
+    if request.vm and request.vm != isa.name:
+        raise KinstError(f"--build {folder}: a kernel for {isa.name}, and --vm={request.vm}")
+    kernel = folder / isa.board.BOOT_IMAGE
+    if not kernel.is_file():
+        raise KinstError(f"--build {folder}: there is no {isa.board.BOOT_IMAGE} in it",
+                         f"make {kernel.name}")  # fmt: skip
+    folders = (*request.debug_folders, str(folder)) if request.modules else request.debug_folders
+    return replace(
+        request, vm=isa.name, kernel=str(kernel), debug=str(debug), debug_folders=folders
+    )
 
 
 def isa_of(request: Request) -> Isa:
@@ -60,14 +84,19 @@ def open_target(
     scratch: int,
     on_output: Callable[[bytes], None],
     begun: Begun | None = None,
+    terminal: Terminal | None = None,
 ) -> Target:
     """Start the machine (it boots while the caller goes on) or connect to it.
 
     system: of the kernel's image.  scratch: bytes to set aside.  on_output: what the guest's
-    command prints.  begun: what begin() has started.  Raises KinstError and TargetError.
+    command prints.  begun: what begin() has started.  terminal: that the command has.
+    Raises KinstError and TargetError.
     """
     config = machine_config(request, isa, files, scratch)
-    known = replace(config, territory=system.territory(isa), image=str(files.debug), begun=begun)
+    known = replace(
+        config, territory=system.territory(isa), image=str(files.debug), begun=begun,
+        terminal=terminal,
+    )  # fmt: skip
     return request.machine.open(known, on_output)
 
 

@@ -12,6 +12,7 @@ MODULES_APPEND = ""
 QEMU = "qemu-system-x86_64"
 PACKAGE = "qemu-system-x86"
 MACHINE = "q35"
+BOOT_IMAGE = "arch/x86/boot/bzImage"
 CPU = ""  # QEMU's own choice
 # os.uname().machine of hosts that could run it with KVM.
 HOST_MACHINES: tuple[str, ...] = ("x86_64", "AMD64")

@@ -14,6 +14,7 @@ MODULES_APPEND = "nokaslr"
 QEMU = "qemu-system-aarch64"
 PACKAGE = "qemu-system-arm"
 MACHINE = "virt"
+BOOT_IMAGE = "arch/arm64/boot/Image"
 CPU = "cortex-a57"  # starts its kernel at EL1; newer ones cost TCG pointer authentication
 # os.uname().machine of hosts that could run it with KVM.
 HOST_MACHINES: tuple[str, ...] = ("aarch64",)

@@ -13,6 +13,7 @@ MODULES_APPEND = ""
 QEMU = "qemu-system-riscv64"
 PACKAGE = "qemu-system-misc"
 MACHINE = "virt"
+BOOT_IMAGE = "arch/riscv/boot/Image"
 CPU = ""  # QEMU's own choice
 # os.uname().machine of hosts that could run it with KVM.
 HOST_MACHINES: tuple[str, ...] = ("riscv64",)

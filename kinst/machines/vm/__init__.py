@@ -41,7 +41,9 @@ class _Booted:
             )
         wanted = _wanted(config, config.kernel)
         begun = config.begun.take(wanted) if config.begun else None
-        return Vm(config.isa, wanted, config.territory, on_output, begun)
+        if config.terminal is not None:
+            on_output = config.terminal.show
+        return Vm(config.isa, wanted, config.territory, on_output, begun, config.terminal)
 
 
 def _wanted(config: MachineConfig, kernel: Path) -> VmConfig:

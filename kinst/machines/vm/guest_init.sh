@@ -5,11 +5,13 @@
 #   kinst                      guest
 #                              ready
 #   prepare HEX(command)       pid N          the process exists and is held
+#   prepare HEX ROWS COLUMNS   pid N          the same; it gets the output port as its terminal
 #   go                                        it runs; all it writes is on the output port
 #                              exit STATUS    it ended and its output has left that port
 #   mount TAG [HEX(folder)]                   a folder of the host is mounted there, to be written;
 #                              mounted        without a folder it is what commands have as root
 #   clock SECONDS              clock          it is set to that time of day (since 1970)
+#   resize ROWS COLUMNS                       its terminal's size
 #   signal N                                  signal N to the command, also before go
 #   end                                       the command and all that it has made are killed
 #                              ended          there is none any more; "exit" came before this
@@ -65,20 +67,37 @@ wait_passed() {
     done
 }
 
+# What is said to the kernel of a terminal's end: all that has the port open is cut off from it.  So
+# the command's last output has left before this shell, the leader of its session, ends.
+on_terminal='
+    if [ -n "$2" ]; then env -i chroot "$2" /bin/sh -c "$3"; else sh -c "$3"; fi
+    status=$?
+    stty -F "$1" -echo
+    exit $status
+'
+
 # One command, from a held process to its exit line.  The held shell execs another, which execs
 # the command when it is a simple one: all have the process id that was announced.  The fifo is
 # opened for reading and writing by both sides, so that neither can hang in opening it.
 run() {
     # The shell's own "Killed" and "Terminated" are not the command's output.
     exec 2>/dev/null
+    root=
+    [ ! -e /mnt/root/proc/self ] || root=/mnt/root
     passer=
-    if [ -n "$ROOT" ]; then
+    if [ -n "$2" ]; then
+        stty -F "$OUTPUT" sane rows "$2" columns "$3"
+        exec 6>&3
+    elif [ -n "$root" ]; then
         # Through a pipe: on a terminal, programs of the host would use colours and pagers.
         mkfifo /run/output
-        cat </run/output >&3 4>&- &
-        passer=$!
+        (
+            cat </run/output >&3 4>&- &
+            echo "$!" >/run/passer
+        )
+        read -r passer </run/passer
         exec 6>/run/output
-        rm -f /run/output
+        rm -f /run/output /run/passer
     else
         exec 6>&3
     fi
@@ -88,12 +107,14 @@ run() {
         echo "$pid" >/run/held
         say "pid $pid"
         read -r _ <&5
-        if [ -n "$ROOT" ]; then
-            exec env -i chroot "$ROOT" /bin/sh -c "$1" 3>&- 4>&- 5>&- 6>&-
+        if [ -n "$2" ]; then
+            exec setsid -c sh -c "$on_terminal" sh "$OUTPUT" "$root" "$1" \
+                <&3 >&3 2>&3 3>&- 4>&- 5>&- 6>&-
+        elif [ -n "$root" ]; then
+            exec env -i chroot "$root" /bin/sh -c "$1" 3>&- 4>&- 5>&- 6>&-
         fi
         exec sh -c "$1" 3>&- 4>&- 5>&- 6>&-
-    ) </dev/null >&6 &
-    wait "$!"
+    ) </dev/null >&6
     status=$?
     exec 6>&-
     [ -z "$passer" ] || wait_passed "$passer"
@@ -102,6 +123,17 @@ run() {
     rm -f /run/held /run/go
     say "exit $status"
     rm -f /run/busy
+}
+
+# Every command that is to be run, one after the other.  None is put into the background: there the
+# shell would have it ignore SIGINT.
+serve() {
+    while read -r command rows columns; do
+        # The x keeps newlines at the end, which $( ) would drop.
+        command=$(echo "$command" | xxd -r -p; echo x)
+        (run "${command%x}" "$rows" "$columns")
+        exec 3<>"$OUTPUT"
+    done
 }
 
 # The host's folder is not written to: what commands change is kept in memory, in an overlay.
@@ -140,11 +172,9 @@ listen() {
             else
                 mkfifo /run/go
                 : >/run/busy
-                # The x keeps newlines at the end, which $( ) would drop.
-                command=$(echo "$argument" | xxd -r -p; echo x)
-                # Given away to process 1: a child that ends while this shell is in read makes
-                # busybox forget the part of the line that it had.
-                (run "${command%x}" &)
+                # To serve: a child that ends while this shell is in read makes busybox forget the
+                # part of the line that it had.
+                echo "$argument"
             fi
             ;;
         go)
@@ -168,6 +198,9 @@ listen() {
         clock)
             date -s "@$argument" >/dev/null
             say clock
+            ;;
+        resize)
+            stty -F "$OUTPUT" rows "${argument% *}" columns "${argument#* }"
             ;;
         signal)
             if [ -e /run/held ]; then
@@ -208,10 +241,9 @@ listen() {
             ;;
         esac
     done
+    # The control port has ended: there is nobody any more.
+    poweroff -f
 }
 
-listen &
 say ready
-# Ends only when the control port does: there is nobody any more.
-wait "$!"
-poweroff -f
+listen | serve

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import Abilities, Bearings, Gone, MachineEvent, Stopped
+from kinst.core.machine import Abilities, Bearings, Gone, MachineEvent, Stopped, Terminal
 from kinst.core.system import Lender, Territory
 from kinst.machines.vm.files import in_surroundings
 from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
@@ -40,14 +40,16 @@ class Vm(Guest):
         territory: Territory,
         on_output: Callable[[bytes], None] | None = None,
         begun: tuple[Qemu, Loading] | None = None,
+        terminal: Terminal | None = None,
     ) -> None:
         """Start QEMU and return at once; call bring_up before anything else.
 
         territory: of the system that it boots.  on_output: gets the guest command's output, from
-        within wait and its like.  begun: see Guest.  Raises TargetError when QEMU or a file
-        is missing, or memory.
+        within wait and its like.  begun: see Guest.  terminal: that the commands have.
+        Raises TargetError when QEMU or a file is missing, or memory.
         """
         super().__init__(isa, config, territory, on_output, begun)
+        self._terminal = terminal
         self._init_is_ready = False
         self._shares_mounted = False
         self._beat_at = 0
@@ -289,7 +291,8 @@ class Vm(Guest):
 
         self.resume()
         self._mount_shares()
-        self.qemu.send_control(f"prepare {data.hex()}")
+        size = "{} {}".format(*self._terminal.size()) if self._terminal is not None else ""
+        self.qemu.send_control(f"prepare {data.hex()} {size}".strip())
         self.qemu.wait_for(answered, _PREPARE_TIMEOUT, "prepared the command")
         if was_stopped:
             self.stop()
@@ -315,7 +318,12 @@ class Vm(Guest):
 
     def start_command(self) -> None:
         """See core/machine.py.  It starts when the machine runs."""
+        if self._terminal is not None:
+            self._terminal.connect(self.qemu.send_input, self._resize)
         self.qemu.send_control("go")
+
+    def _resize(self, rows: int, columns: int) -> None:
+        self.qemu.send_control(f"resize {rows} {columns}")
 
     def end_command(self) -> None:
         """See core/machine.py."""

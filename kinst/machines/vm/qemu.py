@@ -372,6 +372,10 @@ class Qemu:
             )
         self._pump.send("control", line.encode() + b"\n")
 
+    def send_input(self, data: bytes) -> None:
+        """To the command, where that has the output port as its terminal.  From any thread."""
+        self._pump.send("output", data)
+
     def close(self) -> None:
         """End QEMU and give its memory back.  Safe to call twice."""
         if self._closed:

@@ -1,0 +1,120 @@
+"""--shell: this terminal becomes that of a shell in the guest, while the trace runs.
+
+What is typed goes to the guest as it is, Ctrl-C too, so that it is the guest's kernel that makes
+signals of it; Ctrl-] alone is kinst's.  What kinst itself prints is shown as ever.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import sys
+import termios
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from kinst.cli.guard import UsageError
+
+ESCAPE = b"\x1d"  # Ctrl-]
+_LOOK = 0.25  # seconds between two looks at the terminal's size
+_MOST = 4096
+# Indexes of what tcgetattr() returns.
+_INPUT, _LOCAL, _CHARACTERS = 0, 3, 6
+
+
+def shell_command(environment: Mapping[str, str]) -> str:
+    """For the guest: the user's shell, where it is there."""
+    kind = shlex.quote(environment.get("TERM", "dumb"))
+    return f'export TERM={kind}; [ -x "$SHELL" ] || SHELL=/bin/sh; exec "$SHELL"'
+
+
+class HostTerminal:
+    """The Terminal protocol (core/machine.py) for the terminal that kinst was started on.
+
+    A context manager: leaving it gives the terminal back.  stop: asks the trace to end."""
+
+    def __init__(self, descriptor: int = 0) -> None:
+        """Raises UsageError where that is no terminal."""
+        if not os.isatty(descriptor):
+            raise UsageError("--shell needs a terminal", "-c runs a command without one")
+        self.stop: Callable[[], None] = lambda: None
+        self._read = descriptor
+        self._write = os.open(os.ttyname(descriptor), os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+        self._before: list[Any] = termios.tcgetattr(descriptor)
+        self._over, self._bell = os.pipe2(os.O_CLOEXEC)
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._bell)
+        if self._thread is not None:
+            self._thread.join()
+        termios.tcsetattr(self._read, termios.TCSADRAIN, self._before)
+        os.close(self._over)
+        os.close(self._write)
+
+    def size(self) -> tuple[int, int]:
+        found = os.get_terminal_size(self._write)
+        return found.lines or 24, found.columns or 80
+
+    def show(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._write, data) :]
+
+    def connect(self, type_in: Callable[[bytes], None], resize: Callable[[int, int], None]) -> None:
+        sys.stderr.write("kinst: a shell of the guest; its end, or Ctrl-], ends the trace\n")
+        sys.stderr.flush()
+        termios.tcsetattr(self._read, termios.TCSADRAIN, self._raw())
+        self._thread = threading.Thread(
+            target=self._pass_on, args=(type_in, resize), name="kinst-typed", daemon=True
+        )
+        self._thread.start()
+
+    def _raw(self) -> list[Any]:
+        """As termios(3)'s cfmakeraw(), but what is written is treated as before: lines that kinst
+        writes end with a carriage return as well."""
+        raw = list(self._before)
+        raw[_INPUT] &= ~(
+            termios.IGNBRK | termios.BRKINT | termios.PARMRK | termios.ISTRIP | termios.INLCR
+            | termios.IGNCR | termios.ICRNL | termios.IXON
+        )  # fmt: skip
+        raw[_LOCAL] &= ~(
+            termios.ECHO | termios.ECHONL | termios.ICANON | termios.ISIG | termios.IEXTEN
+        )
+        raw[_CHARACTERS] = list(raw[_CHARACTERS])
+        raw[_CHARACTERS][termios.VMIN], raw[_CHARACTERS][termios.VTIME] = 1, 0
+        return raw
+
+    def _pass_on(
+        self, type_in: Callable[[bytes], None], resize: Callable[[int, int], None]
+    ) -> None:
+        size = self.size()
+        try:
+            while True:
+                ready, _, _ = select.select([self._read, self._over], [], [], _LOOK)
+                if self._over in ready:
+                    return
+                if self.size() != size:
+                    size = self.size()
+                    resize(*size)
+                if not ready:
+                    continue
+                data = os.read(self._read, _MOST)
+                typed, escape, _ = data.partition(ESCAPE)
+                if typed:
+                    type_in(typed)
+                if escape or not data:
+                    self.stop()
+                    return
+        except Exception:  # the guest or the terminal is gone: the trace tells what happened
+            self.stop()

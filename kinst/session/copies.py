@@ -1,0 +1,78 @@
+"""What --copy puts into a guest of kinst's own: whether it can run there, which has busybox and no
+libraries.
+
+Source: elf(5): PT_INTERP, the dynamic section; execve(2) for interpreters of scripts.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+from pathlib import Path
+
+from kinst.core.errors import KinstError
+from kinst.core.isa import Isa
+from kinst.image.elf_file import ElfFile, open_file
+from kinst.isa import of_machine
+
+_PT_INTERP = 3
+_DT_NULL, _DT_NEEDED = 0, 1
+_ENTRY = struct.Struct("<qQ")  # Elf64_Dyn
+_ABSENT = ("bash", "dash", "zsh", "ksh")  # shells that busybox does not stand in for
+_INSTEAD = "--root / runs programs of the host with all that they need"
+
+
+def check_copy(path: Path, isa: Isa, beside: Collection[str]) -> None:
+    """Raises KinstError where a guest of this ISA could not run the file.  beside: names of the
+    files that are copied with it.  What is no program is data, and as good as any."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(256)
+    except OSError as error:
+        raise KinstError(f"--copy {path}: {error.strerror}") from error
+    if start.startswith(b"#!"):
+        _check_script(path, start, beside)
+    elif start.startswith(b"\x7fELF"):
+        _check_program(path, isa)
+
+
+def _check_script(path: Path, start: bytes, beside: Collection[str]) -> None:
+    words = start[2:].split(b"\n")[0].decode("utf-8", "replace").split()
+    program = Path(words[0]) if words else Path("/bin/sh")
+    missing = str(program.parent) != "/bin" or program.name in _ABSENT
+    if missing and not (str(program.parent) == "/bin" and program.name in beside):
+        raise KinstError(
+            f"--copy {path}: it is run by {program}, which is not in the guest",
+            f"busybox's /bin/sh is; {_INSTEAD}",
+        )
+
+
+def _check_program(path: Path, isa: Isa) -> None:
+    file = open_file(path)
+    if file.relocatable:
+        return
+    if file.machine != isa.elf_machine:
+        other = of_machine(file.machine)
+        kind = other.name if other is not None else f"ELF machine {file.machine}"
+        raise KinstError(f"--copy {path}: a program for {kind}, and the guest is {isa.name}")
+    if any(segment.kind == _PT_INTERP for segment in file.segments):
+        libraries = ", ".join(_libraries(file)) or "a loader"
+        raise KinstError(
+            f"--copy {path}: it needs {libraries}, and the guest has no libraries",
+            f"link it with -static; {_INSTEAD}",
+        )
+
+
+def _libraries(file: ElfFile) -> list[str]:
+    """The names of the libraries that it asks for."""
+    dynamic, strings = file.section(".dynamic"), file.section(".dynstr")
+    if dynamic is None or strings is None:
+        return []
+    names, found = file.data(strings), []
+    data = file.data(dynamic)
+    for tag, value in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size]):
+        if tag == _DT_NULL:
+            break
+        if tag == _DT_NEEDED:
+            found.append(names[value : names.index(b"\0", value)].decode("utf-8", "replace"))
+    return found

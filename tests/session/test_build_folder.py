@@ -1,0 +1,63 @@
+"""--build: the kernel's files in the folder in which it was built."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kinst.core.errors import KinstError
+from kinst.session.request import Request
+from kinst.session.target import with_build
+
+BUILDS = [
+    ("gcc", "amd64", "arch/x86/boot/bzImage"),
+    ("aarch64-linux-gnu-gcc", "arm64", "arch/arm64/boot/Image"),
+    ("riscv64-linux-gnu-gcc", "riscv64", "arch/riscv/boot/Image"),
+]
+
+
+def build(folder: Path, compiler: str, image: str) -> Request:
+    command = [compiler, "-nostdlib", "-static", "-x", "c", "-o", str(folder / "vmlinux"), "-"]
+    subprocess.run(command, input=b"void _start(void) {}", check=True)
+    if image:
+        (folder / image).parent.mkdir(parents=True)
+        (folder / image).write_bytes(b"")
+    return Request(build=str(folder))
+
+
+@pytest.mark.parametrize(("compiler", "isa", "image"), BUILDS)
+def test_the_files_of_each_isa(tmp_path: Path, compiler: str, isa: str, image: str) -> None:
+    found = with_build(build(tmp_path, compiler, image))
+    assert (found.vm, found.kernel, found.debug) == (
+        isa, str(tmp_path / image), str(tmp_path / "vmlinux"),
+    )  # fmt: skip
+    assert found.debug_folders == ()
+
+
+def test_modules_have_their_debug_information_there(tmp_path: Path) -> None:
+    made = build(tmp_path, "gcc", BUILDS[0][2])
+    request = Request(build=made.build, modules=("dummy",))
+    assert with_build(request).debug_folders == (str(tmp_path),)
+
+
+def test_without_it_nothing_changes() -> None:
+    request = Request(vm="arm64")
+    assert with_build(request) is request
+
+
+def test_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(KinstError, match="no such folder"):
+        with_build(Request(build=str(tmp_path / "none")))
+    with pytest.raises(KinstError, match="there is no vmlinux in it"):
+        with_build(Request(build=str(tmp_path)))
+    request = build(tmp_path, "gcc", "")
+    with pytest.raises(KinstError, match=r"no arch/x86/boot/bzImage in it \(make bzImage\)"):
+        with_build(request)
+
+
+def test_another_isa_than_was_asked_for(tmp_path: Path) -> None:
+    request = build(tmp_path, "gcc", BUILDS[0][2])
+    with pytest.raises(KinstError, match="a kernel for amd64, and --vm=arm64"):
+        with_build(Request(build=request.build, vm="arm64"))

@@ -1,0 +1,84 @@
+"""--shell, as somebody at a terminal uses it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.vm
+
+KINST = str(Path(sys.executable).with_name("kinst"))
+SECONDS = 300.0
+
+
+class Person:
+    """Somebody who starts kinst on a terminal, types, and reads."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            os.execv(KINST, [KINST, *arguments])
+        self.shown = ""
+
+    def reads(self, pattern: str) -> str:
+        """What is shown up to there."""
+        end = time.monotonic() + SECONDS
+        while not (found := re.search(pattern, self.shown)):
+            assert time.monotonic() < end, f"no {pattern} in {self.shown!r}"
+            if select.select([self.terminal], [], [], 1.0)[0]:
+                self.shown += self._take()
+        text, self.shown = self.shown[: found.end()], self.shown[found.end() :]
+        return text
+
+    def _take(self) -> str:
+        data = os.read(self.terminal, 4096)
+        assert data, f"it ended: {self.shown!r}"
+        return data.decode()
+
+    def types(self, text: str) -> None:
+        os.write(self.terminal, text.encode())
+
+    def end(self) -> int:
+        """All that is shown until the end is in shown; the exit status."""
+        while True:
+            try:
+                self.shown += self._take()
+            except OSError:  # the other end is closed
+                break
+        os.close(self.terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_a_shell_while_the_trace_runs() -> None:
+    """With job control: Ctrl-C ends what runs in it and nothing else.  Its last command's status
+    is kinst's; what was traced is shown on the same terminal."""
+    person = Person("--shell", "-qn", 'kinst::ksys_read:0 /execname == "wc"/ { @ = count(); }')
+    person.reads("ends the trace")
+    person.reads("# ")
+    person.types("tty; sleep 1000\r")
+    person.reads("/dev/tty")
+    time.sleep(1.0)
+    person.types("\x03")
+    person.reads("# ")
+    person.types("echo status $?; cat /etc/group | wc -l\r")
+    person.reads(r"status 130\r+\n2\r+\n")
+    person.reads("# ")
+    person.types("exit 5\r")
+    assert person.end() == 5
+    # wc reads the two lines, and the end.
+    assert re.search(r"^ +2\r$", person.shown, re.M), person.shown
+
+
+def test_the_key_that_ends_the_trace() -> None:
+    person = Person("--shell", "-qn", "kinst::ksys_read:0 { @ = count(); } END { trace(42); }")
+    person.reads("# ")
+    person.types("\x1d")
+    assert person.end() == 0
+    assert "42" in person.shown
