@@ -25,7 +25,7 @@ RANK = {
     "core": 0, "version": 0, "errors": 1, "events": 1, "dlang": 1, "isa": 1, "image": 1, "wire": 1,
     "providers": 2, "sugar": 2, "codegen": 2, "patch": 2, "consumer": 3, "kernels": 3,
     "systems": 3, "machines": 3, "inlines": 3, "results": 3, "session": 4, "api": 5, "render": 5,
-    "cli": 6, "kinst": 6,
+    "views": 5, "cli": 6, "kinst": 6,
 }  # fmt: skip
 ONLY_USER = {
     "llvmlite": "codegen", "capstone": "isa", "ctypes": "wire", "socket": "wire",

@@ -9,52 +9,26 @@ from __future__ import annotations
 import gc
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from kinst.api import Request, begin
-from kinst.cli.guard import Interrupted, UsageError, guarded, say, standard_files, write
+from kinst.cli.commands import command, commands
+from kinst.cli.guard import UsageError, guarded, say, standard_files, write
+from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import HELP, CommandLine, parse
 from kinst.errors import DError, KinstError
 from kinst.version import __version__
-
-if TYPE_CHECKING:
-    from kinst.api import Trace
 
 D_VERSION = "1.13"
 # Objects until Python looks for cycles again: the millions of instructions of a whole kernel are
 # in none, and to look through them took a third of the time.
 COLLECT = 200_000
 _KERNEL = re.compile(r"\b(kinst|fbt):")  # a probe of the kernel
-
-
-class Interrupts:
-    """Ctrl-C, SIGTERM and SIGHUP.  The first asks a trace to end, the second ends kinst at once,
-    and so does the first where there is no trace yet (booting, compiling, -l).
-
-    SIGHUP stays ignored where kinst was started with nohup(1)."""
-
-    def __init__(self) -> None:
-        self._arrivals = 0
-        self._trace: Trace | None = None
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._arrived)
-
-    def _arrived(self, number: int, frame: object) -> None:
-        self._arrivals += 1
-        if self._arrivals > 1 or self._trace is None:
-            raise Interrupted(number)
-        self._trace.stop()
-
-    def end(self, trace: Trace) -> None:
-        """From now on the first signal asks this trace to end."""
-        self._trace = trace
 
 
 def started_at() -> float:
@@ -108,6 +82,15 @@ def _into_output(line: CommandLine, interrupts: Interrupts) -> int:
         return run(out)
 
 
+def run_command(name: str, words: Sequence[str]) -> int:
+    """One of the commands that have a name, such as flame; the exit status."""
+    found = command(name)
+    if {"-h", "--help"} & {*words}:
+        write(sys.stdout, found.HELP)
+        return 0
+    return found.run(words, Interrupts())
+
+
 def _wants_tags(request: Request) -> bool:
     return any(name == "errtags" for name, _ in request.settings)
 
@@ -120,6 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     requests: list[Request] = []
 
     def work() -> int:
+        if words and not words[0].startswith("-") and words[0] in commands():
+            return run_command(words[0], words[1:])
         line = parse(words, sys.stdin.read)
         requests.append(line.request)
         if line.kernels:

@@ -115,7 +115,11 @@ Which functions of the file system run, and how often:
   --json           print what is traced as one JSON object a line
   --dump STAGE     print the value after a stage: """
     + ", ".join(DUMP_STAGES)
-    + "\n"
+    + """
+
+kinst flame ...    a flame graph of stacks; kinst flame --help
+kinst diff A B     what differs between two results of --json; kinst diff --help
+"""
 )
 
 

@@ -1,0 +1,35 @@
+"""Signals that end a trace, or kinst."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from kinst.cli.guard import Interrupted
+
+if TYPE_CHECKING:
+    from kinst.api import Trace
+
+
+class Interrupts:
+    """Ctrl-C, SIGTERM and SIGHUP.  The first asks a trace to end, the second ends kinst at once,
+    and so does the first where there is no trace yet (booting, compiling, -l).
+
+    SIGHUP stays ignored where kinst was started with nohup(1)."""
+
+    def __init__(self) -> None:
+        self._arrivals = 0
+        self._trace: Trace | None = None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._arrived)
+
+    def _arrived(self, number: int, frame: object) -> None:
+        self._arrivals += 1
+        if self._arrivals > 1 or self._trace is None:
+            raise Interrupted(number)
+        self._trace.stop()
+
+    def end(self, trace: Trace) -> None:
+        """From now on the first signal asks this trace to end."""
+        self._trace = trace

@@ -1,0 +1,86 @@
+"""A whole trace for a command that shows what came of it, not each record."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from kinst.api import Machine, ProgramText, Report
+from kinst.cli.guard import UsageError, say, write
+from kinst.cli.interrupts import Interrupts
+from kinst.cli.options import CommandLine
+from kinst.cli.progress import Progress
+from kinst.errors import KinstError
+from kinst.events import Aggregation, End, Fault, Lost, Message, Output, Shell
+from kinst.views.saved import saved_aggregations
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a trace has left.  status: as kinst's own would be.  program: its D text."""
+
+    aggregations: Sequence[Aggregation]
+    status: int
+    program: str
+
+
+def traced(line: CommandLine, program: str, interrupts: Interrupts) -> Outcome | None:
+    """Trace what the command line says, or `program` where it names no probes; None when -d only
+    asked for the program.  What the command writes goes to standard output, or where the result is
+    to go there, to standard error.  Raises KinstError."""
+    request = line.request
+    if not request.programs:
+        request = replace(request, programs=(ProgramText("n", program, "<command line>"),))
+    if request.list_probes or request.compile_only or request.show_code or request.dump:
+        raise UsageError("-l, -e, -S and --dump show what is not traced", "kinst without a command")
+    if request.show_program:
+        write(sys.stdout, "".join(f"{one.text.strip()}\n" for one in request.programs))
+        return None
+    show = partial(write, sys.stdout if request.output else sys.stderr)
+    report = Report(say, Progress("kinst"), time.monotonic(), request.verbose)
+    status = 0
+    with Machine(request, report=report) as machine:
+        compiled = machine.compile_request(request)
+        machine.start(compiled)
+        trace = machine.trace(machine.expand(compiled, request.command), request.command)
+        interrupts.end(trace)
+        for event in trace:
+            match event:
+                case Output():
+                    show(event.data.decode("utf-8", "surrogateescape"))
+                case Lost() | Fault() | Message():
+                    say(event.text)
+                case Shell():
+                    raise KinstError("system() has no place in a picture", "take it out")
+                case End():
+                    status = event.status
+        found = [
+            Aggregation(name, table.function, table.key_types, table)
+            for name, table in trace.aggregations().items()
+        ]
+    return Outcome(found, status, "\n".join(one.text for one in request.programs))
+
+
+def kept(path: str) -> tuple[Aggregation, ...]:
+    """The aggregations in a file that --json has made.  Raises KinstError."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return saved_aggregations(file, path)
+    except OSError as error:
+        raise KinstError(f"failed to open {path}: {error.strerror}") from error
+
+
+def put(text: str, path: str) -> None:
+    """Write a command's result: to a file, anew, or to standard output where path is "".
+    Raises KinstError."""
+    if not path:
+        write(sys.stdout, text)
+        return
+    try:
+        Path(path).write_text(text, encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise KinstError(f"failed to write {path}: {error.strerror}") from error

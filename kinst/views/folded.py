@@ -1,0 +1,104 @@
+"""Folded stacks: a line for each stack, its frames outermost first, and how often it was seen.
+
+It is what flamegraph.pl and speedscope read.  A frame that the compiler had put into the next
+one's function ends in `_[i]`, one of the kernel in `_[k]` where a line has frames of both kinds,
+as perf's and flamegraph.pl's own folding has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kinst.core.errors import KinstError
+from kinst.events import Aggregation, Frame, Key, Stack
+
+INLINED, KERNEL = "_[i]", "_[k]"
+# Whose values say how much of something there was, so that parts add up to their whole.
+_ADD_UP = ("count", "sum")
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedStack:
+    """frames: names, outermost first.  value: what was counted or summed up there."""
+
+    frames: tuple[str, ...]
+    value: int
+
+
+def fold(aggregations: Sequence[Aggregation], name: str = "") -> tuple[FoldedStack, ...]:
+    """The stacks of the aggregation `name`, or of the only one that has stacks for keys.
+
+    Other keys come below the stacks, as frames of their own: a program's name, a pid.  Raises
+    KinstError where there is no such aggregation, or one whose values do not add up."""
+    chosen = _chosen(aggregations, name)
+    both = len({part.kind for key in chosen.rows for part in key if isinstance(part, Stack)}) > 1
+    totals: dict[tuple[str, ...], int] = {}
+    for key, value in chosen.rows.items():
+        frames = _frames(key, both)
+        assert isinstance(value, int)
+        totals[frames] = totals.get(frames, 0) + value
+    return tuple(FoldedStack(frames, value) for frames, value in totals.items() if value > 0)
+
+
+def folded_text(stacks: Iterable[FoldedStack]) -> str:
+    """A line for each, sorted: outermost;...;innermost value."""
+    return "".join(f"{';'.join(one.frames)} {one.value}\n" for one in _sorted(stacks))
+
+
+def _sorted(stacks: Iterable[FoldedStack]) -> list[FoldedStack]:
+    return sorted(stacks, key=lambda one: one.frames)
+
+
+def _has_stacks(one: Aggregation) -> bool:
+    return any(type_ == "stack" for type_ in one.keys)
+
+
+def _chosen(aggregations: Sequence[Aggregation], name: str) -> Aggregation:
+    with_stacks = [one for one in aggregations if _has_stacks(one)]
+    names = ", ".join(f"@{one.name}" for one in with_stacks)
+    if name:
+        wanted = name.removeprefix("@")
+        found = [one for one in with_stacks if one.name == wanted]
+        if not found:
+            there = f"those with stacks: {names}" if names else "none has stacks for keys"
+            raise KinstError(f"no aggregation @{wanted} with stacks", there)
+    else:
+        found = with_stacks
+        if not found:
+            raise KinstError("no aggregation has stacks for keys", "@[stack()] = count()")
+        if len(found) > 1:
+            raise KinstError(f"{len(found)} aggregations have stacks", f"--by one of {names}")
+    if found[0].function not in _ADD_UP:
+        message = f"@{found[0].name} is {found[0].function}(), and its values do not add up"
+        raise KinstError(message, "count() or sum()")
+    return found[0]
+
+
+def _frames(key: Key, both: bool) -> tuple[str, ...]:
+    """Outermost first: keys that are no stacks, then the user's stack, then the kernel's."""
+    stacks = sorted((p for p in key if isinstance(p, Stack)), key=lambda one: one.kind != "user")
+    names = [_clean(_plain(part)) for part in key if not isinstance(part, Stack)]
+    for stack in stacks:
+        mark = KERNEL if both and stack.kind == "kernel" else ""
+        names += [_clean(_named(frame)) + (INLINED if frame.inlined else mark)
+                  for frame in reversed(stack.frames)]  # fmt: skip
+    return tuple(names)
+
+
+def _plain(part: object) -> str:
+    if isinstance(part, Frame):
+        return _named(part)
+    return part.hex() if isinstance(part, bytes) else str(part)
+
+
+def _named(frame: Frame) -> str:
+    if frame.function:
+        own = frame.module in ("", "vmlinux")
+        return frame.function if own else f"{frame.module}`{frame.function}"
+    return frame.module or f"{frame.address:#x}"
+
+
+def _clean(name: str) -> str:
+    """A name without what separates frames and values."""
+    return name.replace(";", ":").replace("\n", " ") or "-"
