@@ -28,7 +28,7 @@ it the addresses of its code, where it was called, and the function that it is i
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class InlinecallOptions:
     """What the command line asks for."""
 
     function: str
@@ -36,7 +36,7 @@ class Wanted:
     json: bool
 
 
-def parse(words: Sequence[str]) -> Wanted:
+def parse(words: Sequence[str]) -> InlinecallOptions:
     """The command line without the program's name.  Raises UsageError."""
     names, as_json, options = [], False, True
     for word in words:
@@ -50,7 +50,7 @@ def parse(words: Sequence[str]) -> Wanted:
             names.append(word)
     if len(names) != 2 or not names[0]:
         raise UsageError("a function and a file are needed")
-    return Wanted(names[0], names[1], as_json)
+    return InlinecallOptions(names[0], names[1], as_json)
 
 
 def place(file: str, line: int) -> str:
@@ -104,7 +104,7 @@ def as_json(functions: Sequence[InlineFunction]) -> str:
     return json.dumps(found, indent=1) + "\n"
 
 
-def run(wanted: Wanted) -> str:
+def run(wanted: InlinecallOptions) -> str:
     """What the command prints.  Raises KinstError; says on stderr what was skipped."""
     functions = inline_functions(
         wanted.file,

@@ -75,7 +75,7 @@ Entry = tuple[int, ...]  # clause indexes that one entry runs, in order
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class TargetCode:
     """Code for one place in the target.
 
     address: where `code` has to be written. entry_offsets, trap_hook, fault_hook: offsets in it.
@@ -246,7 +246,7 @@ def compile_target(
     error_clauses: Entry,
     error_site: int,
     address: int,
-) -> Code:
+) -> TargetCode:
     """Machine code for the text area, to be written at `address` (a multiple of 16).
 
     entries: the distinct tuples of clauses that sites run. Raises KinstError for what this kernel
@@ -267,7 +267,7 @@ def compile_target(
         arguments[entry] = frozenset[int]().union(*(read.arguments for read in own))
         if any(read.caller for read in own + in_error):
             caller.add(entry)
-    return Code(
+    return TargetCode(
         found.code, address, {entry: found.offsets[_name(entry)] for entry in entries}, slots,
         frozenset(caller), arguments, strings, found.offsets["trap_hook"],
         found.offsets["fault_hook"], ir,

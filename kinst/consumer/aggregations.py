@@ -91,7 +91,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Table:
+class KeyedTable:
     """One aggregation: its merged entries, by key, and how it is to be printed.
 
     keys: type and size of each key, also where the keys are constant and not stored."""
@@ -170,8 +170,8 @@ class AggregationStore:
         self._counters = counters
         self._sums = sums
         layouts = {one.index: one for one in layout.aggregations}
-        self.tables: dict[int, Table] = {
-            one.index: Table(one, layouts[one.index], _key_fields(one, layouts[one.index]))
+        self.tables: dict[int, KeyedTable] = {
+            one.index: KeyedTable(one, layouts[one.index], _key_fields(one, layouts[one.index]))
             for one in sorted(program.aggregations, key=lambda a: a.index)
             if one.index in layouts
         }
@@ -303,7 +303,7 @@ class AggregationStore:
             for i in np.flatnonzero(more).tolist():
                 table.add(keys[i], more[i : i + 1].view(np.int64))
 
-    def _slot_keys(self, table: Table) -> Sequence[Key]:
+    def _slot_keys(self, table: KeyedTable) -> Sequence[Key]:
         """The key of each slot; of a free one, any."""
         layout = table.layout
         start = self._scratch.globals + layout.slot_table >> 3
@@ -328,7 +328,7 @@ class AggregationStore:
             del table.entries[key]
 
     @staticmethod
-    def _rank(table: Table, key: Key) -> tuple[object, ...]:
+    def _rank(table: KeyedTable, key: Key) -> tuple[object, ...]:
         entry = table.entries[key]
         return rank(table.aggregation.function, entry.data), key_rank(table, key)
 
@@ -338,7 +338,7 @@ class AggregationStore:
             self.tables[index].normal = 1 if divisor is None else divisor
 
 
-def key_rank(table: Table, key: Key, position: int = 0) -> tuple[KeyValue, ...]:
+def key_rank(table: KeyedTable, key: Key, position: int = 0) -> tuple[KeyValue, ...]:
     """What keys sort by: integers as unsigned, starting from the key at `position`."""
     plain = tuple(
         v if isinstance(v, bytes) else v & ((1 << 8 * f.size) - 1)
@@ -408,7 +408,7 @@ def llquantize_bounds(function: AggFunction) -> list[int]:
     return bounds
 
 
-def entries_of(tables: Sequence[Table]) -> Mapping[Key, list[Data | None]]:
+def entries_of(tables: Sequence[KeyedTable]) -> Mapping[Key, list[Data | None]]:
     """Data by key in each of several tables, None where a table lacks the key."""
     joined: dict[Key, list[Data | None]] = {}
     for i, table in enumerate(tables):
@@ -431,7 +431,7 @@ class SortOptions(Protocol):
 
 
 def _joined_rank(
-    tables: Sequence[Table], options: SortOptions, row: tuple[Key, Sequence[Data]]
+    tables: Sequence[KeyedTable], options: SortOptions, row: tuple[Key, Sequence[Data]]
 ) -> tuple[object, ...]:
     key, data = row
     position = options.aggsortpos if 0 <= options.aggsortpos < len(tables) else 0
@@ -441,7 +441,7 @@ def _joined_rank(
     return (keys, values) if options.aggsortkey else (values, keys)
 
 
-def sorted_rows(tables: Sequence[Table], options: SortOptions) -> list[tuple[Key, list[Data]]]:
+def sorted_rows(tables: Sequence[KeyedTable], options: SortOptions) -> list[tuple[Key, list[Data]]]:
     """Rows of one table, or of several joined by key, in the order in which they are shown."""
     rows = [
         (key, [d if d is not None else t.zero() for d, t in zip(data, tables, strict=True)])

@@ -28,7 +28,7 @@ WINDOW = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class DecodedRecords:
     """Records of one batch in the order in which they are to be printed.
 
     data: all bytes; offsets: where each record starts; clauses: whose it is.  chunks: (slot,
@@ -155,7 +155,7 @@ def _field(data: Bytes, offsets: Offsets, at: int, dtype: str) -> npt.NDArray[np
     return data.view(dtype)[(offsets + at) // width]
 
 
-def merge(chunks: Sequence[Chunk]) -> Records:
+def merge(chunks: Sequence[Chunk]) -> DecodedRecords:
     """All records of a batch, merged across CPUs by their time.
 
     Records of one CPU keep their order, whatever their times say.
@@ -163,7 +163,7 @@ def merge(chunks: Sequence[Chunk]) -> Records:
     chunks = [chunk for chunk in chunks if chunk.data.size]
     if not chunks:
         empty = np.empty(0, dtype=np.int64)
-        return Records(np.empty(0, np.uint8), empty, np.empty(0, np.uint32))
+        return DecodedRecords(np.empty(0, np.uint8), empty, np.empty(0, np.uint32))
     data = chunks[0].data if len(chunks) == 1 else np.concatenate([c.data for c in chunks])
     parts, slots, bases = [], [], []
     base = 0
@@ -182,7 +182,7 @@ def merge(chunks: Sequence[Chunk]) -> Records:
             time[mine] = np.maximum.accumulate(time[mine])
         offsets = offsets[np.argsort(time, kind="stable")]
     clauses = _field(data, offsets, RECORD_CLAUSE, "<u4")
-    return Records(data, offsets, clauses.astype(np.uint32), tuple(bases))
+    return DecodedRecords(data, offsets, clauses.astype(np.uint32), tuple(bases))
 
 
 assert RECORD_SIZE == 0 and RECORD_CLAUSE == 4  # find_records reads both as one word

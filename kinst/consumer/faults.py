@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kinst.consumer.decode import Records
+from kinst.consumer.decode import DecodedRecords
 from kinst.events import Fault, Lost
 
 
@@ -35,7 +35,9 @@ class FaultOrder:
         self._waiting = []
         return found
 
-    def among(self, records: Records, new: Sequence[PlacedFault]) -> list[tuple[int, Fault | Lost]]:
+    def among(
+        self, records: DecodedRecords, new: Sequence[PlacedFault]
+    ) -> list[tuple[int, Fault | Lost]]:
         """(index of the record that it is told before, event) of the faults that belong to
         these records, in order.  new: those since the last batch.  Of them the ones behind all
         these records wait for the next, of which some may have been made before.
@@ -53,7 +55,9 @@ class FaultOrder:
         return [(at, event) for at, _, event in sorted(found, key=lambda one: one[:2])]
 
 
-def _placed(records: Records, faults: Sequence[PlacedFault]) -> list[tuple[int, PlacedFault]]:
+def _placed(
+    records: DecodedRecords, faults: Sequence[PlacedFault]
+) -> list[tuple[int, PlacedFault]]:
     if not faults or not len(records):
         return [(0, one) for one in faults]
     times = records.times()

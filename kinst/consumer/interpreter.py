@@ -17,7 +17,7 @@ from kinst.consumer.actions import acts, is_silent
 from kinst.consumer.aggregations import AggregationStore
 from kinst.consumer.columns import value_of
 from kinst.consumer.convert import text
-from kinst.consumer.decode import Records, merge
+from kinst.consumer.decode import DecodedRecords, merge
 from kinst.consumer.faults import FaultOrder, PlacedFault
 from kinst.consumer.policies import Kept
 from kinst.consumer.printf import RowTemplate, format_template
@@ -173,7 +173,7 @@ class Interpreter:
                 yield from self._acting_record(records, following, stop)
             at = stop + 1
 
-    def _check(self, records: Records) -> None:
+    def _check(self, records: DecodedRecords) -> None:
         sizes = records.data.view("<u4")[records.offsets >> 2]
         for clause in np.unique(records.clauses).tolist():
             expected = self._sizes.get(clause, 0)
@@ -181,7 +181,11 @@ class Interpreter:
                 raise TargetError(f"a record of clause {clause} is corrupt: not {expected} bytes")
 
     def _batches(
-        self, records: Records, following: npt.NDArray[np.int64] | None, start: int, stop: int
+        self,
+        records: DecodedRecords,
+        following: npt.NDArray[np.int64] | None,
+        start: int,
+        stop: int,
     ) -> Iterator[Batch]:
         """Records whose clauses only show data."""
         for at in range(start, stop, BLOCK):
@@ -195,7 +199,7 @@ class Interpreter:
             )
 
     def _acting_record(
-        self, records: Records, following: npt.NDArray[np.int64] | None, index: int
+        self, records: DecodedRecords, following: npt.NDArray[np.int64] | None, index: int
     ) -> Iterator[Event]:
         clause = int(records.clauses[index])
         start = int(records.offsets[index])
@@ -304,7 +308,7 @@ class Interpreter:
             yield Message(f'dtrace: couldn\'t set option "{name}" to "{value}": {wrong}')
 
 
-def following_of(records: Records) -> npt.NDArray[np.int64]:
+def following_of(records: DecodedRecords) -> npt.NDArray[np.int64]:
     """(n, 2): probe id and clause of the next record of each one's CPU; -1 where none follows."""
     found = np.full((len(records), 2), -1, np.int64)
     headers = records.data.view("<u4")[(records.offsets[:, None] >> 2) + np.array([2, 1])]

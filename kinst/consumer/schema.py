@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kinst.consumer.aggregations import Table
+from kinst.consumer.aggregations import KeyedTable
 from kinst.consumer.symbols import NO_NAMES, Names, shown
 from kinst.core.probe import Probe
 from kinst.core.records import ClauseLayout, ProgramLayout
@@ -24,7 +24,7 @@ class Schema:
     program: Program
     layout: ProgramLayout
     probes: Mapping[int, Probe]
-    tables: Mapping[int, Table]
+    tables: Mapping[int, KeyedTable]
     options: Options = field(default_factory=Options)
     names: Names = NO_NAMES
 

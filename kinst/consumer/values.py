@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from kinst.consumer.actions import shows_data
 from kinst.consumer.aggregations import (
     Data,
+    KeyedTable,
     SortOptions,
-    Table,
     divide,
     llquantize_bounds,
     lquantize_step,
@@ -234,7 +234,7 @@ def bucket_bounds(function: AggFunction, buckets: int) -> list[tuple[int | None,
     return list(zip([None, *edges], [*edges, None], strict=True))
 
 
-def aggregated(table: Table, data: Data) -> int | tuple[Bucket, ...]:
+def aggregated(table: KeyedTable, data: Data) -> int | tuple[Bucket, ...]:
     """The value of one key, normalized as it is shown."""
     function = table.aggregation.function
     if function.name not in ("quantize", "lquantize", "llquantize"):
@@ -247,7 +247,9 @@ def aggregated(table: Table, data: Data) -> int | tuple[Bucket, ...]:
     )
 
 
-def aggregation_of(table: Table, options: SortOptions, names: Names | FrameFinder) -> Aggregation:
+def aggregation_of(
+    table: KeyedTable, options: SortOptions, names: Names | FrameFinder
+) -> Aggregation:
     """A table as it is now, its rows in the order in which dtrace(1) shows them."""
     frames = names if isinstance(names, FrameFinder) else FrameFinder(names)
     rows: dict[Key, int | tuple[Bucket, ...]] = {}

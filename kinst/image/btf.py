@@ -45,7 +45,7 @@ U32 = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class BtfMember:
     """A member of a structure: where it is and how large.
 
     bit: offset from the structure's start in bits.  bits: width of a bitfield, 0 otherwise.
@@ -90,7 +90,7 @@ class Btf:
             return False
         return True
 
-    def member(self, struct: str, path: str) -> Member:
+    def member(self, struct: str, path: str) -> BtfMember:
         """The member at a dotted path; members of anonymous members need no name for them.
 
         Raises KinstError naming the part that the kernel does not have.
@@ -221,7 +221,7 @@ class Btf:
             type_id = int(self._words[start + 3])
         return 0
 
-    def _walk(self, type_id: int, path: str) -> Member | None:
+    def _walk(self, type_id: int, path: str) -> BtfMember | None:
         bit, found = 0, None
         for part in path.split("."):
             found = self._find(self._resolve(type_id), part, 0)
@@ -229,9 +229,9 @@ class Btf:
                 return None
             bit += found.bit
             type_id = found.type
-        return None if found is None else Member(bit, found.bits, found.size, found.type)
+        return None if found is None else BtfMember(bit, found.bits, found.size, found.type)
 
-    def _find(self, type_id: int, name: str, depth: int) -> Member | None:
+    def _find(self, type_id: int, name: str, depth: int) -> BtfMember | None:
         """The member `name` of a structure, looking into its anonymous members too."""
         if not type_id or depth > 16:
             return None
@@ -246,9 +246,9 @@ class Btf:
             if name_at == 0:
                 inner = self._find(self._resolve(member_type), name, depth + 1)
                 if inner is not None:
-                    return Member(bit + inner.bit, inner.bits, inner.size, inner.type)
+                    return BtfMember(bit + inner.bit, inner.bits, inner.size, inner.type)
             elif self._strings.startswith(wanted, name_at):
-                return Member(bit, bits, self._size_of(member_type), member_type)
+                return BtfMember(bit, bits, self._size_of(member_type), member_type)
         return None
 
 

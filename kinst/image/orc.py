@@ -28,7 +28,7 @@ PREVIOUS_SP = 1  # ORC_REG_PREV_SP: the frame pointer is saved at CFA + bp_offse
 
 
 @dataclass(frozen=True, slots=True)
-class FrameRule:
+class OrcRule:
     """CFA = register + offset (bytes); the return address is at CFA + return_address."""
 
     register: str  # D name of the register: R_RSP
@@ -51,7 +51,7 @@ class Orc:
     def __len__(self) -> int:
         return len(self._starts)
 
-    def rule(self, address: int) -> FrameRule | None:
+    def rule(self, address: int) -> OrcRule | None:
         """The rule at a linked address, or None where a caller cannot be told from it.
 
         None where the table has no information, at the end of the stack, in exception and
@@ -66,7 +66,7 @@ class Orc:
         # Three bits: the type since 6.4; before, two bits of type (0: call) and the end bit.
         if word >> 8 & 7 != (2 if self._new else 0) or register is None:
             return None
-        return FrameRule(register, int(self._sp_offset[index]), -8)
+        return OrcRule(register, int(self._sp_offset[index]), -8)
 
     def saved_frame_pointer(self, address: int) -> int | None:
         """Where the caller's frame pointer is saved, as an offset from the CFA; None where it is

@@ -9,7 +9,7 @@ import numpy as np
 
 from kinst.codegen.analysis import asks_caller, string_table
 from kinst.codegen.code_machine import CodeMachine, host_machine, parents_of, target_machine
-from kinst.codegen.compile import Code, compile_host, compile_target, host_triple
+from kinst.codegen.compile import TargetCode, compile_host, compile_target, host_triple
 from kinst.codegen.hooks import build_trap_table
 from kinst.codegen.site_work import counted, exits_in, own_keys, snippets_of
 from kinst.core.columns import FOLLOWING, Batch, columns_of
@@ -251,7 +251,7 @@ def _block_rules(
     return BlockRules(counters.displacement + own, room, faulting) if room else None
 
 
-def _hooks(parts: Placement, code: Code, traced: TracedMachine) -> list[Hook]:
+def _hooks(parts: Placement, code: TargetCode, traced: TracedMachine) -> list[Hook]:
     """The kernel functions to detour: its breakpoint handler when there are traps, its search
     of exception tables when a planted instruction may fault on purpose, and its search of BUG
     and WARN traps when one of those is planted."""
@@ -278,7 +278,7 @@ def _wanted(
     placed: Placed,
     machine: CodeMachine,
     traced: TracedMachine,
-    code: Code,
+    code: TargetCode,
     descriptors: Descriptors,
     rules: Mapping[tuple[int, int], FrameRule],
 ) -> list[Wanted]:

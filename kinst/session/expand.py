@@ -16,7 +16,7 @@ from kinst.core.probe import Function, ProbePattern
 from kinst.core.types import KERNEL, TypeSource, as_named
 from kinst.dlang.syntax import tree
 from kinst.image.debug_info import CallConvention, DebugInfo
-from kinst.image.dwarf.cfi import Frame
+from kinst.image.dwarf.cfi import InspectedFrame
 from kinst.image.dwarf.expressions import NotHereError
 from kinst.image.dwarf.lines import LineSpan
 from kinst.image.dwarf.locals import DwarfLocals
@@ -226,7 +226,7 @@ class ImageLocals:
             f"no local variable {name} at {place.text}", f"there are {shown}" if shown else ""
         )
 
-    def _at(self, address: int) -> tuple[DwarfLocals, Frame, str]:
+    def _at(self, address: int) -> tuple[DwarfLocals, InspectedFrame, str]:
         function = self._kernel.at(address)
         if function is None:
             raise KinstError(f"{address:#x} is in no function")
@@ -238,7 +238,7 @@ class ImageLocals:
         cfa = None if rule is None else f"(regs[{rule[0]}] + {rule[1]})"
         first = self._kernel.parts(function)[0].address == address
         place = partial(_placed, debug, move)
-        return found, Frame(linked, first, cfa, place), function.name
+        return found, InspectedFrame(linked, first, cfa, place), function.name
 
     def _linked(self, module: str, address: int) -> tuple[DebugInfo, int, Move]:
         """An image, an address as its debug information has it, and from there to running ones."""

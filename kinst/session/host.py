@@ -29,7 +29,7 @@ EXECNAME_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class FiringContext:
     """Built-in variables of one host-run firing; times in ns.
 
     interrupt: the kernel's preemption count, see codegen/values/dynamic.py."""
@@ -52,7 +52,7 @@ class Context:
 
 
 def pack(
-    isa: Isa, registers: Mapping[int, int], context: Context, frames: int = 0
+    isa: Isa, registers: Mapping[int, int], context: FiringContext, frames: int = 0
 ) -> NDArray[np.uint64]:
     """The frame (registers by slot) and the context after it, as a clause reads them.
 
@@ -114,9 +114,9 @@ class HostClock:
         return (self._stopped_at or time.monotonic_ns()) + self._ahead
 
 
-def own_context(clock: HostClock, cpu: int = 0, arguments: tuple[int, ...] = ()) -> Context:
+def own_context(clock: HostClock, cpu: int = 0, arguments: tuple[int, ...] = ()) -> FiringContext:
     """BEGIN, END and tick run in kinst itself, as they do in dtrace(1)."""
-    return Context(
+    return FiringContext(
         cpu=cpu,
         pid=os.getpid(),
         tid=os.getpid(),
@@ -138,7 +138,7 @@ def stopped_context(
     clock: HostClock,
     caller: int,
     wanted: Callable[[str], bool],
-) -> Context:
+) -> FiringContext:
     """What the thread that a stopped CPU runs would see; only the wanted built-ins are read."""
 
     def value(name: str) -> int:
@@ -153,7 +153,7 @@ def stopped_context(
         found = read_access(target, facts, cpu, facts.builtins["execname"])
         execname = found if isinstance(found, bytes) else b""
     now = clock.now()
-    return Context(
+    return FiringContext(
         cpu=kernel_cpu(target, facts, cpu),
         pid=value("pid"),
         tid=value("tid"),
@@ -194,7 +194,9 @@ class HostRunner:
         self._reads_stack = cache(partial(reads_stack, program))
         self._entries = {k: native.entry(a) for k, a in built.host.entries.items()}
 
-    def _call(self, enabled: EnabledSite, registers: Mapping[int, int], context: Context) -> None:
+    def _call(
+        self, enabled: EnabledSite, registers: Mapping[int, int], context: FiringContext
+    ) -> None:
         frame = pack(self._isa, registers, context, self._frames)
         site = self._base + self._built.descriptors.offsets[enabled.key]
         self._entries[enabled.clauses](site, frame.ctypes.data)

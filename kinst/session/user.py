@@ -15,7 +15,7 @@ from kinst.image.elf import STT_FUNC, open_elf
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class GuestProgram:
     """One program's file: its segments of code (start and end as linked, lowest first) and its
     functions in order of their addresses."""
 
@@ -38,7 +38,7 @@ class Program:
         return Symbol(module, "", 0, code_start)
 
 
-def open_program(path: Path) -> Program | None:
+def open_program(path: Path) -> GuestProgram | None:
     """None for what is no program: a script, a damaged file."""
     try:
         elf = open_elf(path)
@@ -52,7 +52,7 @@ def open_program(path: Path) -> Program | None:
     try:
         symbols = elf.symbols
     except KinstError:  # stripped
-        return Program(code, starts, sizes, names)
+        return GuestProgram(code, starts, sizes, names)
     # Of several names for one address the global one, then the first in the alphabet.
     functions = np.flatnonzero((symbols.kind == STT_FUNC) & (symbols.section != 0)).tolist()
     rows = sorted(
@@ -60,7 +60,7 @@ def open_program(path: Path) -> Program | None:
         for i in functions
     )
     first = [row for k, row in enumerate(rows) if k == 0 or rows[k - 1][0] != row[0]]
-    return Program(
+    return GuestProgram(
         code,
         np.array([row[0] for row in first], np.uint64),
         np.array([row[3] for row in first], np.uint64),
@@ -71,7 +71,7 @@ def open_program(path: Path) -> Program | None:
 def user_names(programs: Mapping[str, Path]) -> Callable[[Process, int], Symbol | None]:
     """A function from a process and an address in it to its symbol.  Files are opened when a
     process that runs them is first asked about."""
-    opened: dict[str, Program | None] = {}
+    opened: dict[str, GuestProgram | None] = {}
 
     def symbol(process: Process, address: int) -> Symbol | None:
         name = process.program

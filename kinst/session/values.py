@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kinst.codegen.compile import Code, HostCode
+from kinst.codegen.compile import HostCode, TargetCode
 from kinst.core.isa import Isa
 from kinst.core.kernel import Argument, LiveKernel, Timer
 from kinst.core.layout import Scratch
@@ -245,7 +245,7 @@ class PlantedImage:
 
     descriptors: Descriptors
     host: HostCode
-    code: Code | None
+    code: TargetCode | None
     hooks: Plan
     sites: Plan
     traps: bytes

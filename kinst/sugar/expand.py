@@ -20,7 +20,16 @@ from kinst.core.probe import Crossing, Function, ProbePattern
 from kinst.dlang.api import parse_text
 from kinst.dlang.syntax import tree
 from kinst.sugar.graph import Graph
-from kinst.sugar.inline import Exit, Region, Stay, entry_place, exits, graphs_of, regions_of, stay
+from kinst.sugar.inline import (
+    CopyExit,
+    CopyRegion,
+    Stay,
+    entry_place,
+    exits,
+    graphs_of,
+    regions_of,
+    stay,
+)
 
 PROVIDER = "kinst"
 NAMES = ("entry", "return")
@@ -95,18 +104,18 @@ class _Chosen:
     """A region to be traced.  inside: its instructions, for return probes.  plain: its sites if no
     instruction were refused."""
 
-    region: Region
+    region: CopyRegion
     graph: Graph
     inside: Stay | None
-    plain: list[Exit]
+    plain: list[CopyExit]
 
-    def places(self, refused: Callable[[int], bool]) -> list[Exit] | None:
+    def places(self, refused: Callable[[int], bool]) -> list[CopyExit] | None:
         """The sites to plant, or None if no instruction can stand for the entry."""
         entry = entry_place(self.region.entry, self.graph, refused)
         if entry is None:
             return None
         if self.inside is None:
-            return [Exit(entry)]
+            return [CopyExit(entry)]
         if any(refused(one.address) for one in self.plain):
             return exits(self.inside, self.graph, refused)
         return self.plain
@@ -231,7 +240,7 @@ class _Expander:
         self,
         pattern: ProbePattern,
         name: str,
-        regions: Sequence[Region],
+        regions: Sequence[CopyRegion],
         empty: int,
         copies: int,
     ) -> list[tuple[str, _Named]]:
@@ -257,7 +266,7 @@ class _Expander:
             if inside is not None:
                 count.mixed += inside.mixed
                 count.around += inside.around
-            plain = [Exit(region.entry)] if inside is None else exits(inside, graph)
+            plain = [CopyExit(region.entry)] if inside is None else exits(inside, graph)
             chosen.append(_Chosen(region, graph, inside, plain))
         refused = self._refused(chosen)
         for copy in chosen:

@@ -33,7 +33,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class CopyRegion:
     """The copies of an inline function that share one entry; running addresses, no empty ranges.
 
     within: names of the inline functions that the first copy is nested in."""
@@ -45,7 +45,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class CopyExit:
     """An instruction that leaves a copy.  condition: the D expression that holds when it does, ""
     if it always does."""
 
@@ -72,13 +72,13 @@ class Stay:
 class Regions:
     """regions: in the order of the debug information.  empty: copies without code."""
 
-    regions: tuple[Region, ...]
+    regions: tuple[CopyRegion, ...]
     empty: int
 
 
 def regions_of(copies: Iterable[InlineCopy]) -> Regions:
     """The copies that have code, those of one entry together."""
-    found: dict[int, Region] = {}
+    found: dict[int, CopyRegion] = {}
     empty = 0
     for copy in copies:
         ranges = tuple((low, high) for low, high in copy.ranges if low < high)
@@ -88,17 +88,17 @@ def regions_of(copies: Iterable[InlineCopy]) -> Regions:
         entry = copy.entry
         known = found.get(entry)
         if known is None:
-            found[entry] = Region(entry, ranges, 1, copy.within)
+            found[entry] = CopyRegion(entry, ranges, 1, copy.within)
         else:
             ranges = tuple(dict.fromkeys((*known.ranges, *ranges)))
-            found[entry] = Region(entry, ranges, known.copies + 1, known.within)
+            found[entry] = CopyRegion(entry, ranges, known.copies + 1, known.within)
     return Regions(tuple(found.values()), empty)
 
 
-def graphs_of(regions: Sequence[Region], kernel: Kernel) -> dict[int, Graph]:
+def graphs_of(regions: Sequence[CopyRegion], kernel: Kernel) -> dict[int, Graph]:
     """The graph of the function around each region, by the region's entry; entries that no
     function covers are left out."""
-    whole: dict[int, tuple[Sequence[Function], list[Region]]] = {}
+    whole: dict[int, tuple[Sequence[Function], list[CopyRegion]]] = {}
     for region in regions:
         function = kernel.at(region.entry)
         if function is not None:
@@ -126,7 +126,7 @@ def _dead_ends(kernel: Kernel) -> frozenset[int]:
     return frozenset(found)
 
 
-def stay(region: Region, graph: Graph) -> Stay:
+def stay(region: CopyRegion, graph: Graph) -> Stay:
     """The nodes in which control is inside the region."""
     entry = graph.node_at(region.entry)
     if entry is None:
@@ -168,7 +168,7 @@ def entry_place(entry: int, graph: Graph, refused: Callable[[int], bool] = never
     return None
 
 
-def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> list[Exit]:
+def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> list[CopyExit]:
     """Every way out, by address; one that is taken only sometimes says when.
 
     Where an instruction that leaves sometimes cannot be planted (it is inside of an exclusive
@@ -189,10 +189,10 @@ def exits(stay: Stay, graph: Graph, refused: Callable[[int], bool] = never) -> l
 
 def _exits(
     inside: Collection[int], entry: int, graph: Graph, refused: Callable[[int], bool]
-) -> tuple[list[Exit], list[int]]:
+) -> tuple[list[CopyExit], list[int]]:
     """The exits of these nodes, and the nodes that have an exit for which no site was found."""
     leaving = _edges_out(inside, entry, graph)
-    found: list[Exit] = []
+    found: list[CopyExit] = []
     asked = set[int]()
     todo = sorted(leaving)
     while todo:
@@ -205,7 +205,7 @@ def _exits(
             place = _behind(to, inside, graph, refused)
             if place is None:
                 continue
-            found.append(Exit(place))
+            found.append(CopyExit(place))
             for one in graph.before[to]:
                 leaving[one] -= {k for k, e in enumerate(graph.edges[one]) if e.to == to}
                 todo.append(one)
@@ -219,7 +219,7 @@ def _exits(
         told = len(ways) == len(edges) or all(edges[k].known for k in ways)
         if ways and place is not None and (told or any(e.fault for e in edges)):
             condition = _condition(edges, ways) if place == graph.last[node] else ""
-            found.append(Exit(place, condition))
+            found.append(CopyExit(place, condition))
         elif ways:
             stuck.append(node)
     return found, stuck
@@ -285,17 +285,17 @@ def _edges_out(inside: Collection[int], entry: int, graph: Graph) -> dict[int, s
     return found
 
 
-def successors_outside(region: Region, graph: Graph) -> list[Exit]:
+def successors_outside(region: CopyRegion, graph: Graph) -> list[CopyExit]:
     """For comparison in tests: the instructions of the ranges with a successor outside of them."""
     found = _edges_out(graph.nodes_in(region.ranges), -2, graph)
     return [
-        Exit(graph.last[node], _condition(graph.edges[node], ways))
+        CopyExit(graph.last[node], _condition(graph.edges[node], ways))
         for node, ways in sorted(found.items())
     ]
 
 
-def range_ends(region: Region, graph: Graph) -> list[Exit]:
+def range_ends(region: CopyRegion, graph: Graph) -> list[CopyExit]:
     """For comparison in tests: the last instruction of each range, which is what the paper of
     FreeBSD's kinst (section V.D) takes for the returns."""
     found = [graph.last_in(low, high) for low, high in region.ranges]
-    return [Exit(a) for a in sorted({a for a in found if a is not None})]
+    return [CopyExit(a) for a in sorted({a for a in found if a is not None})]

@@ -15,7 +15,7 @@ import unicorn
 from unicorn import x86_const as x86
 
 from kinst.codegen.code_machine import CodeMachine
-from kinst.codegen.compile import Code, HostCode, compile_host, compile_target, host_triple
+from kinst.codegen.compile import HostCode, TargetCode, compile_host, compile_target, host_triple
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core import layout as lay
 from kinst.core.dtypes import INT, STRING, UINT64, DType
@@ -312,7 +312,7 @@ class TargetRig(Rig):
         )  # fmt: skip
 
     def start(self) -> None:
-        self.code: Code = compile_target(
+        self.code: TargetCode = compile_target(
             self.program, self.layout, self.target_machine(), self.entries, self.error,
             BASE + self.scratch.sites, BASE + self.scratch.text,
         )  # fmt: skip

@@ -18,7 +18,7 @@ from test_cfi import rows_of
 from kinst.core.dtypes import EnumType, StructType
 from kinst.core.isa import Isa
 from kinst.image.debug_info import DebugFiles, DebugInfo
-from kinst.image.dwarf.cfi import CallerRule, Frame
+from kinst.image.dwarf.cfi import CallerRule, InspectedFrame
 from kinst.isa import of_machine
 from kinst.session.expand import call_convention
 
@@ -102,7 +102,7 @@ def check_code(debug: DebugInfo, *, optimised: bool) -> None:
     for at in range(start, end, 4 if isa.name != "amd64" else 1):
         rule = debug.frame_address(at, isa.dwarf_registers)
         assert rule is not None, hex(at)
-        frame = Frame(at, at == start, f"(regs[{rule[0]}] + {rule[1]})", int)
+        frame = InspectedFrame(at, at == start, f"(regs[{rule[0]}] + {rule[1]})", int)
         for name in VARIABLES:
             found = known.find("step", frame, name)
             seen[name].add("?" if found is None else found.reason)

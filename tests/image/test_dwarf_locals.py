@@ -14,8 +14,8 @@ from gdb_rig import Pair, gdb_with, reached, report
 from kinst.core.errors import KinstError
 from kinst.core.locals import Local, Piece
 from kinst.image.debug_info import DebugInfo
-from kinst.image.dwarf.cfi import Frame, open_cfi
-from kinst.image.dwarf.expressions import Base, Context, NotHereError, pieces_of
+from kinst.image.dwarf.cfi import InspectedFrame, open_cfi
+from kinst.image.dwarf.expressions import Base, ExpressionContext, NotHereError, pieces_of
 from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.elf import open_elf
 from kinst.isa import load
@@ -57,7 +57,7 @@ class Known:
     def find(self, pair: Pair, inlined: str = "") -> Local | None:
         rule = self._cfi.rule(pair.address) if self._cfi else None
         cfa = None if rule is None else f"(regs[{REGISTERS[rule.register]}] + {rule.offset})"
-        frame = Frame(pair.address, pair.offset == 0, cfa, int)
+        frame = InspectedFrame(pair.address, pair.offset == 0, cfa, int)
         return self.locals.find(pair.function, frame, pair.name, inlined)
 
 
@@ -125,11 +125,13 @@ def test_scopes(tmp_path: Path) -> None:
     assert known.locals.type_in("plain", "nothing") is None
 
 
-def context(at_entry: bool = False) -> Context:
+def context(at_entry: bool = False) -> ExpressionContext:
     def nothing() -> str:
         raise NotHereError("no frame")
 
-    return Context(REGISTERS, lambda: "FB", nothing, at_entry, lambda at: Base(4, True), int, int)
+    return ExpressionContext(
+        REGISTERS, lambda: "FB", nothing, at_entry, lambda at: Base(4, True), int, int
+    )
 
 
 RBX, RDI = "regs[R_RBX]", "regs[R_RDI]"

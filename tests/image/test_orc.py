@@ -12,7 +12,7 @@ import pytest
 
 from kinst.image.elf import Elf, open_elf
 from kinst.image.elf_file import ElfSection
-from kinst.image.orc import FrameRule, Orc, open_orc
+from kinst.image.orc import Orc, OrcRule, open_orc
 from kinst.kernels.fetch import Prepared
 
 NAMES = {"rsp": "R_RSP", "rbp": "R_RBP", "r10": "R_R10"}
@@ -104,9 +104,9 @@ def test_both_layouts(header: bool, word: int, plain: bool) -> None:
     rows = [(0x5020, 16, 5 if not header else 5 | 2 << 8), (0x5000, 8, word)]
     made = open_orc(Made(rows, header))  # type: ignore[arg-type]
     assert made is not None
-    expected = FrameRule("R_RSP", 8, -8) if plain else None
+    expected = OrcRule("R_RSP", 8, -8) if plain else None
     assert made.rule(0x5000) == made.rule(0x501F) == expected
-    assert made.rule(0x5020) == FrameRule("R_RSP", 16, -8)
+    assert made.rule(0x5020) == OrcRule("R_RSP", 16, -8)
     assert made.rule(0x4FFF) is None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.probe import Crossing, Probe, ProbeName
-from kinst.render.dtrace.flow import HEADER, Flow
+from kinst.render.dtrace.flow import HEADER, FlowIndent
 
 
 def probe(number: int, function: str, name: str, provider: str = "fbt") -> Probe:
@@ -14,7 +14,7 @@ def test_flow_of_inlined_functions() -> None:
     """Two copies begin at one instruction; the outer one's second clause does not indent again."""
     site, after, end = (probe(n, "caller", o, "kinst") for n, o in ((1, "8"), (2, "9"), (3, "20")))
     outer, inner = Crossing("entry", "outer"), Crossing("entry", "inner")
-    flow = Flow(
+    flow = FlowIndent(
         {
             (0, "caller", "8"): outer,
             (1, "caller", "8"): outer,
@@ -44,7 +44,7 @@ def test_flow_of_inlined_functions() -> None:
 def test_flow() -> None:
     outer, inner = probe(1, "outer", "entry"), probe(2, "inner", "entry")
     back, over = probe(3, "inner", "return"), probe(4, "outer", "return")
-    flow = Flow()
+    flow = FlowIndent()
     shown = [
         flow.prefix(0, outer, 0, (1, 1)),
         flow.prefix(0, outer, 1, (2, 0)),  # its second clause does not indent again

@@ -13,7 +13,7 @@ import pytest
 from fake_kernel import ISA, FakeKernel, copy_of, evaluate
 
 from kinst.sugar.inline import (
-    Exit,
+    CopyExit,
     entry_place,
     exits,
     graphs_of,
@@ -339,7 +339,7 @@ def test_returns_are_as_many_as_entries(seed: int) -> None:
     regions = regions_of(copies).regions
     graphs = graphs_of(regions, kernel)
     refused = kernel.forbidden.__contains__
-    begins, sites = dict[int, int](), dict[int, list[Exit]]()
+    begins, sites = dict[int, int](), dict[int, list[CopyExit]]()
     for region in regions:
         graph = graphs[region.entry]
         begin = entry_place(region.entry, graph, refused)
@@ -361,7 +361,7 @@ def _run(
     kernel: FakeKernel,
     code: Mapping[int, bytes],
     begins: Mapping[int, int],
-    sites: Mapping[int, list[Exit]],
+    sites: Mapping[int, list[CopyExit]],
 ) -> Run:
     run = Run(dict.fromkeys(sites, 0), dict.fromkeys(sites, 0))
     at = BASE

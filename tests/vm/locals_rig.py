@@ -13,7 +13,7 @@ from gdb_rig import Gdb, Pair, gdb_with, reached
 from kinst.core.locals import Local
 from kinst.core.paths import cache_folder
 from kinst.image.debug_info import DebugFiles
-from kinst.image.dwarf.cfi import Frame, open_cfi
+from kinst.image.dwarf.cfi import InspectedFrame, open_cfi
 from kinst.image.dwarf.locals import DwarfLocals
 from kinst.image.elf import open_elf
 from kinst.image.orc import open_orc
@@ -88,7 +88,7 @@ class KinstLocals:
         return f"(regs[{self.isa.dwarf_registers[rule.register]}] + {rule.offset})"
 
     def find(self, pair: Pair) -> Local | None:
-        frame = Frame(pair.address, pair.offset == 0, self._cfa(pair.address), int)
+        frame = InspectedFrame(pair.address, pair.offset == 0, self._cfa(pair.address), int)
         return self.locals.find(pair.function, frame, pair.name)
 
 

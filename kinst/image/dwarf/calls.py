@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kinst.core.system import CallerRule
-from kinst.image.dwarf.cfi import ROOM, Cfi, Frame
+from kinst.image.dwarf.cfi import ROOM, Cfi, InspectedFrame
 from kinst.image.dwarf.dies import Die
 from kinst.image.dwarf.expressions import (
     OP_REG0,
     Base,
-    Context,
+    ExpressionContext,
     NotHereError,
     added,
     constant,
@@ -101,7 +101,7 @@ class Calls:
         self._sites: dict[int, dict[int, Die]] = {}
         self._callers: dict[int, tuple[tuple[int, Die, Die], ...]] = {}
 
-    def entry_value(self, function: Die, frame: Frame, register: int) -> str:
+    def entry_value(self, function: Die, frame: InspectedFrame, register: int) -> str:
         """What a register (by DWARF number) held when the function was entered, as a D
         expression at an instruction of it.  Raises NotHereError."""
         callee = _Callee(frame, self._facts.cfi(), self._names, self._facts)
@@ -136,7 +136,7 @@ class Calls:
                     return value
         raise NotHereError("a caller does not say what it was")
 
-    def _context(self, caller: Die, site: Die, callee: _Callee, back: int) -> Context:
+    def _context(self, caller: Die, site: Die, callee: _Callee, back: int) -> ExpressionContext:
         """What a call's expressions may ask."""
 
         def frame_base() -> str:
@@ -149,8 +149,8 @@ class Calls:
         def no_base() -> str:
             raise NotHereError("its caller's frame base is not known")
 
-        def made(base: Callable[[], str]) -> Context:
-            return Context(
+        def made(base: Callable[[], str]) -> ExpressionContext:
+            return ExpressionContext(
                 registers=(),
                 frame_base=base,
                 frame_address=lambda: self._frame_address(callee, back),
@@ -257,7 +257,9 @@ class Calls:
 class _Callee:
     """The caller's registers at the call, as seen from inside the callee."""
 
-    def __init__(self, frame: Frame, cfi: Cfi | None, names: Sequence[str], facts: Caller) -> None:
+    def __init__(
+        self, frame: InspectedFrame, cfi: Cfi | None, names: Sequence[str], facts: Caller
+    ) -> None:
         self.frame = frame
         self._cfi = cfi
         self._names = names

@@ -26,7 +26,7 @@ ROOM = 16  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class InspectedFrame:
     """An instruction whose variables are asked for.
 
     address: as linked.  at_entry: it is its function's first.  cfa: the canonical frame address as

@@ -49,7 +49,7 @@ _LENGTHS = {SIZE_BLOCK1: 1, SIZE_BLOCK2: 2, SIZE_BLOCK4: 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class DieUnit:
     """A unit of .debug_info: offset of its header, its end, its first entry, and its sizes."""
 
     offset: int
@@ -67,7 +67,7 @@ class Die:
     expressions bytes, flags and constants numbers.  forms: of the same.  next: offset behind it."""
 
     offset: int
-    unit: Unit
+    unit: DieUnit
     tag: int
     children: bool
     attributes: Mapping[int, Value]
@@ -92,7 +92,7 @@ class Dies:
         self._info = sections.array("info").data
         self._abbrev = sections.array("abbrev").data
         self._offsets = units
-        self._units: dict[int, Unit] = {}
+        self._units: dict[int, DieUnit] = {}
         self._tables: dict[int, Mapping[int, Abbreviation]] = {}
         self._string_bases: dict[int, int] = {}
 
@@ -140,7 +140,7 @@ class Dies:
                 at, depth = inner.next, depth + int(inner.children)
         return at
 
-    def _unit_of(self, offset: int) -> Unit:
+    def _unit_of(self, offset: int) -> DieUnit:
         start = self._offsets[bisect_right(self._offsets, offset) - 1]
         if start not in self._units:
             self._units[start] = self._header(start)
@@ -149,7 +149,7 @@ class Dies:
             raise ValueError
         return unit
 
-    def _header(self, start: int) -> Unit:
+    def _header(self, start: int) -> DieUnit:
         r = Reader(self._info, start)
         length = r.number(4)
         size = 4
@@ -168,7 +168,7 @@ class Dies:
                 r.at += 8 + size
         else:
             table, address_size = r.number(size), r.number(1)
-        return Unit(start, end, r.at, version, size, address_size, self._table(table))
+        return DieUnit(start, end, r.at, version, size, address_size, self._table(table))
 
     def _table(self, offset: int) -> Mapping[int, Abbreviation]:
         if offset not in self._tables:
@@ -187,7 +187,7 @@ class Dies:
             self._tables[offset] = found
         return self._tables[offset]
 
-    def _die(self, offset: int, unit: Unit) -> Die:
+    def _die(self, offset: int, unit: DieUnit) -> Die:
         r = Reader(self._info, offset)
         tag, children, rows = unit.abbreviations[r.uleb()]
         attributes: dict[int, Value] = {}
@@ -199,7 +199,7 @@ class Dies:
             forms[attribute] = form
         return Die(offset, unit, tag, children, attributes, forms, r.at)
 
-    def _value(self, r: Reader, unit: Unit, form: int, constant: int) -> Value:
+    def _value(self, r: Reader, unit: DieUnit, form: int, constant: int) -> Value:
         size, what = FORMS[form]
         if form in (FORM_FLAG_PRESENT, FORM_IMPLICIT_CONST):
             return 1 if form == FORM_FLAG_PRESENT else constant
@@ -232,7 +232,7 @@ class Dies:
         assert what in (CLASS_CONST, CLASS_REF_ADDR) or what != CLASS_STRING
         return value
 
-    def _indexed(self, unit: Unit, index: int) -> str:
+    def _indexed(self, unit: DieUnit, index: int) -> str:
         """A string by its index in .debug_str_offsets; the unit's entry says from where on."""
         if unit.offset not in self._string_bases:
             # Behind the header of the section, unless the unit says otherwise.

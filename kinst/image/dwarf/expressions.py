@@ -53,7 +53,7 @@ GENERIC = Base(8, False)
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ExpressionContext:
     """What an expression may ask.
 
     registers: D names by DWARF number.  frame_base, frame_address: texts of the function's
@@ -83,7 +83,7 @@ class _Value:
 
 
 class _Machine(Reader):
-    def __init__(self, code: bytes | memoryview, context: Context) -> None:
+    def __init__(self, code: bytes | memoryview, context: ExpressionContext) -> None:
         super().__init__(code)
         self.context = context
         self.stack: list[_Value] = []
@@ -368,7 +368,7 @@ _PLAIN: dict[int, Callable[[_Machine], None]] = {
 }
 
 
-def value_of(code: bytes, context: Context) -> str:
+def value_of(code: bytes, context: ExpressionContext) -> str:
     """The value of an expression that is no location (DW_AT_call_value).  Raises NotHereError."""
     (piece, *more) = _Machine(code, context).run()
     if more or not piece.kind:
@@ -376,7 +376,7 @@ def value_of(code: bytes, context: Context) -> str:
     return piece.text
 
 
-def pieces_of(code: bytes, context: Context) -> tuple[Piece, ...]:
+def pieces_of(code: bytes, context: ExpressionContext) -> tuple[Piece, ...]:
     """The places of a variable by its location expression.  Raises NotHereError."""
     if not code:
         raise NotHereError("it is optimised out")

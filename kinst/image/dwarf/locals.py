@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from kinst.core.dtypes import DType
 from kinst.core.locals import Local, Piece
 from kinst.image.dwarf.calls import Caller, Calls, Entries
-from kinst.image.dwarf.cfi import ROOM, Frame
+from kinst.image.dwarf.cfi import ROOM, InspectedFrame
 from kinst.image.dwarf.dies import Die, Dies
 from kinst.image.dwarf.expressions import (
     GENERIC,
     Base,
-    Context,
+    ExpressionContext,
     NotHereError,
     constant,
     pieces_of,
@@ -96,7 +96,9 @@ class DwarfLocals:
                 found.setdefault(self._name(die), None)
         return [n for n in found if n]
 
-    def find(self, name: str, frame: Frame, variable: str, inlined: str = "") -> Local | None:
+    def find(
+        self, name: str, frame: InspectedFrame, variable: str, inlined: str = ""
+    ) -> Local | None:
         """A variable at an instruction, or None when there is none of this name.
 
         name: of the function's symbol.  inlined: the inlined function whose variable is meant;
@@ -267,7 +269,9 @@ class DwarfLocals:
     def _name(self, die: Die) -> str:
         return next((d.text(AT_NAME) for d in self._origins(die) if AT_NAME in d.attributes), "")
 
-    def _local(self, die: Die, scope: _Scope, scopes: Sequence[_Scope], frame: Frame) -> Local:
+    def _local(
+        self, die: Die, scope: _Scope, scopes: Sequence[_Scope], frame: InspectedFrame
+    ) -> Local:
         name, type_ = self._name(die), self._types.of(die)
         try:
             pieces = self._pieces(die, scopes, frame)
@@ -275,7 +279,9 @@ class DwarfLocals:
             return Local(name, type_, scope.function, (), str(error))
         return Local(name, type_, scope.function, pieces)
 
-    def _pieces(self, die: Die, scopes: Sequence[_Scope], frame: Frame) -> tuple[Piece, ...]:
+    def _pieces(
+        self, die: Die, scopes: Sequence[_Scope], frame: InspectedFrame
+    ) -> tuple[Piece, ...]:
         for one in self._origins(die):
             if AT_LOCATION in one.attributes:
                 code = self._lists.location(one, AT_LOCATION, frame.address)
@@ -291,8 +297,10 @@ class DwarfLocals:
                 raise NotHereError("it is declared here and defined elsewhere: `name reads it")
         raise NotHereError("it is optimised out")
 
-    def _context(self, die: Die, scopes: Sequence[_Scope], frame: Frame) -> Context:
-        return Context(
+    def _context(
+        self, die: Die, scopes: Sequence[_Scope], frame: InspectedFrame
+    ) -> ExpressionContext:
+        return ExpressionContext(
             registers=self._registers,
             frame_base=lambda: self._frame_base(scopes, frame),
             frame_address=lambda: _cfa(frame),
@@ -303,11 +311,11 @@ class DwarfLocals:
             entry=self._entry(scopes[-1].die, frame),
         )
 
-    def _entry(self, function: Die, frame: Frame) -> Callable[[int], str] | None:
+    def _entry(self, function: Die, frame: InspectedFrame) -> Callable[[int], str] | None:
         calls = self._calls
         return None if calls is None else lambda n: calls.entry_value(function, frame, n)
 
-    def _frame_base(self, scopes: Sequence[_Scope], frame: Frame) -> str:
+    def _frame_base(self, scopes: Sequence[_Scope], frame: InspectedFrame) -> str:
         """The frame base of the function itself, also for what is inlined in it."""
         function = scopes[-1].die
         code = self._lists.location(function, AT_FRAME_BASE, frame.address)
@@ -329,7 +337,7 @@ class DwarfLocals:
         return base
 
 
-def _cfa(frame: Frame) -> str:
+def _cfa(frame: InspectedFrame) -> str:
     if frame.cfa is None:
         raise NotHereError(
             "it is in the stack frame, and the unwinder does not know the frame here"

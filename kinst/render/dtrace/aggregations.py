@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kinst.consumer.aggregations import (
     Data,
     Key,
-    Table,
+    KeyedTable,
     scalar,
     sorted_rows,
 )
@@ -90,19 +90,19 @@ def _shown_key(value: Value, field: Field, options: AggOptions, *, narrow: bool 
     return f" {value:{INTEGER_WIDTH[field.size]}d}"
 
 
-def _shown_value(table: Table, data: Data, options: AggOptions) -> str:
+def _shown_value(table: KeyedTable, data: Data, options: AggOptions) -> str:
     function = table.aggregation.function
     if function.name in DISTRIBUTIONS:
         return distribution(function, data, table.normal, options.aggzoom, options.utf8)
     return f" {scalar(function, data, table.normal):16d}"
 
 
-def _key_columns(table: Table) -> int:
+def _key_columns(table: KeyedTable) -> int:
     """How wide the keys of one row are with agghist and aggpack."""
     return sum(1 + INTEGER_WIDTH.get(_integer_size(f), PACKED_WIDTH) for f in table.keys)
 
 
-def _narrow_keys(table: Table, key: Key, options: AggOptions) -> str:
+def _narrow_keys(table: KeyedTable, key: Key, options: AggOptions) -> str:
     pairs = zip(key, table.keys, strict=True)
     return "".join(_shown_key(value, field, options, narrow=True) for value, field in pairs)
 
@@ -111,7 +111,7 @@ def _integer_size(field: Field) -> int:
     return 0 if isinstance(field.type, StringType) or is_address_data(field) else field.size
 
 
-def _histogram(table: Table, options: AggOptions) -> list[str]:
+def _histogram(table: KeyedTable, options: AggOptions) -> list[str]:
     """agghist: the rows of one table as one drawing, each value a bar (dt_print_datum()).
 
     The option is for count() and sum(); avg() and stddev() are drawn by their values, too."""
@@ -128,7 +128,7 @@ def _histogram(table: Table, options: AggOptions) -> list[str]:
     return out
 
 
-def _packed(table: Table, options: AggOptions) -> list[str]:
+def _packed(table: KeyedTable, options: AggOptions) -> list[str]:
     """aggpack: each distribution in one row, under one head (dt_print_datum())."""
     rows, function = sorted_rows([table], options), table.aggregation.function
     if not rows:
@@ -141,7 +141,7 @@ def _packed(table: Table, options: AggOptions) -> list[str]:
     return out
 
 
-def default_rows(tables: Sequence[Table], options: AggOptions) -> list[str]:
+def default_rows(tables: Sequence[KeyedTable], options: AggOptions) -> list[str]:
     """Rows of one table, or of several joined by key, in dtrace's default layout."""
     name = tables[0].aggregation.function.name
     if len(tables) == 1 and options.agghist and name in TOTALLED:
@@ -165,7 +165,7 @@ def default_rows(tables: Sequence[Table], options: AggOptions) -> list[str]:
 class _Row:
     """The arguments of one row of printa(): keys in order, then the values of %@."""
 
-    def __init__(self, tables: Sequence[Table], key: Key, data: Sequence[Data]) -> None:
+    def __init__(self, tables: Sequence[KeyedTable], key: Key, data: Sequence[Data]) -> None:
         self._keys = iter(zip(key, tables[0].keys, strict=True))
         self._tables = tables
         self._data = data
@@ -174,7 +174,7 @@ class _Row:
     def key(self) -> tuple[Value, Field]:
         return next(self._keys)
 
-    def value(self) -> tuple[Table, Data]:
+    def value(self) -> tuple[KeyedTable, Data]:
         """The next aggregation's value; the last one again when there is no next."""
         at = self._current
         self._current = min(at + 1, len(self._tables) - 1)
@@ -223,7 +223,7 @@ def _part_text(part: FormatPart, row: _Row, symbolise: Symbolise, options: AggOp
 
 
 def formatted_rows(
-    tables: Sequence[Table], format_: Format, options: AggOptions, symbolise: Symbolise
+    tables: Sequence[KeyedTable], format_: Format, options: AggOptions, symbolise: Symbolise
 ) -> list[str]:
     """Rows of one table, or of several joined by key, each by a printa() format."""
     rows = []

@@ -23,7 +23,7 @@ def _kind(name: str) -> str:
 
 
 @dataclass(slots=True)
-class Flow:
+class FlowIndent:
     """The indentation of each CPU.  A record is told by its probe and its clause.
 
     crossings: by clause and by function and name of the probe, what the instruction is of an

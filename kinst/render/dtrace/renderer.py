@@ -65,7 +65,7 @@ class DtraceText:
         self._options = schema.options
         self._headed = False
         self._prefixes: dict[int, str] = {}
-        self._flow = flow.Flow(flow.crossings_of(schema.program.clauses))
+        self._flow = flow.FlowIndent(flow.crossings_of(schema.program.clauses))
         self._clause = 0
         self._following: tuple[int, int] | None = None
         self._compile()
