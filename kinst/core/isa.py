@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kinst.core.columns import I32, U8, U64, Batch, Bools, Columns, Leads, Made, Scanned
+from kinst.core.columns import I32, I64, U8, U64, Batch, Bools, Columns, Leads, Made, Scanned
 from kinst.core.page_tables import Leaf, Read, Root
 from kinst.core.probe import Site
 
@@ -493,6 +493,11 @@ class Isa(Protocol):
     def stub(self, at: int, counter: int, to: int, free: bool) -> bytes | Refused:
         """Code at `at` that adds one to a counter (one of CountBody's offsets), changes nothing
         else, and jumps to `to`.  free: counts_freely() of the place."""
+        ...
+
+    def stubs(self, at: int, counters: I64, to: U64, free: Bools) -> tuple[U8, I64] | None:
+        """stub() of many, one straight behind the other from `at` on, and the bytes of each; None
+        where one cannot be made.  counters: as 64 bits with a sign."""
         ...
 
     def trampoline(

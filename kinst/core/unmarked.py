@@ -8,6 +8,7 @@ import numpy as np
 
 from kinst.core.columns import (
     I32,
+    I64,
     NO_COLUMNS,
     U8,
     U64,
@@ -19,9 +20,10 @@ from kinst.core.columns import (
     Scanned,
     columns_in,
 )
-from kinst.core.isa import Instruction
+from kinst.core.isa import Instruction, Refused
 
 Decode = Callable[[bytes, int], Iterator[Instruction]]
+Stub = Callable[[int, int, int, bool], bytes | Refused]
 JumpPatch = Callable[[int, int, int], bytes | None]
 
 
@@ -71,3 +73,18 @@ def jump_patches_with(jump_patch: JumpPatch, columns: Columns, to: U64) -> tuple
             known[k] = True
             rows[k, :size] = np.frombuffer(patch, np.uint8)
     return known, rows
+
+
+def stubs_with(stub: Stub, at: int, counters: I64, to: U64, free: Bools) -> tuple[U8, I64] | None:
+    """Isa.stubs() by Isa.stub()."""
+    parts, sizes = [], []
+    for counter, there, nothing in zip(
+        counters.view(np.uint64).tolist(), to.tolist(), free.tolist(), strict=True
+    ):
+        made = stub(at, counter, there, nothing)
+        if isinstance(made, Refused):
+            return None
+        parts.append(made)
+        sizes.append(len(made))
+        at += len(made)
+    return np.frombuffer(b"".join(parts), np.uint8), np.array(sizes, np.int64)

@@ -20,13 +20,12 @@ preempted within a block when the trace ends has been counted for all of it.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from kinst.core.columns import I64, Bools
+from kinst.core.columns import I64, Bools, ragged
 from kinst.core.isa import CountBody
 from kinst.patch.chains import Chains
 from kinst.patch.wanted import Wanted
@@ -56,45 +55,135 @@ class BlockSums:
 
 
 NO_SUMS = BlockSums(*(np.zeros(0, np.int64) for _ in range(3)))
+_MASK = (1 << 64) - 1
+
+
+def _none() -> I64:
+    return np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """wanted: the same sites, counting in blocks.  entered: index of each that needs a stub, and
-    the place of the stub's counter."""
+    """wanted: the same sites, counting in blocks.  entered: indexes of those that need a stub, and
+    counters: the places of the stubs' counters, as 64 bits with a sign."""
 
     wanted: Sequence[Wanted]
-    entered: dict[int, int] = field(default_factory=dict)
+    entered: I64 = field(default_factory=_none)
+    counters: I64 = field(default_factory=_none)
     sums: BlockSums = NO_SUMS
 
 
 def arrange(wanted: Sequence[Wanted], chains: Chains, free: Bools, rules: BlockRules) -> Blocks:
     """The blocks of sites in the order of their addresses.  free: where counting need not save
     anything."""
-    made = _Maker(list(wanted), free.tolist(), rules)
+    if not wanted:
+        return Blocks(wanted)
+    places = _Places.of(wanted)
+    every = np.arange(len(wanted))
     joins = _joins(wanted, chains, rules)
-    low = 0
-    for k in range(1, len(wanted) + 1):
-        if k == len(wanted) or not joins[k] or k - low == MOST_MEMBERS:
-            if k - low > 1:
-                made.block(low, k)
-            low = k
-    sums = np.frombuffer(made.sums, np.int64).reshape(-1, 3)
-    return Blocks(made.wanted, made.entered, BlockSums(sums[:, 0], sums[:, 1], sums[:, 2]))
+    lines = np.flatnonzero(~joins)
+    rank = every - lines[np.cumsum(~joins) - 1]
+    begins = ~joins | (rank % MOST_MEMBERS == 0)
+    low = np.flatnonzero(begins)
+    high = np.append(low[1:], len(wanted))
+    block = np.cumsum(begins) - 1  # of each site
+
+    joined = ~begins & np.fromiter((bool(w.way) for w in wanted), np.bool_, len(wanted))
+    need = 1 + np.add.reduceat(joined, low, dtype=np.int64)
+    made = np.add.reduceat(places.count > 0, low, dtype=np.int64) >= 2
+    made = _within(made & (high - low > 1), need, rules.room)
+    first = _signed(rules.first) + 8 * np.cumsum(np.where(made, need, 0))
+    common = first - 8 * need
+    inside = np.cumsum(joined)
+    entered = np.flatnonzero(joined & made[block])
+    own = block[entered]
+    counters = common[own] + 8 * (inside[entered] - inside[low[own]])
+    counts_at = np.minimum.reduceat(np.where(free, every, len(wanted)), low)
+    counts_at = np.where(counts_at < high, counts_at, low)
+
+    # Who joins behind where the block counts is not in C; who joins before it is counted with C,
+    # but has not run what is before.
+    before = entered <= counts_at[own]
+    start, end = np.where(before, low[own], entered), np.where(before, entered, high[own])
+    members = np.flatnonzero(made[block])
+    sums = _sums(
+        places,
+        np.concatenate([members, ragged(start, end - start)]),
+        np.concatenate([common[block[members]], np.repeat(counters, end - start)]),
+        np.concatenate([np.ones(len(members), np.int64),
+                        np.repeat(np.where(before, -1, 1), end - start)]),
+    )  # fmt: skip
+    offsets = common[made] - _signed(rules.first)
+    counting = dict(zip(counts_at[made].tolist(), offsets.tolist(), strict=True))
+    changed = list(wanted)
+    for k in members.tolist():
+        old = wanted[k]
+        bodies = (CountBody((rules.first + counting[k],)),) if k in counting else ()
+        changed[k] = Wanted(old.site, old.way, bodies, old.following, old.rerun_prefix, old.marks)
+    return Blocks(changed, entered, counters, sums)
 
 
-def _joins(wanted: Sequence[Wanted], chains: Chains, rules: BlockRules) -> list[bool]:
-    """Which sites are in the block of the one before, when that has one."""
-    counting = np.fromiter(map(only_counts, wanted), np.bool_, len(wanted))
-    faulting = np.fromiter(
-        (w.site.address in rules.faulting for w in wanted), np.bool_, len(wanted)
+def _within(made: Bools, need: I64, room: int) -> Bools:
+    """The blocks for whose counters there is room: one after another, those that still fit."""
+    if int(need[made].sum()) <= room:
+        return made
+    kept = np.zeros(len(made), np.bool_)
+    for k in np.flatnonzero(made).tolist():
+        if need[k] <= room:
+            kept[k] = True
+            room -= int(need[k])
+    return kept
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Places:
+    """The counters of sites: those of each begin at `start` in `every`."""
+
+    start: I64
+    count: I64
+    every: I64
+
+    @classmethod
+    def of(cls, wanted: Sequence[Wanted]) -> _Places:
+        known: dict[int, tuple[int, int]] = {}  # sites share their work
+        every: list[int] = []
+        rows = []
+        for work in wanted:
+            row = known.get(id(work.bodies))
+            if row is None:
+                found = _offsets(work)
+                row = known[id(work.bodies)] = len(every), len(found)
+                every += map(_signed, found)
+            rows.append(row)
+        table = np.array(rows, np.int64).reshape(-1, 2)
+        return cls(table[:, 0], table[:, 1], np.array(every, np.int64))
+
+
+def _sums(places: _Places, sites: I64, source: I64, weight: I64) -> BlockSums:
+    """What each of these sources adds to all counters of its site."""
+    count = places.count[sites]
+    return BlockSums(
+        np.repeat(source, count),
+        places.every[ragged(places.start[sites], count)],
+        np.repeat(weight, count),
     )
+
+
+def _joins(wanted: Sequence[Wanted], chains: Chains, rules: BlockRules) -> Bools:
+    """Which sites are in the block of the one before, when that has one."""
+    known = {id(work.bodies): only_counts(work) for work in wanted if not work.rerun_prefix}
+    counting = np.array([known[id(w.bodies)] if not w.rerun_prefix else False for w in wanted])
+    faulting = np.zeros(len(wanted), np.bool_)
+    if rules.faulting:
+        faulting = np.isin(
+            np.array([work.site.address for work in wanted], np.uint64),
+            np.array(list(rules.faulting), np.uint64),
+        )
     aimed = np.zeros(len(wanted), np.bool_)
     aimed[chains.target[chains.target >= 0]] = True
     joins = np.zeros(len(wanted), np.bool_)
     joins[1:] = (chains.straight & counting & ~faulting)[:-1] & (counting & ~aimed)[1:]
-    found: list[bool] = joins.tolist()
-    return found
+    return joins
 
 
 def only_counts(work: Wanted) -> bool:
@@ -103,42 +192,9 @@ def only_counts(work: Wanted) -> bool:
     return counts and not work.rerun_prefix
 
 
-@dataclass(slots=True)
-class _Maker:
-    wanted: list[Wanted]
-    free: list[bool]
-    rules: BlockRules
-    used: int = 0
-    entered: dict[int, int] = field(default_factory=dict)
-    sums: array[int] = field(default_factory=lambda: array("q"))
-
-    def block(self, low: int, high: int) -> None:
-        """Make a block of the sites [low, high), if it spares any counting."""
-        targets = [_offsets(self.wanted[k]) for k in range(low, high)]
-        joined = [k for k in range(low + 1, high) if self.wanted[k].way]
-        if sum(map(bool, targets)) < 2 or self.used + 1 + len(joined) > self.rules.room:
-            return
-        common = self._counter()
-        stubs = {k: self._counter() for k in joined}
-        self.entered.update(stubs)
-        counts_at = next((k for k in range(low, high) if self.free[k]), low)
-        for k, places in enumerate(targets, low):
-            below = [(stubs[m], -1) for m in range(k + 1, counts_at + 1) if m in stubs]
-            above = [(stubs[m], 1) for m in range(counts_at + 1, k + 1) if m in stubs]
-            for source, weight in ((common, 1), *below, *above):
-                for place in places:
-                    self.sums.extend((_signed(source), _signed(place), weight))
-            bodies = (CountBody((common,)),) if k == counts_at else ()
-            self.wanted[k] = replace(self.wanted[k], bodies=bodies)
-
-    def _counter(self) -> int:
-        self.used += 1
-        return self.rules.first + 8 * (self.used - 1)
-
-
 def _signed(place: int) -> int:
     """A place as 64 bits with a sign: those of shared counters are addresses."""
-    place &= (1 << 64) - 1
+    place &= _MASK
     return place - (1 << 64) if place >> 63 else place
 
 

@@ -222,7 +222,7 @@ def plan_sites(
             chained = False
             wanted, runs = [work for work in wanted if work.way], ()
             continue
-        entry, stubs = layout.stubs(counted.entered, free)
+        entry, stubs = layout.stubs(counted, free)
         if stubs is None:
             blocks = None
             continue
@@ -450,23 +450,23 @@ class _Layout:
         self._made[k] = at, goal, made
         return made
 
-    def stubs(self, entered: Mapping[int, int], free: Bools) -> tuple[U64, Pieces | None]:
+    def stubs(self, counted: Blocks, free: Bools) -> tuple[U64, Pieces | None]:
         """Where what comes to each site by its patch goes, and the stubs, which are laid behind
-        the trampolines; None where one cannot be made.
-
-        entered: Blocks.entered.  free: where counting saves nothing."""
-        entry, made = self.at.copy(), []
-        for k, counter in entered.items():
-            if k in self.refused:
-                continue
-            at = self.end
-            code = self._isa.stub(at, counter, int(self.at[k]), bool(free[k]))
-            if isinstance(code, Refused) or at + len(code) > self._limit:
-                return entry, None
-            made.append((at, code))
-            entry[k] = at
-            self.end += len(code)
-        return entry, pieces_of(made)
+        the trampolines; None where one cannot be made.  free: where counting saves nothing."""
+        entry = self.at.copy()
+        kept = ~np.isin(counted.entered, list(self.refused))
+        which = counted.entered[kept]
+        if not len(which):
+            return entry, NO_PIECES
+        made = self._isa.stubs(self.end, counted.counters[kept], self.at[which], free[which])
+        if made is None or self.end + len(made[0]) > self._limit:
+            return entry, None
+        code, size = made
+        start = np.cumsum(size) - size
+        entry[which] = np.uint64(self.end) + start.astype(np.uint64)
+        found = Pieces(self.end, code.tobytes(), start, size)
+        self.end += len(code)
+        return entry, found
 
     def patches(self, entry: U64) -> tuple[I64, Patches]:
         """What leads to the trampolines, or to their stubs, and of which sites; one that a jump

@@ -184,7 +184,7 @@ def test_a_block_counts_where_it_need_not_save_flags() -> None:
     assert high.sums.source.min() == -8  # addresses of the upper half are places, too
     made = arrange(wanted, find_chains(sites, isa), free, BlockRules(8000, ROOM, ()))
     assert [bool(work.bodies) for work in made.wanted] == [False, False, True, False]
-    assert made.entered == {1: 8008, 2: 8016, 3: 8024}
+    assert made.entered.tolist() == [1, 2, 3] and made.counters.tolist() == [8008, 8016, 8024]
     rows = zip(made.sums.target, made.sums.source, made.sums.weight, strict=True)
     assert sorted(map(tuple, rows)) == [
         (0, 8000, 1), (0, 8008, -1), (0, 8016, -1),

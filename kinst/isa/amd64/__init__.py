@@ -86,6 +86,7 @@ class Amd64:
     trampoline_sizes = staticmethod(batch.trampoline_sizes)
     trampolines = staticmethod(batch.trampolines)
     jump_patches = staticmethod(batch.jump_patches)
+    stubs = staticmethod(batch.stubs)
     branches = staticmethod(targets.branches)
     snippet = staticmethod(_snippets.snippet)
     padding = staticmethod(decoder.padding)

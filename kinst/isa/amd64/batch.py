@@ -134,6 +134,25 @@ def trampolines(batch: Batch, to: U64, goal: U64) -> Made:
     return Made(out, np.where(shape.copied, shape.work, -1).astype(np.int32))
 
 
+def stubs(at: int, counters: I64, to: U64, free: Bools) -> tuple[U8, I64] | None:
+    """See Isa.stubs."""
+    saved = ~free
+    size = _COUNT_SIZE + e.JUMP_SIZE + saved * (len(SAVE_FLAGS) + len(RESTORE_FLAGS))
+    start = np.cumsum(size) - size
+    out = np.zeros(int(size.sum()), np.uint8)
+    _put(out, start[saved], SAVE_FLAGS)
+    count = start + saved * len(SAVE_FLAGS)
+    _put(out, count, COUNT_OPCODE)
+    _put32(out, count + len(COUNT_OPCODE), counters)
+    jump = start + size - e.JUMP_SIZE
+    _put(out, (jump - len(RESTORE_FLAGS))[saved], RESTORE_FLAGS)
+    _put(out, jump, b"\xe9")
+    behind = np.uint64(at) + (start + size).astype(np.uint64)
+    distance = (to - behind).view(np.int64)
+    _put32(out, jump + 1, distance)
+    return (out, size) if (_fits32(distance) & _fits32(counters)).all() else None
+
+
 def jump_patches(columns: Columns, to: U64) -> tuple[Bools, U8]:
     """See Isa.jump_patches."""
     distance = (to - columns.address - np.uint64(e.JUMP_SIZE)).view(np.int64)

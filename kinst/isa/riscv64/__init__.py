@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kinst.core import unmarked
-from kinst.core.columns import U8, U64, Bools, Columns, Scanned
+from kinst.core.columns import I64, U8, U64, Bools, Columns, Scanned
 from kinst.core.isa import (
     UNCHAINED,
     Board,
@@ -147,6 +147,10 @@ class Riscv64:
     def jump_patches(self, columns: Columns, to: U64) -> tuple[Bools, U8]:
         """See unmarked.py."""
         return unmarked.jump_patches_with(self.jump_patch, columns, to)
+
+    def stubs(self, at: int, counters: I64, to: U64, free: Bools) -> tuple[U8, I64] | None:
+        """See unmarked.py."""
+        return unmarked.stubs_with(self.stub, at, counters, to, free)
 
     def scan(self, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
         """See unmarked.py."""
