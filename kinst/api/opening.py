@@ -75,19 +75,31 @@ def boot(
 
 
 def attach(
-    address: str,
-    kernel: PathLike,
+    address: str = "",
+    kernel: PathLike = "",
     debug_folders: Iterable[PathLike] = (),
     *,
+    machine: int | PathLike = "",
     start: bool = True,
     on_message: Say = ignore,
     on_progress: ShowProgress = ignore,
 ) -> Machine:
-    """The machine behind a GDB stub that somebody else started: it stops at each hit.
+    """A machine that somebody else has started.
 
-    address: host:port, :port or the path of a unix socket.  kernel: its vmlinux with symbols.
-    Raises KinstError, and TargetError where no stub answers."""
-    request = Request(gdb=address, kernel=_path(kernel), debug_folders=_paths(debug_folders))
+    machine: the process id of a QEMU on this host, the path of its QMP socket, or "auto" for the
+    only one of this user's: probes are planted in its memory while it runs.  Without it, the
+    machine is what is behind a GDB stub, and stops at each hit.  address: of that stub: host:port,
+    :port or the path of a unix socket; with `machine` only where its command line does not say it.
+    kernel: its vmlinux with symbols.  Raises KinstError, and TargetError where that cannot be
+    traced."""
+    if not _path(kernel):
+        raise KinstError("attach() needs the kernel's symbols", "kernel=VMLINUX")
+    if not (address or machine):
+        raise KinstError("attach() needs a machine or the address of a GDB stub")
+    request = Request(
+        gdb=address, attach=str(machine) if isinstance(machine, int) else _path(machine),
+        kernel=_path(kernel), debug_folders=_paths(debug_folders),
+    )  # fmt: skip
     return _opened(request, start, on_message, on_progress)
 
 

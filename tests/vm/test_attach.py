@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,8 @@ from attach_guest import AttachGuest, attach_guest, guardians
 from command import Running, counts, kinst
 
 from kinst.kernels.fetch import Prepared
+from kinst.kernels.fetch import prepared as prepared_kernel
+from kinst.wire.qmp import Monitor
 
 pytestmark = pytest.mark.vm
 READS = 'kinst::vfs_read:0 /execname == "reads"/ { @[execname] = count(); }'
@@ -34,7 +36,8 @@ def options(vm: AttachGuest, *more: str) -> list[str]:
 
 def traced(vm: AttachGuest, way: str) -> Running:
     """A trace that has begun."""
-    run = Running(*options(vm, "-x", f"plant={way}", "-n", READS, "-n", BEGUN), boots=False)
+    forced = () if way == "auto" else ("-x", f"plant={way}")
+    run = Running(*options(vm, *forced, "-n", READS, "-n", BEGUN), boots=False)
     run.until(lambda r: "begun" in r.out)
     time.sleep(0.5)  # the sites are planted behind BEGIN
     return run
@@ -125,3 +128,60 @@ def test_what_is_no_machine(vm: AttachGuest) -> None:
         done = kinst("--attach", named, *program, boots=False)
         assert done.status == 1
         assert said in done.err and len(done.err.strip().splitlines()) == 1, done.err
+
+
+@SLOW
+def test_a_monitor_is_enough(
+    prepared: Prepared, reads: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A stub is added over QMP, and is gone in the end, after kill -9 too; a paused guest is left
+    alone."""
+    folder = tmp_path_factory.mktemp("monitor")
+    line = ["-qmp", f"unix:{folder}/qmp,server=on,wait=off"]
+    with attach_guest("q35", prepared, reads, folder, line) as vm:
+        options = ["--attach", str(vm.monitor), "--kernel", str(vm.debug), "-q", "-n", READS]
+        for number in (signal.SIGINT, signal.SIGKILL, signal.SIGINT):
+            run = Running(*options, "-n", BEGUN, boots=False)
+            run.until(lambda r: "begun" in r.out)
+            time.sleep(1.0)
+            vm.run("reads 1000")
+            run.stop(number)
+            if number == signal.SIGINT:
+                assert counts(run.result().good().out)["reads",] == 1000
+            end = time.monotonic() + 30.0
+            while guardians() and time.monotonic() < end:
+                time.sleep(0.05)
+            with Monitor(str(vm.monitor)) as monitor:
+                assert monitor.stub() == ("", False)
+        with Monitor(str(vm.monitor)) as monitor:
+            monitor.execute("stop")
+        for named in (str(vm.monitor), str(vm.pid)):
+            done = kinst("--attach", named, *options[2:], boots=False)
+            assert done.status == 1
+            assert "paused" in done.err and len(done.err.strip().splitlines()) == 1
+        with Monitor(str(vm.monitor)) as monitor:
+            assert monitor.status() == "paused"
+            monitor.execute("cont")
+        vm.run("reads 10")
+
+
+@SLOW
+@pytest.mark.parametrize("isa", ["arm64", "riscv64"])
+def test_other_instruction_sets(
+    isa: str,
+    program_for: Callable[[str, str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    kernel = prepared_kernel(isa)
+    if kernel is None:
+        pytest.fail(f"no {isa} kernel is there: run `make setup-test`")
+    folder = tmp_path_factory.mktemp("other")
+    with attach_guest(isa, kernel, program_for("reads", isa), folder) as vm:
+        for way, calls in (("auto", 100_000), ("trap", 100_000), ("stop", 30)):
+            run = traced(vm, way)
+            vm.run(f"reads {calls}")
+            run.stop()
+            assert counts(run.result().good().out)["reads",] == calls
+        run = traced(vm, "auto")
+        run.stop(signal.SIGKILL)
+        vm.run("reads 20", seconds=20.0)

@@ -210,6 +210,7 @@ class Guardian:
         assert debugger is not None
         try:
             self._restore_text()
+            debugger.resume()
             if self._changes.mapped or self._loan is not None:
                 trouble = self._return_memory()
         except KinstError as error:

@@ -20,6 +20,7 @@ from kinst.systems.linux.unwind import unwinder
 from kinst.systems.linux.user import user_state
 
 NANOSECONDS = 1_000_000_000
+_READINGS = 20  # of a clock, until it is taken as it is
 
 
 def _current(kernel: Kernel, btf: Btf) -> tuple[Access, Access]:
@@ -126,6 +127,18 @@ def _steady_timekeeper(kernel: Kernel, btf: Btf) -> int:
 
 
 def clock(kernel: Kernel, btf: Btf, names: IsaFacts, per_cpu_base: int) -> Clock | None:
+    """The kernel's clock as it is now.  Of a kernel that runs meanwhile it is read until it has not
+    changed while it was read: a tick comes every few milliseconds."""
+    before = _clock(kernel, btf, names, per_cpu_base)
+    for _ in range(_READINGS):
+        now = _clock(kernel, btf, names, per_cpu_base)
+        if now == before:
+            break
+        before = now
+    return before
+
+
+def _clock(kernel: Kernel, btf: Btf, names: IsaFacts, per_cpu_base: int) -> Clock | None:
     """Cycles to CLOCK_MONOTONIC nanoseconds, as the kernel itself computes them.
 
     codegen must multiply to 128 bits before the shift.  When the kernel keeps time by another

@@ -1,0 +1,240 @@
+"""The parts of attaching to a machine of somebody else's, without one."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from kinst.core.errors import TargetError
+from kinst.core.system import Threads
+from kinst.machines.attach.changes import Changes, changed_bytes
+from kinst.machines.attach.find import monitor_of, stub_of
+from kinst.machines.attach.inside import threads_inside
+from kinst.machines.attach.loan import borrow
+from kinst.machines.attach.ram import FOUR_GB, HIGH_PAGES, find_ram
+
+MB = 1 << 20
+PAGE = 4096
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        ("qemu -s -m 1G", "127.0.0.1:1234"),
+        ("qemu -gdb tcp::4000", "127.0.0.1:4000"),
+        ("qemu -gdb tcp:192.168.1.1:4000,server=on,wait=off", "192.168.1.1:4000"),
+        ("qemu --gdb unix:run/gdb,server=on", "/vm/run/gdb"),
+        ("qemu -gdb unix:/run/gdb,server=on", "/run/gdb"),
+        ("qemu -chardev socket,id=d,path=/run/d,server=on -gdb chardev:d", "/run/d"),
+        ("qemu -chardev socket,path=/run/a,,b,id=d,server=on -gdb chardev:d", "/run/a,b"),
+        ("qemu -chardev socket,id=d,host=0.0.0.0,port=77,server=on -gdb chardev:d",
+         "127.0.0.1:77"),
+        ("qemu -name -s -m 1G", "127.0.0.1:1234"),
+        ("qemu -gdb none", ""),
+        ("qemu -m 1G", ""),
+    ],
+)  # fmt: skip
+def test_where_the_stub_is(line: str, where: str) -> None:
+    assert stub_of(line.split(), "/vm") == where
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        ("qemu -qmp unix:/run/qmp,server=on,wait=off", "/run/qmp"),
+        ("qemu -qmp unix:qmp,server", "/vm/qmp"),
+        ("qemu -qmp tcp:localhost:4444,server", ""),
+        ("qemu -chardev socket,id=m,path=/run/m,server=on -mon chardev=m,mode=control", "/run/m"),
+        ("qemu -chardev socket,id=m,path=/run/m,server=on -mon m,mode=control", "/run/m"),
+        ("qemu -chardev socket,id=m,path=/run/m,server=on -mon chardev=m,mode=readline", ""),
+        ("qemu -monitor stdio", ""),
+    ],
+)
+def test_where_the_monitor_is(line: str, where: str) -> None:
+    assert monitor_of(line.split(), "/vm") == where
+
+
+@dataclass
+class Process:
+    """Another process with memory at `start`."""
+
+    start: int
+    data: bytearray
+    pid: int = 7
+
+    def writable(self, least: int) -> list[tuple[int, int]]:
+        return [(self.start, self.start + len(self.data))]
+
+    def read(self, address: int, size: int) -> bytes:
+        at = address - self.start
+        if at < 0 or at + size > len(self.data):
+            raise TargetError("no memory there")
+        return bytes(self.data[at : at + size])
+
+
+@pytest.mark.parametrize("shift", [0, 6 * MB])
+@pytest.mark.parametrize("base", [0, 0x4000_0000])
+def test_ram_is_found_by_its_contents(shift: int, base: int) -> None:
+    """RAM of 64 MB, behind other memory in the same mapping or not."""
+    data = bytearray(shift + 64 * MB)
+    pages = {base + 16 * MB + k * PAGE: bytes([k + 1]) * PAGE for k in range(3)}
+    for at, page in pages.items():
+        data[shift + at - base : shift + at - base + PAGE] = page
+    process = Process(0x7F00_0000_0000, data)
+    high = {page: bytes(PAGE) for page in HIGH_PAGES if not base}
+    (found,) = find_ram(process, base, pages, high)  # type: ignore[arg-type]
+    assert (found.physical, found.host) == (base, process.start + shift)
+    data[shift + 16 * MB] ^= 1
+    with pytest.raises(TargetError, match="is the RAM"):
+        find_ram(process, base, pages, high)  # type: ignore[arg-type]
+
+
+def test_ram_above_four_gigabytes() -> None:
+    """3 GB below and the rest above: what is read at 4 GB says where the split is."""
+
+    class Sparse(Process):
+        written: dict[int, bytes] = {}  # noqa: RUF012
+
+        def writable(self, least: int) -> list[tuple[int, int]]:
+            return [(self.start, self.start + 5 * (1 << 30))]
+
+        def read(self, address: int, size: int) -> bytes:
+            return self.written.get(address - self.start, bytes(size))[:size]
+
+    process = Sparse(1 << 40, bytearray())
+    pages = {16 * MB + k * PAGE: bytes([k + 1]) * PAGE for k in range(3)}
+    process.written = dict(pages) | {0xC000_0000: b"high" * 1024}
+    high = {page: bytes(PAGE) for page in HIGH_PAGES} | {FOUR_GB: b"high" * 1024}
+    low, above = find_ram(process, 0, pages, high)  # type: ignore[arg-type]
+    assert (low.physical, low.host, low.size) == (0, 1 << 40, 0xC000_0000)
+    assert (above.physical, above.host) == (FOUR_GB, (1 << 40) + 0xC000_0000)
+
+
+def test_changes_are_undone_where_they_still_are() -> None:
+    text = bytearray(range(256)) * 64
+    memory = lambda at, size: bytes(text[at : at + size])  # noqa: E731
+    first = bytes(text)
+    changes = Changes()
+
+    def write(*writes: tuple[int, bytes]) -> None:
+        changes.note_text(*changed_bytes(writes, memory))
+        for at, data in writes:
+            text[at : at + len(data)] = data
+
+    wide = bytearray(text[4000:4400])  # much of it stays as it is
+    wide[10:15] = b"\xe9abcd"
+    wide[300:301] = b"\xcc"
+    write((4000, bytes(wide)), (9000, b"\x01\x02\x03"))
+    text[4200] ^= 0xFF  # the kernel's own doing, between two patches
+    write((9000, first[9000:9003]))  # undone again
+    text[4300] = 0x90  # somebody has written over a patch
+    kernel = bytes(text)
+    for at, data in changes.restored(memory):
+        text[at : at + len(data)] = data
+    assert bytes(text[4010:4015]) == first[4010:4015]
+    assert text[4300] == 0x90
+    assert text[4200] == kernel[4200]
+    assert bytes(text[9000:9003]) == first[9000:9003]
+    assert changes.restored(memory) == []
+    assert changed_bytes([], memory)[0].dtype == np.uint64
+
+
+THREADS = Threads(
+    first=0x1000, next=0, group=16, head=0, node=24, stack=40, pointer=48, running=56, size=0x400
+)
+SCRATCH = [(0xFFFF_0000, 0xFFFF_8000)]
+
+
+class Guest:
+    """Two processes, the second with two threads; stacks of 1 kB."""
+
+    def __init__(self) -> None:
+        self.data = bytearray(0x10000)
+        groups = {0x1000: 0x2000, 0x1100: 0x2100, 0x1200: 0x2100}
+        for k, (thread, group) in enumerate(groups.items()):
+            self.word(thread + 16, group)
+            self.word(thread + 40, 0x4000 + k * 0x400)
+            self.word(thread + 48, 0x4000 + k * 0x400 + 0x300)
+        self.word(0x1000, 0x1100)
+        self.word(0x1100, 0x1000)
+        self.circle(0x2000, 0x1000 + 24)
+        self.circle(0x2100, 0x1100 + 24, 0x1200 + 24)
+
+    def circle(self, *nodes: int) -> None:
+        for at, following in zip(nodes, (*nodes[1:], nodes[0]), strict=True):
+            self.word(at, following)
+
+    def word(self, at: int, value: int) -> None:
+        struct.pack_into("<Q", self.data, at, value)
+
+    def read(self, at: int, size: int) -> bytes:
+        return bytes(self.data[at : at + size])
+
+    def inside(self, *places: tuple[int, int]) -> bool:
+        return threads_inside(self.read, THREADS, SCRATCH, places)
+
+
+def test_who_is_inside() -> None:
+    guest = Guest()
+    assert not guest.inside()
+    assert guest.inside((0xFFFF_1234, 0x9000)), "a CPU"
+    assert not guest.inside((0xFFFF_8000, 0x9000)), "a CPU behind it"
+    guest.word(0x4800 + 0x2F8, 0xFFFF_0010)
+    assert not guest.inside(), "a left-over below the stack pointer"
+    guest.word(0x4800 + 0x308, 0xFFFF_0010)
+    assert guest.inside(), "the second thread of a process returns there"
+    guest.word(0x1200 + 56, 1)
+    assert not guest.inside(), "its CPU is in user mode now"
+    assert guest.inside((0x5000, 0x9000)), "a CPU is on a stack for interrupts: it may be that one"
+    assert not guest.inside((0x5000, 0x4800 + 0x310)), "it has gone on"
+
+
+def test_a_list_without_an_end() -> None:
+    guest = Guest()
+    guest.word(0x2100, 0x1100 + 24)
+    guest.word(0x1100 + 24, 0x1100 + 24)
+    with pytest.raises(TargetError, match="no end"):
+        guest.inside()
+
+
+@dataclass(frozen=True)
+class Lender:
+    """What borrow() asks of one."""
+
+    allocate: int = 1
+    flags: int = 2
+    release: int = 3
+    page: int = PAGE
+
+
+@pytest.mark.parametrize(("largest", "pieces"), [(10, [4, 4, 4]), (9, [2] * 5), (4, [])])
+def test_memory_is_borrowed_in_the_largest_pieces_that_there_are(
+    largest: int, pieces: list[int]
+) -> None:
+    """Twelve pieces of 4 MB are there, or of less where memory is in fragments."""
+    taken: dict[int, int] = {}
+
+    def call(function: int, first: int, order: int) -> int:
+        if function == 3:
+            assert taken.pop(first) == order
+            return 0
+        if order > largest:
+            return 0
+        address = (len(taken) + 1) << 30
+        taken[address] = order
+        return address
+
+    lend = lambda: borrow(call, Lender(), lambda at: at >> 4, 10 * MB)  # type: ignore[arg-type]  # noqa: E731
+    if not pieces:
+        with pytest.raises(TargetError, match="10 MB of free memory"):
+            lend()
+        assert not taken, "all is given back"
+        return
+    loan = lend()
+    assert [size // MB for _, _, size in loan.pieces] == pieces
+    assert loan.size >= 10 * MB
+    assert loan.frames[1] - loan.frames[0] == 2 * MB or largest == 9
+    assert len(taken) == len(pieces) + 1

@@ -1,0 +1,114 @@
+"""QEMU's machine protocol, with a QEMU that says what a test wants."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinst.core.errors import TargetError
+from kinst.wire.qmp import Monitor, owner_of
+
+Answer = Callable[[dict[str, Any]], object]
+
+
+@contextmanager
+def qemu(path: Path, answer: Answer) -> Iterator[None]:
+    """A monitor that answers each command; before each an event goes by."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = server.accept()
+            except OSError:
+                return
+            with suppress(ConnectionError), client, client.makefile("rwb") as stream:
+                stream.write(b'{"QMP": {"version": {}}}\n')
+                stream.flush()
+                for line in stream:
+                    stream.write(b'{"event": "RESUME"}\n')
+                    stream.write(json.dumps(answer(json.loads(line))).encode() + b"\n")
+                    stream.flush()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield
+    finally:
+        server.close()
+
+
+def returns(**values: object) -> Answer:
+    return lambda request: {"return": values.get(request["execute"].replace("-", "_"), {})}
+
+
+def test_states(tmp_path: Path) -> None:
+    path = tmp_path / "qmp"
+    said = returns(query_status={"status": "paused"}, query_migrate={"status": "active"})
+    with qemu(path, said):
+        assert owner_of(str(path)) == os.getpid()
+        with Monitor(str(path)) as monitor:
+            assert monitor.status() == "paused"
+            assert monitor.migrating()
+
+
+@pytest.mark.parametrize(
+    ("filename", "expected"),
+    [
+        ("disconnected:unix:/tmp/kinst-stub-x/abc,server=on", ("/tmp/kinst-stub-x/abc", True)),
+        ("disconnected:tcp:127.0.0.1:1234,server=on", ("127.0.0.1:1234", False)),
+        ("disconnected:unix:/run/vm.gdb,server=on", ("/run/vm.gdb", False)),
+        ("null", ("", False)),
+    ],
+)
+def test_a_stub_that_listens_already(
+    tmp_path: Path, filename: str, expected: tuple[str, bool]
+) -> None:
+    path = tmp_path / "qmp"
+    devices = [{"label": "serial0", "filename": "unix:/x"}, {"label": "gdb", "filename": filename}]
+    with qemu(path, returns(query_chardev=devices)), Monitor(str(path)) as monitor:
+        assert monitor.stub() == expected
+
+
+def test_a_stub_is_added_and_taken_away(tmp_path: Path) -> None:
+    path, asked = tmp_path / "qmp", []
+
+    def answer(request: dict[str, Any]) -> object:
+        line = request.get("arguments", {}).get("command-line", "")
+        asked.append(line)
+        if line.startswith("gdbserver unix:"):
+            Path(line.removeprefix("gdbserver unix:").split(",")[0]).touch()
+        return {"return": ""}
+
+    with qemu(path, answer), Monitor(str(path)) as monitor:
+        where = monitor.add_stub()
+        assert Path(where).parent.stat().st_mode & 0o777 == 0o700
+        monitor.remove_stub(where)
+        assert not Path(where).parent.exists()
+    assert asked[-1] == "gdbserver none"
+
+
+def test_refusals_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "qmp"
+
+    def failure(request: dict[str, Any]) -> object:
+        agreed = request["execute"] == "qmp_capabilities"
+        return {"return": {}} if agreed else {"error": {"desc": "not now"}}
+
+    with (
+        qemu(path, failure),
+        Monitor(str(path)) as monitor,
+        pytest.raises(TargetError, match="QEMU refuses query-status: not now"),
+    ):
+        monitor.status()
+    with pytest.raises(TargetError, match="no QMP socket answers"):
+        owner_of(str(tmp_path / "nothing"))
