@@ -73,6 +73,7 @@ OTHERS = 200  # reads that the guest's shell makes itself while a mode is measur
 QUICK = Effort(1000, 100)  # for what costs up to a few hundred ns
 MIDDLE = Effort(1000, 30)
 LONG = Effort(100, 10)  # all instructions of a function
+SHORT = Effort(100, 10, "getppid")  # of a short one
 STOPS = Effort(10, 15)
 UNTRACED_EVERY = 4  # modes
 
@@ -219,7 +220,24 @@ def _never(mode: Mode) -> Mode:
     return mode
 
 
-def all_modes(guest: Guest, place: Place, every: Program) -> list[Mode]:
+def getppid_modes(guest: Guest) -> list[Mode]:
+    """All instructions of the function behind getppid(2), untraced first."""
+
+    def untraced(effort: Effort) -> tuple[list[float], int]:
+        return rounds_of(guest.run(effort.command)), 0
+
+    probing = Effort(PROBING, 1, SHORT.call)
+    named = guest.compile("kinst::*sys_getppid:0 { @[probefunc] = count(); }")
+    counts = counts_of(guest.trace(named, probing.command))
+    function = next(name for name, n in counts.items() if n >= PROBING)
+    every = guest.compile(f"kinst::{function}: {{ @[probename] = count(); }}")
+    counts = counts_of(guest.trace(every, probing.command))
+    hits = {int(k): n // PROBING for k, n in counts.items() if n >= PROBING}
+    modes = all_modes(guest, Place(function, 0, "", hits), every, GETPPID, SHORT)
+    return [Mode(f"{GETPPID}untraced", SHORT, 0, untraced), *modes]
+
+
+def all_modes(guest: Guest, place: Place, every: Program, name: str, effort: Effort) -> list[Mode]:
     """All instructions of the function that every tool can probe."""
     # What a kprobe refuses is found by trying; kinst then counts at all it can, and each tool's
     # cost is by its own number of hits.
@@ -244,12 +262,12 @@ def all_modes(guest: Guest, place: Place, every: Program) -> list[Mode]:
     silent = Kprobes(guest, place.function, allowed)
     bpf = Bpf(guest, place.function, allowed)
     return [
-        Mode("all: kinst, @[probename] = count()", LONG, hits,
+        Mode(f"{name}kinst, @[probename] = count()", effort, hits,
              Kinst(guest, every, total).take, note),
-        Mode("all: kprobe events, trace buffer", LONG, allowed_hits, events.take,
+        Mode(f"{name}kprobe events, trace buffer", effort, allowed_hits, events.take,
              f"{allowed_hits} hits a call"),
-        Mode("all: kprobe events, tracing off", LONG, allowed_hits, silent.take),
-        Mode("all: BPF as bpftrace's @ = count()", LONG, allowed_hits, bpf.take),
+        Mode(f"{name}kprobe events, tracing off", effort, allowed_hits, silent.take),
+        Mode(f"{name}BPF as bpftrace's @ = count()", effort, allowed_hits, bpf.take),
     ]  # fmt: skip
 
 
@@ -274,7 +292,7 @@ def cost(mode: Mode, untraced: Mode) -> Cost:
 
 JUMP, TRAP = "kinst jump: @ = count()", "kinst trap: @ = count()"
 JUMP_EVENT, TRAP_EVENT = "kprobe event, jump, trace buffer", "kprobe event, trap, trace buffer"
-ALL = "all: "
+ALL, GETPPID = "all: ", "getppid: "
 PEERS = {
     "kprobe jump": JUMP_EVENT,
     "kprobe trap": TRAP_EVENT,
@@ -283,23 +301,25 @@ PEERS = {
     "gdb": "gdb breakpoint, ignored",
 }
 ALL_PEERS = {
-    "kprobes": "all: kprobe events, trace buffer",
-    "tracing off": "all: kprobe events, tracing off",
-    "BPF": "all: BPF as bpftrace's @ = count()",
+    "kprobes": "kprobe events, trace buffer",
+    "tracing off": "kprobe events, tracing off",
+    "BPF": "BPF as bpftrace's @ = count()",
 }
 
 
 def show(costs: Sequence[Cost], place: Place, passes: int) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=140)
     method = f"least of all rounds of {passes} passes; x: how many times cheaper than"
-    one_site = [one for one in costs if not one.name.startswith(ALL)]
+    one_site = [one for one in costs if not one.name.startswith((ALL, GETPPID))]
     title = f"ns per hit at {place.function}+{place.offset} ({place.text}); {method}"
     there = {one.name for one in costs}
     peers = {name: peer for name, peer in PEERS.items() if peer in there}
     console.print(table_of(title, one_site, peers))
-    every = [one for one in costs if one.name.startswith(ALL)]
-    title = f"ns per hit, all instructions of {place.function}; {method}"
-    console.print(table_of(title, every, ALL_PEERS))
+    for prefix, what in ((ALL, place.function), (GETPPID, "the function behind getppid(2)")):
+        every = [one for one in costs if one.name.startswith(prefix)]
+        title = f"ns per hit, all instructions of {what}; {method}"
+        peers = {name: prefix + peer for name, peer in ALL_PEERS.items()}
+        console.print(table_of(title, every, peers))
     for one in costs:
         if one.note:
             console.print(f"{one.name}: {one.note}", highlight=False)
@@ -336,12 +356,14 @@ def measure(passes: int, isa: str = "amd64") -> tuple[Place, list[Cost]]:
         guest = Guest(copies, isa)
         try:
             place, every = find_place(guest)
-            modes = [*one_site_modes(guest, place), *all_modes(guest, place, every)]
+            modes = [*one_site_modes(guest, place), *all_modes(guest, place, every, ALL, LONG)]
+            short = getppid_modes(guest)
             for _ in range(passes):
-                one_pass(modes)
+                one_pass([*modes, *short])
         finally:
             guest.close()
         costs = [cost(mode, modes[0]) for mode in modes]
+        costs += [cost(mode, short[0]) for mode in short]
         debugged = {}
         if isa == "amd64":
             debugged = measure_gdb(copies, place.function, place.offset, STOPS.command)

@@ -20,14 +20,15 @@ _SET = f"test -e {OPTIMIZATION} && echo {{}} >{OPTIMIZATION}\n"
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """calls in a round, rounds in a pass."""
+    """calls in a round, rounds in a pass.  call: what is called: "" for read(2), or getppid."""
 
     calls: int
     rounds: int
+    call: str = ""
 
     @property
     def command(self) -> str:
-        return f"rounds {self.calls} {self.rounds}"
+        return f"rounds {self.calls} {self.rounds} {self.call}".strip()
 
     @property
     def total(self) -> int:

@@ -1,5 +1,5 @@
-/* rounds CALLS ROUNDS: ROUNDS times, call read(2) of one byte of /dev/zero exactly CALLS times.
- * Prints: "rounds CALLS ns NS NS ..." with the mean time of one call in each round in ns.
+/* rounds CALLS ROUNDS [getppid]: ROUNDS times, call read(2) of one byte of /dev/zero exactly CALLS
+ * times, or getppid(2).  Prints: "rounds CALLS ns NS NS ..." with the mean time of one call in each round in ns.
  * Short rounds are for busy machines: one of them fits between two interruptions. */
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,8 +21,9 @@ int main(int argc, char **argv)
     long rounds = argc > 2 ? strtol(argv[2], NULL, 0) : 1;
     int fd = open("/dev/zero", O_RDONLY);
     char byte;
+    int getppid_only = argc > 3;
     if (calls <= 0 || rounds <= 0 || fd < 0) {
-        fprintf(stderr, "usage: rounds CALLS ROUNDS (and /dev/zero must open)\n");
+        fprintf(stderr, "usage: rounds CALLS ROUNDS [getppid] (and /dev/zero must open)\n");
         return 2;
     }
     double *took = calloc(rounds, sizeof *took);
@@ -31,7 +32,9 @@ int main(int argc, char **argv)
     for (long r = 0; r < rounds; r++) {
         double start = now_ns();
         for (long i = 0; i < calls; i++) {
-            if (syscall(SYS_read, fd, &byte, 1) != 1) {
+            if (getppid_only) {
+                syscall(SYS_getppid);
+            } else if (syscall(SYS_read, fd, &byte, 1) != 1) {
                 perror("read");
                 return 1;
             }
