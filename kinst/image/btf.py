@@ -19,6 +19,7 @@ import numpy.typing as npt
 from kinst.core.errors import KinstError
 from kinst.image import saved_arrays
 from kinst.image.elf import Elf
+from kinst.image.string_index import StringIndex
 
 MAGIC = 0xEB9F
 HEADER_SIZE = 24
@@ -190,10 +191,16 @@ class Btf:
 
     def _named(self, name: str) -> list[int]:
         """Ids of the structures and unions of this name (there may be several)."""
+        rows, index = self._composites
+        return [int(rows[i]) + 1 for i in index.find(name)]
+
+    @cached_property
+    def _composites(self) -> tuple[npt.NDArray[np.int64], StringIndex]:
+        """Structures and unions that have a name of this section, by it."""
         kinds = self._info >> 24 & 31
-        hits = np.isin(self._names, np.array(self.string_offsets(name), dtype=np.uint32))
-        hits &= (kinds == KIND_STRUCT) | (kinds == KIND_UNION)
-        return [int(i) + 1 for i in np.flatnonzero(hits)]
+        named = (self._names > 0) & (self._names < len(self._strings))
+        rows = np.flatnonzero(((kinds == KIND_STRUCT) | (kinds == KIND_UNION)) & named)
+        return rows, StringIndex(self._strings, self._names[rows])
 
     def _resolve(self, type_id: int) -> int:
         """The type that type_id names or qualifies; 0 for void or where the chain is damaged."""

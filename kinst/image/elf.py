@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from kinst.core.errors import KinstError
 from kinst.image.elf_file import SHT_SYMTAB, ElfFile, read_headers
+from kinst.image.string_index import StringIndex
 
 U64 = npt.NDArray[np.uint64]
 
@@ -72,19 +73,30 @@ class Symbols:
         starts: list[int] = self.name[np.asarray(indexes, dtype=np.int64)].tolist()
         return [text[at : find(b"\0", at)] for at in starts]
 
+    def begin_with(
+        self, indexes: npt.NDArray[np.int64], prefixes: Sequence[str]
+    ) -> npt.NDArray[np.bool_]:
+        """Which of these symbols have a name that begins with one of the prefixes."""
+        text = np.frombuffer(self.strings, np.uint8)
+        starts = self.name[indexes].astype(np.int64)
+        found = np.zeros(len(starts), dtype=np.bool_)
+        for prefix in prefixes:
+            alike = np.ones(len(starts), dtype=np.bool_)
+            for k, byte in enumerate(prefix.encode()):
+                alike &= text[np.minimum(starts + k, len(text) - 1)] == byte
+            found |= alike
+        return found
+
     def indexes(self, name: str) -> list[int]:
         """Indexes of every defined symbol of this name, in the file's order.
 
-        The linker may let one name be the tail of another (System V ABI, "String Table"), so
-        every place where the text ends with a NUL is tried as a name offset.
+        The linker may let one name be the tail of another (System V ABI, "String Table").
         """
-        wanted = name.encode() + b"\0"
-        offsets, at = [], self.strings.find(wanted)
-        while at >= 0:
-            offsets.append(at)
-            at = self.strings.find(wanted, at + 1)
-        found = np.isin(self.name, np.array(offsets, dtype=np.uint32)) & (self.section != SHN_UNDEF)
-        return [int(i) for i in np.flatnonzero(found)]
+        return [i for i in self._by_name.find(name) if self.section[i] != SHN_UNDEF]
+
+    @cached_property
+    def _by_name(self) -> StringIndex:
+        return StringIndex(self.strings, self.name)
 
 
 class Elf(ElfFile):

@@ -24,11 +24,12 @@ NO_FUNCTIONS = ("$", ".L")
 
 @dataclass(frozen=True, slots=True)
 class _Arrays:
-    """One row for each (name, address): names in address order, canonical ones first."""
+    """One row for each (name, address): symbols in address order, canonical ones first."""
 
-    names: list[str]
-    row_function: list[int]  # index of the function that a name belongs to
-    canonical: list[str]
+    symbols: npt.NDArray[np.int64]  # of each row
+    function: npt.NDArray[np.int64]  # index of the function that a row belongs to
+    canonical: npt.NDArray[np.int64]  # symbol of each function
+    place: npt.NDArray[np.int64]  # of each symbol: index of its function, or -1
     address: npt.NDArray[np.uint64]
     size: npt.NDArray[np.uint64]
 
@@ -61,33 +62,42 @@ class FunctionTable:
         labels = np.flatnonzero(chosen & (symbols.kind == STT_NOTYPE))
         labels = labels[~self._inside(symbols.address[labels], functions)]
         rows = np.concatenate([functions, labels])
-        names = np.array(symbols.names_of(rows), dtype=object)
-        keep = np.array([not name.startswith(self._no_functions) for name in names], dtype=np.bool_)
-        marks = [not MARKERS.match(name) for name in names[len(functions) :]]
+        keep = ~symbols.begin_with(rows, self._no_functions)
+        marks = [not MARKERS.match(name) for name in symbols.names_of(labels)]
         keep[len(functions) :] &= np.array(marks, dtype=np.bool_)
-        rows, names = rows[keep], names[keep]
-        rank = np.full(len(rows), 2, dtype=np.int8)
-        rank[symbols.binding[rows] == STB_WEAK] = 1
-        rank[symbols.binding[rows] == STB_GLOBAL] = 0
-        scores = [
-            (r, len(n) - len(n.lstrip("_")), n) for r, n in zip(rank.tolist(), names, strict=True)
-        ]
-        addresses: list[int] = symbols.address[rows].tolist()
-        order = sorted(range(len(rows)), key=lambda i: (addresses[i], scores[i]))
-        rows, names = rows[order], names[order]
-        address, first, group = np.unique(
-            symbols.address[rows], return_index=True, return_inverse=True
-        )
+        rows = rows[keep]
+        rows = rows[np.argsort(symbols.address[rows], kind="stable")]
+        begins = np.ones(len(rows), dtype=np.bool_)
+        begins[1:] = np.diff(symbols.address[rows]) != 0
+        first, group = np.flatnonzero(begins), np.cumsum(begins) - 1
+        address = symbols.address[rows[first]]
+        self._order_aliases(rows, first)
         size = np.zeros(len(address), dtype=np.uint64)
         np.maximum.at(size, group, symbols.size[rows])
         room = self._section_ends(address)
         room[:-1] = np.minimum(room[:-1], address[1:])
         room -= address
         size = np.where(size == 0, room, np.minimum(size, room))
-        return _Arrays(
-            names.tolist(), group.tolist(), names[first].tolist(),
-            address + np.uint64(self._slide & (1 << 64) - 1), size,
-        )  # fmt: skip
+        place = np.full(len(symbols), -1, dtype=np.int64)
+        place[rows] = group
+        slide = np.uint64(self._slide & (1 << 64) - 1)
+        return _Arrays(rows, group, rows[first], place, address + slide, size)
+
+    def _order_aliases(self, rows: npt.NDArray[np.int64], first: npt.NDArray[np.int64]) -> None:
+        """Put the symbols of each address into their order of preference.  first: where those of
+        an address begin."""
+        symbols = self._elf.symbols
+        ranks = {STB_GLOBAL: 0, STB_WEAK: 1}
+
+        def score(row: int) -> tuple[int, int, str]:
+            name = symbols.name_of(row)
+            rank = ranks.get(int(symbols.binding[row]), 2)
+            return rank, len(name) - len(name.lstrip("_")), name
+
+        ends = np.append(first[1:], len(rows))
+        for group in np.flatnonzero(ends - first > 1).tolist():
+            part = slice(int(first[group]), int(ends[group]))
+            rows[part] = sorted(rows[part].tolist(), key=score)
 
     def _inside(
         self, addresses: npt.NDArray[np.uint64], functions: npt.NDArray[np.int64]
@@ -120,31 +130,24 @@ class FunctionTable:
     def all(self) -> Sequence[Function]:
         """Every function under its canonical name, in address order."""
         arrays = self._arrays
+        names = self._elf.symbols.names_of(arrays.canonical)
         return tuple(
             Function(self._module, name, address, size)
             for name, address, size in zip(
-                arrays.canonical, arrays.address.tolist(), arrays.size.tolist(), strict=True
+                names, arrays.address.tolist(), arrays.size.tolist(), strict=True
             )
         )
 
     @cached_property
-    def _by_name(self) -> dict[str, list[int]]:
-        arrays, found = self._arrays, dict[str, list[int]]()
-        for name, function in zip(arrays.names, arrays.row_function, strict=True):
-            rows = found.setdefault(name, [])
-            if function not in rows:
-                rows.append(function)
-        return found
-
-    @property
     def names(self) -> Sequence[str]:
         """Every name, aliases included."""
-        return self._arrays.names
+        return self._elf.symbols.names_of(self._arrays.symbols)
 
     def lookup(self, name: str) -> list[Function]:
         """The functions of exactly this name (also an alias), in address order; they carry
         the name that was asked for.  More than one: the name is ambiguous."""
-        return [self._make(i, name) for i in self._by_name.get(name, ())]
+        places = self._arrays.place[self._elf.symbols.indexes(name)].tolist()
+        return [self._make(i, name) for i in sorted({*places} - {-1})]
 
     def glob(self, pattern: str) -> list[Function]:
         """The functions one of whose names matches an sh(1) pattern, in address order.
@@ -157,7 +160,7 @@ class FunctionTable:
         arrays = self._arrays
         match = re.compile(translate(pattern)).match
         found: dict[int, str] = {}
-        for name, function in zip(arrays.names, arrays.row_function, strict=True):
+        for name, function in zip(self.names, arrays.function.tolist(), strict=True):
             if match(name):
                 found.setdefault(function, name)
         return [self._make(i, name) for i, name in found.items()]
@@ -165,7 +168,10 @@ class FunctionTable:
     def at(self, address: int) -> Function | None:
         """The function whose code holds a running address, or None."""
         index = self.index_at(address)
-        return None if index is None else self._make(index, self._arrays.canonical[index])
+        if index is None:
+            return None
+        symbol = int(self._arrays.canonical[index])
+        return self._make(index, self._elf.symbols.name_of(symbol))
 
     def index_at(self, address: int) -> int | None:
         arrays = self._arrays
