@@ -129,8 +129,9 @@ class PlannedSites(Sequence[tuple[int, bytes, str]]):
         return (self[k] for k in range(len(self)))
 
 
-WAYS_PLANNED = ("", "jump", "trap", "run")
-_JUMP, _RUN = WAYS_PLANNED.index("jump"), WAYS_PLANNED.index("run")
+WAYS_PLANNED = ("", "jump", "trap", "run", "gate")
+_JUMP, _TRAP, _RUN, _GATE = (WAYS_PLANNED.index(way) for way in ("jump", "trap", "run", "gate"))
+_ASKED = ("jump", "trap")  # the ways of what has a probe
 _NO_RUNS = PlannedRuns(
     NO_PATCHES,
     NO_PAIRS.first,
@@ -220,7 +221,7 @@ def plan_sites(
         layout = _Layout(counted.wanted, sites, isa, chains, _aligned(start), limit, spare)
         if not layout.settle() or (runs and not chained):
             chained = False
-            wanted, runs = [work for work in wanted if work.way], ()
+            wanted, runs = [work for work in wanted if work.way in _ASKED], ()
             continue
         entry, stubs = layout.stubs(counted, free)
         if stubs is None:
@@ -230,7 +231,7 @@ def plan_sites(
         if not layout.refused:
             break
         left = {wanted[k].site.address for k in layout.refused}
-        asked = [(k, reason) for k, reason in layout.refused.items() if wanted[k].way]
+        asked = [(k, reason) for k, reason in layout.refused.items() if wanted[k].way in _ASKED]
         refused += [(wanted[k].site, reason) for k, reason in sorted(asked)]
         # A run is left out with any of its members, and so is what was in it unasked.
         runs = [run for run in runs if left.isdisjoint(run.members)]
@@ -239,7 +240,8 @@ def plan_sites(
         wanted = [work for work in wanted if work.site.address not in left]
     text, original_at = layout.text()
     way = np.array([WAYS_PLANNED.index(work.way) for work in wanted], np.uint8)
-    trapped, copied = way == WAYS_PLANNED.index("trap"), (original_at >= 0) & (way > 0)
+    # What nobody asked for is not expected to fault.
+    trapped, copied = way == _TRAP, (original_at >= 0) & ((way == _TRAP) | (way == _JUMP))
     planned = _NO_RUNS
     if runs:
         planned, inside = _plan_runs(runs, isa, sites, entry, patched, patches, spare)
@@ -473,14 +475,15 @@ class _Layout:
         does not reach is refused."""
         isa, sites = self._isa, self._sites
         ways = np.array([WAYS_PLANNED.index(work.way) for work in self._wanted], np.uint8)
-        jumps = np.flatnonzero(ways == _JUMP)
+        jumping = (ways == _JUMP) | (ways == _GATE)
+        jumps = np.flatnonzero(jumping)
         rows = sites.code.copy()
         reached, rows[jumps] = isa.jump_patches(sites.take(jumps), entry[jumps])
         for k in jumps[~reached].tolist():
             self.refused[k] = "the trampoline is out of a jump's reach"
         for size in np.unique(sites.size).tolist():
             trap = np.frombuffer(isa.trap_patch(size), np.uint8)
-            trapped = np.flatnonzero((sites.size == size) & (ways > 0) & (ways != _JUMP))
+            trapped = np.flatnonzero((sites.size == size) & (ways > 0) & ~jumping)
             rows[trapped, : len(trap)] = trap
         which = np.flatnonzero(ways > 0)
         there = np.arange(WIDTH) < sites.size[which, None]

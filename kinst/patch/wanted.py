@@ -13,7 +13,8 @@ class Wanted:
     """A site to plant in-target: its way (jump or trap), the work there, the bytes after it and
     those before it that are run again (Isa.rerun_starts).
 
-    way "": nobody asked for it, and it is displaced only because it is in a run.  marks: as in
+    way "": nobody asked for it, and it is displaced only because it is in a run.  gate: nor for
+    this one, and it has a jump of its own.  marks: as in
     core.columns.Columns."""
 
     site: Site

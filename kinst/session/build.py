@@ -99,13 +99,16 @@ def split(
     return Placement(host, tuple(planted), tuple(stopped), tuple(refused), error)
 
 
-def with_runs(parts: Placement, entrances: Entrances) -> Placement:
-    """Runs for those sites that would be traps."""
+def with_runs(parts: Placement, entrances: Entrances, *, gates: bool) -> Placement:
+    """Runs for those sites that would be traps and, where there are none, gates."""
     sites = {e.probe.site.address: (e.probe.site, choice.way == "jump")
              for e, choice in parts.planted if e.probe.site is not None}  # fmt: skip
     stops = {e.probe.site.address for e, _ in parts.stopped if e.probe.site is not None}
-    found = entrances.runs(by_function(list(sites.values())), stops)
-    return replace(parts, runs=found.runs, silent=found.silent, spare=found.spare)
+    found = entrances.runs(by_function(list(sites.values())), stops, gates=gates)
+    return replace(
+        parts, runs=found.runs, silent=found.silent, spare=found.spare,
+        gates=found.gates, gated=found.gated,
+    )  # fmt: skip
 
 
 def _kinds(
@@ -296,7 +299,8 @@ def _wanted(
         machine, isa,
     )  # fmt: skip
     marks = kernel.marks([
-        *(e.probe.site for e, _ in parts.planted if e.probe.site is not None), *parts.silent
+        *(e.probe.site for e, _ in parts.planted if e.probe.site is not None),
+        *parts.silent, *parts.gates,
     ]).tolist()  # fmt: skip
     wanted: list[Wanted] = []
     place: dict[int, int] = {}  # of sites that several probes may have, in `wanted`
@@ -332,9 +336,10 @@ def _wanted(
         if several:
             place[address] = len(wanted)
         wanted.append(Wanted(site, choice.way, bodies, following, choice.rerun_prefix, marks[k]))
-    for k, site in enumerate(parts.silent, len(parts.planted)):
+    silent = [*((site, "") for site in parts.silent), *((site, "gate") for site in parts.gates)]
+    for k, (site, way) in enumerate(silent, len(parts.planted)):
         following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
-        wanted.append(Wanted(site, "", (), following, b"", marks[k]))
+        wanted.append(Wanted(site, way, (), following, b"", marks[k]))
     return wanted
 
 

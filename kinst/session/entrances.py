@@ -29,6 +29,7 @@ from kinst.core.isa import Flow, Instruction, Isa
 from kinst.core.kernel import LiveKernel
 from kinst.core.probe import Function, Site
 from kinst.core.system import System
+from kinst.patch.gates import Ways, ways_to
 from kinst.patch.runs import Run, find_runs, line_of, near
 from kinst.patch.ways import LONGEST
 
@@ -39,11 +40,24 @@ _DIRECT = ("jump", "branch", "call")
 @dataclass(frozen=True, slots=True)
 class FoundRuns:
     """runs: what one jump may lie over.  silent: instructions in them that nobody asked for.
-    spare: Isa.spare of their functions' instructions, by address."""
+    spare: Isa.spare of their functions' instructions, by address.  gates: instructions that nobody
+    asked for, to have jumps of their own.  gated: planted ones, left to traps, to which all ways
+    that are known lead through what is displaced."""
 
     runs: tuple[Run, ...]
     silent: tuple[Site, ...]
     spare: Mapping[int, int]
+    gates: tuple[Site, ...] = ()
+    gated: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """Addresses that control may come to other than from the instruction before.  own: by direct
+    branches of the function itself.  elsewhere: by anything else."""
+
+    own: set[int]
+    elsewhere: set[int]
 
 
 class Entrances:
@@ -54,38 +68,123 @@ class Entrances:
         self._system = system
         self._kernel = kernel
         self._branches: dict[tuple[int, int], tuple[U64, U64]] = {}
+        self._spares: dict[int, dict[int, int]] = {}
 
     def runs(
-        self, planted: Mapping[Function, Mapping[int, bool]], taken: Collection[int]
+        self,
+        planted: Mapping[Function, Mapping[int, bool]],
+        taken: Collection[int],
+        *,
+        gates: bool = False,
     ) -> FoundRuns:
         """The runs for these planted instructions.
 
         planted: address of each to whether it has room for a jump, by function.  taken: addresses
-        of instructions that must stay where they are."""
+        of instructions that must stay where they are.  gates: where a trap would be left, what
+        leads there is displaced, too."""
         short = {f: sites for f, sites in planted.items() if not all(sites.values())}
-        around = {f: self._around(f, sites) for f, sites in short.items()}
-        unfit = set(taken) | self._unfit(short, around)
-        runs, silent, spare = list[Run](), list[Site](), dict[int, int]()
+        runs = self._runs(short, short, taken)
+        if not gates:
+            return self._found(short, runs, {}, frozenset())
+        ways = {f: self._ways(f, _left(sites, runs[f])) for f, sites in short.items()}
+        helped = self._helped(short, ways, taken)
+        for function, found in self._runs(helped, short, taken).items():
+            before = _left(short[function], runs[function])
+            if before.issuperset(_left(short[function], found)):
+                runs[function] = found
+        gated = {f: _alone(sites, short[f], runs[f]) for f, sites in helped.items()}
+        done = frozenset(
+            at
+            for f, found in ways.items()
+            for at, way in found.items()
+            if way.known and _covers(way, short[f], runs[f], gated.get(f, ()))
+        )
+        return self._found(short, runs, gated, done)
+
+    def _found(
+        self,
+        short: Mapping[Function, Mapping[int, bool]],
+        runs: Mapping[Function, Sequence[Run]],
+        gates: Mapping[Function, Collection[int]],
+        gated: frozenset[int],
+    ) -> FoundRuns:
+        silent, jumps, spare = list[Site](), list[Site](), dict[int, int]()
         for function, sites in short.items():
-            free = self._spare(function)
-            found = self._of(function, sites, around[function], unfit, free)
-            inside = {at for run in found for at in run.members}
-            silent += [
-                Site(function, one.address - function.address, one.code)
-                for one in around[function]
-                if one.address in inside and one.address not in sites
-            ]
-            runs += found
-            spare |= free
-        return FoundRuns(tuple(runs), tuple(silent), spare)
+            inside = {at for run in runs[function] for at in run.members}
+            silent += self._sites(function, inside.difference(sites))
+            jumps += self._sites(function, gates.get(function, ()))
+            spare |= self._spare(function)
+        every = tuple(run for found in runs.values() for run in found)
+        return FoundRuns(every, tuple(silent), spare, tuple(jumps), gated)
+
+    def _sites(self, function: Function, addresses: Collection[int]) -> list[Site]:
+        """Instructions of a function, in order."""
+        return [
+            Site(function, one.address - function.address, one.code)
+            for one in (self._kernel.instructions(function) if addresses else ())
+            if one.address in addresses
+        ]
+
+    def _runs(
+        self,
+        short: Mapping[Function, Mapping[int, bool]],
+        asked: Mapping[Function, Mapping[int, bool]],
+        taken: Collection[int],
+    ) -> dict[Function, list[Run]]:
+        """The best runs around these instructions.  asked: those of them that are probed."""
+        around = {f: self._around(f, sites) for f, sites in short.items()}
+        unfit = set(taken) | self._unfit(asked, around)
+        return {f: self._of(f, sites, around[f], unfit) for f, sites in short.items()}
+
+    def _helped(
+        self,
+        short: Mapping[Function, Mapping[int, bool]],
+        ways: Mapping[Function, Mapping[int, Ways]],
+        taken: Collection[int],
+    ) -> dict[Function, dict[int, bool]]:
+        """Planted instructions and, besides them, those on the ways to traps that nobody has asked
+        for and that may be displaced; only of functions that have any of these."""
+        before = {f: self._before(f, ways[f], sites) for f, sites in short.items()}
+        unfit = set(taken) | self._unfit(short, before)
+        found = {}
+        for function, some in before.items():
+            more = {i.address: i.size >= self._isa.RUN_SIZE for i in some if i.address not in unfit}
+            if more:
+                found[function] = {**short[function], **more}
+        return found
+
+    def _ways(self, function: Function, traps: Collection[int]) -> dict[int, Ways]:
+        """How control comes to the sites of a function that are left to traps."""
+        if not traps:
+            return {}
+        entered = self._entered(function)
+        if entered is None:
+            return {}
+        elsewhere = entered.elsewhere | {function.address}
+        kernel = self._kernel
+        return ways_to(traps, kernel.instructions(function), kernel.flows(function), elsewhere)
+
+    def _before(
+        self, function: Function, ways: Mapping[int, Ways], sites: Mapping[int, bool]
+    ) -> list[Instruction]:
+        """The instructions on these ways that nobody has asked for."""
+        wanted = {at for way in ways.values() for at in way.before}.difference(sites)
+        instructions = self._kernel.instructions(function) if wanted else ()
+        return [one for one in instructions if one.address in wanted]
 
     def _spare(self, function: Function) -> dict[int, int]:
         """Isa.spare, by address."""
         if not self._isa.needs_spare:
             return {}
-        instructions = self._kernel.instructions(function)
-        free = self._isa.spare(instructions, self._kernel.flows(function))
-        return {one.address: bits for one, bits in zip(instructions, free, strict=True) if bits}
+        known = self._spares.get(function.address)
+        if known is None:
+            instructions = self._kernel.instructions(function)
+            free = self._isa.spare(instructions, self._kernel.flows(function))
+            known = {
+                one.address: bits for one, bits in zip(instructions, free, strict=True) if bits
+            }
+            self._spares[function.address] = known
+        return known
 
     def _around(self, function: Function, sites: Mapping[int, bool]) -> list[Instruction]:
         """The instructions of which its runs can be."""
@@ -123,7 +222,6 @@ class Entrances:
         sites: Mapping[int, bool],
         around: Sequence[Instruction],
         unfit: Collection[int],
-        spare: Mapping[int, int],
     ) -> list[Run]:
         kernel = self._kernel
         instructions, flows = kernel.instructions(function), kernel.flows(function)
@@ -139,13 +237,15 @@ class Entrances:
         ended = [
             one for one, flow in zip(instructions, flows, strict=True) if not flow.falls_through
         ]
-        padding = self._padding(function, code, ended, around, entered)
+        everywhere = entered.own | entered.elsewhere
+        padding = self._padding(function, code, ended, around, everywhere)
         line = line_of(
             instructions, flows,
-            entered=entered, faulting=faulting, unfit=unfit,
+            entered=everywhere, faulting=faulting, unfit=unfit,
             idle=self._idle(instructions, flows), padding=padding,
         )  # fmt: skip
         if self._isa.needs_spare:
+            spare = self._spare(function)
             line = replace(line, begins=[at in spare for at in line.starts])
         found = find_runs(line, sites, self._isa.RUN_SIZE)
         low = function.address
@@ -170,7 +270,7 @@ class Entrances:
             over = over or not flow.falls_through
         return found
 
-    def _entered(self, function: Function) -> set[int] | None:
+    def _entered(self, function: Function) -> Entered | None:
         """Addresses in a function that anything leads to but the instruction before; None where
         that cannot be known."""
         low, high = function.address, function.address + function.size
@@ -184,8 +284,8 @@ class Entrances:
                 self._isa.jump_tables(self._kernel.instructions(part)) for part in parts
             ):
                 return None
-        found = {flow.target for flow in flows if flow.kind in _DIRECT and flow.target is not None}
-        found.update(computed)
+        own = {flow.target for flow in flows if flow.kind in _DIRECT and flow.target is not None}
+        found = set(computed)
         # Addresses that it makes itself, of labels, are found where those of tables are.
         tables = self._isa.jump_tables(self._kernel.instructions(function))
         found.update(table.address for table in tables)
@@ -197,7 +297,7 @@ class Entrances:
         found.update(targets[there][elsewhere].tolist())
         for known in (self._landings, self._symbols):
             found.update(_between(known, low, high + self._isa.RUN_SIZE).tolist())
-        return found
+        return Entered(own, found)
 
     def _padding(
         self,
@@ -239,6 +339,26 @@ class Entrances:
     @cached_property
     def _symbols(self) -> U64:
         return np.unique(np.array([f.address for f in self._system.functions()], np.uint64))
+
+
+def _left(sites: Mapping[int, bool], runs: Sequence[Run]) -> set[int]:
+    """The planted instructions that have no room for a jump and are in no run."""
+    inside = {at for run in runs for at in run.members}
+    return {at for at, room in sites.items() if not room and at not in inside}
+
+
+def _alone(sites: Mapping[int, bool], asked: Mapping[int, bool], runs: Sequence[Run]) -> list[int]:
+    """Those that nobody asked for, with room for a jump, that are in no run."""
+    inside = {at for run in runs for at in run.members}
+    return [at for at, room in sites.items() if room and at not in asked and at not in inside]
+
+
+def _covers(
+    way: Ways, asked: Mapping[int, bool], runs: Sequence[Run], gates: Collection[int]
+) -> bool:
+    """Whether all that leads there is displaced."""
+    inside = {at for run in runs for at in run.members}
+    return all(at in asked or at in inside or at in gates for at in way.before)
 
 
 def _between(known: U64, low: int, high: int) -> U64:

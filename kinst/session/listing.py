@@ -46,6 +46,8 @@ def list_planned(
     for key, (way, reason) in ways.items():
         if key[1] in in_runs:
             ways[key] = "run", reason
+        elif key[1] in parts.gated:
+            ways[key] = "gate", reason
         elif way == "trap" and reason and no_run:
             ways[key] = way, f"{reason}, and {no_run}"
     ways |= {e.key: ("refused", reason) for e, reason in parts.refused}
@@ -71,7 +73,7 @@ def _links(parts: Placement, kernel: LiveKernel) -> dict[int, int]:
     """Address of each site that a chain leads to, to that of one from which it does: the one right
     before it where that is so."""
     planted = [e.probe.site for e, _ in parts.planted if e.probe.site is not None]
-    sites = list({site.address: site for site in (*planted, *parts.silent)}.values())
+    sites = list({site.address: site for site in (*planted, *parts.silent, *parts.gates)}.values())
     sites.sort(key=lambda site: site.address)
     columns = columns_of([s.address for s in sites], [s.code for s in sites])
     columns.marks[:] = kernel.marks(sites)

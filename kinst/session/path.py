@@ -305,7 +305,7 @@ class OpenMachine:
         ability = planting_ability(traced, memory, compiled.plant.forced)
         parts = split(program.enabled, ability, traced)
         if compiled.plant.runs and self._entrances is not None:
-            parts = with_runs(parts, self._entrances)
+            parts = with_runs(parts, self._entrances, gates=compiled.plant.gates)
         return parts, memory
 
     @cached_property

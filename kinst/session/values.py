@@ -146,7 +146,9 @@ class Placement:
     """The enabled probes by who runs them.  error is there even when nothing enables it.
 
     runs: of the planted ones.  silent: instructions in them that nobody asked for.  spare: of the
-    instructions around, registers that a jump may spoil (Isa.spare)."""
+    instructions around, registers that a jump may spoil (Isa.spare).  gates: instructions that
+    nobody asked for and that get a jump each, since they lead to traps.  gated: addresses of those
+    traps to which control is not known to come but through what is displaced."""
 
     host: tuple[EnabledSite, ...]
     planted: tuple[tuple[EnabledSite, Choice], ...]
@@ -156,6 +158,8 @@ class Placement:
     runs: tuple[Run, ...] = ()
     silent: tuple[Site, ...] = ()
     spare: Mapping[int, int] = field(default_factory=dict)
+    gates: tuple[Site, ...] = ()
+    gated: frozenset[int] = frozenset()
 
     def named(self, name: object) -> EnabledSite | None:
         return next((e for e in self.host if e.probe.name == name), None)
@@ -299,8 +303,8 @@ class ListedProbe:
 
     address, code, text: of its instruction, 0 and empty where it has none.  kind: where control
     goes from there, as core.isa.Flow: next, branch, jump, call, return, indirect, trap.  way: how
-    the instruction would be planted (jump, run, trap, stop), "refused", or "" where it was not
-    asked or there is none.  reason: why it is refused, or planted in no better way.  source:
+    the instruction would be planted (jump, run, gate, trap, stop), "refused", or "" where it was
+    not asked or there is none.  reason: why it is refused, or planted in no better way.  source:
     file:line, "" where it is not known.  chained: of the instructions from whose trampolines
     control comes straight to this one's, the nearest (+OFFSET), or "".
     """
