@@ -1,0 +1,149 @@
+"""What a probe costs that stands alone on an instruction with no room for a jump.
+
+    .venv/bin/python bench/short_sites.py [--vm ISA] [--sites N] [--seed N] [--shares N]
+
+A guest program calls read(2) of one byte of /dev/zero in short rounds.  Of the functions that each
+call runs, by a count of all entries, instructions are drawn at random that are run by each call and
+have no room for a jump of their own.  Each is planted alone, in turns with untraced rounds, in the
+best way and by its trap; a hit costs (ns of a call with the probe - ns without) / hits in a call,
+by the least of all rounds.  Hits are counted: a probe that misses would be cheap.
+
+The shares of ways are of all instructions of functions that are drawn at random from the whole
+kernel: planted with all of their function, and each by itself (of those, some are drawn).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.guest import Guest, compile_programs
+from bench.hit_tools import Effort, counts_of, rounds_of
+from kinst import KinstError
+
+EFFORT = Effort(1000, 12)
+PROBING = 500  # reads for finding out what a read runs
+OTHERS = 400  # hits by the guest's shell, at most
+ROOM = {"amd64": 5, "arm64": 4, "riscv64": 8}  # bytes of a jump
+CHEAP = 60  # ns
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """hits: in one call.  way: the best.  ns: of a hit by it, trap: by a trap."""
+
+    function: str
+    offset: int
+    text: str
+    way: str
+    hits: int
+    ns: float
+    trap: float
+
+
+def sites(guest: Guest, room: int, drawn: int, seed: int) -> list[tuple[str, int, str, int]]:
+    """(function, offset, text, hits in a call) of short instructions that each call runs."""
+    entries = guest.compile('fbt:::entry /execname == "rounds"/ { @[probefunc] = count(); }')
+    found = counts_of(guest.trace(entries, f"rounds {PROBING} 1"))
+    functions = sorted(name for name, n in found.items() if n >= PROBING)
+    print(f"{len(functions)} functions are run by each call: {' '.join(functions)}")
+    possible = []
+    for name in functions:
+        every = guest.compile(f"kinst::{name}: {{ @[probename] = count(); }}")
+        hits = counts_of(guest.trace(every, f"rounds {PROBING} 1"))
+        possible += [
+            (name, int(p.name), p.text, hits[p.name] // PROBING)
+            for p in guest.machine.list_probes(every)
+            if len(p.code) < room and hits.get(p.name, 0) >= PROBING
+        ]
+    return random.Random(seed).sample(possible, min(drawn, len(possible)))
+
+
+def measure(guest: Guest, site: tuple[str, int, str, int]) -> Cost:
+    """Untraced rounds before and behind each of the two ways."""
+    function, offset, text, hits = site
+    costs, way = [], ""
+    for plant in ("", "trap"):
+        program = guest.compile(f"kinst::{function}:{offset} {{ @ = count(); }}", plant)
+        way = way or guest.ways(program)[0]
+        bare = rounds_of(guest.run(EFFORT.command))
+        ran = guest.trace(program, EFFORT.command)
+        bare += rounds_of(guest.run(EFFORT.command))
+        seen = sum(counts_of(ran).values())
+        if not EFFORT.total * hits <= seen <= EFFORT.total * hits + OTHERS * hits:
+            raise KinstError(f"{function}+{offset}: {seen} hits, not {EFFORT.total * hits}")
+        costs.append((min(rounds_of(ran.output)) - min(bare)) / hits)
+    return Cost(function, offset, text, way, hits, *costs)
+
+
+def shares(guest: Guest, room: int, functions: int, seed: int) -> None:
+    """Print how the instructions of functions drawn from all of the kernel are planted."""
+    random_ = random.Random(seed)
+    names = sorted({p.function for p in guest.machine.probes("fbt:::entry", details=False)})
+    whole, alone, short = Counter[str](), Counter[str](), []
+    for name in random_.sample(names, min(functions, len(names))):
+        try:
+            found = [p for p in guest.machine.probes(f"kinst::{name}:") if p.way != "refused"]
+        except KinstError:  # several have the name
+            continue
+        whole.update(p.way for p in found)
+        short += [(name, p.name) for p in found if len(p.code) < room]
+    for name, offset in random_.sample(short, min(functions, len(short))):
+        alone.update(p.way for p in guest.machine.probes(f"kinst::{name}:{offset}"))
+    total = whole.total()
+    print(f"{total} instructions of {functions} functions, planted with all of their function: ",
+          ", ".join(f"{way} {100 * n / total:.1f}%" for way, n in whole.most_common()))  # fmt: skip
+    part = 100 * len(short) / total
+    print(f"{part:.1f}% of them have no room for a jump; planted alone those are: ",
+          ", ".join(f"{way} {100 * n / alone.total():.1f}%" for way, n in alone.most_common()),
+          f": traps {part * alone['trap'] / alone.total():.1f}% of all")  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="What a probe on a short instruction costs.")
+    parser.add_argument("--vm", default="amd64", help="the ISA of the guest (amd64)")
+    parser.add_argument("--sites", type=int, default=100, help="how many are drawn (100)")
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn (1)")
+    parser.add_argument("--shares", type=int, default=200, help="functions for shares (200)")
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    options = parser.parse_args(argv)
+    room = ROOM[options.vm]
+    with tempfile.TemporaryDirectory() as folder:
+        guest = Guest(compile_programs(["rounds"], Path(folder), options.vm), options.vm)
+        try:
+            drawn = sites(guest, room, options.sites, options.seed)
+            costs = [measure(guest, site) for site in drawn]
+            shares(guest, room, options.shares, options.seed)
+        except KinstError as error:
+            print(f"short_sites: {error}", file=sys.stderr)
+            return 1
+        finally:
+            guest.close()
+    for one in sorted(costs, key=lambda cost: cost.ns):
+        print(f"{one.function}+{one.offset:<5} {one.text:<44} {one.way:<5} {one.ns:8.1f} ns"
+              f"   trap {one.trap:8.1f} ns   {one.hits} hits a call")  # fmt: skip
+    cheap = sum(one.ns < CHEAP for one in costs)
+    ten = sum(one.trap >= 10 * one.ns for one in costs)
+    print(
+        f"{cheap} of {len(costs)} cost less than {CHEAP} ns, {ten} a tenth of their trap or less;"
+        f" median {statistics.median(one.ns for one in costs):.1f} ns, of traps"
+        f" {statistics.median(one.trap for one in costs):.1f}; load {os.getloadavg()[0]:.1f}"
+    )
+    if options.json:
+        options.json.write_text(json.dumps([asdict(one) for one in costs], indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

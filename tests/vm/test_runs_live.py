@@ -1,0 +1,98 @@
+"""Runs and gates in running kernels: what they count is what single sites count."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kinst
+from bench.guest import Guest, compile_programs
+from bench.hit_tools import counts_of
+
+pytestmark = pytest.mark.vm
+
+READS = 400
+ROOM = {"amd64": 5, "riscv64": 8}  # bytes of a jump
+FUNCTIONS = ("ksys_read", "vfs_read", "rw_verify_area", "__fdget_pos", "__fget_light")
+MINE = '/execname == "reads"/'
+# Of what is run less often, on the way of a file's whole life.
+BUSY = "fbt:::entry"
+
+
+@pytest.fixture(scope="module", params=sorted(ROOM))
+def booted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Guest]]:
+    folder: Path = tmp_path_factory.mktemp("runs")
+    guest = Guest(compile_programs(["reads"], folder, request.param), request.param)
+    try:
+        yield request.param, guest
+    finally:
+        guest.close()
+
+
+def counted(guest: Guest, sites: str, plant: str = "") -> dict[str, int]:
+    """By function and offset, of one program's reads."""
+    key = '@[strjoin(probefunc, strjoin("+", probename))]'
+    program = guest.compile(f"{sites} {MINE} {{ {key} = count(); }}", plant)
+    return counts_of(guest.trace(program, f"reads {READS}"))
+
+
+def present(guest: Guest) -> list[str]:
+    found = []
+    for name in FUNCTIONS:
+        try:
+            found += sorted({p.function for p in guest.machine.probes(f"kinst::{name}:0")})
+        except kinst.KinstError:
+            continue
+    return found
+
+
+def test_whole_functions(booted: tuple[str, Guest]) -> None:
+    _, guest = booted
+    sites = ", ".join(f"kinst::{name}:" for name in present(guest))
+    ways = guest.ways(guest.compile(f"{sites} {{ @ = count(); }}"))
+    assert ways.count("run") > len(ways) // 3
+    expected = counted(guest, sites, "no-chain")
+    assert READS in expected.values()
+    assert counted(guest, sites) == expected
+    assert counted(guest, sites, "no-run") == expected
+
+
+def test_sites_alone(booted: tuple[str, Guest]) -> None:
+    """Each by itself, so that what is around it is displaced unasked."""
+    isa, guest = booted
+    whole = counted(guest, ", ".join(f"kinst::{name}:" for name in present(guest)), "no-chain")
+    short = [
+        f"{p.function}+{p.name}"
+        for name in present(guest)
+        for p in guest.machine.probes(f"kinst::{name}:")
+        if len(p.code) < ROOM[isa] and whole.get(f"{p.function}+{p.name}", 0) >= READS
+    ]
+    ways = []
+    for one in random.Random(7).sample(short, 6):
+        function, offset = one.split("+")
+        site = f"kinst::{function}:{offset}"
+        ways += guest.ways(guest.compile(f"{site} {{ @ = count(); }}"))
+        assert counted(guest, site) == {one: whole[one]}, f"{one}, {ways[-1]}"
+    assert "run" in ways
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_functions_that_a_command_runs(booted: tuple[str, Guest], seed: int) -> None:
+    """Fifty functions at a time of those that the reads' program goes through from its start to its
+    end.  Those are compared whose counts without chains are the same in two runs."""
+    _, guest = booted
+    entries = counted(guest, BUSY)
+    names = sorted({key.split("+")[0] for key in entries})
+    drawn = random.Random(seed).sample(names, min(50, len(names)))
+    sites = ", ".join(f"kinst::{name}:" for name in drawn)
+    first, second = counted(guest, sites, "no-chain"), counted(guest, sites, "no-chain")
+    steady = {key: n for key, n in first.items() if second.get(key) == n}
+    assert len(steady) > 100
+    found = counted(guest, sites)
+    assert {key: found.get(key) for key in steady} == steady
