@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.guest import Guest, compile_programs
 from bench.hit_tools import Effort, counts_of, rounds_of
-from kinst import KinstError
+from kinst import KinstError, Program
 
 EFFORT = Effort(1000, 12)
 PROBING = 500  # reads for finding out what a read runs
@@ -52,20 +52,31 @@ class Cost:
     trap: float
 
 
+def in_a_call(guest: Guest, program: Program) -> dict[str, int]:
+    """Of what a program counts, what each call runs, and how often: by the difference that more
+    calls make."""
+    few, many = (counts_of(guest.trace(program, f"rounds {n} 1")) for n in (PROBING, 3 * PROBING))
+    each = {key: (n - few.get(key, 0) + PROBING) // (2 * PROBING) for key, n in many.items()}
+    return {
+        key: n
+        for key, n in each.items()
+        if n and abs(many[key] - few.get(key, 0) - 2 * PROBING * n) < PROBING // 4
+    }
+
+
 def sites(guest: Guest, room: int, drawn: int, seed: int) -> list[tuple[str, int, str, int]]:
     """(function, offset, text, hits in a call) of short instructions that each call runs."""
-    entries = guest.compile('fbt:::entry /execname == "rounds"/ { @[probefunc] = count(); }')
-    found = counts_of(guest.trace(entries, f"rounds {PROBING} 1"))
-    functions = sorted(name for name, n in found.items() if n >= PROBING)
+    entries = 'fbt:::entry /execname == "rounds"/ { @[probefunc] = count(); }'
+    functions = sorted(in_a_call(guest, guest.compile(entries)))
     print(f"{len(functions)} functions are run by each call: {' '.join(functions)}")
     possible = []
     for name in functions:
         every = guest.compile(f"kinst::{name}: {{ @[probename] = count(); }}")
-        hits = counts_of(guest.trace(every, f"rounds {PROBING} 1"))
+        hits = in_a_call(guest, every)
         possible += [
-            (name, int(p.name), p.text, hits[p.name] // PROBING)
+            (name, int(p.name), p.text, hits[p.name])
             for p in guest.machine.list_probes(every)
-            if len(p.code) < room and hits.get(p.name, 0) >= PROBING
+            if len(p.code) < room and p.name in hits
         ]
     return random.Random(seed).sample(possible, min(drawn, len(possible)))
 
