@@ -1,0 +1,117 @@
+"""What planning costs for each site, in time and memory.
+
+    .venv/bin/python bench/planning.py [DESCRIPTION ...] [--vm ISA] [--json FILE]
+
+Each description is planned with all that may be had (chains, runs, blocks), without runs, and with
+every site by itself, each in a process and a guest of its own.  Times are from a compiled program
+to everything that would be written into the machine (Machine.build); memory is what the process
+has to itself at its most, beyond what it had before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from rich.console import Console
+from rich.table import Table
+
+import kinst
+
+DESCRIPTIONS = ("kinst::vfs_*:", "kinst::v*:", "kinst::[u-z]*:", "fbt:::entry")
+RULES = ("auto", "no-run", "no-chain")
+SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """seconds, cpu: of the clock, and of this process's CPU time.  megabytes: anonymous memory."""
+
+    description: str
+    plant: str
+    sites: int
+    seconds: float
+    cpu: float
+    megabytes: float
+    peak: float
+
+
+def anonymous() -> float:
+    """Megabytes that this process has to itself now."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) / 1024
+
+
+def plan(description: str, plant: str, isa: str) -> Planned:
+    """Plan counting at a description's probes, in this process."""
+    with kinst.boot(isa) as machine:
+        program = machine.compile(f"{description} {{ @ = count(); }}", {"plant": plant})
+        machine.start(program)
+        before, began, cpu = anonymous(), time.monotonic(), time.process_time()
+        built = machine.build(program)
+        took, used = time.monotonic() - began, time.process_time() - cpu
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return Planned(
+            description, plant, len(built.parts.planted), took, used, anonymous() - before, peak
+        )
+
+
+def apart(description: str, plant: str, isa: str) -> Planned:
+    """The same in a process of its own."""
+    argv = [sys.executable, __file__, "--one", plant, "--vm", isa, description]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS, check=True)
+    return Planned(**json.loads(done.stdout))
+
+
+def show(rows: Sequence[Planned]) -> None:
+    table = Table(title="planning")
+    for column in (
+        "",
+        "plant=",
+        "sites",
+        "s",
+        "CPU s",
+        "us of CPU a site",
+        "MB more",
+        "MB at most",
+    ):
+        table.add_column(column, justify="right" if column else "left")
+    for row in rows:
+        each = 1e6 * row.cpu / max(row.sites, 1)
+        table.add_row(
+            row.description, row.plant, f"{row.sites:,}", f"{row.seconds:.1f}", f"{row.cpu:.1f}",
+            f"{each:.0f}", f"{row.megabytes:.0f}", f"{row.peak:.0f}",
+        )  # fmt: skip
+    Console(width=110 if not sys.stdout.isatty() else None).print(table)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="What planning costs for each site.")
+    parser.add_argument("descriptions", nargs="*", default=DESCRIPTIONS, help="probes to plan")
+    parser.add_argument("--vm", default="amd64", help="the guest's instruction set (amd64)")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    options = parser.parse_args(argv)
+    if options.one:
+        print(json.dumps(asdict(plan(options.descriptions[0], options.one, options.vm))))
+        return 0
+    rows = [apart(text, plant, options.vm) for text in options.descriptions for plant in RULES]
+    show(rows)
+    print("load average: " + " ".join(f"{n:.1f}" for n in os.getloadavg()))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
