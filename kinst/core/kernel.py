@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,6 +75,10 @@ class Kernel(Protocol):
 
 class LiveKernel(Kernel, Protocol):
     """What planting asks of the traced kernel, beyond what providers do."""
+
+    def forget(self, functions: Iterable[Function]) -> None:
+        """Drop what is kept of these functions' instructions, one by one; it is found again."""
+        ...
 
     def hangs_together(self, function: Function) -> bool:
         """False where unsafe() and rerun_prefix() say nothing of any instruction of a function."""

@@ -34,6 +34,7 @@ from kinst.patch.runs import Run, find_runs, line_of, near
 from kinst.patch.ways import LONGEST
 
 U64 = npt.NDArray[np.uint64]
+TOGETHER = 256  # functions that are looked at at once: what is known of them takes a lot of memory
 _DIRECT = ("jump", "branch", "call")
 
 
@@ -82,7 +83,28 @@ class Entrances:
         planted: address of each to whether it has room for a jump, by function.  taken: addresses
         of instructions that must stay where they are.  gates: where a trap would be left, what
         leads there is displaced, too."""
-        short = {f: sites for f, sites in planted.items() if not all(sites.values())}
+        short = [(f, sites) for f, sites in planted.items() if not all(sites.values())]
+        every = []
+        for low in range(0, len(short), TOGETHER):
+            some = dict(short[low : low + TOGETHER])
+            every.append(self._look(some, taken, gates=gates))
+            self._kernel.forget(some)
+        return FoundRuns(
+            tuple(run for found in every for run in found.runs),
+            tuple(site for found in every for site in found.silent),
+            {at: bits for found in every for at, bits in found.spare.items()},
+            tuple(site for found in every for site in found.gates),
+            frozenset(at for found in every for at in found.gated),
+        )
+
+    def _look(
+        self,
+        short: Mapping[Function, Mapping[int, bool]],
+        taken: Collection[int],
+        *,
+        gates: bool,
+    ) -> FoundRuns:
+        """The same in some functions, which are short of room."""
         runs = self._runs(short, short, taken)
         if not gates:
             return self._found(short, runs, {}, frozenset())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -301,6 +301,12 @@ class RunningKernel:
         """Whether the ISA cannot displace the instruction, to a place that branches reach."""
         code = self._personality.code(address, size)
         return isinstance(self.isa.displace(code, address, address - REACHED & MASK), Refused)
+
+    def forget(self, functions: Iterable[Function]) -> None:
+        """See core.kernel.LiveKernel.forget."""
+        for function in functions:
+            self._instructions.pop(function.address, None)
+            self._flows.pop(function.address, None)
 
     def hangs_together(self, function: Function) -> bool:
         """See core.kernel.LiveKernel.hangs_together."""
