@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from kinst.consumer.aggregations import AggregationStore
+from kinst.consumer.aggregations import AggregationStore, CounterSums
 from kinst.consumer.faults import PlacedFault
 from kinst.consumer.interpreter import Interpreter
 from kinst.consumer.rings import Chunk
@@ -149,6 +149,7 @@ class World:
     probes: Sequence[Probe] = (BEGIN, READ)
     format: str = "dtrace"
     names: Names = NAMES
+    sums: CounterSums | None = None
 
     def __post_init__(self) -> None:
         self.scratch, self.memory = scratch()
@@ -169,7 +170,7 @@ class World:
             tuple(one for _, one in self.aggregations), (), 0, 8192, 256, (), {}, 0,
         )  # fmt: skip
         self.store = AggregationStore(
-            memoryview(self.memory), self.scratch, program, layout, self.counters
+            memoryview(self.memory), self.scratch, program, layout, self.counters, sums=self.sums
         )
         self.schema = Schema(
             program, layout, {p.id: p for p in self.probes}, self.store.tables, self.options,

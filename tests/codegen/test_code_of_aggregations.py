@@ -26,6 +26,7 @@ from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core import layout as lay
 from kinst.core.dtypes import INT, INT64, STRING, UINT, UINT64, DType, IntType
 from kinst.core.errors import KinstError
+from kinst.core.records import SLOT_BIAS, SLOTS
 from kinst.dlang import typed as t
 from kinst.dlang.typed import AggFunction, Aggregation
 
@@ -358,3 +359,27 @@ def test_equal_hashes_do_not_make_equal_keys(rig: type[Rig]) -> None:
     run.fire(1, {1: 5, 2: 6})
     expected = {struct.pack("<QQ", 5, 7): (1,), struct.pack("<QQ", 5, 6): (1,)}
     assert run.table(0, run.slot) == expected
+
+
+def test_a_count_by_one_key_claims_its_slot() -> None:
+    """A word for each of the keys that the clause met first, where that is where it is looked for;
+    and never a second key in a slot."""
+    agg = aggregation("count", keys=(INT,))
+    key = t.Cast(INT, SPAN, reg(1))
+    run = TargetRig(
+        program([t.Aggregate(SPAN, agg, (key,), None)], aggregations=(agg,)),
+        {1: (0,)},
+        scratch=scratch(globals_size=8192 + 64),
+    )
+    (layout,) = run.layout.aggregations
+    assert layout.slots == SLOTS
+    met = dict[int, int]()
+    choose = random.Random(3)
+    for value in (-1, 0, 1, *(choose.getrandbits(32) - (1 << 31) for _ in range(300))):
+        run.fire(1, {1: value & (1 << 64) - 1})
+        word = (value & 0xFFFF_FFFF) + SLOT_BIAS
+        slot = ((word & 0xFFFF_FFFF) * 0x9E37_79B1 & 0xFFFF_FFFF) >> 22
+        met.setdefault(slot, word)
+    raw = run.read(run.scratch.globals + layout.slot_table, 8 * SLOTS)
+    words = struct.unpack(f"<{SLOTS}Q", raw)
+    assert {slot: word for slot, word in enumerate(words) if word} == met

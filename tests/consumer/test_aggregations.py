@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
+from dataclasses import replace
 from math import isqrt
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from kinst.consumer import aggregations
 from kinst.consumer.aggregations import (
+    CounterSums,
     Data,
     bucket_weights,
     combine,
@@ -26,7 +28,7 @@ from kinst.consumer.aggregations import (
 from kinst.core import dtypes
 from kinst.core.dtypes import StringType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE
-from kinst.core.records import Field
+from kinst.core.records import SLOT_BIAS, Field
 from kinst.dlang.typed import AggFunction
 
 SUM, MIN, MAX = AggFunction("sum"), AggFunction("min"), AggFunction("max")
@@ -254,3 +256,33 @@ def test_a_program_without_aggregations_needs_no_flip() -> None:
     w.store.snapshot()
     assert get64(w.memory, HEADER_HALF) == 0
     assert fields()[1] == 24
+
+
+def test_counters_of_keys_that_have_slots() -> None:
+    """What was counted in a frame, and what in slots that keys have claimed, is one count."""
+    agg = aggregation(0, "count", (dtypes.INT,))
+    field = Field(8, 4, dtypes.INT)
+    layout = replace(table_layout(agg, 0, 8, (field,), counters=16), slots=4, slot_table=32)
+    blocks = [np.zeros(8, dtype=np.uint64) for _ in range(2)]
+    w = World((), [(agg, layout)], counters=blocks)
+    for slot, key in ((1, 7), (3, -2)):
+        word = (key & 0xFFFF_FFFF) + SLOT_BIAS
+        put64(w.memory, w.scratch.globals + layout.slot_table + 8 * slot, word)
+    blocks[0][2 + 1], blocks[1][2 + 1], blocks[1][2 + 3] = 5, 6, 1
+    w.entry(0, 0, 0, 2, (7).to_bytes(4, "little"), [1])
+    w.store.snapshot()
+    assert values(w) == {(7,): [12], (-2,): [1]}
+    blocks[0][2 + 1] += 3
+    w.store.finish()
+    assert values(w) == {(7,): [15], (-2,): [1]}
+
+
+def test_what_counters_add_to_others() -> None:
+    """A block counts for both of its instructions, a stub takes one away."""
+    agg = aggregation(0, "count", (dtypes.UINT,))
+    layout = table_layout(agg, 0, 8, capacity=2, constant_keys=((1,), (2,)), counters=0)
+    block = np.array([1, 0, 10, 4], dtype=np.uint64)
+    sums = CounterSums(np.array([2, 2, 3]), np.array([0, 1, 0]), np.array([1, 1, -1]))
+    w = World((), [(agg, layout)], counters=[block], sums=sums)
+    w.store.snapshot()
+    assert values(w) == {(1,): [7], (2,): [10]}
