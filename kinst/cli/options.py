@@ -272,8 +272,6 @@ def _conflicts(request: Request) -> None:
     for one in ("--copy", "--module", "--root", "--rw") if request.initrd else ():
         if one in booted:
             raise UsageError(f"{one} puts files into kinst's own initrd, which --initrd replaces")
-    if request.initrd and (request.command or request.shell):
-        raise UsageError("-c needs kinst's own initrd", "leave out --initrd")
 
 
 def _apply(request: Request, option: str, value: str, stdin: Callable[[], str]) -> Request:

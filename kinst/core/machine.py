@@ -113,7 +113,7 @@ class MachineConfig:
     this host.  root: the folder that its commands have as their root, of which they change nothing.
     writable: folders that they may write to.  cold: boot it, whatever is kept of
     earlier ones.  begun: what begin() made of this but for scratch, territory and image.  terminal:
-    that its commands have.
+    that its commands have.  beside: kinst's init is not process 1, but beside the user's own.
     """
 
     isa: Isa
@@ -130,6 +130,7 @@ class MachineConfig:
     cold: bool = False
     begun: Begun | None = None
     terminal: Terminal | None = None
+    beside: bool = False
     scratch: int = 0
     territory: Territory | None = None
     image: str = ""

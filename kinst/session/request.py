@@ -84,6 +84,11 @@ class Request:
         return wanted and not machine and bool(self.kernel or self.debug)
 
     @property
+    def runs_command(self) -> bool:
+        """Whether something is to be run in the guest."""
+        return bool(self.command or self.shell)
+
+    @property
     def machine(self) -> MachineKind:
         """The kind of machine that is meant."""
         return kind_of(lambda option: bool(getattr(self, option, "")))
@@ -156,18 +161,29 @@ def machine_config(request: Request, isa: Isa, files: Files, scratch: int) -> Ma
         stub=request.gdb,
         kernel=files.kernel,
         initrd=_initrd(request, files, isa) if request.machine.abilities.boots else None,
-        control=not request.initrd,
+        control=not request.initrd or request.runs_command,
+        beside=bool(request.initrd),
         modules=bool(files.modules),
-        append=request.append,
+        append=_append(request),
         arguments=request.qemu_args,
         cpus=request.cpu_count,
         memory=request.memory,
-        cold=request.cold,
+        cold=request.cold or bool(request.initrd),
         scratch=scratch,
         cache=cache_folder(),
         root=Path(request.root).resolve() if request.root else None,
         writable=[Path(name).resolve() for name in request.writable],
     )
+
+
+def _append(request: Request) -> str:
+    """More of the kernel's command line: with an initrd of the user's and something to run, kinst's
+    helper is started first, and told which init is to follow."""
+    if not (request.initrd and request.runs_command):
+        return request.append
+    given = [word for word in request.append.split() if word.startswith("rdinit=")]
+    following = given[-1].removeprefix("rdinit=") if given else "/init"
+    return f"{request.append} rdinit={initramfs.BESIDE} kinst_init={following}".strip()
 
 
 def find_files(request: Request, progress: Callable[[str, float | None], None]) -> Files:
@@ -184,7 +200,7 @@ def find_files(request: Request, progress: Callable[[str, float | None], None]) 
     folders = tuple(Path(name) for name in request.debug_folders)
     if not request.machine.abilities.boots:
         return Files(Path(request.debug or request.kernel), folders=folders)
-    if request.kernel and request.initrd:
+    if request.kernel and request.initrd and not request.runs_command:
         return Files(Path(request.debug), Path(request.kernel), folders=folders)
     isa = request.vm or DEFAULT_ISA
     if request.kernel:
@@ -208,9 +224,11 @@ def _modules(request: Request, folder: Path) -> tuple[tuple[Path, ...], tuple[Pa
 
 
 def _initrd(request: Request, files: Files, isa: Isa) -> Path | bytes:
-    if request.initrd:
+    if request.initrd and not request.runs_command:
         return Path(request.initrd)
     assert files.busybox is not None
+    if request.initrd:
+        return initramfs.beside(Path(request.initrd).read_bytes(), files.busybox)
     copies = {}
     for name in request.copies:
         path = Path(name)

@@ -61,6 +61,7 @@ def _wanted(config: MachineConfig, kernel: Path) -> VmConfig:
         scratch=scratch_size(config.scratch),
         shares=shares(config.root, config.writable),
         surroundings=surroundings(config.root) if config.root else None,
+        beside=config.beside,
         states=None if config.cold else config.cache,
         accel=accelerator(config.cache, board) if config.cache else "tcg",
     )

@@ -18,8 +18,32 @@
 #   poweroff                                  the machine ends
 #                              error TEXT     the request made no sense
 #
-# Then another command may be prepared.  kinst answers nothing; "exit" comes when it comes, so requests are read while a command runs.
+# Then another command may be prepared.  kinst answers nothing; "exit" comes when it comes, so
+# requests are read while a command runs.
 # A shell status above 128 is a signal's number plus 128, as in sh(1).
+#
+# With an initrd of the user's (kinst_init is what is process 1 there) this is a helper beside: it
+# lives in a tmpfs of its own, which remains when another root is switched to, and its commands run
+# in the root that process 1 has by then.
+
+if [ -n "$kinst_init" ]; then
+    home=/.kinst/home
+    box=/.kinst/busybox
+    $box mkdir -p $home && $box mount -t tmpfs kinst $home
+    $box mkdir $home/bin $home/dev $home/proc $home/run
+    $box cp $box $home/bin/busybox
+    $box cp /.kinst/init $home/init
+    $box cp -a /.kinst/dev/. $home/dev
+    $box mount -t proc proc $home/proc
+    # The shell gives it to what runs in the background.
+    [ -e /dev/null ] || { $box mkdir -p /dev && $box cp -a /.kinst/dev/null /dev/null; }
+    next=$kinst_init
+    unset kinst_init
+    kinst_before=$($box stat -c %d:%i /) $box chroot $home /bin/busybox sh /init beside \
+        <$home/dev/null >$home/dev/null 2>&1 &
+    unset kinst_output kinst_control
+    exec "$next" "$@"
+fi
 
 export PATH=/bin HOME=/ TERM=dumb
 # From the kernel's command line, which has them of kinst; commands are not to see them.
@@ -27,25 +51,30 @@ OUTPUT=/dev/${kinst_output:-ttyS1}
 CONTROL=/dev/${kinst_control:-ttyS2}
 unset kinst_output kinst_control
 
-/bin/busybox mount -t devtmpfs dev /dev
 /bin/busybox --install -s /bin
-mount -t proc proc /proc
-mount -t sysfs sys /sys
-mount -t tmpfs tmp /tmp
-mount -t tmpfs run /run
-mount -t tracefs trace /sys/kernel/tracing
-# debugfs mounts a second view of tracefs below itself, where older scripts look for it.
-mount -t debugfs debug /sys/kernel/debug
-mkdir -p /dev/pts /dev/shm
-mount -t devpts pts /dev/pts
-mount -t tmpfs shm /dev/shm
-ln -s /proc/self/fd /dev/fd
-ifconfig lo 127.0.0.1 up
-hostname kinst
 
-for module in /lib/kinst/*.ko; do
-    [ -e "$module" ] && insmod "$module"
-done
+set_up() {
+    mount -t devtmpfs dev /dev
+    mount -t proc proc /proc
+    mount -t sysfs sys /sys
+    mount -t tmpfs tmp /tmp
+    mount -t tmpfs run /run
+    mount -t tracefs trace /sys/kernel/tracing
+    # debugfs mounts a second view of tracefs below itself, where older scripts look for it.
+    mount -t debugfs debug /sys/kernel/debug
+    mkdir -p /dev/pts /dev/shm
+    mount -t devpts pts /dev/pts
+    mount -t tmpfs shm /dev/shm
+    ln -s /proc/self/fd /dev/fd
+    ifconfig lo 127.0.0.1 up
+    hostname kinst
+
+    for module in /lib/kinst/*.ko; do
+        [ -e "$module" ] && insmod "$module"
+    done
+}
+
+[ "$1" = beside ] && beside=yes || { beside= && set_up; }
 
 # Held open for good: the last close of a serial port waits, and may lose the raw mode.
 exec 3<>"$OUTPUT" 4<>"$CONTROL"
@@ -67,10 +96,29 @@ wait_passed() {
     done
 }
 
+# Wait until the system of the user's initrd is up: it has switched to the root that the kernel was
+# told of, has mounted /proc, and systemd, where that is there, has started what it starts.
+wait_system() {
+    there=/proc/1/root/.
+    case " $(cat /proc/cmdline) " in
+    *' root='*) while [ "$(stat -c %d:%i $there)" = "$kinst_before" ]; do sleep 0.1; done ;;
+    esac
+    while ! [ -e $there/proc/self ]; do sleep 0.1; done
+    while [ -d $there/run/systemd/system ]; do
+        case "$(chroot $there systemctl is-system-running)" in
+        '' | initializing | starting | offline) sleep 0.5 ;;
+        *) return ;;
+        esac
+    done
+}
+
+# The environment of commands in another root; those of the host's bring their own.
+fresh='env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb'
+
 # What is said to the kernel of a terminal's end: all that has the port open is cut off from it.  So
 # the command's last output has left before this shell, the leader of its session, ends.
 on_terminal='
-    if [ -n "$2" ]; then env -i chroot "$2" /bin/sh -c "$3"; else sh -c "$3"; fi
+    if [ -n "$2" ]; then $4 chroot "$2" /bin/sh -c "$3"; else sh -c "$3"; fi
     status=$?
     stty -F "$1" -echo
     exit $status
@@ -84,6 +132,7 @@ run() {
     exec 2>/dev/null
     root=
     [ ! -e /mnt/root/proc/self ] || root=/mnt/root
+    [ -z "$beside" ] || { wait_system && root=/proc/1/root/.; }
     passer=
     if [ -n "$2" ]; then
         stty -F "$OUTPUT" sane rows "$2" columns "$3"
@@ -108,10 +157,10 @@ run() {
         say "pid $pid"
         read -r _ <&5
         if [ -n "$2" ]; then
-            exec setsid -c sh -c "$on_terminal" sh "$OUTPUT" "$root" "$1" \
+            exec setsid -c sh -c "$on_terminal" sh "$OUTPUT" "$root" "$1" "$fresh" \
                 <&3 >&3 2>&3 3>&- 4>&- 5>&- 6>&-
         elif [ -n "$root" ]; then
-            exec env -i chroot "$root" /bin/sh -c "$1" 3>&- 4>&- 5>&- 6>&-
+            exec $fresh chroot "$root" /bin/sh -c "$1" 3>&- 4>&- 5>&- 6>&-
         fi
         exec sh -c "$1" 3>&- 4>&- 5>&- 6>&-
     ) </dev/null >&6

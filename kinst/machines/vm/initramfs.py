@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from kinst.core.errors import KinstError
+
+BESIDE = "/.kinst/init"
 
 _INIT = Path(__file__).with_name("guest_init.sh")
 
@@ -75,6 +77,21 @@ def build(busybox: Path, files: Mapping[str, Path], modules: Sequence[Path] = ()
         permission = 0o755 if _read_mode(host) & 0o111 else 0o644
         contents[name] = _Entry(name, stat.S_IFREG | permission, _read(host))
     return _newc([*_directories(contents), *_devices(), *contents.values()])
+
+
+def beside(initrd: bytes, busybox: Path) -> bytes:
+    """An archive of the user's, packed or not, with kinst's helper behind it: the kernel unpacks
+    both, one over the other.  Its init is at BESIDE.  Raises KinstError when busybox cannot be
+    read."""
+    script = _read(_INIT).replace(b"#!/bin/busybox", b"#!/.kinst/busybox", 1)
+    folders = [_Entry(name, stat.S_IFDIR | 0o755) for name in (".kinst", ".kinst/dev")]
+    devices = [replace(one, name=f".kinst/{one.name}") for one in _devices()]
+    files = [
+        _Entry(BESIDE.lstrip("/"), stat.S_IFREG | 0o755, script),
+        _Entry(".kinst/busybox", stat.S_IFREG | 0o755, _read(busybox)),
+    ]
+    # The second one starts at a multiple of 4 bytes.
+    return initrd + bytes(-len(initrd) % 4) + _newc([*folders, *devices, *files])
 
 
 def _directories(contents: Mapping[str, _Entry]) -> Iterator[_Entry]:

@@ -18,6 +18,7 @@ from kinst.machines.vm.warm import Loading
 
 _PREPARE_TIMEOUT = 60.0
 _WARM_SECONDS = 20.0
+_SYSTEM_SECONDS = 300.0  # for the user's own init to start all that it starts
 _BOOT_SECONDS = 180.0  # on a busy host; a panic is told at once
 # What stands in its boot, and could not be set going (stale.py), is started again, once.
 _FIRST_BOOT_SECONDS = 60.0
@@ -293,7 +294,8 @@ class Vm(Guest):
         self._mount_shares()
         size = "{} {}".format(*self._terminal.size()) if self._terminal is not None else ""
         self.qemu.send_control(f"prepare {data.hex()} {size}".strip())
-        self.qemu.wait_for(answered, _PREPARE_TIMEOUT, "prepared the command")
+        limit = _SYSTEM_SECONDS if self._config.beside else _PREPARE_TIMEOUT
+        self.qemu.wait_for(answered, limit, "prepared the command")
         if was_stopped:
             self.stop()
         return int(pid)

@@ -58,6 +58,7 @@ class VmConfig:
     accel: str = "tcg"
     shares: tuple[Share, ...] = ()
     surroundings: Surroundings | None = None
+    beside: bool = False
     states: Path | None = None
 
 
