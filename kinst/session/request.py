@@ -164,7 +164,7 @@ def machine_config(request: Request, isa: Isa, files: Files, scratch: int) -> Ma
         control=not request.initrd or request.runs_command,
         beside=bool(request.initrd),
         modules=bool(files.modules),
-        append=_append(request),
+        append=guest_append(request),
         arguments=request.qemu_args,
         cpus=request.cpu_count,
         memory=request.memory,
@@ -176,7 +176,7 @@ def machine_config(request: Request, isa: Isa, files: Files, scratch: int) -> Ma
     )
 
 
-def _append(request: Request) -> str:
+def guest_append(request: Request) -> str:
     """More of the kernel's command line: with an initrd of the user's and something to run, kinst's
     helper is started first, and told which init is to follow."""
     if not (request.initrd and request.runs_command):

@@ -9,6 +9,7 @@ import pytest
 from kinst.cli.guard import UsageError
 from kinst.cli.options import parse
 from kinst.core.errors import KinstError
+from kinst.session.request import guest_append
 
 
 def test_clustered_and_interleaved() -> None:
@@ -40,6 +41,41 @@ def test_script(tmp_path: Path) -> None:
     assert parse(["-qs", "-"], lambda: "END").request.programs[0].text == "END"
     with pytest.raises(KinstError, match="failed to open /nonexistent: No such file"):
         parse(["-s", "/nonexistent"])
+
+
+def test_the_users_files() -> None:
+    request = parse(["--root", "/", "--rw", "/a", "--rw", "/b", "--shell"]).request
+    assert (request.root, request.writable, request.shell) == ("/", ("/a", "/b"), True)
+    assert parse(["--build", "/k"]).request.build == "/k"
+
+
+def test_a_helper_beside_the_users_init() -> None:
+    """It is started in place of what the user has said, and told of that."""
+    beside = " rdinit=/.kinst/init kinst_init="
+    own = ["--initrd", "/none"]
+    for words, expected in (
+        ([*own, "--append", "quiet"], "quiet"),
+        ([*own, "-c", "ls", "--append", "quiet"], f"quiet{beside}/init"),
+        ([*own, "--shell", "--append", "rdinit=/a rdinit=/b"], f"rdinit=/a rdinit=/b{beside}/b"),
+        (["-c", "ls", "--append", "quiet"], "quiet"),
+    ):
+        assert guest_append(parse(words).request) == expected
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--shell", "-c", "ls"],
+        ["--root", "/", "--copy", "x"],
+        ["--root", "/", "--initrd", "x"],
+        ["--rw", "/", "--gdb", "x", "--kernel", "x"],
+        ["--build", "x", "--kernel", "x", "--debug", "y"],
+        ["--shell", "--gdb", "x", "--kernel", "x"],
+    ],
+)
+def test_what_excludes_one_another(argv: list[str]) -> None:
+    with pytest.raises(UsageError):
+        parse(argv)
 
 
 def test_timeout() -> None:

@@ -52,7 +52,7 @@ SIMPLE = [
     (["--gdb", "/none", "--kernel", "VMLINUX", "--copy", "/bin/ls", "-n", PROBE], 2,
      r"--copy is about what kinst boots.*"),
     (["--initrd", "/none", "--copy", "/bin/ls", "-n", PROBE], 2, r"--copy puts .*--initrd.*"),
-    (["--initrd", "/none", "-c", "ls", "-n", PROBE], 2, r"-c needs kinst's own initrd.*"),
+    (["--initrd", "/none", "-c", "ls", "-n", PROBE], 1, r"/none: no such file"),
     (["--kernel", "/k", "--debug", "/d", "--module", "loop", "-n", PROBE], 2, r"--module needs.*"),
     (["--gdb", "127.0.0.1:99999", "--kernel", "VMLINUX", "-n", PROBE], 1,
      r"127\.0\.0\.1:99999: .+"),
