@@ -41,14 +41,14 @@ class Gdb:
 
 
 @contextmanager
-def gdb_with(*arguments: str, pass_fds: Sequence[int] = ()) -> Iterator[Gdb]:
+def gdb_with(*arguments: str, pass_fds: Sequence[int] = (), program: str = "gdb") -> Iterator[Gdb]:
     """A gdb that was started with these arguments."""
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{folder}/answers")
         listener.listen()
         listener.settimeout(SECONDS)
         script = str(Path(__file__).with_name("gdb_locals.py"))
-        command = ["gdb", "-q", "-nx", "-batch", *arguments[:-1], "-x", script, arguments[-1]]
+        command = [program, "-q", "-nx", "-batch", *arguments[:-1], "-x", script, arguments[-1]]
         env = {**os.environ, "LOCALS_SOCKET": f"{folder}/answers"}
         with open(f"{folder}/said", "w") as said:
             process = subprocess.Popen(

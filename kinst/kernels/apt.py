@@ -217,11 +217,12 @@ class Apt:
         if len(sizes) != len(names):
             raise KinstError(f"apt cannot download {' '.join(names)}", _complaint(listed.stderr))
         total = sum(sizes.values())
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
 
         def tell() -> None:
             done = sum(file.stat().st_size for file in sizes if file.exists())
             amount = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
-            progress(f"downloading {amount}: {', '.join(names)}", done / total)
+            progress(f"downloading {amount}: {names[0]}{more}", done / total)
 
         status, complaint = self._run(["apt-get", "download", *names], folder, tell)
         if status or any(not f.exists() or f.stat().st_size != n for f, n in sizes.items()):

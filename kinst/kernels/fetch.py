@@ -39,6 +39,8 @@ Progress = Callable[[str, float | None], None]
 _BUSYBOX = "busybox-static"
 _BUSYBOX_ROOM = 120_000_000  # with the package lists, and what apt makes of them
 _ROOM = 2_600_000_000  # for a kernel that is not the usual one: a debug package may have 1.1 GB
+# What Linux 7 has beside linux-image-RELEASE, which is empty there.
+_PARTS = ("base", "binary", "modules")
 _MANIFEST = "manifest.json"
 
 
@@ -289,7 +291,9 @@ def _download(
     for release in found:
         image = f"linux-image-{release}"
         try:
-            names = [image, f"{image}-dbg", _BUSYBOX]
+            parts = [f"linux-{part}-{release}" for part in _PARTS]
+            parts = sorted(apt.names("linux-").intersection(parts))
+            names = [image, *parts, f"{image}-dbg", _BUSYBOX]
             return release, apt.download(names, work / "packages", progress)
         except NotThereError as error:
             gone = error
@@ -338,34 +342,44 @@ def _kernels(apt: Apt, architecture: str) -> list[Release]:
     return [one for one in found if one is not None and one.architecture == architecture]
 
 
+def _places(release: str) -> dict[str, str]:
+    """Where Debian's packages have what is needed (a folder ends in a slash), and where the cache
+    has it; the first that fits counts."""
+    kernel, modules = f"boot/vmlinuz-{release}", f"lib/modules/{release}/"
+    config, debug = f"boot/config-{release}", f"usr/lib/debug/boot/vmlinux-{release}"
+    return {
+        # Debian 11 and 12.
+        kernel: kernel,
+        config: config,
+        modules: modules,
+        debug: debug,
+        "bin/busybox": "bin/busybox",
+        # Debian 13: all is below usr.  An image that is not compressed is a vmlinux.
+        f"boot/vmlinux-{release}": kernel,
+        "usr/bin/busybox": "bin/busybox",
+        # Debian 14.
+        f"usr/{modules}vmlinuz": kernel,
+        f"usr/{modules}vmlinux": kernel,
+        f"usr/{modules}config": config,
+        f"usr/lib/debug/{modules}vmlinux": debug,
+        f"usr/{modules}": modules,
+    }
+
+
 def _unpack(
     package: Package, release: str, tree: Path, progress: Progress
 ) -> dict[str, dict[str, object]]:
     """Unpack what is needed of one package: path -> size and checksum, for the manifest."""
-    image = [f"{boot}-{release}" for boot in ("boot/vmlinuz", "boot/vmlinux")]
-    modules = f"lib/modules/{release}/"
-    parts = [*image, f"boot/config-{release}", modules, f"usr/{modules}"]
-    if package.name == _BUSYBOX:
-        parts = ["bin/busybox", "usr/bin/busybox"]
-    elif package.name.endswith("-dbg"):
-        parts = [f"usr/lib/debug/boot/vmlinux-{release}"]
+    places = _places(release)
     # One file of a debug package is needed: what comes after it need not be unpacked.
-    only_one = package.name != f"linux-image-{release}"
-    done = unpack(package, parts, tree, progress, stop_at_first=only_one)
-    # Since trixie everything is below usr; and an image that is not compressed is a vmlinux.
-    moves = {
-        "usr/bin/busybox": "bin/busybox",
-        f"usr/{modules}": modules,
-        f"boot/vmlinux-{release}": f"boot/vmlinuz-{release}",
-    }
-    for old, new in moves.items():
-        if (tree / old).exists():
-            (tree / new).parent.mkdir(parents=True, exist_ok=True)
-            (tree / old).rename(tree / new)
+    only_one = package.name == _BUSYBOX or package.name.endswith("-dbg")
     files: dict[str, dict[str, object]] = {}
-    for path, file in done.items():
-        start = next((old for old in moves if path.startswith(old)), "")
-        name = moves[start] + path.removeprefix(start) if start else path
+    for path, file in unpack(package, places, tree, progress, stop_at_first=only_one).items():
+        start = next(place for place in places if path.startswith(place))
+        name = places[start] + path.removeprefix(start)
+        if name != path:
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / path).rename(tree / name)
         files[name] = {"size": file.size, "md5": file.md5}
     return files
 

@@ -281,6 +281,25 @@ def test_interrupted_then_again(machine: Machine) -> None:
     assert prepare("amd64", quiet).kernel.read_bytes() == b"kernel 7"
 
 
+def test_a_release_that_is_split_into_packages(machine: Machine) -> None:
+    """As Debian 14 packs Linux 7: the image's package is empty."""
+    release = "7.3.4+deb13-cloud-amd64"
+    modules = f"usr/lib/modules/{release}"
+    machine.add(f"linux-image-{release}", {"usr/share/x": b"nothing"})
+    base = {f"{modules}/config": b"CONFIG_SMP=y\n", f"{modules}/modules.order": b"order"}
+    machine.add(f"linux-base-{release}", base)
+    machine.add(f"linux-binary-{release}", {f"{modules}/vmlinuz": b"kernel 7"})
+    machine.add(f"linux-modules-{release}", {f"{modules}/kernel/fs/x.ko.xz": b"module"})
+    debug = {f"usr/lib/debug/lib/modules/{release}/vmlinux": b"debug"}
+    machine.add(f"linux-image-{release}-dbg", debug)
+    found = prepare("amd64", quiet, "7.3")
+    assert found.kernel.read_bytes() == b"kernel 7"
+    assert found.debug.read_bytes() == b"debug"
+    assert found.config.read_text() == "CONFIG_SMP=y\n"
+    assert (found.modules / "kernel/fs/x.ko.xz").read_bytes() == b"module"
+    assert (found.modules / "modules.order").read_bytes() == b"order"
+
+
 # Other kernels, asked for by version.
 
 

@@ -12,12 +12,15 @@ from kinst.systems.linux.facts import _steady_timekeeper
 CORE, SHADOW = 0xFFFF_FFFF_8210_0000, 0xFFFF_FFFF_8220_0000
 
 
-class Kernel:
-    """Of 6.1 has the shadow; later ones keep all in tk_core."""
+TK_DATA = {"timekeeper": 24, "shadow_timekeeper": 344}
 
-    def __init__(self, count: int, shadow: bool) -> None:
+
+class Kernel:
+    """Of 6.1 has the shadow; later ones keep all in tk_core, or in an array of such."""
+
+    def __init__(self, count: int, shadow: bool, core: str) -> None:
         self.count = count
-        self.symbols = {"tk_core": CORE} | ({"shadow_timekeeper": SHADOW} if shadow else {})
+        self.symbols = {core: CORE} | ({"shadow_timekeeper": SHADOW} if shadow else {})
 
     def has(self, name: str) -> bool:
         return name in self.symbols
@@ -31,32 +34,37 @@ class Kernel:
 
 
 class Btf:
-    """tk_core: a sequence count of 4 bytes and, aligned to 8, the timekeeper; or struct tk_data."""
+    """tk_core: a sequence count of 4 bytes and, aligned to 8, the timekeeper; or struct tk_data
+    with these members."""
 
-    def __init__(self, named: bool) -> None:
-        self.named = named
+    def __init__(self, **members: int) -> None:
+        self.members = members
 
     def has(self, name: str, member: str) -> bool:
-        return self.named
+        return name == "tk_data" and member in self.members
 
     def offset(self, name: str, member: str) -> int:
-        assert (name, member) == ("tk_data", "timekeeper")
-        return 24
+        assert name == "tk_data"
+        return self.members[member]
 
     def size(self, name: str) -> int:
         return 4
 
 
 @pytest.mark.parametrize(
-    ("count", "shadow", "named", "expected"),
+    ("count", "shadow", "core", "members", "expected"),
     [
-        (6, True, False, CORE + 8),
-        (7, True, False, SHADOW),
-        (7, False, False, CORE + 8),
-        (6, False, True, CORE + 24),
+        (6, True, "tk_core", {}, CORE + 8),
+        (7, True, "tk_core", {}, SHADOW),
+        (7, False, "tk_core", {}, CORE + 8),
+        (6, False, "tk_core", {"timekeeper": 24}, CORE + 24),
+        (6, False, "timekeeper_data", TK_DATA, CORE + 24),
+        (7, False, "timekeeper_data", TK_DATA, CORE + 344),
     ],
 )
-def test_a_timekeeper_that_is_whole(count: int, shadow: bool, named: bool, expected: int) -> None:
-    kernel: Any = Kernel(count, shadow)
-    btf: Any = Btf(named)
+def test_a_timekeeper_that_is_whole(
+    count: int, shadow: bool, core: str, members: dict[str, int], expected: int
+) -> None:
+    kernel: Any = Kernel(count, shadow, core)
+    btf: Any = Btf(**members)
     assert _steady_timekeeper(kernel, btf) == expected

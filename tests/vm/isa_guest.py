@@ -23,9 +23,11 @@ class Guest:
     isa: str
     kernel: Prepared
     program: Callable[[str, str], Path]
+    asked: str = ""  # as --kernel takes it, for another kernel than the usual one
 
     def trace(self, *arguments: str, copy: list[Path]) -> Result:
-        return kinst(f"--vm={self.isa}", *arguments, copy=copy).good()
+        chosen = ("--kernel", self.asked) if self.asked else ()
+        return kinst(f"--vm={self.isa}", *chosen, *arguments, copy=copy).good()
 
     def reads(self) -> Path:
         """The program that calls read(2) on /dev/zero exactly N times."""

@@ -30,6 +30,8 @@ BATCH = 250
 GUESTS = 3
 # gdb talks to a program's standard streams; these two carry them to QEMU's socket.
 _BRIDGE = "cat <&{0} & exec cat >&{0}"
+# As gdb names them.
+_ARCHITECTURES = {"amd64": "i386:x86-64", "arm64": "aarch64", "riscv64": "riscv:rv64"}
 
 
 class GuestLostError(Exception):
@@ -38,12 +40,12 @@ class GuestLostError(Exception):
 
 
 @contextmanager
-def gdb_in_guest(kernel: Prepared, workload: Path, seconds: int) -> Iterator[Gdb]:
+def gdb_in_guest(kernel: Prepared, workload: Path, seconds: int, isa: str) -> Iterator[Gdb]:
     """A guest that runs the workload while gdb lets it."""
     archive = initramfs.build(kernel.busybox, {"/bin/workload": workload})
     output: list[bytes] = []
     config = VmConfig(kernel=kernel.kernel, initrd=archive, append="nokaslr")
-    qemu = Qemu(config, load("amd64").board, output.append)
+    qemu = Qemu(config, load(isa).board, output.append)
     try:
         qemu.wait_for(lambda: qemu.control_line("ready") is not None, SECONDS, "booted")
         qemu.send_control(f"prepare {f'workload {seconds}'.encode().hex()}")
@@ -51,8 +53,11 @@ def gdb_in_guest(kernel: Prepared, workload: Path, seconds: int) -> Iterator[Gdb
         qemu.send_control("go")
         fd = qemu.gdb.fileno()
         remote = f"target remote | exec bash -c '{_BRIDGE.format(fd)}'"
-        architecture = "set architecture i386:x86-64"
-        with gdb_with("-ex", architecture, "-ex", remote, str(kernel.debug), pass_fds=[fd]) as gdb:
+        architecture = f"set architecture {_ARCHITECTURES[isa]}"
+        with gdb_with(
+            "-ex", architecture, "-ex", remote, str(kernel.debug), pass_fds=[fd],
+            program="gdb" if isa == "amd64" else "gdb-multiarch",
+        ) as gdb:  # fmt: skip
             yield gdb
     except AssertionError as error:
         gone = qemu.ended(5.0)
@@ -99,15 +104,16 @@ def compare(
     count: int,
     seed: int,
     say: Callable[[str], None],
+    isa: str = "amd64",
 ) -> list[Pair]:
     """`count` pairs that the workload reached, drawn at random from those functions."""
     chance = random.Random(seed)
-    kinst = KinstLocals(kernel)
+    kinst = KinstLocals(kernel, isa)
     done: list[Pair] = []
     pairs: list[Pair] = []
     for _ in range(GUESTS):
         try:
-            with gdb_in_guest(kernel, workload, 100_000) as gdb:
+            with gdb_in_guest(kernel, workload, 100_000, isa) as gdb:
                 if not pairs:
                     pairs = _drawn(gdb, kinst, functions, count, chance)
                     say(f"{len(pairs)} pairs")

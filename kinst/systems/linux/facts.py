@@ -112,10 +112,12 @@ def per_cpu_bases(kernel: Kernel, cpus: int) -> tuple[int, ...]:
 def _steady_timekeeper(kernel: Kernel, btf: Btf) -> int:
     """The address of a timekeeper that is not being written.
 
-    The kernel makes a new state in shadow_timekeeper and copies it while the sequence count
-    is odd; a machine that stands still in that copy has a whole state there.
+    The kernel makes a new state in shadow_timekeeper (since 6.13 a member of struct tk_data) and
+    copies it while the sequence count is odd; a machine that stands still in that copy has a whole
+    state there.
     """
-    core = kernel.symbol("tk_core")
+    # Since 6.17 the core timekeeper is the first of several (kernel/time/timekeeping.c).
+    core = kernel.symbol("timekeeper_data" if kernel.has("timekeeper_data") else "tk_core")
     if btf.has("tk_data", "timekeeper"):
         inside = btf.offset("tk_data", "timekeeper")
     else:
@@ -123,6 +125,8 @@ def _steady_timekeeper(kernel: Kernel, btf: Btf) -> int:
     for _ in range(4):
         if not kernel.number(core, 4) & 1:
             return core + inside
+    if btf.has("tk_data", "shadow_timekeeper"):
+        return core + btf.offset("tk_data", "shadow_timekeeper")
     return kernel.symbol("shadow_timekeeper") if kernel.has("shadow_timekeeper") else core + inside
 
 
