@@ -262,7 +262,9 @@ def _fetch(isa: str, wanted: Wanted, work: Path, progress: Progress) -> str:
     whole = [name for name in found if _is_whole(_kernels_of(isa) / name)]
     if found[0] in whole:
         return found[0]
-    release, packages = _download(apt, found, work, progress)
+    # kinst's init is written for the busybox of the usual kernel's Debian; others are too old.
+    box = busybox(isa, progress) if wanted.text else None
+    release, packages = _download(apt, found, () if box else (_BUSYBOX,), work, progress)
     if release in whole:
         return release
     place = _kernels_of(isa) / release
@@ -271,6 +273,10 @@ def _fetch(isa: str, wanted: Wanted, work: Path, progress: Progress) -> str:
     files: dict[str, dict[str, object]] = {}
     for package in packages:
         files |= _unpack(package, release, tree, progress)
+    if box:
+        (tree / "bin").mkdir(exist_ok=True)
+        shutil.copy(box, tree / "bin/busybox")
+        files["bin/busybox"] = {"size": box.stat().st_size}
     _check_all_there(tree, release)
     manifest = {"packages": {p.name: p.version for p in packages}, "files": files}
     (tree / _MANIFEST).write_text(json.dumps(manifest, indent=1))
@@ -283,9 +289,9 @@ def _fetch(isa: str, wanted: Wanted, work: Path, progress: Progress) -> str:
 
 
 def _download(
-    apt: Apt, found: Sequence[str], work: Path, progress: Progress
+    apt: Apt, found: Sequence[str], others: Sequence[str], work: Path, progress: Progress
 ) -> tuple[str, list[Package]]:
-    """The packages of the first of these releases that the mirror has, with busybox's.
+    """The packages of the first of these releases that the mirror has, and others.
 
     Mirrors lose files of old Debian releases before their lists say so."""
     for release in found:
@@ -293,7 +299,7 @@ def _download(
         try:
             parts = [f"linux-{part}-{release}" for part in _PARTS]
             parts = sorted(apt.names("linux-").intersection(parts))
-            names = [image, *parts, f"{image}-dbg", _BUSYBOX]
+            names = [image, *parts, f"{image}-dbg", *others]
             return release, apt.download(names, work / "packages", progress)
         except NotThereError as error:
             gone = error

@@ -310,6 +310,7 @@ def test_a_kernel_by_version(machine: Machine) -> None:
     machine.add_kernel(31, name="5.10.0-31-amd64")
     found = prepare("amd64", quiet, "5.10")
     assert (found.release, found.kernel.read_bytes()) == (older, b"kernel 30")
+    assert found.busybox.read_bytes() == b"a static busybox"
     assert prepare("amd64", quiet, "5.10-generic").release == "5.10.0-31-amd64"
     before = machine.calls("apt")
     for text in ("5.10", "5.10.0", "debian:5.10-cloud", older):
