@@ -1,5 +1,6 @@
-"""What the page tables of every ISA of kinst have in common: trees of 512 entries of 8 bytes, in
-which kinst maps leaves of 2 MB.  Levels are counted from the last one up (1: pages of 4 KB).
+"""What the page tables of every ISA of kinst have in common: trees of entries of 8 bytes, in
+which kinst maps leaves of 2 MB.  Levels are counted from the last one up (1: pages).  A table fills
+a page, of 4 KB (2 MB are an entry of level 2) or more (2 MB are many entries of level 1).
 
 Everything is a function of `read_physical(address, size) -> bytes`; nothing is kept.
 """
@@ -16,15 +17,24 @@ Read = Callable[[int, int], bytes]
 Above = tuple[int, ...]  # the entries that lead to a table, from the top
 
 LEAF_SIZE = 2 << 20  # what make_leaf maps
-ENTRIES = 512
+PAGE_BITS = 12  # of an address within a page of 4 KB
+ENTRIES = 512  # of a table in such a page
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A top-level table: its physical address, and 3 to 5 levels."""
+    """A top-level table: its physical address, and 3 to 5 levels.  page_bits: of an address within
+    a page.  bits: of the addresses that are mapped, 0 where the top-level table is a whole one."""
 
     physical: int
     levels: int = 4
+    page_bits: int = PAGE_BITS
+    bits: int = 0
+
+    @property
+    def page(self) -> int:
+        """Bytes of a page."""
+        return 1 << self.page_bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,8 @@ class Format:
     table: where the table is that an entry points at.  link: the entry for a table.
     leaf: what an entry of a level maps at an address, below the entries that lead to it.
     canonical: the upper half of the top table maps the end of the address space, the lower half
-    its start; otherwise all of it maps the end."""
+    its start; otherwise all of it maps the end.  page_bits: as in Root.  page: the entry of level 1
+    for what would be this leaf's entry above."""
 
     valid: Callable[[int, int], bool]
     is_leaf: Callable[[int, int], bool]
@@ -56,17 +67,13 @@ class Format:
     link: Callable[[int], int]
     leaf: Callable[[int, int, int, Above], Leaf]
     canonical: bool = True
+    page_bits: int = PAGE_BITS
+    page: Callable[[int], int] = lambda entry: entry
 
 
-def shift(level: int) -> int:
+def shift(level: int, page_bits: int = PAGE_BITS) -> int:
     """Bits of the address below the index of a table at level (1: last)."""
-    return 3 + 9 * level
-
-
-def entry_of(read: Read, table: int, address: int, level: int) -> tuple[int, int]:
-    """(physical address of the entry, the entry) for address in a table at level."""
-    at = table + 8 * (address >> shift(level) & (ENTRIES - 1))
-    return at, int.from_bytes(read(at, 8), "little")
+    return page_bits + (page_bits - 3) * (level - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,22 @@ class Tables:
 
     def __init__(self, form: Format) -> None:
         self._form = form
+        # Of the entries that make_leaf writes, and how many they are.
+        self._last = 2 if form.page_bits == PAGE_BITS else 1
+        self._count = LEAF_SIZE >> self._shift(self._last)
+
+    def _shift(self, level: int) -> int:
+        return shift(level, self._form.page_bits)
+
+    def _entries_of(self, root: Root, level: int) -> int:
+        """How many entries a table of a level has."""
+        if root.bits and level == root.levels:
+            return 1 << root.bits - self._shift(level)
+        return 1 << self._form.page_bits - 3
+
+    def _at(self, root: Root, table: int, address: int, level: int) -> int:
+        """The physical address of the entry for address in a table at level."""
+        return table + 8 * (address >> self._shift(level) & (self._entries_of(root, level) - 1))
 
     def walk(self, read: Read, root: Root, address: int) -> Leaf | None:
         """The mapping of one virtual address, with the rights of all levels, or None."""
@@ -92,7 +115,7 @@ class Tables:
         if address < self._first(root):
             return None
         for level in range(root.levels, 0, -1):
-            _, entry = entry_of(read, table, address, level)
+            entry = _number(read, self._at(root, table, address, level))
             if not form.valid(entry, level):
                 return None
             if form.is_leaf(entry, level):
@@ -114,18 +137,23 @@ class Tables:
         self, read: Read, root: Root, low: int, high: int, missing: bool = False
     ) -> list[int]:
         """Virtual addresses in [low, high) of 2 MB slots that are free in tables that exist;
-        missing: and in those that make_leaf() would make."""
+        missing: and in those that make_leaf() would make (larger pages: always)."""
+        if self._last == 1:
+            slots = range(low + LEAF_SIZE - 1 & -LEAF_SIZE, high - LEAF_SIZE + 1, LEAF_SIZE)
+            return [slot for slot in slots if self.slot_free(read, root, slot)]
         found: list[int] = []
         for start, entry, level, _ in self._entries(_Part(read, root, low, high, 2)):
             if entry == 0 and (level == 2 or (missing and level != root.levels)):
                 first = max(start, (low + LEAF_SIZE - 1) & -LEAF_SIZE)
-                end = min(start + (1 << shift(level)), high)
+                end = min(start + (1 << self._shift(level)), high)
                 found += range(first, end - LEAF_SIZE + 1, LEAF_SIZE)
         return found
 
     def _first(self, root: Root) -> int:
         """The first address that the tables map."""
-        return 0 if self._form.canonical else (1 << 64) - (1 << shift(root.levels + 1))
+        if self._form.canonical:
+            return 0
+        return (1 << 64) - (1 << (root.bits or self._shift(root.levels + 1)))
 
     def _entries(self, part: _Part) -> Iterator[tuple[int, int, int, Above]]:
         """(first address, entry, level, entries above) where the way down ends."""
@@ -135,15 +163,15 @@ class Tables:
     def _below(
         self, part: _Part, table: int, level: int, base: int, above: Above
     ) -> Iterator[tuple[int, int, int, Above]]:
-        form, bits = self._form, shift(level)
+        form, bits, count = self._form, self._shift(level), self._entries_of(part.root, level)
         try:
-            entries = struct.unpack(f"<{ENTRIES}Q", part.read(table, 8 * ENTRIES))
+            entries = struct.unpack(f"<{count}Q", part.read(table, 8 * count))
         except (TargetError, struct.error):
             return
         for index, entry in enumerate(entries):
             start = base + (index << bits)
-            if form.canonical and level == part.root.levels and index >= ENTRIES // 2:
-                start += (1 << 64) - (ENTRIES << bits)
+            if form.canonical and level == part.root.levels and index >= count // 2:
+                start += (1 << 64) - (count << bits)
             if start >= part.high or start + (1 << bits) <= part.low:
                 continue
             if level > part.last and form.valid(entry, level) and not form.is_leaf(entry, level):
@@ -158,30 +186,30 @@ class Tables:
         form, table = self._form, root.physical
         if address < self._first(root):
             return False
-        for level in range(root.levels, 1, -1):
-            _, entry = entry_of(read, table, address, level)
+        for level in range(root.levels, self._last, -1):
+            entry = _number(read, self._at(root, table, address, level))
             if not form.valid(entry, level):
                 return entry == 0 and level != root.levels
-            if level == 2 or form.is_leaf(entry, level):
+            if form.is_leaf(entry, level):
                 return False
             table = form.table(entry)
-        return False
+        return not any(read(self._at(root, table, address, self._last), 8 * self._count))
 
     def make_leaf(
         self, read: Read, root: Root, address: int, entry: int, new_table: Callable[[], int]
     ) -> list[tuple[int, bytes]] | None:
         """The (physical address, bytes) to write, in order, so that address maps a 2 MB leaf.
 
-        new_table gives the physical address of an empty (zeroed) page for each table that is
-        missing.  None when the slot is taken, or when a top-level entry would be needed: each
-        process of the guest may have its own top level.
+        entry: of a leaf of 2 MB.  new_table gives the physical address of an empty (zeroed) page
+        for each table that is missing.  None when the slot is taken, or when a top-level entry
+        would be needed: each process of the guest may have its own top level.
         """
         writes: list[tuple[int, bytes]] = []
         form, table = self._form, root.physical
         linked = True  # whether `table` is part of the tables yet
-        for level in range(root.levels, 2, -1):
-            at = table + 8 * (address >> shift(level) & (ENTRIES - 1))
-            value = int.from_bytes(read(at, 8), "little") if linked else 0
+        for level in range(root.levels, self._last, -1):
+            at = self._at(root, table, address, level)
+            value = _number(read, at) if linked else 0
             if form.valid(value, level):
                 if form.is_leaf(value, level):
                     return None
@@ -192,9 +220,15 @@ class Tables:
             table = new_table()
             writes.append((at, form.link(table).to_bytes(8, "little")))
             linked = False
-        at = table + 8 * (address >> shift(2) & (ENTRIES - 1))
-        if linked and int.from_bytes(read(at, 8), "little"):
+        at = self._at(root, table, address, self._last)
+        if linked and any(read(at, 8 * self._count)):
             return None
-        writes.append((at, entry.to_bytes(8, "little")))
+        step, first = 1 << self._shift(self._last), form.page(entry) if self._last == 1 else entry
+        entries = (first + step * index for index in range(self._count))
+        writes.append((at, b"".join(one.to_bytes(8, "little") for one in entries)))
         # The deepest first: a table is complete before anything points at it.
         return writes[::-1]
+
+
+def _number(read: Read, at: int) -> int:
+    return int.from_bytes(read(at, 8), "little")

@@ -7,10 +7,15 @@ the entry itself to the range's start; .orc_unwind has 6 bytes for each: two sig
 changed with kernel 6.4: before, 4 bits base register, 4 bits for the frame pointer, 2 bits
 type, 1 bit end; since (and .orc_header tells so), 3 bits type, 1 bit signal, where type 0 is
 "no information", 1 is "end of stack" and 2 is a plain call frame.
+
+The numbers of the registers changed as well, at the latest with 7.2; nothing in the file says so.
+(The new ones are read off unwind_next_frame() of 7.3, by the members of pt_regs that it takes.)
+The stack pointer is the base of nearly all frames, and tells which numbers they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,10 +26,20 @@ from kinst.image.elf import Elf
 
 ENTRY = np.dtype([("sp_offset", "<i2"), ("bp_offset", "<i2"), ("word", "<u2")])
 
-# ORC_REG_*: what sp_offset is added to.  The indirect ones load from memory first.
-REGISTERS = {2: "R_RDX", 3: "R_RDI", 4: "R_RBP", 5: "R_RSP", 6: "R_R10", 7: "R_R13"}
 
-PREVIOUS_SP = 1  # ORC_REG_PREV_SP: the frame pointer is saved at CFA + bp_offset
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """ORC_REG_*.  registers: what sp_offset is added to (the indirect ones, which load from memory
+    first, are left out).  previous_sp: the frame pointer is saved at CFA + bp_offset."""
+
+    registers: Mapping[int, str]
+    previous_sp: int
+
+
+NUMBERS = (
+    Numbers({2: "R_RDX", 3: "R_RDI", 4: "R_RBP", 5: "R_RSP", 6: "R_R10", 7: "R_R13"}, 1),
+    Numbers({2: "R_RDX", 3: "R_RSP", 4: "R_RBP", 5: "R_RDI", 6: "R_R10", 7: "R_R13"}, 8),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +55,18 @@ class Orc:
     """The unwind tables of one image.  Made by open_orc()."""
 
     def __init__(
-        self, starts: npt.NDArray[np.uint64], entries: npt.NDArray[np.void], new_layout: bool
+        self,
+        starts: npt.NDArray[np.uint64],
+        entries: npt.NDArray[np.void],
+        new_layout: bool,
+        numbers: Numbers = NUMBERS[0],
     ) -> None:
         self._starts = starts
         self._sp_offset = entries["sp_offset"]
         self._bp_offset = entries["bp_offset"]
         self._word = entries["word"]
         self._new = new_layout  # of kernel 6.4 and later
+        self._numbers = numbers
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -62,7 +82,7 @@ class Orc:
         if index < 0:
             return None
         word = int(self._word[index])
-        register = REGISTERS.get(word & 15)
+        register = self._numbers.registers.get(word & 15)
         # Three bits: the type since 6.4; before, two bits of type (0: call) and the end bit.
         if word >> 8 & 7 != (2 if self._new else 0) or register is None:
             return None
@@ -72,7 +92,7 @@ class Orc:
         """Where the caller's frame pointer is saved, as an offset from the CFA; None where it is
         still in its register (or was never there)."""
         index = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
-        if index < 0 or int(self._word[index]) >> 4 & 15 != PREVIOUS_SP:
+        if index < 0 or int(self._word[index]) >> 4 & 15 != self._numbers.previous_sp:
             return None
         return int(self._bp_offset[index])
 
@@ -103,4 +123,16 @@ def open_orc(elf: Elf) -> Orc | None:
         # come before real ones of the same address, so the sort keeps the file's order.
         order = np.argsort(starts, kind="stable")
         starts, entries = starts[order], entries[order]
-    return Orc(starts, entries, elf.section(".orc_header") is not None)
+    new_layout = elf.section(".orc_header") is not None
+    return Orc(starts, entries, new_layout, numbers_of(entries, str(elf.path)))
+
+
+def numbers_of(entries: npt.NDArray[np.void], where: str) -> Numbers:
+    """Those of an image's entries.  Raises KinstError, naming where, for unknown ones."""
+    bases = np.bincount(entries["word"] & 15, minlength=16)
+    bases[0] = 0  # no base at all
+    stack_pointer = int(np.argmax(bases))
+    for numbers in NUMBERS:
+        if numbers.registers.get(stack_pointer) == "R_RSP" or not bases.any():
+            return numbers
+    raise KinstError(f"{where}: .orc_unwind numbers registers in a way that kinst does not know")

@@ -7,9 +7,9 @@ import struct
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from kinst.core.errors import KinstError
 from kinst.image.elf import Elf, open_elf
 from kinst.image.elf_file import ElfSection
 from kinst.image.orc import Orc, OrcRule, open_orc
@@ -110,13 +110,27 @@ def test_both_layouts(header: bool, word: int, plain: bool) -> None:
     assert made.rule(0x4FFF) is None
 
 
-def test_registers() -> None:
-    # ORC_REG_*: arch/x86/include/asm/orc_types.h.
-    numbers = {2: "R_RDX", 3: "R_RDI", 4: "R_RBP", 5: "R_RSP", 6: "R_R10", 7: "R_R13"}
+# ORC_REG_*: arch/x86/include/asm/orc_types.h; the later ones as unwind_next_frame() of Debian's 7.3
+# takes them from pt_regs, which "objdump -d" shows: 0x10 r13, 0x38 r10, 0x60 dx, 0x70 di.
+@pytest.mark.parametrize(
+    ("numbers", "previous"),
+    [
+        ({2: "R_RDX", 3: "R_RDI", 4: "R_RBP", 5: "R_RSP", 6: "R_R10", 7: "R_R13"}, 1),
+        ({2: "R_RDX", 3: "R_RSP", 4: "R_RBP", 5: "R_RDI", 6: "R_R10", 7: "R_R13"}, 8),
+    ],
+)
+def test_registers(numbers: dict[int, str], previous: int) -> None:
+    (stack_pointer,) = (number for number, name in numbers.items() if name == "R_RSP")
+    most = [(0x6000 + k, 8, stack_pointer) for k in range(3)]
     for number in range(16):
-        made = open_orc(Made([(0x5000, -24, number)], False))  # type: ignore[arg-type]
+        made = open_orc(Made([(0x5000, -24, number | number << 4), *most], False))  # type: ignore[arg-type]
         assert made is not None
         rule = made.rule(0x5000)
         assert (rule.register if rule else None) == numbers.get(number)
         assert rule is None or rule.offset == -24
-    assert np.int16(-24) < 0
+        assert (made.saved_frame_pointer(0x5000) is not None) == (number == previous)
+
+
+def test_registers_of_no_known_numbers() -> None:
+    with pytest.raises(KinstError, match=r"made: \.orc_unwind numbers registers"):
+        open_orc(Made([(0x5000 + k, 8, 6) for k in range(3)], False))  # type: ignore[arg-type]

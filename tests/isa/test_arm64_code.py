@@ -106,7 +106,7 @@ CONTROL = 16 << 16 | 16 | 2 << 30  # TCR_EL1: 48-bit addresses, 4 KB granule
 def test_the_kernels_root(root: int, vectors: int, state: int) -> None:
     """Values as QEMU's stub gave them of a running guest."""
     registers = {"TTBR1_EL1": root, "TCR_EL1": CONTROL, "VBAR": vectors, "cpsr": state}
-    assert paging.root_of(registers) == Root(SWAPPER, 4)
+    assert paging.root_of(registers) == Root(SWAPPER, 4, 12, 48)
     assert paging.in_user_mode(registers) == (state == 0)
 
 

@@ -56,3 +56,15 @@ def test_a_panic_and_what_led_to_it() -> None:
 
 def test_init() -> None:
     assert console("[1.0] Run /init as init process").init_runs
+
+
+@pytest.mark.parametrize(
+    ("line", "lost"),
+    [
+        ("[    3.646656] Oops: int3: 0000 [#1] SMP NOPTI", True),
+        ("[    3.646656] Oops: general protection fault: 0000 [#1] SMP NOPTI", False),
+    ],
+)
+def test_a_breakpoint_that_was_lost(line: str, lost: bool) -> None:
+    """As Linux 7.3 says it; guests that die of it while they boot are started again."""
+    assert console(*QUIET, line).lost_breakpoint is lost

@@ -1,16 +1,18 @@
-"""Page tables of arm64 (AArch64, 4 KB granule), read and extended through physical memory.
+"""Page tables of arm64 (AArch64; pages of 4, 16 or 64 KB), read and extended through physical
+memory.
 
 Source: Arm Architecture Reference Manual (DDI 0487), D8 "The AArch64 Virtual Memory System
 Architecture"; Linux, Documentation/arm64/memory.rst.  Everything is a function of
 `read_physical(address, size) -> bytes`; nothing is kept.
 
 Levels are counted from the last one up, as on every ISA of kinst: 1 is what the manual calls
-level 3 (4 KB pages), 2 its level 2 (2 MB blocks), and so on.
+level 3 (pages), 2 its level 2 (blocks, of 2 MB where pages have 4 KB), and so on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import Above, Format, Leaf, Read, Root, Tables, shift
@@ -38,8 +40,9 @@ REACH = (128 << 20) - (1 << 20)  # of a direct branch, with a margin
 # user mode (KPTI) has its vectors (Linux, Documentation/arm64/memory.rst).
 _FIXMAP = 0xFFFF_FBFF_F000_0000
 _ADDRESS = 0x0000_FFFF_FFFF_F000
-_GRANULE_4K = 2  # of TCR_EL1.TG1
-_TRAMPOLINE_TABLES = 2 * 4096  # Linux, arch/arm64/kernel/vmlinux.lds.S: from it to swapper_pg_dir
+_PAGE_BITS = {1: 14, 2: 12, 3: 16}  # by TCR_EL1.TG1
+_WIDE_DESCRIPTORS = 1 << 59  # TCR_EL1.DS: addresses of 52 bits with pages of 4 or 16 KB
+_TRAMPOLINE_TABLES = 2  # pages; Linux, arch/arm64/kernel/vmlinux.lds.S: from it to swapper_pg_dir
 _USER_SPACE = 1 << 48  # of TTBR1_EL1: USER_ASID_FLAG
 _EL2_HOST = 1 << 34  # HCR_EL2.E2H: the kernel runs at EL2
 _USER_MODE = 0  # of PSTATE.M[3:2]: EL0
@@ -50,8 +53,8 @@ def root_of(registers: Mapping[str, int]) -> Root:
     """The kernel's root as this CPU has it: TTBR1_EL1, and not the table with nothing but the
     way into the kernel that user mode has where the kernel is unmapped from it (KPTI).
 
-    Raises TargetError when the stub gives no system registers, pages are not 4 KB, or the
-    kernel runs at EL2.
+    Raises TargetError when the stub gives no system registers, entries are those of 52-bit
+    addresses, or the kernel runs at EL2.
     """
     _refuse_el2(registers)
     try:
@@ -61,15 +64,19 @@ def root_of(registers: Mapping[str, int]) -> Root:
             f"the GDB stub does not give {missing.args[0]}, which page tables need",
             "use QEMU's stub, or a kernel that runs at EL1",
         ) from missing
-    if control >> 30 & 3 != _GRANULE_4K:
-        raise TargetError("this kernel's pages are not 4 KB: kinst reads no other page tables")
+    page_bits = _PAGE_BITS.get(control >> 30 & 3, 0)
+    if not page_bits or control & _WIDE_DESCRIPTORS:
+        raise TargetError(
+            "this kernel's page tables are of a form that kinst does not know (LPA2)",
+            "a CPU of QEMU's without it, such as -cpu neoverse-n1, has other ones",
+        )
     bits = 64 - (control >> 16 & 0x3F)
     vectors = registers.get("VBAR", registers.get("VBAR_EL1", 0))
     # With its vectors in the fixmap the kernel is unmapped from user mode, and then this bit of
     # its table's address-space number is only set while it is (Linux, asm/mmu.h).
     if vectors >= _FIXMAP and registers["TTBR1_EL1"] & _USER_SPACE:
-        root += _TRAMPOLINE_TABLES
-    return Root(root, (bits - 4) // 9)
+        root += _TRAMPOLINE_TABLES << page_bits
+    return Root(root, -(-(bits - page_bits) // (page_bits - 3)), page_bits, bits)
 
 
 def _refuse_el2(registers: Mapping[str, int]) -> None:
@@ -87,8 +94,8 @@ def in_user_mode(registers: Mapping[str, int]) -> bool:
     return registers.get("cpsr", 0) >> 2 & 3 == _USER_MODE
 
 
-def _leaf(address: int, entry: int, level: int, above: Above) -> Leaf:
-    size = 1 << shift(level)
+def _leaf(page_bits: int, address: int, entry: int, level: int, above: Above) -> Leaf:
+    size = 1 << shift(level, page_bits)
     denied = 0
     for table in above:
         denied |= table
@@ -103,27 +110,51 @@ def _leaf(address: int, entry: int, level: int, above: Above) -> Leaf:
     )
 
 
-_TABLES = Tables(
-    Format(
+def _format(page_bits: int) -> Format:
+    # The lowest bits of an address in an entry are others' where pages are large.
+    address = _ADDRESS & -(1 << page_bits)
+    return Format(
         # A last-level entry without the second bit is reserved, and no translation.
         valid=lambda entry, level: bool(entry & VALID) and (level > 1 or bool(entry & TABLE)),
         is_leaf=lambda entry, level: level == 1 or not entry & TABLE,
-        table=lambda entry: entry & _ADDRESS,
+        table=lambda entry: entry & address,
         link=lambda table: table | TABLE | VALID,
-        leaf=_leaf,
+        leaf=partial(_leaf, page_bits),
         canonical=False,
+        page_bits=page_bits,
+        page=lambda entry: entry | TABLE,
     )
-)
-walk = _TABLES.walk
-leaves = _TABLES.leaves
-slot_free = _TABLES.slot_free
-make_leaf = _TABLES.make_leaf
+
+
+_TABLES = {page_bits: Tables(_format(page_bits)) for page_bits in _PAGE_BITS.values()}
+
+
+def walk(read: Read, root: Root, address: int) -> Leaf | None:
+    """See core/page_tables.py."""
+    return _TABLES[root.page_bits].walk(read, root, address)
+
+
+def leaves(read: Read, root: Root, low: int, high: int) -> Iterator[Leaf]:
+    """See core/page_tables.py."""
+    return _TABLES[root.page_bits].leaves(read, root, low, high)
+
+
+def slot_free(read: Read, root: Root, address: int) -> bool:
+    """See core/page_tables.py."""
+    return _TABLES[root.page_bits].slot_free(read, root, address)
+
+
+def make_leaf(
+    read: Read, root: Root, address: int, entry: int, new_table: Callable[[], int]
+) -> list[tuple[int, bytes]] | None:
+    """See core/page_tables.py."""
+    return _TABLES[root.page_bits].make_leaf(read, root, address, entry, new_table)
 
 
 def free_slots(read: Read, root: Root, low: int, high: int) -> list[int]:
     """Virtual addresses in [low, high) of 2 MB slots that are free, in tables that exist or that
     make_leaf() can make: with KASLR the image may lie at the edge of a gigabyte."""
-    return _TABLES.free_slots(read, root, low, high, missing=True)
+    return _TABLES[root.page_bits].free_slots(read, root, low, high, missing=True)
 
 
 def find_text(read: Read, root: Root, image: tuple[int, int]) -> int:

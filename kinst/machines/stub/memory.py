@@ -6,6 +6,7 @@ Page tables are read by the ISA's Paging (core/isa.py); nothing of one ISA is kn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from kinst.core.errors import TargetError, UnmappedError
@@ -13,7 +14,6 @@ from kinst.core.isa import Paging
 from kinst.core.page_tables import LEAF_SIZE, Leaf, Root
 from kinst.core.system import Territory
 
-_PAGE = 4096
 _JOIN = 512  # writes this close become one
 
 
@@ -63,7 +63,7 @@ class GuestMemory:
         """Use the tables whose top level is at this virtual address, of as many levels as the
         tables in use."""
         physical, _ = next(self.pieces(address, 8))
-        self._root = Root(physical, self.root.levels)
+        self._root = replace(self.root, physical=physical)
 
     def adopt_root(self, registers: Mapping[str, int]) -> None:
         """Use the kernel's tables as a CPU has them now.
@@ -72,16 +72,19 @@ class GuestMemory:
         kernel's part is the same in all of them, and stays.
         """
         root = self._paging.root_of(registers)
-        copy = self._new_table()
-        self._physical.write_physical(copy, self._physical.read_physical(root.physical, _PAGE))
-        self._root = Root(copy, root.levels)
+        copy = self._new_page(root.page)
+        self._physical.write_physical(copy, self._physical.read_physical(root.physical, root.page))
+        self._root = replace(root, physical=copy)
 
     def _new_table(self) -> int:
-        if self._tables + _PAGE > self._tables_end:
+        return self._new_page(self.root.page)
+
+    def _new_page(self, size: int) -> int:
+        at = self._tables + size - 1 & -size
+        if at + size > self._tables_end:
             raise TargetError("no room for another page table in the guest")
-        at = self._tables
-        self._tables += _PAGE
-        self._physical.write_physical(at, bytes(_PAGE))
+        self._tables = at + size
+        self._physical.write_physical(at, bytes(size))
         return at
 
     def pieces(self, address: int, size: int) -> Iterator[tuple[int, int]]:

@@ -16,6 +16,7 @@ _TROUBLE = re.compile(
     r"\w[\w: -]*: [0-9a-f]{4,16} \[#\d+\].*|\w[\w -]* \[#\d+\]|"
     r".*rcu.* detected (?:expedited )?stalls.*|.*hung_task: .*"
 )
+_LOST_BREAKPOINT = "Oops: int3: 0000"
 _INIT_RUNS = re.compile(r"Run \S+ as init process")
 
 
@@ -25,6 +26,8 @@ class Console:
     lines: the last of them, whole.  heard: when something came last (time.monotonic()).
     panic, panic_at: its message, "" before there is one, and when it came.  warnings: lines of
     trouble that is not a panic.  init_runs: whether the kernel said that it starts init.
+    lost_breakpoint: whether it died of a breakpoint that is not in memory any more, but in QEMU's
+    translation (stale.py): 6.1 goes back to it for ever, 7.3 takes it for a fault.
     """
 
     def __init__(self) -> None:
@@ -34,6 +37,7 @@ class Console:
         self.panic_at = 0.0
         self.warnings: list[str] = []
         self.init_runs = False
+        self.lost_breakpoint = False
         self._partial = ""
 
     def take(self, data: bytes) -> None:
@@ -47,7 +51,9 @@ class Console:
                 self.panic, self.panic_at = found[0], time.monotonic()
             elif found := _TROUBLE.search(line):
                 self.warnings.append(found[0])
-            elif _INIT_RUNS.search(line):
+            if _LOST_BREAKPOINT in line:
+                self.lost_breakpoint = True
+            if _INIT_RUNS.search(line):
                 self.init_runs = True
 
     def last_lines(self) -> str:

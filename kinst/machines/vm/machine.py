@@ -22,6 +22,7 @@ _SYSTEM_SECONDS = 300.0  # for the user's own init to start all that it starts
 _BOOT_SECONDS = 180.0  # on a busy host; a panic is told at once
 # What stands in its boot, and could not be set going (stale.py), is started again, once.
 _FIRST_BOOT_SECONDS = 60.0
+_BOOTS = 4  # how often such a one is; each of these may meet what the first has met
 _BEAT_SILENCE = 5.0  # seconds without a timer tick before the CPUs are looked at
 # Seconds without a word from a kernel that boots, until QEMU is made to translate code anew: that
 # which the CPUs are at and, at last, all.
@@ -61,16 +62,23 @@ class Vm(Guest):
     # Booting.
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
-        """See core/machine.py.  A guest that stands in its boot is started again, once; one that
-        does not go on from the state that was kept of another is booted."""
+        """See core/machine.py.  A guest that stands in its boot is started again; one that does
+        not go on from the state that was kept of another is booted."""
         if not self._goes_on(say):
             self._boot(say)
         return Bearings(self.find_text())
 
     def _boot(self, say: Callable[[str], None]) -> None:
         """Wait until the kernel is up, and keep that for the next one, where that can be."""
-        if not self.boots(_FIRST_BOOT_SECONDS):
-            say("kinst: the guest stands in its boot and is started again")
+        for _ in range(_BOOTS):
+            try:
+                if self.boots(_FIRST_BOOT_SECONDS):
+                    break
+                say("kinst: the guest stands in its boot and is started again")
+            except TargetError:
+                if not self.qemu.console.lost_breakpoint:
+                    raise
+                say("kinst: the guest met a breakpoint that is gone (QEMU) and is started again")
             self.start_again()
         self.wait_ready(_BOOT_SECONDS)
         self.stop()

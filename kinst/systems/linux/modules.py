@@ -19,7 +19,7 @@ from kinst.core.probe import Function
 from kinst.core.system import Section
 from kinst.image.btf import Btf
 from kinst.image.elf import SYMBOL
-from kinst.image.orc import ENTRY, Orc
+from kinst.image.orc import ENTRY, Orc, numbers_of
 from kinst.systems.linux.ftrace import Ftrace
 from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import MASK, Kernel
@@ -245,7 +245,9 @@ class Modules:
         distances = np.frombuffer(raw, dtype="<i4").astype(np.int64)
         at = np.arange(len(distances), dtype=np.int64) * 4
         places = (distances + at).astype(np.uint64) + np.uint64(start & MASK)
-        return Orc(places, np.frombuffer(rules, dtype=ENTRY), self._kernel.has("orc_header"))
+        entries = np.frombuffer(rules, dtype=ENTRY)
+        numbers = numbers_of(entries, "a module")
+        return Orc(places, entries, self._kernel.has("orc_header"), numbers)
 
 
 def _over(where: Spans, address: int, size: int) -> bool:
