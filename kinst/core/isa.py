@@ -322,7 +322,7 @@ class Board(Protocol):
     PACKAGE: str  # of Debian, that has it
     MACHINE: str
     BOOT_IMAGE: str  # what QEMU boots, in the folder in which a kernel was built
-    CPU: str  # "" for QEMU's own choice
+    CPU: str  # which cpu_for() answers for most kernels; "" for QEMU's own choice
     HOST_MACHINES: tuple[str, ...]  # os.uname().machine of hosts that could run it with KVM
     SERIAL: tuple[str, ...]  # -device of console, output and control; "" for the machine's own
     CONSOLE: str  # what the kernel calls the first of them,
@@ -335,6 +335,10 @@ class Board(Protocol):
     CALL_CHANGES: tuple[str, ...]  # of what a call of a C function may change, PC and SP included
     VECTORS: tuple[str, ...]  # the stub's names of registers that hold the trap handler's address
     GDB_REGISTERS: tuple[tuple[str, int], ...]  # (name, bytes) of the g packet without description
+
+    def cpu_for(self, head: bytes) -> str:
+        """QEMU's name of a CPU that can run a kernel whose file begins with these 64 bytes."""
+        ...
 
     def interrupts_off(self, registers: Mapping[str, int]) -> bool:
         """Whether the CPU does not come when it is called."""

@@ -15,7 +15,7 @@ from kinst.codegen.compile import read_object
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import Root
 from kinst.isa import load
-from kinst.isa.arm64 import paging
+from kinst.isa.arm64 import board, paging
 from kinst.systems.linux.arm64 import LINUX
 
 IMAGE = LINUX.territory.image
@@ -157,3 +157,71 @@ def test_guarded_code_is_refused() -> None:
     assert paging.leaf_entry(0x8000_0000, text)
     with pytest.raises(TargetError, match="nobti"):
         paging.leaf_entry(0x8000_0000, dataclasses.replace(text, entry=text.entry | 1 << 50))
+
+
+@pytest.mark.parametrize(
+    ("granule", "page_bits", "offsets"),
+    [  # bits of an address below each index, from the top: DDI 0487, D8.2 (48-bit addresses)
+        (2, 12, (39, 30, 21, 12)),
+        (1, 14, (47, 36, 25, 14)),
+        (3, 16, (42, 29, 16)),
+    ],
+)
+def test_pages_of_every_size(granule: int, page_bits: int, offsets: tuple[int, ...]) -> None:
+    """Tables by hand that map a page of text; 2 MB are mapped beside it and found again."""
+    registers = {"TTBR1_EL1": 1 << 20, "TCR_EL1": 16 << 16 | granule << 30}
+    root = paging.root_of(registers)
+    assert (root.levels, root.page_bits, root.bits) == (len(offsets), page_bits, 48)
+    page, near = 1 << page_bits, 0xFFFF_8000_0820_0000
+    memory = bytearray(4 << 20)
+    tables = iter(range(2 << 20, 4 << 20, page))
+
+    def put(at: int, word: int) -> None:
+        memory[at : at + 8] = word.to_bytes(8, "little")
+
+    table, top = 1 << 20, 48
+    for offset in offsets:
+        at = table + 8 * (near >> offset & (1 << top - offset) - 1)
+        table, top = next(tables), offset
+        put(at, table | 3 if offset != offsets[-1] else 1 << 30 | 0x40_0000_0000_0783)
+
+    def read(at: int, size: int) -> bytes:
+        return bytes(memory[at : at + size])
+
+    text = paging.walk(read, root, near + 0x123)
+    assert text is not None and (text.address, text.size) == (near, page)
+    assert text.physical == 1 << 30 and text.executable and not text.writable
+    assert list(paging.leaves(read, root, near - (1 << 30), near + (1 << 30))) == [text]
+    assert not paging.slot_free(read, root, near)
+    # In the table that is there, and where one must be made.
+    free = paging.free_slots(read, root, near, near + (2 << 30))
+    for new in (near + (2 << 20), near + (1 << 30)):
+        assert new in free and paging.slot_free(read, root, new)
+        entry = paging.leaf_entry(3 << 30, text)
+        for at, data in paging.make_leaf(read, root, new, entry, lambda: next(tables)) or []:
+            memory[at : at + len(data)] = data
+        assert not paging.slot_free(read, root, new)
+        for offset in (0, 0x1F_FFFF, 0x12_3456):
+            leaf = paging.walk(read, root, new + offset)
+            assert leaf is not None and leaf.writable and leaf.executable and not leaf.user
+            assert leaf.physical + new + offset - leaf.address == (3 << 30) + offset
+        assert paging.walk(read, root, new + (2 << 20)) is None
+    assert paging.walk(read, root, near) == text
+
+
+def test_wide_page_table_entries_are_refused() -> None:
+    """TCR_EL1.DS (bit 59): entries have bits 51 and 50 of the address elsewhere."""
+    registers = {"TTBR1_EL1": SWAPPER, "TCR_EL1": 16 << 16 | 1 << 30 | 1 << 59}
+    with pytest.raises(TargetError, match="LPA2"):
+        paging.root_of(registers)
+
+
+@pytest.mark.parametrize(
+    ("flags", "cpu"), [(2, "cortex-a57"), (4, "neoverse-n1"), (6, "cortex-a57")]
+)
+def test_a_cpu_that_has_the_kernels_pages(flags: int, cpu: str) -> None:
+    """The kernel's Documentation/arch/arm64/booting.rst: bits 1 and 2 are 1 for 4 KB, 2 for 16,
+    3 for 64."""
+    head = bytes(24) + (flags | 8).to_bytes(8, "little") + bytes(24) + b"ARM\x64" + bytes(4)
+    assert board.cpu_for(head) == cpu
+    assert board.cpu_for(b"\x1f\x8b" + bytes(62)) == board.CPU

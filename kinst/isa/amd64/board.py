@@ -50,6 +50,11 @@ GDB_REGISTERS = (
 _FOUR_GB = 1 << 32
 
 
+def cpu_for(head: bytes) -> str:
+    """See core/isa.py (Board)."""
+    return CPU
+
+
 def interrupts_off(registers: Mapping[str, int]) -> bool:
     """Whether the CPU takes no interrupts (flag IF is clear)."""
     return not registers["eflags"] & 1 << 9

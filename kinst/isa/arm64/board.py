@@ -16,6 +16,9 @@ PACKAGE = "qemu-system-arm"
 MACHINE = "virt"
 BOOT_IMAGE = "arch/arm64/boot/Image"
 CPU = "cortex-a57"  # starts its kernel at EL1; newer ones cost TCG pointer authentication
+_CPU_OF_16K = "neoverse-n1"  # the other one has pages of 4 and 64 KB only
+_IMAGE_MAGIC = b"ARM\x64"  # Linux, Documentation/arch/arm64/booting.rst: at 56; flags at 24
+_PAGES_16K = 2  # in bits 1 and 2 of the flags
 # os.uname().machine of hosts that could run it with KVM.
 HOST_MACHINES: tuple[str, ...] = ("aarch64",)
 
@@ -40,6 +43,12 @@ GDB_REGISTERS = (*((f"x{n}", 8) for n in range(31)), ("sp", 8), ("pc", 8), ("cps
 _RAM = 0x4000_0000
 _IRQ_MASKED = 1 << 7  # PSTATE.I
 _TIMER_MASK, _TIMER_FIRED = 7, 5  # CNTV_CTL_EL0: enabled, not masked, its condition met
+
+
+def cpu_for(head: bytes) -> str:
+    """See core/isa.py (Board)."""
+    pages = int.from_bytes(head[24:32], "little") >> 1 & 3
+    return _CPU_OF_16K if head[56:60] == _IMAGE_MAGIC and pages == _PAGES_16K else CPU
 
 
 def interrupts_off(registers: Mapping[str, int]) -> bool:

@@ -50,6 +50,11 @@ _ENTRY = 512  # bytes of Linux's handle_exception, until all registers are saved
 _SIE = 1 << 1  # of sstatus
 
 
+def cpu_for(head: bytes) -> str:
+    """See core/isa.py (Board)."""
+    return CPU
+
+
 def interrupts_off(registers: Mapping[str, int]) -> bool:
     """Whether the CPU, in supervisor mode, holds back an interrupt that is pending.
 

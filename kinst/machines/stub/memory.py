@@ -14,6 +14,7 @@ from kinst.core.isa import Paging
 from kinst.core.page_tables import LEAF_SIZE, Leaf, Root
 from kinst.core.system import Territory
 
+_PAGE = 4096
 _JOIN = 512  # writes this close become one
 
 

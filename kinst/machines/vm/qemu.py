@@ -106,6 +106,14 @@ def start_of(ranges: _Map, offset: int) -> int:
     return next(start + offset - at for start, at, size in ranges if at <= offset < at + size)
 
 
+def _head(kernel: Path) -> bytes:
+    try:
+        with kernel.open("rb") as file:
+            return file.read(64)
+    except OSError:
+        return b""  # QEMU says what is wrong with it
+
+
 def guest_arguments(config: VmConfig, board: Board) -> list[str]:
     """QEMU's arguments but for descriptors and the initrd: those of guests that are alike are the
     same."""
@@ -118,7 +126,7 @@ def _devices(config: VmConfig, board: Board, fds: Mapping[str, str], ram: str) -
     _, size, _ = place(board, c.memory, c.scratch)
     argv = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
     argv += ["-machine", f"{m.MACHINE},accel={c.accel},memory-backend=ram"]
-    cpu = "host" if c.accel == "kvm" else m.CPU
+    cpu = "host" if c.accel == "kvm" else m.cpu_for(_head(c.kernel))
     argv += ["-cpu", cpu] if cpu else []
     argv += ["-object", f"memory-backend-file,id=ram,size={size},mem-path={ram},share=on"]
     argv += ["-m", f"{size // MEGABYTE}M"]

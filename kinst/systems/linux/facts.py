@@ -33,8 +33,11 @@ def _current(kernel: Kernel, btf: Btf) -> tuple[Access, Access]:
     # __entry_task is what the way in from user mode takes the current thread from.
     for name in ("current_task", "__entry_task"):
         if kernel.has(name):
-            task, number = kernel.per_cpu(name), kernel.per_cpu("cpu_number")
-            return Access(task, (), 8), Access(number, (), 4, True)
+            thread = Access(kernel.per_cpu(name), (), 8)
+            if kernel.has("cpu_number"):
+                return thread, Access(kernel.per_cpu("cpu_number"), (), 4, True)
+            inside = btf.offset("task_struct", "thread_info.cpu")  # arm64 in 6.12
+            return thread, replace(thread, offsets=(inside,), size=4, signed=True)
     inside = btf.offset("task_struct", "thread_info.cpu")
     return Access(None, (), 8, thread=True), Access(None, (inside,), 4, True, thread=True)
 
