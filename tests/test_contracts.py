@@ -87,6 +87,7 @@ def test_one_machine_is_taken_without_an_option_and_each_other_by_its_own() -> N
     options = [kind.option for kind in kinds]
     assert sorted(options) == sorted(set(options))
     assert options.count("") == 1
+    assert {kind.option or machines.DEFAULT for kind in kinds} == {kind.name for kind in kinds}
     for kind in kinds:
         assert machines.kind_of(lambda option, wanted=kind.option: option == wanted) is kind
 

@@ -14,13 +14,14 @@ from functools import cache
 from kinst.core.errors import KinstError
 from kinst.core.machine import MachineKind
 
+DEFAULT = "vm"  # the one that needs no option; others are asked for by an option of their name
+
 
 def kind_of(asked: Callable[[str], bool]) -> MachineKind:
     """The kind of machine that a user means: the one whose option was given, else the one that
     needs none.  asked: whether an option was given."""
-    found = [load(name) for name in names()]
-    wanted = [kind for kind in found if kind.option and asked(kind.option)]
-    return wanted[0] if wanted else next(kind for kind in found if not kind.option)
+    there = (info.name for info in pkgutil.iter_modules(__path__))
+    return load(next((name for name in sorted(there) if asked(name)), DEFAULT))
 
 
 @cache
@@ -36,7 +37,7 @@ def _module(name: str) -> object:
 
 def load(name: str) -> MachineKind:
     """The kind of machine called `name`.  Raises KinstError when there is none."""
-    if name not in names():
+    if name not in (info.name for info in pkgutil.iter_modules(__path__)):
         raise KinstError(f"no machine is called {name!r}", f"there are: {', '.join(names())}")
     kind: MachineKind = getattr(_module(name), "MACHINE")  # noqa: B009 - of a module found by name
     return kind
