@@ -52,7 +52,7 @@ PER_CPU, PER_CPU_SIZE = 4 * MB, MB
 STACKS, STACK_SIZE = 12 * MB, 64 << 10
 KERNEL = 16 * MB
 DIRECT_SIZE = 32 * MB  # what the direct mapping maps
-SCRATCH = 64 * MB
+SCRATCH = DIRECT_SIZE  # what lies before it is looked through when runs are planted
 
 
 @dataclass(frozen=True)
