@@ -65,6 +65,13 @@ class Agreed:
     vcont: frozenset[str]
 
 
+def greets(sock: socket.socket, seconds: float) -> bool:
+    """Whether the stub says something by itself within so many seconds.  QEMU's does when it stops
+    a running machine for a new connection; one that it has not taken, because it has another,
+    stays silent."""
+    return bool(select.select([sock], [], [], seconds)[0])
+
+
 class Rsp:
     """A stub at the other end of a connected stream socket; owns the socket.
 

@@ -25,9 +25,11 @@ from kinst.machines.attach.ram import HIGH_PAGES, Piece, Ram, find_ram
 from kinst.machines.stub.cpus import Debugger, StubView
 from kinst.machines.stub.memory import GuestMemory
 from kinst.wire.companion import Channel, keep_traceback
+from kinst.wire.listening import has_client
 from kinst.wire.other_process import OtherProcess
-from kinst.wire.rsp import Agreed, Rsp, connect
+from kinst.wire.rsp import Agreed, Rsp, connect, greets
 
+GREETING_SECONDS = 8.0
 LEAVE_SECONDS = 5.0  # for threads to leave what is to be given back
 _PAUSE = 0.02
 _PAGE = 4096
@@ -105,8 +107,16 @@ class Guardian:
     def reach(self) -> tuple[Reached, int]:
         """Connect to the stub, which stops the machine, and find its RAM, while it runs again.
         The answer comes with the connection."""
+        busy = TargetError(
+            f"another debugger is connected to the GDB stub at {self._place.stub}",
+            "end that one first",
+        )
+        if has_client(self._place.stub):
+            raise busy
         sock = connect(self._place.stub)
         try:
+            if not greets(sock, GREETING_SECONDS):
+                raise busy
             self._rsp = Rsp(sock)
             self._rsp.clear_breakpoints()
             self._debugger = Debugger(self._rsp, self._isa.board, len(self._isa.breakpoint))
