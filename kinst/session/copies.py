@@ -1,5 +1,5 @@
 """What --copy puts into a guest of kinst's own: whether it can run there, which has busybox and no
-libraries.
+libraries.  And whether --root's tree is one for that guest.
 
 Source: elf(5): PT_INTERP, the dynamic section; execve(2) for interpreters of scripts.
 """
@@ -18,6 +18,7 @@ from kinst.isa import of_machine
 _PT_INTERP = 3
 _DT_NULL, _DT_NEEDED = 0, 1
 _ENTRY = struct.Struct("<qQ")  # Elf64_Dyn
+_MOST_LINKS = 40
 _ABSENT = ("bash", "dash", "zsh", "ksh")  # shells that busybox does not stand in for
 _INSTEAD = "--root / runs programs of the host with all that they need"
 
@@ -36,6 +37,32 @@ def check_copy(path: Path, isa: Isa, beside: Collection[str]) -> None:
         _check_program(path, isa)
 
 
+def check_root(root: Path, isa: Isa) -> None:
+    """Raises KinstError where the commands of a guest of this ISA could have no shell with --root:
+    the tree has none, or one for another machine."""
+    shell = root / "bin/sh"
+    for _ in range(_MOST_LINKS):
+        if not shell.is_symlink():
+            break
+        # An absolute one starts at the root that the tree is about to be.
+        link = shell.readlink()
+        shell = root / link.relative_to("/") if link.is_absolute() else shell.parent / link
+    if not shell.is_file():
+        raise KinstError(f"--root {root}: there is no /bin/sh in it, which runs commands")
+    machine = open_file(shell).machine
+    if machine != isa.elf_machine:
+        raise KinstError(
+            f"--root {root}: its programs are for {_machine_name(machine)},"
+            f" and the guest is {isa.name}",
+            f"a tree for {isa.name}, as debootstrap --foreign makes it",
+        )
+
+
+def _machine_name(machine: int) -> str:
+    known = of_machine(machine)
+    return known.name if known is not None else f"ELF machine {machine}"
+
+
 def _check_script(path: Path, start: bytes, beside: Collection[str]) -> None:
     words = start[2:].split(b"\n")[0].decode("utf-8", "replace").split()
     program = Path(words[0]) if words else Path("/bin/sh")
@@ -52,8 +79,7 @@ def _check_program(path: Path, isa: Isa) -> None:
     if file.relocatable:
         return
     if file.machine != isa.elf_machine:
-        other = of_machine(file.machine)
-        kind = other.name if other is not None else f"ELF machine {file.machine}"
+        kind = _machine_name(file.machine)
         raise KinstError(f"--copy {path}: a program for {kind}, and the guest is {isa.name}")
     if any(segment.kind == _PT_INTERP for segment in file.segments):
         libraries = ", ".join(_libraries(file)) or "a loader"

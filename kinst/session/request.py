@@ -226,6 +226,8 @@ def _modules(request: Request, folder: Path) -> tuple[tuple[Path, ...], tuple[Pa
 def _initrd(request: Request, files: Files, isa: Isa) -> Path | bytes:
     if request.initrd and not request.runs_command:
         return Path(request.initrd)
+    if request.root:
+        import_module("kinst.session.copies").check_root(Path(request.root), isa)
     assert files.busybox is not None
     if request.initrd:
         return initramfs.beside(Path(request.initrd).read_bytes(), files.busybox)

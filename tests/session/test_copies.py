@@ -10,7 +10,7 @@ import pytest
 
 from kinst.core.errors import KinstError
 from kinst.isa import load
-from kinst.session.copies import check_copy
+from kinst.session.copies import check_copy, check_root
 
 AMD64 = load("amd64")
 
@@ -77,3 +77,18 @@ def test_data(tmp_path: Path) -> None:
     check_copy(path, AMD64, [])
     with pytest.raises(KinstError, match="No such file"):
         check_copy(tmp_path / "none", AMD64, [])
+
+
+def test_a_root_for_this_guest(tmp_path: Path, compiled: Callable[..., Path]) -> None:
+    """Its shell may be a link, or behind one; an absolute one starts at that root."""
+    check_root(Path("/"), AMD64)
+    program = compiled("-static")
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "bin").symlink_to("usr/bin")
+    with pytest.raises(KinstError, match="there is no /bin/sh in it"):
+        check_root(tmp_path, AMD64)
+    program.rename(tmp_path / "usr/bin/own-shell")
+    (tmp_path / "bin/sh").symlink_to("/usr/bin/own-shell")
+    check_root(tmp_path, AMD64)
+    with pytest.raises(KinstError, match="its programs are for amd64, and the guest is riscv64"):
+        check_root(tmp_path, load("riscv64"))
