@@ -63,6 +63,7 @@ class RunningKernel:
         self._instructions: dict[int, Sequence[Instruction]] = {}
         self._code: dict[int, bytes] = {}
         self._columns: dict[int, Columns] = {}
+        self._marks: dict[int, int] = {}  # of instructions that were decoded alone
         self._seen_whole = set[int]()  # functions whose instructions were looked at together
         self._unsafe: dict[int, str] = {}
         self._rerun_starts: dict[int, int] = {}
@@ -148,7 +149,10 @@ class RunningKernel:
         if len(known):
             at = np.minimum(np.searchsorted(known.address, addresses), len(known) - 1)
             marks = np.where(known.address[at] == addresses, known.marks[at], 0)
-        apart = [k for k, s in enumerate(sites) if s.function.address not in self._columns]
+        alone = [k for k, s in enumerate(sites) if s.function.address not in self._columns]
+        for k in alone:
+            marks[k] = self._marks.get(sites[k].address, 0)
+        apart = [k for k in alone if sites[k].address not in self._marks]
         for low in range(0, len(apart), SCANNED):
             some = apart[low : low + SCANNED]
             self.fetch([sites[k].function for k in some])
@@ -161,6 +165,7 @@ class RunningKernel:
             first = scanned.bounds[:-1]
             there = first < scanned.bounds[1:]
             marks[np.array(some)[there]] = scanned.columns.marks[first[there]]
+            self._marks.update((sites[k].address, int(marks[k])) for k in some)
         return marks.astype(np.uint16)
 
     def fetch(self, functions: Sequence[Function]) -> None:
