@@ -1,4 +1,4 @@
-"""Kernels other than the usual ones: what docs/kernels.md says of each was found by these tests.
+"""Kernels other than the usual ones; docs/kernels.md has which of these tests each has passed.
 
 They are fetched on first use by their package names, 0.3 to 1.3 GB each, which is said."""
 
