@@ -518,6 +518,16 @@ class _Layout:
         return Pieces(self._start, block.tobytes(), start, size), original_at
 
 
+def ways_back(plan: Plan) -> frozenset[int]:
+    """Addresses behind sites to which trampolines lead back: where sites are chained, those that
+    are no sites themselves.  (Where branches lead, nothing is inside of a run anyway.)"""
+    sites = plan.sites.columns
+    after = sites.after
+    if len(plan.chained):
+        after = after[~np.isin(after, sites.address)]
+    return frozenset(after.tolist())
+
+
 def plan_hooks(hooks: Sequence[Hook], isa: Isa, start: int) -> Plan:
     """Detours of the kernel's own functions; raises KinstError where one cannot be made."""
     patches, text = [], []

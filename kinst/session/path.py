@@ -27,6 +27,7 @@ from kinst.core.records import ProgramLayout
 from kinst.core.system import System
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.loaded import LoadedImages, moved_by
+from kinst.patch.plan import ways_back
 from kinst.providers import load_all
 from kinst.session.build import build, fill, split, with_runs
 from kinst.session.counters import CounterBlocks
@@ -356,7 +357,7 @@ class OpenMachine:
         """Write all but the patches: from now on the scratch is this program's."""
         if self._pool is not None:
             self._pool.keep(built.placed, built.code_end)
-            self._ways_back |= set(built.image.sites.sites.columns.after.tolist())
+            self._ways_back |= ways_back(built.image.sites)
             self._counters.keep(built.placed.counters)
         fill(built.placed.memory.view, built.placed.scratch, built.image)
 

@@ -28,7 +28,7 @@ from kinst.core.isa import CountBody
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.listing import list_plan
-from kinst.patch.plan import Patch, Plan, plan_sites
+from kinst.patch.plan import Patch, Plan, plan_sites, ways_back
 from kinst.patch.runs import Run, find_runs, line_of
 from kinst.patch.wanted import Wanted
 
@@ -211,3 +211,13 @@ def test_a_run_as_assembly() -> None:
     rows = [" ".join(row.split()) for row in list_plan(plan, isa, lambda at: f"f+{at - TEXT}")]
     assert rows[:2] == ["f+0 add rax, rcx run", "one patch of 5 bytes, over f+3, f+4"]
     assert "f+3 pop rbp displaced with its run" in rows and "f+4 ret run, chained" in rows
+
+
+def test_where_a_thread_in_old_trampolines_may_come_back(name: str, tmp_path: Path) -> None:
+    """To no inside of a run that is planted again, when all of the function was planted."""
+    made, _ = planned(name, tmp_path)
+    back = ways_back(made.plan)
+    assert not back & insides(made)
+    assert back.isdisjoint(site.address for site in made.sites)
+    loose = plan_sites(made.wanted, made.isa, SCRATCH, SCRATCH + 8 * PAGE)
+    assert ways_back(loose) == {site.address + len(site.code) for site in made.sites}
