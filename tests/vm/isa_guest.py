@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from command import Result, Row, kinst, listed
+from command import ALONE, Result, Row, kinst, listed
 
 from kinst.kernels.fetch import Prepared
 
@@ -39,10 +39,11 @@ class Guest:
         return [name for name in names if times[name] == 1]
 
     def rows(self, functions: Iterable[str], *options: str) -> dict[str, list[Row]]:
-        """Every instruction of some functions as -l -v lists it, in order of address."""
+        """Every instruction of some functions as -l -v lists it, in order of address, with the way
+        in which each would be planted by itself."""
         words = [word for f in functions for word in ("-n", f"kinst::{f}:")]
         found: dict[str, list[Row]] = {}
-        for row in listed(self.trace("-l", "-v", *options, *words, copy=[]).out):
+        for row in listed(self.trace("-l", "-v", *ALONE, *options, *words, copy=[]).out):
             found.setdefault(row.function, []).append(row)
         return found
 

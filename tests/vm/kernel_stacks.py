@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from command import Result, Row, guest_script, kinst
+from command import ALONE, Result, Row, guest_script, kinst
 from machine_code import pairs, reaches
 
 HITS = 3  # that the kernel records of each site
@@ -154,7 +154,7 @@ def compare(
     script = guest_script(folder, "stacks.sh", script_of(chosen, work, comm))
     program = ", ".join(site.name for site, _ in chosen)
     done = kinst(
-        "-q", "-x", "bufsize=16m", "-x", "dynvarsize=4m", "-n",
+        "-q", *ALONE, "-x", "bufsize=16m", "-x", "dynvarsize=4m", "-n",
         f'{program} /execname == "{comm}" && seen[id]++ < {2 * HITS}/'
         f'{{ printf("at %s+%s %d %d", probefunc, probename, tid, timestamp); stack({FRAMES}); }}',
         "-c", "stacks.sh", copy=[*copy, script], seconds=900,

@@ -28,12 +28,14 @@ def expected(sites: list[Row], count: int) -> dict[tuple[str, ...], int]:
     return {(str(site.offset),): count for site in sites}
 
 
-def test_a_million_reads_at_jumps_and_traps(once: list[Row], reads: Path) -> None:
-    """With the way that kinst chooses; offset 0 is the place that ftrace keeps for itself."""
+@pytest.mark.parametrize("plant", ["auto", "no-chain"])
+def test_a_million_reads_at_jumps_and_traps(once: list[Row], reads: Path, plant: str) -> None:
+    """With the way that kinst chooses, and each site by itself; offset 0 is the place that ftrace
+    keeps for itself."""
     assert once[0].offset == 0
     assert {row.way for row in once} >= {"jump", "trap"}
     arguments = program(once, "@[probename] = count();")
-    done = kinst(*arguments, "-c", f"reads {MILLION}", copy=[reads]).good()
+    done = kinst("-x", f"plant={plant}", *arguments, "-c", f"reads {MILLION}", copy=[reads]).good()
     assert counts(done.out) == expected(once, MILLION)
     assert f"reads {MILLION} ns" in done.guest
 

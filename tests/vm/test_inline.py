@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from command import Result, guest_script, kinst, list_functions, listed
+from command import ALONE, Result, guest_script, kinst, list_functions, listed
 
 from kinst.core.paths import cache_folder
 from kinst.image.dwarf.index import Index, open_index
@@ -95,7 +95,7 @@ def test_entries_are_as_many_as_kprobes_at_the_same_instructions_count(
         and any(c.caller in callers and any(a < b for a, b in c.ranges) for c in index.copies(name))
     )
     words = [w for n in names for w in ("-n", f"kinst::{n}:entry {{}}")]
-    first = kinst("-d", "-l", "-v", "-Z", *words)
+    first = kinst("-d", "-l", "-v", "-Z", *ALONE, *words)
     if first.status:
         pytest.fail(first.err)
     ways = {(row.function, row.offset): row.way for row in listed(first.out)}

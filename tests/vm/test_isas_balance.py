@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import guest_script, kinst, listed
+from command import ALONE, guest_script, kinst, listed
 from isa_guest import ISAS, Guest
 from test_inline import WORK, in_flight, tables
 
@@ -160,7 +160,7 @@ def _last_instructions(guest: Guest, where: Sites) -> Sites:
     functions = sorted({f for ends in where.values() for f, _ in ends})
     rows = {}
     words = [w for f in functions for w in ("-n", f"kinst::{f}: {{}}")]
-    shown = kinst(f"--vm={guest.isa}", "-l", "-v", "-Z", *words, seconds=600).good()
+    shown = kinst(f"--vm={guest.isa}", "-l", "-v", "-Z", *ALONE, *words, seconds=600).good()
     for row in listed(shown.out):
         rows[row.function, row.offset + len(row.code)] = row
     found = {}

@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
-from command import Row, guest_script, kinst, listed
+from command import ALONE, Row, guest_script, kinst, listed
 from isa_guest import Guest
 from kprobe_events import script, seen
 from test_inline import LOOKUP, expansions, in_flight, tables
@@ -67,7 +67,7 @@ def beside_traps(
 def test_entries_equal_kprobes_and_returns(guest: Guest, tmp_path: Path) -> None:
     names = drawn(guest)
     words = [w for n in names for w in ("-n", f"kinst::{n}:entry {{}}")]
-    first = kinst(f"--vm={guest.isa}", "-d", "-l", "-v", "-Z", *words).good()
+    first = kinst(f"--vm={guest.isa}", "-d", "-l", "-v", "-Z", *ALONE, *words).good()
     found = {name: sites for name, sites in expansions(first, names) if sites}
     shown = listed(first.out)
     kprobes = on_jumps(found, shown) or beside_traps(guest, found, shown)

@@ -106,7 +106,7 @@ def test_a_module(prepared: Prepared) -> None:
         "-q", "--module", "dummy",
         "-n", "kinst:dummy:dummy_xmit:0 { @skb[locals->skb->len, locals->dev->mtu] = count(); }",
         "-n", "kinst:dummy:dev_lstats_add:entry { @len[locals->len] = count(); }",
-        "-c", "ifconfig dummy0 10.7.0.1 up; ping -c 3 -i 1 -W 1 10.7.0.9 >/dev/null",
+        "-c", "ifconfig dummy0 10.7.0.1 up; ping -c 3 -i 1 -W 1 10.7.0.9 >/dev/null; true",
     ).good()  # fmt: skip
     found = counts(done.out)
     assert found["98", "1500"] == found["98",] == 3
