@@ -146,6 +146,8 @@ class _Writer:
             case typed.Unary(op="!") | typed.Binary(op="==" | "!="):
                 word, zero = self.word(expr)
                 return self.code.icmp("eq" if zero else "ne", word, 0)
+            case typed.Binary() if expr.op in _COMPARE:  # which of two texts comes first
+                raise _ImpureError
         return self.code.icmp("ne", self.value(expr), 0)
 
     def word(self, expr: typed.Expr) -> tuple[Value, bool]:

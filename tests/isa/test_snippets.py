@@ -374,6 +374,8 @@ def check(bodies: Sequence[Body], holds: list[bool], data: bytes, keys: list[int
     [
         ("pid == 1", True),
         ("execname == \"sixteen letters!\"", False),  # longer than any name
+        ("execname < \"b\"", False),  # only whether names are the same
+        ("!(execname >= \"b\") && pid", False),
         ("ppid == 1", False),  # another thread's memory
         ("1 / pid", False),  # may fault
         ("0 == *(int *)arg0", False),  # may fault, for all that is known here
