@@ -15,7 +15,7 @@ endif
 help:
 	@echo 'make trace      set up if need be, then trace a real kernel in a VM, twice'
 	@echo 'make setup      packages, .venv with kinst in it, the kernel to trace (once, 310 MB)'
-	@echo 'make test       lint and all tests but the slow ones (under 15 minutes)'
+	@echo 'make test       lint and all tests but the slow ones (some 20 minutes)'
 	@echo 'make test-unit  only the tests that boot no kernel'
 	@echo 'make test-all   lint and every test, with new random seeds'
 	@echo 'make test-fresh make trace and make test in a new Debian 12 (root, 7 GB, an hour)'
