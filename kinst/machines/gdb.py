@@ -6,7 +6,6 @@ Source: "Debugging with GDB", appendix "GDB Remote Serial Protocol".
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -17,15 +16,13 @@ from kinst.core.isa import Isa
 from kinst.core.machine import (
     Abilities,
     Bearings,
-    Gone,
     MachineConfig,
-    MachineEvent,
-    Stopped,
     Target,
 )
 from kinst.core.system import Lender, Territory
 from kinst.machines.stub.cpus import Debugger
-from kinst.machines.stub.memory import GuestMemory
+from kinst.machines.stub.memory import GuestMemory, need_process, read_process
+from kinst.machines.stub.target import StubTarget
 from kinst.wire.rsp import Rsp, connect
 
 
@@ -52,7 +49,7 @@ class _Physical:
         self._words.clear()
 
 
-class GdbStub:
+class GdbStub(StubTarget):
     """Target over a stub that someone else started (core/machine.py has the protocol).
 
     The machine is stopped when this is made, and resumed by close().
@@ -67,7 +64,8 @@ class GdbStub:
         self.isa = isa
         self._paging = isa.paging
         self._territory = territory
-        self._address = address
+        self._lost = f"the GDB stub at {address} closed the connection"
+        self._ended = f"the GDB stub at {address} says that the machine ended"
         sock = connect(address)
         try:
             self._rsp = Rsp(sock)
@@ -129,12 +127,10 @@ class GdbStub:
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
         """See core/machine.py: by the page tables that the CPU has now."""
-        if (address | address + size) >> 63:
-            raise TargetError(f"{address:#x} is not an address of a process")
         if self._memory is not None:
-            memory = GuestMemory(self._paging, self._physical, (0, 0))
-            memory.set_root(self._paging.root_of(self.registers(cpu)))
-            return memory.read(address, size)
+            registers = self.registers(cpu)
+            return read_process(self._paging, self._physical, registers, address, size)
+        need_process(address, size)
         self._stub.select(cpu)
         self._cpu = cpu
         return self._rsp.read_memory(address, size)
@@ -165,51 +161,16 @@ class GdbStub:
     def scratch_view(self) -> memoryview:
         raise TargetError("a GDB stub has no scratch memory", "use --vm")
 
-    def stop(self) -> None:
-        self._stub.stop()
-
     def resume(self) -> None:
         self._cpu = -1
         self._physical.forget()
-        self._stub.resume()
-
-    def registers(self, cpu: int) -> Mapping[str, int]:
-        return self._stub.registers(cpu)
-
-    def insert_breakpoint(self, address: int) -> None:
-        self._stub.insert_breakpoint(address)
-
-    def remove_breakpoint(self, address: int) -> None:
-        self._stub.remove_breakpoint(address)
-
-    def step_over(self, cpu: int, address: int) -> None:
-        self._stub.step_over(cpu, address)
-
-    def wait(self, timeout: float) -> MachineEvent | None:
-        if not self._stub.running:
-            time.sleep(timeout)
-            return None
-        try:
-            reply = self._stub.poll(timeout)
-        except TargetError as error:
-            if self._rsp.closed:
-                return Gone(f"the GDB stub at {self._address} closed the connection")
-            raise error
-        if reply is None or isinstance(reply, Stopped):
-            return reply
-        return Gone(f"the GDB stub at {self._address} says that the machine ended")
-
-    def take_warnings(self) -> list[str]:
-        return []
+        super().resume()
 
     def prepare_command(self, command: str) -> int:
         raise TargetError("a GDB stub cannot run a command in the guest", "use --vm, or no -c")
 
     def start_command(self) -> None:
         raise TargetError("a GDB stub cannot run a command in the guest", "use --vm, or no -c")
-
-    def end_command(self) -> None:
-        pass
 
     def close(self) -> None:
         """Leave the machine running without a breakpoint of ours.  Safe to call twice."""

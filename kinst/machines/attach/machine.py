@@ -4,7 +4,6 @@ its guest.  It runs on while it is looked at."""
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import Abilities, Bearings, Gone, MachineEvent, Stopped
+from kinst.core.machine import Abilities, Bearings
 from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import Lender, Territory
 from kinst.machines.attach.changes import changed_bytes
@@ -23,7 +22,8 @@ from kinst.machines.attach.loan import Loan
 from kinst.machines.attach.place import left, located, process_of
 from kinst.machines.attach.ram import Ram
 from kinst.machines.stub.cpus import Debugger
-from kinst.machines.stub.memory import GuestMemory
+from kinst.machines.stub.memory import GuestMemory, read_process
+from kinst.machines.stub.target import StubTarget
 from kinst.wire.companion import Companion
 from kinst.wire.lock import held
 from kinst.wire.other_process import OtherProcess
@@ -46,7 +46,7 @@ class _Watched:
         self._ram.write_physical(address, data)
 
 
-class AttachedVm:
+class AttachedVm(StubTarget):
     """Target over a running QEMU (core/machine.py has the protocol)."""
 
     abilities = Abilities(writes_code=True, reads_running=True)
@@ -68,7 +68,8 @@ class AttachedVm:
         if why := can_trace():
             raise TargetError(why, "--gdb stops the machine at each hit, on any host")
         pid = process_of(named)
-        self._pid = pid
+        self._lost = f"QEMU (process {pid}) has ended"
+        self._ended = f"the guest of process {pid} has ended"
         self._process = OtherProcess(pid)
         check(self._process, isa.board.QEMU)
         self._process.open_memory()
@@ -137,11 +138,7 @@ class AttachedVm:
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
         """See core/machine.py: by the page tables that the CPU has now."""
-        if (address | address + size) >> 63:
-            raise TargetError(f"{address:#x} is not an address of a process")
-        memory = GuestMemory(self._paging, self._physical, (0, 0))
-        memory.set_root(self._paging.root_of(self.registers(cpu)))
-        return memory.read(address, size)
+        return read_process(self._paging, self._physical, self.registers(cpu), address, size)
 
     def move(self, places: Mapping[int, int]) -> None:
         """Never asked for."""
@@ -207,52 +204,13 @@ class AttachedVm:
             raise TargetError("no memory of the guest has been borrowed")
         return self._scratch.view
 
-    # CPUs.
-
-    def stop(self) -> None:
-        self._stub.stop()
-
-    def resume(self) -> None:
-        self._stub.resume()
-
-    def registers(self, cpu: int) -> Mapping[str, int]:
-        return self._stub.registers(cpu)
-
-    def insert_breakpoint(self, address: int) -> None:
-        self._stub.insert_breakpoint(address)
-
-    def remove_breakpoint(self, address: int) -> None:
-        self._stub.remove_breakpoint(address)
-
-    def step_over(self, cpu: int, address: int) -> None:
-        self._stub.step_over(cpu, address)
-
-    def wait(self, timeout: float) -> MachineEvent | None:
-        """See core/machine.py."""
-        if not self._stub.running:
-            time.sleep(timeout)
-            return None
-        try:
-            reply = self._stub.poll(timeout)
-        except TargetError as error:
-            if self._rsp.closed:
-                return Gone(f"QEMU (process {self._pid}) has ended")
-            raise error
-        if reply is None or isinstance(reply, Stopped):
-            return reply
-        return Gone(f"the guest of process {self._pid} has ended")
-
-    def take_warnings(self) -> list[str]:
-        return []
+    # Commands.
 
     def prepare_command(self, command: str) -> int:
         raise TargetError("kinst runs no commands in a machine of somebody else's", "leave out -c")
 
     def start_command(self) -> None:
         raise TargetError("kinst runs no commands in a machine of somebody else's", "leave out -c")
-
-    def end_command(self) -> None:
-        pass
 
     def close(self) -> None:
         """Give everything back and leave the machine running.  Safe to call twice.

@@ -249,6 +249,24 @@ class GuestMemory:
         return True
 
 
+def read_process(
+    paging: Paging, physical: Physical, registers: Mapping[str, int], address: int, size: int
+) -> bytes:
+    """Memory of the process that runs on a CPU, by the page tables that it has now.
+
+    registers: the CPU's.  Raises TargetError for an address of the kernel's half."""
+    need_process(address, size)
+    memory = GuestMemory(paging, physical, (0, 0))
+    memory.set_root(paging.root_of(registers))
+    return memory.read(address, size)
+
+
+def need_process(address: int, size: int) -> None:
+    """Raises TargetError where these are not addresses of a process."""
+    if (address | address + size) >> 63:
+        raise TargetError(f"{address:#x} is not an address of a process")
+
+
 def _runs(free: Sequence[int], slot: int) -> list[range]:
     """Free slots of `slot` bytes as runs of neighbours, each from its first to behind its last."""
     runs: list[range] = []

@@ -15,7 +15,7 @@ from kinst.core.isa import Isa
 from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import Territory
 from kinst.machines.stub.cpus import Debugger
-from kinst.machines.stub.memory import GuestMemory
+from kinst.machines.stub.memory import GuestMemory, read_process
 from kinst.machines.stub.scan import pointers_in, replace_in
 from kinst.machines.vm.qemu import Qemu, VmConfig, describe
 from kinst.machines.vm.stale import PAGE, all_code, code_at_hand
@@ -162,11 +162,7 @@ class Guest:
 
     def read_user(self, cpu: int, address: int, size: int) -> bytes:
         """See core/machine.py: by the page tables that the CPU has now."""
-        if (address | address + size) >> 63:
-            raise TargetError(f"{address:#x} is not an address of a process")
-        memory = GuestMemory(self._paging, self.qemu, (0, 0))
-        memory.set_root(self._paging.root_of(self.registers(cpu)))
-        return memory.read(address, size)
+        return read_process(self._paging, self.qemu, self.registers(cpu), address, size)
 
     def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
         """See core/machine.py."""
