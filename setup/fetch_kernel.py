@@ -1,22 +1,27 @@
-"""Fetch the kernel to trace, showing progress: fetch_kernel.py ISA [--refresh].
+"""Fetch a kernel to trace, showing progress: fetch_kernel.py ISA [VERSION] [--refresh].
 
-Says nothing when it is there already, unless --refresh asks for a newer one.
+Without a version it is kinst's usual one.  Says nothing when it is there already, unless --refresh
+asks for a newer one.  What a mirror or the network does not give is asked for again, and said.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 
 from rich.console import Console
 
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.isa import load
-from kinst.kernels.fetch import Prepared, prepare, prepared
+from kinst.kernels.apt import PassingError
+from kinst.kernels.fetch import Prepared, Progress, prepare, prepared
 from kinst.machines.vm.kvm import prove, verdict
 
 _EVERY = 5.0  # seconds between two lines where there is no terminal
+PAUSES = (5.0, 20.0)  # seconds before another attempt
 
 
 def _prove_kvm(isa: str, kernel: Prepared) -> None:
@@ -26,12 +31,27 @@ def _prove_kvm(isa: str, kernel: Prepared) -> None:
         prove(cache_folder(), board, kernel.kernel)
 
 
+def _fetch(
+    isa: str, asked: str, refresh: bool, show: Progress, say: Callable[[str], None]
+) -> Prepared:
+    """The kernel, after as many attempts as there are pauses, and one.  Raises KinstError."""
+    for pause in PAUSES:
+        try:
+            return prepare(isa, show, asked, refresh=refresh)
+        except PassingError as error:
+            say(f"kinst: {error}")
+            say(f"  again in {pause:g} s; what is whole is kept")
+            time.sleep(pause)
+    return prepare(isa, show, asked, refresh=refresh)
+
+
 def main() -> int:
     console = Console(highlight=False, soft_wrap=True)
     names = [word for word in sys.argv[1:] if not word.startswith("-")]
-    if len(names) != 1 or set(sys.argv[1:]) - {*names, "--refresh"}:
-        console.print("usage: fetch_kernel.py ISA \\[--refresh]")
+    if len(names) not in (1, 2) or set(sys.argv[1:]) - {*names, "--refresh"}:
+        console.print("usage: fetch_kernel.py ISA [VERSION] [--refresh]", markup=False)
         return 2
+    isa, asked = names[0], "".join(names[1:])
     refresh = "--refresh" in sys.argv
     started = time.monotonic()
     shown = 0.0
@@ -48,9 +68,12 @@ def main() -> int:
                 shown = time.monotonic()
 
         try:
-            found = prepared(names[0])
-            kernel = prepare(names[0], show, refresh=refresh) if refresh or not found else found
-            _prove_kvm(names[0], kernel)
+            found = prepared(isa, asked)
+            kernel = found
+            if kernel is None or refresh:
+                kernel = _fetch(isa, asked, refresh, show, partial(console.print, markup=False))
+            if not asked:
+                _prove_kvm(isa, kernel)
             if found and not refresh:
                 return 0
         except KinstError as error:

@@ -60,13 +60,13 @@ debug_index() {
     say "index is ready ($((SECONDS - started)) s)"
 }
 
-# kernel ISA: the kernel to boot and the verdict on KVM.  They are not even asked about while the
-# kernel's files, the host's boot and QEMU are those of the last time.
+# kernel ISA [VERSION]: the kernel to boot and the verdict on KVM.  They are not even asked about while
+# the kernel's files, the host's boot and QEMU are those of the last time.
 kernel() {
-    local of_last_time=$venv/.kinst-kernel-$1
+    local of_last_time=$venv/.kinst-kernel-$1${2:+-$2}
     [ "$(cat "$of_last_time" 2>/dev/null)" != "$(kernel_key "$1")" ] || return 0
     # Prints only when there was something to fetch.
-    $venv/bin/python setup/fetch_kernel.py "$1"
+    $venv/bin/python setup/fetch_kernel.py "$@"
     kernel_key "$1" >"$of_last_time"
 }
 
@@ -88,6 +88,8 @@ debug_index
 if [ "${1:-}" = test ]; then
     kernel arm64
     kernel riscv64
+    # Of tests/vm/test_kernels.py, whose other kernels are fetched by `make test-all`.
+    kernel amd64 6.12
 fi
 took=$((SECONDS - started))
 [ $took -lt 2 ] || say "done ($took s)"

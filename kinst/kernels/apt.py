@@ -39,6 +39,10 @@ class NotThereError(KinstError):
     """The mirror has no such file (any more), though its lists say so."""
 
 
+class PassingError(KinstError):
+    """What failed may do the next time: a download that broke off, a damaged package (deleted)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """One entry of apt's sources: a mirror, its suites, and its other fields as written."""
@@ -175,6 +179,7 @@ class Apt:
             "-oAcquire::Languages=none",
             # Root's apt fetches as another user, who cannot enter root's home.
             "-oAPT::Sandbox::User=root",
+            "-oAcquire::Retries=3",
             "-q",
         ]
 
@@ -205,7 +210,7 @@ class Apt:
     ) -> list[Package]:
         """Fetch packages into folder, in the order of names.  Whole ones are not fetched again.
 
-        apt checks them by the signed lists.  Raises KinstError with apt's words, NotThereError
+        apt checks them by the signed lists.  Raises PassingError with apt's words, NotThereError
         where the mirror's lists have a package and the mirror does not.
         """
         folder.mkdir(parents=True, exist_ok=True)
@@ -226,7 +231,7 @@ class Apt:
 
         status, complaint = self._run(["apt-get", "download", *names], folder, tell)
         if status or any(not f.exists() or f.stat().st_size != n for f, n in sizes.items()):
-            raise (NotThereError if _GONE in complaint else KinstError)(
+            raise (NotThereError if _GONE in complaint else PassingError)(
                 f"the download of {names[0]} failed: {complaint or f'apt-get status {status}'}",
                 "run it again when the network is there; it goes on where it was",
             )
@@ -301,7 +306,7 @@ def unpack(
 
     parts: paths without the leading slash; one that ends in a slash is all files below it.
     stop_at_first: end after one file, without unpacking the rest.  Links are left out.
-    Raises KinstError when a file differs from its checksum or the package cannot be read.
+    Raises PassingError when a file differs from its checksum or the package cannot be read.
     """
     sums = _md5sums(package)
     folders = tuple(part for part in parts if part.endswith("/"))
@@ -322,7 +327,7 @@ def unpack(
                     done[path] = _copy(content, member, package, tree / path, progress)
                     if done[path].md5 != sums.get(path):
                         package.file.unlink(missing_ok=True)
-                        raise KinstError(
+                        raise PassingError(
                             f"{path} of {package.name} differs from its checksum",
                             "run it again to fetch it anew",
                         )
@@ -333,7 +338,7 @@ def unpack(
             process.kill()
             said = process.stderr.read().decode(errors="replace").strip().splitlines()
             package.file.unlink(missing_ok=True)
-            raise KinstError(
+            raise PassingError(
                 f"{package.file.name} cannot be unpacked: {said[0] if said else error}",
                 "run it again to fetch it anew",
             ) from error

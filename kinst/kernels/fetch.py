@@ -30,7 +30,7 @@ from kinst.core.kernel_package import KernelPackage
 from kinst.core.paths import cache_folder
 from kinst.isa import names
 from kinst.kernels import releases
-from kinst.kernels.apt import Apt, NotThereError, Package, unpack
+from kinst.kernels.apt import Apt, NotThereError, Package, PassingError, unpack
 from kinst.kernels.releases import Release, Wanted
 
 # What is being done, and which part of it is done (0 to 1; None where that is not known).
@@ -333,7 +333,7 @@ def _find(
         others |= {release.short for release in kernels}
     there = f"there are {', '.join(sorted(others))}; --kernel list shows all" if others else ""
     asked = f"kernel {wanted.text}" if wanted.text else "kernel package"
-    raise KinstError(
+    raise (PassingError if trouble and not others else KinstError)(
         f"no {asked} for {usual.architecture} of Debian {' or '.join(wanted.suites)} found by apt",
         there or trouble or "--kernel, --debug and --initrd boot your own",
     )

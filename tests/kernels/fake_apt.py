@@ -31,6 +31,11 @@ for name in $names; do
             echo "E: Failed to fetch file:$file  404  Not Found [IP: 192.0.2.1 80]" >&2
             exit 100
         fi
+        if [ -s "$FAKE_APT/breaks" ]; then
+            sed -i 1d "$FAKE_APT/breaks"
+            echo "E: Failed to fetch file:$file  Connection timed out [IP: 192.0.2.1 80]" >&2
+            exit 100
+        fi
         cp "$file" . ;;
     esac
 done
@@ -98,6 +103,10 @@ class Machine:
     def loses(self, name: str) -> None:
         """From now on this package is in the lists and cannot be downloaded."""
         (self.folder / f"gone-{name}").touch()
+
+    def breaks_off(self, times: int) -> None:
+        """The next downloads fail, so many of them."""
+        (self.folder / "breaks").write_text("once\n" * times)
 
     def calls(self, verb: str) -> list[str]:
         log = self.folder / "calls"
