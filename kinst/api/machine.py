@@ -11,6 +11,7 @@ from typing import Self
 
 from kinst.api.program import Program, Setting, Source, with_program
 from kinst.api.trace import Trace, stopped_after
+from kinst.core.code import FunctionCode
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import Begun, CommandEnded, Gone, Terminal
 from kinst.core.probe import ProbePattern, ProgramText
@@ -258,6 +259,14 @@ class Machine:
         self._opened.stand()
         found = self._opened.enable(program.request, program.compiled, listed=True)
         return self._opened.list_planned(found) if details else self._opened.list_names(found)
+
+    def code(self, *functions: str) -> list[FunctionCode]:
+        """The live instructions of functions, with their flow graphs and their source lines.
+
+        functions: names, globs, or MODULE:NAME.  Raises KinstError for one that is not there."""
+        self.start()
+        self._opened.stand()
+        return self._opened.codes(functions)
 
     # Traces.
 

@@ -84,6 +84,14 @@ class Trace:
             for text, clauses in self._built.compiled.texts
         )
 
+    @property
+    def left_out(self) -> dict[int, str]:
+        """The instructions that its descriptions mean and that are not planted: address to the
+        reason."""
+        refused = {e.probe.site: reason for e, reason in self._built.parts.refused}
+        refused |= dict(self._built.image.sites.refused)
+        return {site.address: reason for site, reason in refused.items() if site is not None}
+
     def events(self) -> Iterator[Event]:
         """Trace, in bulk.  After End, raises TargetError where the guest ended by itself."""
         if self._events is None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from kinst.codegen.analysis import asks_caller
 from kinst.codegen.layout.program_layout import lay_out_program
+from kinst.core.code import FunctionCode
 from kinst.core.errors import KinstError
 from kinst.core.machine import Begun, Target, Terminal
 from kinst.core.paths import cache_folder
@@ -30,6 +31,7 @@ from kinst.image.loaded import LoadedImages, moved_by
 from kinst.patch.plan import ways_back
 from kinst.providers import load_all
 from kinst.session.build import build, fill, split, with_runs
+from kinst.session.code import codes_of
 from kinst.session.counters import CounterBlocks
 from kinst.session.enable import (
     check_arguments,
@@ -388,6 +390,17 @@ class OpenMachine:
             program.enabled, parts, traced.kernel, source, about, chained=plant.chains,
             no_run=no_run if plant.runs else "runs are forbidden",
         )  # fmt: skip
+
+    def codes(self, names: Sequence[str]) -> list[FunctionCode]:
+        """The functions that names, globs and MODULE:NAME mean, each once."""
+        kernel, found = self.traced.kernel, dict[int, FunctionCode]()
+        assert kernel is not None
+        for name in names:
+            module, _, function = name.rpartition(":")
+            for code in codes_of(kernel, self.traced.images, module, function):
+                found.setdefault(code.function.address, code)
+        self.report.stage("code")
+        return list(found.values())
 
     def program_stability(self, compiled: Compiled) -> tuple[ProgramStability, ...]:
         """How stable the descriptions and statements of each of its texts are."""

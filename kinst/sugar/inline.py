@@ -104,7 +104,7 @@ def graphs_of(regions: Sequence[CopyRegion], kernel: Kernel) -> dict[int, Graph]
         if function is not None:
             parts = kernel.parts(function)
             whole.setdefault(parts[0].address, (parts, []))[1].append(region)
-    dead_ends = _dead_ends(kernel) if whole else frozenset[int]()
+    dead_ends = dead_ends_of(kernel) if whole else frozenset[int]()
     found = {}
     for parts, inside in whole.values():
         cuts = {r.entry for r in inside} | {a for r in inside for pair in r.ranges for a in pair}
@@ -116,7 +116,8 @@ def graphs_of(regions: Sequence[CopyRegion], kernel: Kernel) -> dict[int, Graph]
     return found
 
 
-def _dead_ends(kernel: Kernel) -> frozenset[int]:
+def dead_ends_of(kernel: Kernel) -> frozenset[int]:
+    """The addresses of functions that never return."""
     found: set[int] = set()
     for name in kernel.dead_ends():
         try:

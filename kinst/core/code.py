@@ -1,0 +1,94 @@
+"""A function of the running kernel as it stands in memory: instructions, blocks, and the edges
+between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from kinst.core.inline import SourcePlace
+from kinst.core.isa import Flow
+from kinst.core.probe import Function
+
+OUTSIDE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CodeInstruction:
+    """One live instruction.
+
+    text: as the disassembler spells it.  function: the part that it is in, whose probe it has.
+    place: its source, None where that is not known.  refused: it is known not to be plantable;
+    why is for planting to say.
+    """
+
+    address: int
+    code: bytes
+    text: str
+    flow: Flow
+    function: Function
+    place: SourcePlace | None = None
+    refused: bool = False
+
+    @property
+    def offset(self) -> int:
+        """From the start of its part: the name of its probe."""
+        return self.address - self.function.address
+
+
+@dataclass(frozen=True, slots=True)
+class CodeEdge:
+    """A way from the end of a block to the start of another, or to OUTSIDE of the function.
+
+    kind: "next" (straight on), "taken" (of a conditional branch), "jump", "computed", "return",
+    "fault" (what the instruction does when it faults on purpose).  condition: a D expression over
+    regs[], true at the block's last instruction when control will go this way; "" where D cannot
+    say it, and where there is no other way.
+    """
+
+    to: int
+    kind: str
+    condition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeBlock:
+    """Instructions that control enters only at the first, and leaves behind the last, but for
+    calls that do not return.  destination: of a computed jump, as a D expression, or ""."""
+
+    instructions: tuple[CodeInstruction, ...]
+    edges: tuple[CodeEdge, ...]
+    destination: str = ""
+
+    @property
+    def address(self) -> int:
+        return self.instructions[0].address
+
+    @property
+    def last(self) -> CodeInstruction:
+        return self.instructions[-1]
+
+
+@dataclass(frozen=True)
+class FunctionCode:
+    """parts: the function, then what the compiler moved away from it (NAME.cold).  blocks: by
+    address.  root: the block that the function is entered by."""
+
+    parts: tuple[Function, ...]
+    blocks: tuple[CodeBlock, ...]
+    root: int
+
+    @property
+    def function(self) -> Function:
+        return self.parts[0]
+
+    @cached_property
+    def instructions(self) -> Sequence[CodeInstruction]:
+        """All of them, by address."""
+        return tuple(one for block in self.blocks for one in block.instructions)
+
+    @cached_property
+    def block_at(self) -> Mapping[int, int]:
+        """The number of a block by its address."""
+        return {block.address: number for number, block in enumerate(self.blocks)}

@@ -1,0 +1,99 @@
+"""A function's live instructions, its flow graph and its source lines as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from kinst.core.code import CodeBlock, CodeEdge, CodeInstruction, FunctionCode
+from kinst.core.errors import KinstError
+from kinst.core.inline import SourcePlace
+from kinst.core.isa import Flow
+from kinst.core.kernel import Kernel, no_function
+from kinst.core.probe import Function
+from kinst.image.loaded import LoadedImages
+from kinst.sugar.graph import Edge, Graph
+from kinst.sugar.inline import dead_ends_of
+
+Places = Callable[[Function, int], SourcePlace | None]
+
+
+def codes_of(
+    kernel: Kernel, images: LoadedImages | None, module: str, name: str
+) -> list[FunctionCode]:
+    """The functions that a name or a glob means; parts that were moved away come with theirs.
+
+    Makes the index of the debug information where there is none yet.  Raises KinstError where no
+    function has the name, or several have it."""
+    functions = kernel.find(module, name)
+    if not functions:
+        raise no_function(kernel, module, name)
+    places = _places(images) if images is not None else lambda function, address: None
+    dead_ends = dead_ends_of(kernel)
+    whole = {parts[0].address: parts for parts in map(kernel.parts, functions)}
+    return [code_of(kernel, parts, places, dead_ends) for parts in whole.values()]
+
+
+def code_of(
+    kernel: Kernel, parts: Sequence[Function], places: Places, dead_ends: Collection[int]
+) -> FunctionCode:
+    """parts: of one function, the main one first.  dead_ends: addresses of functions that never
+    return.  Raises KinstError for a function without instructions."""
+    graph = Graph(kernel, parts, (), (), dead_ends)
+    if not graph.starts:
+        raise KinstError(f"{parts[0].name} has no instructions that decode")
+    found: dict[int, CodeInstruction] = {}
+    for part in parts:
+        instructions = kernel.instructions(part)
+        refused = kernel.refused([(one.address, one.size) for one in instructions])
+        rows = zip(instructions, kernel.flows(part), refused, strict=True)
+        for one, flow, stays in rows:
+            place = places(part, one.address)
+            found[one.address] = CodeInstruction(
+                one.address, one.code, one.text, flow, part, place, stays
+            )
+    blocks = []
+    for node, edges in enumerate(graph.edges):
+        inside = tuple(found[address] for address in graph.instructions(node))
+        flow = inside[-1].flow
+        computed = flow.destination if flow.kind == "indirect" and flow.fault is None else ""
+        blocks.append(CodeBlock(inside, tuple(_edges(edges, flow)), computed))
+    return FunctionCode(tuple(parts), tuple(blocks), graph.root)
+
+
+def _edges(edges: Sequence[Edge], flow: Flow) -> list[CodeEdge]:
+    straight = len(edges) == 1
+    return [
+        CodeEdge(
+            edge.to,
+            _kind(edge, flow, first=k == 0),
+            edge.condition if edge.known and not straight else "",
+        )
+        for k, edge in enumerate(edges)
+    ]
+
+
+def _kind(edge: Edge, flow: Flow, *, first: bool) -> str:
+    if edge.fault:
+        return "fault"
+    if flow.kind == "branch":
+        return "taken" if first else "next"
+    return {"jump": "jump", "return": "return", "indirect": "computed"}.get(flow.kind, "next")
+
+
+def _places(images: LoadedImages) -> Places:
+    """What places() of the images say, from indexes that are made where they are missing."""
+    known: dict[str, bool] = {}
+
+    def indexed(module: str) -> bool:
+        image = images.of(module)
+        try:
+            return image is not None and image.debug.index is not None
+        except KinstError:  # it has no debug information
+            return False
+
+    def place(function: Function, address: int) -> SourcePlace | None:
+        if function.module not in known:
+            known[function.module] = indexed(function.module)
+        return images.place(function.module, address) if known[function.module] else None
+
+    return place

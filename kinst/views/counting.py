@@ -1,0 +1,174 @@
+"""The D program that counts functions whole, instructions and edges, and what its results say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from kinst.core.code import OUTSIDE, CodeInstruction, FunctionCode
+from kinst.core.errors import KinstError
+from kinst.events import Aggregation
+from kinst.views.flow import EdgeKey, FlowCounts, Question, questions, solve
+
+# Names of the aggregations, and the keys of each; @went has also where the jump went.
+COUNT, TAKEN, WENT = "count", "taken", "went"
+SITE = "probemod, probefunc, probename"
+MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class CountingPlan:
+    """codes: what is counted.  asked: the questions of each.  condition: a predicate, or ""."""
+
+    codes: tuple[FunctionCode, ...]
+    asked: tuple[tuple[Question, ...], ...]
+    condition: str = ""
+
+    @property
+    def program(self) -> str:
+        """The D program."""
+        return "\n".join(chain(self._counts(), self._answers())) + "\n"
+
+    def _counts(self) -> Iterator[str]:
+        parts = [p for code in self.codes for p in code.parts]
+        where = ",\n".join(f"kinst:{p.module}:{p.name}:" for p in parts)
+        yield clause(where, self.condition, f"@{COUNT}[{SITE}] = count();")
+
+    def _answers(self) -> Iterator[str]:
+        for code, asked in zip(self.codes, self.asked, strict=True):
+            for one in asked:
+                where = described(code.blocks[one.block].last)
+                if one.edge == OUTSIDE:
+                    went = f"(uint64_t)({one.expression})"
+                    yield clause(where, self.condition, f"@{WENT}[{SITE}, {went}] = count();")
+                    continue
+                both = [text for text in (self.condition, one.expression) if text]
+                wanted = " && ".join(f"({text})" for text in both) if len(both) > 1 else both[0]
+                yield clause(where, wanted, f"@{TAKEN}[{SITE}] = count();")
+
+
+def described(one: CodeInstruction) -> str:
+    """The probe description of an instruction."""
+    return f"kinst:{one.function.module}:{one.function.name}:{one.offset}"
+
+
+def clause(where: str, predicate: str, action: str) -> str:
+    """D text."""
+    return f"{where}\n" + (f"/{predicate}/\n" if predicate else "") + f"{{ {action} }}"
+
+
+def plan_counting(codes: Iterable[FunctionCode], condition: str = "") -> CountingPlan:
+    """What has to be asked so that all edges of these functions are known, as far as possible.
+
+    condition: a D predicate; only hits of which it is true are counted.  Counts add up only where
+    it says the same all the way through a function, as a process id does."""
+    whole = tuple(codes)
+    return CountingPlan(
+        whole, tuple(tuple(questions(code, _refused(code))) for code in whole), condition
+    )
+
+
+def _refused(code: FunctionCode) -> Collection[int]:
+    return {one.address for one in code.instructions if one.refused}
+
+
+def site_rows(found: Aggregation) -> Mapping[tuple[str, str, int], object]:
+    """The values of an aggregation by module, function and offset.  Raises KinstError where its
+    keys are not that."""
+    rows: dict[tuple[str, str, int], object] = {}
+    for key, value in found.rows.items():
+        if len(key) != 3 or not (isinstance(key[2], str) and key[2].isdigit()):
+            raise KinstError(f"@{found.name} is not by {SITE}", "kinst annotate -d shows a program")
+        rows[str(key[0]), str(key[1]), int(key[2])] = value
+    return rows
+
+
+def counted(
+    plan: CountingPlan, found: Sequence[Aggregation], left_out: Collection[int] = ()
+) -> list[FlowCounts]:
+    """What the program of a plan has found, for each function.
+
+    left_out: addresses of instructions that were not planted.  Raises KinstError where the results
+    are of another program or another kernel."""
+    named = {one.name: one for one in found}
+    counts = _numbers(named.get(COUNT))
+    taken, went = _numbers(named.get(TAKEN)), named.get(WENT)
+    places = {
+        (i.function.module, i.function.name, i.offset) for c in plan.codes for i in c.instructions
+    }
+    strange = next((site for site in (*counts, *taken) if site not in places), None)
+    if strange is not None:
+        raise KinstError(
+            f"{strange[1]}+{strange[2]} was counted, and is no instruction here",
+            "annotate it with the kernel that was traced",
+        )
+    jumps = _jumps(went)
+    return [
+        _one(code, asked, counts, taken, jumps, left_out)
+        for code, asked in zip(plan.codes, plan.asked, strict=True)
+    ]
+
+
+Sited = Mapping[tuple[str, str, int], int]
+Jumps = Mapping[tuple[str, str, int], Mapping[int, int]]
+
+
+def _one(
+    code: FunctionCode,
+    asked: Sequence[Question],
+    counts: Sited,
+    taken: Sited,
+    jumps: Jumps,
+    left_out: Collection[int],
+) -> FlowCounts:
+    instructions = {
+        i.address: counts.get(_site(i), 0)
+        for i in code.instructions
+        if i.address not in left_out and not i.refused
+    }
+    answers: dict[EdgeKey, int] = {}
+    for one in asked:
+        block = code.blocks[one.block]
+        if block.last.address not in instructions:
+            continue
+        if one.edge == OUTSIDE:
+            went = jumps.get(_site(block.last), {})
+            answers.update(_went(code, one.block, went))
+        else:
+            answers[one.block, one.edge] = taken.get(_site(block.last), 0)
+    return solve(code, instructions, answers)
+
+
+def _went(code: FunctionCode, number: int, went: Mapping[int, int]) -> dict[EdgeKey, int]:
+    found = {}
+    for k, edge in enumerate(code.blocks[number].edges):
+        if edge.to == OUTSIDE:
+            outside = [n for at, n in went.items() if not _inside(code, at)]
+            found[number, k] = sum(outside)
+        else:
+            found[number, k] = went.get(code.blocks[edge.to].address, 0)
+    return found
+
+
+def _inside(code: FunctionCode, address: int) -> bool:
+    return any(p.address <= address < p.address + p.size for p in code.parts)
+
+
+def _site(one: CodeInstruction) -> tuple[str, str, int]:
+    return one.function.module, one.function.name, one.offset
+
+
+def _numbers(found: Aggregation | None) -> Sited:
+    rows = site_rows(found) if found is not None else {}
+    return {site: value for site, value in rows.items() if isinstance(value, int)}
+
+
+def _jumps(found: Aggregation | None) -> Jumps:
+    jumps: dict[tuple[str, str, int], dict[int, int]] = {}
+    for key, value in found.rows.items() if found is not None else ():
+        module, function, name, address = key
+        if isinstance(value, int) and isinstance(address, int):
+            site = str(module), str(function), int(str(name))
+            jumps.setdefault(site, {})[address & MASK] = value
+    return jumps

@@ -1,0 +1,222 @@
+"""How often control went over each edge of a function's flow graph, from counts of instructions.
+
+Counts alone often say it: what enters a block is what runs in it is what leaves it.  Each side of
+a block is an equation, each edge an unknown of two of them, so an edge is known unless it closes a
+circle of unknown ones.  questions() finds the edges that do, and a trace asks the processor itself
+there: how often the branch's condition held, or where a computed jump went.  solve() works out the
+rest, and says what does not add up.  Nothing is assumed.
+
+A thread may be inside of a call, or in a fault, when a trace begins or ends; so instructions of one
+block need not have one count, and what a block that ends with a call has more than its successor
+got is the edge "inside".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kinst.core.code import OUTSIDE, CodeBlock, FunctionCode
+
+# An edge: (block, its number among the block's edges).  ENTRY: into the function.  INSIDE, as
+# the second: what stayed in a block's last instruction.
+EdgeKey = tuple[int, int]
+ENTRY: EdgeKey = (OUTSIDE, 0)
+INSIDE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be asked at the last instruction of a block: how often the condition of its edge
+    number `edge` held; or, where edge is OUTSIDE, how often the jump went where."""
+
+    block: int
+    edge: int
+    expression: str
+
+
+@dataclass(frozen=True)
+class FlowCounts:
+    """instructions: counts by address, of those that were counted.  entries and exits of each
+    block: how often its first and its last instruction ran.  edges: counts by edge; those that
+    nothing tells are missing.  asked: the edges that were asked for.  entered: how often the
+    function was.  odd: sentences about what does not add up.
+    """
+
+    instructions: Mapping[int, int]
+    entries: Sequence[int | None]
+    exits: Sequence[int | None]
+    edges: Mapping[EdgeKey, int]
+    asked: frozenset[EdgeKey]
+    odd: tuple[str, ...] = field(default=())
+
+    @property
+    def entered(self) -> int | None:
+        return self.edges.get(ENTRY)
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """An unknown, between two equations; None is the world around the function, which has none."""
+
+    key: EdgeKey
+    source: tuple[int, str] | None
+    target: tuple[int, str] | None
+
+
+def questions(code: FunctionCode, uncounted: Collection[int] = ()) -> list[Question]:
+    """The questions that leave no edge unknown, as far as there are such.  uncounted: addresses
+    of instructions that will not be counted."""
+    counted = [_counted(block, uncounted) for block in code.blocks]
+    joined: dict[object, object] = {}
+
+    def head(node: object) -> object:
+        while node in joined:
+            node = joined[node]
+        return node
+
+    found: dict[int, Question] = {}
+    links = list(_links(code, counted))
+    for link in sorted(links, key=lambda link: _price(code, link.key, uncounted)):
+        source, target = head(link.source), head(link.target)
+        if source != target:
+            joined[source] = target
+            continue
+        block, edge = link.key
+        if _price(code, link.key, uncounted) and block not in found:
+            asked = code.blocks[block]
+            if asked.destination:
+                found[block] = Question(block, OUTSIDE, asked.destination)
+            else:
+                found[block] = Question(block, edge, asked.edges[edge].condition)
+    return sorted(found.values(), key=lambda one: one.block)
+
+
+def _price(code: FunctionCode, key: EdgeKey, uncounted: Collection[int]) -> int:
+    """0 of an edge that cannot be asked for; of others, those that are asked first have most."""
+    block, edge = key
+    if block == OUTSIDE or edge == INSIDE or code.blocks[block].last.address in uncounted:
+        return 0
+    one = code.blocks[block].edges[edge]
+    if one.kind == "computed":
+        return 1 if code.blocks[block].destination else 0
+    return 0 if not one.condition else 3 if one.kind == "taken" else 2
+
+
+def _counted(block: CodeBlock, uncounted: Collection[int]) -> bool:
+    return any(one.address not in uncounted for one in block.instructions)
+
+
+def _links(code: FunctionCode, counted: Sequence[bool]) -> Iterator[_Link]:
+    """All unknowns.  A block that is not counted is one equation: what comes in goes out."""
+
+    def node(block: int, side: str) -> tuple[int, str] | None:
+        if block == OUTSIDE:
+            return None
+        return (block, side) if counted[block] else (block, "both")
+
+    yield _Link(ENTRY, None, node(code.root, "in"))
+    for number, block in enumerate(code.blocks):
+        for k, edge in enumerate(block.edges):
+            yield _Link((number, k), node(number, "out"), node(edge.to, "in"))
+        flow = block.last.flow
+        if flow.kind in ("call", "trap") or flow.fault is not None or not block.edges:
+            yield _Link((number, INSIDE), node(number, "out"), None)
+
+
+def solve(
+    code: FunctionCode,
+    instructions: Mapping[int, int],
+    answers: Mapping[EdgeKey, int],
+) -> FlowCounts:
+    """The counts of all edges that are known or follow.
+
+    instructions: by address, 0 for those that were counted and did not run, none for those that
+    were not.  answers: to questions(), and of computed jumps for each edge."""
+    entries, exits = [], []
+    for block in code.blocks:
+        counts = [instructions[i.address] for i in block.instructions if i.address in instructions]
+        entries.append(counts[0] if counts else None)
+        exits.append(counts[-1] if counts else None)
+    known = dict(answers)
+    counted = [one is not None for one in entries]
+    links = {link.key: link for link in _links(code, counted)}
+    around: dict[tuple[int, str], list[_Link]] = {
+        (number, side): []
+        for number, is_counted in enumerate(counted)
+        for side in (("in", "out") if is_counted else ("both",))
+    }
+    for link in links.values():
+        for node in (link.source, link.target):
+            if node is not None:
+                around[node].append(link)
+
+    def balance(node: tuple[int, str]) -> tuple[int, list[_Link]]:
+        """What is missing to the node's unknown edges, into it for "in" and out of it else, and
+        those edges."""
+        number, side = node
+        whole = {"in": entries, "out": exits}.get(side, [0] * len(entries))[number] or 0
+        left, unknown = whole, []
+        for link in around[node]:
+            if link.source == link.target:  # from a block that is not counted to itself
+                continue
+            sign = -1 if side == "both" and link.target == node else 1
+            if link.key in known:
+                left -= sign * known[link.key]
+            else:
+                unknown.append(link)
+        return left, unknown
+
+    todo = list(around)
+    while todo:
+        node = todo.pop()
+        left, unknown = balance(node)
+        if len(unknown) == 1:
+            into = node[1] == "both" and unknown[0].target == node
+            known[unknown[0].key] = -left if into else left
+        elif left == 0 and node[1] != "both" and all(link.key[1] != INSIDE for link in unknown):
+            known.update((link.key, 0) for link in unknown)  # there is no less than nothing
+        else:
+            continue
+        for link in unknown:
+            todo += [n for n in (link.source, link.target) if n is not None and n != node]
+    odd = tuple(_odd(code, around, balance, known))
+    return FlowCounts(dict(instructions), entries, exits, known, frozenset(answers), odd)
+
+
+def _odd(
+    code: FunctionCode,
+    nodes: Iterable[tuple[int, str]],
+    balance: Callable[[tuple[int, str]], tuple[int, list[_Link]]],
+    known: Mapping[EdgeKey, int],
+) -> Iterator[str]:
+    """What cannot be: a side of a block whose edges do not add up, an edge of less than nothing."""
+    for node in nodes:
+        left, unknown = balance(node)
+        if left and not unknown:
+            way = {"in": "come into", "out": "leave"}.get(node[1], "go through")
+            name = _name(code, node[0])
+            yield f"{abs(left)} {'more' if left > 0 else 'fewer'} than the edges say {way} {name}"
+    for (block, edge), count in known.items():
+        if count < 0 and edge != INSIDE:
+            yield (
+                f"an edge {'into the function' if block == OUTSIDE else 'from'} "
+                + ("" if block == OUTSIDE else f"{_name(code, block)} ")
+                + f"has {count}"
+            )
+
+
+def _name(code: FunctionCode, block: int) -> str:
+    first = code.blocks[block].instructions[0]
+    return f"{first.function.name}+{first.offset}"
+
+
+def taken_share(flow: FlowCounts, code: FunctionCode, block: int) -> tuple[int, int] | None:
+    """(how often the conditional branch at a block's end was taken, how often it ran); None where
+    there is none, or it is not known."""
+    edges = code.blocks[block].edges
+    number = next((k for k, edge in enumerate(edges) if edge.kind == "taken"), None)
+    ran = flow.exits[block]
+    if number is None or ran is None or (block, number) not in flow.edges:
+        return None
+    return flow.edges[block, number], ran
