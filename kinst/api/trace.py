@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -15,12 +16,17 @@ from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import (
     End,
     Event,
+    Message,
     PlainEvent,
     flattened,
 )
 from kinst.results import Table, tables_of
+from kinst.session.judge import Judge
 from kinst.session.run import RunningTrace
 from kinst.session.values import BuiltProgram
+
+# Reasons of End after which a command that still runs cannot be asked to end.
+_COMMAND_OVER = ("command", "panic", "hang", "gone")
 
 
 class Trace:
@@ -49,6 +55,7 @@ class Trace:
         self._on_close = on_close
         self._timeout = timeout
         self._events: Generator[Event, None, None] | None = None
+        self._judge = Judge(built.compiled.options.fail)
         self._over = False
         self._command_over = not command
         self.end: End | None = None
@@ -100,8 +107,13 @@ class Trace:
             self._events = self._running.events(self._command, self._timeout)
         for event in self._events:
             if isinstance(event, End):
-                self.end = event
-                self._command_over = self._command_over or event.reason == "command"
+                status, why = self._judge.verdict(event)
+                if why:
+                    yield Message(why)
+                self.end = event = replace(event, status=status)
+                self._command_over = self._command_over or event.reason in _COMMAND_OVER
+            else:
+                self._judge.see(event)
             yield event
 
     def __iter__(self) -> Iterator[PlainEvent]:

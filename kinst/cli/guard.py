@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
 
-from kinst.errors import KinstError
+from kinst.errors import GoneError, KinstError
 
 
 class UsageError(KinstError):
@@ -111,6 +111,9 @@ def guarded(
         complain(error)
         say(f"Try '{name} --help'.")
         return 2
+    except GoneError as error:
+        complain(error)
+        return error.status
     except KinstError as error:
         complain(error)
         return 1

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kinst.core.endings import status_when_gone
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -66,6 +68,19 @@ class DError(KinstError):
 
 class TargetError(KinstError):
     """The traced machine, or the way to it, failed: no stub, a panic, QEMU gone."""
+
+
+class GoneError(TargetError):
+    """The machine ended by itself.  kind: "panic", "hang", or "" for any other reason."""
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command to which that happens."""
+        return status_when_gone(self.kind)
 
 
 class UnmappedError(TargetError):

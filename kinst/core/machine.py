@@ -25,10 +25,21 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The machine ended: a panic, a hang, QEMU died. console: its last lines."""
+    """The machine ended: a panic, a hang, QEMU died. console: its last lines.  kind: "panic",
+    "hang", or "" for any other reason."""
 
     reason: str
     console: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """What the kernel said of itself.  kind: "warn" (a WARNING), "oops" (a BUG or an exception that
+    ended a thread) or "hang" (a CPU or a task that makes no progress)."""
+
+    kind: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +268,7 @@ class Target(Protocol):
         """Wait for the running machine to report something; None on time-out (seconds)."""
         ...
 
-    def take_warnings(self) -> list[str]:
+    def take_warnings(self) -> list[Complaint]:
         """What the kernel complained of on its console since last asked."""
         ...
 

@@ -190,7 +190,8 @@ class JsonLines:
             case Fault():
                 self._fault(event)
             case Message():
-                self._line("message", text=event.text)
+                kind: dict[str, object] = {"kind": event.kind} if event.kind else {}
+                self._line("message", text=event.text, **kind)
             case Output():
                 self._output(event.data)
             case Shell():

@@ -20,7 +20,8 @@ from kinst.consumer.interpreter import Interpreter
 from kinst.consumer.messages import fault_event, lost_events, lost_faults
 from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.consumer.schema import Schema
-from kinst.core.errors import KinstError, TargetError
+from kinst.core.endings import HANG, status_when_gone
+from kinst.core.errors import GoneError, KinstError, TargetError
 from kinst.core.machine import CommandEnded, Gone, Stopped
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import (
@@ -121,6 +122,7 @@ class RunningTrace:
         )
         self._drainer = Drainer(self._rings, besides=cleaner.clean)
         options = compiled.options
+        self._fail = options.fail.split(",")  # what makes the trace fail
         names = names_of(traced)
         self._store = AggregationStore(
             self._view,
@@ -205,6 +207,7 @@ class RunningTrace:
             yield from self._take(self._drainer.stop())
             yield from self._noted(self._interpreter.finish())
             yield from self._written()
+            yield from self._complaints()
         except KinstError as error:
             self._undo()
             yield End("error", 1, str(error))
@@ -213,7 +216,11 @@ class RunningTrace:
             # Whatever happened: the kernel's text first, then the error.
             self._undo()
         if trouble is not None:
-            yield End("gone" if self._gone else "error", 1, str(trouble))
+            if self._gone is None:
+                yield End("error", 1, str(trouble))
+            else:
+                kind = self._gone.kind
+                yield End(kind or "gone", status_when_gone(kind), str(trouble))
             raise trouble
         yield End(reason, self._status(reason, command))
 
@@ -222,6 +229,8 @@ class RunningTrace:
             return self._interpreter.exit_status
         if reason == "command":
             return self._command_status
+        if reason == "hang":
+            return HANG
         return TIMED_OUT if reason == "timeout" and command else 0
 
     def _traced(self, command: str, timeout: float | None) -> Generator[Event, None, str]:
@@ -313,8 +322,10 @@ class RunningTrace:
             left = max(0.0, deadline - time.monotonic())
             event = self._target.wait(min(left, OUTPUT_SECONDS))
             yield from self._written()
-            for warning in self._target.take_warnings():
-                yield Message(f"kinst: the traced kernel says: {warning}")
+            for complaint in self._complaints():
+                yield complaint
+                if complaint.kind == "hang" and "hang" in self._fail:
+                    return "hang"
             if isinstance(event, CommandEnded):
                 self._command_status = event.status
                 return "command"
@@ -325,6 +336,11 @@ class RunningTrace:
                 self._hit(event)
             if time.monotonic() >= deadline or self._stopping():
                 return ""
+
+    def _complaints(self) -> Iterator[Message]:
+        """What the kernel has said of itself since last asked."""
+        for one in self._target.take_warnings() if self._target is not None else ():
+            yield Message(f"kinst: the traced kernel says: {one.text}", one.kind)
 
     def _written(self) -> Iterator[Output]:
         """What the guest's command has written."""
@@ -395,7 +411,7 @@ class RunningTrace:
         self._unplanted = True
         if self._gone is not None:
             console = f"; its last lines:\n{self._gone.console}" if self._gone.console else ""
-            return TargetError(f"the guest is gone: {self._gone.reason}{console}")
+            return GoneError(f"the guest is gone: {self._gone.reason}{console}", self._gone.kind)
         if self._target is None or self._planted is None:
             return None
         try:

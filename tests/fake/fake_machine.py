@@ -27,6 +27,7 @@ from kinst.core.machine import (
     Abilities,
     Bearings,
     CommandEnded,
+    Complaint,
     Gone,
     MachineConfig,
     MachineEvent,
@@ -199,7 +200,7 @@ class FakeMachine:
         self.turn = TURN
         self.running = False
         self.commands: list[str] = []
-        self.warnings: list[str] = []
+        self.warnings: list[Complaint] = []
         self.can_scan = True  # whether its memory can be looked through
         self._scratch_size = scratch
         self._map = mmap.mmap(-1, SCRATCH + scratch + MB)
@@ -472,7 +473,7 @@ class FakeMachine:
             work.results.append(processor.get(processor.result))
         return processor.stopped_at
 
-    def take_warnings(self) -> list[str]:
+    def take_warnings(self) -> list[Complaint]:
         taken, self.warnings = self.warnings, []
         return taken
 

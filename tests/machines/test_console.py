@@ -20,6 +20,13 @@ TROUBLE = [
     "Kernel BUG [#1]",
     "Oops - illegal instruction [#1]",
     "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
+    "rcu: INFO: rcu_sched self-detected stall on CPU",
+    "watchdog: BUG: soft lockup - CPU#1 stuck for 22s! [sh:66]",
+    "watchdog: Watchdog detected hard LOCKUP on cpu 0",
+    "INFO: task sh:66 blocked for more than 120 seconds.",
+    "WARNING: CPU: 0 PID: 66 at mm/page_alloc.c:5534 __alloc_pages+0x1a3/0x2c0",
+    "WARNING: mm/page_alloc.c:5534 at __alloc_pages+0x1a3/0x2c0, CPU#0: sh/66",
+    "WARNING: possible circular locking dependency detected",
 ]
 
 
@@ -42,7 +49,10 @@ def test_trouble_is_shown_from_its_first_line_on(line: str) -> None:
     made = console(*QUIET, f"[    2.000000] {line}", "[    2.1] RIP: 0010:f+0x1/0x2", *QUIET)
     assert made.last_lines().splitlines()[0] == f"[    2.000000] {line}"
     (warning,) = made.warnings
-    assert warning.endswith(line)
+    assert warning.text.endswith(line)
+    hangs = ("stall", "soft lockup", "hard LOCKUP", "blocked")
+    kind = "hang" if any(word in line for word in hangs) else "oops"
+    assert warning.kind == ("warn" if line.startswith("WARNING") else kind)
     assert not made.panic
 
 

@@ -20,7 +20,7 @@ from kinst.image.orc import open_orc
 from kinst.isa import load
 from kinst.kernels.fetch import Prepared
 from kinst.machines.vm import initramfs
-from kinst.machines.vm.qemu import Qemu, VmConfig, describe
+from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
 from kinst.session.expand import call_convention
 
 SECONDS = 120.0
@@ -63,7 +63,9 @@ def gdb_in_guest(kernel: Prepared, workload: Path, seconds: int, isa: str) -> It
         gone = qemu.ended(5.0)
         if gone is None:
             raise AssertionError(f"{error}; {qemu.console.last_lines()}") from error
-        raise GuestLostError(f"{describe(gone)}; its command said: {b''.join(output)!r}") from error
+        raise GuestLostError(
+            f"{gone_error(gone)}; its command said: {b''.join(output)!r}"
+        ) from error
     finally:
         qemu.close()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
+from kinst.core.endings import STATUS_OF
 from kinst.core.errors import KinstError
 from kinst.core.layout import MOST_SPECULATIONS
 from kinst.core.stability import attributes
@@ -44,6 +45,7 @@ class Options:
     encoding: str = ""
     errtags: bool = False
     evaltime: str = "exec"
+    fail: str = ""
     flowindent: bool = False
     jstackframes: int = 50
     jstackstrsize: int = 512
@@ -174,6 +176,16 @@ def parse_strsize(name: str, value: str | None) -> int:
     return size
 
 
+def parse_fail(name: str, value: str | None) -> str:
+    """What makes a trace fail, worst first; all is every one of them, none is nothing."""
+    words = (value or "").split(",")
+    if words in (["all"], ["none"]):
+        return ",".join(STATUS_OF) if words == ["all"] else ""
+    if not {*words} <= STATUS_OF.keys():
+        raise _bad(name, value, f"{', '.join(STATUS_OF)}, with commas; all or none")
+    return ",".join(word for word in STATUS_OF if word in words)
+
+
 def parse_attributes(name: str, value: str | None) -> str:
     """Stability attributes, as Evolving/Evolving/Common."""
     try:
@@ -230,6 +242,7 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "dynvarsize": parse_size,
     "encoding": _one_of("ascii", "utf8"),
     "errtags": parse_boolean,
+    "fail": parse_fail,
     "evaltime": _one_of("exec", "main", "postinit", "preinit"),
     "flowindent": parse_boolean,
     "jstackframes": parse_frames,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from kinst.core.errors import TargetError
-from kinst.core.machine import Gone, MachineEvent, Stopped
+from kinst.core.machine import Complaint, Gone, MachineEvent, Stopped
 from kinst.machines.stub.cpus import Debugger
 from kinst.wire.rsp import Rsp
 
@@ -56,7 +56,7 @@ class StubTarget:
             return reply
         return Gone(self._ended)
 
-    def take_warnings(self) -> list[str]:
+    def take_warnings(self) -> list[Complaint]:
         return []
 
     def end_command(self) -> None:

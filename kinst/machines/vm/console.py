@@ -6,15 +6,23 @@ import re
 import time
 from collections import deque
 
+from kinst.core.machine import Complaint
+
 _KEPT_LINES = 2000
 _LAST_LINES = 30
 _TROUBLE_LINES = 120  # of the console's end in which trouble is looked for
 _PANIC = re.compile(r"Kernel panic - not syncing: .*")
 _TROUBLE = re.compile(
-    r"BUG: .*|Oops: .*|WARNING: CPU: .*|general protection fault.*|PANIC: .*|"
+    # A CPU or a task that makes no progress (kernel/watchdog.c, rcu/tree_stall.h, hung_task.c).
+    r"(?P<hang>(?:watchdog: )?BUG: soft lockup.*|.*hard LOCKUP.*|BUG: workqueue lockup.*|"
+    r".*rcu.* (?:detected|self-detected) (?:expedited )?stalls?\b.*|.*hung_task: .*|"
+    r"INFO: task .* blocked for more than .*)|"
+    r"(?P<oops>BUG: .*|Oops: .*|general protection fault.*|PANIC: .*|"
     # What die() of an architecture says, whatever it died of: "int3: 0000 [#1] SMP".
-    r"\w[\w: -]*: [0-9a-f]{4,16} \[#\d+\].*|\w[\w -]* \[#\d+\]|"
-    r".*rcu.* detected (?:expedited )?stalls.*|.*hung_task: .*"
+    r"\w[\w: -]*: [0-9a-f]{4,16} \[#\d+\].*|\w[\w -]* \[#\d+\])|"
+    # Of WARN() (with the place first since Linux 6.19) and of lockdep and its like.
+    r"(?P<warn>WARNING: (?:CPU: |\S+:\d+ at |possible |suspicious |inconsistent |bad |held |"
+    r"lock held |Nested ).*)"
 )
 _LOST_BREAKPOINT = "Oops: int3: 0000"
 _INIT_RUNS = re.compile(r"Run \S+ as init process")
@@ -35,7 +43,7 @@ class Console:
         self.heard = time.monotonic()
         self.panic = ""
         self.panic_at = 0.0
-        self.warnings: list[str] = []
+        self.warnings: list[Complaint] = []
         self.init_runs = False
         self.lost_breakpoint = False
         self._partial = ""
@@ -50,7 +58,7 @@ class Console:
             if not self.panic and (found := _PANIC.search(line)):
                 self.panic, self.panic_at = found[0], time.monotonic()
             elif found := _TROUBLE.search(line):
-                self.warnings.append(found[0])
+                self.warnings.append(Complaint(found.lastgroup or "oops", found[0]))
             if _LOST_BREAKPOINT in line:
                 self.lost_breakpoint = True
             if _INIT_RUNS.search(line):

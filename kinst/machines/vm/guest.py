@@ -17,7 +17,7 @@ from kinst.core.system import Territory
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory, read_process
 from kinst.machines.stub.scan import pointers_in, replace_in
-from kinst.machines.vm.qemu import Qemu, VmConfig, describe
+from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
 from kinst.machines.vm.stale import PAGE, all_code, code_at_hand
 from kinst.machines.vm.warm import Loading, warm_start
 from kinst.wire.rsp import Rsp
@@ -132,7 +132,7 @@ class Guest:
             if gone is None and (self._rsp is None or self._rsp.closed):
                 gone = self.qemu.ended(1.0)
             if gone is not None:
-                raise TargetError(describe(gone)) from error
+                raise gone_error(gone) from error
             raise
 
     # Memory.

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
-from kinst.core.machine import Abilities, Bearings, Gone, MachineEvent, Stopped, Terminal
+from kinst.core.machine import Abilities, Bearings, Complaint, Gone, MachineEvent, Stopped, Terminal
 from kinst.core.system import Lender, Territory
 from kinst.machines.vm.files import in_surroundings
 from kinst.machines.vm.guest import SAMPLE, SAMPLES, Guest
-from kinst.machines.vm.qemu import Qemu, VmConfig, describe
+from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
 from kinst.machines.vm.warm import Loading
 
 _PREPARE_TIMEOUT = 60.0
@@ -183,11 +183,11 @@ class Vm(Guest):
                 break
             if time.monotonic() > deadline:
                 late = f"the guest has not run a program in {timeout:g} s"
-                raise TargetError(describe(Gone(late, self.qemu.console.last_lines())))
+                raise gone_error(Gone(late, self.qemu.console.last_lines(), "hang"))
             self.resume()
             event = self.wait(SAMPLE)
             if isinstance(event, Gone):
-                raise TargetError(describe(event))
+                raise gone_error(event)
             self.stop()
 
     def _in_user_mode(self) -> bool:
@@ -264,7 +264,8 @@ class Vm(Guest):
             return None
         self.stop()
         where = ", ".join(f"CPU {c} at {at:#x}" for c, at in sorted(places.items()))
-        return Gone(f"the guest hangs with interrupts off: {where}", self.qemu.console.last_lines())
+        reason = f"the guest hangs with interrupts off: {where}"
+        return Gone(reason, self.qemu.console.last_lines(), "hang")
 
     def _beat_moved(self) -> bool:
         beat = self.read(self._beat_at, 8)
@@ -274,9 +275,9 @@ class Vm(Guest):
             self._revived = False
         return moved
 
-    def take_warnings(self) -> list[str]:
-        """Kernel complaints (BUG:, Oops:, WARNING:, stalls) seen on the console since last
-        asked."""
+    def take_warnings(self) -> list[Complaint]:
+        """See core/machine.py."""
+        self.qemu.poll()
         taken, self.qemu.console.warnings = self.qemu.console.warnings, []
         return taken
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kinst.core.errors import TargetError
+from kinst.core.errors import GoneError, TargetError
 from kinst.core.isa import Board
 from kinst.core.machine import CommandEnded, Gone
 from kinst.machines.vm.console import Console
@@ -308,7 +308,7 @@ class Qemu:
             return self.ended(1.0)
         panic = self.console.panic
         if panic and time.monotonic() > self.console.panic_at + _AFTER_PANIC:
-            return Gone(panic, self.console.last_lines())
+            return Gone(panic, self.console.last_lines(), "panic")
         return None
 
     def ended(self, grace: float) -> Gone | None:
@@ -335,7 +335,7 @@ class Qemu:
             how = f"by signal {-status}" if status < 0 else f"with status {status}"
             why = f": {text[-1].removeprefix(self._board.QEMU + ': ')}" if text else ""
             reason = f"QEMU ended {how}{why}"
-        return Gone(reason, self.console.last_lines())
+        return Gone(reason, self.console.last_lines(), "panic" if self.console.panic else "")
 
     # The control channel.
 
@@ -348,11 +348,11 @@ class Qemu:
             if done():
                 return
             if gone is not None:
-                raise TargetError(describe(gone))
+                raise gone_error(gone)
             left = deadline - time.monotonic()
             if left <= 0:
                 late = f"the guest has not {what} in {timeout:g} s"
-                raise TargetError(describe(Gone(late, self.console.last_lines())))
+                raise gone_error(Gone(late, self.console.last_lines(), "hang"))
             select.select([self], [], [], min(left, 0.5))
 
     def control_line(self, verb: str) -> str | None:
@@ -405,6 +405,7 @@ class Qemu:
         self._servers.clear()
 
 
-def describe(gone: Gone) -> str:
+def gone_error(gone: Gone) -> GoneError:
     """The reason, and the console's end below it."""
-    return f"{gone.reason}\n{gone.console}" if gone.console else gone.reason
+    text = f"{gone.reason}\n{gone.console}" if gone.console else gone.reason
+    return GoneError(text, gone.kind)

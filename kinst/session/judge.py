@@ -1,0 +1,47 @@
+"""What -x fail makes of a trace's events: the exit status, and the sentence that says why."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kinst.core.endings import STATUS_OF
+from kinst.events import End, Event, Fault, Lost, Message
+
+_SEEN = {
+    "hang": ("the kernel hung", "the kernel reported {} hangs"),
+    "oops": ("the kernel oopsed", "the kernel printed {} lines of oopses"),
+    "warn": ("the kernel warned", "the kernel warned {} times"),
+    "errors": ("an action failed", "{} actions failed"),
+    "drops": ("data was dropped", "data was dropped {} times"),
+}
+
+
+class Judge:
+    """Sees the events of a trace, and says what its status is.
+
+    fail: the value of the option, see vocabulary/d_options.py."""
+
+    def __init__(self, fail: str) -> None:
+        self._wanted = [word for word in fail.split(",") if word]
+        self._seen: Counter[str] = Counter()
+
+    def see(self, event: Event) -> None:
+        match event:
+            case Lost():
+                self._seen["drops"] += 1
+            case Fault():
+                self._seen["errors"] += 1
+            case Message() if event.kind:
+                self._seen[event.kind] += 1
+
+    def verdict(self, end: End) -> tuple[int, str]:
+        """(the exit status, why it is another than End's own, "" where it is not).
+
+        A trace that ended with an error, or with the guest, has that as its status."""
+        found = next((word for word in self._wanted if self._seen[word]), "")
+        if not found or end.error:
+            return end.status, ""
+        once, often = _SEEN[found]
+        count = self._seen[found]
+        said = once if count == 1 else often.format(count)
+        return STATUS_OF[found], f"kinst: exit status {STATUS_OF[found]}: {said} (fail={found})"
