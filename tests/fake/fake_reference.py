@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from fake_machine import Call, FakeMachine
 from fake_system import OWN
@@ -42,9 +42,14 @@ def instructions(machine: FakeMachine, names: Collection[str] = ()) -> list[int]
     ]  # fmt: skip
 
 
-def steps(isa: str, workload: Sequence[Call], names: Collection[str] = ()) -> list[Step]:
+def steps(isa: str, workload: Sequence[Call], names: Collection[str] = ()) -> Sequence[Step]:
     """Every instruction of these functions that a machine of this ISA runs for a workload, in
-    order."""
+    order.  Worked out once for a workload: each step costs a look at all registers."""
+    return _steps(isa, tuple(workload), tuple(names))
+
+
+@cache
+def _steps(isa: str, workload: tuple[Call, ...], names: tuple[str, ...]) -> tuple[Step, ...]:
     machine = FakeMachine(isa)
     found: list[Step] = []
     pc = machine.processors[0].pc
@@ -58,7 +63,7 @@ def steps(isa: str, workload: Sequence[Call], names: Collection[str] = ()) -> li
         processor.flush()
     machine.run_all(workload)
     assert not machine.word("bad_faults")
-    return found
+    return tuple(found)
 
 
 def compared(machine: FakeMachine) -> list[tuple[str, str, int]]:

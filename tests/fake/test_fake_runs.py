@@ -27,12 +27,12 @@ PROGRAM = (
 WORK = [Call("exercise", (n,), n % 2) for n in range(6)]
 
 
-@pytest.fixture(params=["amd64", "riscv64"])
+@pytest.fixture(scope="module", params=["amd64", "riscv64"])
 def isa(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def inside(isa: str) -> int:
     """An address inside of a run of work()'s loop."""
     found: list[Run] = []
