@@ -4,6 +4,8 @@
  */
 #pragma D option quiet
 fbt::do_dentry_open:entry { fresh[arg0] = 1; }
+/* Closed: the kernel uses its memory for another file, perhaps for a pipe, which nobody opens. */
+fbt::__fput:entry { fresh[arg0] = 0; }
 fbt::vfs_read:entry
 /fresh[arg0] && execname == $$1/
 {
