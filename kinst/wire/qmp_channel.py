@@ -1,78 +1,27 @@
-"""QEMU's machine protocol on a connected socket: JSON lines, and descriptors that go with them.
+"""The state of a machine's CPUs and devices, saved and loaded over QEMU's machine protocol.
 
-Source: QEMU's documentation, "QEMU Machine Protocol Specification" and "QMP Reference Manual"
-(getfd, migrate, migrate-incoming, migrate-set-capabilities).
+Source: QEMU's documentation, "QMP Reference Manual" (getfd, migrate, migrate-incoming,
+migrate-set-capabilities).
 """
 
 from __future__ import annotations
 
-import json
-import select
 import socket
 import time
-from typing import Any
 
 from kinst.core.errors import TargetError
+from kinst.wire.qmp import Qmp
 
 _SECONDS = 20.0
 _POLL = 0.002  # seconds between two looks at a migration
 
 
-class QmpChannel:
-    """The monitor at the other end of a connected socket; nothing is said before it is needed."""
+class QmpChannel(Qmp):
+    """The monitor of a QEMU that kinst has started, which moves all but the RAM that is shared
+    with this process."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._input = b""
-        self._agreed = False
-
-    def close(self) -> None:
-        self._sock.close()
-
-    def execute(self, command: str, arguments: object = None, descriptor: int = -1) -> Any:
-        """What a command returns; events go by.  descriptor: goes with it (getfd).  Raises
-        TargetError where QEMU refuses, or is gone."""
-        if not self._agreed:
-            self._agreed = True
-            self._line()  # the greeting
-            self.execute("qmp_capabilities")
-        request = {"execute": command} | ({} if arguments is None else {"arguments": arguments})
-        data = json.dumps(request).encode() + b"\n"
-        try:
-            if descriptor < 0:
-                self._sock.sendall(data)
-            else:
-                socket.send_fds(self._sock, [data], [descriptor])
-        except OSError as error:
-            raise TargetError(f"QEMU has closed its monitor: {error.strerror}") from error
-        while True:
-            answer = self._line()
-            if "error" in answer:
-                raise TargetError(f"QEMU refuses {command}: {answer['error'].get('desc', '')}")
-            if "return" in answer:
-                return answer["return"]
-
-    def _line(self) -> dict[str, Any]:
-        deadline = time.monotonic() + _SECONDS
-        while b"\n" not in self._input:
-            left = max(0.0, deadline - time.monotonic())
-            if not select.select([self._sock], [], [], left)[0]:
-                raise TargetError(f"QEMU's monitor has not answered in {_SECONDS:g} s")
-            try:
-                data = self._sock.recv(1 << 16)
-            except OSError:
-                data = b""
-            if not data:
-                raise TargetError("QEMU has closed its monitor")
-            self._input += data
-        line, _, self._input = self._input.partition(b"\n")
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            raise TargetError("QEMU's monitor does not speak QMP") from error
-        return value if isinstance(value, dict) else {}
-
-    # Migration, of all but the RAM that is shared with this process.
+        super().__init__(sock, "QEMU's monitor", _SECONDS)
 
     def save_devices(self, descriptor: int) -> None:
         """Write the state of the stopped machine's CPUs and devices to a file.  The machine can go

@@ -14,7 +14,7 @@ from command import Running, counts, kinst
 
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
-from kinst.wire.qmp import Monitor
+from kinst.machines.attach.monitor import Monitor
 
 pytestmark = pytest.mark.vm
 READS = 'kinst::vfs_read:0 /execname == "reads"/ { @[execname] = count(); }'

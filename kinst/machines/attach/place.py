@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from kinst.core.errors import TargetError
 from kinst.machines.attach.find import AUTO, monitor_of, stub_of, the_only_one
+from kinst.machines.attach.monitor import SECONDS, Monitor
 from kinst.wire.other_process import OtherProcess
-from kinst.wire.qmp import Monitor, owner_of
+from kinst.wire.qmp import owner_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ def process_of(named: str) -> int:
     where that is no process."""
     if named == AUTO:
         return the_only_one()
-    return int(named) if _is_number(named) else owner_of(named)
+    return int(named) if _is_number(named) else owner_of(named, SECONDS)
 
 
 def _is_number(named: str) -> bool:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from kinst.core.errors import TargetError
-from kinst.wire.qmp import Monitor, owner_of
+from kinst.machines.attach.monitor import Monitor
+from kinst.wire.qmp import Qmp, owner_of
 
 Answer = Callable[[dict[str, Any]], object]
 
@@ -55,7 +56,7 @@ def test_states(tmp_path: Path) -> None:
     path = tmp_path / "qmp"
     said = returns(query_status={"status": "paused"}, query_migrate={"status": "active"})
     with qemu(path, said):
-        assert owner_of(str(path)) == os.getpid()
+        assert owner_of(str(path), 5.0) == os.getpid()
         with Monitor(str(path)) as monitor:
             assert monitor.status() == "paused"
             assert monitor.migrating()
@@ -111,4 +112,24 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
     ):
         monitor.status()
     with pytest.raises(TargetError, match="no QMP socket answers"):
-        owner_of(str(tmp_path / "nothing"))
+        owner_of(str(tmp_path / "nothing"), 5.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (b"", "the monitor has not answered in 0.1 s: it sleeps"),
+        (b"SSH-2.0\n", "the monitor does not speak QMP"),
+        (b'{"hello": 1}\n', "the monitor does not speak QMP"),
+        (None, "the monitor is closed"),
+    ],
+)
+def test_what_is_no_monitor(said: bytes | None, error: str) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs, Qmp(ours, "the monitor", 0.1, ("it sleeps", "wake it")) as qmp:
+        if said is None:
+            theirs.close()
+        else:
+            theirs.sendall(said)
+        with pytest.raises(TargetError, match=error):
+            qmp.execute("query-status")
