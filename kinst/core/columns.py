@@ -21,6 +21,7 @@ U64 = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
 
 WIDTH = 16  # bytes of a row of code: no instruction of any ISA is longer
+FLOW_KINDS = ("next", "landing", "jump", "branch", "call", "return", "indirect", "trap")
 FOLLOWING = 48  # bytes after a site that are looked at for flag liveness
 
 
@@ -109,11 +110,32 @@ class Leads:
     """Where control goes from instructions that are marked, by columns.
 
     falls: on to the next instruction, and not by way of a call that returns there.  target: of a
-    direct jump, branch or call, else 0.
+    direct jump, branch or call, else 0.  kind: as in Flow, by its index in FLOW_KINDS, where a
+    landing may be called next.
     """
 
     falls: Bools
     target: U64
+    kind: U8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flows:
+    """Where control goes from instructions.
+
+    kind: as in Leads.  falls: the next instruction may follow, after a call when it returns.
+    target: of a direct jump, branch or call, else 0.  fault: the kernel expects it to fault."""
+
+    kind: U8
+    falls: Bools
+    target: U64
+    fault: Bools
+
+    @property
+    def direct(self) -> Bools:
+        """Which have a target."""
+        found: Bools = self.target != 0
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -431,6 +431,11 @@ class Isa(Protocol):
         lead to instructions of the function."""
         ...
 
+    def may_make_tables(self, columns: Columns) -> Bools:
+        """Of which instructions jump_tables() may have something to say: of all others it says
+        nothing, whether they are there or not."""
+        ...
+
     def returns_of(self, code: bytes, address: int, target: int) -> Sequence[int]:
         """Return addresses of the direct calls of `target` in code, ascending.  Some may be no
         calls (their bytes are within other instructions)."""
@@ -463,6 +468,13 @@ class Isa(Protocol):
         """What is written over the instructions `code` at address, RUN_SIZE bytes or more, so that
         control goes from the first of them to `to`; None if it cannot be done.  spare: see
         spare()."""
+        ...
+
+    def run_patches(
+        self, start: U64, at: I64, code: bytes, to: U64, spare: Sequence[int]
+    ) -> tuple[Bools, bytes]:
+        """run_patch() of many: whether there is one, and the bytes of all, one behind the other.
+        code: of all, those of each from `at` on, which has one number more at the end."""
         ...
 
     def spare(self, instructions: Sequence[Instruction], flows: Sequence[Flow]) -> Sequence[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kinst.core.columns import U16, Scanned
+from kinst.core.columns import U16, Flows, Scanned
 from kinst.core.errors import AbsentError
 from kinst.core.isa import Flow, Instruction, Isa
 from kinst.core.probe import Function, ProbeName, ProbePattern, Site
@@ -87,6 +87,11 @@ class LiveKernel(Kernel, Protocol):
     def unsafe(self, function: Function, address: int) -> str:
         """Why the instructions around the one at address, in this function, do not let it be
         planted (Isa.unsafe), or ""."""
+        ...
+
+    def flow_columns(self, functions: Sequence[Function]) -> tuple[Scanned, Flows]:
+        """The instructions of functions, as columns() has them, and where control goes from each
+        of them, as flows() says it of one function."""
         ...
 
     def marks(self, sites: Sequence[Site]) -> U16:

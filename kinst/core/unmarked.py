@@ -25,6 +25,7 @@ from kinst.core.isa import Instruction, Refused
 Decode = Callable[[bytes, int], Iterator[Instruction]]
 Stub = Callable[[int, int, int, bool], bytes | Refused]
 JumpPatch = Callable[[int, int, int], bytes | None]
+RunPatch = Callable[[bytes, int, int, int], bytes | None]
 
 
 def scan_with(decode: Decode, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
@@ -45,7 +46,13 @@ def scan_with(decode: Decode, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
 
 def leads(columns: Columns) -> Leads:
     """See Isa.leads."""
-    return Leads(np.zeros(len(columns), np.bool_), np.zeros(len(columns), np.uint64))
+    count = len(columns)
+    return Leads(np.zeros(count, np.bool_), np.zeros(count, np.uint64), np.zeros(count, np.uint8))
+
+
+def may_make_tables(columns: Columns) -> Bools:
+    """See Isa.may_make_tables, for an ISA that needs several instructions to make an address."""
+    return np.ones(len(columns), np.bool_)
 
 
 def counts_freely(sites: Columns, following: Sequence[bytes]) -> Bools:
@@ -73,6 +80,19 @@ def jump_patches_with(jump_patch: JumpPatch, columns: Columns, to: U64) -> tuple
             known[k] = True
             rows[k, :size] = np.frombuffer(patch, np.uint8)
     return known, rows
+
+
+def run_patches_with(
+    run_patch: RunPatch, start: U64, at: I64, code: bytes, to: U64, spare: Sequence[int]
+) -> tuple[Bools, bytes]:
+    """Isa.run_patches() by Isa.run_patch()."""
+    known, parts, bounds = np.zeros(len(start), np.bool_), [], at.tolist()
+    places = zip(start.tolist(), bounds, bounds[1:], to.tolist(), spare, strict=False)
+    for k, (address, low, high, there, free) in enumerate(places):
+        patch = run_patch(code[low:high], address, there, free)
+        known[k] = patch is not None
+        parts.append(patch or code[low:high])
+    return known, b"".join(parts)
 
 
 def stubs_with(stub: Stub, at: int, counters: I64, to: U64, free: Bools) -> tuple[U8, I64] | None:

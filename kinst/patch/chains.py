@@ -21,8 +21,7 @@ import numpy as np
 
 from kinst.core.columns import I64, U64, Bools, Columns, Leads
 from kinst.core.isa import Isa
-
-_DIRECT = ("jump", "branch", "call")
+from kinst.patch.flows import CALL, flows_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,15 +67,10 @@ def find_chains(sites: Columns, isa: Isa) -> Chains:
 
 
 def leads_of(sites: Columns, isa: Isa) -> Leads:
-    """Where control goes from each: those that are marked all at once, the others one by one."""
-    leads = isa.leads(sites)
-    falls, targets = leads.falls.copy(), leads.target.copy()
-    for k in np.flatnonzero(sites.marks == 0).tolist():
-        flow = isa.flow(sites.code[k, : sites.size[k]].tobytes(), int(sites.address[k]))
-        # A call comes back by its return address, which is the original one.
-        falls[k] = flow.falls_through and flow.kind != "call"
-        targets[k] = (flow.target or 0) if flow.kind in _DIRECT else 0
-    return Leads(falls, targets)
+    """Where control goes from each."""
+    flows = flows_of(sites, isa)
+    # A call comes back by its return address, which is the original one.
+    return Leads(flows.falls & (flows.kind != CALL), flows.target, flows.kind)
 
 
 def reached_sites(chains: Chains, sites: Columns) -> U64:

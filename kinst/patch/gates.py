@@ -10,47 +10,48 @@ comes another way.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from kinst.core.isa import Flow, Instruction
+import numpy as np
 
-_BRANCHES = ("jump", "branch")
+from kinst.core.columns import I64, Bools, Flows
+from kinst.patch.flows import BRANCH, CALL, JUMP, TRAP
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ways:
-    """How control comes to an instruction.  before: the instructions that lead to it, by address.
-    known: those are all."""
+    """How control comes to some instructions, by rows.  site, before: an instruction, and one that
+    leads to it; a row for each such pair.  known: of all rows, those to which nothing else leads.
+    """
 
-    before: tuple[int, ...]
-    known: bool
+    site: I64
+    before: I64
+    known: Bools
+
+    def covered(self, displaced: Bools) -> Bools:
+        """Those to which all ways lead from what is displaced."""
+        found = self.known.copy()
+        found[self.site[~displaced[self.before]]] = False
+        return found
 
 
-def ways_to(
-    sites: Collection[int],
-    instructions: Sequence[Instruction],
-    flows: Sequence[Flow],
-    elsewhere: Collection[int],
-) -> dict[int, Ways]:
-    """How control comes to some instructions of a function.
+def ways_to(sites: Bools, flows: Flows, goal: I64, behind: Bools, elsewhere: Bools) -> Ways:
+    """How control comes to the instructions `sites` of functions.
 
-    flows: of the function's instructions, in their order.  elsewhere: addresses to which anything
-    else leads, the function's start among them."""
-    before: dict[int, list[int]] = {at: [] for at in sites}
-    returned_to = set[int]()
-    for one, flow in zip(instructions, flows, strict=True):
-        if flow.falls_through and one.end in before:
-            if flow.kind in ("call", "trap"):
-                returned_to.add(one.end)
-            else:
-                before[one.end].append(one.address)
-        if flow.kind in _BRANCHES and flow.target in before:
-            before[flow.target].append(one.address)
-    return {
-        at: Ways(
-            tuple(dict.fromkeys(found)),
-            bool(found) and at not in elsewhere and at not in returned_to,
-        )
-        for at, found in before.items()
-    }
+    goal: the row in the same function to which each direct jump or branch leads, or -1.  behind:
+    those straight behind the instruction of the row before.  elsewhere: those to which anything
+    else leads, the starts of functions among them."""
+    returned_to = np.zeros(len(sites), np.bool_)
+    returns = flows.falls & ((flows.kind == CALL) | (flows.kind == TRAP))
+    returned_to[1:] = returns[:-1]
+    onward = np.zeros(len(sites), np.bool_)
+    onward[1:] = (flows.falls & ~returns)[:-1]
+    fallen = np.flatnonzero(sites & behind & onward)
+    leads = ((flows.kind == JUMP) | (flows.kind == BRANCH)) & (goal >= 0)
+    leads[leads] = sites[goal[leads]]
+    branches = np.flatnonzero(leads)
+    site = np.concatenate([fallen, goal[branches]])
+    known = np.zeros(len(sites), np.bool_)
+    known[site] = True
+    known &= ~elsewhere & ~(returned_to & behind)
+    return Ways(site, np.concatenate([fallen - 1, branches]), known)

@@ -43,7 +43,7 @@ from kinst.patch.patches import (
     patches_of,
     pieces_of,
 )
-from kinst.patch.runs import Run
+from kinst.patch.runs import NO_RUNS, Runs, bounds_of
 from kinst.patch.wanted import Wanted
 
 ALIGN = 16
@@ -197,7 +197,7 @@ def plan_sites(
     limit: int,
     *,
     chained: bool = False,
-    runs: Sequence[Run] = (),
+    runs: Runs = NO_RUNS,
     blocks: BlockRules | None = None,
     spare: Mapping[int, int] = NO_SPARE,
 ) -> Plan:
@@ -221,7 +221,7 @@ def plan_sites(
         layout = _Layout(counted.wanted, sites, isa, chains, _aligned(start), limit, spare)
         if not layout.settle() or (runs and not chained):
             chained = False
-            wanted, runs = [work for work in wanted if work.way in _ASKED], ()
+            wanted, runs = [work for work in wanted if work.way in _ASKED], NO_RUNS
             continue
         entry, stubs = layout.stubs(counted, free)
         if stubs is None:
@@ -234,9 +234,9 @@ def plan_sites(
         asked = [(k, reason) for k, reason in layout.refused.items() if wanted[k].way in _ASKED]
         refused += [(wanted[k].site, reason) for k, reason in sorted(asked)]
         # A run is left out with any of its members, and so is what was in it unasked.
-        runs = [run for run in runs if left.isdisjoint(run.members)]
+        runs = runs.without(np.array(sorted(left), np.uint64))
         left |= {work.site.address for work in wanted if not work.way}
-        left -= {at for run in runs for at in run.members}
+        left -= set(runs.member.tolist())
         wanted = [work for work in wanted if work.site.address not in left]
     text, original_at = layout.text()
     way = np.array([WAYS_PLANNED.index(work.way) for work in wanted], np.uint8)
@@ -282,7 +282,7 @@ def _read_by(wanted: Sequence[Wanted]) -> int:
 
 
 def _plan_runs(
-    runs: Sequence[Run],
+    runs: Runs,
     isa: Isa,
     sites: Columns,
     at: U64,
@@ -295,25 +295,24 @@ def _plan_runs(
     at: where what comes to the sites by their patches goes.  patched: the sites that have patches
     of their own."""
     inside = np.zeros(len(sites), np.bool_)
-    kept, insides, inside_at, instead, instead_at = [], list[int](), [0], list[int](), [0]
-    goals = []
-    place_of = dict(zip(patched.tolist(), range(len(patched)), strict=True))
-    for run in runs:
-        members = np.searchsorted(sites.address, np.array(run.members, np.uint64)).tolist()
-        goal = int(at[members[0]])
-        new = isa.run_patch(run.code, run.start, goal, spare.get(run.start, 0))
-        if new is None:
-            continue
-        inside[members] = True
-        goals.append(goal)
-        kept.append(Patch(run.start, new, run.code))
-        insides += run.members[1:]
-        instead += [place_of[k] for k in members if k in place_of]
-        inside_at.append(len(insides))
-        instead_at.append(len(instead))
+    members = np.searchsorted(sites.address, runs.member)
+    start = runs.start
+    goal = at[members[runs.member_at[:-1]]]
+    free = [spare.get(one, 0) for one in start.tolist()] if spare else [0] * len(start)
+    known, new = isa.run_patches(start, runs.code_at, runs.code, goal, free)
+    every = Patches(start, runs.code_at, new, runs.code)
+    kept = np.flatnonzero(known)
+    count = np.diff(runs.member_at)[kept]
+    which = ragged(runs.member_at[kept], count)
+    inside[members[which]] = True
+    # What each member has by itself, of those that have something.
+    place: I64 = np.full(len(sites), -1, np.int64)
+    place[patched] = np.arange(len(patched))
+    instead = place[members[which]]
+    own = bounds_of((instead >= 0).astype(np.int64))[bounds_of(count)]
     return PlannedRuns(
-        patches_of(kept), np.array(insides, np.uint64), np.array(inside_at),
-        patches.take(np.array(instead, np.int64)), np.array(instead_at), np.array(goals, np.uint64),
+        every.take(kept), runs.member[ragged(runs.member_at[kept] + 1, count - 1)],
+        bounds_of(count - 1), patches.take(instead[instead >= 0]), own, goal[kept],
     ), inside  # fmt: skip
 
 

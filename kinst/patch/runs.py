@@ -2,43 +2,46 @@
 
 A jump has a size, and most instructions are shorter.  Several of them in a row have room for one,
 which then leads to a trampoline that holds all of them.  An instruction inside a run is somebody's
-next one as soon as anything leads to it but the instruction before it, so whoever describes a
-function here (Line) must know all that does.  What this module does is choosing: which runs, so
+next one as soon as anything leads to it but the instruction before it, so whoever describes
+functions here (Lines) must know all that does.  What this module does is choosing: which runs, so
 that as few planted instructions as can be are left to traps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import overload
 
 import numpy as np
-import numpy.typing as npt
 
-from kinst.core.isa import Flow, Instruction
+from kinst.core.columns import I64, U8, U64, Bools, Flows, ragged
+from kinst.patch.flows import BRANCH, INDIRECT, JUMP, RETURN, TRAP
 
 # What a choice is worth: a planted instruction that needs no trap; the cost of an instruction that
 # is displaced although nobody asked for it; the cost of a patch.
 _SPARED, _SILENT, _PATCH = 1000, 2, 1
+_NONE = -(1 << 40)  # the worth of a run that there is not
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """The instructions of a function, in the order of their addresses.
+@dataclass(frozen=True, slots=True, eq=False)
+class Lines:
+    """The instructions of functions, a row for each: of one function after the other, in the order
+    of their addresses.
 
-    starts, sizes: in bytes.  room: bytes behind each that a patch may cover as well, since control
-    never comes to them (padding behind a return).  joins: whether the instruction can be inside a
-    run, with the one before it: control comes to it from there alone, by falling through, and it
-    is not expected to fault.  fits: whether it can be in a run at all.  begins: whether a jump can
-    be made there; () where it always can."""
+    place: the number of each one's first byte; functions are further apart than a jump is long, so
+    that nothing of one is near to anything of another.  size: in bytes.  room: bytes behind each
+    that a patch may cover as well, since control never comes to them (padding behind a return).
+    joins: whether the instruction can be inside a run, with the one before it: control comes to it
+    from there alone, by falling through, and it is not expected to fault.  fits: whether it can be
+    in a run at all.  begins: whether a jump can be made there."""
 
-    starts: Sequence[int]
-    sizes: Sequence[int]
-    room: Sequence[int]
-    joins: Sequence[bool]
-    fits: Sequence[bool]
-    begins: Sequence[bool] = ()
+    place: I64
+    size: U8
+    room: I64
+    joins: Bools
+    fits: Bools
+    begins: Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,130 +63,234 @@ class Run:
         return self.members[0]
 
 
-_GOES_ON = ("next", "landing", "branch")
-_ENDS = ("jump", "return", "indirect", "trap")
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs(Sequence[Run]):
+    """Runs as columns.  member, code: the addresses of the members of all, and the bytes of all,
+    one run after another; those of each begin at member_at and code_at, which have one number more
+    at the end."""
+
+    member: U64
+    member_at: I64
+    code: bytes
+    code_at: I64
+
+    @property
+    def start(self) -> U64:
+        """Where the jump of each is."""
+        return self.member[self.member_at[:-1]]
+
+    def __len__(self) -> int:
+        return len(self.member_at) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> Runs: ...
+    def __getitem__(self, index: int | slice) -> Run | Runs:
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        at = range(len(self))[index]
+        first, behind = self.member_at[at : at + 2].tolist()
+        low, high = self.code_at[at : at + 2].tolist()
+        return Run(tuple(self.member[first:behind].tolist()), high - low, self.code[low:high])
+
+    def __iter__(self) -> Iterator[Run]:
+        return (self[k] for k in range(len(self)))
+
+    def take(self, which: I64) -> Runs:
+        """Some of them, by their indexes."""
+        members, sizes = np.diff(self.member_at)[which], np.diff(self.code_at)[which]
+        code = np.frombuffer(self.code, np.uint8)[ragged(self.code_at[:-1][which], sizes)]
+        return Runs(
+            self.member[ragged(self.member_at[:-1][which], members)], bounds_of(members),
+            code.tobytes(), bounds_of(sizes),
+        )  # fmt: skip
+
+    def without(self, addresses: U64) -> Runs:
+        """Those that have none of these members."""
+        lost = np.isin(self.member, addresses)
+        return self.take(np.flatnonzero(np.add.reduceat(lost, self.member_at[:-1]) == 0))
 
 
-def line_of(
-    instructions: Sequence[Instruction],
-    flows: Sequence[Flow],
+def bounds_of(sizes: I64) -> I64:
+    """Where each of these begins when they lie one behind the other, and where the last ends."""
+    bounds = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=bounds[1:])
+    return bounds
+
+
+def runs_of(runs: Iterable[Run]) -> Runs:
+    """Runs as columns."""
+    rows = list(runs)
+    return Runs(
+        np.array([at for run in rows for at in run.members], np.uint64),
+        bounds_of(np.array([len(run.members) for run in rows], np.int64)),
+        b"".join(run.code for run in rows),
+        bounds_of(np.array([len(run.code) for run in rows], np.int64)),
+    )
+
+
+NO_RUNS = runs_of(())
+
+
+def joined_runs(parts: Sequence[Runs]) -> Runs:
+    """Runs one behind the other."""
+    if not parts:
+        return NO_RUNS
+    return Runs(
+        np.concatenate([p.member for p in parts]),
+        bounds_of(np.concatenate([np.diff(p.member_at) for p in parts])),
+        b"".join(p.code for p in parts),
+        bounds_of(np.concatenate([np.diff(p.code_at) for p in parts])),
+    )
+
+
+def idle_of(flows: Flows, padding: Bools, follows: Bools) -> Bools:
+    """Instructions behind code that does not go on which only fill room.
+
+    padding: those that could.  follows: those that have an instruction of their function straight
+    before them in the rows."""
+    behind = follows.copy()
+    behind[1:] &= ~flows.falls[:-1]
+    return _spreads(behind, padding & follows)
+
+
+def _spreads(begins: Bools, within: Bools) -> Bools:
+    """Which rows are reached from a row of `begins`, itself or downwards, all of them `within`."""
+    rows = np.arange(len(within))
+    began = np.maximum.accumulate(np.where(begins & within, rows, -1))
+    broken = np.maximum.accumulate(np.where(~within, rows, -1))
+    return within & (began > broken)
+
+
+def ended_of(flows: Flows) -> Bools:
+    """Instructions behind which control does not go on, and does not come back."""
+    ends = np.isin(flows.kind, (JUMP, RETURN, INDIRECT, TRAP))
+    return ends & ~flows.falls
+
+
+def lines_of(
+    place: I64,
+    size: U8,
+    flows: Flows,
+    follows: Bools,
     *,
-    entered: Collection[int],
-    faulting: Collection[int],
-    unfit: Collection[int],
-    idle: Collection[int],
-    padding: Mapping[int, int],
-) -> Line:
-    """The line of a function.
+    entered: Bools,
+    unfit: Bools,
+    idle: Bools,
+    padding: I64,
+    begins: Bools,
+) -> Lines:
+    """The lines of functions.
 
-    flows: of its instructions, in their order.  entered: addresses to which anything leads but the
-    instruction before.  faulting: instructions that are expected to fault.  unfit: those that
-    cannot be in a run.  idle: those that only fill room, and do nothing.  padding: address behind
-    an instruction to the bytes there that nothing comes to."""
-    ended = [flow.kind in _ENDS and not flow.falls_through for flow in flows]
-    joins, idling = [False], False
-    for (before, one), flow, over in zip(pairwise(instructions), flows, ended, strict=False):
-        # A call comes back by its return address, a trap by what handles it.
-        follows = flow.falls_through and flow.kind in _GOES_ON and not idling
-        # What fills the room behind a jump is never run; it may as well be in the jump's run.
-        idling = (over or idling) and one.address in idle and one.address not in entered
-        alone = one.address in entered or one.address in faulting
-        joins.append((follows or idling) and not alone and before.end == one.address)
-    room = [
-        padding.get(one.end, 0) if over else 0
-        for one, over in zip(instructions, ended, strict=True)
-    ]
-    fits = [one.address not in unfit for one in instructions]
-    starts, sizes = [one.address for one in instructions], [one.size for one in instructions]
-    return Line(starts, sizes, room, joins, fits)
+    follows: those that have an instruction of their function before them.  entered: anything leads
+    there but the instruction before.  unfit: those that cannot be in a run.  idle: those that only
+    fill room, and do nothing.  padding: bytes behind each that nothing comes to."""
+    ended, count = ended_of(flows), len(place)
+    over, goes_on = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    over[1:] = ended[:-1]
+    # What fills the room behind a jump is never run; it may as well be in the jump's run.
+    idling = _spreads(over & follows, idle & ~entered & follows)
+    # A call comes back by its return address, a trap by what handles it.
+    on = flows.falls & ((flows.kind < JUMP) | (flows.kind == BRANCH)) & ~idling
+    goes_on[1:] = on[:-1] & (place[:-1] + size[:-1] == place[1:])
+    idling[1:] &= place[:-1] + size[:-1] == place[1:]
+    joins = ((goes_on & follows) | idling) & ~entered & ~flows.fault
+    return Lines(place, size, np.where(ended, padding, 0), joins, ~unfit, begins)
 
 
-def find_runs(line: Line, planted: Mapping[int, bool], jump: int) -> list[Run]:
+def near(place: I64, short: Bools, jump: int) -> Bools:
+    """The instructions of which the runs are that these short ones need."""
+    if not len(place):
+        return short
+    at = place[short]
+    length = int(place[-1]) + jump + 1
+    change = np.bincount(np.maximum(at - jump + 1, 0), minlength=length)
+    change -= np.bincount(at + jump, minlength=length)[:length]
+    found: Bools = np.cumsum(change)[place] > 0
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChosenRuns:
+    """Rows of the first instruction of each run, and of the one behind its last; its bytes."""
+
+    first: I64
+    behind: I64
+    size: I64
+
+    def inside(self, count: int) -> Bools:
+        """Which of `count` rows are in one."""
+        change = np.bincount(self.first, minlength=count + 1)
+        change -= np.bincount(self.behind, minlength=count + 1)
+        found: Bools = np.cumsum(change)[:count] > 0
+        return found
+
+    def take(self, which: I64 | Bools) -> ChosenRuns:
+        """Some of them."""
+        return ChosenRuns(self.first[which], self.behind[which], self.size[which])
+
+
+def find_runs(lines: Lines, planted: Bools, own: Bools, jump: int) -> ChosenRuns:
     """The runs that spare the most planted instructions a trap, in order.
 
-    planted: address of each planted instruction to whether it has room for a jump of its own.
-    jump: bytes of one."""
-    if all(planted.values()):
-        return []
-    runs = []
-    for low, high in near(line.starts, planted, jump):
-        runs += _best(line, low, high, planted, jump)
-    return runs
+    own: those of the planted that have room for a jump of their own.  jump: bytes of one."""
+    around = near(lines.place, planted & ~own, jump)
+    row = np.flatnonzero(around)
+    at = shortest_runs(lines, row, jump)
+    alone = (planted & own)[row]
+    sum_of = bounds_of(planted.astype(np.int64))
+    served = sum_of[at.behind] - sum_of[row]
+    gain = served * (_SPARED + _SILENT) - (at.behind - row) * _SILENT - _PATCH
+    gain[alone | (served == 0) | (at.behind == 0)] = _NONE
+    pieces = np.ones(len(row), np.bool_)
+    pieces[1:] = lines.place[row[1:]] != (lines.place + lines.size)[row[:-1]]
+    return at.take(_choose(row, at.behind, gain, np.where(alone, _SPARED - _PATCH, 0), pieces))
 
 
-def near(
-    starts: Sequence[int], planted: Mapping[int, bool], jump: int
-) -> Iterator[tuple[int, int]]:
-    """Ranges of instructions, apart from each other, in which the runs lie that planted
-    instructions need.  starts: of a function's instructions.  Else as in find_runs."""
-    count = len(starts)
-    marked = [False] * count
-    for k, start in enumerate(starts):
-        if planted.get(start, True):
-            continue
-        low = high = k
-        while low > 0 and starts[low - 1] + jump > start:
-            low -= 1
-        while high + 1 < count and starts[high + 1] < start + jump:
-            high += 1
-        marked[low : high + 1] = [True] * (high + 1 - low)
-    at = 0
-    while at < count:
-        end = at
-        while end < count and marked[end]:
-            end += 1
-        if end > at:
-            yield at, end
-        at = end + 1
+def shortest_runs(lines: Lines, row: I64, jump: int) -> ChosenRuns:
+    """The shortest run that begins with each of these rows; behind 0 where there is none."""
+    behind, size = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
+    start, last = lines.place[row], row.copy()
+    active = np.flatnonzero(lines.begins[row])
+    while len(active):
+        active = active[lines.fits[last[active]]]
+        at = last[active]
+        end = lines.place[at] + lines.size[at] - start[active]
+        done, filled = end >= jump, end + lines.room[at] >= jump
+        there = done | filled
+        behind[active[there]] = at[there] + 1
+        size[active[there]] = np.where(done, end, jump)[there]
+        active = active[~there & (at + 1 < len(lines.place))]
+        last[active] += 1
+        active = active[lines.joins[last[active]]]
+    return ChosenRuns(row, behind, size)
 
 
-def _best(line: Line, low: int, high: int, planted: Mapping[int, bool], jump: int) -> list[Run]:
-    """The best runs that begin in [low, high), found from the end backwards."""
-    worth = [0] * (high - low + 1)
-    chosen: list[tuple[int, int] | None] = [None] * (high - low)  # (behind its last, bytes)
-    for k in range(high - 1, low - 1, -1):
-        at = k - low
-        alone = planted.get(line.starts[k], False)
-        worth[at] = worth[at + 1] + (_SPARED - _PATCH if alone else 0)
-        found = None if alone else run_at(line, k, jump)
-        if found is None:
-            continue
-        behind = found[0]
-        served = sum(line.starts[i] in planted for i in range(k, behind))
-        gain = served * (_SPARED + _SILENT) - (behind - k) * _SILENT - _PATCH
-        total = gain + worth[min(behind, high) - low]
-        if served and total >= worth[at]:
-            worth[at], chosen[at] = total, found
-    runs, k = [], low
-    while k < high:
-        choice = chosen[k - low]
-        if choice is None:
-            k += 1
-            continue
-        runs.append(Run(tuple(line.starts[k : choice[0]]), choice[1]))
-        k = choice[0]
-    return runs
+def _choose(row: I64, behind: I64, gain: I64, alone: I64, first: Bools) -> I64:
+    """Which runs are worth the most together.
 
-
-def run_at(line: Line, first: int, jump: int) -> tuple[int, int] | None:
-    """The shortest run that begins with an instruction: (index behind its last, bytes), or None."""
-    start, last = line.starts[first], first
-    if line.begins and not line.begins[first]:
-        return None
-    while line.fits[last]:
-        end = line.starts[last] + line.sizes[last]
-        if end >= start + jump:
-            return last + 1, end - start
-        if end + line.room[last] >= start + jump:
-            return last + 1, jump
-        last += 1
-        if last == len(line.starts) or not line.joins[last]:
-            return None
-    return None
-
-
-def insides(runs: Sequence[Run]) -> npt.NDArray[np.uint64]:
-    """Addresses of instructions that the jumps lie over, but not at: where nobody may be about to
-    go on.  Ascending."""
-    found = [at for run in runs for at in run.members[1:]]
-    return np.array(sorted(found), dtype=np.uint64)
+    gain: of the run that begins at each row, alone: of none beginning there.  first: rows at which
+    a piece begins that has nothing to do with the one before."""
+    if not len(row):
+        return row
+    piece = np.cumsum(first) - 1
+    ends = row[np.append(np.flatnonzero(first)[1:], len(row)) - 1] + 1
+    # A slot for each row, and one with nothing behind each piece.
+    slot = np.arange(len(row)) + piece
+    goal = slot + np.minimum(behind, ends[piece]) - row
+    worth = [0] * (len(row) + len(ends))
+    chosen = [False] * len(row)
+    rows = zip(slot.tolist(), goal.tolist(), gain.tolist(), alone.tolist(), strict=True)
+    for k, (at, there, own, nothing) in reversed(list(enumerate(rows))):
+        best = worth[at + 1] + nothing
+        if own != _NONE and own + worth[there] >= best:
+            best, chosen[k] = own + worth[there], True
+        worth[at] = best
+    taken, free = [], 0
+    ways = np.flatnonzero(chosen)
+    for k, low, high in zip(ways.tolist(), row[ways].tolist(), behind[ways].tolist(), strict=True):
+        if low >= free:
+            taken.append(k)
+            free = high
+    return np.array(taken, np.int64)

@@ -33,7 +33,7 @@ from kinst.patch.plan import Hook, Plan, plan_hooks, plan_sites
 from kinst.patch.wanted import Wanted
 from kinst.patch.ways import LONGEST, Choice, PlantingAbility, choose, choose_movable
 from kinst.providers.dtrace import ERROR
-from kinst.session.entrances import Entrances, by_function
+from kinst.session.entrances import Entrances
 from kinst.session.stopped import read_access
 from kinst.session.values import (
     Descriptors,
@@ -101,10 +101,13 @@ def split(
 
 def with_runs(parts: Placement, entrances: Entrances, *, gates: bool) -> Placement:
     """Runs for those sites that would be traps and, where there are none, gates."""
-    sites = {e.probe.site.address: (e.probe.site, choice.way == "jump")
-             for e, choice in parts.planted if e.probe.site is not None}  # fmt: skip
+    sites = [
+        (e.probe.site, choice.way == "jump")
+        for e, choice in parts.planted
+        if e.probe.site is not None
+    ]
     stops = {e.probe.site.address for e, _ in parts.stopped if e.probe.site is not None}
-    found = entrances.runs(by_function(list(sites.values())), stops, gates=gates)
+    found = entrances.runs(sites, stops, gates=gates)
     return replace(
         parts, runs=found.runs, silent=found.silent, spare=found.spare,
         gates=found.gates, gated=found.gated,

@@ -11,31 +11,46 @@ What may lead somewhere:
 - a symbol;
 - addresses in data, saved program counters among them: session/plant.py looks for those in all of
   the machine's memory when it plants.
+
+Many functions are looked at together, a row for each of their instructions.  What is known of
+addresses, whatever is there, is known by their *places*: all bytes of the functions numbered, those
+of one function after those of another, with as many behind each as a run may cover of padding.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from kinst.core.columns import I32, I64, U8, U64, Bools, Columns, Flows, ragged
 from kinst.core.errors import KinstError
-from kinst.core.isa import Flow, Instruction, Isa
+from kinst.core.isa import Instruction, Isa
 from kinst.core.kernel import LiveKernel
 from kinst.core.probe import Function, Site
 from kinst.core.system import System
-from kinst.patch.gates import Ways, ways_to
-from kinst.patch.runs import Run, find_runs, line_of, near
+from kinst.patch.flows import INDIRECT
+from kinst.patch.gates import ways_to
+from kinst.patch.runs import (
+    NO_RUNS,
+    ChosenRuns,
+    Lines,
+    Runs,
+    bounds_of,
+    ended_of,
+    find_runs,
+    idle_of,
+    joined_runs,
+    lines_of,
+    near,
+)
 from kinst.patch.ways import LONGEST
 
-U64 = npt.NDArray[np.uint64]
-TOGETHER = 256  # functions that are looked at at once: what is known of them takes a lot of memory
-_DIRECT = ("jump", "branch", "call")
+TOGETHER = 1024  # functions that are looked at at once: what is known of them takes memory
+_COLD = ".cold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +60,78 @@ class FoundRuns:
     asked for, to have jumps of their own.  gated: planted ones, left to traps, to which all ways
     that are known lead through what is displaced."""
 
-    runs: tuple[Run, ...]
-    silent: tuple[Site, ...]
-    spare: Mapping[int, int]
+    runs: Runs = NO_RUNS
+    silent: tuple[Site, ...] = ()
+    spare: Mapping[int, int] = field(default_factory=dict)
     gates: tuple[Site, ...] = ()
     gated: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Entered:
-    """Addresses that control may come to other than from the instruction before.  own: by direct
-    branches of the function itself.  elsewhere: by anything else."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Code:
+    """Functions, with a row for each of their instructions.
 
-    own: set[int]
-    elsewhere: set[int]
+    of: the index of its function, for each row.  place: of its first byte.  follows: there is an
+    instruction of the function before it.  base: of each function, the place of its start; with
+    the number of all places at the end.  row_at: the row of what begins at each place, or -1.
+    """
+
+    functions: Sequence[Function]
+    columns: Columns
+    flows: Flows
+    of: I64
+    place: I64
+    follows: Bools
+    base: I64
+    row_at: I32
+
+    @property
+    def start(self) -> U64:
+        """The address of each function."""
+        return np.array([f.address for f in self.functions], np.uint64)
+
+    @property
+    def end(self) -> I64:
+        """Of each row, the place behind it."""
+        return self.place + self.columns.size
+
+    def rows_of(self, addresses: U64, of: I64) -> I64:
+        """The rows of instructions of these functions; -1 for none."""
+        return self.row_at[self.base[of] + (addresses - self.start[of]).view(np.int64)].astype(
+            np.int64
+        )
+
+    def within(self, addresses: U64) -> tuple[I64, I64]:
+        """Of ascending addresses, those that have places: their indexes, and the places.  One that
+        is in several functions, or behind one and in another, has several."""
+        start = self.start
+        size = np.diff(self.base)
+        low = np.searchsorted(addresses, start)
+        high = np.searchsorted(addresses, start + size.view(np.uint64))
+        count = high - low
+        which = ragged(low, count)
+        moved = np.repeat(self.base[:-1] - start.view(np.int64), count)
+        return which, addresses[which].view(np.int64) + moved
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seen:
+    """What is known of some functions.  own, elsewhere: places to which direct branches of the
+    function itself lead, and anything else but the instruction before.  blind: rows of functions
+    of which that cannot be known.  idle: rows that only fill room."""
+
+    code: _Code
+    text: U8
+    own: Bools
+    elsewhere: Bools
+    blind: Bools
+    idle: Bools
+    begins: Bools
+
+    @property
+    def entered(self) -> Bools:
+        """Rows to which anything leads."""
+        return (self.own | self.elsewhere)[self.code.place]
 
 
 class Entrances:
@@ -70,134 +143,243 @@ class Entrances:
         self._kernel = kernel
         self._branches: dict[tuple[int, int], tuple[U64, U64]] = {}
         self._spares: dict[int, dict[int, int]] = {}
+        self._beyond = isa.RUN_SIZE + LONGEST  # places behind each function
 
     def runs(
-        self,
-        planted: Mapping[Function, Mapping[int, bool]],
-        taken: Collection[int],
-        *,
-        gates: bool = False,
+        self, planted: Sequence[tuple[Site, bool]], taken: Collection[int], *, gates: bool = False
     ) -> FoundRuns:
-        """The runs for these planted instructions.
+        """The runs for these planted instructions, each with whether it has room for a jump.
 
-        planted: address of each to whether it has room for a jump, by function.  taken: addresses
-        of instructions that must stay where they are.  gates: where a trap would be left, what
-        leads there is displaced, too."""
-        short = [(f, sites) for f, sites in planted.items() if not all(sites.values())]
+        taken: addresses of instructions that must stay where they are.  gates: where a trap would
+        be left, what leads there is displaced, too."""
+        of = np.array([site.function.address for site, _ in planted], np.uint64)
+        room = np.array([has for _, has in planted], np.bool_)
+        at = np.array([site.offset for site, _ in planted], np.uint64) + of
+        functions = {site.function.address: site.function for site, _ in planted}
+        short = np.unique(of[~room])
         every = []
+        gone = np.array(sorted(taken), np.uint64)
         for low in range(0, len(short), TOGETHER):
-            some = dict(short[low : low + TOGETHER])
-            every.append(self._look(some, taken, gates=gates))
-            self._kernel.forget(some)
+            some = short[low : low + TOGETHER]
+            which = np.isin(of, some)
+            code = self._code_of([functions[start] for start in some.tolist()])
+            rows = code.rows_of(at[which], np.searchsorted(some, of[which]))
+            asked, own = np.zeros((2, len(code.place)), np.bool_)
+            asked[rows[rows >= 0]] = True
+            own[rows[room[which] & (rows >= 0)]] = True
+            every.append(self._look(code, asked, own, gone, gates=gates))
+            self._kernel.forget(code.functions)
         return FoundRuns(
-            tuple(run for found in every for run in found.runs),
+            joined_runs([found.runs for found in every]),
             tuple(site for found in every for site in found.silent),
             {at: bits for found in every for at, bits in found.spare.items()},
             tuple(site for found in every for site in found.gates),
             frozenset(at for found in every for at in found.gated),
         )
 
-    def _look(
-        self,
-        short: Mapping[Function, Mapping[int, bool]],
-        taken: Collection[int],
-        *,
-        gates: bool,
-    ) -> FoundRuns:
-        """The same in some functions, which are short of room."""
-        runs = self._runs(short, short, taken)
+    def _code_of(self, functions: Sequence[Function]) -> _Code:
+        scanned, flows = self._kernel.flow_columns(functions)
+        count = np.diff(scanned.bounds)
+        base = bounds_of(np.array([f.size for f in functions], np.int64) + self._beyond)
+        of = np.repeat(np.arange(len(functions)), count)
+        start = np.array([f.address for f in functions], np.uint64)
+        place = (scanned.columns.address - start[of]).view(np.int64) + base[of]
+        follows = np.ones(len(place), np.bool_)
+        follows[scanned.bounds[:-1][count > 0]] = False
+        row_at: I32 = np.full(base[-1], -1, np.int32)
+        row_at[place] = np.arange(len(place))
+        return _Code(functions, scanned.columns, flows, of, place, follows, base, row_at)
+
+    def _look(self, code: _Code, asked: Bools, own: Bools, taken: U64, *, gates: bool) -> FoundRuns:
+        """The runs in some functions, which are short of room."""
+        seen = self._see(code)
+        jump = self._isa.RUN_SIZE
+        unfit = np.isin(code.columns.address, taken)
+        unfit |= self._unfit(code, near(code.place, asked & ~own, jump), asked)
+        runs = self._runs_in(seen, asked, own, unfit)
         if not gates:
-            return self._found(short, runs, {}, frozenset())
-        ways = {f: self._ways(f, _left(sites, runs[f])) for f, sites in short.items()}
-        helped = self._helped(short, ways, taken)
-        for function, found in self._runs(helped, short, taken).items():
-            before = _left(short[function], runs[function])
-            if before.issuperset(_left(short[function], found)):
-                runs[function] = found
-        gated = {f: _alone(sites, short[f], runs[f]) for f, sites in helped.items()}
-        done = frozenset(
-            at
-            for f, found in ways.items()
-            for at, way in found.items()
-            if way.known and _covers(way, short[f], runs[f], gated.get(f, ()))
-        )
-        return self._found(short, runs, gated, done)
+            return self._found(seen, asked, runs, np.zeros_like(asked), frozenset())
+        count = len(asked)
+        left = asked & ~own & ~runs.inside(count)
+        elsewhere = seen.elsewhere[code.place] | ~code.follows
+        # No row's goal is in another function than it.
+        ways = ways_to(left & ~seen.blind, code.flows, self._goals(code), code.follows, elsewhere)
+        more = np.zeros(count, np.bool_)
+        more[ways.before] = True
+        more &= ~asked
+        more &= ~np.isin(code.columns.address, taken) & ~self._unfit(code, more, asked)
+        gated = np.zeros(count, np.bool_)
+        if more.any():
+            helped = np.zeros(len(code.functions), np.bool_)
+            helped[code.of[more]] = True
+            there = helped[code.of]
+            both, rooms = (asked | more) & there, (own | (more & (code.columns.size >= jump)))
+            rooms &= there
+            unfit = np.isin(code.columns.address, taken)
+            unfit |= self._unfit(code, near(code.place, both & ~rooms, jump), asked)
+            others = self._runs_in(seen, both, rooms, unfit)
+            worse = np.zeros(len(code.functions), np.bool_)
+            worse[code.of[asked & ~own & ~others.inside(count) & ~left]] = True
+            better = helped & ~worse
+            runs = _merged(
+                runs.take(~better[code.of[runs.first]]), others.take(better[code.of[others.first]])
+            )
+            gated = more & rooms & ~runs.inside(count)
+        done = ways.covered(asked | runs.inside(count) | gated)
+        return self._found(seen, asked, runs, gated, frozenset(code.columns.address[done].tolist()))
 
     def _found(
-        self,
-        short: Mapping[Function, Mapping[int, bool]],
-        runs: Mapping[Function, Sequence[Run]],
-        gates: Mapping[Function, Collection[int]],
-        gated: frozenset[int],
+        self, seen: _Seen, asked: Bools, runs: ChosenRuns, gates: Bools, gated: frozenset[int]
     ) -> FoundRuns:
-        silent, jumps, spare = list[Site](), list[Site](), dict[int, int]()
-        for function, sites in short.items():
-            inside = {at for run in runs[function] for at in run.members}
-            silent += self._sites(function, inside.difference(sites))
-            jumps += self._sites(function, gates.get(function, ()))
+        code = seen.code
+        spare = dict[int, int]()
+        for function in code.functions if self._isa.needs_spare else ():
             spare |= self._spare(function)
-        every = tuple(run for found in runs.values() for run in found)
-        return FoundRuns(every, tuple(silent), spare, tuple(jumps), gated)
+        members = runs.behind - runs.first
+        columns = code.columns
+        made = Runs(
+            columns.address[ragged(runs.first, members)], bounds_of(members),
+            seen.text[ragged(code.place[runs.first], runs.size)].tobytes(), bounds_of(runs.size),
+        )  # fmt: skip
+        silent = np.flatnonzero(runs.inside(len(asked)) & ~asked)
+        return FoundRuns(
+            made, self._sites(code, silent), spare, self._sites(code, np.flatnonzero(gates)), gated
+        )
 
-    def _sites(self, function: Function, addresses: Collection[int]) -> list[Site]:
-        """Instructions of a function, in order."""
-        return [
-            Site(function, one.address - function.address, one.code)
-            for one in (self._kernel.instructions(function) if addresses else ())
-            if one.address in addresses
-        ]
+    def _sites(self, code: _Code, rows: I64) -> tuple[Site, ...]:
+        some = code.columns.take(rows)
+        row = zip(
+            code.of[rows].tolist(), some.address.tolist(), some.size.tolist(),
+            map(bytes, some.code), strict=True,
+        )  # fmt: skip
+        functions = code.functions
+        return tuple(
+            Site(functions[k], address - functions[k].address, text[:size])
+            for k, address, size, text in row
+        )
 
-    def _runs(
-        self,
-        short: Mapping[Function, Mapping[int, bool]],
-        asked: Mapping[Function, Mapping[int, bool]],
-        taken: Collection[int],
-    ) -> dict[Function, list[Run]]:
-        """The best runs around these instructions.  asked: those of them that are probed."""
-        around = {f: self._around(f, sites) for f, sites in short.items()}
-        unfit = set(taken) | self._unfit(asked, around)
-        return {f: self._of(f, sites, around[f], unfit) for f, sites in short.items()}
+    def _runs_in(self, seen: _Seen, planted: Bools, own: Bools, unfit: Bools) -> ChosenRuns:
+        """The best runs around these instructions.  own: those of them with room for a jump."""
+        code, jump = seen.code, self._isa.RUN_SIZE
+        around = near(code.place, planted & ~own, jump)
+        lines = self._lines(seen, around, unfit)
+        return find_runs(lines, planted, own, jump)
 
-    def _helped(
-        self,
-        short: Mapping[Function, Mapping[int, bool]],
-        ways: Mapping[Function, Mapping[int, Ways]],
-        taken: Collection[int],
-    ) -> dict[Function, dict[int, bool]]:
-        """Planted instructions and, besides them, those on the ways to traps that nobody has asked
-        for and that may be displaced; only of functions that have any of these."""
-        before = {f: self._before(f, ways[f], sites) for f, sites in short.items()}
-        unfit = set(taken) | self._unfit(short, before)
-        found = {}
-        for function, some in before.items():
-            more = {i.address: i.size >= self._isa.RUN_SIZE for i in some if i.address not in unfit}
-            if more:
-                found[function] = {**short[function], **more}
+    def _lines(self, seen: _Seen, around: Bools, unfit: Bools) -> Lines:
+        code = seen.code
+        return lines_of(
+            code.place, code.columns.size, code.flows, code.follows,
+            entered=seen.entered, unfit=unfit | seen.blind, idle=seen.idle,
+            padding=self._padding(seen, around), begins=seen.begins,
+        )  # fmt: skip
+
+    def _goals(self, code: _Code) -> I64:
+        """The rows to which direct branches lead in their own functions; -1 for none."""
+        found = np.full(len(code.place), -1, np.int64)
+        which, places = self._own_targets(code)
+        found[which] = code.row_at[places]
         return found
 
-    def _ways(self, function: Function, traps: Collection[int]) -> dict[int, Ways]:
-        """How control comes to the sites of a function that are left to traps."""
-        if not traps:
-            return {}
-        entered = self._entered(function)
-        if entered is None:
-            return {}
-        elsewhere = entered.elsewhere | {function.address}
-        kernel = self._kernel
-        return ways_to(traps, kernel.instructions(function), kernel.flows(function), elsewhere)
+    def _own_targets(self, code: _Code) -> tuple[I64, I64]:
+        """Rows of direct branches that lead to places of their own functions, and those places."""
+        which = np.flatnonzero(code.flows.direct)
+        of = code.of[which]
+        offset = (code.flows.target[which] - code.start[of]).view(np.int64)
+        there = (offset >= 0) & (offset < np.diff(code.base)[of])
+        return which[there], (offset + code.base[of])[there]
 
-    def _before(
-        self, function: Function, ways: Mapping[int, Ways], sites: Mapping[int, bool]
-    ) -> list[Instruction]:
-        """The instructions on these ways that nobody has asked for."""
-        wanted = {at for way in ways.values() for at in way.before}.difference(sites)
-        instructions = self._kernel.instructions(function) if wanted else ()
-        return [one for one in instructions if one.address in wanted]
+    def _see(self, code: _Code) -> _Seen:
+        """What leads into these functions."""
+        own, elsewhere = np.zeros((2, code.base[-1]), np.bool_)
+        own[self._own_targets(code)[1]] = True
+        for known in (self._landings, self._symbols):
+            elsewhere[code.within(known)[1]] = True
+        blind = np.zeros(len(code.functions), np.bool_)
+        text = np.zeros(code.base[-1], np.uint8)
+        start = code.start
+        for low, high in self._pieces(code):
+            inside = np.flatnonzero((start >= np.uint64(low)) & (start < np.uint64(high)))
+            self._read(code, inside, text)
+            places, targets = self._branches_of(low, high)
+            which, there = code.within(targets)
+            function = np.searchsorted(code.base, there, side="right") - 1
+            first = start[function]
+            size = np.diff(code.base)[function] - self._beyond
+            out = (places[which] < first) | (places[which] >= first + size.view(np.uint64))
+            elsewhere[there[out]] = True
+        self._made(code, elsewhere, blind)
+        # Only what is behind code that does not go on is asked about.
+        behind = code.follows.copy()
+        behind[1:] &= ~code.flows.falls[:-1]
+        fills = self._fills(code, behind)
+        begins = np.ones(len(code.place), np.bool_)
+        if self._isa.needs_spare:
+            spare = {at for f in code.functions for at in self._spare(f)}
+            begins = np.isin(code.columns.address, np.array(sorted(spare), np.uint64))
+        idle = idle_of(code.flows, fills, code.follows)
+        return _Seen(code, text, own, elsewhere, blind[code.of], idle, begins)
+
+    def _fills(self, code: _Code, behind: Bools) -> Bools:
+        """The instructions that are padding, of these and of those straight behind padding."""
+        found = np.zeros(len(behind), np.bool_)
+        columns, known = code.columns, dict[bytes, bool]()
+        rows = np.flatnonzero(behind)
+        while len(rows):
+            kept = []
+            for k in rows.tolist():
+                text = columns.code[k, : columns.size[k]].tobytes()
+                if text not in known:
+                    known[text] = self._isa.padding(text) == len(text)
+                if known[text] and not found[k]:
+                    found[k] = True
+                    kept.append(k + 1)
+            rows = np.array([k for k in kept if k < len(found) and code.follows[k]], np.int64)
+        return found
+
+    def _made(self, code: _Code, elsewhere: Bools, blind: Bools) -> None:
+        """Where tables of computed jumps lead, and what may be the addresses of tables; whether
+        there is a computed jump of which nothing is known."""
+        kernel, isa, columns = self._kernel, self._isa, code.columns
+        computing = np.zeros(len(code.functions), np.bool_)
+        computing[code.of[code.flows.kind == INDIRECT]] = True
+        making = np.flatnonzero(isa.may_make_tables(columns))
+        first = np.searchsorted(making, np.searchsorted(code.of, np.arange(len(code.functions))))
+        bounds = [*first.tolist(), len(making)]
+        for k, (function, low, high) in enumerate(
+            zip(code.functions, bounds, bounds[1:], strict=False)
+        ):
+            makers = [
+                Instruction(
+                    int(columns.address[r]), columns.code[r, : columns.size[r]].tobytes(), ""
+                )
+                for r in making[low:high].tolist()
+            ]
+            made = isa.jump_tables(makers)
+            addresses = [table.address for table in made]
+            if computing[k] and (made or not self._is_alone(function)):
+                parts = kernel.parts(function)
+                computed = kernel.computed(parts)
+                addresses += computed
+                # Without an address that could be a table's it leads out of the function.
+                blind[k] = not computed and any(
+                    isa.jump_tables(kernel.instructions(part)) for part in parts
+                )
+            room = int(code.base[k + 1] - code.base[k])
+            offsets = [at - function.address for at in addresses]
+            inside = [at for at in offsets if 0 <= at < room]
+            elsewhere[int(code.base[k]) + np.array(inside, np.int64)] = True
+
+    def _is_alone(self, function: Function) -> bool:
+        """Whether it has no parts in other places (Kernel.parts)."""
+        return _COLD not in function.name and function.name.split("@")[0] not in self._parted
+
+    @cached_property
+    def _parted(self) -> frozenset[str]:
+        names = (f.name.partition(_COLD) for f in self._system.functions())
+        return frozenset(stem for stem, cold, _ in names if cold)
 
     def _spare(self, function: Function) -> dict[int, int]:
         """Isa.spare, by address."""
-        if not self._isa.needs_spare:
-            return {}
         known = self._spares.get(function.address)
         if known is None:
             instructions = self._kernel.instructions(function)
@@ -208,151 +390,85 @@ class Entrances:
             self._spares[function.address] = known
         return known
 
-    def _around(self, function: Function, sites: Mapping[int, bool]) -> list[Instruction]:
-        """The instructions of which its runs can be."""
-        instructions = self._kernel.instructions(function)
-        starts = [one.address for one in instructions]
-        pieces = near(starts, sites, self._isa.RUN_SIZE)
-        return [one for low, high in pieces for one in instructions[low:high]]
-
-    def _unfit(
-        self,
-        planted: Mapping[Function, Mapping[int, bool]],
-        around: Mapping[Function, Sequence[Instruction]],
-    ) -> set[int]:
-        """Which of them cannot be in a run.  Nobody has asked yet whether those that are not
-        planted can be."""
-        every = [(one.address, one.size) for some in around.values() for one in some]
-        unasked = [
-            (one.address, one.size)
-            for function, some in around.items()
-            for one in some
-            if one.address not in planted[function]
-        ]
-        changing = self._system.rewritten(every) if every else ()
-        refused = self._kernel.refused(unasked) if unasked else ()
-        found = {at for (at, _), no in zip(every, changing, strict=True) if no}
-        found |= {at for (at, _), no in zip(unasked, refused, strict=True) if no}
-        # Who asked for one that faults or traps has the hook that it needs.
-        return found | {
-            at for at, _ in unasked if self._system.fixup(at) is not None or self._system.is_bug(at)
-        }
-
-    def _of(
-        self,
-        function: Function,
-        sites: Mapping[int, bool],
-        around: Sequence[Instruction],
-        unfit: Collection[int],
-    ) -> list[Run]:
-        kernel = self._kernel
-        instructions, flows = kernel.instructions(function), kernel.flows(function)
-        entered = self._entered(function)
-        if entered is None:
-            return []
-        faulting = {
-            one.address
-            for one, flow in zip(instructions, flows, strict=True)
-            if flow.fault is not None
-        }
-        code = self._live(function)
-        ended = [
-            one for one, flow in zip(instructions, flows, strict=True) if not flow.falls_through
-        ]
-        everywhere = entered.own | entered.elsewhere
-        padding = self._padding(function, code, ended, around, everywhere)
-        line = line_of(
-            instructions, flows,
-            entered=everywhere, faulting=faulting, unfit=unfit,
-            idle=self._idle(instructions, flows), padding=padding,
-        )  # fmt: skip
-        if self._isa.needs_spare:
-            spare = self._spare(function)
-            line = replace(line, begins=[at in spare for at in line.starts])
-        found = find_runs(line, sites, self._isa.RUN_SIZE)
-        low = function.address
-        return [
-            replace(run, code=code[run.start - low : run.start - low + run.size]) for run in found
-        ]
-
-    def _live(self, function: Function) -> bytes:
-        """The bytes of a function and, where there are more, some behind it."""
-        for beyond in (self._isa.RUN_SIZE + LONGEST, 0):
-            with suppress(KinstError):
-                return self._kernel.live(function.address, function.size + beyond)
-        return b""
-
-    def _idle(self, instructions: Sequence[Instruction], flows: Sequence[Flow]) -> set[int]:
-        """Instructions behind code that does not go on which only fill room."""
-        found, over = set(), False
-        for one, flow in zip(instructions, flows, strict=True):
-            over = over and self._isa.padding(one.code) == one.size
-            if over:
-                found.add(one.address)
-            over = over or not flow.falls_through
+    def _unfit(self, code: _Code, some: Bools, asked: Bools) -> Bools:
+        """Which of some instructions cannot be in a run.  Nobody has asked yet whether those that
+        are not asked for can be displaced."""
+        found = np.zeros(len(some), np.bool_)
+        rows = np.flatnonzero(some)
+        if len(rows):
+            found[rows] = self._system.rewritten(_spans(code, rows))
+        rows = np.flatnonzero(some & ~asked)
+        spans = _spans(code, rows)
+        if spans:
+            found[rows] |= np.array(self._kernel.refused(spans), np.bool_)
+            # Who asked for one that faults or traps has the hook that it needs.
+            fixup, is_bug = self._system.fixup, self._system.is_bug
+            found[rows] |= [fixup(at) is not None or is_bug(at) for at, _ in spans]
         return found
 
-    def _entered(self, function: Function) -> Entered | None:
-        """Addresses in a function that anything leads to but the instruction before; None where
-        that cannot be known."""
-        low, high = function.address, function.address + function.size
-        flows = self._kernel.flows(function)
-        computed: Sequence[int] = ()
-        if any(flow.kind == "indirect" for flow in flows):
-            parts = self._kernel.parts(function)
-            computed = self._kernel.computed(parts)
-            # Without an address that could be a table's it leads out of the function.
-            if not computed and any(
-                self._isa.jump_tables(self._kernel.instructions(part)) for part in parts
-            ):
-                return None
-        own = {flow.target for flow in flows if flow.kind in _DIRECT and flow.target is not None}
-        found = set(computed)
-        # Addresses that it makes itself, of labels, are found where those of tables are.
-        tables = self._isa.jump_tables(self._kernel.instructions(function))
-        found.update(table.address for table in tables)
-        places, targets = self._branches_of(function)
-        there = slice(
-            *np.searchsorted(targets, [np.uint64(low), np.uint64(high + self._isa.RUN_SIZE)])
-        )
-        elsewhere = (places[there] < np.uint64(low)) | (places[there] >= np.uint64(high))
-        found.update(targets[there][elsewhere].tolist())
-        for known in (self._landings, self._symbols):
-            found.update(_between(known, low, high + self._isa.RUN_SIZE).tolist())
-        return Entered(own, found)
-
-    def _padding(
-        self,
-        function: Function,
-        code: bytes,
-        ended: Sequence[Instruction],
-        around: Sequence[Instruction],
-        entered: Collection[int],
-    ) -> dict[int, int]:
-        """Address behind each instruction that does not go on, of those around, to the bytes of
-        padding there, as far as a jump may need them."""
-        found, known = {}, {one.address for one in around}
-        for one in ended:
-            if one.address not in known or one.end in known:
-                continue
-            at = one.end - function.address
-            size = min(self._isa.padding(code[at : at + LONGEST]), self._isa.RUN_SIZE)
-            size = next((k for k in range(size) if one.end + k in entered), size)
-            span = [(one.end, size)]
-            refused = size and any(self._system.site_refusals(span))
-            if size and not refused and not any(self._system.rewritten(span)):
-                found[one.end] = size
+    def _padding(self, seen: _Seen, around: Bools) -> I64:
+        """Bytes of padding behind each instruction that does not go on, of those around, as far as
+        a jump may need them."""
+        code, jump = seen.code, self._isa.RUN_SIZE
+        found = np.zeros(len(around), np.int64)
+        rows = np.flatnonzero(around & ended_of(code.flows))
+        there = code.row_at[code.end[rows]]
+        rows = rows[(there < 0) | ~around[there]]
+        entered = seen.own | seen.elsewhere
+        spans, known = [], dict[bytes, int]()
+        for k, at in zip(rows.tolist(), code.end[rows].tolist(), strict=True):
+            text = seen.text[at : min(at + LONGEST, code.base[code.of[k] + 1])].tobytes()
+            if text not in known:
+                known[text] = min(self._isa.padding(text), jump)
+            size = next((n for n in range(known[text]) if entered[at + n]), known[text])
+            if size:
+                end = int(code.columns.address[k]) + int(code.columns.size[k])
+                spans.append((k, (end, size)))
+        if spans:
+            ranges = [span for _, span in spans]
+            refused, rewritten = self._system.site_refusals(ranges), self._system.rewritten(ranges)
+            for (k, (_, size)), reason, changing in zip(spans, refused, rewritten, strict=True):
+                found[k] = 0 if reason or changing else size
         return found
 
-    def _branches_of(self, function: Function) -> tuple[U64, U64]:
-        """Isa.branches of the code that the function is in: the kernel's, or a module's."""
+    def _pieces(self, code: _Code) -> Sequence[tuple[int, int]]:
+        """The ranges of code that the functions are in: the kernel's, or a module's, or their
+        own."""
         ranges = [self._system.text, *(m.text for m in self._system.modules())]
-        inside = [r for r in ranges if r[0] <= function.address < r[1]]
-        where = inside[0] if inside else (function.address, function.address + function.size)
-        if where not in self._branches:
-            code = self._system.code(where[0], where[1] - where[0])
-            self._branches[where] = self._isa.branches(code, where[0])
-        return self._branches[where]
+        start = code.start
+        used, known = [], np.zeros(len(start), np.bool_)
+        for low, high in ranges:
+            inside = (start >= np.uint64(low)) & (start < np.uint64(high)) & ~known
+            if inside.any():
+                used.append((low, high))
+                known |= inside
+        alone = [code.functions[k] for k in np.flatnonzero(~known).tolist()]
+        return [*used, *((f.address, f.address + f.size) for f in alone)]
+
+    def _read(self, code: _Code, which: I64, text: U8) -> None:
+        """Put the bytes of functions, and some behind each, in their places."""
+        some = [(code.functions[k], int(code.base[k])) for k in which.tolist()]
+        first = some[0][0].address
+        end = max(f.address + f.size for f, _ in some) + self._beyond
+        with suppress(KinstError):
+            read = np.frombuffer(self._kernel.live(first, end - first), np.uint8)
+            for function, at in some:
+                low, size = function.address - first, function.size + self._beyond
+                text[at : at + size] = read[low : low + size]
+            return
+        for function, at in some:
+            for size in (function.size + self._beyond, function.size):
+                with suppress(KinstError):
+                    live = self._kernel.live(function.address, size)
+                    text[at : at + size] = np.frombuffer(live, np.uint8)
+                    break
+
+    def _branches_of(self, low: int, high: int) -> tuple[U64, U64]:
+        """Isa.branches of a range of code."""
+        if (low, high) not in self._branches:
+            code = self._system.code(low, high - low)
+            self._branches[low, high] = self._isa.branches(code, low)
+        return self._branches[low, high]
 
     @cached_property
     def _landings(self) -> U64:
@@ -363,35 +479,17 @@ class Entrances:
         return np.unique(np.array([f.address for f in self._system.functions()], np.uint64))
 
 
-def _left(sites: Mapping[int, bool], runs: Sequence[Run]) -> set[int]:
-    """The planted instructions that have no room for a jump and are in no run."""
-    inside = {at for run in runs for at in run.members}
-    return {at for at, room in sites.items() if not room and at not in inside}
+def _spans(code: _Code, rows: I64) -> list[tuple[int, int]]:
+    """Address and size of instructions."""
+    columns = code.columns
+    return list(zip(columns.address[rows].tolist(), columns.size[rows].tolist(), strict=True))
 
 
-def _alone(sites: Mapping[int, bool], asked: Mapping[int, bool], runs: Sequence[Run]) -> list[int]:
-    """Those that nobody asked for, with room for a jump, that are in no run."""
-    inside = {at for run in runs for at in run.members}
-    return [at for at, room in sites.items() if room and at not in asked and at not in inside]
-
-
-def _covers(
-    way: Ways, asked: Mapping[int, bool], runs: Sequence[Run], gates: Collection[int]
-) -> bool:
-    """Whether all that leads there is displaced."""
-    inside = {at for run in runs for at in run.members}
-    return all(at in asked or at in inside or at in gates for at in way.before)
-
-
-def _between(known: U64, low: int, high: int) -> U64:
-    first, last = np.searchsorted(known, [np.uint64(low), np.uint64(high)])
-    return known[first:last]
-
-
-def by_function(sites: Sequence[tuple[Site, bool]]) -> dict[Function, dict[int, bool]]:
-    """Planted instructions, with whether they have room for a jump, as Entrances.runs takes
-    them."""
-    found: dict[Function, dict[int, bool]] = defaultdict(dict)
-    for site, room in sites:
-        found[site.function][site.address] = room
-    return found
+def _merged(some: ChosenRuns, others: ChosenRuns) -> ChosenRuns:
+    """Runs of different functions, in order."""
+    first = np.concatenate([some.first, others.first])
+    order = np.argsort(first)
+    return ChosenRuns(
+        first[order], np.concatenate([some.behind, others.behind])[order],
+        np.concatenate([some.size, others.size])[order],
+    )  # fmt: skip

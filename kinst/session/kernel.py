@@ -14,10 +14,11 @@ from typing import Protocol
 
 import numpy as np
 
-from kinst.core.columns import FOLLOWING, U16, Columns, Scanned, joined
+from kinst.core.columns import FLOW_KINDS, FOLLOWING, U16, Columns, Flows, Scanned, joined
 from kinst.core.errors import KinstError, UnmappedError
 from kinst.core.isa import Flow, Instruction, Isa, JumpTable, Refused
 from kinst.core.probe import Function, Site
+from kinst.patch.flows import CALL, INDIRECT, JUMP, TRAP, flows_of
 
 MASK = (1 << 64) - 1
 _GLOB = re.compile(r"[*?\[]")
@@ -137,6 +138,29 @@ class RunningKernel:
                 self._columns[f.address] = scanned.columns.take(slice(low, high))
         found = [self._columns[f.address] for f in functions]
         return Scanned(joined(found), np.cumsum([0, *map(len, found)]))
+
+    def flow_columns(self, functions: Sequence[Function]) -> tuple[Scanned, Flows]:
+        """See core.kernel.LiveKernel.flow_columns."""
+        scanned = self.columns(functions)
+        columns, flows = scanned.columns, flows_of(scanned.columns, self.isa)
+        kind, falls, target, fault = flows.kind, flows.falls, flows.target, flows.fault
+        first = frozenset(scanned.bounds.tolist())
+        for k in np.flatnonzero(np.isin(kind, (CALL, INDIRECT)) & (target == 0)).tolist():
+            if k not in first:
+                flow = self.isa.joined(_instruction(columns, k - 1), _instruction(columns, k))
+                if flow is not None:
+                    kind[k], falls[k] = FLOW_KINDS.index(flow.kind), flow.falls_through
+                    target[k] = flow.target or 0
+        fixup = self._personality.fixup
+        fault[:] = [fixup(at) is not None for at in columns.address.tolist()]
+        for k in np.flatnonzero((kind == TRAP) & falls & ~fault).tolist():
+            falls[k] = not self._personality.is_fatal(int(columns.address[k]))
+        thunks = np.array(sorted(self._thunks), np.uint64)
+        for k in np.flatnonzero((kind == JUMP) & np.isin(target, thunks) & ~fault).tolist():
+            flow = self._thunks[int(target[k])]
+            kind[k], falls[k] = FLOW_KINDS.index(flow.kind), flow.falls_through
+            target[k] = flow.target or 0
+        return scanned, flows
 
     def marks(self, sites: Sequence[Site]) -> U16:
         """See core.kernel.LiveKernel.marks: of functions that columns() knows by what it knows,
@@ -392,6 +416,12 @@ class RunningKernel:
         """See core.kernel.LiveKernel.following."""
         start = address - function.address
         return self.code(function)[start : start + size]
+
+
+def _instruction(columns: Columns, row: int) -> Instruction:
+    """One of many, without its text."""
+    code = columns.code[row, : columns.size[row]].tobytes()
+    return Instruction(int(columns.address[row]), code, "")
 
 
 def _batches(functions: Sequence[Function], most: int) -> Iterator[Sequence[Function]]:

@@ -42,7 +42,7 @@ def list_planned(
     source: function and address to file:line or "".  chained: trampolines lead into one another.
     no_run: why a site that is planted by a trap is in no run."""
     ways = {e.key: (c.way, c.reason) for e, c in (*parts.planted, *parts.stopped)}
-    in_runs = {at for run in parts.runs for at in run.members}
+    in_runs = set(parts.runs.member.tolist())
     for key, (way, reason) in ways.items():
         if key[1] in in_runs:
             ways[key] = "run", reason

@@ -27,7 +27,7 @@ from kinst.dlang.vocabulary.d_options import Options
 from kinst.image.loaded import LoadedImages
 from kinst.patch.descriptors import FrameRule
 from kinst.patch.plan import Plan
-from kinst.patch.runs import Run
+from kinst.patch.runs import NO_RUNS, Runs
 from kinst.patch.ways import Choice, PlantRules
 from kinst.providers.dtrace import BEGIN, END
 from kinst.wire import native
@@ -155,7 +155,7 @@ class Placement:
     stopped: tuple[tuple[EnabledSite, Choice], ...]
     refused: tuple[tuple[EnabledSite, str], ...]
     error: EnabledSite
-    runs: tuple[Run, ...] = ()
+    runs: Runs = NO_RUNS
     silent: tuple[Site, ...] = ()
     spare: Mapping[int, int] = field(default_factory=dict)
     gates: tuple[Site, ...] = ()

@@ -5,10 +5,10 @@ is entered, and each instruction is counted as often as the processor runs the o
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gnu_assembler import assembled
 from test_chains import (
@@ -24,21 +24,23 @@ from test_chains import (
     original,
 )
 
+from kinst.core.columns import columns_of
 from kinst.core.isa import CountBody
 from kinst.core.probe import Function, Site
 from kinst.isa import load
+from kinst.patch.flows import flows_of
 from kinst.patch.listing import list_plan
-from kinst.patch.plan import Patch, Plan, plan_sites, ways_back
-from kinst.patch.runs import Run, find_runs, line_of
+from kinst.patch.patches import Patch
+from kinst.patch.plan import Plan, plan_sites, ways_back
+from kinst.patch.runs import Run, Runs, find_runs, lines_of, runs_of
 from kinst.patch.wanted import Wanted
 
-JUMPS = ("jump", "branch", "call")
 RUNS = {"amd64": 5, "riscv64": 7}
 ALONE = {"amd64": 12, "riscv64": 26}
 WAYS = {"amd64": (12, 10), "riscv64": (22, 8)}  # in runs, traps
 
 
-def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Planned, list[Run]]:
+def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Planned, Runs]:
     """The function of test_chains.py with runs.  asked: offsets of the sites that have a probe;
     None: all."""
     isa = load(name)
@@ -47,13 +49,18 @@ def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Pla
     while isa.name == "riscv64" and code[:length].endswith(b"\x01\0"):  # c.nop, of .balign
         length -= 2
     decoded = list(isa.decode(code[:length], TEXT))
-    flows = [isa.flow(i.code, i.address) for i in decoded]
-    entered = {flow.target for flow in flows if flow.kind in JUMPS and flow.target is not None}
-    line = line_of(decoded, flows, entered=entered, faulting=(), unfit=(), idle=(), padding={})
-    free = isa.spare(decoded, flows)
+    columns = columns_of([i.address for i in decoded], [i.code for i in decoded])
+    flows, count = flows_of(columns, isa), len(decoded)
+    free = isa.spare(decoded, [isa.flow(i.code, i.address) for i in decoded])
     spare = dict(zip([i.address for i in decoded], free, strict=True))
-    if isa.needs_spare:
-        line = replace(line, begins=[bits != 0 for bits in free])
+    place = (columns.address - np.uint64(TEXT)).astype(np.int64)
+    nothing = np.zeros(count, np.bool_)
+    lines = lines_of(
+        place, columns.size, flows, np.arange(count) > 0,
+        entered=np.isin(columns.address, flows.target[flows.direct]), unfit=nothing,
+        idle=nothing, padding=np.zeros(count, np.int64),
+        begins=np.array(free) != 0 if isa.needs_spare else ~nothing,
+    )  # fmt: skip
     function = Function("vmlinux", "f", TEXT, length)
     sites = [Site(function, i.address - TEXT, i.code) for i in decoded]
     asked = {site.offset for site in sites} if asked is None else asked
@@ -62,10 +69,15 @@ def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Pla
         for site in sites
         if site.offset in asked
     }
-    runs = [
-        replace(run, code=code[run.start - TEXT : run.start - TEXT + run.size])
-        for run in find_runs(line, room, isa.RUN_SIZE)
-    ]
+    found = find_runs(
+        lines, np.isin(columns.address, list(room)),
+        np.isin(columns.address, [at for at, has in room.items() if has]), isa.RUN_SIZE,
+    )  # fmt: skip
+    rows = zip(found.first.tolist(), found.behind.tolist(), found.size.tolist(), strict=True)
+    runs = runs_of(
+        Run(tuple(columns.address[first:behind].tolist()), size, code[place[first] :][:size])
+        for first, behind, size in rows
+    )
     in_runs = {at for run in runs for at in run.members}
     sites = [site for site in sites if site.offset in asked or site.address in in_runs]
     wanted = []
@@ -195,7 +207,7 @@ def test_what_cannot_be_moved_undoes_its_run() -> None:
     ways = ("trap", "", "")
     wanted = [Wanted(s, w, (), b"\xf4") for s, w in zip(sites, ways, strict=True)]
     run = Run((TEXT, TEXT + 3, TEXT + 4), 7, code)
-    plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True, runs=[run])
+    plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True, runs=runs_of([run]))
     assert not plan.runs and not plan.refused
     assert list(plan.sites) == [(TEXT, code[:3], "trap")]
 
@@ -207,7 +219,7 @@ def test_a_run_as_assembly() -> None:
     sites = [Site(function, 0, code[:3]), Site(function, 3, code[3:4]), Site(function, 4, code[4:])]
     wanted = [Wanted(s, w, (), b"") for s, w in zip(sites, ("trap", "", "trap"), strict=True)]
     run = Run((TEXT, TEXT + 3, TEXT + 4), 5, code)
-    plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True, runs=[run])
+    plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True, runs=runs_of([run]))
     rows = [" ".join(row.split()) for row in list_plan(plan, isa, lambda at: f"f+{at - TEXT}")]
     assert rows[:2] == ["f+0 add rax, rcx run", "one patch of 5 bytes, over f+3, f+4"]
     assert "f+3 pop rbp displaced with its run" in rows and "f+4 ret run, chained" in rows

@@ -11,37 +11,43 @@ import re
 from collections.abc import Iterator
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given
 
-from kinst.patch.runs import Line, Run, find_runs, insides, run_at
+from kinst.core.columns import Bools
+from kinst.patch.runs import Lines, Run, find_runs, joined_runs, runs_of, shortest_runs
 
 BASE, JUMP = 0x1000, 5
 _WORD = re.compile(r"(\d+)([!<-]*)(?:\+(\d+))?\Z")
 
 
-def drawn(text: str) -> tuple[Line, dict[int, bool]]:
-    """A line and its planted instructions."""
-    starts, sizes, room, joins, fits, planted = [], [], [], [], [], {}
-    at, padded = BASE, True
+def drawn(text: str) -> tuple[Lines, Bools, Bools]:
+    """A line, its planted instructions, and those of them with room for a jump.  A bar begins
+    another function."""
+    rows, at, padded = [], 0, True
     for word in text.split():
+        if word == "|":
+            at, padded = at + 64, True
+            continue
         found = _WORD.match(word)
         assert found is not None, word
         size, marks, padding = int(found[1]), found[2], int(found[3] or 0)
-        starts.append(at)
-        sizes.append(size)
-        room.append(padding)
-        joins.append("<" not in marks and "-" not in marks and not padded)
-        fits.append("-" not in marks)
-        if "!" in marks:
-            planted[at] = size >= JUMP
+        joins = "<" not in marks and "-" not in marks and not padded
+        rows.append((at, size, padding, joins, "-" not in marks, "!" in marks))
         at, padded = at + size + padding, padding > 0
-    return Line(starts, sizes, room, joins, fits), planted
+    place, size_of, room, joined, fits, planted = map(np.array, zip(*rows, strict=True))
+    begins = np.ones(len(rows), np.bool_)
+    lines = Lines(place, size_of.astype(np.uint8), room, joined, fits, begins)
+    return lines, planted, planted & (size_of >= JUMP)
 
 
-def shape(runs: list[Run]) -> list[tuple[int, ...]]:
+def shape(text: str) -> list[tuple[int, ...]]:
     """For each run, the offsets of its members and its size."""
-    return [(*(at - BASE for at in run.members), run.size) for run in runs]
+    line, planted, own = drawn(text)
+    found = find_runs(line, planted, own, JUMP)
+    rows = zip(found.first.tolist(), found.behind.tolist(), found.size.tolist(), strict=True)
+    return [(*line.place[first:behind].tolist(), size) for first, behind, size in rows]
 
 
 @pytest.mark.parametrize(
@@ -68,13 +74,28 @@ def shape(runs: list[Run]) -> list[tuple[int, ...]]:
     ],
 )
 def test_drawn_lines(text: str, expected: list[tuple[int, ...]]) -> None:
-    line, planted = drawn(text)
-    assert shape(find_runs(line, planted, JUMP)) == expected
+    assert shape(text) == expected
 
 
-def test_insides_are_all_but_the_first() -> None:
-    runs = [Run((100, 103), 6), Run((90, 92, 94), 9)]
-    assert insides(runs).tolist() == [92, 94, 103]
+def test_functions_have_nothing_to_do_with_each_other() -> None:
+    assert shape("3 3! | 3! 3 | 4! 5- | 1!+4") == [(0, 3, 6), (70, 73, 6), (213, 5)]
+    assert shape("4! | 3") == []
+
+
+def test_runs_as_columns() -> None:
+    rows = [
+        Run((100, 103), 6, b"abcdef"),
+        Run((90, 92, 94), 9, b"123456789"),
+        Run((7,), 5, b"xxxxx"),
+    ]
+    runs = runs_of(rows)
+    assert list(runs) == rows and runs[1] == rows[1] and list(runs[1:]) == rows[1:]
+    assert runs.start.tolist() == [100, 90, 7]
+    assert list(runs.without(np.array([92, 103], np.uint64))) == rows[2:]
+    assert list(runs.without(np.array([91], np.uint64))) == rows
+    assert list(joined_runs([runs[:1], runs_of([]), runs[1:]])) == rows
+    nothing = runs_of([])
+    assert not list(nothing.without(np.array([91], np.uint64))) and not list(joined_runs([]))
 
 
 @st.composite
@@ -88,39 +109,37 @@ def lines(draw: st.DrawFn) -> str:
     return " ".join(words)
 
 
-def choices(line: Line, at: int = 0) -> Iterator[list[tuple[int, int]]]:
+def choices(line: Lines, at: int = 0) -> Iterator[list[tuple[int, int]]]:
     """Every set of runs, as (first, behind the last)."""
-    if at >= len(line.starts):
+    if at >= len(line.place):
         yield []
         return
     yield from choices(line, at + 1)
-    found = run_at(line, at, JUMP)
-    if found is not None:
-        for rest in choices(line, found[0]):
-            yield [(at, found[0]), *rest]
+    behind = int(shortest_runs(line, np.array([at]), JUMP).behind[0])
+    if behind:
+        for rest in choices(line, behind):
+            yield [(at, behind), *rest]
 
 
 @given(lines())
 def test_no_choice_leaves_fewer_traps(text: str) -> None:
-    line, planted = drawn(text)
+    line, planted, own = drawn(text)
 
-    def traps(runs: list[set[int]]) -> int:
-        inside = set[int]().union(*runs)
-        return sum(not own and at not in inside for at, own in planted.items())
+    def traps(runs: list[tuple[int, int]]) -> int:
+        inside = {k for first, behind in runs for k in range(first, behind)}
+        return sum(k not in inside for k in np.flatnonzero(planted & ~own).tolist())
 
-    runs = find_runs(line, planted, JUMP)
-    least = min(
-        traps([set(line.starts[first:behind]) for first, behind in choice])
-        for choice in choices(line)
-    )
-    assert traps([set(run.members) for run in runs]) == least
-    for run in runs:
-        covered = [k for k, at in enumerate(line.starts) if at in run.members]
-        assert covered == list(range(covered[0], covered[-1] + 1))
-        assert all(line.fits[k] for k in covered) and all(line.joins[k] for k in covered[1:])
-        assert run.size >= JUMP
-        assert all(at < run.start + JUMP for at in run.members), "no longer than it must be"
-        behind = line.starts[covered[-1]] + line.sizes[covered[-1]] + line.room[covered[-1]]
-        assert run.start + run.size <= behind
-    used = [at for run in runs for at in run.members]
+    runs = find_runs(line, planted, own, JUMP)
+    bounds = list(zip(runs.first.tolist(), runs.behind.tolist(), strict=True))
+    assert traps(bounds) == min(map(traps, choices(line)))
+    for (first, behind), size in zip(bounds, runs.size.tolist(), strict=True):
+        start = line.place[first]
+        assert all(line.fits[first:behind]) and all(line.joins[first + 1 : behind])
+        assert size >= JUMP
+        assert all(line.place[first:behind] < start + JUMP), "no longer than it must be"
+        last = behind - 1
+        assert start + size <= line.place[last] + line.size[last] + line.room[last]
+    used = [k for first, behind in bounds for k in range(first, behind)]
     assert used == sorted(set(used)), "runs do not overlap"
+    inside = runs.inside(len(planted))
+    assert np.flatnonzero(inside).tolist() == used

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from kinst.core.errors import KinstError
-from kinst.core.probe import Function
+from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.session.entrances import Entrances
 from kinst.session.kernel import RunningKernel
@@ -95,7 +95,8 @@ def runs_with(
     kernel = RunningKernel(world, world, isa)
     entrances = Entrances(isa, world, kernel)  # type: ignore[arg-type]
     (function, *_) = world.functions()
-    found = entrances.runs({function: {BASE: False}}, [BASE + at for at in taken])
+    first = next(isa.decode(world.code(BASE, 15), BASE))
+    found = entrances.runs([(Site(function, 0, first.code), False)], [BASE + at for at in taken])
     members = {at for run in found.runs for at in run.members}
     assert {site.address for site in found.silent} == members - {BASE}
     assert all(run.code == world.code(run.start, run.size) for run in found.runs)

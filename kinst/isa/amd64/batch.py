@@ -13,6 +13,8 @@ they may lie in.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from kinst.core.columns import I32, I64, U8, U64, WIDTH, Batch, Bools, Columns, Made, ragged
@@ -162,6 +164,18 @@ def jump_patches(columns: Columns, to: U64) -> tuple[Bools, U8]:
     _put32(rows.reshape(-1), np.arange(len(columns)) * WIDTH + 1, distance)
     rows[np.arange(WIDTH) >= columns.size[:, None]] = 0
     return known, rows
+
+
+def run_patches(
+    start: U64, at: I64, code: bytes, to: U64, spare: Sequence[int]
+) -> tuple[Bools, bytes]:
+    """See Isa.run_patches."""
+    distance = (to - start - np.uint64(e.JUMP_SIZE)).view(np.int64)
+    known = _fits32(distance) & (np.diff(at) >= e.JUMP_SIZE)
+    rows = np.full(len(code), e.INT3[0], np.uint8)
+    _put(rows, at[:-1][known], b"\xe9")
+    _put32(rows, at[:-1][known] + 1, distance[known])
+    return known, rows.tobytes()
 
 
 def _put(out: U8, at: I64, code: bytes) -> None:

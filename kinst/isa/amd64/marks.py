@@ -13,9 +13,11 @@ from functools import cache
 import numpy as np
 
 from kinst.core.columns import (
+    FLOW_KINDS,
     FOLLOWING,
     I64,
     NO_COLUMNS,
+    U8,
     U16,
     WIDTH,
     Bools,
@@ -33,6 +35,10 @@ from kinst.isa.amd64.refuse import BY_MNEMONIC
 # The kinds, in the lowest bits of a mark.
 COPY, RELATIVE, JUMP, BRANCH, CALL, RETURN = range(1, 7)
 KIND = 7
+_FLOWS: U8 = np.zeros(KIND + 1, np.uint8)  # kinds as FLOW_KINDS has them
+_FLOWS[[JUMP, BRANCH, CALL, RETURN]] = [
+    FLOW_KINDS.index(name) for name in ("jump", "branch", "call", "return")
+]
 DEAD = 1 << 3  # the flags that counting changes are overwritten before they are read
 NEAR = 1 << 4  # of a branch: four bytes of distance, not one
 FIELD_SHIFT = 8  # where the distance, or the displacement, is in its bytes; four bits
@@ -193,7 +199,7 @@ def leads(columns: Columns) -> Leads:
     direct = np.flatnonzero((kind == JUMP) | (kind == BRANCH) | (kind == CALL))
     target = np.zeros(len(columns), np.uint64)
     target[direct] = columns.after[direct] + distances(columns.take(direct)).view(np.uint64)
-    return Leads(falls, target)
+    return Leads(falls, target, _FLOWS[kind])
 
 
 def distances(columns: Columns) -> I64:

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from kinst.core.columns import WIDTH, Bools, Columns
 from kinst.core.isa import Instruction, JumpTable
 from kinst.isa.amd64.encode import MASK
 from kinst.isa.amd64.parse import RSP, Parsed, parse
@@ -45,3 +48,14 @@ def _scaled_by_eight(parsed: Parsed) -> bool:
         return False
     sib = parsed.code[parsed.modrm_at + 1]
     return sib >> 6 == 3 and sib & 7 == _NO_BASE
+
+
+def may_make_tables(columns: Columns) -> Bools:
+    """See Isa.may_make_tables: where any byte could be lea's, or the ModRM byte of an operand with
+    an index times 8 and no base."""
+    code = columns.code
+    lea = (code[:, :-1] == _LEA) & (code[:, 1:] & 0xC7 == 0x05)
+    scaled = (code[:, :-1] & 0xC7 == RSP) & (code[:, 1:] & 0xC7 == 0xC0 | _NO_BASE)
+    inside = np.arange(1, WIDTH) < columns.size[:, None]
+    found: Bools = ((lea | scaled) & inside).any(axis=1)
+    return found

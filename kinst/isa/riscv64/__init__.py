@@ -86,6 +86,7 @@ class Riscv64:
     unsafe = staticmethod(refuse.unsafe)
     hangs_together = staticmethod(refuse.hangs_together)
     jump_tables = staticmethod(tables.jump_tables)
+    may_make_tables = staticmethod(unmarked.may_make_tables)
     branches = staticmethod(targets.branches)
     spare = staticmethod(liveness.spare)
     displace = staticmethod(relocate.displace)
@@ -147,6 +148,12 @@ class Riscv64:
     def jump_patches(self, columns: Columns, to: U64) -> tuple[Bools, U8]:
         """See unmarked.py."""
         return unmarked.jump_patches_with(self.jump_patch, columns, to)
+
+    def run_patches(
+        self, start: U64, at: I64, code: bytes, to: U64, spare: Sequence[int]
+    ) -> tuple[Bools, bytes]:
+        """See unmarked.py."""
+        return unmarked.run_patches_with(self.run_patch, start, at, code, to, spare)
 
     def stubs(self, at: int, counters: I64, to: U64, free: Bools) -> tuple[U8, I64] | None:
         """See unmarked.py."""
