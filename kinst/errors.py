@@ -4,6 +4,6 @@ DError is of a D program, and knows its place there; TargetError of the traced m
 and GoneError of one that has ended by itself.
 """
 
-from kinst.core.errors import DError, GoneError, KinstError, TargetError
+from kinst.core.errors import DError, GoneError, KinstError, ScratchUsedUpError, TargetError
 
-__all__ = ["DError", "GoneError", "KinstError", "TargetError"]
+__all__ = ["DError", "GoneError", "KinstError", "ScratchUsedUpError", "TargetError"]

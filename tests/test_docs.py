@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from kinst.cli.commands import commands as named
 from kinst.cli.options import HELP, LONG, REFUSED, SHORT, parse
 from kinst.core.paths import cache_folder
 from kinst.dlang.vocabulary.d_options import NAMES, OWN_NAMES
@@ -186,6 +187,8 @@ def test_every_page_has_examples() -> None:
 @pytest.mark.parametrize("words", EXAMPLES, ids=lambda words: " ".join(words)[:60])
 def test_examples_compile(words: list[str]) -> None:
     """Each command shown is understood, and its D compiles for its ISA."""
+    if words[0] in named():
+        return  # tests of that command compile its examples
     request = parse(words).request
     assert request.programs or request.list_probes
     isa = request.vm or "amd64"
@@ -259,4 +262,4 @@ def test_picture_shows_its_commands(name: str) -> None:
         for part in line.split("\n"):
             assert " ".join(part.split()) in shown, part
     assert "@font-face" not in picture and "url(http" not in picture
-    assert f"docs/pictures/{name}.svg" in README
+    assert any(f"pictures/{name}.svg" in page.read_text() for page in PAGES)

@@ -41,6 +41,13 @@ PICTURES = {
         "kinst -qn 'kinst::fdget_pos:entry { @[probefunc, probename] = count(); }\n"
         "    END { printa(\"%s+%s: %@d\\n\", @); }' -c 'wc -l /etc/passwd'",
     ],
+    "test": [
+        "# A test file whose assertions hold.",
+        "kinst test examples/tests/reads.d",
+        "# One with an assertion that does not.",
+        "tail -n 3 examples/tests/one_read.d",
+        "! kinst test examples/tests/one_read.d",
+    ],
 }
 
 

@@ -33,3 +33,7 @@ class Interrupts:
     def end(self, trace: Trace) -> None:
         """From now on the first signal asks this trace to end."""
         self._trace = trace
+
+    def over(self) -> None:
+        """That trace is over, and the next signal ends kinst as if there had been none."""
+        self._trace = None

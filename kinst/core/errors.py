@@ -83,5 +83,9 @@ class GoneError(TargetError):
         return status_when_gone(self.kind)
 
 
+class ScratchUsedUpError(KinstError):
+    """The machine has no room left for another program."""
+
+
 class UnmappedError(TargetError):
     """Nothing is at an address, of a kernel or of the file that stands in for it."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from kinst.codegen.analysis import string_table
-from kinst.core.errors import KinstError, TargetError
+from kinst.core.errors import KinstError, ScratchUsedUpError, TargetError
 from kinst.core.layout import LEAF, PAGE, Scratch, lay_out
 from kinst.core.machine import Target
 from kinst.core.records import ProgramLayout
@@ -85,7 +85,7 @@ class ScratchPool:
             base = code = self._last_code  # behind all code
         size = self._size - base
         if size <= max(data, code - base):
-            raise KinstError(
+            raise ScratchUsedUpError(
                 f"the scratch memory of this machine is used up: {len(self._view)} bytes",
                 "boot it again, with more scratch",
             )

@@ -273,6 +273,9 @@ class _ProgramParser(DeclarationParser):
         at = self._skip(0)
         while at < len(self.source.text):
             head = self.lexer.head(at)
+            if head.text == "TEST" and self.source.text.startswith('"', self.lexer.skip(head.end)):
+                hint = "kinst test FILE runs such programs"
+                raise DError("TEST clauses are no part of D", head.span, "D_SYNTAX", hint)
             if self._level_of_text is Level.NAME and self.declares(head):
                 at = self.declaration(head)
             else:

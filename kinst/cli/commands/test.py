@@ -1,0 +1,71 @@
+"""kinst test: D programs with assertions, as TAP and JUnit's XML."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from kinst.cli.guard import UsageError, write
+from kinst.cli.interrupts import Interrupts
+from kinst.cli.options import parse
+from kinst.cli.outcome import put
+from kinst.cli.own_options import own_options
+from kinst.cli.testing import SECONDS, Runner
+from kinst.views.reports import FileReport, junit_xml, tap_head, tap_lines
+
+HELP = f"""\
+usage: kinst test [-v] [--junit FILE] [kinst's options] FILE...
+
+Run test files, each a D program with clauses like
+    TEST "every read is checked once" {{ @checks == @reads; @reads > 0; }}
+whose statements must hold when its trace is over: operators over aggregations (@a, @a[key],
+count(@a), sum(@a), min(@a), max(@a)), variables and all else of D, and $status.  A predicate says
+when a TEST is skipped.  In the file, or else in the options:
+    #pragma D test command "cat /etc/passwd"      (-c)
+    #pragma D test timeout 20                     (--timeout; {SECONDS:g} seconds without it)
+The trace itself is a test as well: it fails by what -x fail=LIST names (all without it), by a
+status of the command or of exit() that is not 0 and that no TEST asks for, and by a timeout.
+
+  --junit FILE  write JUnit's XML, too; standard output gets TAP
+  -v            show what the programs and their commands print; of files that fail it is shown
+                without it
+
+One guest is booted for all files, and another one after a panic, a hang, an oops or a warning.
+Exit status: 0 when all hold, 1 when something does not, 2 for a wrong command line.
+
+What does it say?
+  kinst test reads.d writes.d
+  kinst test --kernel 6.12 --junit results.xml tests/*.d
+  prove --exec 'kinst test' tests/
+"""
+
+
+def run(words: Sequence[str], interrupts: Interrupts) -> int:
+    """The command; 1 where a test failed."""
+    rest, own = own_options(words, values=("--junit",))
+    line = parse(rest, sys.stdin.read)
+    request = line.request
+    if request.programs:
+        raise UsageError("tests are in files", "kinst test FILE...")
+    if request.list_probes or request.show_code or request.dump or request.output:
+        raise UsageError("-l, -S, --dump and -o show what is not tested", "kinst without a command")
+    if request.shell:
+        raise UsageError("--shell and tests: one of them")
+    if not request.arguments:
+        raise UsageError("no test files", "kinst test FILE...")
+    reports: list[FileReport] = []
+    with Runner(request, interrupts) as runner:
+        planned = [runner.read(path) for path in request.arguments]
+        write(sys.stdout, tap_head(sum(one.points for one in planned)))
+        first = 1
+        for one in planned:
+            report = runner.run(one)
+            write(sys.stdout, tap_lines(report, first, verbose=request.verbose))
+            first += one.points
+            reports.append(report)
+            if runner.interrupted:
+                write(sys.stdout, "Bail out! interrupted\n")
+                break
+    if "--junit" in own:
+        put(junit_xml(reports), own["--junit"])
+    return int(runner.interrupted or any(report.failed for report in reports))

@@ -1,0 +1,57 @@
+"""The fixture `vm` for pytest: a machine for the whole session (docs/testing.md).
+
+pytest finds this module by its entry point, whatever is tested, so that it loads nothing of kinst
+before a test asks for the fixture.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from kinst.api import Machine
+
+_HELP = "options of the kinst command that say which machine the fixture vm is: '--kernel 6.12'"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kinst", "kernels to be traced")
+    group.addoption("--kinst", action="append", default=[], metavar="OPTIONS", help=_HELP)
+    parser.addini("kinst", f"{_HELP}; those of --kinst come behind", default="")
+
+
+def _options(words: list[str]) -> Any:
+    """The command line of these words, parsed as the command does it.  Raises KinstError."""
+    hook = sys.excepthook  # which the command makes its own, and pytest's process keeps
+    try:
+        return import_module("kinst.cli.options").parse(words).request
+    finally:
+        sys.excepthook = hook
+
+
+@pytest.fixture(scope="session")
+def vm(pytestconfig: pytest.Config) -> Iterator[Machine]:
+    """A kinst.Machine, booted or attached to when the first test asks for it, and closed at the
+    session's end.  Which one: --kinst, and kinst in pytest's configuration file."""
+    api, errors = import_module("kinst.api"), import_module("kinst.errors")
+    given = [pytestconfig.getini("kinst"), *pytestconfig.getoption("--kinst")]
+    try:
+        request = _options([word for text in given for word in shlex.split(text)])
+        if request.programs or request.command or request.shell or request.arguments:
+            raise errors.KinstError("--kinst says which machine, not what is traced")
+        machine = api.Machine(request)
+        try:
+            machine.start()
+        except BaseException:
+            machine.close()
+            raise
+    except errors.KinstError as error:
+        pytest.fail(f"kinst: {error}", pytrace=False)
+    with machine:
+        yield machine

@@ -1,0 +1,247 @@
+"""Test files, one after another, on as few machines as possible; for kinst test."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from kinst.api import Machine, Program, ProgramText, Report, Request, Trace
+from kinst.cli.guard import say
+from kinst.cli.interrupts import Interrupts
+from kinst.cli.progress import Progress
+from kinst.errors import DError, GoneError, KinstError, ScratchUsedUpError, TargetError
+from kinst.events import Batch, End, Event, Message, Output, Shell
+from kinst.render import Destination, renderer
+from kinst.views.reports import TRACE, FileReport
+from kinst.views.verdicts import (
+    Assertion,
+    Given,
+    Measured,
+    TestFile,
+    Verdict,
+    judge,
+    read_test_file,
+)
+
+SECONDS = 60.0  # that a file's trace may take
+_SAYS_FAIL = re.compile(r"^\s*#\s*pragma\s+D\s+option\s+fail\b", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A test file that was read.  error: why it cannot be run, "" where it can."""
+
+    path: str
+    file: TestFile | None
+    error: str = ""
+
+    @property
+    def points(self) -> int:
+        """How many results it has: its trace, and its TEST clauses."""
+        return 1 + (len(self.file.tests) if self.file is not None else 0)
+
+
+class Runner:
+    """A context manager: leaving it ends the machine.  interrupted: Ctrl-C has come."""
+
+    def __init__(self, request: Request, interrupts: Interrupts) -> None:
+        self._request = request
+        self._interrupts = interrupts
+        self._machine: Machine | None = None
+        self.interrupted = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._drop()
+
+    def _drop(self) -> None:
+        """End the machine; the next file gets another one."""
+        machine, self._machine = self._machine, None
+        if machine is not None:
+            machine.close()
+
+    def read(self, path: str) -> PlannedFile:
+        """An error in it is a result, too."""
+        try:
+            with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                return PlannedFile(path, read_test_file(file.read(), path))
+        except DError as error:
+            return PlannedFile(path, None, _compile_error(error))
+        except OSError as error:
+            return PlannedFile(path, None, f"failed to open {path}: {error.strerror}")
+
+    def run(self, planned: PlannedFile) -> FileReport:
+        """Trace a file's program, and see what holds."""
+        began = time.monotonic()
+        run = _FileRun(planned.path)
+        if planned.file is None:
+            run.trouble = planned.error
+        else:
+            self._traced(planned.file, run)
+        return run.report(planned.file, time.monotonic() - began)
+
+    def _traced(self, file: TestFile, run: _FileRun) -> None:
+        try:
+            with self._trace(file, run) as trace:
+                self._interrupts.end(trace)
+                run.follow(trace, file.clauses)
+        except GoneError as error:
+            run.fail(str(error))
+            self._drop()
+        except KinstError as error:
+            run.fail(_compile_error(error) if isinstance(error, DError) else str(error))
+        self._interrupts.over()
+        self.interrupted = run.end is not None and run.end.reason == "interrupted"
+        # What a kernel that has complained does next is nothing to judge another file by.
+        if run.complained or (run.end is not None and run.end.reason in ("panic", "hang", "gone")):
+            with suppress(KinstError):
+                self._drop()
+
+    def _trace(self, file: TestFile, run: _FileRun) -> Trace:
+        asked = self._request
+        settings = asked.settings
+        if not (_SAYS_FAIL.search(file.program) or any(name == "fail" for name, _ in settings)):
+            settings = (*settings, ("fail", "all"))
+        asked = replace(
+            asked,
+            programs=(ProgramText("s", file.program, run.path),),
+            arguments=(),
+            settings=settings,
+            command=file.command or asked.command,
+            timeout=file.timeout or asked.timeout or SECONDS,
+        )
+        fresh = self._machine is None
+        machine, program = self._compiled(asked)
+        try:
+            return machine.trace(program, asked.command)
+        except (ScratchUsedUpError, TargetError) as error:
+            if isinstance(error, GoneError) and fresh:
+                raise
+        # A machine for this program alone has as much scratch memory as that needs.
+        self._drop()
+        machine, program = self._compiled(asked)
+        machine.start(program)
+        return machine.trace(program, asked.command)
+
+    def _compiled(self, asked: Request) -> tuple[Machine, Program]:
+        if self._machine is None:
+            report = Report(say, Progress("kinst"), time.monotonic(), False)
+            self._machine = Machine(self._request, report=report)
+        program = self._machine.compile_request(asked)
+        if asked.command or self._machine.needs_kernel(program):
+            self._machine.start()
+        return self._machine, program
+
+
+def _compile_error(error: DError) -> str:
+    return f"failed to compile: {error.span}: {error}"
+
+
+class _FileRun:
+    """What a file's trace says.  complained: so has the kernel."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.trouble = ""
+        self.end: End | None = None
+        self.complained = False
+        self._text: list[str] = []
+        self._measured: Measured | None = None
+
+    def fail(self, message: str) -> None:
+        """The first line is why; what is below it, the console's end, is output."""
+        first, *more = message.splitlines()
+        self.trouble = self.trouble or first
+        self._text += [f"{line}\n" for line in more]
+
+    def follow(self, trace: Trace, clauses: int) -> None:
+        """clauses: how many at the program's end are those that read variables."""
+        every = [clause.index for clause, _ in trace.schema.clauses()]
+        first = max(every, default=-1) + 1 - clauses
+        reads: list[Sequence[Given] | None] = [None] * clauses
+        destination = Destination(write=self._text.append, say=self._say)
+        shown = renderer("dtrace")(destination, trace.schema)
+        try:
+            for event in trace.events():
+                self._see(event)
+                if isinstance(event, Batch):
+                    mine = event.clauses >= np.uint32(first)
+                    for record in _part(event, mine):
+                        values = [value.value for value in record.values]
+                        reads[record.clause - first] = [
+                            value if isinstance(value, int | str) else str(value)
+                            for value in values
+                        ]
+                    event = _part(event, ~mine)
+                shown.show(event)
+        finally:
+            shown.close()
+            if self.end is not None and not self.end.error:
+                self._measured = Measured(trace.aggregations(), reads, self.end.status)
+
+    def _say(self, text: str) -> None:
+        self._text.append(f"{text}\n")
+
+    def _see(self, event: Event) -> None:
+        match event:
+            case Output():
+                self._text.append(event.data.decode("utf-8", "surrogateescape"))
+            case Message():
+                self.complained = self.complained or bool(event.kind)
+                if event.text.startswith("kinst: exit status "):
+                    self.trouble = event.text.removeprefix("kinst: ")
+            case Shell():
+                raise KinstError("system() has no place in a test", "take it out")
+            case End():
+                self.end = event
+
+    def report(self, file: TestFile | None, seconds: float) -> FileReport:
+        verdicts = [self._of_trace(file)]
+        for test in file.tests if file is not None else ():
+            if self._measured is not None:
+                verdicts.append(judge(test, self._measured))
+            else:
+                place = f"{test.span.file}:{test.span.line}"
+                why = "the trace did not come to its end"
+                verdicts.append(Verdict(test.name, "failed", place, why=why))
+        return FileReport(self.path, tuple(verdicts), "".join(self._text), seconds)
+
+    def _of_trace(self, file: TestFile | None) -> Verdict:
+        trouble = self.trouble
+        if not trouble and self.end is not None and self.end.reason == "interrupted":
+            trouble = "it was interrupted"
+        status = self.end.status if self.end is not None else 0
+        if not trouble and status and file is not None and not _asks_status(file):
+            reason = self.end.reason if self.end is not None else ""
+            told: dict[str, str] = {"command": "the command's", "exit": "exit()'s"}
+            trouble = f"{told.get(reason, 'the')} status is {status}"
+            if reason == "timeout":
+                trouble = "the command was not over in time (#pragma D test timeout)"
+        return Verdict(TRACE, "failed" if trouble else "ok", self.path, why=trouble)
+
+
+def _asks_status(file: TestFile) -> bool:
+    asked: list[Assertion] = [one for test in file.tests for one in test.assertions]
+    return any(one.asks_status for one in asked)
+
+
+def _part(batch: Batch, mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Batch:
+    """Those records of a batch for which the mask is true."""
+    following = batch.following[mask] if batch.following is not None else None
+    return replace(
+        batch, offsets=batch.offsets[mask], clauses=batch.clauses[mask], following=following
+    )

@@ -1,0 +1,119 @@
+"""Results of test files as TAP (testanything.org, version 13 and 14) and as JUnit's XML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+from kinst.views.verdicts import Verdict
+
+TRACE = "the trace"  # the name of the first result of each file
+MOST_LINES = 40  # of a failed file's output that are shown
+# Characters that XML 1.0 has no way to write.
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """What became of a test file.  verdicts: of the trace itself, and of each TEST clause.
+    output: what it printed, and what was said.  seconds: that it took."""
+
+    file: str
+    verdicts: tuple[Verdict, ...]
+    output: str
+    seconds: float
+
+    @property
+    def failed(self) -> bool:
+        return any(one.state == "failed" for one in self.verdicts)
+
+
+def tap_head(points: int) -> str:
+    return f"TAP version 13\n1..{points}\n"
+
+
+def tap_lines(report: FileReport, first: int, *, verbose: bool) -> str:
+    """The test points of a file, numbered from `first` on.  verbose: with what it printed, also
+    where nothing failed."""
+    lines: list[str] = []
+    for number, one in enumerate(report.verdicts, first):
+        name = re.sub(r"([#\\])", r"\\\1", " ".join(one.name.split()))
+        skip = f" # SKIP {one.expression} does not hold" if one.state == "skipped" else ""
+        good = "not ok" if one.state == "failed" else "ok"
+        lines.append(f"{good} {number} - {report.file}: {name}{skip}")
+        if one.state == "failed":
+            lines += [f"  {line}" for line in ("---", *_yaml(one), "...")]
+    if report.output and (verbose or report.failed):
+        shown = report.output.splitlines()
+        left = len(shown) - MOST_LINES
+        lines += [f"# ({left} lines before)"] * (left > 0)
+        lines += [f"# {line}" for line in shown[-MOST_LINES:]]
+    return "\n".join(lines) + "\n"
+
+
+def _yaml(verdict: Verdict) -> Iterable[str]:
+    yield f"at: {_quoted(verdict.place)}"
+    if verdict.expression:
+        yield f"expression: {_quoted(verdict.expression)}"
+    if verdict.why:
+        yield f"message: {_quoted(verdict.why)}"
+    if verdict.values:
+        yield "values:"
+        for name, value in verdict.values:
+            yield f"  {_quoted(name)}: {_quoted(value)}"
+
+
+def _quoted(text: str) -> str:
+    """As a YAML scalar in single quotes, on one line."""
+    return "'" + " ".join(text.split()).replace("'", "''") + "'"
+
+
+def explained(verdict: Verdict) -> str:
+    """Why it failed, in some lines."""
+    lines = [f"{verdict.place}: {verdict.expression}" if verdict.expression else verdict.place]
+    lines += [verdict.why] if verdict.why else []
+    lines += [f"{name} = {value}" for name, value in verdict.values]
+    return "\n".join(lines)
+
+
+def junit_xml(reports: Sequence[FileReport]) -> str:
+    """A test suite for each file, a test case for its trace and for each TEST clause."""
+    root = ElementTree.Element("testsuites", {"name": "kinst", **_totals(reports)})
+    for report in reports:
+        about = {"name": _clean(report.file), **_totals([report])}
+        suite = ElementTree.SubElement(root, "testsuite", about)
+        for one in report.verdicts:
+            # The trace takes the time; to look at what it has left takes none.
+            seconds = report.seconds if one is report.verdicts[0] else 0.0
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=_clean(report.file), name=_clean(one.name),
+                time=f"{seconds:.3f}",
+            )  # fmt: skip
+            if one.state == "skipped":
+                message = f"{one.expression} does not hold"
+                ElementTree.SubElement(case, "skipped", message=_clean(message))
+            if one.state == "failed":
+                message = one.why or one.expression
+                failure = ElementTree.SubElement(case, "failure", message=_clean(message))
+                failure.text = _clean(explained(one))
+        if report.output:
+            ElementTree.SubElement(suite, "system-out").text = _clean(report.output)
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, "unicode")}\n'
+
+
+def _totals(reports: Sequence[FileReport]) -> dict[str, str]:
+    states = [one.state for report in reports for one in report.verdicts]
+    return {
+        "tests": str(len(states)),
+        "failures": str(states.count("failed")),
+        "errors": "0",
+        "skipped": str(states.count("skipped")),
+        "time": f"{sum(report.seconds for report in reports):.3f}",
+    }
+
+
+def _clean(text: str) -> str:
+    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)

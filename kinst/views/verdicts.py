@@ -1,0 +1,217 @@
+"""Whether an assertion of a TEST clause holds, with the values that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kinst.dlang.assertions import (
+    COMPUTED,
+    Assertion,
+    Number,
+    Operation,
+    Read,
+    Rows,
+    Status,
+    Term,
+    TestClause,
+    TestFile,
+    read_test_file,
+    terms,
+)
+from kinst.events import Bucket
+from kinst.results import Table
+
+__all__ = [
+    "Assertion", "Given", "Measured", "TestFile", "UnknownValueError", "Verdict", "judge",
+    "read_test_file",
+]  # fmt: skip
+
+Given = int | str
+_WORD = 1 << 64
+# Aggregating functions whose value is 0 for a key that was never seen.
+_FROM_ZERO = ("count", "sum")
+
+
+class UnknownValueError(Exception):
+    """There is no value, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a trace has left.  reads: for each END clause of the test file what it traced, None
+    where it did not get that far.  status: with which the trace ended."""
+
+    tables: Mapping[str, Table]
+    reads: Sequence[Sequence[Given] | None]
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """state: ok, failed or skipped.  For what failed: expression, place (file:line), and the
+    values of its parts."""
+
+    name: str
+    state: str
+    place: str
+    expression: str = ""
+    values: tuple[tuple[str, str], ...] = ()
+    why: str = ""
+
+
+def judge(test: TestClause, measured: Measured) -> Verdict:
+    """The first assertion that does not hold counts."""
+    place = f"{test.span.file}:{test.span.line}"
+    checked = (*([test.condition] if test.condition else []), *test.assertions)
+    for one in checked:
+        why = ""
+        try:
+            held = _truth(_value(one.term, one, measured))
+        except UnknownValueError as error:
+            held, why = False, str(error)
+        if held:
+            continue
+        if one is test.condition and not why:
+            return Verdict(test.name, "skipped", place, one.text)
+        at = f"{one.span.file}:{one.span.line}"
+        return Verdict(test.name, "failed", at, one.text, tuple(_parts(one, measured)), why)
+    return Verdict(test.name, "ok", place)
+
+
+def _parts(assertion: Assertion, measured: Measured) -> list[tuple[str, str]]:
+    """The parts of an assertion that are no literals, with their values."""
+    found: dict[str, str] = {}
+    for term in terms(assertion.term):
+        if isinstance(term, Rows | Status) or (isinstance(term, Read) and not term.is_literal):
+            name = "$status" if isinstance(term, Status) else term.text
+            try:
+                value = _value(term, assertion, measured)
+                found[name] = f'"{value}"' if isinstance(value, str) else str(value)
+            except UnknownValueError as error:
+                found[name] = f"none: {error}"
+    return list(found.items())
+
+
+def _value(term: Term, assertion: Assertion, measured: Measured) -> Given:
+    match term:
+        case Number(value):
+            return value
+        case Status():
+            return measured.status
+        case Read(number, text):
+            values = measured.reads[assertion.clause]
+            if values is None or number >= len(values):
+                raise UnknownValueError(f"{text} could not be read")
+            return values[number]
+        case Rows():
+            return _of_rows(term, assertion, measured)
+        case Operation(operator, operands):
+            return _operation(operator, operands, assertion, measured)
+
+
+def _of_rows(term: Rows, assertion: Assertion, measured: Measured) -> Given:
+    table = measured.tables.get(term.name)
+    if table is None:
+        raise UnknownValueError(f"the program has no aggregation @{term.name}")
+    rows = list(table.values())
+    if term.key is not None:
+        key = tuple(_comparable(_value(one, assertion, measured)) for one in term.key)
+        count = len(table.key_types)
+        if len(key) != count:
+            raise UnknownValueError(f"@{term.name} has {count} keys, {len(key)} given")
+        rows = [row for k, row in table.items() if tuple(map(_comparable, k)) == key]
+    elif table.key_types and not term.fold:
+        folds = f"count(@{term.name}), sum(@{term.name})"
+        raise UnknownValueError(f"@{term.name} has keys: @{term.name}[key], {folds}")
+    if term.fold:
+        return _folded(term, table.function, rows)
+    if not rows and table.function in _FROM_ZERO:
+        return 0
+    if not rows:
+        raise UnknownValueError(f"{table.function}() has seen nothing there")
+    if isinstance(rows[0], tuple):
+        hint = f"count({term.text}), min({term.text}), max({term.text})"
+        raise UnknownValueError(f"{table.function}() has no single value: {hint}")
+    return rows[0]
+
+
+def _folded(term: Rows, function: str, rows: Sequence[int | tuple[Bucket, ...]]) -> int:
+    """count, sum, min or max; of distributions count is that of their values, and min and max
+    are the bounds of the outermost buckets that have some."""
+    plain = [row for row in rows if isinstance(row, int)]
+    buckets = [one for row in rows if isinstance(row, tuple) for one in row if one.count]
+    if term.fold == "count":
+        return sum(one.count for one in buckets) if buckets else len(plain)
+    if term.fold == "sum":
+        if buckets:
+            raise UnknownValueError(f"{function}() has no sum")
+        return sum(plain)
+    least, most = plain[:], plain[:]
+    for one in buckets:
+        if one.low is None or one.high is None:
+            raise UnknownValueError(f"{function}() has values beyond its last bucket")
+        least.append(one.low)
+        most.append(one.high - 1)
+    if not least:
+        raise UnknownValueError(f"{function}() has seen nothing there")
+    return min(least) if term.fold == "min" else max(most)
+
+
+def _comparable(value: object) -> object:
+    """Keys are compared as 64-bit patterns: whether -1 is one that has a sign is the type's."""
+    return value % _WORD if isinstance(value, int) else value
+
+
+def _truth(value: Given) -> bool:
+    return value != 0 if isinstance(value, int) else True
+
+
+def _divided(a: int, b: int) -> int:
+    if b == 0:
+        raise UnknownValueError("a division by zero")
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+_INFIX: Mapping[str, Callable[[int, int], int]] = {
+    "|": lambda a, b: a | b, "^": lambda a, b: a ^ b, "&": lambda a, b: a & b,
+    "<<": lambda a, b: a << (b & 63), ">>": lambda a, b: a >> (b & 63),
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
+    "/": _divided, "%": lambda a, b: a - b * _divided(a, b),
+    "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
+}  # fmt: skip
+_PREFIX: Mapping[str, Callable[[int], int]] = {
+    "!": lambda a: not a, "-": lambda a: -a, "+": lambda a: a, "~": lambda a: ~a,
+}  # fmt: skip
+
+
+def _operation(
+    operator: str, operands: Sequence[Term], assertion: Assertion, measured: Measured
+) -> Given:
+    def value(k: int) -> Given:
+        return _value(operands[k], assertion, measured)
+
+    if operator == COMPUTED:
+        return value(0)
+    if operator == "?:":
+        return value(1) if _truth(value(0)) else value(2)
+    if operator in ("&&", "||"):
+        first = _truth(value(0))
+        return int(first if first == (operator == "||") else _truth(value(1)))
+    if operator == "^^":
+        return int(_truth(value(0)) != _truth(value(1)))
+    if len(operands) == 1:
+        return int(_PREFIX[operator](_number(value(0), operator)))
+    a, b = value(0), value(1)
+    if operator in ("==", "!=") and isinstance(a, str) and isinstance(b, str):
+        return int((a == b) == (operator == "=="))
+    return int(_INFIX[operator](_number(a, operator), _number(b, operator)))
+
+
+def _number(value: Given, operator: str) -> int:
+    if not isinstance(value, int):
+        raise UnknownValueError(f'{operator} takes numbers, and "{value}" is none')
+    return value
