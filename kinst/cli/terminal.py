@@ -13,7 +13,6 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from kinst.cli.guard import UsageError
@@ -50,12 +49,7 @@ class HostTerminal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._bell)
         if self._thread is not None:
             self._thread.join()

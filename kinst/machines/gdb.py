@@ -22,7 +22,7 @@ from kinst.core.machine import (
 from kinst.core.system import Lender, Territory
 from kinst.machines.stub.cpus import Debugger
 from kinst.machines.stub.memory import GuestMemory, need_process, read_process
-from kinst.machines.stub.target import StubTarget
+from kinst.machines.stub.target import RunningKind, StubTarget
 from kinst.wire.rsp import Rsp, connect
 
 
@@ -182,19 +182,12 @@ class GdbStub(StubTarget):
         self._rsp.close()
 
 
-class _Stubs:
+class _Stubs(RunningKind):
     """The MachineKind protocol (core/machine.py) for stubs."""
 
     name = "gdb"
     option = "gdb"
     abilities = GdbStub.abilities
-
-    def cpus(self, arguments: Sequence[str]) -> int:
-        """It is the stub that says how many; until then, one."""
-        return 1
-
-    def begin(self, config: MachineConfig) -> None:
-        """It runs."""
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None

@@ -10,7 +10,6 @@ import select
 import socket
 import struct
 import time
-from types import TracebackType
 from typing import Any, Self
 
 from kinst.core.errors import TargetError
@@ -62,12 +61,7 @@ class Qmp:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -3,26 +3,20 @@ memory.  MACHINE is found by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from kinst.core.errors import TargetError
 from kinst.core.machine import MachineConfig, Target
 from kinst.machines.attach.machine import AttachedVm
+from kinst.machines.stub.target import RunningKind
 
 
-class _Attached:
+class _Attached(RunningKind):
     """The MachineKind protocol (core/machine.py) for running machines."""
 
     name = "attach"
     option = "attach"
     abilities = AttachedVm.abilities
-
-    def cpus(self, arguments: Sequence[str]) -> int:
-        """It is the machine that says how many; until then, one."""
-        return 1
-
-    def begin(self, config: MachineConfig) -> None:
-        """It runs."""
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None

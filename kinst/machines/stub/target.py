@@ -1,13 +1,13 @@
 """What targets have in common whose CPUs are reached by a GDB stub and nothing else, in a machine
-that is somebody else's (core/machine.py has the protocol)."""
+that is somebody else's, and their kinds (core/machine.py has the protocols)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kinst.core.errors import TargetError
-from kinst.core.machine import Complaint, Gone, MachineEvent, Stopped
+from kinst.core.machine import Complaint, Gone, MachineConfig, MachineEvent, Stopped
 from kinst.machines.stub.cpus import Debugger
 from kinst.wire.rsp import Rsp
 
@@ -61,3 +61,14 @@ class StubTarget:
 
     def end_command(self) -> None:
         pass
+
+
+class RunningKind:
+    """What a MachineKind has to say before it connects to a machine that runs already."""
+
+    def cpus(self, arguments: Sequence[str]) -> int:
+        """It is the stub that says how many; until then, one."""
+        return 1
+
+    def begin(self, config: MachineConfig) -> None:
+        """It runs."""
