@@ -325,7 +325,8 @@ class Board(Protocol):
     CPU: str  # which cpu_for() answers for most kernels; "" for QEMU's own choice
     HOST_MACHINES: tuple[str, ...]  # os.uname().machine of hosts that could run it with KVM
     SERIAL: tuple[str, ...]  # -device of console, output and control; "" for the machine's own
-    CONSOLE: str  # what the kernel calls the first of them,
+    CARD_SLOT: str  # -device into which a card is put while it runs; "" where kernels take none
+    CONSOLE: str  # what the kernel calls the first serial port,
     PORTS: tuple[str, str]  # and the other two
     PARAMETERS: str  # of the kernel's command line, in guests of kinst's own
     MODULES_APPEND: str  # of the command line, when modules are loaded

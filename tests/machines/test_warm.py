@@ -17,6 +17,7 @@ from kinst.core.isa import Isa
 from kinst.isa import load
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
+from kinst.machines.vm.files import shares
 from kinst.machines.vm.initramfs import build
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import MEGABYTE, VmConfig
@@ -44,10 +45,14 @@ def test_all_that_matters_is_in_the_key(prepared: Prepared, tmp_path: Path) -> N
         replace(one, memory=512 * MEGABYTE),
         replace(one, scratch=2 * one.scratch),
         replace(one, append="nokaslr"),
+        replace(one, shares=shares(None, [tmp_path])),
+        replace(one, shares=shares(tmp_path, [tmp_path])),
         replace(one, kernel=prepared.kernel),
         replace(one, initrd=build(prepared.busybox, {"/bin/other": prepared.busybox})),
     ]
     keys = {key(one), *map(key, other), key(one, load("arm64"))}
+    elsewhere = [replace(one, shares=shares(Path(name), [])) for name in ("/", "/usr")]
+    assert key(elsewhere[0]) == key(elsewhere[1])  # the folder is put in later
     assert len(keys) == len(other) + 2
     time.sleep(0.02)
     kernel.write_bytes(b"KERNEL")  # another one of the same size and name
@@ -64,6 +69,8 @@ def test_guests_that_are_not_kept(prepared: Prepared, tmp_path: Path) -> None:
         replace(one, accel="kvm"),
     ):
         assert warm_start(other, ISA.board) is None
+    shared = replace(one, shares=shares(tmp_path, []))
+    assert warm_start(shared, load("riscv64").board) is None
 
 
 def start(config: VmConfig, isa: Isa, say: Callable[[str], None]) -> Guest:

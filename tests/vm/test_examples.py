@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command import kinst
+from command import Result, kinst
 
 from tools.example_index import scripts
 
@@ -65,11 +65,14 @@ def examples() -> list[Example]:
     return found
 
 
-def complaints(example: Example, deeds: Path, *options: str) -> list[str]:
-    """What is wrong with a run of it."""
+def run(example: Example, deeds: Path, *options: str) -> Result:
     script = EXAMPLES / f"{example.name}.d"
     words = [*options, *example.options, "-s", str(script), "-c", "deeds", *example.arguments]
-    done = kinst(*words, copy=[deeds])
+    return kinst(*words, copy=[deeds])
+
+
+def complaints(example: Example, done: Result) -> list[str]:
+    """What is wrong with a run of it."""
     wrong = [] if done.status == 0 else [f"status {done.status}"]
     wrong += [
         f"on stderr: {line}"
@@ -90,7 +93,7 @@ def _parameters() -> list[object]:
 
 @pytest.mark.parametrize("example", _parameters())
 def test_example(example: Example, guest_program: Callable[[str], Path]) -> None:
-    wrong = complaints(example, guest_program("deeds"))
+    wrong = complaints(example, run(example, guest_program("deeds")))
     assert not wrong, "\n".join(wrong)
 
 
@@ -100,7 +103,7 @@ def test_example(example: Example, guest_program: Callable[[str], Path]) -> None
 def test_other_instruction_sets(
     example: Example, isa: str, program_for: Callable[[str, str], Path]
 ) -> None:
-    wrong = complaints(example, program_for("deeds", isa), f"--vm={isa}")
+    wrong = complaints(example, run(example, program_for("deeds", isa), f"--vm={isa}"))
     assert not wrong, "\n".join(wrong)
 
 

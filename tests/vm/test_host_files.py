@@ -75,12 +75,30 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return make
 
 
-def test_a_folder_of_busyboxs_guest(tmp_path: Path) -> None:
-    """Without a root of the host's, at the same path."""
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param((), id="as-ever"),
+        *(
+            pytest.param(options, id="-".join(options), marks=pytest.mark.slow)
+            for options in (
+                ("--cold",),
+                ("--vm=arm64",),
+                ("--vm=arm64", "--cold"),
+                ("--vm=riscv64",),
+                # The guest takes no notice of devices that are put in, until it is made to look.
+                ("--append", "acpiphp.disable=1"),
+            )
+        ),
+    ],
+)
+def test_a_folder_of_busyboxs_guest(more: tuple[str, ...], tmp_path: Path) -> None:
+    """Without a root of the host's, at the same path; booted or gone on (the second)."""
     (tmp_path / "in").write_text("given\n")
-    done = kinst(
-        "--rw", str(tmp_path), "-qn", "kinst::vfs_read:0 { @ = count(); }",
-        "-c", f"cd {tmp_path} && cat in && cp in out",
-    ).good()  # fmt: skip
-    assert done.guest == "given\n"
-    assert (tmp_path / "out").read_text() == "given\n"
+    for number in range(1, 3):
+        done = kinst(
+            *more, "--rw", str(tmp_path), "-qn", "kinst::vfs_read:0 { @ = count(); }",
+            "-c", f"cd {tmp_path} && cat in && cp in out{number}",
+        ).good()  # fmt: skip
+        assert done.guest == "given\n"
+        assert (tmp_path / f"out{number}").read_text() == "given\n"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
+import random
 import re
 import select
+import struct
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -16,6 +20,7 @@ pytestmark = pytest.mark.vm
 
 KINST = str(Path(sys.executable).with_name("kinst"))
 SECONDS = 300.0
+ROUNDS = 100  # of resizing and typing
 
 
 class Person:
@@ -44,6 +49,9 @@ class Person:
 
     def types(self, text: str) -> None:
         os.write(self.terminal, text.encode())
+
+    def resizes(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def end(self) -> int:
         """All that is shown until the end is in shown; the exit status."""
@@ -82,3 +90,32 @@ def test_the_key_that_ends_the_trace() -> None:
     person.types("\x1d")
     assert person.end() == 0
     assert "42" in person.shown
+
+
+@pytest.mark.slow
+def test_on_the_hosts_files_while_the_terminal_is_resized(tmp_path: Path) -> None:
+    """All that is typed arrives, and the last size too, while every instruction of what reads it is
+    traced and the window is dragged about."""
+    chosen = random.Random(1)
+    trace = ["-qo", str(tmp_path / "out"), "-n", "kinst::vfs_read: { @[probename] = count(); }"]
+    person = Person("--shell", "--root", "/", *trace)
+
+    def drag() -> None:
+        person.resizes(chosen.randrange(20, 80), chosen.randrange(60, 200))
+        time.sleep(chosen.choice([0, 0.01, 0.3, 0.6]))
+
+    person.reads("ends the trace")
+    person.reads("[#$] ")
+    for k in range(ROUNDS):
+        for _ in range(chosen.choice([0, 1, 1, 2, 5])):
+            drag()
+        for letter in f"echo typed $(({k}+1000)) whole\r":
+            person.types(letter)
+            if chosen.random() < 0.1:
+                drag()
+        person.reads(f"typed {k + 1000} whole")
+    person.resizes(47, 111)
+    person.types("until stty size | grep '47 111'; do sleep 0.1; done; exit 3\r")
+    person.reads("47 111\r+\n")
+    assert person.end() == 3
+    assert (tmp_path / "out").stat().st_size

@@ -17,11 +17,13 @@ from pathlib import Path
 
 from kinst.core.errors import TargetError
 from kinst.wire.process import Child, called_pair
+from kinst.wire.qmp_channel import QmpChannel
 
 # Of Debian 12 (qemu-system-common), and of Debian 13 and others (virtiofsd, written anew).
 _PLACES = ("/usr/lib/qemu", "/usr/libexec", "/usr/lib")
 _PACKAGES = "apt-get install qemu-system-common, or virtiofsd from Debian 13 on"
 _MOST_FILES = 1_000_000
+_DEVICE, _QUEUE = "vhost-user-fs-pci", 1024
 ROOT = "root"  # the tag of the folder that commands have as their root
 
 # What a kernel needs to mount them, where it is not built in.
@@ -84,6 +86,15 @@ def in_surroundings(command: str, around: Surroundings) -> str:
     return "\n".join([*lines, f"cd {folder} || exit", f"exec /bin/sh -c {shlex.quote(command)}"])
 
 
+def slots(shared: Sequence[Share], kind: str) -> list[str]:
+    """QEMU's arguments for the slots into which the devices of these folders are put (plug()).
+    kind: of such a slot's device."""
+    argv: list[str] = []
+    for number, share in enumerate(shared):
+        argv += ["-device", f"{kind},id=slot-{share.tag},chassis={number + 1}"]
+    return argv
+
+
 class FileServer:
     """A virtiofsd for one folder.  Raises TargetError where there is none, or it does not start."""
 
@@ -104,11 +115,22 @@ class FileServer:
                 raise
 
     def arguments(self) -> list[str]:
-        """QEMU's, for the device; it inherits `socket`."""
+        """QEMU's, for a device that is there from the start; it inherits `socket`."""
         tag = self.share.tag
-        device = f"vhost-user-fs-pci,chardev=fs-{tag},tag={tag},queue-size=1024"
+        device = f"{_DEVICE},chardev=fs-{tag},tag={tag},queue-size={_QUEUE}"
         chardev = f"socket,id=fs-{tag},fd={self.socket.fileno()}"
         return ["-chardev", chardev, "-device", device]
+
+    def plug(self, monitor: QmpChannel) -> None:
+        """Put the device into its slot of a machine that runs.  Raises TargetError."""
+        tag = self.share.tag
+        name = f"fs-{tag}"
+        monitor.execute("getfd", {"fdname": name}, self.socket.fileno())
+        inherited = {"type": "fd", "data": {"str": name}}
+        socket = {"type": "socket", "data": {"addr": inherited, "server": False}}
+        monitor.execute("chardev-add", {"id": name, "backend": socket})
+        device = {"driver": _DEVICE, "chardev": name, "tag": tag, "queue-size": _QUEUE}
+        monitor.execute("device_add", {**device, "bus": f"slot-{tag}"})
 
     def trouble(self) -> str:
         """Why it has ended, "" while it runs."""

@@ -185,11 +185,23 @@ serve() {
     done
 }
 
+# mount_tag OPTIONS TAG FOLDER.  The device may have been put in just now: a kernel that takes no
+# notice of that is made to look.
+mount_tag() {
+    wait=100
+    until message=$(mount -t virtiofs $1 "$2" "$3" 2>&1); do
+        [ $((wait -= 1)) -gt 0 ] && grep -q virtiofs /proc/filesystems || break
+        [ $((wait % 10)) != 5 ] || echo 1 >/sys/bus/pci/rescan
+        sleep 0.05
+    done
+    [ -z "$message" ] || { echo "$message"; false; }
+}
+
 # The host's folder is not written to: what commands change is kept in memory, in an overlay.
 # Their devices, processes and sockets are this machine's.
 mount_root() {
     mkdir -p /mnt/host /mnt/changes /mnt/root
-    mount -t virtiofs -o ro "$1" /mnt/host && mount -t tmpfs changes /mnt/changes || return
+    mount_tag '-o ro' "$1" /mnt/host && mount -t tmpfs changes /mnt/changes || return
     mkdir /mnt/changes/files /mnt/changes/work
     mount -t overlay -o lowerdir=/mnt/host,upperdir=/mnt/changes/files,workdir=/mnt/changes/work \
         root /mnt/root || return
@@ -207,7 +219,7 @@ mount_root() {
 }
 
 mount_writable() {
-    mkdir -p "$ROOT$2" && mount -t virtiofs "$1" "$ROOT$2"
+    mkdir -p "$ROOT$2" && mount_tag '' "$1" "$ROOT$2"
 }
 
 ROOT=

@@ -311,8 +311,10 @@ class Vm(Guest):
 
     def _mount_shares(self) -> None:
         """Have the folders of the host mounted, the root first.  Once; the machine runs."""
-        shares = () if self._shares_mounted else self._config.shares
-        for share in sorted(shares, key=lambda share: share.writable):
+        if self._shares_mounted:
+            return
+        self.qemu.plug_shares()
+        for share in sorted(self._config.shares, key=lambda share: share.writable):
             what = f"{share.tag} {share.at.encode().hex()}".strip()
             self.qemu.send_control(f"mount {what}")
             try:

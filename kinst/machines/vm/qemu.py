@@ -22,7 +22,7 @@ from kinst.core.isa import Board
 from kinst.core.machine import CommandEnded, Gone
 from kinst.machines.vm.console import Console
 from kinst.machines.vm.cpus import CPUS, says_cpus
-from kinst.machines.vm.files import FileServer, Share, Surroundings
+from kinst.machines.vm.files import FileServer, Share, Surroundings, slots
 from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_pair
 from kinst.wire.qmp_channel import QmpChannel
 
@@ -43,8 +43,8 @@ class VmConfig:
     kernel: bzImage or the like.  initrd: a file or the bytes of an archive.  control: whether
     kinst's own init is in it.  cpus: as many as the guest may ever have.  memory, scratch: bytes.
     accel: "tcg" or "kvm".  shares: folders of the host.  surroundings: of the commands, where one
-    of these is their root.  states: folder for what is kept of guests that have
-    booted; None for none.
+    of these is their root.  states: folder for what is kept of guests that have booted; None for
+    none.
     """
 
     kernel: Path
@@ -114,6 +114,16 @@ def _head(kernel: Path) -> bytes:
         return b""  # QEMU says what is wrong with it
 
 
+def can_be_kept(config: VmConfig, board: Board) -> bool:
+    """Whether others may go on from where such a guest had booted: not from one with an initrd of
+    the user's, in which nobody sets the clock; with arguments of the user's for QEMU, which may
+    name files that change; with folders of the host whose devices are there from the start, as
+    QEMU cannot save them; or under KVM."""
+    if config.states is None or not config.control or config.qemu_args or config.accel != "tcg":
+        return False
+    return isinstance(config.initrd, bytes) and not (config.shares and not board.CARD_SLOT)
+
+
 def guest_arguments(config: VmConfig, board: Board) -> list[str]:
     """QEMU's arguments but for descriptors and the initrd: those of guests that are alike are the
     same."""
@@ -137,6 +147,7 @@ def _devices(config: VmConfig, board: Board, fds: Mapping[str, str], ram: str) -
         # Without a name it is the machine's own port, of which there is one.
         card = ["-device", f"{device},chardev={name}"]
         argv += card if device else ["-serial", f"chardev:{name}"]
+    argv += slots(c.shares, board.CARD_SLOT) if can_be_kept(c, board) else []
     return [*argv, "-gdb", "chardev:gdb", "-mon", "chardev=monitor,mode=control"]
 
 
@@ -224,8 +235,9 @@ class Qemu:
         for share in config.shares:
             server = FileServer(share)
             self._servers.append(server)
-            inherit.append(server.socket.fileno())
-            argv += server.arguments()
+            if not can_be_kept(config, self._board):
+                inherit.append(server.socket.fileno())
+                argv += server.arguments()
         try:
             self._child = Child([*argv, *config.qemu_args], inherit, theirs["messages"].fileno())
         finally:
@@ -384,6 +396,13 @@ class Qemu:
     def send_input(self, data: bytes) -> None:
         """To the command, where that has the output port as its terminal.  From any thread."""
         self._pump.send("output", data)
+
+    def plug_shares(self) -> None:
+        """Put the devices of the host's folders into the machine, which runs, unless they are
+        there from the start.  Once.  Raises TargetError."""
+        if can_be_kept(self._config, self._board):
+            for server in self._servers:
+                server.plug(self.monitor)
 
     def close(self) -> None:
         """End QEMU and give its memory back.  Safe to call twice."""

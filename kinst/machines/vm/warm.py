@@ -19,7 +19,7 @@ from pathlib import Path
 from kinst.core.errors import TargetError
 from kinst.core.isa import Board
 from kinst.machines.vm.kept import KeptStates
-from kinst.machines.vm.qemu import Qemu, VmConfig, guest_arguments
+from kinst.machines.vm.qemu import Qemu, VmConfig, can_be_kept, guest_arguments
 from kinst.wire.process import AnonymousFile, find_program
 
 _FOLDER = "guests"
@@ -117,26 +117,22 @@ def begin(config: VmConfig, board: Board) -> BegunGuest | None:
 
 
 def warm_start(config: VmConfig, board: Board) -> WarmStart | None:
-    """Where the state of a guest like this is kept; None for one that is not to be kept: with an
-    initrd of the user's, in which nobody sets the clock, with arguments of the user's for QEMU,
-    which may name files that change, or with folders of the host, whose device QEMU cannot save.
-
-    Raises TargetError where QEMU is missing."""
-    if config.states is None or not config.control or config.qemu_args or config.accel != "tcg":
+    """Where the state of a guest like this is kept; None for one that is not to be kept.  Raises
+    TargetError where QEMU is missing."""
+    if config.states is None or not can_be_kept(config, board):
         return None
-    if config.shares or not isinstance(config.initrd, bytes):
-        return None
-    return WarmStart(config.states / _FOLDER, _key(config, board, config.initrd))
+    return WarmStart(config.states / _FOLDER, _key(config, board))
 
 
-def _key(config: VmConfig, board: Board, initrd: bytes) -> str:
+def _key(config: VmConfig, board: Board) -> str:
+    assert isinstance(config.initrd, bytes)
     program = os.path.realpath(find_program(board.QEMU, board.PACKAGE))
     parts = [
         program,
         *guest_arguments(config, board),
         _identity(program),
         _identity(config.kernel),
-        hashlib.sha256(initrd).hexdigest(),
+        hashlib.sha256(config.initrd).hexdigest(),
         *_host_cpu(),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
