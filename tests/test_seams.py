@@ -27,6 +27,7 @@ LINUX = ROOT / "systems" / "linux"
 OWN_NAMES = {
     "copy_string": "a helper function in the LLVM IR that codegen makes",
     "d_path": "a subroutine of D",
+    "device_add": "a command of QEMU's monitor",
     "sp_offset": "a field of an entry of ORC tables, by the format",
 }
 
