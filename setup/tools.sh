@@ -26,6 +26,7 @@ virtiofsd: virtiofsd_package
 pgrep: procps
 man: man-db
 jq: jq
+lcov: lcov
 debootstrap: debootstrap'
 
 # In Debian 12 it is QEMU's, since then it has a package of its own.  Neither is in PATH.
@@ -127,6 +128,11 @@ prove() {
     pgrep) pgrep -f . ;;
     man) man -l "$checkout/docs/kinst.1" | grep kinst ;;
     jq) [ "$(jq -n '6 * 7')" = 42 ] ;;
+    lcov)
+        printf '%s\n' "SF:$PWD/sample.c" DA:1,1 DA:2,0 end_of_record >sample.info &&
+            lcov --summary sample.info | grep '1 of 2 lines' && genhtml -q -o html sample.info &&
+            [ -s html/index.html ]
+        ;;
     debootstrap) debootstrap --version && wget --version ;;
     esac
 }

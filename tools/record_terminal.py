@@ -48,6 +48,13 @@ PICTURES = {
         "tail -n 3 examples/tests/one_read.d",
         "! kinst test examples/tests/one_read.d",
     ],
+    "cover": [
+        "# How much of these two files does cat run?",
+        "kinst cover fs/open.c fs/read_write.c -o /tmp/cat.info -c 'cat /proc/version'",
+        "lcov --rc lcov_branch_coverage=1 --summary /tmp/cat.info",
+        "# What does writing a file reach that this has not?",
+        "kinst cover -q fs/read_write.c --since /tmp/cat.info -c 'echo >/tmp/new'",
+    ],
 }
 
 

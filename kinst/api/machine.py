@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pprint import pformat
 from typing import Self
@@ -14,6 +14,7 @@ from kinst.core.code import FunctionCode
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import Begun, CommandEnded, Gone, Terminal
 from kinst.core.probe import ProbePattern, ProgramText
+from kinst.core.source import CodeImage, SourceFunction
 from kinst.events import Fault, Lost, Message, Output, Record
 from kinst.patch.listing import list_plan
 from kinst.patch.plan import Plan
@@ -261,6 +262,26 @@ class Machine:
         self.start()
         self._opened.stand()
         return self._opened.codes(functions)
+
+    def functions(self, *patterns: str) -> list[SourceFunction]:
+        """The functions that these patterns mean, with their source lines and inlined copies.
+
+        A pattern: FUNCTION or a glob; MODULE: or MODULE:FUNCTION; a source file, a glob of files
+        or a folder ("fs/read_write.c", "fs/*.c", "fs/ext4").  Raises KinstError for one that means
+        none."""
+        self.start()
+        self._opened.stand()
+        return self._opened.functions(patterns)
+
+    def graphs(self, functions: Sequence[SourceFunction]) -> list[FunctionCode]:
+        """The flow graphs of functions, each with the parts moved away from it; no source lines."""
+        return self._opened.graphs([one.function for one in functions])
+
+    def code_image(self, module: str) -> CodeImage | None:
+        """Where the code of a module lies, or with "vmlinux" the kernel's; None for one that is not
+        loaded, or has no debug file."""
+        self.start()
+        return self._opened.code_image(module)
 
     # Traces.
 

@@ -11,6 +11,7 @@ from typing import Self
 from kinst.consumer.schema import Schema
 from kinst.core.errors import KinstError
 from kinst.core.probe import ProgramText
+from kinst.core.source import TracedSite
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import (
     End,
@@ -92,6 +93,20 @@ class Trace:
         refused = {e.probe.site: reason for e, reason in self._built.parts.refused}
         refused |= dict(self._built.image.sites.refused)
         return {site.address: reason for site, reason in refused.items() if site is not None}
+
+    @property
+    def sites(self) -> list[TracedSite]:
+        """The instructions that its probes are at, by address: each once, planted or refused."""
+        parts, plan = self._built.parts, self._built.image.sites
+        found = {}
+        for e, reason in (*((e, "") for e, _ in (*parts.planted, *parts.stopped)), *parts.refused):
+            if e.probe.site is not None:
+                found[e.probe.site.address] = e.probe.site, reason
+        found |= {site.address: (site, reason) for site, reason in plan.refused}
+        return [
+            TracedSite(site.function, at, len(site.code), reason)
+            for at, (site, reason) in sorted(found.items(), key=lambda row: row[0])
+        ]
 
     def events(self) -> Iterator[Event]:
         """Trace, in bulk.  After End, raises TargetError where the guest ended by itself."""

@@ -118,6 +118,7 @@ Which functions of the file system run, and how often:
     + """
 
 kinst flame ...    a flame graph of stacks; kinst flame --help
+kinst cover ...    coverage of the kernel's code, as LCOV's format; kinst cover --help
 kinst diff A B     what differs between two results of --json; kinst diff --help
 kinst test FILE... programs with assertions, as TAP and JUnit's XML; kinst test --help
 """

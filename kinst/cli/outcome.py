@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from kinst.api import Machine, ProgramText, Report
+from kinst.api import Machine, ProgramText, Report, Request, Trace
 from kinst.cli.guard import UsageError, say, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import CommandLine
@@ -35,34 +35,54 @@ def traced(line: CommandLine, program: str, interrupts: Interrupts) -> Outcome |
     request = line.request
     if not request.programs:
         request = replace(request, programs=(ProgramText("n", program, "<command line>"),))
-    if request.list_probes or request.compile_only or request.show_code or request.dump:
-        raise UsageError("-l, -e, -S and --dump show what is not traced", "kinst without a command")
+    check_traces(request)
     if request.show_program:
         write(sys.stdout, "".join(f"{one.text.strip()}\n" for one in request.programs))
         return None
     show = partial(write, sys.stdout if request.output else sys.stderr)
-    report = Report(say, Progress("kinst"), time.monotonic(), request.verbose)
-    status = 0
-    with Machine(request, report=report) as machine:
+    with open_machine(request) as machine:
         compiled = machine.compile_request(request)
         machine.start(compiled)
         trace = machine.trace(machine.expand(compiled, request.command), request.command)
-        interrupts.end(trace)
-        for event in trace:
-            match event:
-                case Output():
-                    show(event.data.decode("utf-8", "surrogateescape"))
-                case Lost() | Fault() | Message():
-                    say(event.text)
-                case Shell():
-                    raise KinstError("system() has no place in a picture", "take it out")
-                case End():
-                    status = event.status
-        found = [
-            Aggregation(name, table.function, table.key_types, table)
-            for name, table in trace.aggregations().items()
-        ]
+        found, status = finished(trace, interrupts, show)
     return Outcome(found, status, "\n".join(one.text for one in request.programs))
+
+
+def check_traces(request: Request) -> None:
+    """Raises UsageError where the command line asks for something else than a trace."""
+    if request.list_probes or request.compile_only or request.show_code or request.dump:
+        raise UsageError("-l, -e, -S and --dump show what is not traced", "kinst without a command")
+
+
+def open_machine(request: Request) -> Machine:
+    """The machine, which tells a person what it does."""
+    return Machine(
+        request, report=Report(say, Progress("kinst"), time.monotonic(), request.verbose)
+    )
+
+
+def finished(
+    trace: Trace, interrupts: Interrupts, show: Callable[[str], None]
+) -> tuple[list[Aggregation], int]:
+    """A trace to its end: the aggregations as they are then, and its status.  show: told what the
+    command writes.  Raises KinstError."""
+    status = 0
+    interrupts.end(trace)
+    for event in trace:
+        match event:
+            case Output():
+                show(event.data.decode("utf-8", "surrogateescape"))
+            case Lost() | Fault() | Message():
+                say(event.text)
+            case Shell():
+                raise KinstError("system() has no place in a picture", "take it out")
+            case End():
+                status = event.status
+    found = [
+        Aggregation(name, table.function, table.key_types, table)
+        for name, table in trace.aggregations().items()
+    ]
+    return found, status
 
 
 def kept(path: str) -> tuple[Aggregation, ...]:

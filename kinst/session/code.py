@@ -27,10 +27,15 @@ def codes_of(
     functions = kernel.find(module, name)
     if not functions:
         raise no_function(kernel, module, name)
-    places = _places(images) if images is not None else lambda function, address: None
+    places = _places(images) if images is not None else no_place
     dead_ends = dead_ends_of(kernel)
     whole = {parts[0].address: parts for parts in map(kernel.parts, functions)}
     return [code_of(kernel, parts, places, dead_ends) for parts in whole.values()]
+
+
+def no_place(function: Function, address: int) -> SourcePlace | None:
+    """For whom source lines do not matter."""
+    return None
 
 
 def code_of(

@@ -25,13 +25,14 @@ from kinst.core.machine import Begun, Target, Terminal
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function, ProbeName, ProbePattern
 from kinst.core.records import ProgramLayout
+from kinst.core.source import CodeImage, SourceFunction
 from kinst.core.system import System
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.loaded import LoadedImages, moved_by
 from kinst.patch.plan import ways_back
 from kinst.providers import load_all
 from kinst.session.build import build, fill, split, with_runs
-from kinst.session.code import codes_of
+from kinst.session.code import code_of, codes_of, no_place
 from kinst.session.counters import CounterBlocks
 from kinst.session.enable import (
     check_arguments,
@@ -53,6 +54,7 @@ from kinst.session.program import compile_request, parse_request, with_programs
 from kinst.session.report import Report
 from kinst.session.request import Request, find_files
 from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
+from kinst.session.source_functions import code_image, find_functions, source_functions
 from kinst.session.stability import (
     check_stability,
     description_stability,
@@ -81,6 +83,7 @@ from kinst.session.values import (
     ScratchMemory,
     TracedMachine,
 )
+from kinst.sugar.inline import dead_ends_of
 from kinst.systems import of_image
 
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
@@ -401,6 +404,27 @@ class OpenMachine:
                 found.setdefault(code.function.address, code)
         self.report.stage("code")
         return list(found.values())
+
+    def functions(self, patterns: Sequence[str]) -> list[SourceFunction]:
+        """The functions that patterns mean, with what debug information says of them."""
+        kernel, images = self.traced.kernel, self.traced.images
+        assert kernel is not None and images is not None
+        return source_functions(find_functions(patterns, kernel, images), images)
+
+    def graphs(self, functions: Sequence[Function]) -> list[FunctionCode]:
+        """The flow graphs of functions and of the parts moved away from them, without lines."""
+        kernel = self.traced.kernel
+        assert kernel is not None
+        whole = {parts[0].address: parts for parts in map(kernel.parts, functions)}
+        dead_ends = dead_ends_of(kernel)
+        found = [code_of(kernel, parts, no_place, dead_ends) for parts in whole.values()]
+        self.report.stage("flow graphs")
+        return found
+
+    def code_image(self, module: str) -> CodeImage | None:
+        """Where the code of a module, or of the kernel proper, lies; None where it has no file."""
+        image = self.traced.images.of(module) if self.traced.images is not None else None
+        return code_image(image) if image is not None else None
 
     def program_stability(self, compiled: Compiled) -> tuple[ProgramStability, ...]:
         """How stable the descriptions and statements of each of its texts are."""

@@ -110,6 +110,30 @@ class Index:
         depth = {row: len(list(_chain(parents, row))) for row in found}
         return [self._copy(row) for row in sorted(depth, key=lambda r: (-depth[r], r))]
 
+    def functions_of(self, wanted: Callable[[str], bool]) -> Sequence[FunctionDie]:
+        """The functions that have code of their own and are declared in files with such paths, in
+        file order."""
+        files, at = self._a["function_file"].tolist(), self._a["function_range"].tolist()
+        known = {number: number >= 0 and wanted(self._file(number)) for number in set(files)}
+        return [
+            self._function(row)
+            for row, number in enumerate(files)
+            if known[number] and at[row + 1] > at[row]
+        ]
+
+    def copies_within(self, low: int, high: int) -> Sequence[tuple[InlineCopy, FunctionDie]]:
+        """The copies with a range that begins at these addresses, in file order, and the abstract
+        instance of each."""
+        ranges, rows = self._a["copy_ranges"], self._a["by_low_range"]
+        owners, of = self._a["by_low_copy"], self._a["copy_function"]
+
+        def start(row: int) -> int:
+            return int(ranges[2 * row])
+
+        first, last = bisect_left(rows, low, key=start), bisect_left(rows, high, key=start)
+        found = sorted({int(owners[at]) for at in range(first, last)})
+        return [(self._copy(row), self._function(int(of[row]))) for row in found]
+
     def symbol_at(self, address: int) -> tuple[str, int] | None:
         """The function of the symbol table that holds an address, and its own address.
 

@@ -1,0 +1,136 @@
+"""Functions of the running kernel by the names that people have for them: a function, a glob, a
+module, a source file, a folder of the source; and what debug information says of their code.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import translate
+from pathlib import PurePosixPath
+
+from kinst.core.errors import KinstError
+from kinst.core.kernel import Kernel, no_function
+from kinst.core.probe import Function
+from kinst.core.source import CodeImage, CodeLine, InlinedCode, SourceFunction
+from kinst.image.debug_info import stem_of
+from kinst.image.elf_file import SHF_EXECINSTR
+from kinst.image.loaded import LoadedImage, LoadedImages
+
+_SOURCE_FILE = re.compile(r"\.(c|h|S|inc|rs)\Z")
+_GLOB = re.compile(r"[*?\[]")
+
+
+def find_functions(patterns: Iterable[str], kernel: Kernel, images: LoadedImages) -> list[Function]:
+    """The functions that the patterns mean, each once, with the parts that the compiler has moved
+    elsewhere.
+
+    FUNCTION or a glob of functions; MODULE: or MODULE:FUNCTION; a source file or a glob of files,
+    in which * does not match /: fs/*.c, read_write.c; a folder: fs/ext4/ or fs/ext4.  Files and
+    folders are those in which functions are declared.  Raises KinstError for a pattern that means
+    none."""
+    found: dict[int, Function] = {}
+    for pattern in patterns:
+        for function in _meant(pattern, kernel, images):
+            found.setdefault(function.address, function)
+    return list(found.values())
+
+
+def _meant(pattern: str, kernel: Kernel, images: LoadedImages) -> Sequence[Function]:
+    if "/" in pattern or _SOURCE_FILE.search(pattern):
+        declared = _of_files(pattern, kernel, images)
+        if declared:
+            return declared
+        raise KinstError(
+            f"{pattern}: no function of the running kernel is declared in such a file",
+            "as in the kernel's source: 'fs/*.c', fs/ext4; modules must be loaded (--module)",
+        )
+    module, colon, name = pattern.rpartition(":")
+    if colon and not name:
+        name = "*"
+    functions = kernel.find(module, name)
+    if not functions and not colon:
+        functions = kernel.find(pattern, "*") or _of_files(f"{pattern}/", kernel, images)
+    if not functions:
+        raise no_function(kernel, module, name)
+    return [part for function in functions for part in kernel.parts(function)]
+
+
+def _of_files(pattern: str, kernel: Kernel, images: LoadedImages) -> Sequence[Function]:
+    wanted = matcher(pattern)
+    found: list[Function] = []
+    for image in (images.kernel, *images.modules()):
+        if not image.debug.has_dwarf:
+            continue
+        for die in image.debug.index.functions_of(wanted):
+            starts = (image.move(low) for low, _ in die.ranges)
+            found += [at for start in starts if start is not None and (at := kernel.at(start))]
+    return found
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Whether a path of a source file is meant: by a file or a glob of files, or by a folder that
+    it is in or below.  The pattern's parts are the last ones of the path, or of the folder's."""
+    parts = PurePosixPath(pattern).parts
+    size = len(parts)
+    match = [re.compile(translate(part)).match for part in parts]
+    of_files = bool(_SOURCE_FILE.search(pattern) or _GLOB.search(parts[-1])) and pattern[-1] != "/"
+
+    def meant(path: str) -> bool:
+        names = PurePosixPath(path).parts
+        ends = (len(names),) if of_files else range(size, len(names))
+        tails = (names[end - size : end] for end in ends if end >= size)
+        return any(all(one(name) for one, name in zip(match, tail, strict=True)) for tail in tails)
+
+    return meant
+
+
+def source_functions(functions: Sequence[Function], images: LoadedImages) -> list[SourceFunction]:
+    """What debug information says of each.  Raises KinstError where it is damaged."""
+    return [_described(one, images.of(one.module)) for one in functions]
+
+
+def _described(function: Function, image: LoadedImage | None) -> SourceFunction:
+    name = stem_of(function.name)
+    entry = image.back(function.address) if image is not None else None
+    die = None
+    if image is not None and entry is not None and image.debug.has_dwarf:
+        die = image.debug.function_at(function.name, entry)
+    if image is None or entry is None or die is None:
+        return SourceFunction(function, name, "", 0, (), ())
+    end = entry + function.size
+    spans = image.debug.lines.spans(die.unit)
+    first = bisect_left(spans, entry, key=lambda span: span.low)
+    last = bisect_left(spans, end, key=lambda span: span.low)
+    lines = tuple(
+        CodeLine(low, low + span.high - span.low, span.file, span.line)
+        for span in spans[first:last]
+        if (low := image.move(span.low)) is not None
+    )
+    inlined = tuple(
+        InlinedCode(
+            copy.function, of.decl_file, of.decl_line,
+            None if copy.entry is None else image.move(copy.entry),
+            tuple(
+                (start, start + high - low)
+                for low, high in copy.ranges
+                if entry <= low < end and (start := image.move(low)) is not None
+            ),
+        )
+        for copy, of in image.debug.index.copies_within(entry, end)
+    )  # fmt: skip
+    return SourceFunction(function, die.name, die.decl_file, die.decl_line, lines, inlined)
+
+
+def code_image(image: LoadedImage) -> CodeImage:
+    """Where the code of an image lies."""
+    found = sorted(
+        (low, low + section.size, section.address)
+        for section in image.debug.placed.sections
+        if section.flags & SHF_EXECINSTR and section.size
+        and (low := image.move(section.address)) is not None
+    )  # fmt: skip
+    low, _, linked = found[0] if found else (0, 0, 0)
+    high = max((high for _, high, _ in found), default=0)
+    return CodeImage(image.debug.module, low, high, linked, str(image.debug.path))

@@ -1,0 +1,89 @@
+"""LCOV's format for coverage (geninfo(1), "Files"), written and read.
+
+What genhtml, lcov, editors and CI services take: a section for each source file, from SF: to
+end_of_record, with its functions (FN, FNDA), branches (BRDA) and lines (DA).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+
+from kinst.core.errors import KinstError
+from kinst.views.coverage import Branch, Coverage, FileCoverage, total
+
+
+def lcov_text(coverage: Coverage, source: str = "") -> str:
+    """source: the folder that paths of the source are relative to, "" to leave them as they are."""
+    return "".join(
+        line + "\n"
+        for path, file in coverage.files.items()
+        for line in _section(str(PurePosixPath(source) / path), file)
+    )
+
+
+def _section(path: str, file: FileCoverage) -> Iterator[str]:
+    yield "TN:"
+    yield f"SF:{path}"
+    functions = sorted(file.functions.items())
+    for (line, name), _ in functions:
+        yield f"FN:{line},{name}"
+    for (_, name), count in functions:
+        yield f"FNDA:{count},{name}"
+    yield from _found("FN", file.functions.values())
+    for one in sorted(file.branches, key=lambda b: (b.line, b.block, b.way)):
+        taken = "-" if one.taken is None else one.taken
+        yield f"BRDA:{one.line},{one.block},{one.way},{taken}"
+    if file.branches:
+        yield from _found("BR", (one.taken for one in file.branches))
+    for line, count in sorted(file.lines.items()):
+        yield f"DA:{line},{count}"
+    yield from _found("L", file.lines.values())
+    yield "end_of_record"
+
+
+def _found(letter: str, counts: Iterable[int | None]) -> Iterator[str]:
+    found = total(counts)
+    yield f"{letter}F:{found.all}"
+    yield f"{letter}H:{found.seen}"
+
+
+def read_lcov(lines: Iterable[str], name: str) -> dict[str, FileCoverage]:
+    """The files of a tracefile by their paths; counts of several sections of one file are added
+    up.  name: of the tracefile.  Raises KinstError where it is none."""
+    files: dict[str, FileCoverage] = {}
+    file: FileCoverage | None = None
+    declared: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        word, _, rest = line.rstrip("\n").partition(":")
+        try:
+            if word == "SF":
+                file, declared = files.setdefault(rest, FileCoverage()), {}
+            elif word == "end_of_record":
+                file = None
+            elif word in ("FN", "FNDA", "BRDA", "DA"):
+                if file is None:
+                    raise ValueError
+                _read(word, rest.split(","), file, declared)
+        except (ValueError, LookupError):
+            raise KinstError(
+                f"{name}:{number}: not a line of LCOV's format", "kinst cover -o FILE makes one"
+            ) from None
+    if not files:
+        raise KinstError(f"{name}: no coverage in LCOV's format", "kinst cover -o FILE makes one")
+    return files
+
+
+def _read(word: str, parts: list[str], file: FileCoverage, declared: dict[str, int]) -> None:
+    if word == "DA":
+        line = int(parts[0])
+        file.lines[line] = file.lines.get(line, 0) + int(parts[1])
+    elif word == "FN":
+        declared[parts[-1]] = int(parts[0])  # since LCOV 2 there is an end line between
+        file.functions.setdefault((int(parts[0]), parts[-1]), 0)
+    elif word == "FNDA":
+        file.functions[declared[parts[1]], parts[1]] += int(parts[0])
+    else:
+        line, block, way = map(int, parts[:3])
+        taken = None if parts[3] == "-" else int(parts[3])
+        file.branches.append(Branch(line, block, way, taken))
