@@ -27,6 +27,7 @@ pgrep: procps
 man: man-db
 jq: jq
 lcov: lcov
+dot: graphviz
 debootstrap: debootstrap'
 
 # In Debian 12 it is QEMU's, since then it has a package of its own.  Neither is in PATH.
@@ -133,6 +134,7 @@ prove() {
             lcov --summary sample.info | grep '1 of 2 lines' && genhtml -q -o html sample.info &&
             [ -s html/index.html ]
         ;;
+    dot) echo 'digraph { a -> b }' | dot -Tsvg | grep '</svg>' ;;
     debootstrap) debootstrap --version && wget --version ;;
     esac
 }

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kinst.api.program import Program
     from kinst.api.trace import Trace
     from kinst.kernels.fetch import Offered
+    from kinst.kernels.source_text import find_source, package_of, read_sources
     from kinst.session.request import begin
     from kinst.session.values import ListedProbe, ProbeStability, ProgramStability
 
@@ -57,12 +58,15 @@ __all__ = [
     "boot",
     "expand_in_file",
     "expand_request",
+    "find_source",
     "host",
     "kernel_files",
     "list_kernels",
     "names_release",
+    "package_of",
     "parse_cpus",
     "parse_memory",
+    "read_sources",
 ]  # fmt: skip
 
 _PLACES = {
@@ -71,6 +75,7 @@ _PLACES = {
     "Trace": "kinst.api.trace",
     "Offered": "kinst.kernels.fetch",
     "begin": "kinst.session.request",
+    **dict.fromkeys(("find_source", "package_of", "read_sources"), "kinst.kernels.source_text"),
     **dict.fromkeys(("ListedProbe", "ProbeStability", "ProgramStability"), "kinst.session.values"),
 }
 

@@ -90,9 +90,7 @@ class Trace:
     def left_out(self) -> dict[int, str]:
         """The instructions that its descriptions mean and that are not planted: address to the
         reason."""
-        refused = {e.probe.site: reason for e, reason in self._built.parts.refused}
-        refused |= dict(self._built.image.sites.refused)
-        return {site.address: reason for site, reason in refused.items() if site is not None}
+        return self._built.left_out
 
     @property
     def sites(self) -> list[TracedSite]:

@@ -117,6 +117,7 @@ Which functions of the file system run, and how often:
     + ", ".join(DUMP_STAGES)
     + """
 
+kinst annotate F   source and instructions of a function with their counts; kinst annotate --help
 kinst flame ...    a flame graph of stacks; kinst flame --help
 kinst cover ...    coverage of the kernel's code, as LCOV's format; kinst cover --help
 kinst diff A B     what differs between two results of --json; kinst diff --help

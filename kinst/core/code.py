@@ -20,7 +20,8 @@ class CodeInstruction:
 
     text: as the disassembler spells it.  function: the part that it is in, whose probe it has.
     place: its source, None where that is not known.  refused: it is known not to be plantable;
-    why is for planting to say.
+    why is for planting to say.  target: of a direct branch or call, None for others; target_name:
+    of one that leaves the function, as NAME or NAME+OFFSET.
     """
 
     address: int
@@ -30,6 +31,8 @@ class CodeInstruction:
     function: Function
     place: SourcePlace | None = None
     refused: bool = False
+    target: int | None = None
+    target_name: str = ""
 
     @property
     def offset(self) -> int:

@@ -52,10 +52,13 @@ def code_of(
         refused = kernel.refused([(one.address, one.size) for one in instructions])
         rows = zip(instructions, kernel.flows(part), refused, strict=True)
         for one, flow, stays in rows:
-            place = places(part, one.address)
+            # Of a jump to a thunk the name of that is worth seeing.
+            target = kernel.isa.flow(one.code, one.address).target
+            outside = target is not None and not graph.is_instruction(target)
             found[one.address] = CodeInstruction(
-                one.address, one.code, one.text, flow, part, place, stays
-            )
+                one.address, one.code, one.text, flow, part, places(part, one.address), stays,
+                target, _name(kernel, target) if outside and target is not None else "",
+            )  # fmt: skip
     blocks = []
     for node, edges in enumerate(graph.edges):
         inside = tuple(found[address] for address in graph.instructions(node))
@@ -63,6 +66,14 @@ def code_of(
         computed = flow.destination if flow.kind == "indirect" and flow.fault is None else ""
         blocks.append(CodeBlock(inside, tuple(_edges(edges, flow)), computed))
     return FunctionCode(tuple(parts), tuple(blocks), graph.root)
+
+
+def _name(kernel: Kernel, address: int) -> str:
+    there = kernel.at(address)
+    if there is None:
+        return f"{address:#x}"
+    offset = address - there.address
+    return f"{there.name}+{offset}" if offset else there.name
 
 
 def _edges(edges: Sequence[Edge], flow: Flow) -> list[CodeEdge]:

@@ -271,6 +271,13 @@ class BuiltProgram:
     matched: tuple[EnabledSite, ...]
 
     @property
+    def left_out(self) -> dict[int, str]:
+        """The instructions that are not planted: address to the reason."""
+        refused = {e.probe.site: reason for e, reason in self.parts.refused}
+        refused |= dict(self.image.sites.refused)
+        return {site.address: reason for site, reason in refused.items() if site is not None}
+
+    @property
     def code_end(self) -> int:
         """The address behind its code in the machine, 0 where there is none."""
         code = self.image.code

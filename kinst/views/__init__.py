@@ -1,3 +1,3 @@
-"""Rank 5: what people look at, made from results: folded stacks, flame graphs, differences.
+"""Rank 5: what people look at, made from results: annotated functions, flame graphs, differences.
 
 Values in, text out: nothing here traces, prints or opens a file."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kinst.core.code import OUTSIDE, CodeBlock, CodeEdge, CodeInstruction, FunctionCode
+from kinst.core.inline import InlinedFrame, SourcePlace
 from kinst.core.isa import Flow
 from kinst.core.probe import Function
-from kinst.views.flow import EdgeKey
+from kinst.events import Bucket
+from kinst.views.annotation import Annotation
+from kinst.views.flow import EdgeKey, solve
 
 BASE, STEP = 0x1000, 0x100  # of blocks' addresses
 
@@ -38,7 +41,8 @@ def made(
         )  # fmt: skip
         asks = len(ways) > 1 and flow.kind in ("branch", "indirect")
         edges = tuple(
-            CodeEdge(to, kind, f"edge == {k}" if asks else "") for k, (kind, to) in enumerate(ways)
+            CodeEdge(to, "next" if kind == "call" else kind, f"edge == {k}" if asks else "")
+            for k, (kind, to) in enumerate(ways)
         )
         destination = "regs[R_RAX]" if flow.kind == "indirect" else ""
         found.append(CodeBlock(inside, edges, destination))
@@ -112,3 +116,56 @@ def random_code(choose: random.Random) -> FunctionCode:
 def counts(walked: Walked, code: FunctionCode) -> Mapping[int, int]:
     """Of all instructions that can be planted."""
     return {i.address: walked.instructions[i.address] for i in code.instructions if not i.refused}
+
+
+def placed_code() -> FunctionCode:
+    """int made(int a) { if (check(a)) return 1; again: if (a) goto again; return 0; } of made.c,
+    with check() inlined from check.h, and a load behind it that cannot be planted."""
+    function = Function("vmlinux", "made", BASE, 0x40)
+    own, inner = SourcePlace("fs/made.c", 10), InlinedFrame("check", "include/check.h", 5)
+    inside = replace(own, line=12, inlined=(inner,))
+    rows = [
+        (0x00, "push rbp", Flow("next"), own, False),
+        (0x04, "test edi, edi", Flow("next"), inside, False),
+        (0x08, "je 0x1020", Flow("branch", True, BASE + 0x20), inside, False),
+        (0x0C, "mov eax, 1", Flow("next"), replace(own, line=13), False),
+        (0x10, "call 0x9000", Flow("call", True, 0x9000), replace(own, line=13), True),
+        (0x14, "ret", Flow("return", False), replace(own, line=17), False),
+        (0x20, "dec edi", Flow("next"), replace(own, line=15), False),
+        (0x24, "jne 0x1020", Flow("branch", True, BASE + 0x20), replace(own, line=15), False),
+        (0x28, "ret", Flow("return", False), replace(own, line=17), False),
+    ]
+    found = [
+        CodeInstruction(
+            BASE + at, b"\x90" * 4, text, flow, function, place, stays, flow.target,
+            "helper" if flow.kind == "call" else "",
+        )
+        for at, text, flow, place, stays in rows
+    ]  # fmt: skip
+    blocks = (
+        CodeBlock(tuple(found[:3]), (CodeEdge(2, "taken", "z"), CodeEdge(1, "next", "!z"))),
+        CodeBlock(tuple(found[3:6]), (CodeEdge(OUTSIDE, "return"),)),
+        CodeBlock(tuple(found[6:8]), (CodeEdge(2, "taken", "!z"), CodeEdge(3, "next", "z"))),
+        CodeBlock(tuple(found[8:]), (CodeEdge(OUTSIDE, "return"),)),
+    )
+    return FunctionCode((function,), blocks, 0)
+
+
+SOURCE = {
+    "fs/made.c": [*[""] * 8, "int made(int a)", "{", "\t/* <why> */", "\tif (check(a))",
+                  "\t\treturn helper();", "again:", "\tif (--a) goto again;", "\treturn 0;", "}"],
+    "include/check.h": [*[""] * 4, "return a != 0;"],
+}  # fmt: skip
+
+
+def annotated(measure: str = "") -> Annotation:
+    """placed_code() after ten calls: three by check(), seven that went round 4 times each."""
+    code = placed_code()
+    ran = {0: 10, 4: 10, 8: 10, 0xC: 3, 0x14: 3, 0x20: 28, 0x24: 28, 0x28: 7}
+    flow = solve(code, {BASE + at: count for at, count in ran.items()}, {})
+    reasons = {BASE + 0x10: "its bytes change at run time"}
+    if not measure:
+        return Annotation(code, flow, reasons, SOURCE)
+    buckets = (Bucket(1, 2, 8), Bucket(2, 4, 1), Bucket(4, 8, 4))
+    return Annotation(code, flow, reasons, SOURCE, measure, {BASE: buckets, BASE + 4: 1234},
+                      {(0, 2): 77})  # fmt: skip

@@ -1,0 +1,96 @@
+"""Source text of a kernel: from a folder, or from the archive that Debian's linux-source package
+is, of which only the files that are wanted are unpacked, and kept.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from kinst.core.errors import KinstError
+from kinst.core.paths import cache_folder
+
+PACKAGED = Path("/usr/src")  # where linux-source-X.Y is installed
+
+
+def find_source(given: str, release: str, packaged: Path = PACKAGED) -> Path | None:
+    """The folder or archive of sources: what is given, or the package for a release of a kernel;
+    None where that is not installed.  Raises KinstError for one that is not there."""
+    if given:
+        if not Path(given).exists():
+            raise KinstError(f"--source {given}: no such folder or archive")
+        return Path(given)
+    name = package_of(release)
+    for candidate in (packaged / name, packaged / f"{name}.tar.xz"):
+        if name and candidate.exists():
+            return candidate
+    return None
+
+
+def package_of(release: str) -> str:
+    """The package with the source of a release such as 6.1.0-25-cloud-amd64, "" for others."""
+    version = re.match(r"\d+\.\d+", release)
+    return f"linux-source-{version[0]}" if version else ""
+
+
+def read_sources(
+    place: Path, files: Iterable[str], progress: Callable[[str, float | None], None]
+) -> dict[str, Sequence[str]]:
+    """The lines of those of the files that are there, by the names that debug information has.
+
+    Raises KinstError for an archive that cannot be read."""
+    wanted = list(dict.fromkeys(files))
+    folder = place if place.is_dir() else _unpacked(place, wanted, progress)
+    found: dict[str, Sequence[str]] = {}
+    for name in wanted:
+        path = _within(folder, name)
+        if path is not None:
+            found[name] = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return found
+
+
+def _within(folder: Path, name: str) -> Path | None:
+    """A file by its name, or by the last parts of it: builds have other folders around."""
+    parts = [part for part in PurePosixPath(name).parts if part not in ("/", "..", ".")]
+    tails = (folder.joinpath(*parts[k:]) for k in range(len(parts)))
+    return next((path for path in tails if path.is_file() and path.stat().st_size), None)
+
+
+def _unpacked(
+    archive: Path, files: Sequence[str], progress: Callable[[str, float | None], None]
+) -> Path:
+    """A folder with those of the files that are in the archive.  One that is not there is kept as
+    an empty one, so that it is not looked for again."""
+    stat = archive.stat()
+    stem = archive.name.partition(".tar")[0]
+    folder = cache_folder() / "sources" / f"{stem}-{stat.st_size}-{stat.st_mtime_ns}"
+    inside = (PurePosixPath(name) for name in files)
+    plain = [str(p) for p in inside if not p.is_absolute() and ".." not in p.parts]
+    missing = {name for name in plain if not (folder / name).exists()}
+    if not missing:
+        return folder
+    work = f"unpacking {len(missing)} files of {archive.name}"
+    progress(work, None)
+    try:
+        with tarfile.open(archive, "r|*") as unpacked:
+            for member in unpacked:
+                name = member.name.partition("/")[2]
+                stream = unpacked.extractfile(member) if name in missing else None
+                if stream is not None:
+                    _keep(folder / name, stream.read())
+                    missing.discard(name)
+                if not missing:
+                    break
+    except (OSError, tarfile.TarError, EOFError) as error:
+        raise KinstError(f"{archive}: cannot be unpacked: {error}") from error
+    for name in missing:
+        _keep(folder / name, b"")
+    progress(work, 1.0)
+    return folder
+
+
+def _keep(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)

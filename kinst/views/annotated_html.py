@@ -1,0 +1,137 @@
+"""Annotations as one page for a browser, that needs nothing else: source, instructions and the flow
+graph beside one another.  What is chosen in one is shown in the others.
+
+The page is data (JSON) and a script that shows it; both are in it, and so are the graphs (SVG).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from html import escape
+from importlib.resources import files
+from itertools import count
+from typing import Any
+
+from kinst.views.annotated_text import measured, per_cent, position_of
+from kinst.views.annotation import (
+    AnnotatedInstruction,
+    Annotation,
+    CopyNode,
+    LineNode,
+    SourceSpot,
+)
+from kinst.views.flow_svg import flow_svg, heat_class
+
+
+def annotated_html(annotations: Sequence[Annotation], title: str) -> str:
+    """The page's text.  title: what was traced."""
+    data = [_Function(one, f"f{number}").data() for number, one in enumerate(annotations)]
+    graphs = "".join(
+        f'<div class="graph" data-function="{number}">{flow_svg(one, f"f{number}")}</div>'
+        for number, one in enumerate(annotations)
+    )
+    here = files("kinst.views")
+    page = here.joinpath("annotated.html").read_text(encoding="utf-8")
+    # "</" would end the script that the data stand in.
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", "<\\/")
+    parts = {
+        "TITLE": escape(title),
+        "STYLE": here.joinpath("annotated.css").read_text(encoding="utf-8"),
+        "SCRIPT": here.joinpath("annotated.js").read_text(encoding="utf-8"),
+        "GRAPHS": graphs,
+        "DATA": text,
+    }
+    for name, part in parts.items():
+        page = page.replace(f"{{{{{name}}}}}", part)
+    return page
+
+
+class _Function:
+    """One function's data.  Lines of source have numbers, which their instructions refer to."""
+
+    def __init__(self, annotation: Annotation, name: str) -> None:
+        self._one, self._name = annotation, name
+        self._numbers = count()
+        self._line_of: dict[int, int] = {}  # instruction's address to its line's number
+
+    def data(self) -> dict[str, Any]:
+        one = self._one
+        source = [row for row in self._copy(one.lines, 0, one.file) if row]
+        rows = {row.instruction.address: k for k, row in enumerate(one.instructions)}
+        return {
+            "name": one.name,
+            "spot": str(position_of(one)),
+            "entered": one.flow.entered,
+            "ran": one.executed,
+            "measure": one.measure_name,
+            "odd": list(one.flow.odd),
+            "source": source,
+            "code": [self._instruction(row, rows) for row in one.instructions],
+        }
+
+    def _instruction(self, row: AnnotatedInstruction, rows: dict[int, int]) -> dict[str, Any]:
+        one, code = self._one, row.instruction
+        found = {
+            "at": one.label(code.address),
+            "bytes": code.code.hex(" "),
+            "text": row.text,
+            "count": "-" if row.count is None else f"{row.count:,}",
+            "share": per_cent(row.share) if row.count else "",
+            "heat": heat_class(row.count, one.hottest),
+            "block": row.block,
+            "line": self._line_of[code.address],
+            "depth": len(row.within),
+            "within": [f"{level.function}() at {level.call}" for level in row.within],
+            "spot": str(row.spot),
+        }
+        if row.reason:
+            found["reason"] = row.reason
+        if row.branch is not None:
+            taken, ran = row.branch.taken, row.branch.ran
+            found["taken"] = (
+                "?" if taken is None else f"{per_cent(taken / ran)} of {ran:,}" if ran else ""
+            )
+        if code.target in rows:
+            found["target"] = rows[code.target]
+        if row.measure is not None:
+            found["measure"] = measured(row.measure)
+        return found
+
+    def _copy(self, copy: CopyNode, depth: int, own: str) -> Iterator[dict[str, Any]]:
+        spots = sorted(copy.lines, key=lambda s: (s.file != own, s.file, s.line))
+        here = [spot.line for spot in spots if spot.file == own]
+        between = range(min(here), max(here) + 1) if here and depth == 0 else ()
+        for number in between:
+            spot = SourceSpot(own, number)
+            if spot in copy.lines:
+                yield from self._line(copy.lines[spot], depth)
+            elif self._one.source(spot) or self._one.sources.get(own):
+                yield self._row(spot, depth, None)
+        for spot in spots:
+            if spot.file != own or depth:
+                yield from self._line(copy.lines[spot], depth)
+
+    def _line(self, line: LineNode, depth: int) -> Iterator[dict[str, Any]]:
+        row = self._row(line.spot, depth, line)
+        for one in line.own:
+            self._line_of[one.instruction.address] = row["id"]
+        yield row
+        for copy in line.inlined.values():
+            first = next(copy.instructions).spot.file
+            yield {"id": next(self._numbers), "depth": depth, "inlined": copy.function}
+            yield from self._copy(copy, depth + 1, first)
+
+    def _row(self, spot: SourceSpot, depth: int, line: LineNode | None) -> dict[str, Any]:
+        text = self._one.source(spot).expandtabs(4)
+        found: dict[str, Any] = {
+            "id": next(self._numbers), "depth": depth, "line": spot.line,
+            "text": text if spot.file == self._one.file and not depth else text.strip(),
+        }  # fmt: skip
+        if spot.file != self._one.file or not self._one.sources.get(spot.file):
+            found["file"] = spot.file
+        if line is not None:
+            found["count"] = "-" if line.count is None else f"{line.count:,}"
+            found["share"] = per_cent(line.share) if line.share else ""
+            found["heat"] = heat_class(line.count, self._one.hottest)
+        return found

@@ -1,0 +1,234 @@
+"""A function with what a trace has found in it: the value that annotate's renderers show.
+
+Source lines are a tree: under each line is what was inlined there, with lines of its own.  A line's
+count is that of its most frequent instruction; its share is its part of all instructions that ran
+in the function, with what is inlined there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from kinst.core.code import CodeInstruction, FunctionCode
+from kinst.core.inline import SourcePlace
+from kinst.events import Bucket
+from kinst.views.flow import FlowCounts, taken_share
+
+NEAR = 4  # lines up to a function's first among which its name is
+
+Measure = int | tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpot:
+    """A line of a file; "" and 0 where it is not known."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else "?"
+
+
+@dataclass(frozen=True, slots=True)
+class InlinedAt:
+    """A function that was inlined, and where it was called."""
+
+    function: str
+    call: SourceSpot
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """taken of ran times; taken is None where nothing tells."""
+
+    taken: int | None
+    ran: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedInstruction:
+    """count: None where it was not counted, and then the reason.  share: of all instructions that
+    ran, 0 to 1.  text: with names and offsets for the targets of branches.  spot: its own line;
+    within: the inlined functions that it is in, outermost first.  measure: what --by has."""
+
+    instruction: CodeInstruction
+    block: int
+    count: int | None
+    share: float
+    reason: str
+    text: str
+    spot: SourceSpot
+    within: tuple[InlinedAt, ...]
+    branch: Branch | None = None
+    measure: Measure | None = None
+
+
+@dataclass(slots=True)
+class LineNode:
+    """A line of a function, or of a copy of an inlined one.  own: its instructions; inlined:
+    what was put in its place, by name."""
+
+    spot: SourceSpot
+    own: list[AnnotatedInstruction] = field(default_factory=list)
+    inlined: dict[str, CopyNode] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int | None:
+        counts = [one.count for one in self.own if one.count is not None]
+        if not self.own:
+            nested = (line.count for copy in self.inlined.values() for line in copy.lines.values())
+            counts = [one for one in nested if one is not None]
+        return max(counts, default=None)
+
+    @property
+    def instructions(self) -> Iterator[AnnotatedInstruction]:
+        yield from self.own
+        for copy in self.inlined.values():
+            yield from copy.instructions
+
+    @property
+    def share(self) -> float:
+        return sum(one.share for one in self.instructions)
+
+
+@dataclass(slots=True)
+class CopyNode:
+    """The lines of a function, "" the annotated one itself, in the order in which they were first
+    met."""
+
+    function: str
+    lines: dict[SourceSpot, LineNode] = field(default_factory=dict)
+
+    @property
+    def instructions(self) -> Iterator[AnnotatedInstruction]:
+        for line in self.lines.values():
+            yield from line.instructions
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """code, flow: of one function.  reasons: why instructions were not planted, by address.
+    sources: lines of text by file, of those that are there.  measure_name: what --by shows;
+    measures: of it by address, and edges: by (from block, to block or OUTSIDE)."""
+
+    code: FunctionCode
+    flow: FlowCounts
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    sources: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    measure_name: str = ""
+    measures: Mapping[int, Measure] = field(default_factory=dict)
+    edges: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.code.function.name
+
+    @cached_property
+    def executed(self) -> int:
+        """Instructions that ran in it."""
+        return sum(self.flow.instructions.values())
+
+    @cached_property
+    def hottest(self) -> int:
+        """The greatest count."""
+        return max(self.flow.instructions.values(), default=0)
+
+    @cached_property
+    def instructions(self) -> Sequence[AnnotatedInstruction]:
+        """All of them, by address."""
+        return tuple(
+            self._annotated(number, one)
+            for number, block in enumerate(self.code.blocks)
+            for one in block.instructions
+        )
+
+    def _annotated(self, number: int, one: CodeInstruction) -> AnnotatedInstruction:
+        count = self.flow.instructions.get(one.address)
+        share = (count or 0) / self.executed if self.executed else 0.0
+        reason = "" if count is not None else self.reasons.get(one.address, "it cannot be planted")
+        spot, within = position(one.place)
+        branch = None
+        ran = self.flow.exits[number]
+        last = one is self.code.blocks[number].last
+        if last and one.flow.kind == "branch" and ran is not None:
+            shares = taken_share(self.flow, self.code, number)
+            branch = Branch(shares[0] if shares else None, ran)
+        return AnnotatedInstruction(
+            one, number, count, share, reason, self._text(one), spot, within, branch,
+            self.measures.get(one.address),
+        )  # fmt: skip
+
+    def _text(self, one: CodeInstruction) -> str:
+        if one.target is None:
+            return one.text
+        name = one.target_name or self.label(one.target)
+        return one.text.replace(f"#{one.target:#x}", name).replace(f"{one.target:#x}", name)
+
+    def label(self, address: int) -> str:
+        """An address of the function as an offset; in a part that was moved away, with its name."""
+        for part in self.code.parts:
+            if part.address <= address < part.address + part.size:
+                offset = f"+{address - part.address}"
+                return offset if part is self.code.function else part.name + offset
+        return f"{address:#x}"
+
+    @cached_property
+    def file(self) -> str:
+        """That the function is in, "" where it is not known."""
+        place = self.code.blocks[self.code.root].instructions[0].place
+        return place.file if place is not None else ""
+
+    @cached_property
+    def lines(self) -> CopyNode:
+        """All instructions by source lines."""
+        top = CopyNode("")
+        for one in self.instructions:
+            copy = top
+            for level in one.within:
+                line = copy.lines.setdefault(level.call, LineNode(level.call))
+                copy = line.inlined.setdefault(level.function, CopyNode(level.function))
+            copy.lines.setdefault(one.spot, LineNode(one.spot)).own.append(one)
+        return top
+
+    def source(self, spot: SourceSpot) -> str:
+        """The text of a line, "" where it is not there."""
+        lines = self.sources.get(spot.file, ())
+        return lines[spot.line - 1].rstrip() if 0 < spot.line <= len(lines) else ""
+
+
+def position(place: SourcePlace | None) -> tuple[SourceSpot, tuple[InlinedAt, ...]]:
+    """(the line of an instruction itself, the inlined functions that it is in, outermost first)."""
+    if place is None:
+        return SourceSpot("", 0), ()
+    spot = SourceSpot(place.file, place.line)
+    within = []
+    for frame in reversed(place.inlined):
+        within.append(InlinedAt(frame.function, spot))
+        spot = SourceSpot(frame.file, frame.line)
+    return spot, tuple(within)
+
+
+def files_of(codes: Iterable[FunctionCode]) -> list[str]:
+    """All source files that instructions of these functions come from."""
+    places = [one.place for code in codes for one in code.instructions if one.place is not None]
+    files = [[place.file, *(frame.file for frame in place.inlined)] for place in places]
+    return list(dict.fromkeys(name for names in files for name in names if name))
+
+
+def fits(sources: Mapping[str, Sequence[str]], codes: Iterable[FunctionCode]) -> bool:
+    """Whether source text is that of these functions: one of them at least begins where it says so.
+    True where none of their files is there."""
+    seen = False
+    for code in codes:
+        place = code.blocks[code.root].instructions[0].place
+        if place is None or place.file not in sources:
+            continue
+        stem = code.function.name.partition(".")[0].partition("@")[0]
+        lines = sources[place.file][max(0, place.line - NEAR) : place.line + 1]
+        if any(stem in line or stem.rpartition("sys_")[2] in line for line in lines):
+            return True
+        seen = True
+    return not seen

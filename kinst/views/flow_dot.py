@@ -1,0 +1,87 @@
+"""Flow graphs in graphviz's language: boxes as hot as their blocks, lines as thick as edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from kinst.core.code import OUTSIDE
+from kinst.views.annotated_text import per_cent
+from kinst.views.annotation import Annotation
+
+_STYLES = {"taken": "solid", "next": "solid", "jump": "solid", "computed": "dashed",
+           "return": "solid", "fault": "dotted"}  # fmt: skip
+
+
+def flow_dot(annotations: Iterable[Annotation]) -> str:
+    """One graph with a cluster for each function."""
+    lines = ["digraph annotate {", '  node [shape=box, style=filled, fontname="monospace",'
+             ' fontsize=10, margin="0.08,0.04"];',
+             '  edge [fontname="monospace", fontsize=9];']  # fmt: skip
+    for number, one in enumerate(annotations):
+        lines += (f"  {line}" for line in _cluster(number, one))
+    return "\n".join([*lines, "}", ""])
+
+
+def shown_blocks(one: Annotation) -> list[int]:
+    """The blocks of a flow graph without those that only fill room: nothing leads to them, and
+    nothing ran there."""
+    led_to = {edge.to for block in one.code.blocks for edge in block.edges} | {one.code.root}
+    blocks = range(len(one.code.blocks))
+    return [number for number in blocks if number in led_to or one.flow.entries[number]]
+
+
+def block_label(one: Annotation, number: int) -> tuple[str, str, str]:
+    """(where a block is, how often it ran, the first line of its source) for people."""
+    block = one.code.blocks[number]
+    low, high = one.label(block.address), one.label(block.last.address)
+    count = one.flow.entries[number]
+    first = next(row for row in one.instructions if row.instruction is block.instructions[0])
+    call = first.within[0].call if first.within else first.spot
+    text = one.source(call).strip() or (str(call) if call.file else "")
+    return low if low == high else f"{low} to {high}", "?" if count is None else f"{count:,}", text
+
+
+def share_of(one: Annotation, number: int) -> float:
+    """A block's part of all instructions that ran in the function."""
+    counts = (one.flow.instructions.get(i.address, 0) for i in one.code.blocks[number].instructions)
+    return sum(counts) / one.executed if one.executed else 0.0
+
+
+def _cluster(number: int, one: Annotation) -> Iterator[str]:
+    entered = one.flow.entered
+    title = f"{one.name}: entered {'?' if entered is None else entered} times"
+    yield f"subgraph cluster_{number} {{"
+    yield f"  label={_quoted(title)}; fontname=monospace;"
+    counts = [one.flow.edges.get((b, k)) for b in range(len(one.code.blocks))
+              for k in range(len(one.code.blocks[b].edges))]  # fmt: skip
+    most = max((count for count in counts if count), default=0)
+    blocks = shown_blocks(one)
+    for block in blocks:
+        where, ran, text = block_label(one, block)
+        label = f"{block}: {where}\n{ran} times, {per_cent(share_of(one, block))}\n{text[:40]}"
+        count = one.flow.entries[block] or 0
+        part = count / one.hottest if one.hottest else 0.0
+        colour = f"0.{round(16 - 15 * part):02} {0.1 + 0.75 * part:.2f} 1.0" if count else "white"
+        yield f'  b{number}_{block} [label={_quoted(label)}, fillcolor="{colour}"];'
+    for block in blocks:
+        for k, edge in enumerate(one.code.blocks[block].edges):
+            if edge.to == OUTSIDE:
+                continue
+            found = one.flow.edges.get((block, k))
+            shown = "?" if found is None else f"{found}"
+            ns = one.edges.get((block, edge.to))
+            shown += f"\n{ns} ns" if ns is not None else ""
+            width = 0.5 + 6 * (found or 0) / max(most, 1)
+            colour = "grey70" if found == 0 else "black"
+            yield (
+                f"  b{number}_{block} -> b{number}_{edge.to} [label={_quoted(shown)}, "
+                f"penwidth={width:.2f}, color={colour}, style={_STYLES[edge.kind]}];"
+            )
+    yield "}"
+
+
+def _quoted(text: str) -> str:
+    """A string of graphviz's, of which each line is at the left."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    lines = escaped.split("\n")
+    return f'"{escaped}"' if len(lines) == 1 else '"' + "".join(f"{one}\\l" for one in lines) + '"'

@@ -1,0 +1,140 @@
+"""What else can be told of each instruction: an expression's value there, or how long a thread took
+from the start of one block to that of the next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kinst.core.code import OUTSIDE, CodeInstruction, FunctionCode
+from kinst.core.errors import KinstError
+from kinst.events import Aggregation
+from kinst.views.annotation import Measure
+from kinst.views.counting import MASK, SITE, clause, described, site_rows
+
+LATENCY = "latency"
+BY, TOOK, TIMES = "by", "took", "times"  # aggregations
+_AGGREGATING = re.compile(
+    r"\s*(count|sum|min|max|avg|stddev|quantize|lquantize|llquantize)\s*\(.*\)\s*\Z", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """values: by address.  edges: nanoseconds on average, by (from block, to block or OUTSIDE)."""
+
+    values: Mapping[int, Measure] = field(default_factory=dict)
+    edges: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MeasuringPlan:
+    """codes: what is measured.  expression: a D expression, an aggregating function of one, or
+    LATENCY; "" for nothing.  condition: a predicate, or ""."""
+
+    codes: tuple[FunctionCode, ...]
+    expression: str
+    condition: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of the number, for people."""
+        return "ns" if self.expression == LATENCY else self.expression
+
+    @property
+    def program(self) -> str:
+        """More clauses for the counting program."""
+        if not self.expression:
+            return ""
+        found = self._latencies() if self.expression == LATENCY else self._values()
+        return "\n".join(found) + "\n"
+
+    def _values(self) -> Iterator[str]:
+        whole = (
+            self.expression if _AGGREGATING.match(self.expression) else f"avg({self.expression})"
+        )
+        parts = [p for code in self.codes for p in code.parts]
+        where = ",\n".join(f"kinst:{p.module}:{p.name}:" for p in parts)
+        yield clause(where, self.condition, f"@{BY}[{SITE}] = {whole};")
+
+    def _latencies(self) -> Iterator[str]:
+        """A thread's last block and its time are in variables of their own for each function, so
+        that functions may call one another."""
+        for number, code in enumerate(self.codes, 1):
+            block, since = f"self->block{number}", f"self->since{number}"
+            yield f"self uint64_t block{number}, since{number};"
+            where = ",\n".join(map(described, _starts(code)))
+            adds = (
+                f"@{TOOK}[{block}, (uint64_t){{to}}] = sum(timestamp - {since}); "
+                f"@{TIMES}[{block}, (uint64_t){{to}}] = count();"
+            )
+            yield clause(where, block, adds.format(to="regs[R_PC]"))
+            begins = f"{block} = (uint64_t)regs[R_PC]; {since} = timestamp;"
+            yield clause(where, self.condition, begins)
+            ways_out = _ways_out(code)
+            if ways_out:
+                ends = f"{adds.format(to=0)} {block} = 0;"
+                yield clause(",\n".join(map(described, ways_out)), block, ends)
+
+    def measured(self, found: Sequence[Aggregation]) -> list[Measured]:
+        """What the program has found, for each function.  Raises KinstError where results are of
+        another kernel."""
+        named = {one.name: one for one in found}
+        if not self.expression:
+            return [Measured() for _ in self.codes]
+        wanted = (TOOK, TIMES) if self.expression == LATENCY else (BY,)
+        missing = [f"@{name}" for name in wanted if name not in named]
+        if missing and named:
+            raise KinstError(f"the results have no {missing[0]}", "kinst annotate -d --by ...")
+        if self.expression == LATENCY:
+            return [self._latency(code, named) for code in self.codes]
+        rows = site_rows(named[BY]) if named else {}
+        return [Measured(dict(_sited(code, rows))) for code in self.codes]
+
+    def _latency(self, code: FunctionCode, named: Mapping[str, Aggregation]) -> Measured:
+        took, times = _pairs(named.get(TOOK)), _pairs(named.get(TIMES))
+        starts = {one.address: number for number, block in enumerate(code.blocks)
+                  for one in block.instructions}  # fmt: skip
+        edges, totals, counts = {}, dict[int, int](), dict[int, int]()
+        for (start, to), count in times.items():
+            if start not in starts or not count:
+                continue
+            nanoseconds = took.get((start, to), 0)
+            edges[starts[start], starts.get(to, OUTSIDE)] = nanoseconds // count
+            totals[start] = totals.get(start, 0) + nanoseconds
+            counts[start] = counts.get(start, 0) + count
+        return Measured({start: totals[start] // counts[start] for start in totals}, edges)
+
+
+def _starts(code: FunctionCode) -> list[CodeInstruction]:
+    """The first instruction of each block that can be planted."""
+    firsts = (next((i for i in block.instructions if not i.refused), None) for block in code.blocks)
+    return [one for one in firsts if one is not None]
+
+
+def _ways_out(code: FunctionCode) -> list[CodeInstruction]:
+    """Instructions that leave the function for good."""
+    return [
+        block.last
+        for block in code.blocks
+        if not block.last.refused and len(block.edges) == 1 and block.edges[0].to == OUTSIDE
+    ]
+
+
+def _sited(
+    code: FunctionCode, rows: Mapping[tuple[str, str, int], object]
+) -> Iterator[tuple[int, Measure]]:
+    for one in code.instructions:
+        value = rows.get((one.function.module, one.function.name, one.offset))
+        if isinstance(value, int | tuple):
+            yield one.address, value
+
+
+def _pairs(found: Aggregation | None) -> dict[tuple[int, int], int]:
+    rows = found.rows.items() if found is not None else ()
+    return {
+        (key[0] & MASK, key[1] & MASK): value
+        for key, value in rows
+        if isinstance(key[0], int) and isinstance(key[1], int) and isinstance(value, int)
+    }

@@ -1,0 +1,72 @@
+"""The page for a browser: whole, safe for what source text may contain, and linked up."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+from made_code import annotated
+
+from kinst.views.annotated_html import annotated_html
+
+
+def data_of(page: str) -> list[dict[str, object]]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+class Checker(HTMLParser):
+    """Elements that want an end have one, and nothing is fetched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not {"src", "href"} & {name for name, _ in attrs}
+        if tag not in ("meta", "input", "path", "rect"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not {"src", "href"} & {name for name, _ in attrs}
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ("path", "rect"):
+            assert self.open.pop() == tag
+
+
+def test_one_page_that_needs_nothing_else() -> None:
+    page = annotated_html([annotated("x"), annotated()], "ls </title> & more")
+    checker = Checker()
+    checker.feed(page)
+    assert checker.open == []
+    assert "<title>kinst annotate: ls &lt;/title&gt; &amp; more</title>" in page
+    assert "{{" not in page.partition("<script>")[0] and "url(http" not in page
+
+
+def test_instructions_and_lines_refer_to_each_other() -> None:
+    (one,) = data_of(annotated_html([annotated()], "x"))
+    source = {row["id"]: row for row in one["source"]}
+    assert len(source) == len(one["source"])
+    by_text = {row["text"]: row for row in one["code"]}
+    assert source[by_text["test edi, edi"]["line"]]["text"] == "return a != 0;"
+    assert source[by_text["test edi, edi"]["line"]]["depth"] == 1
+    assert by_text["je +32"]["taken"] == "70.0% of 10"
+    assert one["code"][by_text["je +32"]["target"]]["text"] == "dec edi"
+    assert by_text["call helper"]["reason"] == "its bytes change at run time"
+    assert one["entered"] == 10 and one["ran"] == 99
+    # Lines without code are there, in the function's own file.
+    texts = [row.get("text", "").strip() for row in one["source"]]
+    assert texts[:3] == ["{", "/* <why> */", "if (check(a))"] and "again:" in texts
+    nested = [row["inlined"] for row in one["source"] if "inlined" in row]
+    assert nested == ["check"]
+
+
+def test_source_that_would_end_the_script() -> None:
+    one = annotated()
+    lines = ["</script><script>alert(1)</script>"] * 20
+    page = annotated_html([type(one)(one.code, one.flow, {}, {"fs/made.c": lines})], "x")
+    assert "</script><script>alert" not in page
+    assert any(row.get("text") == lines[0] for row in data_of(page)[0]["source"])
