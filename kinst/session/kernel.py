@@ -29,7 +29,7 @@ MOST_ENTRIES = 1024  # of a jump table whose code does not say how many it has
 SUGGESTION_SPREAD = 3  # how much longer or shorter than the wrong name a suggestion may be
 
 
-BEGINNING = 48  # bytes of a function's first few instructions
+BEGINNING = 20  # bytes of a function's first instruction, and of a landing pad before it
 SCANNED = 512  # functions or sites that are decoded at once
 READ_GAP, READ_MOST = 4096, 1 << 20  # bytes between functions that are read at once, and of all
 

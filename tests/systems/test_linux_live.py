@@ -328,10 +328,19 @@ def test_ftrace_leaves_claimed_functions_alone(booted: Callable[[str], Attached]
     assert linux.site_refusal(read, 5) == FTRACE_USED and linux.site_refusal(write, 5) == ""
     record = linux.ftrace_record(read)
     assert record and record.in_use
+    assert linux.ftrace.record(read, linux.ftrace.flags_now()) == record
     with pytest.raises(KinstError, match="ftrace has begun to use"):
         linux.claims([read])
     tracing(guest, "nop")
     assert linux.site_refusal(read, 5) == "" and linux.ftrace.idle()
+    # Of many at once the same is said as of each.
+    many = [at for at in linux.ftrace.sites.tolist() if linux.site_refusal(at, 5) == ""][:100]
+    assert linux.site_refusals([(at, 5) for at in many]) == [""] * 100
+    claimed = linux.claims(many)
+    assert claimed == [claim for at in many for claim in linux.claims([at])]
+    released = linux.releases(claimed)
+    assert released == [one for claim in claimed for one in linux.releases([claim])]
+    assert all(a[0] == b[0] and a[1] != b[1] for a, b in zip(claimed, released, strict=True))
 
     # Claimed and patched: a tracer of all functions leaves it alone and does not complain.
     before = guest.read(linux.ftrace_record(read).flags_address, 8)  # type: ignore[union-attr]

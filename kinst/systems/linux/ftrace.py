@@ -28,10 +28,13 @@ from kinst.core.errors import KinstError
 from kinst.image.btf import Btf
 from kinst.systems.linux.memory import Kernel
 
+U64 = npt.NDArray[np.uint64]
 USED = "ftrace uses it now (a tracer, kprobe, bpf program or livepatch is attached)"
 INSIDE = "it overlaps ftrace's call site without starting at it"
 # A chain longer than this is not a chain of ftrace pages.
 MAX_PAGES = 65536
+MANY = 64  # records whose flags are read with those of all others
+_NEAR = 4096  # bytes between records that are read at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,12 @@ class Ftrace:
         self.size = len(call_sites[0])  # bytes of a call site
 
     @property
-    def sites(self) -> npt.NDArray[np.uint64]:
+    def sites(self) -> U64:
         """Running addresses of all call sites, sorted."""
         return self._index[0]
 
     @cached_property
-    def _index(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    def _index(self) -> tuple[U64, U64]:
         """Sites in order of their addresses, and the addresses of their flags words."""
         kernel, btf = self._kernel, self._btf
         empty = np.zeros(0, dtype=np.uint64)
@@ -110,21 +113,42 @@ class Ftrace:
                ("DISABLED", "DIRECT_EN", "CALL_OPS_EN", "TOUCHED", "MODIFIED")]  # fmt: skip
         return disabled, enabled, min(bit for bit in low if bit) - 1
 
-    def record(self, address: int) -> FtraceRecord | None:
-        """The record of the call site around this running address, read now, or None."""
+    def flags_now(self) -> U64:
+        """The flags of all records, in the order of their sites, read at once."""
+        where = self._index[1]
+        order = np.argsort(where)
+        there = where[order]
+        far = np.flatnonzero(np.diff(there) > _NEAR) + 1
+        found = []
+        for some in np.split(there, far) if len(there) else ():
+            first = int(some[0])
+            raw = np.frombuffer(self._kernel.read(first, int(some[-1]) + 8 - first), np.uint8)
+            words = np.lib.stride_tricks.sliding_window_view(raw, 8)
+            rows = words[(some - some[0]).astype(np.int64)]
+            found.append(np.ascontiguousarray(rows).view("<u8").reshape(-1))
+        flags = np.zeros(len(where), np.uint64)
+        flags[order] = np.concatenate([*found, flags[:0]])
+        return flags
+
+    def record(self, address: int, flags_now: U64 | None = None) -> FtraceRecord | None:
+        """The record of the call site around this running address, or None.  flags_now: what
+        flags_now() has said; without it, the record's own flags are read."""
         ip, where = self._index
         at = int(np.searchsorted(ip, np.uint64(address), side="right")) - 1
         if at < 0 or address >= int(ip[at]) + self.size:
             return None
-        flags = self._kernel.number(int(where[at]))
+        flags = self._kernel.number(int(where[at])) if flags_now is None else int(flags_now[at])
         disabled, enabled, count = self._bits
         return FtraceRecord(
             int(where[at]), flags, bool(flags & (enabled | count)), bool(flags & disabled)
         )
 
-    def refusal(self, address: int, size: int, live: bytes) -> str | None:
+    def refusal(
+        self, address: int, size: int, live: bytes, flags_now: U64 | None = None
+    ) -> str | None:
         """None for an instruction outside of every call site; "" for one that may be planted
-        because ftrace leaves its call site unused; else why not.  live: its bytes now."""
+        because ftrace leaves its call site unused; else why not.  live: its bytes now.
+        flags_now: as in record()."""
         sites = self.sites
         last = int(np.searchsorted(sites, np.uint64(address + size), side="left")) - 1
         inside = address - int(sites[last]) if last >= 0 else self.size
@@ -134,7 +158,7 @@ class Ftrace:
             return INSIDE
         if all(live != unused[inside : inside + size] for unused in self._call_sites):
             return USED
-        found = self.record(address)
+        found = self.record(address, flags_now)
         return USED if found is not None and found.in_use else ""
 
     def idle(self) -> bool:
@@ -152,9 +176,10 @@ class Ftrace:
         when ftrace uses one of them.
         """
         shift = self._bits[0].bit_length() - 1
-        writes = []
-        for address in self._inside(addresses):
-            found = self.record(address)
+        writes, inside = [], self._inside(addresses)
+        flags_now = self.flags_now() if len(inside) > MANY else None
+        for address in inside:
+            found = self.record(address, flags_now)
             if found is None or found.disabled:
                 continue
             if found.in_use:
@@ -179,7 +204,13 @@ class Ftrace:
         if not self.idle():
             return []
         shift = self._bits[0].bit_length() - 1
+        places, known = [at for at, _ in claimed], dict[int, int]()
+        if len(places) > MANY:
+            byte = np.uint64(shift // 8)
+            now = self.flags_now() >> np.uint64(8) * byte & np.uint64(0xFF)
+            known = dict(zip((self._index[1] + byte).tolist(), now.tolist(), strict=True))
+        bytes_now = [known[at] if at in known else self._kernel.number(at, 1) for at in places]
         return [
-            (at, bytes([self._kernel.number(at, 1) & ~(1 << shift % 8) & 0xFF]))
-            for at, _ in claimed
+            (at, bytes([byte & ~(1 << shift % 8) & 0xFF]))
+            for at, byte in zip(places, bytes_now, strict=True)
         ]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function
 from kinst.image.functions import FunctionTable
-from kinst.systems.linux.ftrace import Ftrace
+from kinst.systems.linux.ftrace import MANY, Ftrace
 from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import MASK, Kernel
 from kinst.systems.linux.tables import KernelTables, Spans, spans
@@ -169,9 +169,11 @@ class Refusals:
         for where in self._final:
             boot |= where.overlaps(address, size)
         asking = ~boot & ~at_ftrace
+        many = np.count_nonzero(at_ftrace) > MANY
+        flags = self._ftrace.flags_now() if many else None
         for i, live, linked in self._bytes(address, size, at_ftrace, asking):
             if at_ftrace[i]:
-                reasons[i] = reasons[i] or self._ftrace.refusal(*sites[i], live) or ""
+                reasons[i] = reasons[i] or self._ftrace.refusal(*sites[i], live, flags) or ""
             elif not reasons[i] and not self._slid(live, linked):
                 reasons[i] = CHANGED
         return reasons

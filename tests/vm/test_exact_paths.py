@@ -1,0 +1,82 @@
+"""Two hundred functions of the busiest paths, every instruction of each planted: the counts are
+those of instructions that are planted one by one.
+
+The workload does the same in each of its rounds (tests/programs/busy.c), and is counted only
+meanwhile, so most instructions run a whole number of times a round.  Those are compared that did
+so in a run before and in one behind.  `python -m pytest -s` prints how many that are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.guest import Guest, compile_programs
+
+pytestmark = [pytest.mark.vm, pytest.mark.slow]
+
+ROUNDS = 97  # a prime: what happens by chance is seldom a multiple
+FUNCTIONS = 200
+ROOM = {"aggsize": 1 << 23, "bufsize": 1 << 20}
+Counts = dict[tuple[str, ...], int]
+
+
+@pytest.fixture(scope="module", params=["amd64", "arm64", "riscv64"])
+def guest(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Guest]:
+    folder: Path = tmp_path_factory.mktemp("busy")
+    made = Guest(compile_programs(["busy"], folder, request.param), request.param)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def counted(guest: Guest, sites: str, keys: str, only: str, plant: str = "") -> Counts:
+    options = {**ROOM, **({"plant": plant} if plant else {})}
+    program = guest.machine.compile(f"{sites} {only} {{ @[{keys}] = count(); }}", options)
+    ran = guest.trace(program, f"busy {ROUNDS}")
+    assert f"busy {ROUNDS}" in ran.output and not ran.lost
+    (table,) = ran.aggregations.values()
+    return {tuple(map(str, key)): n for key, n in table.items() if isinstance(n, int)}
+
+
+@pytest.fixture(scope="module")
+def busiest(guest: Guest) -> list[str]:
+    """The functions that run most often in a round, and always as often."""
+    entries = counted(guest, "fbt:::entry", "probefunc", '/execname == "busy"/')
+    regular = {name: n for (name,), n in entries.items() if n and n % ROUNDS == 0}
+    assert len(regular) >= FUNCTIONS, f"only {len(regular)} of {len(entries)}"
+    return sorted(regular, key=lambda name: (-regular[name], name))[:FUNCTIONS]
+
+
+# Without a predicate all that is only counted shares counters in blocks; with one it does not, and
+# what other threads run does not matter.
+@pytest.mark.parametrize("only", ['/execname == "busy"/', ""])
+def test_every_site_counts_what_it_counts_alone(
+    guest: Guest, busiest: list[str], only: str
+) -> None:
+    sites = ", ".join(f"kinst::{name}:" for name in busiest)
+    keys = "probefunc, probename"
+    alone = counted(guest, sites, keys, only, "no-chain")
+    rules = ["", "no-run", "no-gate", "no-block"]
+    found = {plant: counted(guest, sites, keys, only, plant) for plant in rules}
+    behind = counted(guest, sites, keys, only, "no-chain")
+    regular = {key: n for key, n in alone.items() if n and n % ROUNDS == 0 and behind.get(key) == n}
+    functions = {name for name, _ in regular}
+    program = guest.machine.compile(f"{sites} {{ @ = count(); }}", ROOM)
+    ways = Counter(guest.ways(program))
+    print(
+        f"\n{guest.machine.isa}: {len(regular)} sites of {len(functions)} functions,"
+        f" {sum(regular.values())} hits; {len(alone)} sites were hit; ways: {dict(ways)}"
+    )
+    assert len(functions) >= (FUNCTIONS * 9 // 10 if only else FUNCTIONS // 4)
+    for plant, counts in found.items():
+        wrong = {key: (n, counts.get(key)) for key, n in regular.items() if counts.get(key) != n}
+        assert not wrong, (
+            f"plant={plant}: {len(wrong)} of {len(regular)}: {list(wrong.items())[:9]}"
+        )
