@@ -170,6 +170,7 @@ class Provider(Protocol):
         """The probes that exist without being asked for (for -l with nothing named)."""
         ...
 
-    def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Sequence[Found]:
-        """The probes that pattern means; KinstError where it names what cannot be."""
+    def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Iterable[Found]:
+        """The probes that pattern means; KinstError where it names what cannot be.  They may be
+        worked out one by one, as they are asked for."""
         ...

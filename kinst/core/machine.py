@@ -242,6 +242,11 @@ class Target(Protocol):
         scratch.  Stopped."""
         ...
 
+    @property
+    def most_scratch(self) -> int:
+        """Bytes that map_scratch() can be asked for at most, or 0 where that is not known."""
+        ...
+
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
         """Map part of scratch again at a virtual address (all multiples of a leaf's size), or
         False where the page tables have no room there.  Stopped."""

@@ -155,6 +155,11 @@ class GdbStub(StubTarget):
     ) -> int | None:
         return None
 
+    @property
+    def most_scratch(self) -> int:
+        """None is ever asked for."""
+        return 0
+
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
         return False
 

@@ -8,7 +8,7 @@ provider and a function are named, so that `-l -P kinst` and `:::` list nothing.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from kinst.core.columns import WIDTH
@@ -17,6 +17,8 @@ from kinst.core.isa import Instruction
 from kinst.core.kernel import Found, Kernel, no_function
 from kinst.core.probe import Function, ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import stability_of
+
+TOGETHER = 512  # functions that are decoded at once
 
 
 def _offset(text: str) -> int | None:
@@ -65,7 +67,7 @@ class KinstProvider:
     def listed(self) -> Sequence[Found]:
         return []
 
-    def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Sequence[Found]:
+    def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Iterable[Found]:
         if pattern.provider != self.name or not pattern.function or kernel is None:
             return []
         functions = kernel.find(pattern.module, pattern.function)
@@ -73,7 +75,7 @@ class KinstProvider:
             if any(c in pattern.function for c in "*?["):
                 return []
             raise no_function(kernel, pattern.module, pattern.function)
-        return list(self._probes(pattern, functions, kernel))
+        return self._probes(pattern, functions, kernel)
 
     def _probes(
         self, pattern: ProbePattern, functions: Sequence[Function], kernel: Kernel
@@ -85,7 +87,8 @@ class KinstProvider:
             )
         offset = _offset(pattern.name) if pattern.name else None
         if offset is None:
-            yield from _all_of(functions, kernel, pattern.name)
+            for low in range(0, len(functions), TOGETHER):
+                yield from _all_of(functions[low : low + TOGETHER], kernel, pattern.name)
             return
         for function in functions:
             instructions = kernel.instructions(function)

@@ -12,7 +12,7 @@ behind this stage knows clauses and no conditions.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kinst.codegen.values.variable_code import is_thread_local
@@ -54,9 +54,18 @@ def expand(
     """Every probe that a description means, each once, in the providers' order.
 
     An id means one of the probes that are there without being asked for, as -l numbers them."""
+    return list(_matching(pattern, providers, kernel))
+
+
+def _matching(
+    pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None
+) -> Iterator[Found]:
+    """The same one by one, as they are asked for."""
     if pattern.id:
-        return listed(providers)[pattern.id - FIRST_ID : pattern.id - FIRST_ID + 1]
-    return [found for p in providers.values() for found in p.match(pattern, kernel)]
+        yield from listed(providers)[pattern.id - FIRST_ID : pattern.id - FIRST_ID + 1]
+        return
+    for provider in providers.values():
+        yield from provider.match(pattern, kernel)
 
 
 def check_arguments(program: typed.Program, enabled: Sequence[EnabledSite]) -> None:
@@ -112,33 +121,37 @@ def enable(
     *,
     zero: bool,
     absent: bool = False,
+    most: int = 0,
+    on_full: Callable[[Found], None] = lambda _: None,
 ) -> tuple[tuple[EnabledSite, ...], dict[int, int]]:
     """The probes of a program, in the order of their ids, and matches per clause.
 
     zero: a description may match nothing.  absent: also for names that the kernel does not have
-    (-Z).  Raises DError at the description otherwise,
+    (-Z).  most: instructions that there is room for, or 0; those behind are left out, and
+    on_full is told the first of them.  Raises DError at the description otherwise,
     and where a provider says why it cannot be.
     """
-    named = _Named({one.name: FIRST_ID + k for k, one in enumerate(listed(providers))})
+    ids = {one.name: FIRST_ID + k for k, one in enumerate(listed(providers))}
+    named = _Named(ids, most, on_full)
     matched: dict[int, int] = {}
     for clause in program.clauses:
         for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
             try:
-                found = expand(pattern, providers, kernel)
+                count = named.add(_matching(pattern, providers, kernel), clause.index)
             except KinstError as error:
                 none = isinstance(error, AbsentError)
                 if absent and none:
                     continue
                 tag = "D_PDESC_ZERO" if none else "D_PDESC_INVAL"
                 raise DError(error.message, span, tag, error.hint) from error
-            if not found and not zero:
+            if not (count or zero or named.full):
                 raise DError(
                     f"probe description {pattern} does not match any probes",
                     span,
                     "D_PDESC_ZERO",
                     naming(pattern, providers, kernel),
                 )
-            matched[clause.index] = matched.get(clause.index, 0) + named.add(found, clause.index)
+            matched[clause.index] = matched.get(clause.index, 0) + count
     return named.enabled(), matched
 
 
@@ -148,8 +161,11 @@ class _Named:
     There may be several hundred thousand: lists by the order in which names were met, instead of
     an object for each."""
 
-    def __init__(self, ids: Mapping[ProbeName, int]) -> None:
-        """ids: of the probes that have one already."""
+    def __init__(
+        self, ids: Mapping[ProbeName, int], most: int, on_full: Callable[[Found], None]
+    ) -> None:
+        """ids: of the probes that have one already.  most, on_full: as in enable()."""
+        self._most, self._on_full, self.full = most, on_full, False
         self._given, self._next = ids, FIRST_ID + len(ids)
         self._index: dict[ProbeName, int] = {}
         self._ids: list[int] = []
@@ -158,12 +174,17 @@ class _Named:
         self._clauses: list[tuple[int, ...]] = []
         self._longer: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
 
-    def add(self, found: Sequence[Found], clause: int) -> int:
+    def add(self, found: Iterable[Found], clause: int) -> int:
         """Another description of a clause means these.  Returns how many names that are."""
         met = set[int]()
         for one in found:
             k = self._index.get(one.name)
             if k is None:
+                if self._most and len(self._ids) >= self._most and one.site is not None:
+                    if not self.full:
+                        self._on_full(one)
+                    self.full = True
+                    break
                 k = self._new(one)
             elif not self._has(k, one):
                 self._others.setdefault(k, []).append(one)

@@ -21,6 +21,7 @@ from kinst.codegen.analysis import asks_caller
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.code import FunctionCode
 from kinst.core.errors import KinstError
+from kinst.core.kernel import Found
 from kinst.core.machine import Begun, Target, Terminal
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function, ProbeName, ProbePattern
@@ -49,7 +50,13 @@ from kinst.session.expand import expanded, source_of, wants_expansion
 from kinst.session.kernel import RunningKernel
 from kinst.session.listing import list_all, list_enabled, list_planned
 from kinst.session.modules import frames_finder, module_images
-from kinst.session.place import ScratchPool, place_all, planting_ability, pool_size
+from kinst.session.place import (
+    ScratchPool,
+    most_probes,
+    place_all,
+    planting_ability,
+    pool_size,
+)
 from kinst.session.program import compile_request, parse_request, with_programs
 from kinst.session.report import Report
 from kinst.session.request import Request, find_files
@@ -284,7 +291,12 @@ class OpenMachine:
         traced, providers = self.traced, load_all()
         absent = request.zero or compiled.options.zdefs
         zero = absent or listed
-        matched, _ = enable(compiled.program, providers, traced.kernel, zero=zero, absent=absent)
+        room = traced.target.most_scratch if traced.target is not None and not listed else 0
+        matched, _ = enable(
+            compiled.program, providers, traced.kernel, zero=zero, absent=absent,
+            most=most_probes(compiled, traced.cpus, room) if room else 0,
+            on_full=partial(self._tell_full, room),
+        )  # fmt: skip
         check_arguments(compiled.program, matched)
         check_cpu(compiled.options.cpu, traced.cpus)
         enabled = on_one_cpu(matched, compiled.options.cpu)
@@ -435,6 +447,15 @@ class OpenMachine:
     ) -> tuple[tuple[ProbePattern, ProbeStability], ...]:
         """How stable each of its probe descriptions is."""
         return description_stability(compiled, load_all())
+
+    def _tell_full(self, room: int, first: Found) -> None:
+        """Say that there are more instructions than the machine has memory for."""
+        site, own = first.site, room // 2**20
+        place = f"{site.function.name}+{site.offset}" if site else str(first.name)
+        self.report.say(
+            f"kinst: more instructions match than {own} MB of scratch hold: those from {place} on"
+            f" are left out (-x scratch={2 * own}m holds twice as many)"
+        )
 
     def _tell_ways(self, compiled: Compiled, parts: Placement, memory: ScratchMemory) -> None:
         """Refuse when no site is left; otherwise say how many are left out, or stop the machine."""

@@ -15,7 +15,7 @@ from kinst.dlang import typed
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.patch.descriptors import descriptor_size
 from kinst.patch.ways import PlantingAbility
-from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
+from kinst.session.sizes import SITE_CODE, counters_room, data_needed, scratch_needed, sizes
 from kinst.session.values import (
     Compiled,
     Counters,
@@ -26,6 +26,7 @@ from kinst.session.values import (
 )
 from kinst.wire import native
 
+NAMES_ROOM = 2 << 20  # bytes for the names of all functions of a kernel, and of offsets in them
 TABLE_ROOM = 128  # trap and fault tables: bytes for each site, both at their emptiest
 
 
@@ -117,6 +118,14 @@ def pool_size(compiled: Compiled, enabled: Sequence[EnabledSite], cpus: int) -> 
     own = compiled.options, compiled.program, cpus, compiled.trampolines, len(enabled)
     described = _described(compiled.program, enabled) + LEAF - 1 & -LEAF
     return scratch_needed(*own) + described + counters_room(cpus)
+
+
+def most_probes(compiled: Compiled, cpus: int, room: int) -> int:
+    """How many instructions fit into so many bytes of a machine's scratch."""
+    one = descriptor_size(len(compiled.program.aggregations)) + TABLE_ROOM + SITE_CODE
+    fixed = scratch_needed(compiled.options, compiled.program, cpus, 0) + counters_room(cpus)
+    strings = len(string_table(compiled.program)[1]) + NAMES_ROOM
+    return max((room - fixed - strings - 2 * LEAF) // one, 1)
 
 
 def _described(program: typed.Program, enabled: Sequence[EnabledSite]) -> int:

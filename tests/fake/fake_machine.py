@@ -388,6 +388,8 @@ class FakeMachine:
         self._flush()
         return found
 
+    most_scratch = 0
+
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
         assert not self.running, "page tables are written while the machine runs"
         physical = RAM + SCRATCH + scratch_offset

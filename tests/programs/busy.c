@@ -1,5 +1,5 @@
 /* busy N: what programs ask of a kernel, N times over, as one thread that does the same each time.
- * Only meanwhile is it called "busy" (prctl(PR_SET_NAME)); all its memory has been touched before,
+ * Only meanwhile is it called "at work" (prctl(PR_SET_NAME)); all its memory has been touched before,
  * and a round of the same was run, so that what a round does is the same in each.
  * Prints: "busy N". */
 #include <errno.h>
@@ -114,10 +114,10 @@ int main(int argc, char **argv)
     mlockall(MCL_CURRENT);
     for (int k = 0; k < 20; k++)
         once();
-    prctl(PR_SET_NAME, "busy");
+    prctl(PR_SET_NAME, "at work");
     for (long k = 0; k < n; k++)
         once();
-    prctl(PR_SET_NAME, "idle");
+    prctl(PR_SET_NAME, "busy");
     must(signals == n + 20, "signals");
     printf("busy %ld\n", n);
     return 0;

@@ -64,7 +64,7 @@ def test_nothing_without_a_function() -> None:
     """As dtrace_kinst(4): -l -P kinst matches no probes."""
     assert match("kinst", "", "") == []
     pattern = ProbePattern("", "", "vm_fault", "")
-    assert load_all()["kinst"].match(pattern, FakeKernel()) == []
+    assert list(load_all()["kinst"].match(pattern, FakeKernel())) == []
 
 
 @pytest.mark.parametrize(

@@ -84,3 +84,15 @@ def test_what_boots_a_kernel(pattern: ProbePattern, fired: bool, listed: bool) -
     assert wants_kernel([pattern], providers, fired=False) is listed
     began = ProbePattern("", "", "", "BEGIN")
     assert wants_kernel([began, pattern], providers, fired=True) is fired
+
+
+def test_no_more_than_there_is_room_for() -> None:
+    """Those behind are left out, and the first of them is told once."""
+    left: list[str] = []
+    enabled, matched = enable(
+        program("kinst::plain: {}", "kinst::plain:0, kinst::plain:, fbt::plain:entry, BEGIN {}"),
+        load_all(), KERNEL, zero=False, most=1, on_full=lambda one: left.append(str(one.name)),
+    )  # fmt: skip
+    assert [str(e.probe.name) for e in enabled] == ["kinst:vmlinux:plain:0", "dtrace:::BEGIN"]
+    assert enabled[0].clauses == (0, 1, 1) and left == ["kinst:vmlinux:plain:5"]
+    assert matched == {0: 1, 1: 3}

@@ -48,7 +48,7 @@ def counted(guest: Guest, sites: str, keys: str, only: str, plant: str = "") -> 
 @pytest.fixture(scope="module")
 def busiest(guest: Guest) -> list[str]:
     """The functions that run most often in a round, and always as often."""
-    entries = counted(guest, "fbt:::entry", "probefunc", '/execname == "busy"/')
+    entries = counted(guest, "fbt:::entry", "probefunc", '/execname == "at work"/')
     regular = {name: n for (name,), n in entries.items() if n and n % ROUNDS == 0}
     assert len(regular) >= FUNCTIONS, f"only {len(regular)} of {len(entries)}"
     return sorted(regular, key=lambda name: (-regular[name], name))[:FUNCTIONS]
@@ -56,7 +56,7 @@ def busiest(guest: Guest) -> list[str]:
 
 # Without a predicate all that is only counted shares counters in blocks; with one it does not, and
 # what other threads run does not matter.
-@pytest.mark.parametrize("only", ['/execname == "busy"/', ""])
+@pytest.mark.parametrize("only", ['/execname == "at work"/', ""])
 def test_every_site_counts_what_it_counts_alone(
     guest: Guest, busiest: list[str], only: str
 ) -> None:

@@ -190,6 +190,11 @@ class AttachedVm(StubTarget):
         """None: to look through all of RAM takes half a second, and the machine would stand."""
         return None
 
+    @property
+    def most_scratch(self) -> int:
+        """Not known before it is asked for."""
+        return 0
+
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
         """See core/machine.py."""
         if self._loan is None or scratch_offset + size > self._loan.size:

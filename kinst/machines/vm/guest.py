@@ -208,6 +208,11 @@ class Guest:
         frames = range(layout.scratch, layout.scratch + size, LEAF_SIZE)
         return self.memory.map_near(frames, near, self._territory, reach or near, data)
 
+    @property
+    def most_scratch(self) -> int:
+        """See core/machine.py."""
+        return self.qemu.layout.scratch_size
+
     def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
         """Map a part of scratch a second time, at a virtual address of the caller's choice.
 
