@@ -1,4 +1,4 @@
-"""What kernels before those of Debian 12 do otherwise, in tables made here."""
+"""What kernels before and after that of Debian 12 do otherwise, in tables made here."""
 
 from __future__ import annotations
 
@@ -47,6 +47,43 @@ def test_the_last_paravirt_entry_may_lack_its_padding(missing: int) -> None:
 def test_a_paravirt_table_of_another_layout_is_refused() -> None:
     with pytest.raises(KinstError, match="40 bytes, which are no whole entries"):
         _ = with_table(entries()[:40]).paravirt
+
+
+def bug_table(entry: str, count: int) -> tuple[KernelTables, list[int]]:
+    """(a kernel of which only the table of BUG() is looked at, where those are); each third one is
+    a warning.  entry: of struct, as its first the distance to the code."""
+    size, table = struct.calcsize(entry), CALLS[0] + 0x100_0000
+    at = [CALLS[0] + 0x1230 * k for k in range(count)]
+    raw = b""
+    for k, code in enumerate(at):
+        # Distances to texts, which are behind the code.
+        middle = [0x20_0000 + 8 * k] * (len(struct.unpack(entry, bytes(size))) - 3)
+        raw += struct.pack(entry, code - table - size * k, *middle, 900 + k, k % 3 == 0)
+    places = {"__start___bug_table": table, "__stop___bug_table": table + len(raw)}
+    text = SimpleNamespace(address=CALLS[0], end=CALLS[0] + 0x1230 * count, flags=6)
+    elf: Any = SimpleNamespace(
+        path=Path("vmlinux"),
+        address=places.get,
+        sections=(SimpleNamespace(address=table, end=table + len(raw), flags=3), text),
+        read=lambda start, size: raw[start - table : start - table + size],
+    )
+    return KernelTables(elf), at
+
+
+@pytest.mark.parametrize("count", [6, 7])
+@pytest.mark.parametrize(("entry", "size"), [("<iiHH", 12), ("<iiiHH", 16)])
+def test_entries_of_bugs_with_and_without_a_format(entry: str, size: int, count: int) -> None:
+    """Six entries of 16 bytes are as long as eight of 12, as in Debian's 7.3."""
+    found, at = bug_table(entry, count)
+    assert found.bug_size == size
+    assert found.bugs.tolist() == at
+    assert found.fatal_bugs.tolist() == [code for k, code in enumerate(at) if k % 3]
+
+
+def test_a_table_of_bugs_of_another_layout_is_refused() -> None:
+    found, _ = bug_table("<iiiiiHH", 6)
+    with pytest.raises(KinstError, match="144 bytes of a layout that kinst does not know"):
+        _ = found.bugs
 
 
 class TracedKernel(Ftrace):

@@ -122,9 +122,11 @@ def _sized(kernel: Kernel, addresses: U64, sizes: dict[int, int], otherwise: int
 class Modules:
     """The modules that are loaded when they are first asked for."""
 
-    def __init__(self, kernel: Kernel, btf: Btf, names: IsaFacts) -> None:
+    def __init__(self, kernel: Kernel, btf: Btf, names: IsaFacts, bug_size: int) -> None:
+        """bug_size: bytes of an entry of a table of BUG() and WARN()."""
         self._kernel = kernel
         self._btf = btf
+        self._bug_size = bug_size
         self._label_size = names.label_size
 
     @cached_property
@@ -166,7 +168,7 @@ class Modules:
             self._functions(reader, name, text),
             self._sections(reader),
             _points(faulting, 1),
-            _points(reader.relative("bug_table", "num_bugs", 12), BUG_SIZE),
+            _points(reader.relative("bug_table", "num_bugs", self._bug_size), BUG_SIZE),
             _points(jumps, self._label_size)
             if self._label_size
             else _sized(kernel, jumps, {0xE9: 5, 0x0F: 5}, 2),

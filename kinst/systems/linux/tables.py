@@ -84,6 +84,11 @@ REGIONS = (
 )
 
 
+_BUG_TABLE = "__start___bug_table", "__stop___bug_table", "__bug_table"
+_BUG_SIZES = (12, 16)  # of an entry: address, file, line, flags; with a format since 6.19
+SHF_EXECINSTR = 4  # of a section's flags
+
+
 class KernelTables:
     """Tables of one vmlinux; each is read when first asked for.
 
@@ -154,18 +159,38 @@ class KernelTables:
         return dict(zip(where, to, strict=True))
 
     @cached_property
+    def bug_size(self) -> int:
+        """Bytes of a struct bug_entry.  Newer kernels have the message's format in it: which of the
+        layouts it is tell the addresses, which are all of code in one alone."""
+        code = [one for one in self._elf.sections if one.flags & SHF_EXECINSTR]
+        inside = spans(
+            np.array([one.address for one in code], np.uint64),
+            np.array([one.end - one.address for one in code], np.uint64),
+        )
+        for size in _BUG_SIZES:
+            base, raw = self._bytes(*_BUG_TABLE, 1)
+            found = self._relative((base, raw[: len(raw) // size * size]), size)
+            whole = len(raw) % size == 0
+            if whole and inside.overlaps(found, np.ones(len(found), np.uint64)).all():
+                return size
+        raise KinstError(
+            f"{self._elf.path}: the table at {_BUG_TABLE[0]} has {len(raw)} bytes of a layout that "
+            "kinst does not know"
+        )
+
+    @cached_property
     def bugs(self) -> U64:
         """BUG() and WARN() instructions, sorted: looked up by address when they trap."""
-        table = self._bytes("__start___bug_table", "__stop___bug_table", "__bug_table", 12)
-        return np.sort(self._relative(table, 12))
+        table = self._bytes(*_BUG_TABLE, self.bug_size)
+        return np.sort(self._relative(table, self.bug_size))
 
     @cached_property
     def fatal_bugs(self) -> U64:
         """The BUG() instructions among them: not flagged as warnings (include/asm-generic/bug.h:
         BUGFLAG_WARNING is bit 0 of the u16 that ends an entry)."""
-        table = self._bytes("__start___bug_table", "__stop___bug_table", "__bug_table", 12)
-        flags = np.frombuffer(table[1], dtype="<u2").reshape(-1, 6)[:, 5]
-        return np.sort(self._relative(table, 12)[flags & 1 == 0])
+        table, size = self._bytes(*_BUG_TABLE, self.bug_size), self.bug_size
+        flags = np.frombuffer(table[1], dtype="<u2").reshape(-1, size // 2)[:, -1]
+        return np.sort(self._relative(table, size)[flags & 1 == 0])
 
     @cached_property
     def jump_labels(self) -> Spans:
