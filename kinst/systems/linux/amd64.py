@@ -30,7 +30,7 @@ LINUX = IsaFacts(
     ),
     # Every register that an ORC rule may name (arch/x86/include/asm/orc_types.h).
     unwound=("R_RSP", "R_RBP", "R_RDX", "R_RDI", "R_R10", "R_R13"),
-    trap_hook="exc_int3",
+    trap_hooks=("exc_int3",),
     pc="ip",
     pc_delta=1,
     clocksources=("tsc", "tsc-early"),

@@ -25,7 +25,7 @@ LINUX = IsaFacts(
     unwound=("R_FP", "R_SP", "R_LR"),
     # Everything that EL1 brings upon itself comes here first; what a breakpoint is, the table of
     # planted addresses knows.
-    trap_hook="el1h_64_sync_handler",
+    trap_hooks=("el1h_64_sync_handler", "el1_sync_handler"),
     pc="pc",
     pc_delta=0,
     clocksources=("arch_sys_counter",),

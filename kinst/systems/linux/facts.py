@@ -235,7 +235,7 @@ def gather(kernel: Kernel, btf: Btf, names: IsaFacts) -> Facts:
         cpus=cpus,
         builtins=found,
         nofault_read=optional("copy_from_kernel_nofault"),
-        trap_hook=kernel.symbol(names.trap_hook),
+        trap_hook=kernel.symbol(next(filter(kernel.has, names.trap_hooks), names.trap_hooks[0])),
         trap_pc_offset=btf.offset("pt_regs", names.pc),
         trap_pc_delta=names.pc_delta,
         fault_hook=optional("search_exception_tables"),

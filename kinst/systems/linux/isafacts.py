@@ -40,7 +40,8 @@ class IsaFacts:
     territory: where its image and kinst's scratch may be.  saved: struct pt_regs.  unwound: D names
     of the registers that its unwinder needs.  chain: how a stopped CPU is unwound by frame
     pointers, None where there are tables for that.
-    trap_hook: the first C function that a breakpoint reaches, with pt_regs as its first argument.
+    trap_hooks: the first C function that a breakpoint reaches, with pt_regs as its first argument:
+    its names, the newest first.
     pc: pt_regs' program counter.  pc_delta: saved pc minus the breakpoint instruction's address.
     clocksources: those whose cycles are the ones of the ISA's timestamp instruction.
     page_tables: the top level of the page tables that map the kernel in every context.
@@ -56,7 +57,7 @@ class IsaFacts:
     territory: Territory
     saved: SavedRegisters
     unwound: tuple[str, ...]
-    trap_hook: str
+    trap_hooks: tuple[str, ...]
     pc: str
     pc_delta: int
     clocksources: tuple[str, ...]

@@ -62,7 +62,10 @@ class Refusals:
             function = self._functions.at(linked + self._kernel.slide & MASK)
             if function is not None:
                 found[function.address] = "it is on the kernel's own do-not-probe list"
-        for name, reason in {**NAME_REASONS, self._names.trap_hook: HOOKED}.items():
+        for name, reason in {
+            **NAME_REASONS,
+            **dict.fromkeys(self._names.trap_hooks, HOOKED),
+        }.items():
             for function in self._functions.lookup(name):
                 found[function.address] = reason
         return found

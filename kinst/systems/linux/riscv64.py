@@ -31,7 +31,7 @@ LINUX = IsaFacts(
         "R_PC", "R_SP", "R_S0", "R_RA", -16, -8,
     ),
     unwound=("R_S0", "R_SP", "R_RA"),
-    trap_hook="do_trap_break",
+    trap_hooks=("do_trap_break",),
     pc="epc",
     pc_delta=0,
     clocksources=("riscv_clocksource",),
