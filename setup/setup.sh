@@ -56,6 +56,8 @@ debug_index() {
     [ "$(cat $venv/.kinst-indexed 2>/dev/null)" = "$vmlinux" ] && return 0
     say "indexing the kernel's debug information"
     $venv/bin/inlinecall fdget "$vmlinux" >/dev/null
+    # And that of its names, for who presses TAB.
+    $venv/bin/kinst --complete zsh kinst::vfs_ kinst -n >/dev/null
     echo "$vmlinux" >$venv/.kinst-indexed
     say "index is ready ($((SECONDS - started)) s)"
 }

@@ -28,6 +28,8 @@ man: man-db
 jq: jq
 lcov: lcov
 dot: graphviz
+zsh: zsh
+bash-completion: bash-completion
 debootstrap: debootstrap'
 
 # In Debian 12 it is QEMU's, since then it has a package of its own.  Neither is in PATH.
@@ -128,6 +130,8 @@ prove() {
         ;;
     pgrep) pgrep -f . ;;
     man) man -l "$checkout/docs/kinst.1" | grep kinst ;;
+    zsh) zsh -fc 'autoload -U compinit && compinit -D && echo works' | grep works ;;
+    bash-completion) bash -c '. /usr/share/bash-completion/bash_completion && complete -p -D' ;;
     jq) [ "$(jq -n '6 * 7')" = 42 ] ;;
     lcov)
         printf '%s\n' "SF:$PWD/sample.c" DA:1,1 DA:2,0 end_of_record >sample.info &&
@@ -144,6 +148,7 @@ is_there() {
     python) find_python >/dev/null ;;
     libdw) [ -e /usr/include/elfutils/libdw.h ] ;;
     virtiofsd) find_virtiofsd >/dev/null ;;
+    bash-completion) [ -e /usr/share/bash-completion/bash_completion ] ;;
     *) type -P "$1" >/dev/null ;;
     esac
 }

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from kinst.api.trace import Trace
     from kinst.kernels.fetch import Offered
     from kinst.kernels.source_text import find_source, package_of, read_sources
+    from kinst.session.names import KernelNames, Vocabulary, kernel_names, vocabulary
     from kinst.session.request import begin
     from kinst.session.values import ListedProbe, ProbeStability, ProgramStability
 
@@ -43,6 +44,7 @@ __all__ = [
     "DUMP_STAGES",
     "Begun",
     "Files",
+    "KernelNames",
     "ListedProbe",
     "Machine",
     "Offered",
@@ -53,6 +55,7 @@ __all__ = [
     "Report",
     "Request",
     "Trace",
+    "Vocabulary",
     "attach",
     "begin",
     "boot",
@@ -61,12 +64,14 @@ __all__ = [
     "find_source",
     "host",
     "kernel_files",
+    "kernel_names",
     "list_kernels",
     "names_release",
     "package_of",
     "parse_cpus",
     "parse_memory",
     "read_sources",
+    "vocabulary",
 ]  # fmt: skip
 
 _PLACES = {
@@ -76,6 +81,9 @@ _PLACES = {
     "Offered": "kinst.kernels.fetch",
     "begin": "kinst.session.request",
     **dict.fromkeys(("find_source", "package_of", "read_sources"), "kinst.kernels.source_text"),
+    **dict.fromkeys(
+        ("KernelNames", "Vocabulary", "kernel_names", "vocabulary"), "kinst.session.names"
+    ),
     **dict.fromkeys(("ListedProbe", "ProbeStability", "ProgramStability"), "kinst.session.values"),
 }
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from importlib.resources import files
 from typing import Any, TextIO
 
 from kinst.api import Request, begin
@@ -91,6 +92,12 @@ def run_command(name: str, words: Sequence[str]) -> int:
     return found.run(words, Interrupts())
 
 
+def shell_script(shell: str) -> str:
+    """What makes this shell complete kinst's command lines."""
+    name = {"bash": "kinst.bash", "zsh": "_kinst"}[shell]
+    return (files("kinst.cli.completion") / name).read_text(encoding="utf-8")
+
+
 def _wants_tags(request: Request) -> bool:
     return any(name == "errtags" for name, _ in request.settings)
 
@@ -109,6 +116,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         requests.append(line.request)
         if line.kernels:
             write(sys.stdout, _all("offers")(line.request))
+            return 0
+        if line.completion:
+            write(sys.stdout, shell_script(line.completion))
             return 0
         if line.help or line.version:
             version = f"kinst: kinst {__version__}, D {D_VERSION}\n"

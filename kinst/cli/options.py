@@ -24,9 +24,10 @@ SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"
 LONG = [
     "vm=", "gdb=", "attach=", "build=", "kernel=", "debug=", "initrd=", "append=", "cpus=",
     "memory=", "cold", "qemu-arg=", "copy=", "root=", "rw=", "module=", "dump=", "timeout=",
-    "shell", "help", "version", *(name for name in formats() if name != DEFAULT),
+    "shell", "help", "version", "completion=", *(name for name in formats() if name != DEFAULT),
 ]  # fmt: skip
 STRICTNESS = ("a", "c", "s", "t")
+SHELLS = ("bash", "zsh")
 
 # Options of dtrace(1) that mean nothing here.
 _64_BITS = "the data model is that of the traced kernel, which has 64 bits"
@@ -50,7 +51,7 @@ usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name
              | --gdb ADDRESS] [--build DIR] [--kernel FILE|VERSION] [--debug FILE]
              [--initrd FILE] [--append TEXT] [--cpus N] [--memory SIZE] [--cold] [--qemu-arg ARG]
              [--copy FILE] [--root DIR] [--rw DIR] [--module NAME] [--dump STAGE] [--json]
-             [--timeout SECONDS] [--shell]
+             [--timeout SECONDS] [--shell] [--completion bash|zsh]
              [-P provider [[predicate] action]]
              [-m [provider:]module [[predicate] action]]
              [-f [[provider:]module:]function [[predicate] action]]
@@ -92,7 +93,7 @@ Which functions of the file system run, and how often:
   -V, --version    version
   --vm[=ISA]       trace a kernel that kinst boots in QEMU (the default); ISA: amd64 (as
                    without it), arm64, riscv64
-  --attach MACHINE trace a QEMU of this host's, as it runs: its process id, its QMP socket, or
+  --attach MACHINE  trace a QEMU of this host's, as it runs: its process id, its QMP socket, or
                    auto, the only one there is; --gdb ADDRESS says where its stub is
   --gdb ADDRESS    trace the kernel behind a GDB stub: host:port or a unix socket's path
   --build DIR      a folder in which a kernel was built: boot that one
@@ -113,6 +114,7 @@ Which functions of the file system run, and how often:
   --module NAME    load a module of the kernel's into the guest at boot (repeat it)
   --timeout N      end the trace after N seconds (a command that still runs is killed)
   --json           print what is traced as one JSON object a line
+  --completion SHELL  print what makes bash or zsh complete kinst's command lines
   --dump STAGE     print the value after a stage: """
     + ", ".join(DUMP_STAGES)
     + """
@@ -129,13 +131,14 @@ kinst test FILE... programs with assertions, as TAP and JUnit's XML; kinst test 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
     """request: what to do; help, version and kernels: print that and end.  format: of the
-    output."""
+    output.  completion: the shell whose completion of kinst is to be printed, or ""."""
 
     request: Request
     help: bool = False
     version: bool = False
     kernels: bool = False
     format: str = DEFAULT
+    completion: str = ""
 
 
 def _expand_vm(argv: Sequence[str]) -> list[str]:
@@ -173,13 +176,17 @@ def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
             shown = replace(shown, help=True)
         elif option in ("-V", "--version"):
             shown = replace(shown, version=True)
+        elif option == "--completion":
+            if value not in SHELLS:
+                raise UsageError(f"--completion {value}: no such shell", " or ".join(SHELLS))
+            shown = replace(shown, completion=value)
         elif (option, value) == ("--kernel", "list"):
             shown = replace(shown, kernels=True)
         elif option.removeprefix("--") in formats():
             shown = replace(shown, format=option.removeprefix("--"))
         else:
             request = _apply(request, option, value, stdin)
-    if not (shown.help or shown.version or shown.kernels):
+    if not (shown.help or shown.version or shown.kernels or shown.completion):
         _conflicts(request)
     return replace(shown, request=request)
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TextIO
 
 from kinst.api import Begun, Machine, Program, Report, Request, Trace, expand_request, list_kernels
+from kinst.cli.completion.prepare import prepare_names
 from kinst.cli.guard import say, write
 from kinst.cli.options import CommandLine
 from kinst.cli.progress import Progress
@@ -123,7 +124,11 @@ def run(line: CommandLine, begins: Begins, out: TextIO, started: float, begun: B
         begins(trace)
         if terminal is not None:
             terminal.stop = trace.stop
-        return _follow(trace, line.format, out)
+        status = _follow(trace, line.format, out)
+    # Completion is for people; it makes what it needs where this has not.
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        prepare_names(request)
+    return status
 
 
 def _list(machine: Machine, program: Program, request: Request, show: Callable[[str], None]) -> int:

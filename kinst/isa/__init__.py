@@ -9,14 +9,18 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from kinst.core.errors import KinstError
-from kinst.core.isa import Isa
+
+if TYPE_CHECKING:
+    from kinst.core.isa import Isa
 
 
 def names() -> tuple[str, ...]:
     """Names of every instruction set there is, sorted."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+    found = (module.name for module in pkgutil.iter_modules(__path__))
+    return tuple(sorted(name for name in found if not name.startswith("_")))
 
 
 def load(name: str) -> Isa:

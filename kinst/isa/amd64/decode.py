@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from capstone import CS_ARCH_X86, CS_MODE_64, Cs
 
 from kinst.core.isa import Instruction
+from kinst.isa._plain import PlainDisassembly
 
 _DISASSEMBLER = Cs(CS_ARCH_X86, CS_MODE_64)
 _LONGEST = 15
@@ -28,6 +29,8 @@ _UNKNOWN_TO_CAPSTONE = {
     b"\xf3\x0f\x01\xfe": "rmpadjust",
     b"\xc4\xe2\x78\x49\xc0": "tilerelease",
 }
+
+PLAIN = PlainDisassembly(CS_ARCH_X86, CS_MODE_64, 0, _PADDING, _NEVER_FALLS_THROUGH)
 
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:

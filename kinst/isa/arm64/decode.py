@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from capstone import CS_ARCH_ARM64, CS_MODE_ARM, Cs
 
 from kinst.core.isa import Instruction
+from kinst.isa._plain import PlainDisassembly
 from kinst.isa.arm64.encode import SIZE
 
 _DISASSEMBLER = Cs(CS_ARCH_ARM64, CS_MODE_ARM)
 _CHUNK = 1 << 16  # capstone keeps what it decoded in one call in memory
 UNKNOWN = ".inst"  # what the text of a word that does not decode starts with
+
+PLAIN = PlainDisassembly(CS_ARCH_ARM64, CS_MODE_ARM, SIZE)
 
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:

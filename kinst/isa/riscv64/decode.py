@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from capstone import CS_ARCH_RISCV, CS_MODE_RISCV64, CS_MODE_RISCVC, Cs
 
 from kinst.core.isa import Instruction
+from kinst.isa._plain import PlainDisassembly
 from kinst.isa.riscv64.parse import size_at
 
 _DISASSEMBLER = Cs(CS_ARCH_RISCV, CS_MODE_RISCV64 | CS_MODE_RISCVC)
 _CHUNK = 1 << 16  # capstone keeps what it decoded in one call in memory
 _LONGEST = 4
+
+PLAIN = PlainDisassembly(CS_ARCH_RISCV, CS_MODE_RISCV64 | CS_MODE_RISCVC, 2)
 
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:

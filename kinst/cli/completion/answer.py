@@ -1,0 +1,332 @@
+"""The answer to a shell that asks what may stand where the cursor is.
+
+    kinst --complete bash BREAKS LISTING LINE    LINE: up to the cursor; LISTING: 1 where the answer
+                                                 is shown, and nothing is inserted
+    kinst --complete zsh CURRENT WORD...         the word at the cursor, and those before it
+
+The first line is `files` or `folders`, for the shell to complete those by itself, or `words`, and
+then come those, one on each line.  zsh gets, before them, a line with the number of characters of
+CURRENT that they come behind, and each one's meaning behind a tab.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from kinst.cli.completion.index import NameIndex, Row
+from kinst.cli.completion.line import Line, split
+from kinst.cli.completion.places import names_of, names_stamp, words_file, words_stamp
+from kinst.cli.completion.program import cursor
+
+MOST_NAMES = 200  # that are offered; of more, what they begin with
+MOST_CODE = 1 << 16  # bytes of a function that are disassembled
+ON_DEMAND = ("kinst", "fbt")  # the providers whose probes are a kernel's functions
+DESCRIBED = {"-P": 1, "-m": 2, "-f": 3, "-n": 4}  # parts of a description that the option takes
+# Options whose values are not told by what their help calls them.
+FILES, FOLDERS = ("FILE",), ("DIR", "FOLDER")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """text: replaces the current word from `kept` on.  whole: nothing can follow in the word."""
+
+    text: str
+    help: str = ""
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """kind: words, files or folders.  kept: characters of the current word before the offers."""
+
+    kind: str
+    kept: int = 0
+    offers: Sequence[Offer] = ()
+
+
+NOTHING = Answer("words")
+
+
+def answer(words: Sequence[str]) -> int:
+    """Print the answer to a shell; the exit status.  What goes wrong is no answer."""
+    try:
+        shell, *rest = words
+        text = _for_bash(*rest) if shell == "bash" else _for_zsh(rest[0], rest[1:])
+    except Exception:  # a message would be in the middle of what somebody types
+        return 1
+    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
+    sys.stdout.write(text)
+    return 0
+
+
+def _for_bash(breaks: str, listing: str, text: str) -> str:
+    line = split(text, breaks)
+    found = Completer(line).answer()
+    rows = [f"{found.kind}\n"]
+    shown = listing == "1"
+    start = "" if shown else line.current[line.replaced : found.kept]
+    cut = 0 if shown else max(0, line.replaced - found.kept)
+    several = len(found.offers) > 1
+    width = max((len(one.text) for one in found.offers), default=0)
+    for one in found.offers:
+        value = start + one.text[cut:]
+        about = f"  {'':{width - len(one.text)}}{one.help}" if one.help else ""
+        if line.quote and not several:
+            # bash closes the quotes behind a word that it takes for the only one.
+            rows += [f"{value}\n", f"{value}{about or '  '}\n"]
+        elif several:
+            rows.append(f"{value}{about}\n")
+        else:
+            rows.append(f"{value}{' ' if one.whole else ''}\n")
+    return "".join(rows)
+
+
+def _for_zsh(current: str, words: Sequence[str]) -> str:
+    found = Completer(Line(tuple(words), current)).answer()
+    rows = [f"{found.kind}\n{found.kept}\n"]
+    rows += [f"{one.text}\t{one.help}\t{'1' if one.whole else ''}\n" for one in found.offers]
+    return "".join(rows)
+
+
+class Completer:
+    """Of one command line."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._words = self._known_words()
+        before = line.words[1:]
+        self._command = before[0] if before and before[0] in self._words["commands"] else ""
+        self._options: dict[str, dict[str, Any]] = {}
+        own = self._words["commands"][self._command]["options"] if self._command else []
+        for one in (*own, *self._words["options"]):
+            self._options.setdefault(one["name"], one)
+        self._given = dict(self._values(before))
+
+    @staticmethod
+    def _known_words() -> dict[str, Any]:
+        path, stamp = words_file(), words_stamp()
+        try:
+            known: dict[str, Any] = json.loads(path.read_text())
+            if known["stamp"] == stamp:
+                return known
+        except (OSError, ValueError, KeyError):
+            pass
+        made: dict[str, Any] = _prepare().save_words(path, stamp)
+        return made
+
+    def _takes(self, name: str) -> str:
+        return str(self._options[name]["takes"]) if name in self._options else ""
+
+    def _values(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """(option, value) of those that are on the line."""
+        left = iter(words)
+        for word in left:
+            name, equals, value = word.partition("=")
+            if equals and word.startswith("--"):
+                yield name, value
+            elif self._takes(word) and word != "--vm":
+                yield word, next(left, "")
+
+    def answer(self) -> Answer:
+        """What may stand at the cursor."""
+        current, before = self._line.current, self._line.words
+        name, equals, value = current.partition("=")
+        if equals and current.startswith("--"):
+            return self._behind(self._value(name, value), len(name) + 1)
+        if len(before) > 1 and self._takes(before[-1]) and before[-1] != "--vm":
+            return self._value(before[-1], current)
+        if current[:2] in DESCRIBED and len(current) > 2:
+            return self._behind(self._value(current[:2], current[2:]), 2)
+        if current.startswith("-"):
+            return Answer("words", 0, [self._option(one) for one in self._options.values()
+                                       if one["name"].startswith(current)])  # fmt: skip
+        if len(before) == 1:
+            known = self._words["commands"].items()
+            found = [Offer(n, one["help"], True) for n, one in known if n.startswith(current)]
+            return Answer("words", 0, found)
+        return Answer("files") if self._command else NOTHING
+
+    @staticmethod
+    def _behind(found: Answer, start: int) -> Answer:
+        return Answer(found.kind, found.kept + start, found.offers)
+
+    def _option(self, one: Mapping[str, str]) -> Offer:
+        long = one["name"].startswith("--") and one["takes"] and one["name"] != "--vm"
+        return Offer(one["name"] + "=" * bool(long), one["help"], not long)
+
+    # Values of options
+
+    def _value(self, option: str, value: str) -> Answer:
+        if option in DESCRIBED:
+            return self._program(value, DESCRIBED[option])
+        if option == "-x":
+            names = self._words["d_options"]
+            return _offers([Offer(n) for n in names if n.startswith(value)])
+        known = self._words["values"].get(option)
+        if option == "--vm":
+            known = _isas()
+        elif option == "--module":
+            known = (self._names.about["modules"] if self._names else ()) if value else ()
+        if known is not None:
+            return _offers([Offer(n, "", True) for n in known if n.startswith(value)])
+        if option == "--kernel" and "/" not in value:
+            found = [n for n in ("list", *self._kernels()) if n.startswith(value)]
+            if found:
+                return _offers([Offer(n, "", True) for n in found])
+        if option in ("--root", "--rw", "--build"):
+            return Answer("folders")
+        takes = self._takes(option)
+        if takes.startswith(FOLDERS):
+            return Answer("folders")
+        files = takes.startswith(FILES) or option in ("-s", "-I", "--kernel", "--attach", "-c")
+        return Answer("files") if files else NOTHING
+
+    def _isa(self) -> str:
+        return self._given.get("--vm", "") or "amd64"
+
+    def _kernels(self) -> list[str]:
+        """Those of this ISA that are fetched."""
+        folder = words_file().parents[1] / "kernels" / self._isa()
+        try:
+            return sorted(os.listdir(folder))
+        except OSError:
+            return []
+
+    # Programs
+
+    def _program(self, text: str, parts: int) -> Answer:
+        at = cursor(text)
+        kept = len(text) - len(at.typed)
+        if not at.described:
+            return self._behind(self._expression(at.typed), kept) if at.typed else NOTHING
+        return self._behind(self._description(at.typed, parts), kept)
+
+    def _expression(self, typed: str) -> Answer:
+        words: dict[str, str] = dict(self._words["words"])
+        if typed.startswith("R_") and self._names:
+            words.update(dict.fromkeys(self._names.about["registers"], "register, in regs[]"))
+        return _offers([Offer(n, words[n]) for n in sorted(words) if n.startswith(typed)])
+
+    def _description(self, typed: str, parts: int) -> Answer:
+        *before, last = typed.split(":")
+        start = len(typed) - len(last)
+        if not before:
+            return self._first(last, parts)
+        if before[0] not in ON_DEMAND:
+            fixed = [n for n in self._words["probes"] if n.startswith(typed)]
+            return _offers([Offer(n[start:], "", True) for n in fixed], start)
+        if len(before) == 1 and parts > 1:
+            names = ["vmlinux", *(self._names.about["modules"] if last and self._names else ())]
+            found = [Offer(f"{n}:", "module") for n in names if n.startswith(last)]
+        elif len(before) == 2 and parts > 2:
+            found = self._functions(before[0], last)
+        elif len(before) == 3 and parts > 3:
+            found = list(self._places(before[0], before[2], last))
+        else:
+            return NOTHING
+        return _offers(found, start)
+
+    def _first(self, typed: str, parts: int) -> Answer:
+        end = "" if parts == 1 else "::"
+        known = self._words["providers"].items()
+        found = [Offer(n + end * (n in ON_DEMAND) + ":" * (n not in ON_DEMAND and parts > 1), use)
+                 for n, use in known if n.startswith(typed)]  # fmt: skip
+        if parts == 4:
+            alone = (n.rpartition(":")[2] for n in self._words["probes"])
+            found += [Offer(n) for n in dict.fromkeys(alone) if typed and n.startswith(typed)]
+        return _offers(found)
+
+    def _functions(self, provider: str, typed: str) -> list[Offer]:
+        if self._names is None:
+            return []
+        kinds = "fib" if provider == "kinst" else "fb"
+        names = self._names.names(typed, kinds)
+        if len(names) <= MOST_NAMES:
+            rows = (row for row in self._names.begin_with(typed) if row.kind in kinds)
+            return [Offer(f"{row.name}:", _said(row)) for row in rows]
+        # To the end of the next word of each name.
+        stem_of = re.compile(rf".{{{len(typed)}}}[^_.]*[_.]*").match
+        counts = Counter(found.group() for found in map(stem_of, names) if found)
+        if len(counts) > MOST_NAMES:
+            counts = Counter(name[: len(typed) + 1] for name in names)
+        stems = [(s, n) for s, n in counts.items() if n > 1 or len(counts) <= MOST_NAMES]
+        return [Offer(stem, f"{n} functions") for stem, n in stems]
+
+    def _places(self, provider: str, function: str, typed: str) -> Iterator[Offer]:
+        row = self._names.find(function) if self._names else None
+        if row is None:
+            return
+        for name, what in (("entry", "where it begins"), ("return", "where it is left")):
+            if name.startswith(typed):
+                yield Offer(name, what, True)
+        if provider == "kinst" and row.size and not typed.startswith(("e", "r", "@")):
+            for offset, text in self._disassembled(row):
+                if str(offset).startswith(typed):
+                    yield Offer(str(offset), text, True)
+
+    def _disassembled(self, row: Row) -> Iterator[tuple[int, str]]:
+        assert self._names is not None
+        about = self._names.about
+        with open(about["debug"], "rb") as file:
+            code = os.pread(file.fileno(), min(row.size, MOST_CODE), row.offset)
+        plain = import_module("kinst.isa._plain")
+        rules = {n: tuple(v) if isinstance(v, list) else v for n, v in about["disassembly"].items()}
+        rows: Iterator[tuple[int, str]] = plain.disassemble(
+            plain.PlainDisassembly(**rules), code, row.address
+        )
+        return rows
+
+    # The kernel's index
+
+    @property
+    def _names(self) -> NameIndex | None:
+        """Of the kernel that the line asks for; None where it is not here."""
+        if not hasattr(self, "_found"):
+            self._found = self._open_names()
+        return self._found
+
+    def _open_names(self) -> NameIndex | None:
+        path, asked = names_of({n.removeprefix("--"): v for n, v in self._given.items()})
+        return _fresh(path) or (_fresh(path) if _prepare().save_names(path, **asked) else None)
+
+
+def _fresh(path: Path) -> NameIndex | None:
+    """An index, if it is there and the file that it was made from is still the same."""
+    try:
+        index = NameIndex(path)
+        about = index.about
+        made_of = Path(about["debug"]), about["isa"], about["inlined"]
+        fresh = about["stamp"] == names_stamp(*made_of)
+    except (OSError, ValueError, KeyError):
+        return None
+    return index if fresh else None
+
+
+def _prepare() -> Any:
+    """What makes all this, which takes all of kinst."""
+    return import_module("kinst.cli.completion.prepare")
+
+
+def _offers(found: Sequence[Offer], kept: int = 0) -> Answer:
+    return Answer("words", kept, found)
+
+
+def _said(row: Row) -> str:
+    if row.kind == "i":
+        return "inlined"
+    return f"{row.size} bytes" + (", inlined too" if row.kind == "b" else "")
+
+
+def _isas() -> Sequence[str]:
+    """Those that have one of Debian's kernels."""
+    folder = Path(__file__).parents[2] / "isa"
+    return sorted(path.parent.name for path in folder.glob("*/debian.py"))

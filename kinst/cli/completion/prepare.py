@@ -1,0 +1,127 @@
+"""What completion reads: made of the tables that kinst itself goes by, kept in the cache folder.
+
+This is all of kinst, and takes a second or two; see kinst.cli.completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kinst.api import DUMP_STAGES, Request, kernel_names, vocabulary
+from kinst.cli.commands import command, commands
+from kinst.cli.completion.index import FORMAT
+from kinst.cli.completion.places import names_of, names_stamp
+from kinst.cli.options import HELP, LONG, REFUSED, SHELLS, SHORT, STRICTNESS
+from kinst.errors import KinstError
+
+# In a help text: two spaces, the options with what they take, two spaces or more, what they do.
+_HELPED = re.compile(r"^ {2,6}(-[^ ].*?)(?: {2,}(\S.*))?$", re.MULTILINE)
+_SPELLED = re.compile(
+    r"(--?[A-Za-z][a-z-]*)(?:\[?[= ]?([A-Z]+[A-Za-z|.=\[\]]*|[a-z](?:\|[a-z])+)\]?)?"
+)
+
+Option = dict[str, Any]
+
+
+def _helped(text: str) -> Iterator[Option]:
+    """The options of a help text, one a row: name, takes (what, "" for nothing), help."""
+    for spelled, what in _HELPED.findall(text):
+        for part in spelled.split(", "):
+            found = _SPELLED.fullmatch(part.strip())
+            if found:
+                name, takes = found.groups()
+                yield {"name": name, "takes": takes or "", "help": what}
+
+
+def options() -> list[Option]:
+    """All that kinst takes; those with help as its help has them."""
+    rows = [one for one in _helped(HELP) if one["name"] not in REFUSED]
+    there = {one["name"] for one in rows}
+    letters = re.findall(r"(\w)(:?)", SHORT)
+    known = [(f"-{letter}", bool(colon)) for letter, colon in letters]
+    known += [(f"--{name.rstrip('=')}", name.endswith("=")) for name in LONG]
+    takes = dict(known)
+    for one in rows:
+        if takes.get(one["name"]) and not one["takes"]:
+            one["takes"] = "VALUE"
+    more = [n for n, _ in known if n not in there and n not in REFUSED]
+    rows += [{"name": n, "takes": "VALUE" if takes[n] else "", "help": ""} for n in more]
+    return rows
+
+
+def _about(name: str) -> str:
+    """What a command is for: the first line of its module."""
+    said = (command(name).__doc__ or "").partition("\n")[0]
+    return said.partition(": ")[2].rstrip(".")
+
+
+def words() -> dict[str, Any]:
+    """Everything that is the same for every kernel."""
+    known = vocabulary()
+    return {
+        "options": options(),
+        "commands": {
+            name: {"help": _about(name), "options": list(_helped(command(name).HELP))}
+            for name in commands()
+        },
+        "d_options": known.options,
+        "words": known.words,
+        "providers": known.providers,
+        "probes": known.probes,
+        "values": {"--dump": DUMP_STAGES, "-X": STRICTNESS, "--completion": SHELLS},
+    }
+
+
+def save_words(path: Path, stamp: object) -> dict[str, Any]:
+    """Make the words, and keep them where that is possible."""
+    made = {"stamp": stamp, **words()}
+    _write(path, json.dumps(made, separators=(",", ":")))
+    return made
+
+
+def save_names(path: Path, **asked: Any) -> bool:
+    """Make the index of a kernel, and whether there is one.  asked: fields of Request."""
+    try:
+        found = kernel_names(Request(**asked))
+    except KinstError:
+        return False
+    if found is None:
+        return False
+    about = {
+        "format": FORMAT, "isa": found.isa, "debug": str(found.debug),
+        "stamp": names_stamp(found.debug, found.isa, found.inlined), "inlined": found.inlined,
+        "disassembly": dict(found.disassembly),
+        "registers": found.registers, "modules": found.modules,
+    }  # fmt: skip
+    rows = [json.dumps(about, separators=(",", ":"))]
+    for one in found.functions:
+        kind = "i" if not one.size else "b" if one.inlined else "f"
+        rows.append(f"{one.name}\t{kind}\t{one.offset}\t{one.size}\t{one.address:x}")
+    _write(path, "\n".join(rows) + "\n")
+    return True
+
+
+def prepare_names(request: Request) -> None:
+    """The index of a kernel that was used, where there is none yet: the next TAB needs not wait."""
+    options = ("vm", "kernel", "debug", "build", "gdb", "attach")
+    asked = {name: value for name in options if (value := getattr(request, name))}
+    path, made_of = names_of(asked | ({"kernel": request.release} if request.release else {}))
+    if not path.exists():
+        save_names(path, **made_of)
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all; a folder that cannot be written to means doing without."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f"{path.name}.", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(text)
+        os.replace(file.name, path)
