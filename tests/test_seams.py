@@ -63,7 +63,7 @@ def modules_of(kind: str) -> frozenset[str]:
     """The names of kinst/KIND's members: a file or a folder each."""
     folder = ROOT / kind
     entries = [p for p in folder.iterdir() if p.is_dir() or p.suffix == ".py"]
-    return frozenset(p.stem for p in entries) - {"__init__", "__pycache__"}
+    return frozenset(p.stem for p in entries if not p.stem.startswith("_"))
 
 
 def last_name(node: ast.expr) -> str:

@@ -23,6 +23,7 @@ from kinst.session.request import DUMP_STAGES, Files, Request, parse_cpus, parse
 
 if TYPE_CHECKING:
     from kinst.api.machine import Machine
+    from kinst.api.names import KernelNames, Vocabulary, kernel_names, vocabulary
     from kinst.api.opening import (
         attach,
         boot,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from kinst.api.trace import Trace
     from kinst.kernels.fetch import Offered
     from kinst.kernels.source_text import find_source, package_of, read_sources
-    from kinst.session.names import KernelNames, Vocabulary, kernel_names, vocabulary
     from kinst.session.request import begin
     from kinst.session.values import ListedProbe, ProbeStability, ProgramStability
 
@@ -81,9 +81,7 @@ _PLACES = {
     "Offered": "kinst.kernels.fetch",
     "begin": "kinst.session.request",
     **dict.fromkeys(("find_source", "package_of", "read_sources"), "kinst.kernels.source_text"),
-    **dict.fromkeys(
-        ("KernelNames", "Vocabulary", "kernel_names", "vocabulary"), "kinst.session.names"
-    ),
+    **dict.fromkeys(("KernelNames", "Vocabulary", "kernel_names", "vocabulary"), "kinst.api.names"),
     **dict.fromkeys(("ListedProbe", "ProbeStability", "ProgramStability"), "kinst.session.values"),
 }
 

@@ -113,13 +113,15 @@ class ProbeInterface:
 
     plain: names of probes without a function and without arguments. redeclared: those of them that
     a program may declare again. all_plain: none of the provider's probes has arguments. returns:
-    names of the probes at which a function's result is arg1.
+    names of the probes at which a function's result is arg1. by_offset: each instruction of a
+    function is one, named by its offset, and inline functions have entry and return.
     """
 
     plain: tuple[str, ...] = ()
     redeclared: tuple[str, ...] = ()
     all_plain: bool = False
     returns: tuple[str, ...] = ()
+    by_offset: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,4 +119,4 @@ def _all_of(functions: Sequence[Function], kernel: Kernel, glob: str) -> Iterato
 
 
 PROVIDER = KinstProvider()
-INTERFACE = ProbeInterface(all_plain=True)
+INTERFACE = ProbeInterface(all_plain=True, by_offset=True)

@@ -98,7 +98,7 @@ def test_every_option_is_offered_and_almost_all_say_what_they_do() -> None:
         spelled = name if name.startswith("-") else f"--{name.rstrip('=')}"
         if spelled in rows and spelled not in ("--vm", "--kernel", "--attach", "--gdb"):
             assert bool(rows[spelled]["takes"]) == takes, spelled
-    for one in ("-n", "--root", "--cold", "--dump="):
+    for one in ("-n", "--root=", "--cold", "--dump="):
         assert one in [row.split("  ")[0].rstrip() for row in asked("kinst -", "1")[1:]]
 
 
@@ -129,7 +129,7 @@ def test_values_of_options() -> None:
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory, prepared: Prepared) -> NameIndex:
     path = tmp_path_factory.mktemp("index") / "kernel.names"
-    assert save_names(path, vm="amd64", release="", debug="")
+    assert save_names(path, "amd64", "", "")
     return NameIndex(path)
 
 
@@ -217,7 +217,7 @@ def test_an_index_is_made_anew_when_its_file_changed(
     build()
     os.utime(own, ns=(1, 1))
     assert names(f"{line}second") == ["second_one:"]
-    path, _ = names_of({"debug": str(own)})
+    path, _ = names_of({"--debug": str(own)})
     path.write_bytes(b"damaged")
     assert names(f"{line}second") == ["second_one:"]
 

@@ -1,4 +1,4 @@
-"""Completion in bash and zsh themselves, on a terminal: what TAB inserts and lists, and how soon."""
+"""Completion in bash and zsh, on a terminal: what TAB inserts and lists, and how soon."""
 
 from __future__ import annotations
 

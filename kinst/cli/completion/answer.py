@@ -29,7 +29,6 @@ from kinst.cli.completion.program import cursor
 
 MOST_NAMES = 200  # that are offered; of more, what they begin with
 MOST_CODE = 1 << 16  # bytes of a function that are disassembled
-ON_DEMAND = ("kinst", "fbt")  # the providers whose probes are a kernel's functions
 DESCRIBED = {"-P": 1, "-m": 2, "-f": 3, "-n": 4}  # parts of a description that the option takes
 # Options whose values are not told by what their help calls them.
 FILES, FOLDERS = ("FILE",), ("DIR", "FOLDER")
@@ -221,7 +220,7 @@ class Completer:
         start = len(typed) - len(last)
         if not before:
             return self._first(last, parts)
-        if before[0] not in ON_DEMAND:
+        if before[0] not in self._words["of_kernel"]:
             fixed = [n for n in self._words["probes"] if n.startswith(typed)]
             return _offers([Offer(n[start:], "", True) for n in fixed], start)
         if len(before) == 1 and parts > 1:
@@ -236,10 +235,12 @@ class Completer:
         return _offers(found, start)
 
     def _first(self, typed: str, parts: int) -> Answer:
-        end = "" if parts == 1 else "::"
-        known = self._words["providers"].items()
-        found = [Offer(n + end * (n in ON_DEMAND) + ":" * (n not in ON_DEMAND and parts > 1), use)
-                 for n, use in known if n.startswith(typed)]  # fmt: skip
+        of_kernel = self._words["of_kernel"]
+        found = []
+        for name, usage in self._words["providers"].items():
+            behind = "" if parts == 1 else "::" if name in of_kernel else ":"
+            if name.startswith(typed):
+                found.append(Offer(name + behind, usage))
         if parts == 4:
             alone = (n.rpartition(":")[2] for n in self._words["probes"])
             found += [Offer(n) for n in dict.fromkeys(alone) if typed and n.startswith(typed)]
@@ -248,7 +249,7 @@ class Completer:
     def _functions(self, provider: str, typed: str) -> list[Offer]:
         if self._names is None:
             return []
-        kinds = "fib" if provider == "kinst" else "fb"
+        kinds = "fib" if provider in self._words["by_offset"] else "fb"
         names = self._names.names(typed, kinds)
         if len(names) <= MOST_NAMES:
             rows = (row for row in self._names.begin_with(typed) if row.kind in kinds)
@@ -268,7 +269,11 @@ class Completer:
         for name, what in (("entry", "where it begins"), ("return", "where it is left")):
             if name.startswith(typed):
                 yield Offer(name, what, True)
-        if provider == "kinst" and row.size and not typed.startswith(("e", "r", "@")):
+        if (
+            provider in self._words["by_offset"]
+            and row.size
+            and not typed.startswith(("e", "r", "@"))
+        ):
             for offset, text in self._disassembled(row):
                 if str(offset).startswith(typed):
                     yield Offer(str(offset), text, True)
@@ -295,8 +300,8 @@ class Completer:
         return self._found
 
     def _open_names(self) -> NameIndex | None:
-        path, asked = names_of({n.removeprefix("--"): v for n, v in self._given.items()})
-        return _fresh(path) or (_fresh(path) if _prepare().save_names(path, **asked) else None)
+        path, made_of = names_of(self._given)
+        return _fresh(path) or (_fresh(path) if _prepare().save_names(path, *made_of) else None)
 
 
 def _fresh(path: Path) -> NameIndex | None:

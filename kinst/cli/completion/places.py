@@ -14,6 +14,9 @@ _PACKAGE = Path(__file__).parents[2]
 # The tables that the words are taken from.
 _TABLES = ("cli", "cli/commands", "cli/completion", "dlang/vocabulary", "providers")
 
+# The options that say which kernel.
+ASKED = ("vm", "kernel", "debug", "build", "gdb", "attach")
+
 
 def words_file() -> Path:
     return cache_folder() / "completion/words.json"
@@ -51,15 +54,14 @@ def names_stamp(debug: Path, isa: str, inlined: bool) -> list[int]:
     return [state.st_size, state.st_mtime_ns, fetched, indexed]
 
 
-def names_of(asked: Mapping[str, str]) -> tuple[Path, dict[str, str]]:
-    """Where the index is of the kernel that these options mean (their names, without dashes), and
-    what to make it of (fields of the library's Request)."""
-    kernel, debug, build = (asked.get(name, "") for name in ("kernel", "debug", "build"))
-    attached = "gdb" in asked or "attach" in asked
+def names_of(given: Mapping[str, str]) -> tuple[Path, tuple[str, str, str]]:
+    """Where the index is of the kernel that these options mean, and what it is made of: one of an
+    ISA's kernels by its release ("" for the usual one), or a file.  given: option to value."""
+    kernel, debug, build = (given.get(name, "") for name in ("--kernel", "--debug", "--build"))
+    attached = "--gdb" in given or "--attach" in given
     release = kernel if kernel and not os.path.exists(kernel) else ""
     if os.path.isdir(debug):
         debug = ""
     file = os.path.join(build, "vmlinux") if build else debug or (kernel if attached else "")
-    isa = asked.get("vm", "") or "amd64"
-    made_of = {"vm": "" if file else isa, "release": release, "debug": file}
-    return names_file(isa, release, file), made_of
+    isa = given.get("--vm", "") or "amd64"
+    return names_file(isa, release, file), (isa, release, file)

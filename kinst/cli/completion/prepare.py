@@ -16,7 +16,7 @@ from typing import Any
 from kinst.api import DUMP_STAGES, Request, kernel_names, vocabulary
 from kinst.cli.commands import command, commands
 from kinst.cli.completion.index import FORMAT
-from kinst.cli.completion.places import names_of, names_stamp
+from kinst.cli.completion.places import ASKED, names_of, names_stamp
 from kinst.cli.options import HELP, LONG, REFUSED, SHELLS, SHORT, STRICTNESS
 from kinst.errors import KinstError
 
@@ -73,6 +73,8 @@ def words() -> dict[str, Any]:
         "d_options": known.options,
         "words": known.words,
         "providers": known.providers,
+        "of_kernel": known.of_kernel,
+        "by_offset": known.by_offset,
         "probes": known.probes,
         "values": {"--dump": DUMP_STAGES, "-X": STRICTNESS, "--completion": SHELLS},
     }
@@ -85,10 +87,10 @@ def save_words(path: Path, stamp: object) -> dict[str, Any]:
     return made
 
 
-def save_names(path: Path, **asked: Any) -> bool:
-    """Make the index of a kernel, and whether there is one.  asked: fields of Request."""
+def save_names(path: Path, isa: str, release: str, file: str) -> bool:
+    """Make the index of a kernel, and whether there is one; see places.names_of()."""
     try:
-        found = kernel_names(Request(**asked))
+        found = kernel_names(Request(vm="" if file else isa, release=release, debug=file))
     except KinstError:
         return False
     if found is None:
@@ -109,11 +111,11 @@ def save_names(path: Path, **asked: Any) -> bool:
 
 def prepare_names(request: Request) -> None:
     """The index of a kernel that was used, where there is none yet: the next TAB needs not wait."""
-    options = ("vm", "kernel", "debug", "build", "gdb", "attach")
-    asked = {name: value for name in options if (value := getattr(request, name))}
-    path, made_of = names_of(asked | ({"kernel": request.release} if request.release else {}))
+    given = {f"--{name}": getattr(request, name, "") for name in ASKED}
+    given["--kernel"] = request.release or request.kernel
+    path, made_of = names_of({name: value for name, value in given.items() if value})
     if not path.exists():
-        save_names(path, **made_of)
+        save_names(path, *made_of)
 
 
 def _write(path: Path, text: str) -> None:

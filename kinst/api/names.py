@@ -17,7 +17,7 @@ from kinst.image.elf import Elf, open_elf
 from kinst.image.elf_file import SHF_EXECINSTR
 from kinst.isa import load
 from kinst.kernels.fetch import prepared
-from kinst.providers import listed, load_all
+from kinst.providers import interfaces, listed, load_all
 from kinst.session.file import FileImage
 from kinst.session.kernel import RunningKernel
 from kinst.session.request import DEFAULT_ISA, Request
@@ -56,11 +56,14 @@ class KernelNames:
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """words: D's variables, functions and actions, and what they are.  options: of -x.  providers:
-    how their probes are named.  probes: those that are always there."""
+    how their probes are named.  of_kernel: those of them whose probes are in functions of a kernel;
+    by_offset: at any instruction (ProbeInterface).  probes: those that are always there."""
 
     words: Mapping[str, str]
     options: tuple[str, ...]
     providers: Mapping[str, str]
+    of_kernel: tuple[str, ...]
+    by_offset: tuple[str, ...]
     probes: tuple[str, ...]
 
 
@@ -131,5 +134,7 @@ def vocabulary() -> Vocabulary:
         words,
         tuple(sorted(NAMES | OWN_NAMES)),
         {name: one.usage for name, one in providers.items()},
+        tuple(name for name, one in providers.items() if one.needs_kernel),
+        tuple(name for name, one in interfaces().items() if one.by_offset),
         tuple(str(f.name) for f in listed(providers)),
     )
