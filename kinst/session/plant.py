@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-from kinst.core.columns import I64, Bools, ragged
+from kinst.core.columns import I64, U64, Bools, ragged
 from kinst.core.errors import KinstError, TargetError
+from kinst.core.layout import PAGE
 from kinst.core.machine import Target
 from kinst.patch.patches import NO_PATCHES, Patches
 from kinst.patch.plan import Plan, PlannedRuns
@@ -20,6 +22,9 @@ NOTHING_ENDED = EndedCode()
 MOST_PLACES = 5  # that one message names
 FEW = 1000  # patches that are read and written one by one
 JOINED = 64  # bytes of text between two patches that are written as they are, to write once
+# A CPU that has met a breakpoint is given time to come to the hook: so often, so many seconds.
+_PASSES, _PASS = 500, 0.005
+_SAVED = 512  # bytes of a stack above which a trap's registers are not saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class Planted:
         self._before = NO_TEXT
         self._brief = target.abilities.reads_running  # the machine is to stand for a short time
         self._patches = NO_PATCHES
+        self._hooks = NO_PATCHES
         self._exits = NO_PATCHES
         self._steps: dict[int, int] = {}  # into jumps of two instructions: to where they lead
         self._claimed: Sequence[tuple[int, bytes]] = ()
@@ -125,7 +131,8 @@ class Planted:
         Raises KinstError, with nothing written, where the live text is not what was planned on.
         """
         entered = self._entered(plan.runs, ended)
-        patches = hooks + plan.patches + _of_runs(plan.runs, entered)
+        sites = plan.patches + _of_runs(plan.runs, entered)
+        patches = hooks + sites
         if not patches:
             return ""
         text = self._text_for(patches)
@@ -140,7 +147,7 @@ class Planted:
         if self._personality is not None:
             self._claimed = self._personality.claims(patches.address.tolist())
             self._target.write_text(self._claimed)
-        self._patches, self._exits = patches, plan.exits
+        self._patches, self._hooks, self._exits = sites, hooks, plan.exits
         self._steps = self._steps_of(plan.runs, entered)
         self._target.write_text(self._writes(text, patches, patches.new))
         return self._told(plan.runs, entered)
@@ -230,7 +237,8 @@ class Planted:
 
     def _remains(self) -> str:
         """What of kinst may be left in the kernel, for the end of a message; "" for nothing."""
-        places = [*self._patches.address.tolist(), *self._stops]
+        hooks = self._hooks.address.tolist()
+        places = [*self._patches.address.tolist(), *hooks, *self._stops]
         if not places:
             return ""
         number = "1 site" if len(places) == 1 else f"{len(places)} sites"
@@ -242,7 +250,10 @@ class Planted:
             self._target.remove_breakpoint(address)
             del self._stops[address]
         if self._patches:
-            self._unloaded = self._restore()
+            self._unloaded = self._restore_sites()
+        if self._hooks:
+            self._hooks = self._restore(self._hooks, NO_TEXT)
+            _need_none(self._hooks)
         if self._claimed and self._personality is not None:
             self._target.write_text(self._personality.releases(self._claimed))
         self._claimed = ()
@@ -252,22 +263,54 @@ class Planted:
             self._target.resume()
         return compared(self._before, self._read_text()) + self._unloaded
 
-    def _restore(self) -> str:
-        """Write the original bytes back, and say what became of patches that are not there."""
+    def _restore_sites(self) -> str:
+        """Write the sites' original bytes back, and say what became of patches that are not there.
+        No CPU is on its way to a hook then."""
         patches = self._patches
         here = patches.take(np.flatnonzero(self._still_there(patches)))
         if self._steps:
             self._target.move(self._steps)
-        self._target.write_text(self._writes(self._text_for(here), here, here.old))
+        self._patches = self._restore(here, self._text_for(here))
         self._target.write_text([(p.address, p.new) for p in self._exits])
-        after = self._text_for(here)
-        left = np.flatnonzero(self._differs(after, here, here.old))
-        if len(left):
-            self._patches = here.take(left)
-            raise TargetError(f"{len(left)} patches could not be undone", BOOT_AGAIN)
-        self._patches = NO_PATCHES
+        _need_none(self._patches)
+        if self._hooks:
+            self._let_pass(patches)
         gone = len(patches) - len(here)
         return f"; {gone} patches went with a module that was unloaded" if gone else ""
+
+    def _restore(self, patches: Patches, text: LiveText) -> Patches:
+        """Write original bytes back; which patches are there all the same."""
+        self._target.write_text(self._writes(text, patches, patches.old))
+        after = self._text_for(patches) if text.data else text
+        return patches.take(np.flatnonzero(self._differs(after, patches, patches.old)))
+
+    def _let_pass(self, sites: Patches) -> None:
+        """Let the CPUs that have met a breakpoint of kinst's come to the hook of the kernel's
+        handler: without it they would find a breakpoint that is nobody's, and the kernel dies of
+        that.  The machine stands before and behind this."""
+        delta = self._personality.facts.trap_pc_delta if self._personality else 0
+        places = sites.address + np.uint64(delta)
+        for _ in range(_PASSES):
+            if not any(self._has_trapped(cpu, places, delta) for cpu in range(self._target.cpus)):
+                return
+            self._target.resume()
+            time.sleep(_PASS)
+            self._target.stop()
+
+    def _has_trapped(self, cpu: int, places: U64, delta: int) -> bool:
+        """Whether a CPU may be between a breakpoint and the hook: what a trap saves as the program
+        counter is in a register or, where that is no address of an instruction, on the stack."""
+        registers = self._target.registers(cpu)
+        if self._isa.paging.in_user_mode(registers):
+            return False
+        words = np.array([v for v in registers.values() if 0 <= v < 1 << 64], np.uint64)
+        stack = registers[self._isa.board.SP] & -8
+        for size in (_SAVED, min(_SAVED, -stack % PAGE)) if delta else ():
+            with suppress(TargetError):
+                saved = np.frombuffer(self._target.read(stack, size), "<u8")
+                words = np.concatenate([words, saved])
+                break
+        return bool(np.isin(places, words).any())
 
     def _still_there(self, patches: Patches) -> Bools:
         """Not those in a module that was unloaded since: whatever is there now is not kinst's to
@@ -278,6 +321,11 @@ class Planted:
             with suppress(TargetError):
                 there[k] = self._target.read(patch.address, len(patch.new)) == patch.new
         return there
+
+
+def _need_none(left: Patches) -> None:
+    if left:
+        raise TargetError(f"{len(left)} patches could not be undone", BOOT_AGAIN)
 
 
 def _of_runs(runs: PlannedRuns, entered: Bools) -> Patches:
