@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-from contextlib import suppress
 
 from kinst.cli.guard import write
 
 FALLBACK = (132, 24)  # columns and lines where there is no terminal
+NOT_FOUND = 127  # what a shell says of a program that is not there
 
 
 def columns() -> int:
@@ -33,9 +34,14 @@ def show(text: str) -> None:
     if sys.stdout.isatty() and pager not in ("", "cat") and text.count("\n") >= lines:
         # Colours as they are, long lines cut; what was shown stays.
         environment = {"LESS": "RSX", **os.environ}
-        with suppress(OSError):
-            subprocess.run(
-                shlex.split(pager), input=text.encode("utf-8", "surrogateescape"), env=environment
-            )
-            return
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pager's
+        try:
+            data = text.encode("utf-8", "surrogateescape")
+            done = subprocess.run(shlex.split(pager), input=data, env=environment, check=False)
+            if done.returncode != NOT_FOUND:
+                return
+        except OSError:  # there is no such program
+            pass
+        finally:
+            signal.signal(signal.SIGINT, before)
     write(sys.stdout, text)

@@ -19,6 +19,23 @@ function element(name, kind, text) {
   return made;
 }
 
+function fileOf(row) {
+  return row.file === undefined ? data[shown].file : data[shown].files[row.file];
+}
+
+// Where an instruction's line is, and the calls around it: FILE:LINE in FUNCTION(), in ...
+function placeOf(one) {
+  const source = data[shown].source;
+  let k = lineAt.get(one.line), depth = source[k].depth;
+  let text = fileOf(source[k]) + ":" + source[k].line;
+  for (; k >= 0 && depth > 0; k--) {
+    if (source[k].inlined === undefined || source[k].depth !== depth - 1) continue;
+    text += "  in " + source[k].inlined + "()";
+    depth--;
+  }
+  return text;
+}
+
 function sourceRow(one, k) {
   const row = element("div", "row " + (one.inlined ? "inlined" : one.heat || "bare"));
   row.append(element("span", "count", one.count || ""), element("span", "share", one.share || ""));
@@ -27,7 +44,7 @@ function sourceRow(one, k) {
   const text = element("span", "text");
   if (one.inlined) text.append("┌ " + one.inlined + "() inlined");
   else {
-    if (one.file) text.append(element("span", "file", one.file + " "));
+    if (one.file !== undefined) text.append(element("span", "file", fileOf(one) + " "));
     text.append(one.text);
   }
   row.append(text);
@@ -38,10 +55,10 @@ function sourceRow(one, k) {
 function codeRow(one, k, before) {
   const first = before && before.block !== one.block ? " first" : "";
   const row = element("div", "row " + one.heat + first);
-  row.append(element("span", "count", one.count), element("span", "share", one.share));
+  row.append(element("span", "count", one.count), element("span", "share", one.share || ""));
   if (data[shown].measure) row.append(element("span", "measure", one.measure || ""));
   row.append(element("span", "at", one.at));
-  row.append(element("span", "depth", "│ ".repeat(one.depth)));
+  row.append(element("span", "depth", "│ ".repeat(one.depth || 0)));
   const text = element("span", "text", one.text);
   row.append(text);
   if (one.taken) row.append(element("span", "note", "taken " + one.taken));
@@ -136,8 +153,7 @@ function choose(pane, k, quiet) {
   if (block >= 0) revealBlock(block);
   const here = code.length ? one.code[code[0]] : null;
   byId("details").textContent = !here ? "no instructions of this line"
-    : here.at + "  " + here.bytes + "  " + here.spot +
-      (here.within.length ? "  in " + here.within.slice().reverse().join(", in ") : "") +
+    : here.at + "  " + here.bytes.replace(/../g, "$& ") + " " + placeOf(here) +
       (here.measure ? "  " + one.measure + ": " + here.measure : "");
   if (!quiet) focusOn(pane);
 }

@@ -53,6 +53,7 @@ class _Function:
     def __init__(self, annotation: Annotation, name: str) -> None:
         self._one, self._name = annotation, name
         self._numbers = count()
+        self._files: dict[str, int] = {}
         self._line_of: dict[int, int] = {}  # instruction's address to its line's number
 
     def data(self) -> dict[str, Any]:
@@ -66,6 +67,8 @@ class _Function:
             "ran": one.executed,
             "measure": one.measure_name,
             "odd": list(one.flow.odd),
+            "file": one.file,
+            "files": list(self._files),
             "source": source,
             "code": [self._instruction(row, rows) for row in one.instructions],
         }
@@ -74,17 +77,17 @@ class _Function:
         one, code = self._one, row.instruction
         found = {
             "at": one.label(code.address),
-            "bytes": code.code.hex(" "),
+            "bytes": code.code.hex(),
             "text": row.text,
             "count": "-" if row.count is None else f"{row.count:,}",
-            "share": per_cent(row.share) if row.count else "",
             "heat": heat_class(row.count, one.hottest),
             "block": row.block,
             "line": self._line_of[code.address],
-            "depth": len(row.within),
-            "within": [f"{level.function}() at {level.call}" for level in row.within],
-            "spot": str(row.spot),
         }
+        if row.within:
+            found["depth"] = len(row.within)
+        if row.count:
+            found["share"] = per_cent(row.share)
         if row.reason:
             found["reason"] = row.reason
         if row.branch is not None:
@@ -128,10 +131,11 @@ class _Function:
             "id": next(self._numbers), "depth": depth, "line": spot.line,
             "text": text if spot.file == self._one.file and not depth else text.strip(),
         }  # fmt: skip
-        if spot.file != self._one.file or not self._one.sources.get(spot.file):
-            found["file"] = spot.file
+        if spot.file and (spot.file != self._one.file or not self._one.sources.get(spot.file)):
+            found["file"] = self._files.setdefault(spot.file, len(self._files))
         if line is not None:
             found["count"] = "-" if line.count is None else f"{line.count:,}"
-            found["share"] = per_cent(line.share) if line.share else ""
+            if line.share:
+                found["share"] = per_cent(line.share)
             found["heat"] = heat_class(line.count, self._one.hottest)
         return found

@@ -63,6 +63,9 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     order = own.get("--order", ORDERS[0])
     if order not in ORDERS:
         raise UsageError(f"--order {order}: no such order", ", ".join(ORDERS))
+    # What is wrong is said before a guest boots.
+    find_source(own.get("--source", ""), "")
+    saved = list(kept(own["--from"])) if "--from" in own else None
     with open_machine(replace(request, arguments=())) as machine:
         codes = machine.code(*request.arguments)
         plan = plan_counting(codes, own.get("--if", ""))
@@ -75,8 +78,8 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
             request, arguments=(), programs=(ProgramText("n", text, "<kinst annotate>"),)
         )
         compiled = machine.compile_request(traced)
-        if "--from" in own:
-            found, status = list(kept(own["--from"])), 0
+        if saved is not None:
+            found, status = saved, 0
             left_out = machine.build(compiled).left_out
         else:
             trace = machine.trace(machine.expand(compiled, request.command), request.command)
