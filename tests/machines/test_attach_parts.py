@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from kinst.core.errors import TargetError
 from kinst.core.system import Threads
+from kinst.machines.attach import find
 from kinst.machines.attach.changes import Changes, changed_bytes
 from kinst.machines.attach.find import monitor_of, stub_of
 from kinst.machines.attach.inside import threads_inside
@@ -32,6 +34,7 @@ PAGE = 4096
         ("qemu -chardev socket,path=/run/a,,b,id=d,server=on -gdb chardev:d", "/run/a,b"),
         ("qemu -chardev socket,id=d,host=0.0.0.0,port=77,server=on -gdb chardev:d",
          "127.0.0.1:77"),
+        ("qemu -chardev socket,id=d,fd=7 -gdb chardev:d", ""),
         ("qemu -name -s -m 1G", "127.0.0.1:1234"),
         ("qemu -gdb none", ""),
         ("qemu -m 1G", ""),
@@ -39,6 +42,26 @@ PAGE = 4096
 )  # fmt: skip
 def test_where_the_stub_is(line: str, where: str) -> None:
     assert stub_of(line.split(), "/vm") == where
+
+
+def test_auto_is_the_only_one_that_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guest of kinst's own has descriptors only; without another choice it is named, though."""
+    lines = {
+        1: "qemu-system-x86_64 -chardev socket,id=gdb,fd=7 -gdb chardev:gdb",
+        2: "qemu-system-x86_64 -s",
+        3: "qemu-system-x86_64 -qmp unix:/run/qmp,server",
+    }
+
+    def opened(pid: int) -> SimpleNamespace:
+        return SimpleNamespace(arguments=lines[pid].split(), program="qemu-system-x86_64")
+
+    monkeypatch.setattr(find, "OtherProcess", opened)
+    for running, only in (([1], 1), ([1, 2], 2), ([1, 3], 3), ([3], 3)):
+        monkeypatch.setattr(find, "candidates", lambda running=running: running)
+        assert find.the_only_one() == only
+    monkeypatch.setattr(find, "candidates", lambda: [1, 2, 3])
+    with pytest.raises(TargetError, match=r"there are 2 machines: 2 .*, 3 "):
+        find.the_only_one()
 
 
 @pytest.mark.parametrize(

@@ -37,14 +37,26 @@ def candidates() -> list[int]:
 
 
 def the_only_one() -> int:
-    """The one that `auto` means.  Raises TargetError that lists them where there are several."""
+    """The one that `auto` means: among several, one that can be reached, which guests of another
+    kinst's cannot.  Raises TargetError that lists them where there are several."""
     found = candidates()
+    if len(found) > 1:
+        found = [pid for pid in found if _can_be_reached(pid)] or found
     if not found:
         raise TargetError("no QEMU of this user's runs here", "start one, or name its process")
     if len(found) > 1:
         shown = ", ".join(f"{pid} ({_name(pid)})" for pid in found)
         raise TargetError(f"there are {len(found)} machines: {shown}", "--attach PID")
     return found[0]
+
+
+def _can_be_reached(pid: int) -> bool:
+    """Whether a machine's command line names a stub or a monitor for anybody to connect to."""
+    try:
+        arguments = OtherProcess(pid).arguments
+    except TargetError:
+        return False  # it has ended meanwhile
+    return bool(stub_of(arguments, "/") or monitor_of(arguments, "/"))
 
 
 def _name(pid: int) -> str:
@@ -97,6 +109,8 @@ def _address(value: str, arguments: Sequence[str], folder: str) -> str:
         if backend == "socket" and given.get("id") == name:
             if "path" in given:
                 return os.path.join(folder, given["path"])
+            if "fd" in given:
+                return ""  # connected already
             return f"{_reachable(given.get('host', ''))}:{given.get('port', '')}"
     return ""
 
