@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +42,7 @@ from kinst.core.layout import (
 Bytes = npt.NDArray[np.uint8]
 
 DRAIN_SECONDS = 0.002
-PENDING_LIMIT = 1 << 30
+BATCH_BYTES = 4 << 20  # more than that waits for the next batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,25 +192,26 @@ class Rings:
 class Drainer:
     """A thread that empties the rings every few milliseconds into a bounded queue.
 
-    While more than `limit` bytes wait for the printer, rings are left alone: they fill up and
-    the producers count what they drop, so nothing is lost silently.
+    While more than `limit` bytes wait for the client, or are with it, rings are left alone: they
+    fill up and the producers count what they drop, so nothing is lost silently.
     """
 
     def __init__(
         self,
         rings: Rings,
+        limit: int,
         *,
         every: float = DRAIN_SECONDS,
-        limit: int = PENDING_LIMIT,
-        besides: Callable[[], None] | None = None,
+        besides: Sequence[Callable[[], None]] = (),
     ) -> None:
         """every: seconds.  besides: what the thread also calls, each time."""
         self._rings = rings
         self._every = every
         self._limit = limit
         self._besides = besides
-        self._queue: deque[Chunk] = deque()
+        self._queue: deque[list[Chunk]] = deque()  # of sweeps
         self._pending = 0
+        self._given = 0  # bytes of the batch that the client has
         self._lock = threading.Lock()
         self._ready = threading.Event()
         self._stop = threading.Event()
@@ -224,45 +225,50 @@ class Drainer:
     def _sweep(self) -> None:
         """Queue what all rings have, at once: a batch is merged by time, and must not have one
         CPU's records without another's from before them."""
-        chunks, size = [], self._pending
+        if self._pending + self._given >= self._limit:
+            return
+        chunks: list[Chunk] = []
         for slot, head in enumerate(self._rings.heads()):
-            if size >= self._limit:
-                break
             start = self._rings.taken(slot)
             data = self._rings.take(slot, head)
             if data.size:
                 chunks.append(Chunk(slot, data, start))
-                size += data.size
         if chunks:
             with self._lock:
-                self._queue.extend(chunks)
-                self._pending += sum(chunk.data.size for chunk in chunks)
+                self._queue.append(chunks)
+                self._pending += _bytes_of(chunks)
             self._ready.set()
 
     def _run(self) -> None:
         try:
             while not self._stop.wait(self._every):
                 self._sweep()
-                if self._besides is not None:
-                    self._besides()
+                for work in self._besides:
+                    work()
         except Exception as error:  # handed to the caller of batch(), in its own thread
             self._error = error
             self._ready.set()
 
     def batch(self, timeout: float = 0.0) -> list[Chunk]:
-        """Everything taken so far, oldest first; waits at most `timeout` seconds for some.
+        """The oldest of what has been taken and not yet been returned, whole sweeps of BATCH_BYTES
+        and a little more; waits at most `timeout` seconds for some.  The batch before is done with.
 
         Raises what stopped the thread, if something did.
         """
+        self._given = 0
         if timeout:
             self._ready.wait(timeout)
-        self._ready.clear()
         if self._error is not None:
             raise self._error
+        chunks: list[Chunk] = []
         with self._lock:
-            chunks = list(self._queue)
-            self._queue.clear()
-            self._pending = 0
+            while self._queue and self._given < BATCH_BYTES:
+                sweep = self._queue.popleft()
+                chunks += sweep
+                self._given += _bytes_of(sweep)
+            self._pending -= self._given
+            if not self._queue:
+                self._ready.clear()
         return chunks
 
     @property
@@ -270,18 +276,26 @@ class Drainer:
         """Bytes taken from the rings that nobody has asked for yet."""
         return self._pending
 
-    def stop(self) -> list[Chunk]:
-        """End the thread, empty the rings once more, and return everything not yet returned.
+    def stop(self) -> Iterator[list[Chunk]]:
+        """End the thread, empty the rings once more, and give everything not yet given, in batches.
 
         To be called when the producers are quiet; may be called again.
         """
+        self.end()
+        while True:
+            self._given = 0
+            self._sweep()
+            if not (chunks := self.batch()):
+                return
+            yield chunks
+
+    def end(self) -> None:
+        """End the thread."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        chunks = self.batch()
-        while True:  # a sweep ends at the limit
-            self._sweep()
-            if not (more := self.batch()):
-                return chunks
-            chunks += more
+
+
+def _bytes_of(chunks: Sequence[Chunk]) -> int:
+    return sum(chunk.data.size for chunk in chunks)

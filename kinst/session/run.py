@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +22,7 @@ from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.consumer.schema import Schema
 from kinst.core.endings import HANG, status_when_gone
 from kinst.core.errors import GoneError, KinstError, TargetError
-from kinst.core.machine import CommandEnded, Gone, Stopped
+from kinst.core.machine import CommandEnded, Gone, MachineEvent, Stopped
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import (
     Aggregation,
@@ -48,7 +48,9 @@ from kinst.session.values import (
     TracedMachine,
 )
 
+OUTPUT_PIECES = 64  # of what the guest's command writes, that wait for the client
 PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
+SLOW_SECONDS = 0.5  # at one event: that is a slow client
 FIRST_SECONDS = 0.02  # until the first record: whoever waits for it wants it now
 OUTPUT_SECONDS = 0.1  # how long the command's output waits at most
 TIMED_OUT = 124  # status of a trace that cut its command off, as of timeout(1)
@@ -120,8 +122,10 @@ class RunningTrace:
         cleaner = Cleaner(
             self._view, placed.scratch, placed.layout.dynamic, compiled.options.cleanrate
         )
-        self._drainer = Drainer(self._rings, besides=cleaner.clean)
         options = compiled.options
+        self._drainer = Drainer(
+            self._rings, options.queuesize, besides=(cleaner.clean, self._attend)
+        )
         self._fail = options.fail.split(",")  # what makes the trace fail
         names = names_of(traced)
         self._store = AggregationStore(
@@ -146,7 +150,12 @@ class RunningTrace:
         self._stop = False
         self._deadline = math.inf  # time.monotonic()
         self._command_status = 0
-        self._unplanted = False
+        self._turn = threading.Lock()  # held while a step of events() runs
+        self._running = False  # planted, and on the way to the end
+        self._seen: deque[MachineEvent] = deque()  # by _attend(), for _wait()
+        self._lifted = False  # the patches
+        self._trouble: TargetError | None = None  # of that
+        self._told = False  # the user knows of it
         self._over = False
 
     def _sums(self) -> CounterSums:
@@ -192,8 +201,24 @@ class RunningTrace:
         the guest ended by itself, patches remain or anything else failed, TargetError (KinstError)
         is raised behind it.  All is undone when the generator ends, is closed, or raises.
 
+        However long the client is at an event, the kernel's text is restored when its time has
+        come: a thread sees to that.
+
         The status of End is that of exit(), else the command's, else 0.
         """
+        steps = self._steps(command, timeout)
+        try:
+            while True:
+                with self._turn:
+                    event = next(steps, None)
+                if event is None:
+                    return
+                yield event
+        finally:
+            with self._turn:
+                steps.close()
+
+    def _steps(self, command: str, timeout: float | None) -> Generator[Event, None, None]:
         try:
             reason = yield from self._traced(command, timeout)
             trouble = self._unplant()
@@ -204,10 +229,12 @@ class RunningTrace:
                 set_active(self._view, True)
                 self._runner.fire(self._parts.end)
             set_active(self._view, False)
-            yield from self._take(self._drainer.stop())
+            for chunks in self._drainer.stop():
+                yield from self._take(chunks)
             yield from self._noted(self._interpreter.finish())
             yield from self._written()
             yield from self._complaints()
+            self._told = True  # it is raised below
         except KinstError as error:
             self._undo()
             yield End("error", 1, str(error))
@@ -263,6 +290,7 @@ class RunningTrace:
                 self._target.start_command()
             self._resume()
         self._timers.start(self._parts.host)
+        self._running = True
 
     def _loop(self) -> Generator[Event, None, str]:
         merge_at = time.monotonic() + self._interpreter.options.aggrate / 1e9
@@ -272,6 +300,8 @@ class RunningTrace:
             if (left := self._deadline - time.monotonic()) <= 0:
                 return "timeout"
             longest = min(left, FIRST_SECONDS if self._first else self._every())
+            if self._drainer.pending:
+                longest = 0.0
             if over := (yield from self._wait(self._timers.wait(longest))):
                 return over
             while is_active(self._view) and (timer := self._timers.due()) is not None:
@@ -320,7 +350,10 @@ class RunningTrace:
         deadline = time.monotonic() + seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
-            event = self._target.wait(min(left, OUTPUT_SECONDS))
+            if self._seen:
+                event: MachineEvent | None = self._seen.popleft()
+            else:
+                event = self._target.wait(min(left, OUTPUT_SECONDS))
             yield from self._written()
             for complaint in self._complaints():
                 yield complaint
@@ -359,10 +392,15 @@ class RunningTrace:
         self._resume()
 
     def _take(self, chunks: list[Chunk]) -> Iterator[Event]:
-        """What was lost first, then records and faults: the order of dtrace_work()."""
+        """What was lost first, then records and faults: the order of dtrace_work().  What is lost
+        while a slow client is at them is told in between."""
         yield from lost_events(self._rings.lost(), self._cpus)
         faults = [one for slot in range(self._rings.slots) for one in self._faults(slot)]
-        yield from self._noted(self._interpreter.take(chunks, faults))
+        for event in self._noted(self._interpreter.take(chunks, faults)):
+            given = time.monotonic()
+            yield event
+            if time.monotonic() - given > SLOW_SECONDS:
+                yield from lost_events(self._rings.lost(), self._cpus)
 
     def _noted(self, events: Iterable[Event]) -> Iterator[Event]:
         """The events; the time until the first records is told when they have been dealt with."""
@@ -397,18 +435,47 @@ class RunningTrace:
     def _undo(self) -> None:
         """Unplant and end the thread, where that has not been done."""
         trouble = self._unplant()
-        if trouble is not None:
+        if trouble is not None and not self._told:
+            self._told = True
             self._report.say(f"kinst: {trouble}")
         set_active(self._view, False)
-        with suppress(KinstError):  # what stopped the thread was told when it happened
-            self._drainer.stop()
+        self._drainer.end()
         self._over = True
 
+    def _attend(self) -> None:
+        """In the drainer's thread: when the trace has to end, restore the kernel's text, though
+        the client is still at its last event (a slow reader, a terminal on hold)."""
+        if not self._running or self._lifted or not self._turn.acquire(blocking=False):
+            return
+        try:
+            if not self._lifted and self._is_due():
+                self._lift()
+        finally:
+            self._turn.release()
+
+    def _is_due(self) -> bool:
+        """Whether the trace has to end.  What the machine says meanwhile is kept for _wait()."""
+        if self._stopping() or not is_active(self._view) or time.monotonic() >= self._deadline:
+            return True
+        if self._target is None or self._gone is not None:
+            return False
+        if not self._seen and len(self._output) < OUTPUT_PIECES:
+            event = self._target.wait(0.0)
+            if event is not None:
+                self._seen.append(event)
+        return bool(self._seen) and isinstance(self._seen[0], CommandEnded)
+
     def _unplant(self) -> TargetError | None:
-        """Once; what went wrong."""
-        if self._unplanted:
-            return None
-        self._unplanted = True
+        """Restore the kernel's text where that has not been done; what went wrong."""
+        self._lift()
+        return self._trouble
+
+    def _lift(self) -> None:
+        if not self._lifted:
+            self._lifted = True
+            self._trouble = self._lifting()
+
+    def _lifting(self) -> TargetError | None:
         if self._gone is not None:
             console = f"; its last lines:\n{self._gone.console}" if self._gone.console else ""
             return GoneError(f"the guest is gone: {self._gone.reason}{console}", self._gone.kind)
@@ -416,9 +483,9 @@ class RunningTrace:
             return None
         try:
             told = self._planted.unplant()
+            self._target.resume()
             if told:
                 self._report.detail(f"kinst: {told}")
-            self._target.resume()
             time.sleep(SETTLE_SECONDS)
         except TargetError as error:
             return error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import chain
 
 import pytest
 from consumer_world import get64, put64, scratch
@@ -21,6 +22,8 @@ from kinst.core.layout import (
     STATE_TAIL,
     STATE_TOLD,
 )
+
+ROOM = 1 << 30  # for what waits
 
 
 def texts(rings: Rings) -> list[str]:
@@ -127,7 +130,7 @@ def produce(memory: bytearray, s: object, total: int, lost: list[int]) -> None:
 
 def test_drainer_gets_every_word_of_a_live_producer_in_order() -> None:
     s, memory = scratch(ring_size=4096)
-    drainer = Drainer(Rings(memoryview(memory), s), every=0.0005)
+    drainer = Drainer(Rings(memoryview(memory), s), ROOM, every=0.0005)
     drainer.start()
     lost = [0]
     producer = threading.Thread(target=produce, args=(memory, s, 20_000, lost))
@@ -135,16 +138,16 @@ def test_drainer_gets_every_word_of_a_live_producer_in_order() -> None:
     chunks = []
     while producer.is_alive():
         chunks += drainer.batch(timeout=0.01)
-    chunks += drainer.stop()
+    chunks += chain.from_iterable(drainer.stop())
     got = [v for c in chunks for v in c.data.view("<u8").tolist()]
     assert len(got) + lost[0] == 20_000
     assert got == sorted(got) and len(set(got)) == len(got)
-    assert drainer.stop() == []
+    assert list(drainer.stop()) == []
 
 
 def test_beyond_its_limit_the_drainer_leaves_the_rings_alone() -> None:
     s, memory = scratch(ring_size=64)
-    drainer = Drainer(Rings(memoryview(memory), s), every=0.0005, limit=64)
+    drainer = Drainer(Rings(memoryview(memory), s), 64, every=0.0005)
     put64(memory, s.state_of(0) + STATE_HEAD, 64)
     drainer.start()
     deadline = time.monotonic() + 60
@@ -153,7 +156,7 @@ def test_beyond_its_limit_the_drainer_leaves_the_rings_alone() -> None:
     put64(memory, s.state_of(0) + STATE_HEAD, 128)
     time.sleep(0.02)
     assert get64(memory, s.state_of(0) + STATE_TAIL) == 64
-    assert sum(c.data.size for c in drainer.stop()) == 128
+    assert sum(c.data.size for c in chain.from_iterable(drainer.stop())) == 128
     assert get64(memory, s.state_of(0) + STATE_TAIL) == 128
 
 
@@ -161,8 +164,11 @@ def test_the_last_look_empties_all_rings_whatever_the_limit() -> None:
     s, memory = scratch(ring_size=64)
     for slot in (0, 1):
         put64(memory, s.state_of(slot) + STATE_HEAD, 64)
-    drainer = Drainer(Rings(memoryview(memory), s), limit=64)
-    assert [(c.slot, c.data.size) for c in drainer.stop()] == [(0, 64), (1, 64)]
+    drainer = Drainer(Rings(memoryview(memory), s), 64)
+    assert [(c.slot, c.data.size) for c in chain.from_iterable(drainer.stop())] == [
+        (0, 64),
+        (1, 64),
+    ]
 
 
 class Interrupted(Rings):
@@ -190,7 +196,7 @@ def test_what_is_taken_together_comes_in_one_batch_and_nothing_later_with_it() -
     may be later than one that the first got meanwhile."""
     s, memory = scratch(ring_size=64)
     rings = Interrupted(memoryview(memory), s)
-    drainer = Drainer(rings, every=0.0005)
+    drainer = Drainer(rings, ROOM, every=0.0005)
     rings.watch(drainer, memory, s.state_of(1) + STATE_HEAD)
     put64(memory, s.state_of(1) + STATE_HEAD, 8)
     put64(memory, s.state_of(0) + STATE_HEAD, 8)
@@ -201,7 +207,7 @@ def test_what_is_taken_together_comes_in_one_batch_and_nothing_later_with_it() -
         if batch := drainer.batch(timeout=0.01):
             batches.append(batch)
             rings.read.set()
-    assert drainer.stop() == [] and rings.waiting == 0
+    assert list(drainer.stop()) == [] and rings.waiting == 0
     assert [(c.slot, c.data.size) for c in batches[0]] == [(0, 8), (1, 8)]
     assert [(c.slot, c.data.size) for b in batches[1:] for c in b] == [(1, 8)]
 
@@ -209,7 +215,7 @@ def test_what_is_taken_together_comes_in_one_batch_and_nothing_later_with_it() -
 def test_what_stops_the_drainer_reaches_its_reader() -> None:
     s, memory = scratch(ring_size=64)
     put64(memory, s.state_of(0) + STATE_HEAD, 1000)
-    drainer = Drainer(Rings(memoryview(memory), s), every=0.0005)
+    drainer = Drainer(Rings(memoryview(memory), s), ROOM, every=0.0005)
     drainer.start()
     with pytest.raises(TargetError, match="corrupt"):
         drainer.batch(timeout=60)

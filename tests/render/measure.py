@@ -78,7 +78,7 @@ def live() -> None:
     memory = bytearray((1 << 20) + 2 * ring)
     data, size = records(MILLION, 1)
     w = world(True, 1)
-    drainer = Drainer(Rings(memoryview(memory), s))
+    drainer = Drainer(Rings(memoryview(memory), s), 1 << 30)
     drops = 0
 
     def produce() -> None:
@@ -109,7 +109,8 @@ def live() -> None:
         peak = max(peak, drainer.pending)
         printed += w.take(drainer.batch(timeout=0.05))
         w.out.clear()
-    printed += w.take(drainer.stop())
+    for chunks in drainer.stop():
+        printed += w.take(chunks)
     took = time.perf_counter() - start
     print(
         f"live: {printed} printed, {drops} dropped, in {took:.2f} s; at most {peak >> 20} MB waited"

@@ -50,6 +50,7 @@ class Options:
     jstackframes: int = 50
     jstackstrsize: int = 512
     nspec: int = 1
+    queuesize: int = 64 << 20
     quiet: bool = False
     rawbytes: bool = False
     specsize: int = 32 << 10
@@ -248,6 +249,7 @@ _PARSERS: dict[str, Callable[[str, str | None], _Value]] = {
     "jstackframes": parse_frames,
     "jstackstrsize": parse_size,
     "nspec": parse_speculations,
+    "queuesize": parse_size,
     "quiet": parse_boolean,
     "rawbytes": parse_boolean,
     "specsize": parse_specsize,
