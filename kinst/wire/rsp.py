@@ -19,6 +19,7 @@ from kinst.core.errors import TargetError, UnmappedError
 from kinst.wire.packets import StopReply, frame, parse_stop, unframe, unhex
 
 _FEATURES = b"qSupported:swbreak+;hwbreak+;vContSupported+;xmlRegisters=i386"
+_QEMU = b"qqemu.sstepbits"  # which only QEMU's stub knows
 _NO_PROGRESS = 30.0  # seconds; QEMU on a busy host may take some
 
 
@@ -154,6 +155,11 @@ class Rsp:
         with contextlib.suppress(ValueError):
             self.packet_size = max(64, int(self.features.get("PacketSize", "190"), 16))
         if self.features.get("QStartNoAckMode") == "+" and self.ask(b"QStartNoAckMode") == b"OK":
+            self._acks = False
+        elif self.ask(_QEMU).startswith(b"ENABLE="):
+            # QEMU takes the start of a request as the acknowledgement of its last reply, and a
+            # byte that reaches it while the machine runs as a request to stop (its gdbstub.c,
+            # gdb_read_byte()): so requests can go in batches, and nothing is acknowledged.
             self._acks = False
         reply = self.ask(b"vCont?").decode("ascii", "replace")
         if reply.startswith("vCont"):

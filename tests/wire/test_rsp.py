@@ -93,6 +93,17 @@ def test_a_stub_that_wants_acknowledgements_gets_them() -> None:
     assert stub.acked == len(stub.requests)
 
 
+def test_qemu_takes_the_next_request_as_an_acknowledgement() -> None:
+    """It answers what only it knows, has no QStartNoAckMode, and gets requests in batches."""
+    old = {b"qSupported": b"PacketSize=100;vContSupported+", b"vCont?": b"vCont;c", b"m": b"c3"}
+    stub = StubDouble(old | {b"qqemu.sstepbits": b"ENABLE=1,NOIRQ=2,NOTIMER=4"})
+    client = Rsp(stub.ours)
+    acked = stub.acked
+    assert client.pipeline([b"m1,1", b"m2,1"]) == [b"c3", b"c3"]
+    assert stub.acked == acked and not client.agreed.acks
+    client.close()
+
+
 def test_a_large_batch_does_not_deadlock_and_keeps_its_order() -> None:
     # Replies fill the socket long before all requests are sent.
     stub = StubDouble(MODERN | {b"q": lambda body: body[1:] + b"." * 3000})
