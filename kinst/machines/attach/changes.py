@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import TargetError
+from kinst.machines.attach.near_reads import read_places
 
 _PAGE = 4096
 
@@ -25,16 +26,20 @@ def changed_bytes(
 
     A write may hold much that stays as it is: what the kernel changes there later is no concern of
     kinst's."""
-    places, before, now = [], [], []
-    for address, data in writes:
-        old, new = (np.frombuffer(raw, np.uint8) for raw in (read(address, len(data)), data))
-        differs = np.flatnonzero(old != new)
-        places.append(np.uint64(address) + differs.astype(np.uint64))
-        before.append(old[differs])
-        now.append(new[differs])
-    if not places:
+    if not writes:
         return np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.uint8)
-    return np.concatenate(places), np.concatenate(before), np.concatenate(now)
+    old = b"".join(read_places(read, [(address, len(data)) for address, data in writes]))
+    before, now = (
+        np.frombuffer(old, np.uint8),
+        np.frombuffer(b"".join(d for _, d in writes), np.uint8),
+    )
+    sizes = np.array([len(data) for _, data in writes], np.int64)
+    starts = np.array([address for address, _ in writes], np.uint64)
+    behind = np.cumsum(sizes)
+    inside = np.arange(len(before)) - np.repeat(behind - sizes, sizes)
+    differs = np.flatnonzero(before != now)
+    places = np.repeat(starts, sizes)[differs] + inside[differs].astype(np.uint64)
+    return places, before[differs], now[differs]
 
 
 @dataclass(slots=True)

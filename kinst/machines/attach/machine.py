@@ -150,7 +150,7 @@ class AttachedVm(StubTarget):
             raise TargetError("the machine must be stopped before its text can be written")
         low, high = self._mapped
         kept = [one for one in writes if not low <= one[0] < high]
-        self._guardian.tell("text", *changed_bytes(kept, self.memory.read))
+        self._guardian.tell("text", *changed_bytes(kept, self.memory.reader()))
         self._rsp.write_memory(self.memory.physical_writes(writes))
 
     def map_scratch(

@@ -15,7 +15,7 @@ from kinst.core.page_tables import LEAF_SIZE, Leaf, Root
 from kinst.core.system import Territory
 
 _PAGE = 4096
-_JOIN = 512  # writes this close become one
+_JOIN = 64  # writes so close become one: to QEMU a packet costs what so many bytes do
 
 
 class Physical(Protocol):
@@ -148,21 +148,37 @@ class GuestMemory:
             self._keep, self._last = False, None
 
     def _joined(self, writes: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        out: list[tuple[int, bytearray]] = []
+        parts: list[tuple[int, bytes]] = []
         for address, data in sorted(writes, key=lambda w: w[0]):
             done = 0
             for at, length in self.pieces(address, len(data)):
-                part = data[done : done + length]
+                parts.append((at, data[done : done + length]))
                 done += length
-                last_at, last = out[-1] if out else (0, bytearray())
-                gap = at - last_at - len(last)
-                if out and 0 <= gap <= _JOIN and at >= last_at:
-                    last += self._physical.read_physical(last_at + len(last), gap) + part
-                elif out and last_at <= at < last_at + len(last):
-                    last[at - last_at : at - last_at + length] = part
-                else:
-                    out.append((at, bytearray(part)))
-        return [(at, bytes(data)) for at, data in out]
+        out: list[tuple[int, bytes]] = []
+        group: list[tuple[int, bytes]] = []
+        start = end = 0
+        for at, part in parts:
+            if group and not start <= at <= end + _JOIN:
+                out.append(self._one_write(start, end, group))
+                group = []
+            if not group:
+                start = end = at
+            group.append((at, part))
+            end = max(end, at + len(part))
+        if group:
+            out.append(self._one_write(start, end, group))
+        return out
+
+    def _one_write(
+        self, start: int, end: int, group: Sequence[tuple[int, bytes]]
+    ) -> tuple[int, bytes]:
+        """All of a group of near writes, and what is between them."""
+        if len(group) == 1:
+            return group[0]
+        whole = bytearray(self._physical.read_physical(start, end - start))
+        for at, part in group:
+            whole[at - start : at - start + len(part)] = part
+        return start, bytes(whole)
 
     def map_near(
         self,

@@ -176,27 +176,37 @@ class Ftrace:
         when ftrace uses one of them.
         """
         shift = self._bits[0].bit_length() - 1
-        writes, inside = [], self._inside(addresses)
-        flags_now = self.flags_now() if len(inside) > MANY else None
-        for address in inside:
-            found = self.record(address, flags_now)
-            if found is None or found.disabled:
-                continue
-            if found.in_use:
-                raise KinstError(f"ftrace has begun to use the function at {address:#x}")
-            byte = found.flags >> shift // 8 * 8 & 0xFF | 1 << shift % 8
-            writes.append((found.flags_address + shift // 8, bytes([byte])))
-        return writes
+        disabled, enabled, count = self._bits
+        at, wanted = self._inside(addresses)
+        places = self._index[1][at]
+        if len(at) > MANY:
+            flags = self.flags_now()[at]
+        else:
+            flags = np.array([self._kernel.number(p) for p in places.tolist()], np.uint64)
+        free = flags & np.uint64(disabled) == 0
+        used = np.flatnonzero(free & (flags & np.uint64(enabled | count) != 0))
+        if len(used):
+            first = int(wanted[used[0]])
+            raise KinstError(f"ftrace has begun to use the function at {first:#x}")
+        byte = flags[free] >> np.uint64(shift // 8 * 8) & np.uint64(0xFF) | np.uint64(
+            1 << shift % 8
+        )
+        data = byte.astype(np.uint8).tobytes()
+        claimed = (places[free] + np.uint64(shift // 8)).tolist()
+        return [(place, data[k : k + 1]) for k, place in enumerate(claimed)]
 
-    def _inside(self, addresses: Iterable[int]) -> list[int]:
-        """Those of the addresses that are in a call site."""
+    def _inside(
+        self, addresses: Iterable[int]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+        """Those of the addresses that are in a call site, and the places of their sites in the
+        index before them."""
         wanted = np.fromiter(addresses, np.uint64)
         if not len(self.sites):
-            return []
+            return np.zeros(0, np.int64), wanted[:0]
         at = np.searchsorted(self.sites, wanted, side="right").astype(np.int64) - 1
         begin = self.sites[np.maximum(at, 0)]
-        inside: list[int] = wanted[(at >= 0) & (wanted < begin + np.uint64(self.size))].tolist()
-        return inside
+        inside = (at >= 0) & (wanted < begin + np.uint64(self.size))
+        return at[inside], wanted[inside]
 
     def releases(self, claimed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Writes that undo what claims() returned; while the machine is stopped and after the

@@ -1,0 +1,34 @@
+"""Many small reads of memory as few larger ones: a read of another process, or by a stub, costs the
+same for 8 bytes as for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+Read = Callable[[int, int], bytes]
+
+# Less than a page: where both of two places are mapped, so is all between them.
+NEAR = 2048
+
+
+def read_places(read: Read, places: Sequence[tuple[int, int]], near: int = NEAR) -> list[bytes]:
+    """What is at each (address, size), in their order.  Raises what `read` does.
+
+    near: bytes between two places, at most, that are read with them."""
+    if len(places) < 2:
+        return [read(*place) for place in places]
+    address = np.array([place[0] for place in places], np.uint64)
+    end = address + np.array([place[1] for place in places], np.uint64)
+    order = np.argsort(address, kind="stable")
+    start, reached = address[order], np.maximum.accumulate(end[order])
+    first = np.concatenate([[True], start[1:] > reached[:-1] + np.uint64(near)])
+    begins = np.flatnonzero(first)
+    spans = start[begins], reached[np.concatenate([begins[1:], [len(start)]]) - 1]
+    blocks = [read(low, high - low) for low, high in zip(*(s.tolist() for s in spans), strict=True)]
+    block = np.empty(len(places), np.int64)
+    block[order] = np.cumsum(first) - 1
+    inside = address - spans[0][block]
+    rows = zip(block.tolist(), inside.tolist(), places, strict=True)
+    return [blocks[k][at : at + size] for k, at, (_, size) in rows]
