@@ -43,7 +43,7 @@ def measure_gdb(copies: Sequence[str], function: str, offset: int, command: str)
     return {name: _one(copies, function, offset, command, script) for name, script in ways.items()}
 
 
-def _archive(files: Mapping[str, bytes]) -> bytes:
+def archive(files: Mapping[str, bytes]) -> bytes:
     """A cpio archive ("newc", Documentation/driver-api/early-userspace/buffer-format.rst)."""
     out = bytearray()
 
@@ -71,7 +71,7 @@ def _one(
     contents |= {"bin/busybox": files.busybox.read_bytes(), "init": INIT.encode()}
     with tempfile.TemporaryDirectory() as folder:
         initrd, stub = Path(folder, "initrd"), Path(folder, "gdb")
-        initrd.write_bytes(_archive(contents))
+        initrd.write_bytes(archive(contents))
         argv = [
             "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
             "-machine", "q35,accel=tcg", "-m", "1G", "-smp", "2", "-no-reboot",

@@ -14,6 +14,7 @@ from pathlib import Path
 import second_boot
 
 from kinst.kernels.fetch import Prepared
+from kinst.kernels.kmod import resolve
 from kinst.machines.vm.initramfs import build
 
 INIT = """#!/bin/busybox sh
@@ -23,6 +24,19 @@ mount -t proc proc /proc
 stty -F /dev/CONSOLE -echo
 while true; do setsid sh </dev/CONSOLE >/dev/CONSOLE 2>&1; sleep 1; done
 """
+
+# Of a guest with a disk: what distributions' own initramfs does.
+DISK_INIT = """#!/bin/busybox sh
+/bin/busybox mount -t devtmpfs dev /dev
+/bin/busybox mount -t proc proc /proc
+for m in /lib/kinst/*; do /bin/busybox insmod $m; done
+while ! [ -e /dev/vda ]; do /bin/busybox sleep 0.1; done
+/bin/busybox mkdir -p /new
+/bin/busybox mount -t ext4 /dev/vda /new
+/bin/busybox cp /bin/reads /bin/rounds /bin/moments /new/usr/bin
+exec /bin/busybox switch_root /new /sbin/init
+"""
+DISK_MODULES = ("virtio_pci", "virtio_blk", "ext4")
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,8 @@ class AttachGuest:
         self._shell = socket.socket(socket.AF_UNIX)
         self._shell.connect(str(folder / "console"))
         self._marks = 0
+        self._shell.sendall(b"stty -echo; exec env PS1= PS2= sh\n")
+        self.run("true")  # QEMU has taken the connection, which is a descriptor of its own
 
     def run(self, command: str, seconds: float = 120.0) -> str:
         """What a command of the guest's shell prints."""
@@ -77,21 +93,33 @@ class AttachGuest:
 
 @contextmanager
 def attach_guest(
-    kind: str, prepared: Prepared, reads: Path, folder: Path, more: Sequence[str] = ()
+    kind: str,
+    prepared: Prepared,
+    programs: Path | Sequence[Path],
+    folder: Path,
+    more: Sequence[str] = (),
+    disk: Path | None = None,
 ) -> Iterator[AttachGuest]:
-    """A guest of a kind (LINES) that runs for as long as the context.  more: arguments of QEMU's;
-    without a stub or a monitor among them there is a stub on a unix socket."""
+    """A guest of a kind (LINES) that runs for as long as the context.  programs: for its /bin.
+    more: arguments of QEMU's; without a stub or a monitor among them there is a stub on a unix
+    socket.  disk: an image with its root file system (debian_root.py), which is not changed."""
     line = LINES[kind]
+    files = [programs] if isinstance(programs, Path) else programs
     init = folder / "init"
-    init.write_text(INIT.replace("CONSOLE", line.console))
+    init.write_text(DISK_INIT if disk else INIT.replace("CONSOLE", line.console))
     init.chmod(0o755)
     initrd = folder / "initrd"
-    initrd.write_bytes(build(prepared.busybox, {"/e2e-init": init, "/bin/reads": reads}))
-    argv = f"""{line.command} -nodefaults -display none -no-reboot -m 512 -smp 2
+    modules = resolve(prepared.modules, DISK_MODULES, absent=True) if disk else []
+    copies = {f"/bin/{path.name}": path for path in files}
+    initrd.write_bytes(build(prepared.busybox, {"/e2e-init": init, **copies}, modules))
+    argv = f"""{line.command} -nodefaults -display none -no-reboot -m {1024 if disk else 512} -smp 2
         -chardev socket,id=con,path={folder}/console,server=on,wait=off,logfile={folder}/log
         -serial chardev:con -kernel {prepared.kernel} -initrd {initrd}""".split()
     argv += ["-append", f"console={line.console} quiet rdinit=/e2e-init no_timer_check"]
     argv += more or ["-gdb", f"unix:{folder}/gdb,server=on,wait=off"]
+    if disk:
+        argv += ["-drive", f"file={disk},if=virtio,format=raw,snapshot=on"]
+    up = "root@debian" if disk else "Enter 'help'"
 
     def start() -> subprocess.Popen[bytes]:
         for name in ("console", "gdb", "qmp", "log"):
@@ -102,7 +130,7 @@ def attach_guest(
         log, end = folder / "log", time.monotonic() + seconds
         while time.monotonic() < end:
             assert child.poll() is None, "QEMU ended"
-            if log.exists() and "Enter 'help'" in log.read_text(errors="replace"):
+            if log.exists() and up in log.read_text(errors="replace"):
                 return True
             time.sleep(0.1)
         return False
@@ -122,15 +150,23 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def guardians() -> list[int]:
-    """Processes of kinst's that are left from attaching: they have no session of this one's."""
+def guardians(mark: str) -> list[int]:
+    """Processes of a run of kinst's (command.Running) that are left: its guardian outlives it."""
     found = []
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and int(name) != os.getpid():
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal() and int(folder.name) != os.getpid():
             try:
-                words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+                environment = (folder / "environ").read_bytes()
             except OSError:
                 continue
-            if b"--attach" in words:
-                found.append(int(name))
+            if mark.encode() in environment:
+                found.append(int(folder.name))
     return found
+
+
+def wait_undone(mark: str, seconds: float = 60.0) -> None:
+    """Until the guardian of a run has ended."""
+    end = time.monotonic() + seconds
+    while guardians(mark):
+        assert time.monotonic() < end, f"a guardian is left: {guardians(mark)}"
+        time.sleep(0.05)

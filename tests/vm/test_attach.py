@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from attach_guest import AttachGuest, attach_guest, guardians
+from attach_guest import AttachGuest, attach_guest, guardians, wait_undone
 from command import Running, counts, kinst
 
 from kinst.kernels.fetch import Prepared
@@ -18,7 +17,7 @@ from kinst.machines.attach.monitor import Monitor
 
 pytestmark = pytest.mark.vm
 READS = 'kinst::vfs_read:0 /execname == "reads"/ { @[execname] = count(); }'
-BEGUN = 'BEGIN { printf("begun\\n"); }'
+BEGUN = 'tick-100ms { printf("begun\\n"); }'  # the first is behind planting
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +34,10 @@ def options(vm: AttachGuest, *more: str) -> list[str]:
 
 
 def traced(vm: AttachGuest, way: str) -> Running:
-    """A trace that has begun."""
+    """A trace whose probes are planted."""
     forced = () if way == "auto" else ("-x", f"plant={way}")
     run = Running(*options(vm, *forced, "-n", READS, "-n", BEGUN), boots=False)
     run.until(lambda r: "begun" in r.out)
-    time.sleep(0.5)  # the sites are planted behind BEGIN
     return run
 
 
@@ -69,7 +67,7 @@ def test_counts_are_exact_and_everything_is_given_back(
     done = run.result().good()
     assert counts(done.out)["reads",] == calls
     assert open_files(vm) == files
-    assert not guardians()
+    assert not guardians(run.mark)
 
 
 @SLOW
@@ -98,11 +96,8 @@ def test_killed_without_a_word(vm: AttachGuest, way: str) -> None:
     run = traced(vm, way)
     vm.run("reads 20")
     run.stop(signal.SIGKILL)
-    vm.run("reads 20", seconds=5.0)
-    end = time.monotonic() + 30.0
-    while guardians() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not guardians()
+    vm.run("reads 20")
+    wait_undone(run.mark)
     run = traced(vm, "jump")
     vm.run("reads 30")
     run.stop()
@@ -145,14 +140,11 @@ def test_a_monitor_is_enough(
         for number in (signal.SIGINT, signal.SIGKILL, signal.SIGINT):
             run = Running(*options, "-n", BEGUN, boots=False)
             run.until(lambda r: "begun" in r.out)
-            time.sleep(1.0)
             vm.run("reads 1000")
             run.stop(number)
             if number == signal.SIGINT:
                 assert counts(run.result().good().out)["reads",] == 1000
-            end = time.monotonic() + 30.0
-            while guardians() and time.monotonic() < end:
-                time.sleep(0.05)
+            wait_undone(run.mark)
             with Monitor(str(vm.monitor)) as monitor:
                 assert monitor.stub() == ("", False)
         with Monitor(str(vm.monitor)) as monitor:
@@ -186,4 +178,4 @@ def test_other_instruction_sets(
             assert counts(run.result().good().out)["reads",] == calls
         run = traced(vm, "auto")
         run.stop(signal.SIGKILL)
-        vm.run("reads 20", seconds=20.0)
+        vm.run("reads 20")

@@ -1,0 +1,158 @@
+"""A guest that kinst has not started: a plain QEMU line with a GDB stub, a shell on the console,
+and a monitor that says when the machine stood still."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from bench.gdb_guest import archive
+from kinst import KinstError, kernel_files
+
+BOOT_SECONDS = 240.0
+COMMAND_SECONDS = 240.0
+_INIT = """#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t devtmpfs dev /dev
+mount -t proc proc /proc
+exec </dev/CONSOLE >/dev/CONSOLE 2>&1
+stty raw -echo
+echo is up
+while read -r line; do sh -c "$line"; echo is done; done
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """QEMU, machine and CPU, as kinst's own guests of that ISA have them; what the guest calls its
+    first serial port; kernel parameters that change its speed."""
+
+    command: str
+    console: str
+    parameters: str = ""
+
+
+LINES = {
+    "amd64": Line("qemu-system-x86_64 -machine q35", "ttyS0", "tsc=reliable no_timer_check"),
+    "arm64": Line("qemu-system-aarch64 -machine virt -cpu cortex-a57", "ttyAMA0", "kpti=off"),
+    "riscv64": Line("qemu-system-riscv64 -machine virt", "ttyS0"),
+}
+
+
+class PlainGuest:
+    """pid: of QEMU.  debug: vmlinux of the kernel that it runs, which is the one that kinst boots.
+    The machine and its CPU are those of kinst's own guests."""
+
+    def __init__(self, programs: Sequence[str], isa: str = "amd64") -> None:
+        """programs: for the guest's /bin.  Raises KinstError when it does not come up."""
+        line, files = LINES[isa], kernel_files(isa)
+        assert files.kernel is not None and files.busybox is not None
+        self.debug = files.debug
+        self._folder = tempfile.TemporaryDirectory(prefix="kinst-bench-")
+        here = Path(self._folder.name)
+        contents = {f"bin/{Path(path).name}": Path(path).read_bytes() for path in programs}
+        contents["bin/busybox"] = files.busybox.read_bytes()
+        contents["init"] = _INIT.replace("CONSOLE", line.console).encode()
+        (here / "initrd").write_bytes(archive(contents))
+        self._console, console = socket.socketpair()
+        self._watch, watch = socket.socketpair()
+        append = f"console={line.console} quiet {line.parameters}"
+        argv = [
+            *line.command.split(), "-nodefaults", "-display", "none", "-no-reboot", "-m", "1G",
+            "-smp", "2", "-kernel", str(files.kernel), "-initrd", f"{here}/initrd",
+            "-append", append,
+            "-chardev", f"socket,id=console,fd={console.fileno()}", "-serial", "chardev:console",
+            "-chardev", f"socket,id=watch,fd={watch.fileno()}", "-mon", "watch,mode=control",
+            "-gdb", f"unix:{here}/gdb,server=on,wait=off",
+        ]  # fmt: skip
+        self._qemu = subprocess.Popen(argv, pass_fds=(console.fileno(), watch.fileno()))
+        console.close()
+        watch.close()
+        self.pid = self._qemu.pid
+        self.stops = Stops(self._watch)
+        try:
+            self._until(b"is up", BOOT_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self, command: str) -> None:
+        """Let the shell begin with a command line; wait() has what it prints."""
+        self._console.sendall(command.encode() + b"\n")
+
+    def wait(self) -> str:
+        return self._until(b"is done", COMMAND_SECONDS)
+
+    def run(self, command: str) -> str:
+        """What a command line prints.  Raises KinstError when it does not end."""
+        self.start(command)
+        return self.wait()
+
+    def _until(self, end: bytes, seconds: float) -> str:
+        deadline, heard = time.monotonic() + seconds, b""
+        while end not in heard:
+            self._console.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                part = self._console.recv(1 << 16)
+            except TimeoutError:
+                part = b""
+            if not part:
+                raise KinstError(f"the plain guest is silent: {heard[-400:]!r}")
+            heard += part
+        return heard.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        self._qemu.kill()
+        self._qemu.wait()
+        for sock in (self._console, self._watch):
+            sock.close()
+        self._folder.cleanup()
+
+
+class Stops:
+    """When a machine stood still, as QEMU tells it (QMP events STOP and RESUME)."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._lock = threading.Lock()
+        self._stopped = 0.0
+        self._stood: list[tuple[float, float]] = []
+        sock.sendall(b'{"execute": "qmp_capabilities"}\n')
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in self._sock.makefile():
+            event = json.loads(line)
+            stamp = event.get("timestamp", {})
+            at = stamp.get("seconds", 0) + stamp.get("microseconds", 0) / 1e6
+            with self._lock:
+                if event.get("event") == "STOP":
+                    self._stopped = at
+                elif event.get("event") == "RESUME":
+                    self._stood.append((self._stopped, at))
+
+    def take(self) -> list[tuple[float, float]]:
+        """From when to when it stood still since the last take(), as of time.time()."""
+        with self._lock:
+            found, self._stood = self._stood, []
+        return found

@@ -1,0 +1,143 @@
+"""kinst on a Debian with systemd that a plain QEMU line has started: exact counts, and neither its
+memory nor its text nor its page tables are other than before."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from attach_guest import AttachGuest, attach_guest, wait_undone
+from attach_picture import Photographer
+from command import Running, counts
+from debian_root import debian_image
+from test_attach import options, traced
+
+from kinst.kernels.fetch import prepared as prepared_kernel
+
+pytestmark = [pytest.mark.vm, pytest.mark.slow]
+KINDS = {"pc": "amd64", "q35": "amd64", "arm64": "arm64", "riscv64": "riscv64"}
+READS = 1_000_000
+# As many as shall be: the bar is 50, on a machine that has time.
+ATTACHES = int(os.environ.get("KINST_TEST_ATTACHES", "10"))
+KILLS = int(os.environ.get("KINST_TEST_KILLS", "30"))
+LEFT = 1 << 10  # kB by which a guest's memory may differ: systemd does something now and then
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def vm(
+    kind: str, program_for: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AttachGuest]:
+    isa = KINDS[kind]
+    kernel = prepared_kernel(isa)
+    if kernel is None:
+        pytest.fail(f"no {isa} kernel is there: run `make setup-test`")
+    programs = [program_for(name, isa) for name in ("reads", "rounds", "moments")]
+    folder = tmp_path_factory.mktemp(kind)
+    stub = ["-s"] if _is_free(1234) else []
+    with attach_guest(kind, kernel, programs, folder, stub, debian_image(isa)) as found:
+        yield found
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.fixture(scope="module")
+def photographer(vm: AttachGuest, kind: str) -> Photographer:
+    return Photographer(vm, KINDS[kind], 1024)
+
+
+def used(vm: AttachGuest) -> int:
+    """Kilobytes in use, but for caches, as the guest's kernel says."""
+    vm.run("sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; echo 3 >/proc/sys/vm/drop_caches")
+    lines = vm.run("cat /proc/meminfo").splitlines()
+    fields = {name: int(rest.split()[0]) for name, rest in (line.split(":") for line in lines)}
+    return fields["MemTotal"] - fields["MemFree"] - fields["Cached"] - fields["Buffers"]
+
+
+def test_a_million_reads_by_jump_and_by_trap(vm: AttachGuest, photographer: Photographer) -> None:
+    """The root file system is Debian's, and systemd runs it."""
+    assert "systemd" in vm.run("cat /proc/1/comm")
+    for way in ("auto", "trap"):
+        run = traced(vm, way)
+        vm.run(f"reads {READS}")
+        run.stop()
+        assert counts(run.result().good().out)["reads",] == READS
+
+
+def test_many_attaches_leave_nothing(vm: AttachGuest, photographer: Photographer) -> None:
+    ways = ("auto", "trap")
+    for way in ways:  # the first fill caches of the kernel's
+        run = traced(vm, way)
+        run.stop()
+        run.result().good()
+    before, memory = photographer.take(), used(vm)
+    for number in range(ATTACHES):
+        run = traced(vm, ways[number % 2])
+        vm.run("reads 100")
+        run.stop()
+        assert counts(run.result().good().out)["reads",] == 100
+    after, later = photographer.take(), used(vm)
+    print(f"{ATTACHES} attaches: {memory} kB in use before, {later} kB after")
+    text, tables = before.differences(after)
+    assert not text, [hex(at) for at in text[:10]]
+    assert not tables, tables[:10]
+    assert abs(later - memory) < LEFT, (memory, later)
+
+
+def test_killed_at_any_moment(vm: AttachGuest, photographer: Photographer, kind: str) -> None:
+    """While it attaches, plants, traces and unplants: the guest goes on within a second, its text
+    is as before, and the next attach works."""
+    chance = random.Random(kind)
+    lasting = _seconds_of_a_trace(vm)
+    before = photographer.text()
+    waits = []
+    for number in range(KILLS):
+        way = ("auto", "trap", "stop")[number % 3]
+        forced = () if way == "auto" else ("-x", f"plant={way}")
+        at = chance.uniform(0.3, 1.0) * lasting[way]
+        ended = chance.random() < 0.3  # it is unplanting then
+        run = Running(*options(vm, *forced, "-n", "kinst::vfs_read: { @ = count(); }"), boots=False)
+        if ended:
+            time.sleep(lasting[way])
+            run.stop(signal.SIGINT)
+            at = chance.uniform(0.0, 1.0)
+        time.sleep(at)
+        run.stop(signal.SIGKILL)
+        started = time.monotonic()
+        vm.run("reads 1", seconds=60.0)
+        waits.append((time.monotonic() - started, way, ended, at))
+        wait_undone(run.mark)
+        changed = [
+            i for i, (a, b) in enumerate(zip(before, photographer.text(), strict=True)) if a != b
+        ]
+        assert not changed, (way, at, ended, [hex(i) for i in changed[:10]])
+    print(sorted(waits)[-5:], os.getloadavg())
+    run = traced(vm, "auto")
+    vm.run("reads 100")
+    run.stop()
+    assert counts(run.result().good().out)["reads",] == 100
+
+
+def _seconds_of_a_trace(vm: AttachGuest) -> dict[str, float]:
+    """From the start of the command until all is planted, by way."""
+    found = {}
+    for way in ("auto", "trap", "stop"):
+        started = time.monotonic()
+        run = traced(vm, way)
+        found[way] = time.monotonic() - started
+        run.stop()
+        run.result().good()
+    return found
