@@ -18,8 +18,6 @@ READS = 400
 ROOM = {"amd64": 5, "riscv64": 8}  # bytes of a jump
 FUNCTIONS = ("ksys_read", "vfs_read", "rw_verify_area", "__fdget_pos", "__fget_light")
 MINE = '/execname == "reads"/'
-# Of what is run less often, on the way of a file's whole life.
-BUSY = "fbt:::entry"
 
 
 @pytest.fixture(scope="module", params=sorted(ROOM))
@@ -79,20 +77,3 @@ def test_sites_alone(booted: tuple[str, Guest]) -> None:
         ways += guest.ways(guest.compile(f"{site} {{ @ = count(); }}"))
         assert counted(guest, site) == {one: whole[one]}, f"{one}, {ways[-1]}"
     assert "run" in ways
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_functions_that_a_command_runs(booted: tuple[str, Guest], seed: int) -> None:
-    """Fifty functions at a time of those that the reads' program goes through from its start to its
-    end.  Those are compared whose counts without chains are the same in two runs."""
-    _, guest = booted
-    entries = counted(guest, BUSY)
-    names = sorted({key.split("+")[0] for key in entries})
-    drawn = random.Random(seed).sample(names, min(50, len(names)))
-    sites = ", ".join(f"kinst::{name}:" for name in drawn)
-    first, second = counted(guest, sites, "no-chain"), counted(guest, sites, "no-chain")
-    steady = {key: n for key, n in first.items() if second.get(key) == n}
-    assert len(steady) > 100
-    found = counted(guest, sites)
-    assert {key: found.get(key) for key in steady} == steady
