@@ -51,7 +51,7 @@ usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name
              | --gdb ADDRESS] [--build DIR] [--kernel FILE|VERSION] [--debug FILE]
              [--initrd FILE] [--append TEXT] [--cpus N] [--memory SIZE] [--cold] [--qemu-arg ARG]
              [--copy FILE] [--root DIR] [--rw DIR] [--module NAME] [--dump STAGE] [--json]
-             [--timeout SECONDS] [--shell] [--completion bash|zsh]
+             [--perfetto] [--timeout SECONDS] [--shell] [--completion bash|zsh]
              [-P provider [[predicate] action]]
              [-m [provider:]module [[predicate] action]]
              [-f [[provider:]module:]function [[predicate] action]]
@@ -115,6 +115,7 @@ Which functions of the file system run, and how often:
   --timeout N      end the trace after N seconds (a command that still runs is killed)
   --json           print what is traced as one JSON object a line
   --completion SHELL  print what makes bash or zsh complete kinst's command lines
+  --perfetto       write a timeline for Perfetto (ui.perfetto.dev), with -o FILE
   --dump STAGE     print the value after a stage: """
     + ", ".join(DUMP_STAGES)
     + """
@@ -184,6 +185,8 @@ def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
             shown = replace(shown, kernels=True)
         elif option.removeprefix("--") in formats():
             shown = replace(shown, format=option.removeprefix("--"))
+        elif option == "-x" and value.partition("=")[0] == "format":
+            shown = replace(shown, format=_format(value.partition("=")[2]))
         else:
             request = _apply(request, option, value, stdin)
     if not (shown.help or shown.version or shown.kernels or shown.completion):
@@ -224,6 +227,13 @@ def _with_option(request: Request, name: str, equals: str, value: str) -> Reques
     if name == "stdc":
         return _apply(request, "-X", value, str)
     return replace(request, settings=(*request.settings, (name, value)))
+
+
+def _format(name: str) -> str:
+    """Of -x format=NAME.  Raises KinstError."""
+    if name not in formats():
+        raise KinstError(f"-x format={name}: no such format", ", ".join(formats()))
+    return name
 
 
 def _seconds(text: str) -> float:

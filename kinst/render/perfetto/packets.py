@@ -1,0 +1,99 @@
+"""Perfetto's trace format: protocol buffers, of which a timeline needs six messages.
+
+Sources: protos/perfetto/trace/ in Perfetto's source: trace_packet.proto, track_event/*.proto; the
+encoding: https://protobuf.dev/programming-guides/encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kinst.events import Value
+from kinst.render.json import structured
+from kinst.render.perfetto.timeline import Cpu, Thread, Timeline, Track
+
+_VARINT, _BYTES = 0, 2  # wire types
+_SEQUENCE = 1  # any number: all packets are of one writer
+_CLEARED = 1  # SEQ_INCREMENTAL_STATE_CLEARED
+_MASK = (1 << 64) - 1
+# What the numbers of tracks begin with: of threads, processes, CPUs' records, CPUs' threads, CPUs.
+_THREAD, _PROCESS, _CPU, _ON_CPU, _CPUS = (k << 32 for k in range(1, 6))
+
+
+def varint(value: int) -> bytes:
+    """Seven bits a byte, the lowest first; negative numbers as of 64 bits."""
+    value &= _MASK
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def number(field: int, value: int) -> bytes:
+    """A field with a number."""
+    return varint(field << 3 | _VARINT) + varint(value)
+
+
+def text(field: int, value: str | bytes) -> bytes:
+    """A field with a string, or with another message."""
+    data = value.encode("utf-8", "replace") if isinstance(value, str) else value
+    return varint(field << 3 | _BYTES) + varint(len(data)) + data
+
+
+def encode(timeline: Timeline) -> bytes:
+    """The trace: descriptors of its tracks, then its events."""
+    tracks = dict.fromkeys(mark.track for mark in timeline.marks)
+    packets = [*_descriptors(list(tracks), timeline.names)]
+    for mark in timeline.marks:
+        event = number(9, mark.kind) + number(11, track_number(mark.track))
+        if mark.name:
+            event += text(23, mark.name)
+        event += b"".join(text(4, _annotation(k, one)) for k, one in enumerate(mark.values, 1))
+        packets.append(number(8, mark.time_ns) + text(11, event))
+    flags = number(13, _CLEARED)  # of the first packet
+    return b"".join(
+        text(1, packet + number(10, _SEQUENCE) + (b"" if k else flags))
+        for k, packet in enumerate(packets)
+    )
+
+
+def track_number(track: Track) -> int:
+    """The uuid of a track."""
+    if isinstance(track, Thread):
+        return _THREAD | track.tid
+    return (_ON_CPU if track.threads else _CPU) | track.number
+
+
+def _descriptors(tracks: list[Track], names: dict[int, str]) -> Iterator[bytes]:
+    """Packets with TrackDescriptor."""
+    processes = {one.pid for one in tracks if isinstance(one, Thread) and one.pid is not None}
+    for pid in sorted(processes):
+        process = number(1, pid) + text(6, names.get(pid, str(pid)))
+        yield text(60, number(1, _PROCESS | pid) + text(3, process))
+    if any(isinstance(one, Cpu) for one in tracks):
+        yield text(60, number(1, _CPUS) + text(2, "CPUs"))
+    for one in tracks:
+        uuid = number(1, track_number(one))
+        if isinstance(one, Cpu):
+            name = f"CPU {one.number}" + (" threads" if one.threads else "")
+            yield text(60, uuid + text(2, name) + number(5, _CPUS))
+            continue
+        name = names.get(one.tid, "thread")
+        if one.pid is None:
+            yield text(60, uuid + text(2, f"{name} {one.tid}"))
+            continue
+        thread = number(1, one.pid) + number(2, one.tid) + text(5, name)
+        yield text(60, uuid + text(4, thread))
+
+
+def _annotation(position: int, value: Value) -> bytes:
+    """DebugAnnotation: a value that was traced."""
+    found = text(10, value.name or f"value {position}")
+    plain = value.value
+    if isinstance(plain, int):
+        return found + number(4, plain)
+    if isinstance(plain, str):
+        return found + text(6, plain)
+    return found + text(6, str(structured(plain)))

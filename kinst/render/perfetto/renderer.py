@@ -1,0 +1,39 @@
+"""Events to a trace of Perfetto's, written at the end: what is a slice is known only then."""
+
+from __future__ import annotations
+
+from kinst.consumer.schema import Schema
+from kinst.events import Batch, End, Event, Fault, Lost, Message, Output, Record, Shell
+from kinst.render import Destination
+from kinst.render.perfetto.packets import encode
+from kinst.render.perfetto.timeline import timeline
+
+
+class PerfettoRenderer:
+    """Keeps all records, some hundred bytes each, until the end."""
+
+    def __init__(self, destination: Destination, schema: Schema) -> None:
+        self._to = destination
+        self._records: list[Record] = []
+
+    def show(self, event: Event) -> None:
+        match event:
+            case Batch():
+                self._records.extend(event)
+            case Output():
+                self._to.console(event.data.decode("utf-8", "surrogateescape"))
+            case Lost() | Fault() | Message():
+                self._to.say(event.text)
+            case Shell():
+                self._to.console(
+                    self._to.shell(event.command, True).decode("utf-8", "surrogateescape")
+                )
+            case End():
+                # What is written is text: so bytes go through as they are.
+                data = encode(timeline(self._records))
+                self._to.write(data.decode("utf-8", "surrogateescape"))
+            case _:
+                pass  # aggregations have no time
+
+    def close(self) -> None:
+        """It opens no files."""
