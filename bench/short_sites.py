@@ -1,6 +1,6 @@
 """What a probe costs that stands alone on an instruction with no room for a jump.
 
-    .venv/bin/python bench/short_sites.py [--vm ISA] [--sites N] [--seed N] [--shares N]
+    .venv/bin/python bench/short_sites.py [--isa ISA] [--sites N] [--seed N] [--shares N]
 
 A guest program calls read(2) of one byte of /dev/zero in short rounds.  Of the functions that each
 call runs, by a count of all entries, instructions are drawn at random that are run by each call and
@@ -28,6 +28,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.bars import bars_of
 from bench.guest import Guest, compile_programs
 from bench.hit_tools import Effort, counts_of, rounds_of
 from kinst import KinstError, Program
@@ -67,7 +68,7 @@ def sites(guest: Guest, room: int, drawn: int, seed: int) -> list[tuple[str, int
     """(function, offset, text, hits in a call) of short instructions that each call runs."""
     entries = 'fbt:::entry /execname == "rounds"/ { @[probefunc] = count(); }'
     functions = sorted(in_a_call(guest, guest.compile(entries)))
-    print(f"{len(functions)} functions are run by each call: {' '.join(functions)}")
+    print(f"{len(functions)} functions are run by each call: {' '.join(functions)}", flush=True)
     possible = []
     for name in functions:
         every = guest.compile(f"kinst::{name}: {{ @[probename] = count(); }}")
@@ -97,8 +98,28 @@ def measure(guest: Guest, site: tuple[str, int, str, int]) -> Cost:
     return Cost(function, offset, text, way, hits, *costs)
 
 
-def shares(guest: Guest, room: int, functions: int, seed: int) -> None:
-    """Print how the instructions of functions drawn from all of the kernel are planted."""
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Instructions by the way they are planted.  whole: with all of their function.  short: of
+    those, which have no room for a jump.  alone: ways of some of these, each by itself."""
+
+    whole: Counter[str]
+    short: int
+    alone: Counter[str]
+
+    def traps(self) -> float:
+        """Percent of instructions that are traps with all of their function planted."""
+        return 100 * self.whole["trap"] / max(1, self.whole.total())
+
+    def traps_alone(self) -> float:
+        """Percent of all instructions that are traps when planted by themselves: those with room
+        for a jump are none."""
+        part = 100 * self.short / max(1, self.whole.total())
+        return part * self.alone["trap"] / max(1, self.alone.total())
+
+
+def shares(guest: Guest, room: int, functions: int, seed: int) -> Shares:
+    """How the instructions of functions drawn from all of the kernel are planted."""
     random_ = random.Random(seed)
     names = sorted({p.function for p in guest.machine.probes("fbt:::entry", details=False)})
     whole, alone, short = Counter[str](), Counter[str](), []
@@ -111,35 +132,19 @@ def shares(guest: Guest, room: int, functions: int, seed: int) -> None:
         short += [(name, p.name) for p in found if len(p.code) < room]
     for name, offset in random_.sample(short, min(functions, len(short))):
         alone.update(p.way for p in guest.machine.probes(f"kinst::{name}:{offset}"))
-    total = whole.total()
-    print(f"{total} instructions of {functions} functions, planted with all of their function: ",
-          ", ".join(f"{way} {100 * n / total:.1f}%" for way, n in whole.most_common()))  # fmt: skip
-    part = 100 * len(short) / total
-    print(f"{part:.1f}% of them have no room for a jump; planted alone those are: ",
-          ", ".join(f"{way} {100 * n / alone.total():.1f}%" for way, n in alone.most_common()),
-          f": traps {part * alone['trap'] / alone.total():.1f}% of all")  # fmt: skip
+    return Shares(whole, len(short), alone)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="What a probe on a short instruction costs.")
-    parser.add_argument("--vm", default="amd64", help="the ISA of the guest (amd64)")
-    parser.add_argument("--sites", type=int, default=100, help="how many are drawn (100)")
-    parser.add_argument("--seed", type=int, default=1, help="of what is drawn (1)")
-    parser.add_argument("--shares", type=int, default=200, help="functions for shares (200)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
-    options = parser.parse_args(argv)
-    room = ROOM[options.vm]
-    with tempfile.TemporaryDirectory() as folder:
-        guest = Guest(compile_programs(["rounds"], Path(folder), options.vm), options.vm)
-        try:
-            drawn = sites(guest, room, options.sites, options.seed)
-            costs = [measure(guest, site) for site in drawn]
-            shares(guest, room, options.shares, options.seed)
-        except KinstError as error:
-            print(f"short_sites: {error}", file=sys.stderr)
-            return 1
-        finally:
-            guest.close()
+def measure_all(
+    guest: Guest, isa: str, drawn: int, functions: int, seed: int
+) -> tuple[list[Cost], Shares | None]:
+    """Costs of `drawn` sites, and shares in so many functions; None for no function."""
+    room = ROOM[isa]
+    costs = [measure(guest, site) for site in sites(guest, room, drawn, seed)]
+    return costs, shares(guest, room, functions, seed) if functions else None
+
+
+def show(costs: Sequence[Cost], found: Shares | None) -> None:
     for one in sorted(costs, key=lambda cost: cost.ns):
         print(f"{one.function}+{one.offset:<5} {one.text:<44} {one.way:<5} {one.ns:8.1f} ns"
               f"   trap {one.trap:8.1f} ns   {one.hits} hits a call")  # fmt: skip
@@ -150,6 +155,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         f" median {statistics.median(one.ns for one in costs):.1f} ns, of traps"
         f" {statistics.median(one.trap for one in costs):.1f}; load {os.getloadavg()[0]:.1f}"
     )
+    if found is None:
+        return
+    print(f"{found.whole.total()} instructions, planted with all of their function:",
+          _percent(found.whole))  # fmt: skip
+    part = 100 * found.short / max(1, found.whole.total())
+    print(f"{part:.1f}% of them have no room for a jump; planted alone those are:",
+          f"{_percent(found.alone)}: traps {found.traps_alone():.1f}% of all")  # fmt: skip
+
+
+def _percent(ways: Counter[str]) -> str:
+    total = max(1, ways.total())
+    return ", ".join(f"{way} {100 * n / total:.1f}%" for way, n in ways.most_common())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="What a probe on a short instruction costs.")
+    parser.add_argument("--isa", default="amd64", help="the ISA of the guest (amd64)")
+    parser.add_argument("--sites", type=int, default=100, help="how many are drawn (100)")
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn (1)")
+    parser.add_argument("--shares", type=int, default=200, help="functions for shares (200)")
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    options = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        guest = Guest(compile_programs(["rounds"], Path(folder), options.isa), options.isa)
+        try:
+            costs, found = measure_all(
+                guest, options.isa, options.sites, options.shares, options.seed
+            )
+        except KinstError as error:
+            print(f"short_sites: {error}", file=sys.stderr)
+            return 1
+        finally:
+            guest.close()
+    show(costs, found)
+    for text, met in bars_of(options.isa, {}, costs, found):
+        print(f"{'met   ' if met else 'MISSED'} {text}")
     if options.json:
         options.json.write_text(json.dumps([asdict(one) for one in costs], indent=1) + "\n")
     return 0

@@ -95,6 +95,10 @@ class Function:
         """The number of leading zeros of an i64; 64 for 0."""
         return self._value(64, f"call i64 @llvm.ctlz.i64({value}, i1 false)")
 
+    def assume(self, condition: Value) -> None:
+        """Tell LLVM of what holds here, so that it need not be asked about again."""
+        self._line(f"call void @llvm.assume({condition})")
+
     # Memory.
 
     def _pointer(self, address: Value, space: int = 0) -> str:
@@ -244,6 +248,7 @@ def module_text(triple: str, functions: Sequence[Function]) -> str:
     no-jump-tables keeps read-only data out; noredzone because faults push on the interrupted
     stack."""
     parts = [f'target triple = "{triple}"', "declare i64 @llvm.ctlz.i64(i64, i1)"]
+    parts.append("declare void @llvm.assume(i1)")
     parts.append("declare i64 @llvm.read_volatile_register.i64(metadata)")
     parts += [f"declare i64 @llvm.{name}()" for name in ("readcyclecounter", "readsteadycounter")]
     parts += [function.text() for function in functions]

@@ -170,6 +170,7 @@ def timestamp(firing: Firing) -> Value:
     product = code.op("mul", code.convert(elapsed, 128, signed=True), machine.clock.mult)
     scaled = code.convert(code.op("ashr", product, machine.clock.shift), 64, signed=False)
     now = code.add(scaled, machine.clock.base_ns)
+    code.assume(code.icmp("ne", now, 0))
     code.set(firing.time, now)
     code.jump(after)
     code.block(after)

@@ -1,0 +1,92 @@
+"""What hits are to cost at most, and which part of sites may be traps: a verdict for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Verdict = tuple[str, bool]  # what was found and what is wanted, and whether it is so
+
+
+class ShortSite(Protocol):
+    """A site that was planted alone: the best way and what a hit costs by it and by a trap, ns."""
+
+    @property
+    def way(self) -> str: ...
+    @property
+    def ns(self) -> float: ...
+    @property
+    def trap(self) -> float: ...
+
+
+class TrapShares(Protocol):
+    """Percent of instructions that are traps."""
+
+    def traps(self) -> float: ...
+    def traps_alone(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """ns: a mode of bench/hit_cost.py, or the end of its name, to what a hit may cost.  cheap: so
+    many of 100 short sites are to cost less than so many ns.  traps, alone: percent of instructions
+    that may be traps with their functions, and by themselves.  reached: percent of short sites that
+    are to be planted by a run or a gate, each at `times` less than its trap."""
+
+    ns: Mapping[str, float]
+    cheap: tuple[int, float] | None = None
+    traps: tuple[float, float] | None = None
+    reached: tuple[float, float] | None = None
+
+
+BARS = {
+    "amd64": Bars(
+        {
+            "all: kinst, @[probename] = count()": 8,
+            "getppid: kinst, @[probename] = count()": 6,
+            "kinst jump: @ = count()": 20,
+            "== 77/, false": 30,
+            "]] = count()": 60,
+            "kinst jump: printf time and two registers": 90,
+        },
+        cheap=(95, 60.0),
+        traps=(5.0, 8.0),
+    ),
+    "arm64": Bars({"all: kinst, @[probename] = count()": 10}),
+    "riscv64": Bars({"all: kinst, @[probename] = count()": 60}, reached=(80.0, 10.0)),
+}
+
+
+def bars_of(
+    isa: str, ns: Mapping[str, float], short: Sequence[ShortSite], shares: TrapShares | None
+) -> list[Verdict]:
+    """The verdicts on what was measured: ns of hits by mode, short sites, shares of traps."""
+    bars, found = BARS[isa], list[Verdict]()
+    for name, most in bars.ns.items():
+        for mode, cost in ns.items():
+            if mode == name or (not name.startswith(("all", "getppid")) and mode.endswith(name)):
+                found.append(
+                    (f"{mode}: {cost:.1f} ns a hit, at most {most:g} wanted", cost <= most)
+                )
+    if short and bars.cheap:
+        wanted, limit = bars.cheap
+        part = 100 * sum(one.ns < limit for one in short) / len(short)
+        text = f"short sites alone: {part:.0f} of 100 under {limit:g} ns, at least {wanted} wanted"
+        found.append((text, part >= wanted))
+    if short and bars.reached:
+        wanted_part, times = bars.reached
+        reached = [one for one in short if one.way in ("run", "gate", "jump")]
+        part = 100 * len(reached) / len(short)
+        text = f"{part:.0f}% of sites by a run or a gate, at least {wanted_part:g}% wanted"
+        found.append((text, part >= wanted_part))
+        cheaper = sum(one.trap >= times * one.ns for one in reached)
+        text = f"{cheaper} of these {len(reached)} at least {times:g} times cheaper than their trap"
+        found.append((text, cheaper == len(reached)))
+    if shares is not None and bars.traps:
+        whole, alone = bars.traps
+        text = f"traps with whole functions: {shares.traps():.1f}%, less than {whole:g}% wanted"
+        found.append((text, shares.traps() < whole))
+        text = f"traps alone: {shares.traps_alone():.1f}%, less than {alone:g}% wanted"
+        found.append((text, shares.traps_alone() < alone))
+    return found
