@@ -66,6 +66,10 @@ class TypeSource(Protocol):
         """The type of a local variable or parameter somewhere in a function."""
         ...
 
+    def locals(self, function: str, module: str = "") -> Sequence[str]:
+        """The names of all of them, parameters first."""
+        ...
+
     def modules(self) -> Sequence[str]:
         """The names of the modules whose types can be asked for, KERNEL first."""
         ...

@@ -118,6 +118,15 @@ class FileTypes:
                 return found
         return None
 
+    def locals(self, function: str, module: str = "") -> Sequence[str]:
+        """See TypeSource."""
+        for image in self._images(module):
+            known = self.with_dwarf(image.module).locals()
+            found = known.names_in(function) if known is not None else ()
+            if found:
+                return found
+        return ()
+
     def function(self, name: str, module: str = "") -> FunctionType | None:
         """See TypeSource."""
         for image in self._images(module):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 
 from kinst.codegen.values.variable_code import is_thread_local
 from kinst.core.dtypes import INT, StackType, SymbolType
@@ -99,16 +100,35 @@ def check_arguments(program: typed.Program, enabled: Sequence[EnabledSite]) -> N
 _ELSEWHERE = {"syscall": "; a system call is a function, fbt::__*_sys_read:entry"}
 
 
+def _shifted(pattern: ProbePattern, providers: Mapping[str, Provider]) -> str:
+    """A hint for kinst:vfs_read:19 and kinst:vfs_read, where fields are missing, so that what is
+    meant as a provider is none."""
+    if pattern.provider or pattern.id:
+        return ""
+    if pattern.module in providers:
+        meant = replace(pattern, provider=pattern.module, module="")
+    elif pattern.function in providers and not pattern.module:
+        meant = ProbePattern(pattern.function, "", pattern.name, "")
+    else:
+        return ""
+    return f"did you mean {meant}?"
+
+
 def naming(pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None) -> str:
     """A hint for a description that means nothing: how probes are named."""
     if pattern.id:
         return "kinst -l lists those with numbers"
+    if shifted := _shifted(pattern, providers):
+        return shifted
     last = pattern.name
     if last and not pattern.function and kernel and all_named(kernel, last):
         return f"{last} is a function: {last}:entry and {last}:return, or -f {last}"
     if pattern.provider in providers:
         return providers[pattern.provider].usage
     if pattern.provider:
+        near = get_close_matches(pattern.provider, providers, 1)
+        if near:
+            return f"did you mean {replace(pattern, provider=near[0])}?"
         others = f"providers are {', '.join(sorted(providers))}"
         return f"{others}{_ELSEWHERE.get(pattern.provider, '')}"
     return ", ".join(p.usage for p in providers.values() if p.needs_kernel)
@@ -143,7 +163,8 @@ def enable(
                 if absent and none:
                     continue
                 tag = "D_PDESC_ZERO" if none else "D_PDESC_INVAL"
-                raise DError(error.message, span, tag, error.hint) from error
+                hint = _shifted(pattern, providers) or error.hint
+                raise DError(error.message, span, tag, hint) from error
             if not (count or zero or named.full):
                 raise DError(
                     f"probe description {pattern} does not match any probes",

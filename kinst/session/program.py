@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from kinst.core.dtypes import DType
@@ -152,6 +152,15 @@ def _local_type(types: TypeSource | None) -> Callable[[ProbePattern, str], DType
     return type_of
 
 
+def _local_names(types: TypeSource | None) -> Callable[[ProbePattern], Sequence[str]]:
+    def names_of(pattern: ProbePattern) -> Sequence[str]:
+        """The variables of the function that a description names."""
+        module = "" if GLOB & set(pattern.module) else pattern.module
+        return () if types is None else types.locals(pattern.function.partition("@")[0], module)
+
+    return names_of
+
+
 def _checked(
     request: Request,
     programs: tuple[tree.Program, ...],
@@ -171,7 +180,8 @@ def _checked(
         jstackframes=options.jstackframes,
         providers=interfaces(),
     )
-    program = compile_programs([provisional(p, _local_type(types)) for p in programs], environment)
+    ways = _local_type(types), _local_names(types)
+    program = compile_programs([provisional(p, *ways) for p in programs], environment)
     _check_destructive(program, options)
     options = fitted(options, program, request.cpus)
     texts, first = [], 0

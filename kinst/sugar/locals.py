@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from kinst.core.dtypes import INT64, ArrayType, DType, FloatType, StructType, VoidType
 from kinst.core.errors import DError, KinstError, Span
@@ -21,6 +22,7 @@ from kinst.dlang.walk import find, replaced
 from kinst.sugar.expand import Expansion
 
 NAME = "locals"
+MOST_NAMES = 8  # variables that a message lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +64,28 @@ def has_locals(program: tree.Program) -> bool:
 
 
 def provisional(
-    program: tree.Program, type_of: Callable[[ProbePattern, str], DType | None]
+    program: tree.Program,
+    type_of: Callable[[ProbePattern, str], DType | None],
+    names_of: Callable[[ProbePattern], Sequence[str]] = lambda _: (),
 ) -> tree.Program:
     """Replace every locals->NAME by a value of its type, so that the program can be checked
     before the instructions are known.
 
-    type_of: the type of a variable in the function that a description names.  Raises DError if the
-    function has no such variable.
+    type_of: the type of a variable in the function that a description names.  names_of: all that
+    are there.  Raises DError if the function has no such variable.
     """
     items: list[tree.Item] = []
     for item in program.items:
         if isinstance(item, tree.Clause) and _nodes((item.statements, item.predicate)):
-            item = _typed_clause(item, type_of)
+            item = _typed_clause(item, type_of, names_of)
         items.append(item)
     return replace(program, items=tuple(items))
 
 
 def _typed_clause(
-    clause: tree.Clause, type_of: Callable[[ProbePattern, str], DType | None]
+    clause: tree.Clause,
+    type_of: Callable[[ProbePattern, str], DType | None],
+    names_of: Callable[[ProbePattern], Sequence[str]],
 ) -> tree.Clause:
     def one(node: tree.Expr) -> tree.Expr | None:
         if not _is_local(node):
@@ -97,7 +103,9 @@ def _typed_clause(
         where = clause.descriptions[0].pattern
         message = f"{where} has no local variable {node.name}"
         plain = where.function and not set("*?[") & set(where.function)
-        hint = "" if plain else "local variables need a description that names one function"
+        hint = "local variables need a description that names one function"
+        if plain:
+            hint = _suggestion(node.name, names_of(where))
         raise DError(message, node.span, "D_IDENT_UNDEF", hint)
 
     return replace(
@@ -105,6 +113,14 @@ def _typed_clause(
         predicate=replaced(clause.predicate, one),
         statements=replaced(clause.statements, one),
     )
+
+
+def _suggestion(name: str, there: Sequence[str]) -> str:
+    near = get_close_matches(name[:80], there, 1)
+    if near:
+        return f"did you mean locals->{near[0]}?"
+    shown = ", ".join(there[:MOST_NAMES]) + (", ..." if len(there) > MOST_NAMES else "")
+    return f"there are {shown}" if shown else ""
 
 
 def expand_locals(program: tree.Program, places: Places, find: Find, nearest: Nearest) -> Expansion:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from kinst.core.dtypes import (
     INT,
@@ -162,7 +163,11 @@ def unknown_function(name: str, span: Span, scope: Scope) -> DError:
     if kind is not None:
         message = f"{kind} '{name}' may not be referenced as a function"
         return DError(message, span, "D_FUNC_IDKIND")
-    return DError(f"undefined function name: {name[:80]}", span, "D_FUNC_UNDEF")
+    inlines = (one.name for one in scope.inlines.values() if one.parameters is not None)
+    known = [*builtins.CALLABLE, *PROTOTYPES, "speculation", *inlines]
+    near = get_close_matches(name[:80], known, 1, 0.7)
+    hint = f"did you mean {near[0]}()?" if near else ""
+    return DError(f"undefined function name: {name[:80]}", span, "D_FUNC_UNDEF", hint)
 
 
 def is_valued_action(node: tree.Expr) -> bool:

@@ -371,6 +371,14 @@ def _call(node: tree.Call, scope: Scope) -> typed.Expr:
     return calls.call(node, scope, check)
 
 
+def _refuse_members_of_args(node: tree.Member) -> None:
+    """Raises DError D_IDENT_BADREF for args->NAME, which looks like locals->NAME."""
+    if isinstance(node.base, tree.Name) and node.base.name == "args":
+        message = "associative array 'args' may not be referenced as scalar"
+        hint = f"args[0] is the first argument; by its name, locals->{node.name}"
+        raise DError(message, node.base.span, "D_IDENT_BADREF", hint)
+
+
 def _member(node: tree.Member, scope: Scope) -> typed.Expr:
     return members.value(_member_place(node, scope))
 
@@ -379,6 +387,7 @@ def _member_place(node: tree.Member, scope: Scope) -> typed.Expr:
     place = variables.place_of(node, scope)
     if place is not None:
         return variables.read(place, scope, check)
+    _refuse_members_of_args(node)
     base = check(node.base, scope)
     if isinstance(base, Translation):
         return translated_member(node, base, scope, check)

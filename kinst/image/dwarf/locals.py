@@ -118,20 +118,30 @@ class DwarfLocals:
     def type_in(self, function: str, variable: str) -> DType | None:
         """The type of a variable of this name anywhere in a function, inlined or not; for what
         has to be known before the instructions are."""
+        for die in self._declared(function):
+            if self._name(die) == variable:
+                return self._types.of(die)
+        return None
+
+    def names_in(self, function: str) -> list[str]:
+        """The names of all of them, each once: those of the outermost block first."""
+        names = (self._name(die) for die in self._declared(function))
+        return list(dict.fromkeys(filter(None, names)))
+
+    def _declared(self, function: str) -> Iterator[Die]:
+        """The variables and parameters of a function and of what is inlined in it."""
         for found in self._index.functions(function):
             queue = [self._dies.die(found.die)]
             while queue:
                 die = queue.pop(0)
                 for child in self._below(die):
                     if child.tag in (TAG_PARAMETER, TAG_VARIABLE):
-                        if self._name(child) == variable:
-                            return self._types.of(child)
+                        yield child
                     elif child.tag in _SCOPES:
                         queue.append(child)
                 origin = die.number(AT_ABSTRACT_ORIGIN)
                 if origin and die.tag in (TAG_SUBPROGRAM, TAG_INLINED_SUBROUTINE):
                     queue.append(self._dies.die(origin))
-        return None
 
     # Scopes
 
