@@ -5,10 +5,12 @@ functions, source lines, and locals->NAME.  A program of them becomes one of pla
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
 from kinst.core.errors import KinstError
+from kinst.core.inline import FunctionDie
 from kinst.core.isa import Isa
 from kinst.core.kernel import Kernel, no_function
 from kinst.core.locals import Local
@@ -25,7 +27,7 @@ from kinst.providers import load_all
 from kinst.session.report import Report
 from kinst.session.values import Compiled
 from kinst.sugar.expand import Sources, expand, has_sugar
-from kinst.sugar.lines import Line, expand_lines, has_lines
+from kinst.sugar.lines import Line, SourceFile, expand_lines, has_lines
 from kinst.sugar.locals import Place, expand_locals, has_locals
 
 NEAR = 3  # lines with code that are named when the wanted one has none
@@ -60,7 +62,7 @@ def expanded(
     """
     if any(map(has_lines, programs)):
         lines = SourceLines(images, kernel)
-        programs = tuple(expand_lines(program, lines.find) for program in programs)
+        programs = tuple(expand_lines(p, lines.find, lines.find_file) for p in programs)
         report.stage("source lines")
     if any(map(has_sugar, programs)):
         sources = Sources(kernel, running_index(images, report.say))
@@ -123,6 +125,74 @@ class SourceLines:
             f"{function.name} has no instruction of {file}:{line.number}",
             f"lines near it that have: {', '.join(map(str, near))}" if near else "",
         )
+
+    def find_file(self, file: SourceFile) -> Sequence[ProbePattern]:
+        """The functions of a file, or the instructions of one of its lines, as descriptions.
+        Raises KinstError where there is none."""
+        image = self._images.of(file.module or KERNEL)
+        if image is None or not image.debug.has_dwarf:
+            raise KinstError(f"no debug information tells the functions of {file.name}")
+        index = image.debug.index
+        declared = index.declared_in(file.name)
+        if not declared:
+            names = {name.rpartition("/")[2] for name in index.file_names()}
+            near = get_close_matches(file.name, sorted(names), 1)
+            hint = f"did you mean {near[0]}?" if near else "FILE is its name, without folders"
+            raise KinstError(f"no function is declared in {file.name}", hint)
+        found = self._of_functions(image, declared)
+        if file.number:
+            found = self._of_line(image, declared, file)
+        if not found:
+            raise KinstError(f"no function of {file.name} has code")
+        return found
+
+    def _of_functions(
+        self, image: LoadedImage, declared: Sequence[FunctionDie]
+    ) -> Sequence[ProbePattern]:
+        lows = {low for die in declared for low, _ in die.ranges}
+        found: dict[int, ProbePattern] = {}
+        for address in filter(None, map(image.move, sorted(lows))):
+            function = self._kernel.at(address)
+            # What only the boot ran is not there any more.
+            if function is not None and self._kernel.beginning(function):
+                pattern = ProbePattern("kinst", function.module, function.name)
+                found.setdefault(function.address, pattern)
+        return list(found.values())
+
+    def _of_line(
+        self, image: LoadedImage, declared: Sequence[FunctionDie], file: SourceFile
+    ) -> Sequence[ProbePattern]:
+        """The line is in the last function that begins at it or before, of which there may be
+        several instances, and copies."""
+        index, lines = image.debug.index, image.debug.lines
+        starts = [die.decl_line for die in declared]
+        before = [line for line in starts if line <= file.number]
+        dies = [die for die in declared if die.decl_line == max(before or [min(starts)])]
+        places = [(die.unit, die.ranges) for die in dies]
+        places += [(c.unit, c.ranges) for die in dies for c in index.copies_of(die)]
+        spans: set[LineSpan] = set()
+        has: set[int] = set()
+        for unit, ranges in dict.fromkeys(places):
+            here = lines.of_file(unit, file.name, ranges)
+            has |= {span.line for span in here}
+            spans |= {span for span in here if span.line == file.number}
+        patterns: dict[ProbePattern, None] = {}
+        for span in sorted(spans, key=lambda one: one.low):
+            address = image.move(span.low)
+            function = self._kernel.at(address) if address is not None else None
+            if function is None or address is None:
+                continue
+            for one in self._kernel.instructions(function):
+                if 0 <= one.address - address < span.high - span.low:
+                    offset = str(one.address - function.address)
+                    patterns[ProbePattern("kinst", function.module, function.name, offset)] = None
+        if not patterns:
+            near = sorted(sorted(has, key=lambda n: abs(n - file.number))[:NEAR])
+            raise KinstError(
+                f"no instruction of this kernel is of {file.name}:{file.number}",
+                f"lines near it that have: {', '.join(map(str, near))}" if near else "",
+            )
+        return list(patterns)
 
     def find(self, line: Line) -> Sequence[ProbePattern]:
         """The instructions of a line, as descriptions.  Raises KinstError where there is none."""

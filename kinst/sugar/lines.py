@@ -1,7 +1,12 @@
-"""kinst::F:@LINE, in the syntax tree, becomes the instructions of that source line in F.
+"""Source files and lines in the syntax tree become the instructions that they mean.
 
 kinst::F:@LINE means a line of the file that F is declared in, kinst::F:@FILE@LINE one of another
 file, from which something was inlined: FILE is its path or the last parts of it.
+
+kinst::FILE: means every instruction of the functions that a file declares, and kinst::FILE@LINE
+those of one of its lines, wherever the compiler has put them; kinst:::FILE@LINE and
+kinst::FILE:@LINE are the same.  FILE is the name without folders here, for a slash begins a
+predicate.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from kinst.dlang.syntax import tree
 
 PROVIDER = "kinst"
 _NAME = re.compile(r"@(?:(.+)@)?([0-9]+)\Z")
+_FILE = re.compile(r"([\w.+-]+\.(?:c|h|S|rs|cc|cpp))(?:@([0-9]+))?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,32 +34,64 @@ class Line:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file's functions, or one line of it; number: 0 for all."""
+
+    module: str
+    name: str
+    number: int = 0
+
+
+def file_of(pattern: ProbePattern) -> SourceFile | None:
+    """What a description of a file or of its line means, or None for any other."""
+    module, function, name = pattern.module, pattern.function, pattern.name
+    # With three fields the first is taken for the module.
+    if not pattern.provider and module == PROVIDER and not function:
+        module = ""
+    elif pattern.provider != PROVIDER:
+        return None
+    match = _FILE.match(function or name)
+    if match is None or (not function and not match[2]):
+        return None
+    line = match[2] if not function or not name else name[1:] if _NAME.match(name) else ""
+    if function and name and not line:
+        return None
+    return SourceFile(module, match[1], int(line or 0))
+
+
 def line_of(pattern: ProbePattern) -> Line | None:
     """What a description of that form means, or None for any other."""
     match = _NAME.match(pattern.name)
+    if file_of(pattern) is not None:
+        return None
     if pattern.provider != PROVIDER or not pattern.function or match is None:
         return None
     return Line(pattern.module, pattern.function, match[1] or "", int(match[2]))
 
 
 def has_lines(program: tree.Program) -> bool:
-    return any(line_of(d.pattern) for c in program.clauses for d in c.descriptions)
+    patterns = [d.pattern for c in program.clauses for d in c.descriptions]
+    return any(file_of(pattern) or line_of(pattern) for pattern in patterns)
 
 
 def expand_lines(
-    program: tree.Program, find: Callable[[Line], Sequence[ProbePattern]]
+    program: tree.Program,
+    find: Callable[[Line], Sequence[ProbePattern]],
+    find_file: Callable[[SourceFile], Sequence[ProbePattern]],
 ) -> tree.Program:
-    """The program with every line replaced by what find() says are its instructions.
+    """The program with every line and file replaced by what find() and find_file() say it means.
 
-    Raises DError at the description for which find() raises KinstError.
+    Raises DError at the description for which they raise KinstError.
     """
 
     def one(description: tree.Description) -> list[tree.Description]:
-        line = line_of(description.pattern)
-        if line is None:
+        line, file = line_of(description.pattern), file_of(description.pattern)
+        if line is None and file is None:
             return [description]
         try:
-            return [tree.Description(p, description.span) for p in find(line)]
+            patterns = find(line) if line else find_file(file) if file else ()
+            return [tree.Description(p, description.span) for p in patterns]
         except KinstError as error:
             span = description.span
             raise DError(error.message, span, "D_PDESC_INVAL", error.hint) from error

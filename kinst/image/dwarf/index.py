@@ -168,6 +168,22 @@ class Index:
         found: Sequence[int] = self._a["enumeration_die"]
         return found
 
+    def declared_in(self, file: str) -> Sequence[FunctionDie]:
+        """Every function that a file declares, in the order of the names.  file: its path, or the
+        last parts of it."""
+        numbers = {k for k, name in enumerate(self._files) if f"/{name}".endswith(f"/{file}")}
+        rows = (row for row, at in enumerate(self._a["function_file"]) if at in numbers)
+        return [self._function(row) for row in rows] if numbers else []
+
+    @property
+    def _files(self) -> Iterator[str]:
+        return (self._text("file", k) for k in range(len(self._a["file_at"]) - 1))
+
+    def file_names(self) -> Sequence[str]:
+        """The paths of all files that declare functions."""
+        numbers = sorted(set(self._a["function_file"]))
+        return [self._file(int(number)) for number in numbers if number >= 0]
+
     def function_columns(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         """The code of all functions: ranges (low, high, low, ...); the number of each function's
         first pair, and one more for the end; each function's unit, as a number in units."""
