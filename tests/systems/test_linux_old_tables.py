@@ -86,6 +86,28 @@ def test_a_table_of_bugs_of_another_layout_is_refused() -> None:
         _ = found.bugs
 
 
+@pytest.mark.parametrize("entry", ["<iii", "<ii"])
+def test_entries_of_exceptions_with_and_without_what_to_do(entry: str) -> None:
+    """Linux 5.10 on arm64 has 8 bytes; 12 entries of them are as long as 8 of 12."""
+    size, count = struct.calcsize(entry), 24
+    table, at = CALLS[0] + 0x100_0000, [CALLS[0] + 0x40 * k for k in range(count)]
+    raw = b""
+    for k, code in enumerate(at):
+        here = table + size * k
+        third = (0x7000_0000,) if size == 12 else ()
+        # Fix-ups are together, behind the code.
+        raw += struct.pack(entry, code - here, code + 0x8000 - here - 4, *third)
+    places = {"__start___ex_table": table, "__stop___ex_table": table + len(raw)}
+    text = SimpleNamespace(address=CALLS[0], end=at[-1] + 0x9000, flags=6)
+    elf: Any = SimpleNamespace(
+        path=Path("vmlinux"), address=places.get, sections=(text,),
+        read=lambda start, size: raw[start - table : start - table + size],
+    )  # fmt: skip
+    found = KernelTables(elf)
+    assert found.exception_size == size
+    assert found.fixups == {code: code + 0x8000 for code in at}
+
+
 class TracedKernel(Ftrace):
     """ftrace's records of one function's nop, in a kernel that nobody traces."""
 
@@ -98,7 +120,7 @@ class TracedKernel(Ftrace):
     def sites(self) -> Any:
         return np.array([self.site], np.uint64)
 
-    def record(self, address: int) -> None:
+    def record(self, address: int, flags_now: object = None) -> None:
         return None
 
 

@@ -122,8 +122,11 @@ def _sized(kernel: Kernel, addresses: U64, sizes: dict[int, int], otherwise: int
 class Modules:
     """The modules that are loaded when they are first asked for."""
 
-    def __init__(self, kernel: Kernel, btf: Btf, names: IsaFacts, bug_size: int) -> None:
-        """bug_size: bytes of an entry of a table of BUG() and WARN()."""
+    def __init__(
+        self, kernel: Kernel, btf: Btf, names: IsaFacts, bug_size: int, exception_size: int
+    ) -> None:
+        """bug_size, exception_size: bytes of an entry of these tables."""
+        self._exception_size = exception_size
         self._kernel = kernel
         self._btf = btf
         self._bug_size = bug_size
@@ -160,8 +163,8 @@ class Modules:
         # Tables keep entries for code that was freed after the module's init.
         jumps = _within(reader.relative("jump_entries", "num_jump_entries", 16), text)
         calls = _within(reader.relative("static_call_sites", "num_static_call_sites", 8), text)
-        faulting = reader.relative("extable", "num_exentries", 12)
-        fixups = reader.relative("extable", "num_exentries", 12, 4)
+        faulting = reader.relative("extable", "num_exentries", self._exception_size)
+        fixups = reader.relative("extable", "num_exentries", self._exception_size, 4)
         return Module(
             name,
             text,

@@ -64,7 +64,9 @@ class Linux:
         self._variables = VariableTable(kernel.elf, kernel.slide)
         self.ftrace = Ftrace(kernel, btf, arch.call_sites)
         self._refusals = Refusals(kernel, self._tables, self.table, self.ftrace, arch)
-        self._modules = Modules(kernel, btf, arch, self._tables.bug_size)
+        self._modules = Modules(
+            kernel, btf, arch, self._tables.bug_size, self._tables.exception_size
+        )
         self.frames = Frames(kernel, image, self._modules, arch)
         self._module_rules = ModuleRules(kernel, self._modules, self.ftrace)
 

@@ -9,6 +9,7 @@ table's length.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -84,6 +85,9 @@ REGIONS = (
 )
 
 
+_Names = tuple[str, str, str]  # the symbols around a table, and its section
+_EXCEPTION_TABLE = "__start___ex_table", "__stop___ex_table", "__ex_table"
+_EXCEPTION_SIZES = (12, 8)  # of an entry: address, fixup, what to do; without the last before 5.16
 _BUG_TABLE = "__start___bug_table", "__stop___bug_table", "__bug_table"
 _BUG_SIZES = (12, 16)  # of an entry: address, file, line, flags; with a format since 6.19
 SHF_EXECINSTR = 4  # of a section's flags
@@ -141,42 +145,57 @@ class KernelTables:
                     found[inside] = data[offsets]
         return found
 
-    @cached_property
-    def _exception_table(self) -> tuple[int, bytes]:
-        return self._bytes("__start___ex_table", "__stop___ex_table", "__ex_table", 12)
-
-    @cached_property
-    def exceptions(self) -> U64:
-        """Instructions with an exception-table entry, sorted."""
-        return np.sort(self._relative(self._exception_table, 12))
-
-    @cached_property
-    def fixups(self) -> dict[int, int]:
-        """Where control goes when one of these instructions faults on purpose: the second distance
-        of an entry."""
-        table = self._exception_table
-        where, to = self._relative(table, 12).tolist(), self._relative(table, 12, 4).tolist()
-        return dict(zip(where, to, strict=True))
-
-    @cached_property
-    def bug_size(self) -> int:
-        """Bytes of a struct bug_entry.  Newer kernels have the message's format in it: which of the
-        layouts it is tell the addresses, which are all of code in one alone."""
+    def _size_in_code(self, table: _Names, sizes: Sequence[int], fields: Sequence[int]) -> int:
+        """Bytes of an entry, of which there were several layouts: which of them it is tell the
+        addresses in `fields`, which are all of code, and where that is so in several, their order,
+        for the build sorts what is looked up.  Raises KinstError for none."""
         code = [one for one in self._elf.sections if one.flags & SHF_EXECINSTR]
         inside = spans(
             np.array([one.address for one in code], np.uint64),
             np.array([one.end - one.address for one in code], np.uint64),
         )
-        for size in _BUG_SIZES:
-            base, raw = self._bytes(*_BUG_TABLE, 1)
-            found = self._relative((base, raw[: len(raw) // size * size]), size)
-            whole = len(raw) % size == 0
-            if whole and inside.overlaps(found, np.ones(len(found), np.uint64)).all():
-                return size
+        base, raw = self._bytes(*table, 1)
+        fitting: list[tuple[bool, int]] = []
+        for size in sizes:
+            if len(raw) % size:
+                continue
+            found = np.concatenate([self._relative((base, raw), size, at) for at in fields])
+            if inside.overlaps(found, np.ones(len(found), np.uint64)).all():
+                first = found[: len(raw) // size]
+                fitting.append((bool((first[:-1] <= first[1:]).all()), size))
+        if fitting:
+            return max(fitting)[1]
         raise KinstError(
-            f"{self._elf.path}: the table at {_BUG_TABLE[0]} has {len(raw)} bytes of a layout that "
+            f"{self._elf.path}: the table at {table[0]} has {len(raw)} bytes of a layout that "
             "kinst does not know"
         )
+
+    @cached_property
+    def exception_size(self) -> int:
+        """Bytes of a struct exception_table_entry: some have no more than the two addresses."""
+        return self._size_in_code(_EXCEPTION_TABLE, _EXCEPTION_SIZES, (0, 4))
+
+    @cached_property
+    def _exception_table(self) -> tuple[int, bytes]:
+        return self._bytes(*_EXCEPTION_TABLE, self.exception_size)
+
+    @cached_property
+    def exceptions(self) -> U64:
+        """Instructions with an exception-table entry, sorted."""
+        return np.sort(self._relative(self._exception_table, self.exception_size))
+
+    @cached_property
+    def fixups(self) -> dict[int, int]:
+        """Where control goes when one of these instructions faults on purpose: the second distance
+        of an entry."""
+        table, size = self._exception_table, self.exception_size
+        where, to = self._relative(table, size).tolist(), self._relative(table, size, 4).tolist()
+        return dict(zip(where, to, strict=True))
+
+    @cached_property
+    def bug_size(self) -> int:
+        """Bytes of a struct bug_entry: newer kernels have the message's format in it."""
+        return self._size_in_code(_BUG_TABLE, _BUG_SIZES, (0,))
 
     @cached_property
     def bugs(self) -> U64:
