@@ -13,13 +13,14 @@ from importlib.resources import files
 from itertools import count
 from typing import Any
 
-from kinst.views.annotated_text import measured, per_cent, position_of
+from kinst.views.annotated_text import measured, per_cent
 from kinst.views.annotation import (
     AnnotatedInstruction,
     Annotation,
     CopyNode,
     LineNode,
     SourceSpot,
+    beginning,
 )
 from kinst.views.flow_svg import flow_svg, heat_class
 
@@ -62,7 +63,7 @@ class _Function:
         rows = {row.instruction.address: k for k, row in enumerate(one.instructions)}
         return {
             "name": one.name,
-            "spot": str(position_of(one)),
+            "spot": str(beginning(one.code)),
             "entered": one.flow.entered,
             "ran": one.executed,
             "measure": one.measure_name,

@@ -19,6 +19,7 @@ from kinst.views.annotation import (
     LineNode,
     Measure,
     SourceSpot,
+    beginning,
 )
 from kinst.views.flow import INSIDE
 
@@ -103,7 +104,7 @@ class _Text:
         one = self._one
         entered = one.flow.entered
         times = "entered ? times" if entered is None else _times(entered)
-        spot = position_of(one)
+        spot = beginning(one.code)
         yield self._page.paint("name", f"{one.name}  {spot}") + (
             f"  {times}, {one.executed:,} instructions ran in"
             f" {_ran(one)} of {len(one.code.blocks)} blocks"
@@ -245,12 +246,6 @@ class _Text:
             return _cut(f"{spot.line} {text.expandtabs(4)}", room)
         name = str(spot) if not text else f"{PurePosixPath(spot.file).name}:{spot.line}"
         return _cut(f"{name} {text.strip()}".rstrip(), room)
-
-
-def position_of(annotation: Annotation) -> SourceSpot:
-    """Where a function begins."""
-    first = annotation.code.blocks[annotation.code.root].instructions[0].place
-    return SourceSpot(first.file, first.line) if first is not None else SourceSpot("", 0)
 
 
 def into(annotation: Annotation, block: int) -> Iterator[tuple[int, int | None]]:

@@ -178,8 +178,7 @@ class Annotation:
     @cached_property
     def file(self) -> str:
         """That the function is in, "" where it is not known."""
-        place = self.code.blocks[self.code.root].instructions[0].place
-        return place.file if place is not None else ""
+        return beginning(self.code).file
 
     @cached_property
     def lines(self) -> CopyNode:
@@ -211,6 +210,14 @@ def position(place: SourcePlace | None) -> tuple[SourceSpot, tuple[InlinedAt, ..
     return spot, tuple(within)
 
 
+def beginning(code: FunctionCode) -> SourceSpot:
+    """Where a function begins: the line of its first instruction that has one.  The room for ftrace
+    in front of a function has none on some machines."""
+    places = (one.place for one in code.blocks[code.root].instructions)
+    first = next((place for place in places if place is not None and place.file), None)
+    return SourceSpot(first.file, first.line) if first is not None else SourceSpot("", 0)
+
+
 def files_of(codes: Iterable[FunctionCode]) -> list[str]:
     """All source files that instructions of these functions come from."""
     places = [one.place for code in codes for one in code.instructions if one.place is not None]
@@ -223,11 +230,11 @@ def fits(sources: Mapping[str, Sequence[str]], codes: Iterable[FunctionCode]) ->
     True where none of their files is there."""
     seen = False
     for code in codes:
-        place = code.blocks[code.root].instructions[0].place
-        if place is None or place.file not in sources:
+        start = beginning(code)
+        if start.file not in sources:
             continue
         stem = code.function.name.partition(".")[0].partition("@")[0]
-        lines = sources[place.file][max(0, place.line - NEAR) : place.line + 1]
+        lines = sources[start.file][max(0, start.line - NEAR) : start.line + 1]
         if any(stem in line or stem.rpartition("sys_")[2] in line for line in lines):
             return True
         seen = True

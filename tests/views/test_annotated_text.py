@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from made_code import annotated
 
 from kinst.views.annotated_text import Page, annotated_text, measured
-from kinst.views.annotation import fits
+from kinst.views.annotation import SourceSpot, beginning, fits
 
 BY_ADDRESS = """\
 made  fs/made.c:10  entered 10 times, 99 instructions ran in 4 of 4 blocks
@@ -76,6 +77,16 @@ def test_without_source_text() -> None:
     text = annotated_text([bare], Page(110))
     assert "mov eax, 1                               fs/made.c:13\n" in text
     assert "test edi, edi                          include/check.h:5\n" in text
+
+
+def test_a_function_whose_first_instructions_have_no_line() -> None:
+    one = annotated()
+    first, *rest = one.code.blocks
+    bare = replace(first.instructions[0], place=None)
+    blocks = (replace(first, instructions=(bare, *first.instructions[1:])), *rest)
+    code = replace(one.code, blocks=blocks)
+    assert beginning(code) == SourceSpot("fs/made.c", 12)
+    assert annotated_text([replace(one, code=code)], Page(110)).startswith("made  fs/made.c:12  ")
 
 
 def test_a_distribution_without_data_and_a_number() -> None:
