@@ -36,7 +36,7 @@ while ! [ -e /dev/vda ]; do /bin/busybox sleep 0.1; done
 /bin/busybox cp /bin/reads /bin/rounds /bin/moments /new/usr/bin
 exec /bin/busybox switch_root /new /sbin/init
 """
-DISK_MODULES = ("virtio_pci", "virtio_blk", "ext4")
+DISK_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
 
 
 @dataclass(frozen=True)

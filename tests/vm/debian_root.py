@@ -79,6 +79,10 @@ def _unpacked(isa: str) -> Path:
         ) as tar:
             unpack = ["tar", "x", "-C", str(folder), "--keep-directory-symlink"]
             subprocess.run(unpack, stdin=tar.stdout, check=True)
+    proc = folder / "proc"
+    if proc.is_symlink():  # debootstrap's, in a container
+        proc.unlink()
+        proc.mkdir()
     debian_image(NATIVE)
     shutil.rmtree(folder / "etc")
     shutil.copytree(_unpacked(NATIVE) / "etc", folder / "etc", symlinks=True)

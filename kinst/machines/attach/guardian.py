@@ -30,6 +30,7 @@ from kinst.wire.other_process import OtherProcess
 from kinst.wire.rsp import Agreed, Rsp, connect, greets
 
 GREETING_SECONDS = 8.0
+CLIENT_SECONDS = 2.0
 LEAVE_SECONDS = 5.0  # for threads to leave what is to be given back
 _PAUSE = 0.02
 _PAGE = 4096
@@ -111,8 +112,12 @@ class Guardian:
             f"another debugger is connected to the GDB stub at {self._place.stub}",
             "end that one first",
         )
-        if has_client(self._place.stub):
-            raise busy
+        # One that has ended just now is QEMU's client for a moment longer.
+        deadline = time.monotonic() + CLIENT_SECONDS
+        while has_client(self._place.stub):
+            if time.monotonic() > deadline:
+                raise busy
+            time.sleep(_PAUSE)
         sock = connect(self._place.stub)
         try:
             if not greets(sock, GREETING_SECONDS):
