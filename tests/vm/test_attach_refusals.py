@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,6 +117,9 @@ def test_the_stub_of_another_machine(
     with attach_guest("q35", prepared, reads, tmp_path_factory.mktemp("second")) as other:
         refused(attach(vm, "--gdb", str(other.stub)), "RAM")
         assert "reads 10 " in other.run("reads 10")
+        other.run("(sleep 1; echo c >/proc/sysrq-trigger) & true")
+        time.sleep(3.0)
+        refused(attach(other), "panicked")
 
 
 def test_a_machine_in_its_firmware(vm: AttachGuest, tmp_path: Path) -> None:
