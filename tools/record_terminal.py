@@ -8,11 +8,17 @@ this, in the top folder of the repository, with the kernel that kinst boots.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
+import pty
 import re
+import select
+import struct
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -58,6 +64,18 @@ PICTURES = {
 }
 
 
+# What fills a terminal: the command, for how many seconds, and what is typed then.
+SCREENS = {
+    "top": (
+        "kinst top -n 'fbt::vfs_*:entry { @[execname, probefunc] = count(); }' \\\n"
+        "    -c 'while :; do find /proc /sys >/dev/null; wc /proc/*/maps >/dev/null; done'",
+        25.0,
+        b"q",
+    ),
+}
+_SIZE = (24, WIDTH)  # lines, columns
+
+
 def run(command: str) -> str:
     """What a shell command prints, messages too, with the ends of its lines as they come.
 
@@ -74,9 +92,7 @@ def run(command: str) -> str:
 
 def record(lines: list[str]) -> str:
     """The picture, an SVG, of a terminal in which these lines were typed."""
-    console = Console(
-        record=True, width=WIDTH, file=io.StringIO(), highlight=False, color_system="truecolor"
-    )
+    console = _console()
     for line in lines:
         if line.startswith("#"):
             console.print(Text(line, style="italic bright_black"))
@@ -85,20 +101,69 @@ def record(lines: list[str]) -> str:
         shown = run(line).expandtabs().strip("\n")
         print(f"$ {line}\n{shown}")
         console.print(Text(f"{shown}\n"))
+    return _picture(console)
+
+
+def _console() -> Console:
+    return Console(
+        record=True, width=WIDTH, file=io.StringIO(), highlight=False, color_system="truecolor"
+    )
+
+
+def _picture(console: Console) -> str:
     # Without the fonts that rich would fetch from a server of somebody else's.
     code = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     return console.export_svg(title="kinst", code_format=code, unique_id="kinst")
 
 
+def run_on_terminal(command: str, seconds: float, typed: bytes) -> str:
+    """The last screen, with its colours, that a command has drawn before something was typed.
+
+    seconds: after its first screen."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    child, terminal = pty.fork()
+    if not child:
+        os.environ |= {"PATH": path, "TERM": "xterm-256color"}
+        os.chdir(ROOT)
+        os.execvp("bash", ["bash", "-c", command])
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", *_SIZE, 0, 0))
+    shown, until = b"", float("inf")
+    while True:
+        ready, _, _ = select.select([terminal], [], [], 0.2)
+        try:
+            data = os.read(terminal, 1 << 16) if ready else b""
+        except OSError:  # it has ended
+            break
+        shown += data if typed else b""
+        if until == float("inf") and b"\x1b[?1049h" in shown:
+            until = time.monotonic() + seconds
+        if typed and time.monotonic() > until:
+            os.write(terminal, typed)
+            typed = b""
+    os.waitpid(child, 0)
+    return shown.decode("utf-8", "replace").split("\x1b[H")[-1].replace("\r", "")
+
+
+def record_screen(command: str, seconds: float, typed: bytes) -> str:
+    """The picture of a terminal that a command fills."""
+    console = _console()
+    screen = run_on_terminal(command, seconds, typed)
+    console.print(Text.assemble(("$ ", "bold green"), (command, "bold")))
+    console.print(Text.from_ansi(screen))
+    return _picture(console)
+
+
 def main() -> int:
-    names = sys.argv[1:] or list(PICTURES)
-    unknown = [name for name in names if name not in PICTURES]
+    every = [*PICTURES, *SCREENS]
+    names = sys.argv[1:] or every
+    unknown = [name for name in names if name not in every]
     if unknown:
-        print(f"no such picture: {unknown[0]} (there are: {', '.join(PICTURES)})")
+        print(f"no such picture: {unknown[0]} (there are: {', '.join(every)})")
         return 2
     FOLDER.mkdir(exist_ok=True)
     for name in names:
-        (FOLDER / f"{name}.svg").write_text(record(PICTURES[name]))
+        made = record(PICTURES[name]) if name in PICTURES else record_screen(*SCREENS[name])
+        (FOLDER / f"{name}.svg").write_text(made)
     return 0
 
 

@@ -124,6 +124,8 @@ kinst annotate F   source and instructions of a function with their counts; kins
 kinst flame ...    a flame graph of stacks; kinst flame --help
 kinst cover ...    coverage of the kernel's code, as LCOV's format; kinst cover --help
 kinst diff A B     what differs between two results of --json; kinst diff --help
+kinst top ...      an aggregation as a live table; kinst top --help
+kinst plot ...     histograms and heat maps of distributions; kinst plot --help
 kinst test FILE... programs with assertions, as TAP and JUnit's XML; kinst test --help
 """
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 from kinst.api import Machine, ProgramText, Report, Request, Trace
 from kinst.cli.guard import UsageError, say, write
@@ -15,7 +17,7 @@ from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import CommandLine
 from kinst.cli.progress import Progress
 from kinst.errors import KinstError
-from kinst.events import Aggregation, End, Fault, Lost, Message, Output, Shell
+from kinst.events import Aggregation, End, Event, Fault, Lost, Message, Output, Shell
 from kinst.views.saved import saved_aggregations
 
 
@@ -28,10 +30,15 @@ class Outcome:
     program: str
 
 
-def traced(line: CommandLine, program: str, interrupts: Interrupts) -> Outcome | None:
+def traced(
+    line: CommandLine,
+    program: str,
+    interrupts: Interrupts,
+    see: Callable[[Event], None] | None = None,
+) -> Outcome | None:
     """Trace what the command line says, or `program` where it names no probes; None when -d only
     asked for the program.  What the command writes goes to standard output, or where the result is
-    to go there, to standard error.  Raises KinstError."""
+    to go there, to standard error.  see: is given each event.  Raises KinstError."""
     request = line.request
     if not request.programs:
         request = replace(request, programs=(ProgramText("n", program, "<command line>"),))
@@ -39,12 +46,13 @@ def traced(line: CommandLine, program: str, interrupts: Interrupts) -> Outcome |
     if request.show_program:
         write(sys.stdout, "".join(f"{one.text.strip()}\n" for one in request.programs))
         return None
-    show = partial(write, sys.stdout if request.output else sys.stderr)
+    show = partial(write, sys.stdout if request.output not in ("", "-") else sys.stderr)
     with open_machine(request) as machine:
         compiled = machine.compile_request(request)
-        machine.start(compiled)
+        if request.command or machine.needs_kernel(compiled):
+            machine.start(compiled)
         trace = machine.trace(machine.expand(compiled, request.command), request.command)
-        found, status = finished(trace, interrupts, show)
+        found, status = finished(trace, interrupts, show, see)
     return Outcome(found, status, "\n".join(one.text for one in request.programs))
 
 
@@ -62,13 +70,18 @@ def open_machine(request: Request) -> Machine:
 
 
 def finished(
-    trace: Trace, interrupts: Interrupts, show: Callable[[str], None]
+    trace: Trace,
+    interrupts: Interrupts,
+    show: Callable[[str], None],
+    see: Callable[[Event], None] | None = None,
 ) -> tuple[list[Aggregation], int]:
     """A trace to its end: the aggregations as they are then, and its status.  show: told what the
-    command writes.  Raises KinstError."""
+    command writes.  see: given each event.  Raises KinstError."""
     status = 0
     interrupts.end(trace)
-    for event in trace:
+    for event in trace.events():
+        if see is not None:
+            see(event)
         match event:
             case Output():
                 show(event.data.decode("utf-8", "surrogateescape"))
@@ -78,6 +91,7 @@ def finished(
                 raise KinstError("system() has no place in a picture", "take it out")
             case End():
                 status = event.status
+    trace.close()
     found = [
         Aggregation(name, table.function, table.key_types, table)
         for name, table in trace.aggregations().items()
@@ -85,13 +99,21 @@ def finished(
     return found, status
 
 
-def kept(path: str) -> tuple[Aggregation, ...]:
-    """The aggregations in a file that --json has made.  Raises KinstError."""
+@contextmanager
+def opened(path: str) -> Iterator[TextIO]:
+    """A file that --json has made.  Raises KinstError."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return saved_aggregations(file, path)
+        file = open(path, encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
     except OSError as error:
         raise KinstError(f"failed to open {path}: {error.strerror}") from error
+    with file:
+        yield file
+
+
+def kept(path: str) -> tuple[Aggregation, ...]:
+    """The aggregations in a file that --json has made.  Raises KinstError."""
+    with opened(path) as file:
+        return saved_aggregations(file, path)
 
 
 def put(text: str, path: str) -> None:

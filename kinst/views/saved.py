@@ -8,6 +8,7 @@ from typing import Any
 
 from kinst.core.errors import KinstError
 from kinst.events import Aggregation, Bucket, Frame, Key, KeyPart, Stack
+from kinst.views.buckets import Snapshot
 
 _HINT = "kinst --json -o FILE makes one"
 
@@ -17,15 +18,24 @@ def saved_aggregations(lines: Iterable[str], name: str) -> tuple[Aggregation, ..
     printa() printed them last.
 
     name: of the file.  Raises KinstError where it is not what --json prints."""
-    found: dict[str, Aggregation] = {}
+    found = {one.table.name: one.table for one in saved_snapshots(lines, name)}
+    return tuple(found.values())
+
+
+def saved_snapshots(lines: Iterable[str], name: str) -> list[Snapshot]:
+    """The same with each of printa()'s, in order, at the time of the record before it."""
+    found: list[Snapshot] = []
+    time: int | None = None
     over = False
     for number, line in enumerate(lines, 1):
         try:
             one = json.loads(line)
             if over:
-                found, over = {}, False
+                found, time, over = [], None, False
+            if one["type"] == "record":
+                time = one.get("time")
             if one["type"] == "aggregation":
-                found[one["name"]] = _aggregation(one)
+                found.append(Snapshot(time, _aggregation(one)))
             over = one["type"] == "end"
         except (ValueError, LookupError, TypeError, AttributeError):
             raise KinstError(
@@ -33,7 +43,7 @@ def saved_aggregations(lines: Iterable[str], name: str) -> tuple[Aggregation, ..
             ) from None
     if not over:
         raise KinstError(f"{name}: not a whole trace: it has no line of type end", _HINT)
-    return tuple(found.values())
+    return found
 
 
 def _aggregation(line: Mapping[str, Any]) -> Aggregation:

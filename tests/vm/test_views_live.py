@@ -40,3 +40,21 @@ def test_what_the_command_does_is_its_status(tmp_path: Path) -> None:
     done = subprocess.run([KINST, *arguments], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (3, "init\n"), done
     assert ">vfs_read (" in picture.read_text()
+
+
+def test_a_heat_map_has_every_value(tmp_path: Path) -> None:
+    """The fields' numbers add up to what the program counts beside them."""
+    kept, picture = tmp_path / "kept.json", tmp_path / "heat.svg"
+    program = 'fbt::vfs_read:entry /execname == "dd"/ { @sizes = quantize(arg2); @all = count(); }'
+    every = "tick-100ms { trace(timestamp); printa(@sizes); clear(@sizes); }"
+    end = "dtrace:::END { trace(timestamp); printa(@sizes); }"
+    command = "for n in 1 2 3 4; do dd if=/dev/zero of=/dev/null bs=$((n * 700)) count=3000; done"
+    words = ["--json", "-q", "-o", kept, "-n", program, "-n", every, "-n", end, "-c", command]
+    subprocess.run([KINST, *words], check=True, capture_output=True)
+    total = re.search(r'"name":"all".*"value":(\d+)', kept.read_text())
+    assert total and int(total[1]) >= 12000
+    subprocess.run([KINST, "plot", "-o", picture, kept], check=True)
+    fields = re.findall(r", ([\d,]+) to [\d,]+: ([\d,]+)</title>", picture.read_text())
+    found = [(int(low.replace(",", "")), int(count.replace(",", ""))) for low, count in fields]
+    assert sum(count for _, count in found) == int(total[1])
+    assert sum(count for low, count in found if low == 2048) == 6000  # of 2100 and of 2800 bytes
