@@ -33,7 +33,7 @@ from bench.guest import Guest, compile_programs
 from bench.hit_tools import Effort, counts_of, rounds_of
 from kinst import KinstError, Program
 
-EFFORT = Effort(1000, 12)
+EFFORT = Effort(200, 60)  # short rounds: some fit between two interruptions
 PROBING = 500  # reads for finding out what a read runs
 ROOM = {"amd64": 5, "arm64": 4, "riscv64": 8}  # bytes of a jump
 CHEAP = 60  # ns
