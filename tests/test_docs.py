@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from kinst.cli.commands import command
 from kinst.cli.commands import commands as named
 from kinst.cli.options import HELP, LONG, REFUSED, SHORT, parse
 from kinst.core.paths import cache_folder
@@ -111,7 +112,8 @@ def test_long_options() -> None:
     assert listed == known
     synopsis = set(re.findall(r"Fl -([a-z-]+)", section(COMMAND, "SYNOPSIS")))
     assert synopsis == known - {"help", "version"}
-    others = {"passes", "strict"}  # of bench and mypy
+    own = set(re.findall(r"--([a-z-]+)", "".join(command(name).HELP for name in named())))
+    others = {"passes", "strict"} | own  # of bench and mypy, and of kinst's commands
     for page in (README, TUTORIAL, CONTRIBUTING):
         assert set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", page)) <= known | others
 
