@@ -56,7 +56,7 @@ def test_each_has_help_and_is_named_in_the_others(
          "kinst: -l, -e, -S and --dump show what is not traced (kinst without a command)"),
         (["cover", "-c", "ls"], 2, "kinst: cover of what? (kinst cover 'fs/*.c' -c CMD)"),
         (["cover", "-n", "BEGIN", "vfs_read"], 2,
-         "kinst: cover has a program of its own (--when EXPR limits what it counts)"),
+         "kinst: cover has a program of its own (--if EXPR limits what it counts)"),
         (["cover", "--since", "/nosuch", "vfs_read"], 1,
          "kinst: failed to open /nosuch: No such file or directory"),
         (["annotate", "-c", "ls"], 2,

@@ -22,7 +22,7 @@ from kinst.views.drcov import DrcovModule, drcov, pieces_that_ran
 from kinst.views.lcov import lcov_text, read_lcov
 
 HELP = """\
-usage: kinst cover [-o FILE] [--drcov FILE] [--since FILE] [--source DIR] [--when EXPR]
+usage: kinst cover [-o FILE] [--drcov FILE] [--since FILE] [--source DIR] [--if EXPR]
                    [kinst's options] PATTERN...
 
 Which lines, functions and branches of the running kernel's code a command reaches (-c), or
@@ -35,7 +35,7 @@ files, or a folder, as in the kernel's source: fs/read_write.c, 'fs/*.c', fs/ext
   --drcov FILE  write DynamoRIO's format, which disassemblers take (Lighthouse)
   --since FILE  say what this run has reached and the run that made FILE (by -o) has not
   --source DIR  where the kernel's source is: makes the paths in FILE absolute
-  --when EXPR   count only where this D expression is true: 'pid == $target'
+  --if EXPR     count only where this D expression is true: 'pid == $target'
   -q            no summary
   -d            show the D program, and end
 
@@ -50,18 +50,18 @@ And what of it does cat not?
 
 def run(words: Sequence[str], interrupts: Interrupts) -> int:
     """The command; the status of what was traced."""
-    rest, own = own_options(words, values=("--drcov", "--since", "--source", "--when"))
+    rest, own = own_options(words, values=("--drcov", "--since", "--source", "--if"))
     request = parse(rest, sys.stdin.read).request
     check_traces(request)
     patterns = request.arguments
     if request.programs:
-        raise UsageError("cover has a program of its own", "--when EXPR limits what it counts")
+        raise UsageError("cover has a program of its own", "--if EXPR limits what it counts")
     if not patterns:
         raise UsageError("cover of what?", "kinst cover 'fs/*.c' -c CMD")
     before = _saved(own["--since"]) if "--since" in own else None
     with open_machine(replace(request, arguments=())) as machine:
         functions = machine.functions(*patterns)
-        plan = plan_counting(machine.graphs(functions), own.get("--when", ""))
+        plan = plan_counting(machine.graphs(functions), own.get("--if", ""))
         if request.show_program:
             write(sys.stdout, plan.program)
             return 0
