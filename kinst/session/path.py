@@ -429,7 +429,12 @@ class OpenMachine:
         assert kernel is not None
         whole = {parts[0].address: parts for parts in map(kernel.parts, functions)}
         dead_ends = dead_ends_of(kernel)
-        found = [code_of(kernel, parts, no_place, dead_ends) for parts in whole.values()]
+        # Memory of init code may be anything by now, no instructions as well.
+        found = [
+            code_of(kernel, parts, no_place, dead_ends)
+            for parts in whole.values()
+            if any(map(kernel.instructions, parts))
+        ]
         self.report.stage("flow graphs")
         return found
 

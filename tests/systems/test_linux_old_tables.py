@@ -138,3 +138,12 @@ def test_nops_that_ftrace_leaves(live: str, refusal: str) -> None:
     assert ftrace.refusal(ftrace.site, 5, bytes.fromhex(live)) == refusal
     assert ftrace.refusal(ftrace.site + 3, 5, bytes(5)) == INSIDE
     assert ftrace.refusal(ftrace.site + 5, 5, bytes(5)) is None
+
+
+def test_a_kernel_without_dynamic_ftrace() -> None:
+    """It has neither records nor their flags in its types."""
+    kernel: Any = SimpleNamespace(has=lambda name: False)
+    types: Any = SimpleNamespace(enumerator=lambda name: None)
+    ftrace = Ftrace(kernel, types, (bytes(5),))
+    assert ftrace.claims(CALLS) == [] and ftrace.releases([]) == []
+    assert ftrace.refusal(CALLS[0], 5, bytes(5)) is None

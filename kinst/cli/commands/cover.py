@@ -59,7 +59,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     if not patterns:
         raise UsageError("cover of what?", "kinst cover 'fs/*.c' -c CMD")
     before = _saved(own["--since"]) if "--since" in own else None
-    with open_machine(replace(request, arguments=())) as machine:
+    with open_machine(replace(request, arguments=(), zero=True)) as machine:
         functions = machine.functions(*patterns)
         plan = plan_counting(machine.graphs(functions), own.get("--if", ""))
         if request.show_program:

@@ -175,6 +175,8 @@ class Ftrace:
         Each write is the one byte of the flags word that holds the flag.  Raises KinstError
         when ftrace uses one of them.
         """
+        if not len(self):  # a kernel without dynamic ftrace, which has no such flags
+            return []
         shift = self._bits[0].bit_length() - 1
         disabled, enabled, count = self._bits
         at, wanted = self._inside(addresses)
@@ -211,7 +213,7 @@ class Ftrace:
     def releases(self, claimed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Writes that undo what claims() returned; while the machine is stopped and after the
         nops are back.  Empty when ftrace has users: see the module's text."""
-        if not self.idle():
+        if not len(self) or not self.idle():
             return []
         shift = self._bits[0].bit_length() - 1
         places, known = [at for at, _ in claimed], dict[int, int]()
