@@ -49,7 +49,7 @@ def _riscv64(entry: int) -> int | None:
 LAYOUTS = {
     "amd64": Layout(0, "_text", "init_top_pgt", 256, 0x60, _amd64),
     "arm64": Layout(0x4000_0000, "_stext", "swapper_pg_dir", 0, 1 << 10, _arm64),
-    "riscv64": Layout(0x8000_0000, "_start", "swapper_pg_dir", 256, 0xC0, _riscv64),
+    "riscv64": Layout(0x8000_0000, "_text", "swapper_pg_dir", 256, 0xC0, _riscv64),
 }
 
 
