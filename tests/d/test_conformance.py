@@ -38,8 +38,8 @@ evaltime
 
 # Parts of tags that are put together, and the tag of an error that has none.
 PREFIXES = ("D_CLEAR", "D_NORMALIZE", "D_PRINT", "D_TRACE", "D_TRUNC", "D_UNKNOWN")
-# Tags of what only a traced kernel has: tests/dlang and tests/vm raise them.
-ELSEWHERE = ("D_ARGS_TYPE", "D_SYM_BADREF", "D_SYM_NOTYPES")
+# Tags of what only a traced kernel has, or a TEST clause: tests/dlang and tests/vm raise them.
+ELSEWHERE = ("D_AGG_MISUSE", "D_ARGS_TYPE", "D_SYM_BADREF", "D_SYM_NOTYPES")
 
 
 class Server:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from command import Result, kinst
 
+from kinst.core.endings import PANIC
 from kinst.kernels.fetch import Prepared
 
 pytestmark = pytest.mark.vm
@@ -199,7 +200,7 @@ def test_a_kernel_that_does_not_come_up() -> None:
     done = kinst("--qemu-arg", "-nonsense", "-n", PROBE)
     one_line(done, 1, r"QEMU ended with status 1: .*-nonsense: invalid option")
     done = kinst("-n", PROBE, append="rdinit=/none")
-    assert done.status == 1 and "Traceback" not in done.err
+    assert done.status == PANIC and "Traceback" not in done.err
     assert "Kernel panic" in done.err.splitlines()[0], done.err
 
 
