@@ -1,4 +1,5 @@
-"""What `pip install .` brings: the package whole, both commands, the man pages, the examples."""
+"""What `pip install .` brings: the package whole, both commands, the man pages, the examples,
+completion."""
 
 from __future__ import annotations
 
@@ -56,7 +57,10 @@ def test_man_pages_and_examples(wheel: zipfile.ZipFile) -> None:
     assert len(pages) == 3
     examples = {f"{DATA}/kinst/{name}" for name in below("examples")}
     assert len(examples) > 100
-    assert names == pages | examples
+    shells = {
+        f"{DATA}/bash-completion/completions/kinst.bash", f"{DATA}/zsh/site-functions/_kinst",
+    }  # fmt: skip
+    assert names == pages | examples | shells
     for name in pages:
         assert wheel.read(name) == (ROOT / "docs" / Path(name).name).read_bytes()
 
@@ -70,12 +74,12 @@ def test_metadata(wheel: zipfile.ZipFile) -> None:
     points = ConfigParser()
     points.read_string(wheel.read(f"{folder}/entry_points.txt").decode())
     assert dict(points["console_scripts"]) == {
-        "kinst": "kinst.cli.command:main",
+        "kinst": "kinst.cli.start:main",
         "inlinecall": "kinst.cli.inlinecall:main",
     }
     required = metadata.get_all("Requires-Dist", [])
     needed = {re.split(r"[<>=]", line)[0] for line in required if "extra ==" not in line}
-    assert needed == {"capstone", "llvmlite", "numba", "numpy"}
+    assert needed == {"capstone", "llvmlite", "numba", "numpy", "rich"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
