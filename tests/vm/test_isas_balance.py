@@ -3,7 +3,8 @@ entered.
 
 Two programs that use much of the kernel run while some hundreds of inline functions are counted at
 entry and return, by CPU; the paper's rule (the last instruction of each range) is measured beside
-kinst's in the same run.  Copies come from the debug information alone."""
+kinst's in the same run.  Copies come from the debug information alone.  Slow: a minute each; what
+is always run of it is in test_isas_inline.py."""
 
 from __future__ import annotations
 
@@ -27,7 +28,6 @@ pytestmark = pytest.mark.vm
 
 SEED = 20230328
 DRAWN = 2600  # inline functions, of which about a sixth run
-SLOW = [i if i == "amd64" else pytest.param(i, marks=pytest.mark.slow) for i in ISAS]
 Sites = dict[str, list[tuple[str, int]]]
 
 
@@ -97,7 +97,8 @@ def running(index: Index, work: Busy, folder: Path) -> list[str]:
     return [n for n in drawn if found.get((n,))]
 
 
-@pytest.mark.parametrize("guest", SLOW, indirect=True)
+@pytest.mark.slow
+@pytest.mark.parametrize("guest", ISAS, indirect=True)
 def test_returns_are_as_many_as_entries(
     guest: Guest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

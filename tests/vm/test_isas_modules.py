@@ -18,7 +18,7 @@ TRAFFIC = (
 INLINE = "dev_lstats_add"  # inlined into dummy_xmit, which counts every packet by it
 
 
-@pytest.mark.parametrize("isa", ["arm64", "riscv64"])
+@pytest.mark.parametrize("isa", ["arm64", pytest.param("riscv64", marks=pytest.mark.slow)])
 def test_a_module(isa: str) -> None:
     """dummy_xmit runs once for each packet that the device says it sent; dev_hard_start_xmit
     calls it through netdev_start_xmit, which is inline."""
