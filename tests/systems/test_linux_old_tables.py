@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from kinst.core.errors import KinstError
-from kinst.systems.linux import riscv64
 from kinst.systems.linux.amd64 import LINUX
 from kinst.systems.linux.ftrace import INSIDE, USED, Ftrace
 from kinst.systems.linux.tables import KernelTables
@@ -141,38 +140,10 @@ def test_nops_that_ftrace_leaves(live: str, refusal: str) -> None:
     assert ftrace.refusal(ftrace.site + 5, 5, bytes(5)) is None
 
 
-@pytest.mark.parametrize(
-    ("code", "site", "size", "before"),
-    [
-        ("13000000 13000000 0111", 0, 8, 0),
-        ("97020000 13000000 0111", 4, 4, 4),  # since 6.16: auipc t0, and the record behind it
-    ],
-)
-def test_layouts_of_call_sites_on_riscv64(code: str, site: int, size: int, before: int) -> None:
-    text = bytes.fromhex(code)
-
-    class Records(Ftrace):
-        sites = np.array([site + (tracer << 12) for tracer in range(9)], np.uint64)
-
-        def record(self, address: int, flags_now: object = None) -> None:
-            return None
-
-    def read(address: int, size: int) -> bytes:
-        if address >> 12 == 3:  # a tracer has that one
-            return b"\xe7\x82\x02\x00"[:size].ljust(size, b"\0")
-        return text[address & 0xFFF :][:size]
-
-    kernel: Any = SimpleNamespace(read=read)
-    ftrace = Records(kernel, SimpleNamespace(), riscv64.LINUX.call_sites)  # type: ignore[arg-type]
-    assert (ftrace.size, ftrace.layout.before) == (size, before)
-    assert ftrace.refusal(site, 4, text[site : site + 4]) == ""
-    assert ftrace.refusal(site + size, 2, text[-2:]) is None
-
-
 def test_a_kernel_without_dynamic_ftrace() -> None:
     """It has neither records nor their flags in its types."""
     kernel: Any = SimpleNamespace(has=lambda name: False)
     types: Any = SimpleNamespace(enumerator=lambda name: None)
-    ftrace = Ftrace(kernel, types, LINUX.call_sites)
+    ftrace = Ftrace(kernel, types, (bytes(5),))
     assert ftrace.claims(CALLS) == [] and ftrace.releases([]) == []
     assert ftrace.refusal(CALLS[0], 5, bytes(5)) is None

@@ -26,7 +26,6 @@ import numpy.typing as npt
 
 from kinst.core.errors import KinstError
 from kinst.image.btf import Btf
-from kinst.systems.linux.isafacts import CallSite
 from kinst.systems.linux.memory import Kernel
 
 U64 = npt.NDArray[np.uint64]
@@ -35,7 +34,6 @@ INSIDE = "it overlaps ftrace's call site without starting at it"
 # A chain longer than this is not a chain of ftrace pages.
 MAX_PAGES = 65536
 MANY = 64  # records whose flags are read with those of all others
-_LOOKED = 32  # call sites that are looked at to know their layout
 _NEAR = 4096  # bytes between records that are read at once
 
 
@@ -55,27 +53,12 @@ class FtraceRecord:
 class Ftrace:
     """The ftrace records of a running kernel, indexed at the first question."""
 
-    def __init__(self, kernel: Kernel, btf: Btf, call_sites: tuple[CallSite, ...]) -> None:
-        """call_sites: how they may be laid out (IsaFacts)."""
+    def __init__(self, kernel: Kernel, btf: Btf, call_sites: tuple[bytes, ...]) -> None:
+        """call_sites: what an unused one may have (IsaFacts)."""
         self._kernel = kernel
         self._btf = btf
         self._call_sites = call_sites
-
-    @cached_property
-    def layout(self) -> CallSite:
-        """How this kernel's call sites are laid out: as most of the first ones are."""
-        for one in self._call_sites[:-1]:
-            size = len(one.unused[0])
-            looked = self.sites[:_LOOKED].tolist()
-            fitting = sum(self._kernel.read(site, size) in one.unused for site in looked)
-            if 2 * fitting >= len(looked):
-                return one
-        return self._call_sites[-1]
-
-    @cached_property
-    def size(self) -> int:
-        """Bytes of a call site."""
-        return len(self.layout.unused[0])
+        self.size = len(call_sites[0])  # bytes of a call site
 
     @property
     def sites(self) -> U64:
@@ -173,7 +156,7 @@ class Ftrace:
             return None
         if inside < 0 or inside + size > self.size:
             return INSIDE
-        if all(live != unused[inside : inside + size] for unused in self.layout.unused):
+        if all(live != unused[inside : inside + size] for unused in self._call_sites):
             return USED
         found = self.record(address, flags_now)
         return USED if found is not None and found.in_use else ""

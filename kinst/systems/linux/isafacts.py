@@ -34,17 +34,6 @@ class FrameChain:
 
 
 @dataclass(frozen=True, slots=True)
-class CallSite:
-    """How ftrace's call sites are laid out.
-
-    unused: the bytes that one may have while it is not in use; all of one length.  before: bytes
-    in front of it that boot has written for ftrace and that are final (arm64: mov x9, x30)."""
-
-    unused: tuple[bytes, ...]
-    before: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class IsaFacts:
     """Linux on one ISA.
 
@@ -56,7 +45,9 @@ class IsaFacts:
     pc: pt_regs' program counter.  pc_delta: saved pc minus the breakpoint instruction's address.
     clocksources: those whose cycles are the ones of the ISA's timestamp instruction.
     page_tables: the top level of the page tables that map the kernel in every context.
-    call_sites: of ftrace; where there are several, the running kernel's code says which it has.
+    call_sites: the bytes that ftrace's call site may have while it is not in use; all of one
+    length.  before_call_site: bytes in front of it that boot has written for ftrace and that are
+    final (arm64: mov x9, x30).
     label_size: bytes of a jump label; 0: 2 or 5, as its first byte tells.
     thread_registers: as in Facts.
     link: D name of the register that holds the return address when a function is entered.
@@ -71,7 +62,8 @@ class IsaFacts:
     pc_delta: int
     clocksources: tuple[str, ...]
     page_tables: str
-    call_sites: tuple[CallSite, ...]
+    call_sites: tuple[bytes, ...]
+    before_call_site: int = 0
     label_size: int = 4
     thread_registers: tuple[str, ...] = ()
     chain: FrameChain | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.system import Territory
-from kinst.systems.linux.isafacts import CallSite, FrameChain, IsaFacts
+from kinst.systems.linux.isafacts import FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
 # Where the image can be (Documentation/arch/riscv/vm-layout.rst): the last 2 GB, of which the
@@ -18,7 +18,6 @@ _MEMBERS = (
     "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1", *(f"a{i}" for i in range(8)),
     *(f"s{i}" for i in range(2, 12)), *(f"t{i}" for i in range(3, 7)),
 )  # fmt: skip
-_NOP = bytes.fromhex("13000000")
 
 
 LINUX = IsaFacts(
@@ -37,8 +36,7 @@ LINUX = IsaFacts(
     pc_delta=0,
     clocksources=("riscv_clocksource",),
     page_tables="swapper_pg_dir",
-    # Two nops for auipc and jalr; since 6.16 boot writes the auipc, and the record is the jalr's.
-    call_sites=(CallSite((_NOP * 2,)), CallSite((_NOP,), before=4)),
+    call_sites=(bytes.fromhex("13000000") * 2,),
     # The thread is in tp; while user mode has tp for itself it is in sscratch, which is else 0.
     thread_registers=("sscratch", "tp"),
     chain=FrameChain("R_SP", "R_S0", -16, -8, "R_RA", 0),
