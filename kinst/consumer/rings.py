@@ -212,6 +212,7 @@ class Drainer:
         self._queue: deque[list[Chunk]] = deque()  # of sweeps
         self._pending = 0
         self._given = 0  # bytes of the batch that the client has
+        self.behind = False  # the last batch was not all that waited
         self._lock = threading.Lock()
         self._ready = threading.Event()
         self._stop = threading.Event()
@@ -267,7 +268,8 @@ class Drainer:
                 chunks += sweep
                 self._given += _bytes_of(sweep)
             self._pending -= self._given
-            if not self._queue:
+            self.behind = bool(self._queue)
+            if not self.behind:
                 self._ready.clear()
         return chunks
 

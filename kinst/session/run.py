@@ -300,7 +300,7 @@ class RunningTrace:
             if (left := self._deadline - time.monotonic()) <= 0:
                 return "timeout"
             longest = min(left, FIRST_SECONDS if self._first else self._every())
-            if self._drainer.pending:
+            if self._drainer.behind:
                 longest = 0.0
             if over := (yield from self._wait(self._timers.wait(longest))):
                 return over

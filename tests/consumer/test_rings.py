@@ -160,6 +160,23 @@ def test_beyond_its_limit_the_drainer_leaves_the_rings_alone() -> None:
     assert get64(memory, s.state_of(0) + STATE_TAIL) == 128
 
 
+def test_more_than_a_batch_is_left_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kinst.consumer.rings.BATCH_BYTES", 32)
+    s, memory = scratch(ring_size=64)
+    drainer = Drainer(Rings(memoryview(memory), s), ROOM, every=0.0005)
+    drainer.start()
+    for head in (32, 64, 96):
+        put64(memory, s.state_of(0) + STATE_HEAD, head)
+        deadline = time.monotonic() + 60
+        while drainer.pending < head and time.monotonic() < deadline:
+            time.sleep(0.001)
+    behind = []
+    for _ in range(4):
+        behind.append((sum(c.data.size for c in drainer.batch()), drainer.behind))
+    drainer.end()
+    assert behind == [(32, True), (32, True), (32, False), (0, False)]
+
+
 def test_the_last_look_empties_all_rings_whatever_the_limit() -> None:
     s, memory = scratch(ring_size=64)
     for slot in (0, 1):
