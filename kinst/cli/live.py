@@ -11,7 +11,6 @@ import time
 import tty
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group
@@ -79,12 +78,7 @@ class Screen:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._bell)
         self._thread.join()
         try:

@@ -44,15 +44,11 @@ def traced(
         request = replace(request, programs=(ProgramText("n", program, "<command line>"),))
     check_traces(request)
     if request.show_program:
-        write(sys.stdout, "".join(f"{one.text.strip()}\n" for one in request.programs))
+        show_programs(request)
         return None
     show = partial(write, sys.stdout if request.output not in ("", "-") else sys.stderr)
     with open_machine(request) as machine:
-        compiled = machine.compile_request(request)
-        if request.command or machine.needs_kernel(compiled):
-            machine.start(compiled)
-        trace = machine.trace(machine.expand(compiled, request.command), request.command)
-        found, status = finished(trace, interrupts, show, see)
+        found, status = finished(trace_of(machine, request), interrupts, show, see)
     return Outcome(found, status, "\n".join(one.text for one in request.programs))
 
 
@@ -67,6 +63,20 @@ def open_machine(request: Request) -> Machine:
     return Machine(
         request, report=Report(say, Progress("kinst"), time.monotonic(), request.verbose)
     )
+
+
+def trace_of(machine: Machine, request: Request) -> Trace:
+    """The trace that a command line asks for, ready to run; boots only where a kernel is needed.
+    Raises KinstError."""
+    compiled = machine.compile_request(request)
+    if request.command or machine.needs_kernel(compiled):
+        machine.start(compiled)
+    return machine.trace(machine.expand(compiled, request.command), request.command)
+
+
+def show_programs(request: Request) -> None:
+    """-d: the D program that is traced."""
+    write(sys.stdout, "".join(f"{one.text.strip()}\n" for one in request.programs))
 
 
 def finished(

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -60,12 +59,7 @@ class Runner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._drop()
 
     def _drop(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from kinst.core.code import CodeBlock, CodeEdge, CodeInstruction, FunctionCode
 from kinst.core.errors import KinstError
@@ -17,20 +17,25 @@ from kinst.sugar.inline import dead_ends_of
 Places = Callable[[Function, int], SourcePlace | None]
 
 
-def codes_of(
-    kernel: Kernel, images: LoadedImages | None, module: str, name: str
-) -> list[FunctionCode]:
-    """The functions that a name or a glob means; parts that were moved away come with theirs.
+def named_functions(kernel: Kernel, names: Iterable[str]) -> list[Function]:
+    """The functions that names, globs and MODULE:NAME mean.  Raises KinstError where no function
+    has the name."""
+    found: list[Function] = []
+    for one in names:
+        module, _, name = one.rpartition(":")
+        functions = kernel.find(module, name)
+        if not functions:
+            raise no_function(kernel, module, name)
+        found += functions
+    return found
 
-    Makes the index of the debug information where there is none yet.  Raises KinstError where no
-    function has the name, or several have it."""
-    functions = kernel.find(module, name)
-    if not functions:
-        raise no_function(kernel, module, name)
-    places = _places(images) if images is not None else no_place
-    dead_ends = dead_ends_of(kernel)
+
+def codes_of(kernel: Kernel, functions: Iterable[Function], places: Places) -> list[FunctionCode]:
+    """Each of the functions once; parts that were moved away come with theirs.  Raises KinstError
+    for a function without instructions."""
     whole = {parts[0].address: parts for parts in map(kernel.parts, functions)}
-    return [code_of(kernel, parts, places, dead_ends) for parts in whole.values()]
+    dead_ends = dead_ends_of(kernel)
+    return [_code_of(kernel, parts, places, dead_ends) for parts in whole.values()]
 
 
 def no_place(function: Function, address: int) -> SourcePlace | None:
@@ -38,11 +43,11 @@ def no_place(function: Function, address: int) -> SourcePlace | None:
     return None
 
 
-def code_of(
+def _code_of(
     kernel: Kernel, parts: Sequence[Function], places: Places, dead_ends: Collection[int]
 ) -> FunctionCode:
     """parts: of one function, the main one first.  dead_ends: addresses of functions that never
-    return.  Raises KinstError for a function without instructions."""
+    return."""
     graph = Graph(kernel, parts, (), (), dead_ends)
     if not graph.starts:
         raise KinstError(f"{parts[0].name} has no instructions that decode")
@@ -96,8 +101,10 @@ def _kind(edge: Edge, flow: Flow, *, first: bool) -> str:
     return {"jump": "jump", "return": "return", "indirect": "computed"}.get(flow.kind, "next")
 
 
-def _places(images: LoadedImages) -> Places:
+def places_of(images: LoadedImages | None) -> Places:
     """What places() of the images say, from indexes that are made where they are missing."""
+    if images is None:
+        return no_place
     known: dict[str, bool] = {}
 
     def indexed(module: str) -> bool:

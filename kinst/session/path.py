@@ -33,7 +33,7 @@ from kinst.image.loaded import LoadedImages, moved_by
 from kinst.patch.plan import ways_back
 from kinst.providers import load_all
 from kinst.session.build import build, fill, split, with_runs
-from kinst.session.code import code_of, codes_of, no_place
+from kinst.session.code import codes_of, named_functions, no_place, places_of
 from kinst.session.counters import CounterBlocks
 from kinst.session.enable import (
     check_arguments,
@@ -90,7 +90,6 @@ from kinst.session.values import (
     ScratchMemory,
     TracedMachine,
 )
-from kinst.sugar.inline import dead_ends_of
 from kinst.systems import of_image
 
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
@@ -408,14 +407,11 @@ class OpenMachine:
 
     def codes(self, names: Sequence[str]) -> list[FunctionCode]:
         """The functions that names, globs and MODULE:NAME mean, each once."""
-        kernel, found = self.traced.kernel, dict[int, FunctionCode]()
+        kernel = self.traced.kernel
         assert kernel is not None
-        for name in names:
-            module, _, function = name.rpartition(":")
-            for code in codes_of(kernel, self.traced.images, module, function):
-                found.setdefault(code.function.address, code)
+        found = codes_of(kernel, named_functions(kernel, names), places_of(self.traced.images))
         self.report.stage("code")
-        return list(found.values())
+        return found
 
     def functions(self, patterns: Sequence[str]) -> list[SourceFunction]:
         """The functions that patterns mean, with what debug information says of them."""
@@ -427,14 +423,9 @@ class OpenMachine:
         """The flow graphs of functions and of the parts moved away from them, without lines."""
         kernel = self.traced.kernel
         assert kernel is not None
-        whole = {parts[0].address: parts for parts in map(kernel.parts, functions)}
-        dead_ends = dead_ends_of(kernel)
         # Memory of init code may be anything by now, no instructions as well.
-        found = [
-            code_of(kernel, parts, no_place, dead_ends)
-            for parts in whole.values()
-            if any(map(kernel.instructions, parts))
-        ]
+        decoded = [f for f in functions if any(map(kernel.instructions, kernel.parts(f)))]
+        found = codes_of(kernel, decoded, no_place)
         self.report.stage("flow graphs")
         return found
 

@@ -12,7 +12,7 @@ from kinst.api import Machine, Trace
 from kinst.cli.guard import UsageError, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import parse
-from kinst.cli.outcome import check_traces, finished, open_machine, put
+from kinst.cli.outcome import check_traces, finished, open_machine, opened, put
 from kinst.cli.own_options import own_options
 from kinst.errors import KinstError
 from kinst.views.counting import COUNT, counted, plan_counting
@@ -86,11 +86,8 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
 
 
 def _saved(path: str) -> dict[str, FileCoverage]:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return read_lcov(file, path)
-    except OSError as error:
-        raise KinstError(f"failed to open {path}: {error.strerror}") from error
+    with opened(path) as file:
+        return read_lcov(file, path)
 
 
 def _put_drcov(machine: Machine, trace: Trace, counts: Mapping[int, int], path: str) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from kinst.api import Machine, ProgramText, Report
+from kinst.api import ProgramText
 from kinst.cli.added import made_by, tick_of, with_clauses
-from kinst.cli.guard import UsageError, say, write
+from kinst.cli.guard import UsageError, say
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import CommandLine, parse
+from kinst.cli.outcome import check_traces, open_machine, show_programs, trace_of
 from kinst.cli.own_options import own_options
-from kinst.cli.progress import Progress
 from kinst.errors import KinstError
 from kinst.events import (
     Aggregation,
@@ -67,8 +66,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     rest, own = own_options(words, values=("--every", "--by"))
     line = parse(rest, sys.stdin.read)
     request = line.request
-    if request.list_probes or request.compile_only or request.show_code or request.dump:
-        raise UsageError("-l, -e, -S and --dump show what is not traced", "kinst without a command")
+    check_traces(request)
     if request.output or request.shell:
         raise UsageError("-o and --shell have no place beside a table", "kinst without a command")
     if not request.programs:
@@ -77,7 +75,7 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
     title = request.command or line.request.programs[0].text
     line = _printing(line, own.get("--every", EVERY), own.get("--by", ""))
     if request.show_program:
-        write(sys.stdout, "".join(f"{one.text.strip()}\n" for one in line.request.programs))
+        show_programs(line.request)
         return 0
     screen: Screen = import_module("kinst.cli.live").Screen(title)
     return _shown(line, screen, interrupts)
@@ -94,15 +92,10 @@ def _printing(line: CommandLine, time: str, by: str) -> CommandLine:
 
 
 def _shown(line: CommandLine, screen: Screen, interrupts: Interrupts) -> int:
-    request = line.request
     said: list[str] = []
-    report = Report(say, Progress("kinst"), time.monotonic(), request.verbose)
     status = 0
-    with Machine(request, report=report) as machine:
-        program = machine.compile_request(request)
-        if request.command or machine.needs_kernel(program):
-            machine.start(program)
-        trace = machine.trace(machine.expand(program, request.command), request.command)
+    with open_machine(line.request) as machine:
+        trace = trace_of(machine, line.request)
         screen.stop = trace.stop
         interrupts.end(trace)
         try:
