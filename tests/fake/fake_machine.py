@@ -49,10 +49,10 @@ COMMAND_PID = 4711
 # Physical memory, from its start.
 RAM = 0x4000_0000
 TABLES = (0, MB)
-PER_CPU, PER_CPU_SIZE = 4 * MB, MB
-STACKS, STACK_SIZE = 12 * MB, 64 << 10
-KERNEL = 16 * MB
-DIRECT_SIZE = 32 * MB  # what the direct mapping maps
+PER_CPU, PER_CPU_SIZE = 2 * MB, MB
+STACKS, STACK_SIZE = 7 * MB, 64 << 10
+KERNEL = 8 * MB
+DIRECT_SIZE = 12 * MB  # what the direct mapping maps
 SCRATCH = DIRECT_SIZE  # what lies before it is looked through when runs are planted
 
 
