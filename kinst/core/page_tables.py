@@ -168,10 +168,14 @@ class Tables:
             entries = struct.unpack(f"<{count}Q", part.read(table, 8 * count))
         except (TargetError, struct.error):
             return
-        for index, entry in enumerate(entries):
+        signed = form.canonical and level == part.root.levels  # its upper half maps the top
+        first = 0 if signed else max(part.low - base >> bits, 0)
+        for index, entry in enumerate(entries[first:], first):
             start = base + (index << bits)
-            if form.canonical and level == part.root.levels and index >= count // 2:
+            if signed and index >= count // 2:
                 start += (1 << 64) - (count << bits)
+            if start >= part.high and not signed:
+                break
             if start >= part.high or start + (1 << bits) <= part.low:
                 continue
             if level > part.last and form.valid(entry, level) and not form.is_leaf(entry, level):

@@ -25,7 +25,8 @@ def branches(code: bytes, address: int) -> tuple[U64, U64]:
     """See Isa.branches."""
     places, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for at in range(0, len(code), _CHUNK):
-        piece = code[at : at + _CHUNK + _LONGEST].ljust(_CHUNK + _LONGEST, b"\0")
+        size = (min(_CHUNK, len(code) - at) + 1 & -2) + _LONGEST
+        piece = code[at : at + size].ljust(size, b"\0")
         for place, target in _found(np.frombuffer(piece, "<u2").astype(np.int64)):
             target += at
             inside = (target >= 0) & (target < len(code))
