@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 APT_GET = """\
 #!/bin/sh
@@ -111,3 +114,21 @@ class Machine:
     def calls(self, verb: str) -> list[str]:
         log = self.folder / "calls"
         return [c for c in log.read_text().splitlines() if verb in c] if log.exists() else []
+
+
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: str) -> Machine:
+    """The stand-in before the real apt-get, with these lines of sources.list, a busybox, and a
+    cache of kinst's that is empty."""
+    folder = tmp_path / "machine"
+    for part in ("bin", "packages", "etc/sources.list.d"):
+        (folder / part).mkdir(parents=True)
+    for name, text in (("apt-get", APT_GET), ("apt-cache", APT_CACHE), ("apt-config", APT_CONFIG)):
+        (folder / "bin" / name).write_text(text)
+        (folder / "bin" / name).chmod(0o755)
+    (folder / "etc/sources.list").write_text(sources)
+    monkeypatch.setenv("FAKE_APT", str(folder))
+    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    machine = Machine(folder)
+    machine.add("busybox-static", {"bin/busybox": b"a static busybox"})
+    return machine

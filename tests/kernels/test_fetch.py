@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from fake_apt import APT_CACHE, APT_CONFIG, APT_GET, Machine
+from fake_apt import Machine, installed
 
 from kinst.cli.options import parse
 from kinst.core.errors import KinstError
@@ -64,19 +64,7 @@ Signed-By:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    folder = tmp_path / "machine"
-    for part in ("bin", "packages", "etc/sources.list.d"):
-        (folder / part).mkdir(parents=True)
-    for name, text in (("apt-get", APT_GET), ("apt-cache", APT_CACHE), ("apt-config", APT_CONFIG)):
-        (folder / "bin" / name).write_text(text)
-        (folder / "bin" / name).chmod(0o755)
-    (folder / "etc/sources.list").write_text(ONE_LINE)
-    monkeypatch.setenv("FAKE_APT", str(folder))
-    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    machine = Machine(folder)
-    machine.add("busybox-static", {"bin/busybox": b"a static busybox"})
-    return machine
+    return installed(tmp_path, monkeypatch, ONE_LINE)
 
 
 def quiet(what: str, part: float | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
 from collections.abc import Callable
@@ -13,25 +12,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests/kernels"))
 
-from fake_apt import APT_CACHE, APT_CONFIG, APT_GET, Machine  # noqa: E402
+from fake_apt import Machine, installed  # noqa: E402
 
 SOURCES = "deb http://a.test/debian bookworm main\n"
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    folder = tmp_path / "machine"
-    for part in ("bin", "packages", "etc/sources.list.d"):
-        (folder / part).mkdir(parents=True)
-    for name, text in (("apt-get", APT_GET), ("apt-cache", APT_CACHE), ("apt-config", APT_CONFIG)):
-        (folder / "bin" / name).write_text(text)
-        (folder / "bin" / name).chmod(0o755)
-    (folder / "etc/sources.list").write_text(SOURCES)
-    monkeypatch.setenv("FAKE_APT", str(folder))
-    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    machine = Machine(folder)
-    machine.add("busybox-static", {"bin/busybox": b"a static busybox"})
+    machine = installed(tmp_path, monkeypatch, SOURCES)
     machine.add_kernel(30, name="6.12.5+deb13-cloud-amd64")
     return machine
 
