@@ -3,7 +3,7 @@ between them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -90,8 +90,3 @@ class FunctionCode:
     def instructions(self) -> Sequence[CodeInstruction]:
         """All of them, by address."""
         return tuple(one for block in self.blocks for one in block.instructions)
-
-    @cached_property
-    def block_at(self) -> Mapping[int, int]:
-        """The number of a block by its address."""
-        return {block.address: number for number, block in enumerate(self.blocks)}

@@ -157,9 +157,6 @@ class Scratch:
     def agg_of(self, slot: int, half: int) -> int:
         return self.aggs + (slot * 2 + half) * self.agg_size
 
-    def temp_of(self, slot: int) -> int:
-        return self.temp + slot * self.temp_size
-
 
 def lay_out(
     address: int,

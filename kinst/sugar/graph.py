@@ -175,11 +175,6 @@ class Graph:
             found.update(range(bisect_left(self.starts, low), bisect_left(self.starts, high)))
         return found
 
-    def last_in(self, low: int, high: int) -> int | None:
-        """The last instruction that begins in an address range, or None."""
-        at = bisect_right(self._addresses, high - 1) - 1
-        return self._addresses[at] if at >= 0 and self._addresses[at] >= low else None
-
     def is_instruction(self, address: int) -> bool:
         """Whether a live instruction begins here."""
         return address in self._flows

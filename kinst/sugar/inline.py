@@ -284,19 +284,3 @@ def _edges_out(inside: Collection[int], entry: int, graph: Graph) -> dict[int, s
         if out:
             found[node] = out
     return found
-
-
-def successors_outside(region: CopyRegion, graph: Graph) -> list[CopyExit]:
-    """For comparison in tests: the instructions of the ranges with a successor outside of them."""
-    found = _edges_out(graph.nodes_in(region.ranges), -2, graph)
-    return [
-        CopyExit(graph.last[node], _condition(graph.edges[node], ways))
-        for node, ways in sorted(found.items())
-    ]
-
-
-def range_ends(region: CopyRegion, graph: Graph) -> list[CopyExit]:
-    """For comparison in tests: the last instruction of each range, which is what the paper of
-    FreeBSD's kinst (section V.D) takes for the returns."""
-    found = [graph.last_in(low, high) for low, high in region.ranges]
-    return [CopyExit(a) for a in sorted({a for a in found if a is not None})]

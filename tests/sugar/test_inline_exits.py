@@ -17,10 +17,8 @@ from kinst.sugar.inline import (
     entry_place,
     exits,
     graphs_of,
-    range_ends,
     regions_of,
     stay,
-    successors_outside,
 )
 
 BASE = 0x1000
@@ -279,16 +277,6 @@ def test_entries() -> None:
     graph = graphs_of(found.regions, kernel)[0x1002]
     assert graph.node_at(0x1003) is not None
     assert [e.address for e in exits(stay(found.regions[1], graph), graph)] == [0x1003]
-
-
-def test_the_other_rules() -> None:
-    """Each range's last instruction (the paper), and successors outside of the ranges."""
-    kernel, found = world(["in 90", "in 90", "ffc0", "x:", "in 90", "c3"])
-    (region,) = regions_of([copy_of("g", BASE, (BASE, BASE + 2), (BASE + 4, BASE + 5))]).regions
-    graph = graphs_of([region], kernel)[BASE]
-    assert [e.address - BASE for e in range_ends(region, graph)] == [1, 4]
-    assert [e.address - BASE for e in successors_outside(region, graph)] == [1, 4]
-    assert found == [("x", "")]
 
 
 def _random_function(rng: random.Random) -> list[str]:

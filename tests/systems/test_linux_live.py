@@ -326,7 +326,7 @@ def test_ftrace_leaves_claimed_functions_alone(booted: Callable[[str], Attached]
     # One that ftrace uses is refused, one that it does not is not.
     tracing(guest, "function", "vfs_read")
     assert linux.site_refusal(read, 5) == FTRACE_USED and linux.site_refusal(write, 5) == ""
-    record = linux.ftrace_record(read)
+    record = linux.ftrace.record(read)
     assert record and record.in_use
     assert linux.ftrace.record(read, linux.ftrace.flags_now()) == record
     with pytest.raises(KinstError, match="ftrace has begun to use"):
@@ -343,7 +343,7 @@ def test_ftrace_leaves_claimed_functions_alone(booted: Callable[[str], Attached]
     assert all(a[0] == b[0] and a[1] != b[1] for a, b in zip(claimed, released, strict=True))
 
     # Claimed and patched: a tracer of all functions leaves it alone and does not complain.
-    before = guest.read(linux.ftrace_record(read).flags_address, 8)  # type: ignore[union-attr]
+    before = guest.read(linux.ftrace.record(read).flags_address, 8)  # type: ignore[union-attr]
     claims = linux.claims([read, read + 5])
     assert len(claims) == 1 and linux.claims([]) == []
     for at, data in claims:
@@ -360,7 +360,7 @@ def test_ftrace_leaves_claimed_functions_alone(booted: Callable[[str], Attached]
     guest.write(read, bytes.fromhex("0f1f440000"))
     for at, data in linux.releases(claims):
         guest.write(at, data)
-    after = linux.ftrace_record(read)
+    after = linux.ftrace.record(read)
     assert after and guest.read(after.flags_address, 8) == before
     tracing(guest, "function", "vfs_read")
     assert "vfs_read" in guest.sh("cat /sys/kernel/tracing/enabled_functions")

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kinst.core.errors import TargetError
+from kinst.wire.own_monitor import OwnMonitor
 from kinst.wire.process import Child, called_pair
-from kinst.wire.qmp_channel import QmpChannel
 
 # Of Debian 12 (qemu-system-common), and of Debian 13 and others (virtiofsd, written anew).
 _PLACES = ("/usr/lib/qemu", "/usr/libexec", "/usr/lib")
@@ -121,7 +121,7 @@ class FileServer:
         chardev = f"socket,id=fs-{tag},fd={self.socket.fileno()}"
         return ["-chardev", chardev, "-device", device]
 
-    def plug(self, monitor: QmpChannel) -> None:
+    def plug(self, monitor: OwnMonitor) -> None:
         """Put the device into its slot of a machine that runs.  Raises TargetError."""
         tag = self.share.tag
         name = f"fs-{tag}"

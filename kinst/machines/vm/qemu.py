@@ -23,8 +23,8 @@ from kinst.core.machine import CommandEnded, Gone
 from kinst.machines.vm.console import Console
 from kinst.machines.vm.cpus import CPUS, says_cpus
 from kinst.machines.vm.files import FileServer, Share, Surroundings, slots
+from kinst.wire.own_monitor import OwnMonitor
 from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_pair
-from kinst.wire.qmp_channel import QmpChannel
 
 _CHANNELS = ("console", "output", "control", "gdb", "monitor")  # what QEMU has sockets for
 _AFTER_PANIC = 3.0
@@ -244,7 +244,7 @@ class Qemu:
             for sock in theirs.values():
                 sock.close()
         self.gdb = ours.pop("gdb")
-        self.monitor = QmpChannel(ours.pop("monitor"))
+        self.monitor = OwnMonitor(ours.pop("monitor"))
         self._open = set(ours)
         self._pump = Pump(ours, last="control")
 

@@ -29,7 +29,7 @@ from kinst.image.variables import VariableTable
 from kinst.systems.linux.backtrace import by_frames, by_rules
 from kinst.systems.linux.facts import clock, gather, online_cpus
 from kinst.systems.linux.frames import FindFrames, Frames
-from kinst.systems.linux.ftrace import Ftrace, FtraceRecord
+from kinst.systems.linux.ftrace import Ftrace
 from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.lending import lender
 from kinst.systems.linux.memory import MASK, Kernel, Memory
@@ -204,10 +204,6 @@ class Linux:
     def dead_ends(self) -> Sequence[str]:
         """See core/system.py."""
         return NEVER_RETURN
-
-    def ftrace_record(self, address: int) -> FtraceRecord | None:
-        """ftrace's record of the nop at this address, read now; None where it has none."""
-        return self.ftrace.record(address)
 
     def claims(self, addresses: Iterable[int]) -> list[tuple[int, bytes]]:
         """Data writes to make, stopped, before any of these sites is planted (also before the

@@ -16,7 +16,7 @@ _SECONDS = 20.0
 _POLL = 0.002  # seconds between two looks at a migration
 
 
-class QmpChannel(Qmp):
+class OwnMonitor(Qmp):
     """The monitor of a QEMU that kinst has started, which moves all but the RAM that is shared
     with this process."""
 
