@@ -277,6 +277,12 @@ class Machine:
         """The flow graphs of functions, each with the parts moved away from it; no source lines."""
         return self._opened.graphs([one.function for one in functions])
 
+    def index_lines(self) -> None:
+        """Make the index of the kernel's debug information, where there is none yet (seconds).
+        Without it, frames of stacks have neither source lines nor inlined functions: a trace that
+        runs does not wait for it."""
+        self._opened.index_lines()
+
     def code_image(self, module: str) -> CodeImage | None:
         """Where the code of a module lies, or with "vmlinux" the kernel's; None for one that is not
         loaded, or has no debug file."""

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from kinst.core.errors import KinstError
 from kinst.core.probe import ProbePattern, ProgramText
+from kinst.dlang import typed
 from kinst.dlang.syntax.unparse import unparse
 from kinst.dlang.vocabulary.d_options import Options
+from kinst.dlang.walk import expressions
 from kinst.session.expand import wants_expansion
 from kinst.session.request import Request
 from kinst.session.values import Compiled
@@ -53,6 +55,11 @@ class Program:
     def wants_expansion(self) -> bool:
         """Whether it has descriptions or variables that only the kernel's files explain."""
         return not self.expanded and wants_expansion(self.compiled)
+
+    @property
+    def has_stacks(self) -> bool:
+        """Whether it records stacks, or has them as keys."""
+        return any(isinstance(expr, typed.Stack) for expr in expressions(self.compiled.program))
 
     def __str__(self) -> str:
         return self.text

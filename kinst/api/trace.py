@@ -95,16 +95,7 @@ class Trace:
     @property
     def sites(self) -> list[TracedSite]:
         """The instructions that its probes are at, by address: each once, planted or refused."""
-        parts, plan = self._built.parts, self._built.image.sites
-        found = {}
-        for e, reason in (*((e, "") for e, _ in (*parts.planted, *parts.stopped)), *parts.refused):
-            if e.probe.site is not None:
-                found[e.probe.site.address] = e.probe.site, reason
-        found |= {site.address: (site, reason) for site, reason in plan.refused}
-        return [
-            TracedSite(site.function, at, len(site.code), reason)
-            for at, (site, reason) in sorted(found.items(), key=lambda row: row[0])
-        ]
+        return self._built.traced_sites
 
     def events(self) -> Iterator[Event]:
         """Trace, in bulk.  After End, raises TargetError where the guest ended by itself."""

@@ -69,6 +69,8 @@ def trace_of(machine: Machine, request: Request) -> Trace:
     """The trace that a command line asks for, ready to run; boots only where a kernel is needed.
     Raises KinstError."""
     compiled = machine.compile_request(request)
+    if compiled.has_stacks:
+        machine.index_lines()
     if request.command or machine.needs_kernel(compiled):
         machine.start(compiled)
     return machine.trace(machine.expand(compiled, request.command), request.command)

@@ -20,7 +20,7 @@ from kinst.cli.progress import Progress
 from kinst.cli.terminal import HostTerminal, shell_command
 from kinst.errors import KinstError
 from kinst.events import End
-from kinst.render import Destination, renderer
+from kinst.render import Destination, renderer, shows_lines
 from kinst.render.dtrace.listing import (
     description_reports,
     matched_message,
@@ -108,6 +108,8 @@ def run(line: CommandLine, begins: Begins, out: TextIO, started: float, begun: B
         if not program.descriptions:
             raise KinstError("no probes specified", "-n or -s names some; -h is help")
         command = "" if request.compile_only else request.command
+        if program.has_stacks and shows_lines(line.format):
+            machine.index_lines()
         if request.command or machine.needs_kernel(program):
             machine.start(program)
         expanded = machine.expand(program, command)

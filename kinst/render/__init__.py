@@ -1,7 +1,8 @@
 """Rank 5: one file or folder for each output format; a renderer is found by its name.
 
 A module or package NAME here offers RENDERER, a class that is made with (destination, schema):
-where to write, and what the records mean.  It shows one event after another.
+where to write, and what the records mean.  It shows one event after another.  LINES, if there, says
+whether it shows the source lines of frames.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 from kinst.core.errors import KinstError
@@ -65,7 +67,16 @@ def formats() -> tuple[str, ...]:
 
 def renderer(name: str) -> RendererFactory:
     """The renderer of a format.  Raises KinstError for a name that there is none of."""
+    made: RendererFactory = _module(name).RENDERER
+    return made
+
+
+def shows_lines(name: str) -> bool:
+    """Whether a format shows the source lines of frames.  Raises KinstError as renderer() does."""
+    return bool(getattr(_module(name), "LINES", False))
+
+
+def _module(name: str) -> ModuleType:
     if name not in formats():
         raise KinstError(f"unknown output format {name!r}", f"known: {' '.join(formats())}")
-    made: RendererFactory = importlib.import_module(f"{__name__}.{name}").RENDERER
-    return made
+    return importlib.import_module(f"{__name__}.{name}")

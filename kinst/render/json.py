@@ -258,3 +258,4 @@ class JsonLines:
 
 
 RENDERER = JsonLines
+LINES = True

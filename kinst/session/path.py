@@ -244,6 +244,12 @@ class OpenMachine:
             lambda: [module.name for module in personality.modules()],
         )
 
+    def index_lines(self) -> None:
+        """Make the index of the kernel's DWARF, where there is none yet; nothing without DWARF.
+        Raises KinstError for a damaged file."""
+        if self._image.has_dwarf:
+            _ = self._image.index
+
     def _check_system(self, compiled: Compiled) -> None:
         """Raises DError for what the kernel's system does not have."""
         system = of_image(self._image.elf)

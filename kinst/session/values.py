@@ -17,6 +17,7 @@ from kinst.core.layout import Scratch
 from kinst.core.machine import Target
 from kinst.core.probe import Probe, ProbePattern, ProgramText, Site
 from kinst.core.records import ProgramLayout
+from kinst.core.source import TracedSite
 from kinst.core.stability import Attributes
 from kinst.core.system import Facts, System
 from kinst.core.types import TypeSource
@@ -271,11 +272,22 @@ class BuiltProgram:
     matched: tuple[EnabledSite, ...]
 
     @property
+    def traced_sites(self) -> list[TracedSite]:
+        """The instructions that its probes are at, by address: each once, planted or refused."""
+        parts = self.parts
+        planted = ((e.probe.site, "") for e, _ in (*parts.planted, *parts.stopped))
+        refused = ((e.probe.site, reason) for e, reason in parts.refused)
+        found = {
+            site.address: TracedSite(site.function, site.address, len(site.code), reason)
+            for site, reason in (*planted, *refused, *self.image.sites.refused)
+            if site is not None
+        }
+        return [found[at] for at in sorted(found)]
+
+    @property
     def left_out(self) -> dict[int, str]:
         """The instructions that are not planted: address to the reason."""
-        refused = {e.probe.site: reason for e, reason in self.parts.refused}
-        refused |= dict(self.image.sites.refused)
-        return {site.address: reason for site, reason in refused.items() if site is not None}
+        return {site.address: site.reason for site in self.traced_sites if site.reason}
 
     @property
     def code_end(self) -> int:

@@ -8,6 +8,7 @@ from math import inf
 
 from kinst.core.errors import KinstError
 from kinst.events import Aggregation, Frame, KeyPart, Stack
+from kinst.views.line_pairs import NUMBERS, LineNames
 
 LEVELS = ("instruction", "line", "function")
 _ADD_UP = ("count", "sum", "quantize", "lquantize", "llquantize")
@@ -47,14 +48,16 @@ def compare(
     level: str = LEVELS[0],
     *,
     normalised: bool = False,
+    lines: tuple[LineNames, LineNames] = (NUMBERS, NUMBERS),
 ) -> tuple[Comparison, ...]:
     """What differs, in the order of B's aggregations, then those of A alone.
 
     Keys only in B come first, then those only in A, then those that changed most.  Code
     (stacks and symbols) is compared by function and offset, by line, or by function, never by
     address: those change with every boot.  A distribution counts as the sum of its buckets.
-    normalised: B's values are scaled so that both sums are equal.  Raises KinstError where an
-    aggregation is another function in B."""
+    normalised: B's values are scaled so that both sums are equal.  lines: how lines of A and of B
+    are named at the level "line".  Raises KinstError where an aggregation is another function in
+    B."""
     before, after = ({one.name: one for one in side} for side in (a, b))
     out = []
     for name in dict.fromkeys([*after, *before]):
@@ -63,7 +66,7 @@ def compare(
             raise KinstError(f"@{name} is {one.function}() in A and {other.function}() in B")
         shown = other or one
         assert shown is not None
-        values, others = _values(one, level), _values(other, level)
+        values, others = _values(one, level, lines[0]), _values(other, level, lines[1])
         if normalised and shown.function in _ADD_UP:
             others = _scaled(others, sum(values.values()))
         keys = dict.fromkeys([*others, *values])
@@ -82,12 +85,14 @@ def _order(one: Difference) -> tuple[int, float, tuple[str, ...]]:
     return 2, -abs(one.b - one.a), one.key
 
 
-def _values(one: Aggregation | None, level: str) -> Mapping[tuple[str, ...], Value]:
+def _values(
+    one: Aggregation | None, level: str, lines: LineNames
+) -> Mapping[tuple[str, ...], Value]:
     """Values by key as text; those of keys that are the same at this level are added up, which
     only sums can be."""
     totals: dict[tuple[str, ...], Value] = {}
     for key, value in one.rows.items() if one else ():
-        text = tuple(_text(part, level) for part in key)
+        text = tuple(_text(part, level, lines) for part in key)
         number = value if isinstance(value, int) else sum(bucket.count for bucket in value)
         if one and one.function not in _ADD_UP and text in totals:
             number = (min if one.function == "min" else max)(number, int(totals[text]))
@@ -104,19 +109,21 @@ def _scaled(values: Mapping[tuple[str, ...], Value], wanted: Value) -> dict[tupl
     return {key: value * wanted / whole for key, value in values.items()}
 
 
-def _text(part: KeyPart, level: str) -> str:
-    if isinstance(part, Stack):
-        return " < ".join(_frame(frame, level) for frame in part.frames)
-    if isinstance(part, Frame):
-        return _frame(part, level)
+def _text(part: KeyPart, level: str, lines: LineNames) -> str:
+    if isinstance(part, Stack | Frame):
+        frames = part.frames if isinstance(part, Stack) else (part,)
+        text = " < ".join(_frame(frame, level, lines) for frame in frames)
+        innermost = frames[0] if level == "line" and frames else Frame(0)
+        source = lines.source(innermost.file, innermost.line)
+        return f"{text}  {source}" if source else text
     return part.hex() if isinstance(part, bytes) else str(part)
 
 
-def _frame(frame: Frame, level: str) -> str:
+def _frame(frame: Frame, level: str, lines: LineNames) -> str:
     if not frame.function:
         return frame.module or f"{frame.address:#x}"
     if level == "line" and frame.file:
-        return f"{frame.file}:{frame.line}"
+        return lines.name(frame.file, frame.line)
     if level == "function" or frame.inlined or not frame.offset:
         return frame.function
     return f"{frame.function}+{frame.offset:#x}"

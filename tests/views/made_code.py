@@ -60,6 +60,17 @@ def _flow(ways: Ways) -> Flow:
     return Flow(by_kind.get(kinds[0], "next"))
 
 
+# while (a) { if (b) f(); }
+LOOP = made(
+    [("next", 1)],
+    [("taken", 5), ("next", 2)],
+    [("taken", 4), ("next", 3)],
+    [("call", 4)],
+    [("jump", 1)],
+    [("return", OUTSIDE)],
+)
+
+
 @dataclass
 class Walked:
     """What happened on walks through a function."""

@@ -7,9 +7,8 @@ import re
 import struct
 
 import pytest
-from made_code import BASE, STEP, made
+from made_code import BASE, LOOP, STEP
 
-from kinst.core.code import OUTSIDE
 from kinst.core.probe import Function
 from kinst.core.source import CodeLine, InlinedCode, SourceFunction, TracedSite
 from kinst.errors import KinstError
@@ -109,17 +108,6 @@ def test_counts_are_found_by_module_function_and_offset() -> None:
     counts = counts_by_address(sites({0x104: "why"}), table)
     assert counts == {0x100: 0, 0x108: 3, **dict.fromkeys(range(0x10C, 0x120, 4), 0)}
     assert set(counts_by_address(sites(), None).values()) == {0}
-
-
-# while (a) { if (b) f(); }, a line for each block.
-LOOP = made(
-    [("next", 1)],
-    [("taken", 5), ("next", 2)],
-    [("taken", 4), ("next", 3)],
-    [("call", 4)],
-    [("jump", 1)],
-    [("return", OUTSIDE)],
-)
 
 
 def loop(times: int, inner: int) -> Coverage:

@@ -6,20 +6,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from made_code import BASE, STEP, Walked, counts, made, random_code
+from made_code import BASE, LOOP, STEP, Walked, counts, made, random_code
 
 from kinst.core.code import OUTSIDE, FunctionCode
 from kinst.views.flow import ENTRY, INSIDE, EdgeKey, FlowCounts, questions, solve, taken_share
-
-# while (a) { if (b) f(); }
-LOOP = made(
-    [("next", 1)],
-    [("taken", 5), ("next", 2)],
-    [("taken", 4), ("next", 3)],
-    [("call", 4)],
-    [("jump", 1)],
-    [("return", OUTSIDE)],
-)
 
 
 def answered(code: FunctionCode, walked: Walked) -> dict[EdgeKey, int]:

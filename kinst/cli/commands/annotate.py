@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from kinst.api import ProgramText, Request, find_source, package_of, read_sources
+from kinst.api import Request, find_source, package_of, read_sources
 from kinst.cli.guard import UsageError, say, write
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.options import parse
@@ -74,15 +74,11 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         if request.show_program:
             write(sys.stdout, text)
             return 0
-        traced = replace(
-            request, arguments=(), programs=(ProgramText("n", text, "<kinst annotate>"),)
-        )
-        compiled = machine.compile_request(traced)
         if saved is not None:
             found, status = saved, 0
-            left_out = machine.build(compiled).left_out
+            left_out = machine.build(text).left_out
         else:
-            trace = machine.trace(machine.expand(compiled, request.command), request.command)
+            trace = machine.trace(text, request.command)
             left_out = trace.left_out
             out = sys.stdout if request.output or "--html" in own else sys.stderr
             found, status = finished(trace, interrupts, partial(write, out))

@@ -1,0 +1,79 @@
+"""kinst diff of two kernels that differ in one branch: whether it finds the branch.
+
+    python bench/planted_difference.py BUILD-FOLDER
+
+BUILD-FOLDER: a kernel for amd64 in which `make` has been run, with what kinst needs
+(docs/your-files.md).  A branch is added to its vfs_read() and taken out again at the end; the
+folder is not made anew then.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+KINST = Path(sys.executable).with_name("kinst")
+FILE = "fs/read_write.c"
+BOOT = "arch/x86/boot/bzImage"
+BEFORE = "\tif (file->f_op->read)\n\t\tret = file->f_op->read(file, buf, count, pos);\n"
+CONDITION, ACTION = "if (count > PAGE_SIZE)", "count = PAGE_SIZE;"
+PLANTED = f"\t{CONDITION}\n\t\t{ACTION}\n"
+# Each instruction of the function, with its source lines: stack(1) is where it is.
+PROGRAM = 'kinst::vfs_read: /execname == "dd"/ { @[stack(1)] = count(); }'
+COMMAND = "dd if=/dev/zero of=/dev/null bs=64k count=3 2>/dev/null"
+
+
+def keep(build: Path, folder: Path) -> Path:
+    """What --build takes, and the source, in a folder of its own."""
+    for name in ("vmlinux", BOOT, FILE):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cp", build / name, folder / name], check=True)
+    return folder
+
+
+def trace(build: Path, result: Path) -> Path:
+    words = ["--json", "-q", "-o", result, "--build", build, "-n", PROGRAM, "-c", COMMAND]
+    subprocess.run(list(map(str, (KINST, *words))), check=True)
+    return result
+
+
+def diff(*words: str | Path) -> tuple[str, int]:
+    done = subprocess.run([KINST, "diff", *words], capture_output=True, text=True, check=False)
+    return done.stdout, done.returncode
+
+
+def main() -> None:
+    build = Path(sys.argv[1])
+    source = build / FILE
+    text = source.read_text()
+    assert text.count(BEFORE) == 1, f"{FILE} is another version's"
+    line = text.partition(BEFORE)[0].count("\n") + 1  # of the condition
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plain = keep(build, folder / "plain")
+        try:
+            source.write_text(text.replace(BEFORE, PLANTED + BEFORE))
+            subprocess.run(["make", "-s", "-j2", "bzImage"], cwd=build, check=True)
+            planted = keep(build, folder / "planted")
+        finally:
+            source.write_text(text)
+        a, b = trace(plain, folder / "a.json"), trace(planted, folder / "b.json")
+        hits = [sum(row["value"] for row in json.loads(one.open().readline())["rows"])
+                for one in (a, b)]  # fmt: skip
+        print(f"{hits[0]} instructions ran in A, {hits[1]} in B")
+        found, status = diff("--source-a", plain, "--source-b", planted, a, b)
+        print(found)
+        assert status == 1
+        only_b = [row for row in found.splitlines() if "only B" in row]
+        assert only_b and all(f"{FILE}:+" in row for row in only_b), "more than what was planted"
+        assert any(f"{FILE}:+{line}  {CONDITION}" in row for row in only_b), "not what was planted"
+        for one in (a, b):
+            assert diff(one, one) == ("", 0)
+        print("a result and itself: nothing, status 0")
+
+
+if __name__ == "__main__":
+    main()

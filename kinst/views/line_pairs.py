@@ -1,0 +1,76 @@
+"""Which lines of two versions of a source tree are the same, and what stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from itertools import takewhile
+
+from kinst.events import Aggregation, Frame, KeyPart, Stack
+
+Sources = Mapping[str, Sequence[str]]  # lines of text by file
+
+
+@dataclass(frozen=True, slots=True)
+class LineNames:
+    """Names for the lines of one side, by which a line of A and the same line of B are one.
+
+    text: the files of this side.  others: the number that a line has in A, by file and line, None
+    for one that the other side lacks; files that are not there are compared by number.  mark: what
+    tells a line that only this side has."""
+
+    text: Sources = field(default_factory=dict)
+    others: Mapping[str, Mapping[int, int | None]] = field(default_factory=dict)
+    mark: str = ""
+
+    def name(self, file: str, line: int) -> str:
+        if file not in self.others:
+            return f"{file}:{line}"
+        known = self.others[file].get(line)
+        return f"{file}:{self.mark}{line}" if known is None else f"{file}:{known}"
+
+    def source(self, file: str, line: int) -> str:
+        """What stands there, "" where the text of either side is not at hand."""
+        lines = self.text[file] if file in self.others else ()
+        return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+
+NUMBERS = LineNames()  # lines are the same by their numbers
+
+
+def paired(a: Sources, b: Sources) -> tuple[LineNames, LineNames]:
+    """How to name the lines of A and those of B: by A's numbers, with a plus those that only B has,
+    with a minus those that only A has."""
+    pairs = {file: _pairs(a[file], b[file]) for file in a.keys() & b.keys()}
+    in_a = {file: {b: a for a, b in found} for file, found in pairs.items()}
+    both = {file: {a: a for a, _ in found} for file, found in pairs.items()}
+    return LineNames(a, both, "-"), LineNames(b, in_a, "+")
+
+
+def _pairs(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
+    """The numbers, from 1, of lines that are in both, in A and in B."""
+    # Versions of a file begin and end alike, and the matcher's time grows with the square.
+    before = _alike(a, b)
+    behind = _alike(a[before:][::-1], b[before:][::-1])
+    inner_a, inner_b = a[before : len(a) - behind], b[before : len(b) - behind]
+    found = [(k, k) for k in range(1, before + 1)]
+    for start, other, size in SequenceMatcher(None, inner_a, inner_b, False).get_matching_blocks():
+        found += [(before + start + k, before + other + k) for k in range(1, size + 1)]
+    return found + [(len(a) - k, len(b) - k) for k in range(behind)]
+
+
+def _alike(a: Sequence[str], b: Sequence[str]) -> int:
+    return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(a, b, strict=False)))
+
+
+def files_in(found: Iterable[Aggregation]) -> list[str]:
+    """The source files of all stacks and symbols in keys."""
+    parts = (part for one in found for key in one.rows for part in key)
+    return list(dict.fromkeys(f.file for part in parts for f in _frames(part) if f.file))
+
+
+def _frames(part: KeyPart) -> Sequence[Frame]:
+    if isinstance(part, Stack):
+        return part.frames
+    return (part,) if isinstance(part, Frame) else ()
