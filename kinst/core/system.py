@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from kinst.core.probe import Function
 
+HOOK_BYTES = 32  # live bytes of a hooked function that a detour may displace
+
 
 @dataclass(frozen=True, slots=True)
 class Territory:
@@ -187,6 +189,17 @@ class Threads:
 
 
 @dataclass(frozen=True, slots=True)
+class TrapPath:
+    """How the kernel's breakpoints and faults come to kinst.
+
+    hooks: addresses of the functions of which a detour may displace HOOK_BYTES (trap_hook,
+    fault_hook and bug_hook of Facts, where they are).  pc_delta: Facts.trap_pc_delta."""
+
+    hooks: tuple[int, ...]
+    pc_delta: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lender:
     """How memory is had from the kernel's own allocator, by calls that a thread of it makes.
 
@@ -195,6 +208,8 @@ class Lender:
     are addresses of C functions: allocate(flags, order), which returns the address of
     page << order bytes or 0; release(address, order); forget(start, end) makes all CPUs forget
     translations of addresses that are not mapped any more.
+
+    threads, traps: what must be known before it is given back.
     """
 
     entries: tuple[int, ...]
@@ -205,6 +220,7 @@ class Lender:
     forget: int
     page: int
     threads: Threads
+    traps: TrapPath
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK, Scratch
 from kinst.core.machine import Target
 from kinst.core.probe import Probe, Site
 from kinst.core.records import ProgramLayout
-from kinst.core.system import Facts, System, UserMemory
+from kinst.core.system import HOOK_BYTES, Facts, System, UserMemory
 from kinst.dlang import typed
 from kinst.patch.blocks import BlockRules
 from kinst.patch.descriptors import (
@@ -46,7 +46,6 @@ from kinst.session.values import (
 )
 from kinst.wire import native
 
-HOOK_BYTES = 32  # live bytes of a hooked function that a detour may displace
 ERROR_ID = 3
 
 

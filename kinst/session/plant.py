@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-from kinst.core.columns import I64, U64, Bools, ragged
+from kinst.core.columns import I64, Bools, ragged
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.layout import PAGE
 from kinst.core.machine import Target
+from kinst.core.trapped import let_pass
 from kinst.patch.patches import NO_PATCHES, Patches
 from kinst.patch.plan import Plan, PlannedRuns
 from kinst.session.values import EnabledSite, EndedCode, TracedMachine
@@ -22,9 +21,6 @@ NOTHING_ENDED = EndedCode()
 MOST_PLACES = 5  # that one message names
 FEW = 1000  # patches that are read and written one by one
 JOINED = 64  # bytes of text between two patches that are written as they are, to write once
-# A CPU that has met a breakpoint is given time to come to the hook: so often, so many seconds.
-_PASSES, _PASS = 500, 0.005
-_SAVED = 512  # bytes of a stack above which a trap's registers are not saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +270,8 @@ class Planted:
         self._target.write_text([(p.address, p.new) for p in self._exits])
         _need_none(self._patches)
         if self._hooks:
-            self._let_pass(patches)
+            delta = self._personality.facts.trap_pc_delta if self._personality else 0
+            let_pass(self._target, self._target.read, self._isa, patches.address, delta)
         gone = len(patches) - len(here)
         return f"; {gone} patches went with a module that was unloaded" if gone else ""
 
@@ -283,34 +280,6 @@ class Planted:
         self._target.write_text(self._writes(text, patches, patches.old))
         after = self._text_for(patches) if text.data else text
         return patches.take(np.flatnonzero(self._differs(after, patches, patches.old)))
-
-    def _let_pass(self, sites: Patches) -> None:
-        """Let the CPUs that have met a breakpoint of kinst's come to the hook of the kernel's
-        handler: without it they would find a breakpoint that is nobody's, and the kernel dies of
-        that.  The machine stands before and behind this."""
-        delta = self._personality.facts.trap_pc_delta if self._personality else 0
-        places = sites.address + np.uint64(delta)
-        for _ in range(_PASSES):
-            if not any(self._has_trapped(cpu, places, delta) for cpu in range(self._target.cpus)):
-                return
-            self._target.resume()
-            time.sleep(_PASS)
-            self._target.stop()
-
-    def _has_trapped(self, cpu: int, places: U64, delta: int) -> bool:
-        """Whether a CPU may be between a breakpoint and the hook: what a trap saves as the program
-        counter is in a register or, where that is no address of an instruction, on the stack."""
-        registers = self._target.registers(cpu)
-        if self._isa.paging.in_user_mode(registers):
-            return False
-        words = np.array([v for v in registers.values() if 0 <= v < 1 << 64], np.uint64)
-        stack = registers[self._isa.board.SP] & -8
-        for size in (_SAVED, min(_SAVED, -stack % PAGE)) if delta else ():
-            with suppress(TargetError):
-                saved = np.frombuffer(self._target.read(stack, size), "<u8")
-                words = np.concatenate([words, saved])
-                break
-        return bool(np.isin(places, words).any())
 
     def _still_there(self, patches: Patches) -> Bools:
         """Not those in a module that was unloaded since: whatever is there now is not kinst's to

@@ -46,11 +46,13 @@ def changed_bytes(
 class Changes:
     """What kinst has changed, or was about to change.
 
-    text: address of a byte of code to (what it was at first, what it is now).  tables: (physical
-    address, before, now) of page-table entries, in order.  mapped: [start, end) of virtual
-    addresses that they map."""
+    text: address of a byte of code to (what it was at first, what it is now).  ever: addresses of
+    all bytes of code that were changed, whether they still are.  tables: (physical address, before,
+    now) of page-table entries, in order.  mapped: [start, end) of virtual addresses that they
+    map."""
 
     text: dict[int, tuple[int, int]] = field(default_factory=dict)
+    ever: list[Addresses] = field(default_factory=list)
     tables: list[tuple[int, bytes, bytes]] = field(default_factory=list)
     mapped: list[tuple[int, int]] = field(default_factory=list)
 
@@ -62,13 +64,22 @@ class Changes:
                 self.text.pop(at, None)
             else:
                 self.text[at] = first, new
+        self.ever.append(places)
 
-    def restored(self, read: Read) -> list[tuple[int, bytes]]:
+    def sites(self) -> Addresses:
+        """The bytes of `ever`, each once."""
+        return np.unique(np.concatenate([np.zeros(0, np.uint64), *self.ever]))
+
+    def restored(self, read: Read, last: Sequence[tuple[int, int]] = ()) -> list[tuple[int, bytes]]:
         """The writes that undo what is changed, where kinst's bytes still are; then there are no
-        changes of text any more."""
+        changes of text any more but in `last`: [start, end) of code that stays for now."""
         writes: list[tuple[int, bytearray]] = []
         page, live = -1, b""
-        for at, (first, now) in sorted(self.text.items()):
+        kept = {
+            at: self.text[at] for low, high in last for at in range(low, high) if at in self.text
+        }
+        undone = sorted((at, change) for at, change in self.text.items() if at not in kept)
+        for at, (first, now) in undone:
             if page != at & -_PAGE:
                 page, live = at & -_PAGE, b""
                 with suppress(TargetError):  # a module that was unloaded meanwhile
@@ -79,5 +90,5 @@ class Changes:
                 writes[-1][1].append(first)
             else:
                 writes.append((at, bytearray([first])))
-        self.text.clear()
+        self.text = kept
         return [(at, bytes(data)) for at, data in writes]

@@ -12,10 +12,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
 from kinst.core.page_tables import LEAF_SIZE, Root
-from kinst.core.system import Lender, Territory
+from kinst.core.system import HOOK_BYTES, Lender, Territory, TrapPath
+from kinst.core.trapped import let_pass
 from kinst.machines.attach.calls import GuestCalls
 from kinst.machines.attach.changes import Changes
 from kinst.machines.attach.inside import threads_inside
@@ -237,9 +240,22 @@ class Guardian:
         return trouble
 
     def _restore_text(self) -> None:
-        """The bytes before kinst's, where kinst's still are."""
+        """The bytes before kinst's, where kinst's still are; the hooks last, when no CPU is on its
+        way to them."""
+        assert self._debugger and self._memory
+        traps = self._lender.traps if self._lender else TrapPath((), 0)
+        hooks = [(at, at + HOOK_BYTES) for at in traps.hooks]
+        self._write_text(self._changes.restored(self._memory.read, hooks))
+        if not self._changes.text:
+            return
+        sites = self._changes.sites()
+        if not traps.pc_delta:  # a breakpoint's first byte may be what it was
+            sites = np.concatenate([sites - np.uint64(k) for k in range(len(self._isa.breakpoint))])
+        let_pass(self._debugger, self._memory.read, self._isa, sites, traps.pc_delta)
+        self._write_text(self._changes.restored(self._memory.read))
+
+    def _write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         assert self._memory is not None and self._rsp is not None
-        writes = self._changes.restored(self._memory.read)
         if writes:
             self._rsp.write_memory(self._memory.physical_writes(writes))
 

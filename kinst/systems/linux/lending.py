@@ -6,7 +6,7 @@ Sources: include/linux/gfp.h and gfp_types.h, mm/page_alloc.c (free_pages), mm/v
 
 from __future__ import annotations
 
-from kinst.core.system import Lender, Threads
+from kinst.core.system import Facts, Lender, Threads, TrapPath
 from kinst.image.btf import Btf
 from kinst.systems.linux.memory import Kernel
 from kinst.systems.linux.user import stack_size
@@ -32,7 +32,7 @@ _SAVED_STACK_POINTER = ("thread.sp", "thread.cpu_context.sp")
 _PAGE = 4096
 
 
-def lender(kernel: Kernel, btf: Btf) -> Lender | None:
+def lender(kernel: Kernel, btf: Btf, facts: Facts) -> Lender | None:
     """None for a kernel that has not what is needed."""
 
     def first(names: tuple[str, ...]) -> int:
@@ -44,7 +44,9 @@ def lender(kernel: Kernel, btf: Btf) -> Lender | None:
     alive = threads(kernel, btf)
     if not (entries and allocate and release and landing and forget and alive):
         return None
-    return Lender(entries, landing, allocate, _FLAGS, release, forget, _PAGE, alive)
+    hooks = (facts.trap_hook, facts.fault_hook, facts.bug_hook)
+    traps = TrapPath(tuple(filter(None, hooks)), facts.trap_pc_delta)
+    return Lender(entries, landing, allocate, _FLAGS, release, forget, _PAGE, alive, traps)
 
 
 def threads(kernel: Kernel, btf: Btf) -> Threads | None:

@@ -249,7 +249,7 @@ class Linux:
     @property
     def lender(self) -> Lender | None:
         """See core/system.py."""
-        return lender(self._kernel, self._btf)
+        return lender(self._kernel, self._btf, self.facts)
 
     @property
     def text(self) -> tuple[int, int]:
