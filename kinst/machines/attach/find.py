@@ -15,6 +15,7 @@ from kinst.wire.other_process import OtherProcess, process_ids
 _PROGRAMS = ("qemu-system-", "qemu-kvm", "kvm")
 _RUNS_WITHIN = 3.0  # seconds in which a running machine's CPUs do something
 AUTO = "auto"
+_KVM = "anon_inode:kvm-vm"  # of KVM_CREATE_VM (virt/kvm/kvm_main.c)
 
 
 def is_qemu(process: OtherProcess) -> bool:
@@ -156,11 +157,16 @@ def check(process: OtherProcess, program: str) -> None:
         )
     if other := process.tracer:
         raise TargetError(f"process {pid} is traced by process {other}", "end that first")
-    if any("kvm-vm" in path for path in process.descriptors().values()):
-        raise TargetError(
-            f"process {pid} runs its guest with KVM, where code cannot be changed from outside",
-            "start it with -accel tcg, or let kinst boot the kernel (--kernel)",
-        )
+    if _KVM in process.descriptors().values():
+        raise no_kvm(pid)
+
+
+def no_kvm(pid: int) -> TargetError:
+    """Why the machine of a process cannot be traced where KVM runs it."""
+    return TargetError(
+        f"process {pid} runs its guest with KVM, where code cannot be changed from outside",
+        "start it with -accel tcg, or let kinst boot the kernel (--kernel)",
+    )
 
 
 def wait_running(process: OtherProcess) -> None:

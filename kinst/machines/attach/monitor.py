@@ -41,6 +41,10 @@ class Monitor(Qmp):
         """running, paused, ..."""
         return str(self.execute("query-status").get("status", "unknown"))
 
+    def uses_kvm(self) -> bool:
+        """Whether the host's processor runs the guest's code itself."""
+        return bool(self.execute("query-kvm").get("enabled"))
+
     def migrating(self) -> bool:
         """Whether it is sending its guest elsewhere."""
         return self.execute("query-migrate").get("status") in _MOVING

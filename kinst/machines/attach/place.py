@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from kinst.core.errors import TargetError
-from kinst.machines.attach.find import AUTO, monitor_of, stub_of, the_only_one
+from kinst.machines.attach.find import AUTO, monitor_of, no_kvm, stub_of, the_only_one
 from kinst.machines.attach.monitor import SECONDS, Monitor
 from kinst.wire.other_process import OtherProcess
 from kinst.wire.qmp import owner_of
@@ -78,7 +78,10 @@ def _folder(pid: int) -> str:
 
 
 def _check_state(qmp: Monitor, pid: int) -> None:
-    """Raises TargetError for a machine that does not run, or that is on its way elsewhere."""
+    """Raises TargetError for a machine that does not run, that is on its way elsewhere, or whose
+    code KVM runs."""
+    if qmp.uses_kvm():
+        raise no_kvm(pid)
     state = qmp.status()
     if qmp.migrating():
         raise TargetError(f"the guest of process {pid} is migrating", "wait until it has arrived")
