@@ -33,10 +33,15 @@ def options(vm: AttachGuest, *more: str) -> list[str]:
     return ["--attach", str(vm.pid), "--kernel", str(vm.debug), "-q", *more]
 
 
-def traced(vm: AttachGuest, way: str) -> Running:
-    """A trace whose probes are planted."""
+def begun(vm: AttachGuest, way: str, program: str = READS) -> Running:
+    """A trace that has been started.  It prints a line once its probes are planted."""
     forced = () if way == "auto" else ("-x", f"plant={way}")
-    run = Running(*options(vm, *forced, "-n", READS, "-n", BEGUN), boots=False)
+    return Running(*options(vm, *forced, "-n", program, "-n", BEGUN), boots=False)
+
+
+def traced(vm: AttachGuest, way: str, program: str = READS) -> Running:
+    """A trace whose probes are planted."""
+    run = begun(vm, way, program)
     run.until(lambda r: "begun" in r.out)
     return run
 

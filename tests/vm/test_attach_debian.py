@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from attach_guest import AttachGuest, attach_guest, wait_undone
 from attach_picture import Photographer
-from command import Running, counts
+from command import counts
 from debian_root import debian_image
-from test_attach import options, traced
+from test_attach import begun, traced
 
 from kinst.kernels.fetch import prepared as prepared_kernel
 
@@ -29,6 +29,8 @@ BUSY = "rounds 100 20; sleep 0.01"
 # As many as shall be: the bar is 50, on a machine that has time.
 ATTACHES = int(os.environ.get("KINST_TEST_ATTACHES", "10"))
 KILLS = int(os.environ.get("KINST_TEST_KILLS", "30"))
+MOMENTS = ("attaching", "tracing", "unplanting")
+EVERY = "kinst::vfs_read: { @ = count(); }"
 KILLED = os.environ.get("KINST_TEST_KILLED", "auto trap stop").split()  # how it is planted then
 LEFT = 1 << 10  # kB by which a guest's memory may differ: systemd does something now and then
 
@@ -104,47 +106,51 @@ def test_many_attaches_leave_nothing(vm: AttachGuest, photographer: Photographer
     assert abs(later - memory) < LEFT, (memory, later)
 
 
-def test_killed_at_any_moment(vm: AttachGuest, photographer: Photographer, kind: str) -> None:
-    """While it attaches, plants, traces and unplants: the guest goes on within a second, its text
-    is as before, and the next attach works.  Two programs come by the probes all the time."""
-    chance = random.Random(kind)
-    lasting = _seconds_of_a_trace(vm)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_at_any_moment(
+    vm: AttachGuest, photographer: Photographer, kind: str, moment: str
+) -> None:
+    """The guest goes on within a second, its text is as before, and the next attach works.  Two
+    programs come by the probes all the time."""
+    chance = random.Random(kind + moment)
+    lasting = {way: _seconds_of_a_trace(vm, way) for way in KILLED}
     before = photographer.text()
-    vm.run(f"for i in 1 2; do (while true; do {BUSY}; done) >/dev/null 2>&1 & done")
+    busy = vm.run(f"for i in 1 2; do (while true; do {BUSY}; done) >/dev/null 2>&1 & echo $!; done")
     waits = []
-    for number in range(KILLS):
+    for number in range(-(-KILLS // len(MOMENTS))):
         way = KILLED[number % len(KILLED)]
-        forced = () if way == "auto" else ("-x", f"plant={way}")
-        at = chance.uniform(0.3, 1.0) * lasting[way]
-        ended = chance.random() < 0.3  # it is unplanting then
-        run = Running(*options(vm, *forced, "-n", "kinst::vfs_read: { @ = count(); }"), boots=False)
-        if ended:
-            time.sleep(lasting[way])
+        begins, ends = lasting[way]
+        if moment == "attaching":
+            run = begun(vm, way)
+            at = chance.uniform(0.2, 1.1) * begins
+        else:
+            run = traced(vm, way, EVERY)
+            at = chance.uniform(0.0, 1.0) * (ends if moment == "unplanting" else 0.3)
+        if moment == "unplanting":
             run.stop(signal.SIGINT)
-            at = chance.uniform(0.0, 1.0)
         time.sleep(at)
         run.stop(signal.SIGKILL)
         started = time.monotonic()
         vm.run("reads 1", seconds=60.0)
-        waits.append((time.monotonic() - started, way, ended, at))
+        waits.append((time.monotonic() - started, way, at))
         wait_undone(run.mark)
         now = np.frombuffer(photographer.text(), np.uint8)
         changed = np.flatnonzero(np.frombuffer(before, np.uint8) != now).tolist()
-        assert not changed, (way, at, ended, [hex(i) for i in changed[:10]])
-    print(sorted(waits)[-5:], os.getloadavg())
+        assert not changed, (way, at, [hex(i) for i in changed[:10]])
+    print(kind, moment, lasting, sorted(waits)[-5:], os.getloadavg())
+    vm.run(f"kill {' '.join(busy.split())}")
     run = traced(vm, "auto")
     vm.run("reads 100")
     run.stop()
     assert counts(run.result().good().out)["reads",] == 100
 
 
-def _seconds_of_a_trace(vm: AttachGuest) -> dict[str, float]:
-    """From the start of the command until all is planted, by way."""
-    found = {}
-    for way in ("auto", "trap", "stop"):
+def _seconds_of_a_trace(vm: AttachGuest, way: str) -> tuple[float, float]:
+    """From the start of the command until all is planted, and from its end until all is undone."""
+    for _ in range(2):  # the first fills caches
         started = time.monotonic()
-        run = traced(vm, way)
-        found[way] = time.monotonic() - started
+        run = traced(vm, way, EVERY)
+        planted = time.monotonic()
         run.stop()
         run.result().good()
-    return found
+    return planted - started, time.monotonic() - planted
