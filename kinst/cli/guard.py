@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
+from kinst.cli.shortages import shortage
 from kinst.errors import GoneError, KinstError
+
+_SOON = 0.01  # seconds
 
 
 class UsageError(KinstError):
@@ -26,14 +31,34 @@ class Interrupted(KeyboardInterrupt):
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """Ctrl-C while modules are still being imported, which takes a second: no traceback either."""
+    """Ctrl-C, or no memory, while modules are still being imported, which takes a second: no
+    traceback either."""
+    name = os.path.basename(sys.argv[0])
     if issubclass(kind, KeyboardInterrupt):
-        print(f"{os.path.basename(sys.argv[0])}: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
+    elif (short := shortage(error)) is not None:
+        print(f"{name}: {short}", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, where)
 
 
+def _unraisable(said: Any) -> None:
+    """What cannot be raised where it came up (in a callback of a library, in a finaliser): a signal
+    that is to end kinst arrives again, and what is short will be short again."""
+    error = said.exc_value
+    if isinstance(error, Interrupted):
+        threading.Thread(target=_again, args=(error.number,), daemon=True).start()
+    elif error is None or shortage(error) is None:
+        sys.__unraisablehook__(said)
+
+
+def _again(number: int) -> None:
+    time.sleep(_SOON)
+    os.kill(os.getpid(), number)
+
+
 sys.excepthook = _uncaught
+sys.unraisablehook = _unraisable
 
 
 def standard_files() -> None:
@@ -125,6 +150,9 @@ def guarded(
     except Exception as error:
         if os.environ.get("KINST_TRACEBACK"):
             raise
+        if (short := shortage(error)) is not None:
+            complain(short)
+            return 1
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{os.path.basename(last.filename)}:{last.lineno}"
         say(f"{name}: a defect of kinst: {type(error).__name__}: {error} at {place}"

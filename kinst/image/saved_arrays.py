@@ -3,21 +3,19 @@
 Layout: magic, length of the header, checksum of the header, the header (JSON: the key that the
 arrays were made for, the arrays' checksum, and each one's type, offset and length), the arrays
 (8-byte aligned), the magic again.  All of it is summed up when a file is opened: CRC-32 of a
-whole kernel's 40 MB takes 13 ms.  A file is written under another name and renamed when all of it
-is on disk, so that readers see a whole file and of two writers the later one wins.
+whole kernel's 40 MB takes 13 ms.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import mmap
-import os
-import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from kinst.core.whole_files import write_whole
 
 # What save() is given are numpy arrays, what load() gives are views of the mapped file.
 Arrays: TypeAlias = dict[str, Any]
@@ -40,27 +38,14 @@ def save(path: Path, key: str, arrays: Mapping[str, Any]) -> bool:
     content = {"key": key, "size": at, "checksum": checksum, "arrays": table}
     header = json.dumps(content).encode()
     header += b" " * (-(FIXED + len(header)) % 8)
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(MAGIC)
-                file.write(len(header).to_bytes(4, "little"))
-                file.write(zlib.crc32(header).to_bytes(4, "little"))
-                file.write(header)
-                for array in arrays.values():
-                    file.write(array.tobytes())
-                    file.write(bytes(-array.nbytes % 8))
-                file.write(MAGIC)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-        return True
-    return False
+    sums = len(header).to_bytes(4, "little") + zlib.crc32(header).to_bytes(4, "little")
+    return write_whole(path, (MAGIC, sums, header, *_content(arrays), MAGIC))
+
+
+def _content(arrays: Mapping[str, Any]) -> Iterator[bytes]:
+    for array in arrays.values():
+        yield array.tobytes()
+        yield bytes(-array.nbytes % 8)
 
 
 def load(path: Path, key: str) -> Arrays | None:

@@ -7,13 +7,12 @@ modules have "_" where their files may have "-".  Since Debian 13 they are compr
 from __future__ import annotations
 
 import lzma
-import os
-import tempfile
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
 from kinst.core.errors import KinstError
+from kinst.core.whole_files import write_whole
 from kinst.image.elf import open_elf
 
 
@@ -33,14 +32,12 @@ def unpacked(file: Path) -> Path:
         return plain
     try:
         data = lzma.decompress(file.read_bytes())
-        # Another kinst may do the same now: whole files only, and the last one is as good.
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as made:
-            made.write(data)
-        os.replace(made.name, plain)
     except lzma.LZMAError as error:
         raise KinstError(f"{file}: cannot be unpacked: {error}") from error
     except OSError as error:
         raise KinstError(f"cannot unpack {file}: {error.strerror}") from error
+    if not write_whole(plain, [data]):
+        raise KinstError(f"cannot unpack {file}: {file.parent} is full or read-only")
     return plain
 
 

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
+from kinst.core.whole_files import write_whole
 
 PACKAGED = Path("/usr/src")  # where linux-source-X.Y is installed
 
@@ -42,12 +43,16 @@ def read_sources(
 
     Raises KinstError for an archive that cannot be read."""
     wanted = list(dict.fromkeys(files))
-    folder = place if place.is_dir() else _unpacked(place, wanted, progress)
+    folder, unpacked = (place, {}) if place.is_dir() else _unpacked(place, wanted, progress)
     found: dict[str, Sequence[str]] = {}
     for name in wanted:
-        path = _within(folder, name)
-        if path is not None:
-            found[name] = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if name in unpacked:
+            data = unpacked[name]
+        elif (path := _within(folder, name)) is not None:
+            data = path.read_bytes()
+        else:
+            continue
+        found[name] = data.decode("utf-8", "replace").splitlines()
     return found
 
 
@@ -60,17 +65,19 @@ def _within(folder: Path, name: str) -> Path | None:
 
 def _unpacked(
     archive: Path, files: Sequence[str], progress: Callable[[str, float | None], None]
-) -> Path:
-    """A folder with those of the files that are in the archive.  One that is not there is kept as
-    an empty one, so that it is not looked for again."""
+) -> tuple[Path, dict[str, bytes]]:
+    """A folder with those of the files that are in the archive, and what could not be put there
+    (on a full or read-only disk).  One that is not in the archive is kept as an empty one, so that
+    it is not looked for again."""
     stat = archive.stat()
     stem = archive.name.partition(".tar")[0]
     folder = cache_folder() / "sources" / f"{stem}-{stat.st_size}-{stat.st_mtime_ns}"
     inside = (PurePosixPath(name) for name in files)
     plain = [str(p) for p in inside if not p.is_absolute() and ".." not in p.parts]
     missing = {name for name in plain if not (folder / name).exists()}
+    unkept: dict[str, bytes] = {}
     if not missing:
-        return folder
+        return folder, unkept
     work = f"unpacking {len(missing)} files of {archive.name}"
     progress(work, None)
     try:
@@ -79,18 +86,15 @@ def _unpacked(
                 name = member.name.partition("/")[2]
                 stream = unpacked.extractfile(member) if name in missing else None
                 if stream is not None:
-                    _keep(folder / name, stream.read())
+                    data = stream.read()
+                    if not write_whole(folder / name, [data]):
+                        unkept[name] = data
                     missing.discard(name)
                 if not missing:
                     break
     except (OSError, tarfile.TarError, EOFError) as error:
         raise KinstError(f"{archive}: cannot be unpacked: {error}") from error
     for name in missing:
-        _keep(folder / name, b"")
+        write_whole(folder / name, [])
     progress(work, 1.0)
-    return folder
-
-
-def _keep(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+    return folder, unkept

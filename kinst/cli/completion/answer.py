@@ -11,7 +11,6 @@ CURRENT that they come behind, and each one's meaning behind a tab.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -22,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from kinst.cli.completion.index import NameIndex, Row
+from kinst.cli.completion.index import NameIndex, Row, summed
 from kinst.cli.completion.line import Line, split
 from kinst.cli.completion.places import names_of, names_stamp, words_file, words_stamp
 from kinst.cli.completion.program import cursor
@@ -114,7 +113,7 @@ class Completer:
     def _known_words() -> dict[str, Any]:
         path, stamp = words_file(), words_stamp()
         try:
-            known: dict[str, Any] = json.loads(path.read_text())
+            known = summed(path.read_bytes())
             if known["stamp"] == stamp:
                 return known
         except (OSError, ValueError, KeyError):

@@ -1,6 +1,7 @@
 """The index of a kernel's names, which is mapped and searched where it lies.
 
-A line of JSON about the kernel (Kernel), then a line for each function, in order of their bytes:
+A sum of the first line's rest, 8 hexadecimal digits, and a line of JSON about the kernel, with the
+sum of all behind it; then a line for each function, in order of their bytes:
 
     NAME <TAB> KIND <TAB> OFFSET <TAB> SIZE <TAB> ADDRESS
 
@@ -17,8 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
-FORMAT = "kinst-names-1"
+FORMAT = "kinst-names-2"
+SUM = 8  # digits of a CRC-32
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,13 @@ class NameIndex:
         with path.open("rb") as file:
             self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         end = self._text.find(b"\n")
-        self.about: dict[str, Any] = json.loads(self._text[: max(end, 0)])
+        self.about: dict[str, Any] = summed(self._text[: max(end, 0)])
         if self.about.get("format") != FORMAT:
             raise ValueError("another format")
         self._start = end + 1
+        with memoryview(self._text) as text, text[self._start :] as rows:
+            if crc32(rows) != self.about["sum"]:
+                raise ValueError("damaged")
 
     def begin_with(self, prefix: str) -> Iterator[Row]:
         """Every function whose name begins so, in order."""
@@ -77,6 +83,14 @@ class NameIndex:
             else:
                 high = middle
         return low
+
+
+def summed(line: bytes) -> dict[str, Any]:
+    """JSON with its sum before it.  Raises ValueError where that is not its sum."""
+    if b"%08x" % crc32(line[SUM:]) != line[:SUM]:
+        raise ValueError("damaged")
+    found: dict[str, Any] = json.loads(line[SUM:])
+    return found
 
 
 def _row(line: bytes) -> Row:

@@ -5,19 +5,18 @@ This is all of kinst, and takes a second or two; see kinst.cli.completion."""
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from kinst.api import DUMP_STAGES, Request, kernel_names, vocabulary
 from kinst.cli.commands import command, commands
 from kinst.cli.completion.index import FORMAT
 from kinst.cli.completion.places import ASKED, names_of, names_stamp
 from kinst.cli.options import HELP, LONG, REFUSED, SHELLS, SHORT, STRICTNESS
+from kinst.core.whole_files import write_whole
 from kinst.errors import KinstError
 
 # In a help text: two spaces, the options with what they take, two spaces or more, what they do.
@@ -83,7 +82,8 @@ def words() -> dict[str, Any]:
 def save_words(path: Path, stamp: object) -> dict[str, Any]:
     """Make the words, and keep them where that is possible."""
     made = {"stamp": stamp, **words()}
-    _write(path, json.dumps(made, separators=(",", ":")))
+    text = json.dumps(made, separators=(",", ":")).encode()
+    write_whole(path, (b"%08x" % crc32(text), text))
     return made
 
 
@@ -96,17 +96,25 @@ def save_names(path: Path, isa: str, release: str, file: str) -> bool:
     if found is None:
         return False
     about = {
-        "format": FORMAT, "isa": found.isa, "debug": str(found.debug),
+        "isa": found.isa, "debug": str(found.debug),
         "stamp": names_stamp(found.debug, found.isa, found.inlined), "inlined": found.inlined,
         "disassembly": dict(found.disassembly),
         "registers": found.registers, "modules": found.modules,
     }  # fmt: skip
-    rows = [json.dumps(about, separators=(",", ":"))]
+    rows = []
     for one in found.functions:
         kind = "i" if not one.size else "b" if one.inlined else "f"
         rows.append(f"{one.name}\t{kind}\t{one.offset}\t{one.size}\t{one.address:x}")
-    _write(path, "\n".join(rows) + "\n")
+    write_names(path, about, rows)
     return True
+
+
+def write_names(path: Path, about: dict[str, Any], rows: Sequence[str]) -> None:
+    """Write an index (completion.index), where that is possible."""
+    text = "".join(f"{row}\n" for row in rows).encode()
+    known = {"format": FORMAT, **about, "sum": crc32(text)}
+    head = json.dumps(known, separators=(",", ":")).encode()
+    write_whole(path, (b"%08x" % crc32(head), head, b"\n", text))
 
 
 def prepare_names(request: Request) -> None:
@@ -116,14 +124,3 @@ def prepare_names(request: Request) -> None:
     path, made_of = names_of({name: value for name, value in given.items() if value})
     if not path.exists():
         save_names(path, *made_of)
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all; a folder that cannot be written to means doing without."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f"{path.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-        os.replace(file.name, path)

@@ -259,7 +259,7 @@ class EnumeratorNames:
         if self._kept is None:
             return self._made()
         folder, key = self._kept
-        path = folder / f"enumerators-{key}.index"
+        path, key = folder / f"enumerators-{key}.index", f"enumerators {key}"
         found = saved_arrays.load(path, key)
         if found is None:
             found = self._made()

@@ -2,7 +2,7 @@
 
 A file is all of RAM that is not zero, and what QEMU says of its CPUs and devices:
 
-    magic, SHA-256 of the rest of the header | number of runs, bytes of device state |
+    magic, SHA-256 of the key and the rest of the header | number of runs, bytes of device state |
     runs: offset in RAM, bytes, sum of its 64-bit words | device state | to a page | the runs
 
 Everything in it is checked when it is read: files of a cache are cut short by full disks and zeroed
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from kinst.core.errors import TargetError
 
 LIMIT = 1 << 30  # bytes of all states; the ones that were not used for longest go first
-_MAGIC = b"kinst guest 1\n\0\0"
+_MAGIC = b"kinst guest 2\n\0\0"
 _DIGEST = hashlib.sha256().digest_size
 _COUNTS = struct.Struct("<QQ")
 _RUN = np.dtype([("offset", "<u8"), ("size", "<u8"), ("sum", "<u8")])
@@ -62,7 +62,7 @@ class KeptStates:
         try:
             with self._file(key).open("rb", buffering=0) as file:
                 os.utime(file.fileno())  # it is used
-                return _read(file.fileno(), ram)
+                return _read(file.fileno(), key, ram)
         except OSError as error:
             raise TargetError(f"{self._file(key)}: {error.strerror}") from error
 
@@ -77,7 +77,7 @@ class KeptStates:
             handle, name = tempfile.mkstemp(dir=self._folder, suffix=_PART)
             try:
                 with open(handle, "wb", buffering=0) as file:
-                    size = _write(file.fileno(), ram, extents, devices)
+                    size = _write(file.fileno(), key, ram, extents, devices)
                 os.replace(name, self._file(key))
             except BaseException:
                 with contextlib.suppress(OSError):
@@ -122,10 +122,12 @@ def _sum(ram: memoryview, offset: int, size: int) -> int:
     return int(np.add.reduce(np.frombuffer(ram[offset : offset + size], "<u8")))
 
 
-def _write(file: int, ram: memoryview, extents: Sequence[tuple[int, int]], devices: bytes) -> int:
+def _write(
+    file: int, key: str, ram: memoryview, extents: Sequence[tuple[int, int]], devices: bytes
+) -> int:
     runs = [(at, size, _sum(ram, at, size)) for at, size in _runs(ram, extents)]
     body = _COUNTS.pack(len(runs), len(devices)) + np.array(runs, _RUN).tobytes() + devices
-    head = _MAGIC + hashlib.sha256(body).digest() + body
+    head = _MAGIC + _digest(key, body) + body
     head += bytes(-len(head) % _PAGE)
     os.posix_fallocate(file, 0, len(head) + sum(size for _, size, _ in runs))
     for data in (memoryview(head), *(ram[at : at + size] for at, size, _ in runs)):
@@ -134,8 +136,8 @@ def _write(file: int, ram: memoryview, extents: Sequence[tuple[int, int]], devic
     return os.fstat(file).st_size
 
 
-def _read(file: int, ram: memoryview) -> bytes:
-    runs, devices, data = _header(file, len(ram))
+def _read(file: int, key: str, ram: memoryview) -> bytes:
+    runs, devices, data = _header(file, key, len(ram))
     for first in range(0, len(runs), _MOST_VECTORS):
         some = runs[first : first + _MOST_VECTORS]
         views = [ram[at : at + size] for at, size, _ in some.tolist()]
@@ -146,6 +148,11 @@ def _read(file: int, ram: memoryview) -> bytes:
         if _sum(ram, at, size) != expected:
             raise TargetError("the state of the guest that was kept is damaged")
     return devices
+
+
+def _digest(key: str, body: bytes) -> bytes:
+    """The key is part of it: a state that was put in another's place is not that one's."""
+    return hashlib.sha256(key.encode() + b"\0" + body).digest()
 
 
 def _fill(file: int, views: list[memoryview], offset: int) -> None:
@@ -161,7 +168,7 @@ def _fill(file: int, views: list[memoryview], offset: int) -> None:
             views[0] = views[0][got:]
 
 
-def _header(file: int, size: int) -> tuple[NDArray[np.void], bytes, int]:
+def _header(file: int, key: str, size: int) -> tuple[NDArray[np.void], bytes, int]:
     """(runs, device state, where the runs' bytes begin)."""
     damaged = TargetError("the state of the guest that was kept is damaged")
     start = len(_MAGIC) + _DIGEST
@@ -173,7 +180,7 @@ def _header(file: int, size: int) -> tuple[NDArray[np.void], bytes, int]:
     if end > os.fstat(file).st_size:
         raise damaged
     body = os.pread(file, end - start, start)
-    if hashlib.sha256(body).digest() != head[len(_MAGIC) : start]:
+    if _digest(key, body) != head[len(_MAGIC) : start]:
         raise damaged
     runs = np.frombuffer(body, _RUN, count, _COUNTS.size)
     if any(at + length > size for at, length, _ in runs.tolist()):

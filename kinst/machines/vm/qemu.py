@@ -347,7 +347,9 @@ class Qemu:
             how = f"by signal {-status}" if status < 0 else f"with status {status}"
             why = f": {text[-1].removeprefix(self._board.QEMU + ': ')}" if text else ""
             reason = f"QEMU ended {how}{why}"
-        return Gone(reason, self.console.last_lines(), "panic" if self.console.panic else "")
+        # What QEMU says of itself explains its end; the guest's last lines would only hide it.
+        console = "" if text and not self.console.panic else self.console.last_lines()
+        return Gone(reason, console, "panic" if self.console.panic else "")
 
     # The control channel.
 

@@ -67,7 +67,7 @@ class Loading:
     """load() on a thread of its own: kinst has much else to do meanwhile."""
 
     def __init__(self, warm: WarmStart, qemu: Qemu) -> None:
-        self._error: TargetError | None = None
+        self._error: Exception | None = None
         self._warm, self._qemu = warm, qemu
         self._thread = threading.Thread(target=self._load, name="kinst-warm", daemon=True)
         self._thread.start()
@@ -75,11 +75,12 @@ class Loading:
     def _load(self) -> None:
         try:
             self._warm.load(self._qemu)
-        except TargetError as error:
+        except Exception as error:  # handed to the caller of finish()
             self._error = error
 
     def finish(self) -> None:
-        """Wait for it.  Raises TargetError where it has failed."""
+        """Wait for it.  Raises what it failed with: TargetError, or OSError where there are no more
+        descriptors."""
         self._thread.join()
         if self._error is not None:
             raise self._error

@@ -3,8 +3,8 @@
 Imported only where an index is built (importing numba takes a quarter of a second).  Compiled
 code is kept beside the other things kinst can make again, in a folder named by the sources:
 numba itself recompiles a function only when its own file changes, not when one it calls does.
-Every file there has a checksum, because numba runs what it reads; what is damaged is compiled
-anew, and what cannot be written is compiled in every process.
+Every file there has a checksum, of its name too, because numba runs what it reads; what is damaged
+or another function's is compiled anew, and what cannot be written is compiled in every process.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _EXAMPLES: dict[str, Any] = {}
 
 
 class _CheckedFile(_CacheFile):  # type: ignore[misc]
-    """numba's files of one function, each with the CRC-32 of its content in front."""
+    """numba's files of one function, each with the CRC-32 of its name and content in front."""
 
     def _load_index(self) -> dict[Any, str]:
         try:
@@ -94,14 +94,18 @@ class _CheckedFile(_CacheFile):  # type: ignore[misc]
     def _content(self, path: Path) -> bytes:
         """A file's content.  Raises OSError when there is none or it is damaged."""
         data = path.read_bytes()
-        if len(data) < 4 or zlib.crc32(data[4:]) != int.from_bytes(data[:4], "little"):
+        if len(data) < 4 or _sum(path, data[4:]) != int.from_bytes(data[:4], "little"):
             raise OSError(f"{path}: damaged")
         return data[4:]
 
     def _write(self, path: str, content: Any) -> None:
         data = self._dump(content)
         with self._open_for_write(path) as file:
-            file.write(zlib.crc32(data).to_bytes(4, "little") + data)
+            file.write(_sum(Path(path), data).to_bytes(4, "little") + data)
+
+
+def _sum(path: Path, content: bytes) -> int:
+    return zlib.crc32(content, zlib.crc32(path.name.encode()))
 
 
 class _CodeCache(_FunctionCache):  # type: ignore[misc]
