@@ -34,7 +34,8 @@ class CodeMachine:
     intrinsics. trap_pc_offset, trap_pc_delta, user, paths: as in Facts; on the host, user's
     functions are native. llvm_options, signature_bits: as in Isa. parents: offsets in a task of its
     parent's address and of its process id; (0, 0) where they are unknown. symbols: the running
-    address of each (module, name) that the program uses.
+    address of each (module, name) that the program uses. reserves: records are written without a
+    call, too (STATE_RESERVED).
     """
 
     name: str
@@ -64,6 +65,7 @@ class CodeMachine:
     paths: Paths | None = None
     user_state: UserState | None = None
     signature_bits: int = 0
+    reserves: bool = False
 
     def address(self, offset: int) -> int:
         """The address of an offset in scratch."""

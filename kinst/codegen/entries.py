@@ -18,6 +18,7 @@ from kinst.core.layout import (
     FAULTS_KEPT,
     HEADER_ACTIVE,
     PAGE,
+    STATE_CLOSED,
     STATE_DOUBLE_ERRORS,
     STATE_ERRORS,
     STATE_FAULT,
@@ -109,14 +110,12 @@ def _write_clause(firing: Firing, clause: typed.Clause, ended: str, error: Funct
         run = code.fresh("run")
         code.branch(truth(firing, clause.predicate), run, following)
         code.block(run)
-    record = end = const(0)
-    if layout.size:
-        record, end = reserve(firing, layout.size, following)
+    room = reserve(firing, layout.size, following) if layout.size else None
     for number, action in enumerate(clause.actions):
         firing.start_action(number + 1)
         values = recorded(action)
-        if values is not None:
-            fill(firing, record, values, layout.fields[number])
+        if values is not None and room is not None:
+            fill(firing, room.record, values, layout.fields[number])
         elif isinstance(action, typed.Aggregate):
             aggregate(firing, action)
         elif isinstance(action, typed.Evaluate):
@@ -125,11 +124,15 @@ def _write_clause(firing: Firing, clause: typed.Clause, ended: str, error: Funct
             chill(firing, action)
         else:
             raise KinstError(f"{action.span}: kinst cannot compile {type(action).__name__} yet")
-    if layout.size:
-        commit(firing, layout, record, end)
+    if room is not None:
+        commit(firing, layout, room)
     if any(isinstance(action, typed.Exit) for action in clause.actions):
-        active = const(firing.unit.machine.address(HEADER_ACTIVE))
-        code.store_atomic(const(0), active, "release")
+        machine = firing.unit.machine
+        scratch = machine.scratch
+        for slot in range(scratch.cpus + 1 if machine.host else 0):
+            closed = machine.address(scratch.state_of(slot) + STATE_CLOSED)
+            code.store(const(1, 32), const(closed))
+        code.store_atomic(const(0), const(machine.address(HEADER_ACTIVE)), "release")
         code.jump(ended)
     else:
         code.jump(following)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.ssa import Function, Local, Value, const
 from kinst.core.errors import KinstError
-from kinst.core.layout import ARENA, CONTEXT_CURTHREAD, FAULT_NOSCRATCH, STATE_HEAD
+from kinst.core.layout import ARENA, CONTEXT_CURTHREAD, FAULT_NOSCRATCH
 from kinst.core.records import ProgramLayout
 from kinst.core.system import Access
 
@@ -195,9 +195,6 @@ class Firing:
     def field(self, offset: int) -> Value:
         """Address of a word of the state page."""
         return self.code.add(self.state, offset)
-
-    def head(self) -> Value:
-        return self.code.load(64, self.field(STATE_HEAD))
 
 
 def read_access(code: Function, machine: CodeMachine, access: Access) -> Lowered:

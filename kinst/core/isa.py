@@ -9,6 +9,7 @@ from typing import Protocol
 from kinst.core.columns import I32, I64, U8, U64, Batch, Bools, Columns, Leads, Made, Scanned
 from kinst.core.page_tables import Leaf, Read, Root
 from kinst.core.probe import Site
+from kinst.core.system import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +240,58 @@ class IndexedBody:
     guard: Snippet | None = None
 
 
-Body = CallBody | CountBody | IndexedBody
+@dataclass(frozen=True, slots=True)
+class RecordField:
+    """`size` bytes of a record at `offset`.
+
+    kind: "time" or "cpu", the record's own; "register", the one whose value at the site goes to
+    frame slot `value`; or "constant", `value` itself."""
+
+    offset: int
+    size: int
+    kind: str
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPlaces:
+    """What writing records without a call needs of a CPU.
+
+    cpu, busy: signed 32-bit displacements from the per-CPU base register of this CPU's number and
+    of the word (32 bits each) that keeps the thread on it, and others off it, while it is raised.
+    state, rings: addresses of CPU 0's state page and ring; those of the others follow.
+    ring_size: a power of two.  clock: of the cycle counter."""
+
+    cpu: int
+    busy: int
+    state: int
+    rings: int
+    ring_size: int
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBody:
+    """The probe's work is one record in this CPU's ring (core/layout.py RECORD_*), of `size` bytes;
+    where that cannot be written at once (no room, an NMI within a clause), `otherwise`.
+
+    clause: its number in the record.  probe: Probe.id.  guard: as in CountBody.
+
+    Interrupts stay as they are, and an interrupt handler may write records of its own meanwhile.
+    So room is reserved first, by one instruction that changes STATE_RESERVED, and the records show,
+    by STATE_HEAD, when the outermost of those that are being written is whole: handlers end before
+    what they interrupt goes on, so all behind it is whole by then, too."""
+
+    places: RecordPlaces
+    clause: int
+    probe: int
+    size: int
+    fields: tuple[RecordField, ...]
+    otherwise: CallBody
+    guard: Snippet | None = None
+
+
+Body = CallBody | CountBody | IndexedBody | RecordBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +428,7 @@ class Isa(Protocol):
     convention: str  # LLVM calling convention of the entries that trampolines call
     llvm_options: tuple[str, ...]  # of LLVM's command line, for this ISA's code generator
     shared_counters: bool  # CountBody's counters are one block for all CPUs, added to atomically
+    records_inline: bool  # trampoline() knows RecordBody
     argument_slots: tuple[int, ...]  # frame slots of the C argument registers
     dwarf_registers: tuple[str, ...]  # D names by the ABI's DWARF register numbers, "" for none
     stack_arguments: int  # from the stack pointer to the first argument on the stack, at entry

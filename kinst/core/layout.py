@@ -29,7 +29,6 @@ HEADER_SPECULATIONS = 1024  # u64 for each slot
 MOST_SPECULATIONS = 255
 
 # Per-CPU state page.
-STATE_SEQUENCE = 0  # u64: odd while this CPU is in a clause; +1 on entry, +1 on exit
 STATE_NESTED = 8  # u64: probes that fired while this CPU was in a clause, and were dropped
 STATE_HEAD = 16  # u64: bytes ever produced into the ring
 STATE_TAIL = 24  # u64: bytes ever consumed; written by the consumer alone
@@ -46,6 +45,12 @@ STATE_SPEC_DROPS = 528  # u64: records lost for want of room in a speculation
 STATE_SPEC_FAILED = 536  # u64: speculation() without a free slot
 STATE_DOUBLE_ERRORS = 544  # u64: faults in dtrace:::ERROR itself (counted in STATE_ERRORS, too)
 STATE_TOLD = 552  # u64: entries ever written to STATE_FAULTS
+# u64: STATE_HEAD and the bytes of records that are being written; kept by programs that write
+# records without a call (core/isa.py RecordBody), and 0 in others
+STATE_RESERVED = 560
+# What such code asks for in one load of 8 bytes.
+STATE_CLOSED = 572  # u32: 1 once kinst has ended the trace (HEADER_ACTIVE)
+STATE_SEQUENCE = 576  # u64: odd while this CPU is in a clause; +1 on entry, +1 on exit
 # FAULTS_KEPT times u64 x 4, the last ones, entry n at n modulo that: epid | kind << 32 |
 # action << 40; the value; the time; STATE_HEAD then.
 STATE_FAULTS = 1024

@@ -30,7 +30,16 @@ from kinst.core.columns import (
     ragged,
 )
 from kinst.core.errors import KinstError
-from kinst.core.isa import CallBody, CountBody, IndexedBody, Isa, Onward, Refused, Relocated
+from kinst.core.isa import (
+    CallBody,
+    CountBody,
+    IndexedBody,
+    Isa,
+    Onward,
+    RecordBody,
+    Refused,
+    Relocated,
+)
 from kinst.core.probe import Site
 from kinst.patch.blocks import NO_SUMS, BlockRules, Blocks, BlockSums, arrange
 from kinst.patch.chains import Chains, find_chains, no_chains, reached_sites
@@ -276,7 +285,7 @@ def _read_by(wanted: Sequence[Wanted]) -> int:
         for body in bodies:
             snippets = [body.guard, body.index if isinstance(body, IndexedBody) else None]
             slots.update(*(one.reads for one in snippets if one is not None))
-            call = body.otherwise if isinstance(body, IndexedBody) else body
+            call = body.otherwise if isinstance(body, IndexedBody | RecordBody) else body
             slots.update(call.slots if isinstance(call, CallBody) else ())
     return sum(1 << slot for slot in slots)
 

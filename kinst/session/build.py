@@ -11,7 +11,8 @@ from kinst.codegen.analysis import asks_caller, string_table
 from kinst.codegen.code_machine import CodeMachine, host_machine, parents_of, target_machine
 from kinst.codegen.compile import TargetCode, compile_host, compile_target, host_triple
 from kinst.codegen.hooks import build_trap_table
-from kinst.codegen.site_work import counted, exits_in, own_keys, snippets_of
+from kinst.codegen.site_records import ShapeOfRecord, record_shapes
+from kinst.codegen.site_work import Arguments, Clauses, counted, exits_in, own_keys, snippets_of
 from kinst.core.columns import FOLLOWING, Batch, columns_of
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Body, CallBody, IndexedBody, Isa
@@ -223,13 +224,17 @@ def build(
     if traced.facts is None:
         raise KinstError("probes can be planted only in a kernel")
     there = target_machine(isa, traced.facts, scratch)
+    shapes: Mapping[tuple[Clauses, Arguments], ShapeOfRecord] = {}
+    if not _exits(program, parts):
+        own = ((e.clauses, e.arguments) for e, _ in parts.planted)
+        shapes = record_shapes(program, placed.layout, own, there, isa)
     code = compile_target(
-        program, placed.layout, replace(there, symbols=symbols or {}),
+        program, placed.layout, replace(there, symbols=symbols or {}, reserves=bool(shapes)),
         _entries([e for e, _ in parts.planted]), parts.error.clauses,
         scratch.address + descriptors.error_target, scratch.address + scratch.text,
     )  # fmt: skip
     hooks = plan_hooks(_hooks(parts, code, traced), isa, code.address + len(code.code))
-    wanted = _wanted(program, parts, placed, there, traced, code, descriptors, rules)
+    wanted = _wanted(program, parts, placed, there, traced, code, descriptors, rules, shapes)
     limit = scratch.address + scratch.size
     block_rules = _block_rules(wanted, placed, traced) if blocks else None
     sites = plan_sites(
@@ -286,16 +291,18 @@ def _wanted(
     code: TargetCode,
     descriptors: Descriptors,
     rules: Mapping[tuple[int, int], FrameRule],
+    shapes: Mapping[tuple[Clauses, Arguments], ShapeOfRecord],
 ) -> list[Wanted]:
-    """The work at every planted site: for each of its probes a call of its clauses, or counting
-    alone.
+    """The work at every planted site: for each of its probes a call of its clauses, or counting or
+    a record alone.
 
     A program that exits from a planted clause calls everywhere, so that nothing is counted
     after its exit()."""
     kernel, scratch, isa = traced.kernel, placed.scratch, traced.isa
     assert kernel is not None
-    exits = exits_in(program, frozenset(c for e, _ in parts.planted for c in e.clauses))
-    base = None if exits or placed.counters is None else placed.counters.displacement
+    base = (
+        None if _exits(program, parts) or placed.counters is None else placed.counters.displacement
+    )
     snippets = snippets_of(
         program, placed.layout, base, ((e.clauses, e.arguments) for e, _ in parts.planted),
         machine, isa,
@@ -328,7 +335,13 @@ def _wanted(
             guard, index = snippets.guard(*own), snippets.index(*own)
             call = CallBody(code.entry(e.clauses), argument, slots, guard)
             sure = guard is not None or program.clauses[e.clauses[0]].predicate is None
-            bodies = (call,) if index is None or not sure else (IndexedBody(index, call, guard),)
+            shape = shapes.get(own)
+            if shape is not None and sure:
+                bodies = (shape.body(e.probe.id, call, guard),)
+            elif index is not None and sure:
+                bodies = (IndexedBody(index, call, guard),)
+            else:
+                bodies = (call,)
         address = site.address
         if several and address in place:
             before = wanted[place[address]]
@@ -343,6 +356,10 @@ def _wanted(
         following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
         wanted.append(Wanted(site, way, (), following, b"", marks[k]))
     return wanted
+
+
+def _exits(program: typed.Program, parts: Placement) -> bool:
+    return exits_in(program, frozenset(c for e, _ in parts.planted for c in e.clauses))
 
 
 def argument_slots(isa: Isa, enabled: EnabledSite, numbers: frozenset[int]) -> frozenset[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinst.core.layout import HEADER_ACTIVE, HEADER_NSPEC, HEADER_SPECSIZE
+from kinst.core.layout import HEADER_ACTIVE, HEADER_NSPEC, HEADER_SPECSIZE, STATE_CLOSED, Scratch
 
 
 def set_speculations(view: memoryview, count: int, size: int) -> None:
@@ -11,8 +11,11 @@ def set_speculations(view: memoryview, count: int, size: int) -> None:
     view[HEADER_SPECSIZE : HEADER_SPECSIZE + 8] = size.to_bytes(8, "little")
 
 
-def set_active(view: memoryview, active: bool) -> None:
+def set_active(view: memoryview, scratch: Scratch, active: bool) -> None:
     """Let in-target clauses run, or not."""
+    for slot in range(scratch.cpus + 1):
+        at = scratch.state_of(slot) + STATE_CLOSED
+        view[at : at + 4] = int(not active).to_bytes(4, "little")
     view[HEADER_ACTIVE : HEADER_ACTIVE + 8] = int(active).to_bytes(8, "little")
 
 

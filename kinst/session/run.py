@@ -226,9 +226,9 @@ class RunningTrace:
             if self._stopping() and self._gone is None:
                 reason = "interrupted"
             if self._parts.end is not None:
-                set_active(self._view, True)
+                set_active(self._view, self._placed.scratch, True)
                 self._runner.fire(self._parts.end)
-            set_active(self._view, False)
+            set_active(self._view, self._placed.scratch, False)
             for chunks in self._drainer.stop():
                 yield from self._take(chunks)
             yield from self._noted(self._interpreter.finish())
@@ -264,7 +264,7 @@ class RunningTrace:
         """From BEGIN to the reason why it is over."""
         if self._stopping():
             return "interrupted"
-        set_active(self._view, True)
+        set_active(self._view, self._placed.scratch, True)
         if self._parts.begin is not None:
             self._runner.fire(self._parts.begin)  # with the machine still stopped
         self._drainer.start()
@@ -438,7 +438,7 @@ class RunningTrace:
         if trouble is not None and not self._told:
             self._told = True
             self._report.say(f"kinst: {trouble}")
-        set_active(self._view, False)
+        set_active(self._view, self._placed.scratch, False)
         self._drainer.end()
         self._over = True
 

@@ -105,6 +105,7 @@ class Tables:
         """params: thread, state page, rounds, memory.  body gets a random number and ends in
         a jump to `next`; rounds are clauses to the cleaner."""
         thread, state, rounds = code.params[:3]
+        sequence = code.add(state, lay.STATE_SEQUENCE)
         seed, done = code.local(64), code.local(64)
         code.set(seed, code.op("mul", code.add(thread, 1), 0x9E3779B97F4A7C15))
         code.jump("again")
@@ -113,10 +114,10 @@ class Tables:
         for opcode, by in (("shl", 13), ("lshr", 7), ("shl", 17)):  # Marsaglia's xorshift
             value = code.op("xor", value, code.op(opcode, value, by))
         code.set(seed, value)
-        code.store_atomic(code.add(code.load_atomic(state), 1), state, "seq_cst")
+        code.store_atomic(code.add(code.load_atomic(sequence), 1), sequence, "seq_cst")
         body(value)
         code.block("next")
-        code.store_atomic(code.add(code.load_atomic(state), 1), state, "seq_cst")
+        code.store_atomic(code.add(code.load_atomic(sequence), 1), sequence, "seq_cst")
         count = code.add(code.get(done), 1)
         code.set(done, count)
         code.branch(code.icmp("ult", count, rounds), "again", "out")

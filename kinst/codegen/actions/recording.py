@@ -3,6 +3,8 @@ chill()."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kinst.codegen.firing import Firing, Text
 from kinst.codegen.helpers.memory_access import WORD, read_bytes
 from kinst.codegen.helpers.speculation_slots import speculation_word
@@ -24,6 +26,7 @@ from kinst.core.layout import (
     SITE_PROBE,
     STATE_DROPS,
     STATE_HEAD,
+    STATE_RESERVED,
     STATE_TAIL,
 )
 from kinst.core.records import ClauseLayout, Field
@@ -80,8 +83,18 @@ def chill(firing: Firing, action: typed.Chill) -> None:
     code.block(done)
 
 
-def reserve(firing: Firing, size: int, dropped: str) -> tuple[Value, Value]:
-    """The address of `size` bytes in this CPU's ring, and the head that commits them.
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Room in this CPU's ring.  record: its address.  start, end: what the ring's head has to be
+    before it and becomes behind it."""
+
+    record: Value
+    start: Value
+    end: Value
+
+
+def reserve(firing: Firing, size: int, dropped: str) -> Reserved:
+    """`size` bytes in this CPU's ring.
 
     Nothing is visible before commit(). If there is no room, the drop is counted and control goes to
     `dropped`. A record that would wrap begins at the ring's start, behind a pad.
@@ -89,7 +102,7 @@ def reserve(firing: Firing, size: int, dropped: str) -> tuple[Value, Value]:
     code = firing.code
     scratch = firing.unit.machine.scratch
     ring = firing.scaled(scratch.ring, scratch.ring_size)
-    head = firing.head()
+    head = code.load(64, firing.field(STATE_RESERVED if _reserves(firing) else STATE_HEAD))
     used = code.op("sub", head, code.load_atomic(firing.field(STATE_TAIL), "acquire"))
     place = code.op("and", head, scratch.ring_size - 1)
     pad, full, check, go = (code.fresh(n) for n in ("pad", "full", "check", "reserved"))
@@ -113,7 +126,12 @@ def reserve(firing: Firing, size: int, dropped: str) -> tuple[Value, Value]:
     start = code.phi(64, [(place, check), (const(0), padded)])
     skipped = code.phi(64, [(const(0), check), (rest, padded)])
     end = code.op("add", code.op("add", head, skipped), size)
-    return code.op("add", ring, start), end
+    return Reserved(code.op("add", ring, start), head, end)
+
+
+def _reserves(firing: Firing) -> bool:
+    """Whether this CPU may be writing a record that this firing has interrupted."""
+    return firing.unit.machine.reserves and not firing.unit.machine.host
 
 
 def fill(
@@ -134,13 +152,25 @@ def fill(
             code.store(code.convert(value, 8 * field.size, typed.is_signed(field.type)), to)
 
 
-def commit(firing: Firing, layout: ClauseLayout, record: Value, end: Value) -> None:
-    """Write the header, then make the record visible to the consumer."""
-    code = firing.code
+def commit(firing: Firing, layout: ClauseLayout, room: Reserved) -> None:
+    """Write the header, then make the record visible to the consumer; or, where it interrupted the
+    writing of another one, leave that to the other's end (core/isa.py RecordBody)."""
+    code, record = firing.code, room.record
     now = timestamp(firing)
     code.store(const(layout.clause << 32 | layout.size), code.add(record, RECORD_SIZE))
     probe = code.load(32, code.add(firing.site, SITE_PROBE))
     code.store(probe, code.add(record, RECORD_PROBE))
     code.store(code.convert(firing.cpu, 32, signed=False), code.add(record, RECORD_CPU))
     code.store(now, code.add(record, RECORD_TIME))
-    code.store_atomic(end, firing.field(STATE_HEAD), "release")
+    head = firing.field(STATE_HEAD)
+    if not _reserves(firing):
+        code.store_atomic(room.end, head, "release")
+        return
+    code.store(room.end, firing.field(STATE_RESERVED))
+    show, shown = code.fresh("show"), code.fresh("shown")
+    outermost = code.icmp("eq", code.load_atomic(head), room.start)
+    code.branch(outermost, show, shown, likely=True)
+    code.block(show)
+    code.store_atomic(room.end, head, "release")
+    code.jump(shown)
+    code.block(shown)

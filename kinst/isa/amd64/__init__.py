@@ -53,6 +53,7 @@ class Amd64:
     convention = "preserve_mostcc"
     llvm_options: tuple[str, ...] = ()
     shared_counters = False
+    records_inline = True
     # System V ABI, 3.2.3: integer arguments; the first one on the stack is above the return
     # address at a function's first instruction.
     argument_slots = tuple(regs.SLOT[name] for name in ("rdi", "rsi", "rdx", "rcx", "r8", "r9"))

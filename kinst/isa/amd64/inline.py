@@ -7,6 +7,7 @@ snippets read (registers, the current thread) is the same before and after.
     save     the registers that the snippets change; the flags, where they are changed and live
     count    inc gs:[counter], each behind its guard
     ask      snippet; away to `call` if its word says so
+    record   written in line (records.py); away to `call` where that cannot be done
     restore, and on to the displaced instruction
     call:    restore, and the calls in their frame
 
@@ -24,7 +25,7 @@ from kinst.core.bodies import SiteWork
 from kinst.core.isa import CountBody, OutOfReach, Refused, Snippet
 from kinst.core.probe import Site
 from kinst.isa.amd64 import encode as e
-from kinst.isa.amd64 import flags
+from kinst.isa.amd64 import flags, records
 from kinst.isa.amd64.snippets import RESULT
 
 _WORD = 8
@@ -42,8 +43,10 @@ def inline(
     changed = flags.ARITHMETIC if any(snippet.flags for snippet in snippets) else 0
     if work.inline or work.indexed:
         changed |= flags.COUNTING_CLOBBERS
+    if work.recorded:
+        changed = flags.ARITHMETIC
     live = bool(changed) and not flags.dead(site.code, following, site.address, changed)
-    kept = _Kept.by(snippets, live)
+    kept = _Kept.by(snippets, live, records.CHANGED if work.recorded else frozenset())
     code = kept.save
     for body in work.inline:
         counts = count(body)
@@ -51,6 +54,21 @@ def inline(
             counts = _unless(body.guard, len(counts)) + counts
             code += kept.run(body.guard)
         code += counts
+    if work.recorded is not None:
+        record, guard = work.recorded, work.recorded.guard
+        asked = b"" if guard is None else kept.run(guard)
+        lower = records.lower(record.places)
+        last = lower + kept.restore
+
+        def whole(at: int) -> bytes:
+            call = last + frame(at) + e.hop(len(last))
+            written = records.write(record, kept.on_stack, call)
+            skip = b"" if guard is None else _unless(guard, len(written) + len(lower))
+            return code + asked + skip + written + last
+
+        # The frame's code lies at one place and is as long at any other.
+        behind = len(e.hop(len(last))) + len(last)
+        return whole(to + len(whole(to)) - behind - len(frame(to)))
     if not work.asked and work.indexed is None:
         return code + kept.restore
     size = len(frame(to))
@@ -95,9 +113,11 @@ class _Kept:
     changed: set[int]
 
     @classmethod
-    def by(cls, snippets: Sequence[Snippet], live: bool) -> _Kept:
-        """live: the flags have to be kept."""
-        written = frozenset[int]().union(*(snippet.writes for snippet in snippets))
+    def by(
+        cls, snippets: Sequence[Snippet], live: bool, also: frozenset[int] = frozenset()
+    ) -> _Kept:
+        """live: the flags have to be kept.  also: registers that are changed besides."""
+        written = also.union(*(snippet.writes for snippet in snippets))
         read = frozenset[int]().union(*(snippet.reads for snippet in snippets))
         pushed = sorted(written | {e.RAX} if live else written)
         if live and e.RAX in pushed:

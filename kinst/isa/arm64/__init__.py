@@ -54,6 +54,7 @@ class Arm64:
     convention = "preserve_mostcc"
     llvm_options: tuple[str, ...] = ()
     shared_counters = True
+    records_inline = False
     # AAPCS64, 6.4.2: the ninth integer argument is at the stack pointer.
     argument_slots = tuple(range(8))
     stack_arguments = 0

@@ -60,6 +60,7 @@ class Riscv64:
     # Constants are made by instructions, not loaded from a section of their own.
     llvm_options: tuple[str, ...] = ("-riscv-max-build-ints-cost=99",)
     shared_counters = True
+    records_inline = False
     # RISC-V psABI: a0 to a7; the ninth argument is where the stack pointer points.
     argument_slots = tuple(range(encode.A0, encode.A0 + 8))
     stack_arguments = 0

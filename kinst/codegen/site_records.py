@@ -1,0 +1,133 @@
+"""Clauses whose records a trampoline can write without a call (core/isa.py RecordBody)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kinst.codegen.analysis import register_slot
+from kinst.codegen.code_machine import CodeMachine
+from kinst.codegen.layout.program_layout import recorded
+from kinst.codegen.layout.variable_places import bits_of
+from kinst.codegen.site_work import Arguments, Clauses
+from kinst.core.dtypes import IntType, PointerType
+from kinst.core.isa import CallBody, Isa, RecordBody, RecordField, RecordPlaces, Snippet
+from kinst.core.kernel import Argument
+from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT, PAGE
+from kinst.core.records import Field, ProgramLayout
+from kinst.dlang import typed
+from kinst.dlang.walk import expressions
+
+_REACH = 1 << 31  # of an address that is extended from 32 bits with its sign
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeOfRecord:
+    """What is the same at all sites of a clause."""
+
+    places: RecordPlaces
+    clause: int
+    size: int
+    fields: tuple[RecordField, ...]
+
+    def body(self, probe: int, otherwise: CallBody, guard: Snippet | None) -> RecordBody:
+        """At one site."""
+        return RecordBody(self.places, self.clause, probe, self.size, self.fields, otherwise, guard)
+
+
+def record_shapes(
+    program: typed.Program,
+    layout: ProgramLayout,
+    probes: Iterable[tuple[Clauses, Arguments]],
+    machine: CodeMachine,
+    isa: Isa,
+) -> Mapping[tuple[Clauses, Arguments], ShapeOfRecord]:
+    """Of probes that run one clause which only records the time, the CPU, registers, arguments in
+    registers and constants."""
+    places = _places(machine) if isa.records_inline else None
+    if places is None:
+        return {}
+    found: dict[tuple[Clauses, Arguments], ShapeOfRecord] = {}
+    for clauses, arguments in dict.fromkeys(probes):
+        if len(clauses) != 1:
+            continue
+        clause, shape = program.clauses[clauses[0]], layout.clauses[clauses[0]]
+        # The CPU could be another one behind a predicate.
+        if clause.predicate is not None and any(
+            isinstance(part, typed.Builtin) and part.name == "cpu"
+            for part in expressions(clause.predicate)
+        ):
+            continue
+        if not all(isinstance(a, typed.Trace | typed.Print | typed.Printf) for a in clause.actions):
+            continue
+        fields = [
+            _field(value, field, arguments, machine, isa)
+            for action, placed in zip(clause.actions, shape.fields, strict=True)
+            for value, field in zip(recorded(action) or (), placed, strict=True)
+        ]
+        known = [field for field in fields if field is not None]
+        if shape.size and len(known) == len(fields):
+            found[clauses, arguments] = ShapeOfRecord(
+                places, shape.clause, shape.size, tuple(known)
+            )
+    return found
+
+
+def _places(machine: CodeMachine) -> RecordPlaces | None:
+    """None where this machine lacks one of them."""
+    cpu, busy = machine.builtins.get("cpu"), machine.builtins.get("interrupt")
+    scratch, clock = machine.scratch, machine.clock
+    if cpu is None or busy is None or clock is None or not machine.timestamp_asm:
+        return None
+    for access in (cpu, busy):
+        if access.per_cpu is None or access.offsets or access.size != 4:
+            return None
+        if not -_REACH <= access.per_cpu < _REACH:
+            return None
+    assert cpu.per_cpu is not None and busy.per_cpu is not None
+    end = machine.address(scratch.ring + (scratch.cpus + 1) * scratch.ring_size)
+    if machine.base < (1 << 64) - _REACH or end > 1 << 64 or scratch.ring_size < PAGE:
+        return None
+    return RecordPlaces(
+        cpu.per_cpu, busy.per_cpu, machine.address(scratch.state),
+        machine.address(scratch.ring), scratch.ring_size, clock,
+    )  # fmt: skip
+
+
+def _field(
+    value: typed.Expr, field: Field, arguments: Sequence[Argument], machine: CodeMachine, isa: Isa
+) -> RecordField | None:
+    if not isinstance(value.type, IntType | PointerType) or bits_of(value.type) != 8 * field.size:
+        return None
+    while isinstance(value, typed.Cast):  # one that makes it no wider keeps the low bytes
+        inner = value.operand
+        if not isinstance(inner.type, IntType | PointerType):
+            return None
+        if bits_of(value.type) > bits_of(inner.type):
+            return None
+        value = inner
+    match value:
+        case typed.IntConst():
+            return RecordField(field.offset, field.size, "constant", value.value)
+        case typed.Builtin(name="timestamp"):
+            return RecordField(field.offset, field.size, "time")
+        case typed.Builtin(name="cpu"):
+            return RecordField(field.offset, field.size, "cpu")
+        case typed.RegisterRead(user=False, index=typed.IntConst(value=index)):
+            return _register(field, register_slot(machine, index), isa)
+        case typed.Builtin() if value.name[:3] == "arg" and value.name[3:].isdigit():
+            number = int(value.name[3:])
+            if number >= len(arguments):
+                return None
+            argument = arguments[number]
+            if argument.kind == ARGUMENT_CONSTANT:
+                return RecordField(field.offset, field.size, "constant", argument.value)
+            if argument.kind == ARGUMENT_SLOT:
+                return _register(field, argument.value, isa)
+    return None
+
+
+def _register(field: Field, slot: int | None, isa: Isa) -> RecordField | None:
+    if slot is None or slot not in isa.snippets.names:
+        return None
+    return RecordField(field.offset, field.size, "register", slot)

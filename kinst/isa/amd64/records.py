@@ -1,0 +1,171 @@
+"""A record written in line (core/isa.py RecordBody), with interrupts as they are.
+
+    raise    the kernel's preemption count: the thread stays on this CPU, and others off it
+    room     STATE_RESERVED, if tracing is active, this CPU is in no clause and the ring has room
+    time     of the cycle counter, and then cmpxchg of STATE_RESERVED: an interrupt that has written
+             a record since would have changed it, so times in a ring are in the records' order
+    fill     with plain moves: the room is this record's alone
+    show     the outermost record's end moves STATE_HEAD to STATE_RESERVED, and looks again whether
+             an interrupt has reserved more before STATE_HEAD had moved
+    lower    the count
+
+What cannot be done goes the usual way.  Lowering does not reschedule: what a tick asked for within
+these nanoseconds is done at the kernel's next occasion.  cmpxchg has no lock prefix: other
+CPUs do not write there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+from kinst.core.isa import OutOfReach, RecordBody, RecordField, RecordPlaces
+from kinst.core.layout import (
+    PAGE,
+    RECORD_PROBE,
+    RECORD_SIZE,
+    RECORD_TIME,
+    STATE_CLOSED,
+    STATE_HEAD,
+    STATE_RESERVED,
+    STATE_TAIL,
+)
+from kinst.isa.amd64 import encode as e
+from kinst.isa.amd64 import registers as r
+
+# rcx: bytes from CPU 0's state page to this CPU's.  rax: STATE_RESERVED before.  rdx: where the
+# record is, from CPU 0's ring.  r11: the time, then whatever is stored.
+CHANGED = frozenset((e.RAX, e.RCX, e.RDX, e.R11))
+_PAGE_SHIFT = PAGE.bit_length() - 1
+_EQUAL, _NOT_EQUAL, _SIGN = 0x4, 0x5, 0x8  # conditions of branches
+_REGISTERS = {**r.GENERAL, **{r.SLOT[n]: k for n, k in (("rsi", 6), ("rdi", 7), ("r11", 11))}}
+
+
+def lower(places: RecordPlaces) -> bytes:
+    """Lower the preemption count."""
+    return b"\x65\xff\x0c\x25" + e.disp32(places.busy)  # dec dword gs:[busy]
+
+
+def _near(address: int) -> bytes:
+    """An address as a displacement, which is extended with its sign.  Raises OutOfReach."""
+    signed = e.signed64(address)
+    if not e.fits32(signed):
+        raise OutOfReach("a ring is not in the last 2 GB of addresses")
+    return e.disp32(signed)
+
+
+def write(body: RecordBody, on_stack: Mapping[int, int], call: bytes) -> bytes:
+    """The code, up to and with `call`, to which control goes when nothing could be written.  When
+    a record was, it goes on behind `call`.  The count is raised either way.
+
+    on_stack: where the values of registers are, from rsp.  Raises OutOfReach."""
+    reserved, branches = _reserved(body)
+    written = _filled(body, on_stack) + _end(body, len(call))
+    code = bytearray(reserved)
+    for at in branches:
+        code[at : at + 4] = e.disp32(len(code) - at - 4 + len(written))
+    return bytes(code) + written + call
+
+
+def _reserved(body: RecordBody) -> tuple[bytes, list[int]]:
+    """Room, and where in the code the distances of branches away have to go."""
+    places, clock = body.places, body.places.clock
+    state = e.signed64(places.state)
+    code = b"\x65\xff\x04\x25" + e.disp32(places.busy)  # inc dword gs:[busy]
+    code += b"\x65\x8b\x0c\x25" + e.disp32(places.cpu)  # mov ecx, gs:[cpu]
+    code += b"\xc1\xe1" + bytes((_PAGE_SHIFT,))  # shl ecx, 12
+    # Three words of which none may have its sign: one branch for all.
+    code += b"\x48\x8b\x91" + _near(state + STATE_CLOSED)  # mov rdx, [rcx + CLOSED]
+    code += e.load_value(e.RAX, 1 << 32 | 1)  # closed, or the sequence odd
+    code += b"\x48\x21\xc2\x48\xf7\xda"  # and rdx, rax; neg rdx
+    code += b"\x4c\x8b\x99" + _near(state + STATE_RESERVED)  # mov r11, [rcx + RESERVED]
+    code += e.load_value(e.RAX, places.ring_size - body.size)
+    code += b"\x4c\x29\xd8"  # sub rax, r11
+    code += b"\x48\x03\x81" + _near(state + STATE_TAIL)  # add rax, [rcx + TAIL]: too full
+    code += b"\x48\x09\xc2"  # or rdx, rax
+    code += b"\x44\x89\xd8\xf7\xd0\x25" + e.disp32(places.ring_size - 1)  # mov, not, and eax
+    code += b"\x48\x2d" + e.disp32(body.size - 1)  # sub rax, size - 1: over the ring's end
+    code += b"\x48\x09\xc2"  # or rdx, rax
+    code += _branch(_SIGN)
+    first = len(code) - 4
+    code += b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0"  # rdtsc; shl rdx, 32; or rax, rdx
+    code += e.load_value(e.RDX, -clock.base_cycles) + b"\x48\x01\xd0"  # add rax, rdx
+    code += e.load_value(e.RDX, clock.mult) + b"\x48\xf7\xea"  # imul rdx: rdx and rax
+    code += b"\x48\x0f\xac\xd0" + bytes((clock.shift,))  # shrd rax, rdx, shift
+    code += e.load_value(e.RDX, clock.base_ns) + b"\x48\x01\xd0"
+    code += b"\x49\x93"  # xchg rax, r11
+    code += b"\x48\x8d\x90" + e.disp32(body.size)  # lea rdx, [rax + size]
+    code += b"\x48\x0f\xb1\x91" + _near(state + STATE_RESERVED)  # cmpxchg [rcx + RESERVED], rdx
+    code += _branch(_NOT_EQUAL)
+    return code, [first, len(code) - 4]
+
+
+def _branch(condition: int, distance: int = 0) -> bytes:
+    return bytes((0x0F, 0x80 | condition)) + e.disp32(distance)
+
+
+def _end(body: RecordBody, beyond: int) -> bytes:
+    """Move the head from this record's start to its end; and, where something was reserved behind
+    it, on to there.  Where the head is not at the start, this record interrupted another one.
+
+    beyond: bytes behind this that are passed over."""
+    state = e.signed64(body.places.state)
+    head, reserved = _near(state + STATE_HEAD), _near(state + STATE_RESERVED)
+    code = b"\x48\x8d\x90" + e.disp32(body.size)  # lea rdx, [rax + size]
+    code += b"\x48\x0f\xb1\x91" + head  # cmpxchg [rcx + HEAD], rdx
+    code += b"\x48\x39\x91" + reserved  # cmp [rcx + RESERVED], rdx
+    exchange = b"\x4c\x0f\xb1\x99" + head  # cmpxchg [rcx + HEAD], r11
+    # mov r11, [rcx + RESERVED]; cmp r11, rax; je behind; cmpxchg; jmp to the start of all this
+    onward = b"\x4c\x8b\x99" + reserved + b"\x49\x39\xc3"
+    onward += bytes((0x70 | _EQUAL, len(exchange) + 2)) + exchange
+    # mov rax, [rcx + HEAD]; mov r11, rax; sub r11, rdx; js behind
+    asked = b"\x48\x8b\x81" + head + b"\x49\x89\xc3\x49\x29\xd3"
+    asked += bytes((0x70 | _SIGN, len(onward) + 2))
+    again = asked + onward
+    again += b"\xeb" + struct.pack("<b", -len(again) - 2) + e.hop(beyond)
+    return code + _branch(_EQUAL, len(again) + beyond) + again
+
+
+def _filled(body: RecordBody, on_stack: Mapping[int, int]) -> bytes:
+    places = body.places
+    shift = bytes((places.ring_size.bit_length() - 1 - _PAGE_SHIFT,))
+    code = b"\x89\xc2\x81\xe2" + e.disp32(places.ring_size - 1)  # mov edx, eax; and edx, mask
+    # shl rcx; add rdx, rcx; shr rcx: from CPU 0's ring
+    code += b"\x48\xc1\xe1" + shift + b"\x48\x01\xca\x48\xc1\xe9" + shift
+    code += _store(places, RECORD_TIME, 8, e.R11)
+    for field in body.fields:
+        if field.kind == "time":
+            code += _store(places, field.offset, field.size, e.R11)
+    code += e.load_value(e.R11, body.clause << 32 | body.size)
+    code += _store(places, RECORD_SIZE, 8, e.R11)
+    # mov r11, rcx; shl r11, 20; add r11, probe: the CPU's number above that
+    code += e.move(e.R11, e.RCX) + b"\x49\xc1\xe3" + bytes((32 - _PAGE_SHIFT,))
+    code += b"\x49\x81\xc3" + e.disp32(body.probe)
+    code += _store(places, RECORD_PROBE, 8, e.R11)
+    return code + b"".join(_value(places, field, on_stack) for field in body.fields)
+
+
+def _value(places: RecordPlaces, field: RecordField, on_stack: Mapping[int, int]) -> bytes:
+    """Store a field that is not the time."""
+    register, code = e.R11, b""
+    match field.kind:
+        case "time":
+            return b""
+        case "cpu":  # mov r11, rcx; shr r11, 12
+            code = e.move(e.R11, e.RCX) + b"\x49\xc1\xeb" + bytes((_PAGE_SHIFT,))
+        case "register" if _REGISTERS[field.value] in on_stack:
+            code = e.load(e.R11, on_stack[_REGISTERS[field.value]])
+        case "register":
+            register = _REGISTERS[field.value]
+        case _:
+            code = e.load_value(e.R11, field.value)
+    return code + _store(places, field.offset, field.size, register)
+
+
+def _store(places: RecordPlaces, offset: int, size: int, register: int) -> bytes:
+    """mov [rdx + rings + offset], the low bytes of a register"""
+    rex = 0x40 | (size == 8) << 3 | (register > 7) << 2
+    prefix = b"\x66" if size == 2 else b""
+    opcode = 0x88 if size == 1 else 0x89
+    operands = bytes((0x80 | (register & 7) << 3 | e.RDX,)) + _near(places.rings + offset)
+    return prefix + bytes((rex, opcode)) + operands

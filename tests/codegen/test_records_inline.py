@@ -1,0 +1,198 @@
+"""Records that a trampoline writes itself, in an emulator: interrupted at each of their
+instructions by handlers that write records, too, by either way."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from codegen_rig import (
+    BASE,
+    BUILTINS,
+    CPU_AT,
+    GS_BASE,
+    STACK,
+    TargetRig,
+    builtin,
+    integer,
+    program,
+    reg,
+    trace,
+)
+from unicorn import x86_const as x86
+
+from kinst.codegen.code_machine import CodeMachine
+from kinst.codegen.site_records import record_shapes
+from kinst.core import layout as lay
+from kinst.core.dtypes import INT
+from kinst.core.isa import CallBody, Relocated
+from kinst.core.probe import Function, Site
+from kinst.core.system import Access
+from kinst.isa import load
+
+ISA = load("amd64")
+TEXT = BASE - 0x10000
+BUSY_AT = CPU_AT + 0x40
+NAMES = ("rax", "rcx", "rdx", "rbx", "rbp", "rsi", "rdi", *(f"r{n}" for n in range(8, 16)))
+IDS = {name: getattr(x86, f"UC_X86_REG_{name.upper()}") for name in NAMES}
+RECORDED = ("rdx", "r11", "r9")  # two that the code changes, one that it leaves
+SITE = Site(Function("vmlinux", "f", TEXT, 64), 0, b"\x48\x11\xc3")  # adc rbx, rax
+
+
+def index_of(name: str) -> int:
+    return next(register.index for register in ISA.registers if register.gdb_name == name)
+
+
+class Inline(TargetRig):
+    """One site, and the entry that it calls where it cannot write."""
+
+    timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
+
+    def __init__(self) -> None:
+        values = [reg(index_of(name)) for name in RECORDED]
+        actions = [
+            trace(builtin("timestamp")),
+            *map(trace, values),
+            trace(integer(7)),
+            trace(builtin("cpu", INT)),
+        ]
+        super().__init__(program(actions), {1: (0,)})
+        self.emulator.mem_map(TEXT & -4096, 4096)
+        probes = [((0,), ())]
+        machine = self.target_machine()
+        (shape,) = record_shapes(self.program, self.layout, probes, machine, ISA).values()
+        slots = frozenset(r.slot for r in ISA.registers if r.gdb_name in RECORDED)
+        call = CallBody(self.code.entry((0,)), self.site(1), slots)
+        self.at = BASE + self.scratch.text + 0x2000
+        made = ISA.trampoline(SITE, b"", self.at, [shape.body(1, call, None)])
+        assert isinstance(made, Relocated)
+        self.emulator.mem_write(self.at, made.code)
+        self.emulator.mem_write(GS_BASE + BUSY_AT, struct.pack("<I", 5))
+        self.written = Counter[tuple[int, ...]]()
+
+    def target_machine(self) -> CodeMachine:
+        busy = Access(BUSY_AT, (), 4)
+        cpu = Access(CPU_AT, (), 4)
+        builtins = {**BUILTINS, "interrupt": busy, "cpu": cpu}
+        return replace(
+            super().target_machine(), builtins=builtins, reserves=True, registers=ISA.registers,
+            frame_slots=ISA.frame_slots, sp_slot=ISA.sp_slot,
+        )  # fmt: skip
+
+    def hit(self, rng: random.Random, interrupts: dict[int, Any] | None = None, sp: int = 0) -> int:
+        """Run the site in some state; how many instructions that took.  interrupts: by number of
+        the instruction before which they come, what they are interrupted by themselves."""
+        emulator, sp = self.emulator, sp or STACK + 0x2000
+        state = {name: rng.getrandbits(64) for name in NAMES}
+        flags = 0x2 | rng.getrandbits(12) & 0x8D5
+        for name, value in state.items():
+            emulator.reg_write(IDS[name], value)
+        emulator.reg_write(x86.UC_X86_REG_RSP, sp)
+        emulator.reg_write(x86.UC_X86_REG_GS_BASE, GS_BASE)
+        emulator.reg_write(x86.UC_X86_REG_EFLAGS, flags)
+        self.written[tuple(state[name] for name in RECORDED)] += 1
+        end, pc, steps = TEXT + len(SITE.code), self.at, 0
+        while pc != end:
+            enabled = emulator.reg_read(x86.UC_X86_REG_EFLAGS) & 0x200 or not flags & 0x200
+            if interrupts and steps in interrupts and enabled:
+                kept = emulator.context_save()
+                below = emulator.reg_read(x86.UC_X86_REG_RSP) - 256
+                self.hit(rng, interrupts[steps], below)
+                self.shown()
+                emulator.context_restore(kept)
+            emulator.emu_start(pc, end, count=1)
+            pc = emulator.reg_read(x86.UC_X86_REG_RIP)
+            steps += 1
+            assert steps < 2000
+        carry = flags & 1
+        state["rbx"] = state["rbx"] + state["rax"] + carry & (1 << 64) - 1
+        assert {name: emulator.reg_read(IDS[name]) for name in NAMES} == state
+        assert emulator.reg_read(x86.UC_X86_REG_RSP) == sp
+        return steps
+
+    def clean(self) -> None:
+        """Nothing to be read; what is there in the ring is no record."""
+        self.consume(0)
+        self.written.clear()
+        self.write(self.scratch.ring_of(0), bytes(self.scratch.ring_size))
+
+    def shown(self) -> tuple[Counter[tuple[int, ...]], list[int]]:
+        """What a reader finds now, whole records of hits; and their times."""
+        found, times = Counter[tuple[int, ...]](), []
+        for record in self.records(0):
+            assert (record.clause, record.probe, record.cpu) == (0, 1, 0)
+            printed, *values, seven, number = struct.unpack_from("<4Qii", record.data)
+            assert (printed, seven, number) == (record.time, 7, 0)
+            found[tuple(values)] += 1
+            times.append(record.time)
+        assert found <= self.written and found.total() == len(times)
+        assert times == sorted(times)
+        return found, times
+
+    def check(self) -> list[int]:
+        """Every hit left its record, whole; the times in their order."""
+        assert self.state(lay.STATE_HEAD, 0) == self.state(lay.STATE_RESERVED, 0)
+        assert struct.unpack("<I", self.emulator.mem_read(GS_BASE + BUSY_AT, 4)) == (5,)
+        found, times = self.shown()
+        assert found == self.written
+        return times
+
+
+def test_a_record_and_the_next() -> None:
+    cpu, rng = Inline(), random.Random(1)
+    assert cpu.hit(rng) < 80  # by a call it takes twice that
+    cpu.hit(rng)
+    first, second = cpu.check()
+    assert first < second
+    assert cpu.state(lay.STATE_SEQUENCE, 0) == 0
+
+
+def test_interrupted_before_each_instruction() -> None:
+    cpu, rng = Inline(), random.Random(2)
+    steps = cpu.hit(rng)
+    for at in range(steps):
+        cpu.clean()
+        cpu.hit(rng, {at: {}})
+        cpu.check()
+
+
+def test_interrupted_again_and_again() -> None:
+    """Handlers are interrupted, too; some of all hits go the long way, where the ring wraps."""
+    cpu, rng = Inline(), random.Random(3)
+    steps = cpu.hit(rng)
+    long = 0
+    for _ in range(150):
+        cpu.clean()
+        twice = {rng.randrange(steps): {rng.randrange(steps): {}} for _ in range(2)}
+        before = cpu.state(lay.STATE_SEQUENCE, 0)
+        cpu.hit(rng, {**twice, rng.randrange(steps): {}})
+        cpu.check()
+        long += cpu.state(lay.STATE_SEQUENCE, 0) != before
+    assert long > 3
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_within_a_clause_and_at_the_end_nothing_is_written(closed: bool) -> None:
+    cpu, rng = Inline(), random.Random(4)
+    state = cpu.scratch.state_of(0)
+    if closed:
+        cpu.write(state + lay.STATE_CLOSED, struct.pack("<I", 1))
+        cpu.write(lay.HEADER_ACTIVE, bytes(8))
+    else:
+        cpu.write(state + lay.STATE_SEQUENCE, struct.pack("<Q", 9))
+    cpu.hit(rng)
+    assert cpu.records(0) == []
+    assert cpu.state(lay.STATE_NESTED, 0) == int(not closed)
+
+
+def test_a_full_ring_drops_and_counts() -> None:
+    cpu, rng = Inline(), random.Random(5)
+    for _ in range(200):
+        cpu.hit(rng)
+    kept = len(cpu.records(0))
+    assert 40 < kept < 200 and cpu.state(lay.STATE_DROPS, 0) == 200 - kept
+    assert cpu.state(lay.STATE_HEAD, 0) == cpu.state(lay.STATE_RESERVED, 0)
