@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pprint import pformat
 from typing import Self
 
+from kinst.api.batches import Batch, RunningBatches
 from kinst.api.program import Program, Setting, Source, with_program
 from kinst.api.trace import Trace, stopped_after
 from kinst.core.code import FunctionCode
@@ -315,20 +316,62 @@ class Machine:
             raise KinstError("no probes specified")
         expanded = self.expand(found, command)
         try:
-            opened.stand()
-            built = opened.build(opened.enable(expanded.request, expanded.compiled))
-            opened.fill(built)
-            running = RunningTrace(
-                built.compiled, built.parts, built.placed, built.image, opened.traced,
-                opened.report, opened.output,
-            )  # fmt: skip
+            made = self._batches(expanded) if expanded.compiled.batch else self._ready(expanded)
+            running = made if isinstance(made, RunningBatches) else made.running
             timeout = expanded.request.timeout
-            self._trace = Trace(running, built, command, self._trace_over, timeout)
+            self._trace = Trace(running, made.built, command, self._trace_over, timeout)
         except BaseException:
             self._drop_command()
             raise
         self._held = ""
         return self._trace
+
+    def _ready(
+        self,
+        expanded: Program,
+        among: Collection[int] | None = None,
+        before: Batch | None = None,
+        *,
+        more: bool = False,
+    ) -> Batch:
+        """An expanded program with all that it writes, but for patches, written.  among: as of
+        OpenMachine.stand().  before, more: the batch before, and whether there is one behind."""
+        opened = self._opened
+        opened.stand(among)
+        given = before.given if before is not None else 0
+        enabled = opened.enable(expanded.request, expanded.compiled, given=given)
+        built = opened.build(enabled)
+        opened.fill(built)
+        running = RunningTrace(
+            built.compiled, built.parts, built.placed, built.image, opened.traced,
+            opened.report, opened.output,
+            before=before.running if before is not None else None, more=more,
+        )  # fmt: skip
+        return Batch(running, built)
+
+    def _batches(self, expanded: Program) -> RunningBatches:
+        """The program's instructions, in batches."""
+        opened, command = self._opened, expanded.command
+        opened.stand()
+        parts = opened.batches(expanded.compiled)
+
+        def ready(number: int, before: Batch | None) -> Batch:
+            try:
+                program = self._expanded(expanded, command) if number and command else expanded
+                more = number + 1 < len(parts)
+                made = self._ready(program, parts[number], before, more=more)
+            except BaseException:
+                self._drop_command()
+                raise
+            self._held = ""
+            return made
+
+        def over(command_over: bool) -> None:
+            if command and not command_over:
+                self._held = command
+                self._drop_command()
+
+        return RunningBatches(len(parts), expanded.compiled.batch, ready, over, opened.report)
 
     def run(
         self,

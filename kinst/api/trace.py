@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Self
 
+from kinst.api.batches import RunningBatches
 from kinst.consumer.schema import Schema
 from kinst.core.errors import KinstError
 from kinst.core.probe import ProgramText
@@ -41,7 +42,7 @@ class Trace:
 
     def __init__(
         self,
-        running: RunningTrace,
+        running: RunningTrace | RunningBatches,
         built: BuiltProgram,
         command: str,
         on_close: Callable[[bool], None],
@@ -78,7 +79,10 @@ class Trace:
 
     @property
     def matched(self) -> tuple[tuple[ProgramText, int], ...]:
-        """For each text of the program how many probes its descriptions have matched."""
+        """For each text of the program how many probes its descriptions have matched; nothing for
+        one that is planted in batches, as that is not known before."""
+        if self._built.compiled.batch:
+            return ()
         left = {e.probe.id for e in self._built.parts.running}
         probes = {e.probe.id: e for e in self._built.matched if e.probe.id in left}
         return tuple(

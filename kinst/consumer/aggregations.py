@@ -159,29 +159,34 @@ class AggregationStore:
         counters: Sequence[npt.NDArray[np.uint64]] = (),
         names: Names = NO_NAMES,
         sums: CounterSums | None = None,
+        before: AggregationStore | None = None,
     ) -> None:
         """view: scratch, writable.  counters: the counter block of each target CPU (monotonic
         u64 elements), where counts of some keys are also kept.  names: what decides which
-        recorded addresses are one key.  sums: what counters add to others."""
+        recorded addresses are one key.  sums: what counters add to others.  before: of the same
+        program with other probes, whose tables are added to."""
         self._names = names
         self._bytes: Bytes = np.frombuffer(view, dtype=np.uint8)
         self._words = np.frombuffer(view, dtype="<u8", count=len(self._bytes) // 8)
         self._scratch = scratch
         self._counters = counters
         self._sums = sums
-        layouts = {one.index: one for one in layout.aggregations}
-        self.tables: dict[int, KeyedTable] = {
-            one.index: KeyedTable(one, layouts[one.index], _key_fields(one, layouts[one.index]))
-            for one in sorted(program.aggregations, key=lambda a: a.index)
-            if one.index in layouts
-        }
+        self._layouts = layouts = {one.index: one for one in layout.aggregations}
+        self.tables: dict[int, KeyedTable] = (
+            before.tables
+            if before is not None
+            else {
+                one.index: KeyedTable(one, layouts[one.index], _key_fields(one, layouts[one.index]))
+                for one in sorted(program.aggregations, key=lambda a: a.index)
+                if one.index in layouts
+            }
+        )
         self._constant: dict[int, list[Key]] = {
             index: [
-                tuple(_wrap(v, f) for v, f in zip(key, table.keys, strict=True))
-                for key in table.layout.constant_keys
+                tuple(_wrap(v, f) for v, f in zip(key, table.keys, strict=True)) for key in constant
             ]
             for index, table in self.tables.items()
-            if table.layout.constant_keys is not None
+            if (constant := layouts[index].constant_keys) is not None
         }
         self._last: dict[int, npt.NDArray[np.uint64]] = {}
         self._left: dict[int, tuple[int, int]] = {}  # slot: half not merged, sequence then
@@ -227,7 +232,7 @@ class AggregationStore:
     def _merge_half(self, slot: int, half: int) -> None:
         start = self._scratch.agg_of(slot, half)
         for index, table in self.tables.items():
-            layout = table.layout
+            layout = self._layouts[index]
             at = start + layout.area
             size = layout.entry_size * layout.capacity
             rows = self._bytes[at : at + size].reshape(layout.capacity, layout.entry_size)
@@ -289,7 +294,7 @@ class AggregationStore:
             return
         counted = self._counted()
         for index, table in self.tables.items():
-            layout = table.layout
+            layout = self._layouts[index]
             if layout.counters < 0:
                 continue
             constant = self._constant.get(index, ())
@@ -299,13 +304,12 @@ class AggregationStore:
             more = now - self._last.get(index, np.zeros(size, dtype=np.uint64))
             self._last[index] = now
             # Read after the counters: a slot that was counted in has its key's word.
-            keys = self._slot_keys(table) if layout.slots else constant
+            keys = self._slot_keys(layout) if layout.slots else constant
             for i in np.flatnonzero(more).tolist():
                 table.add(keys[i], more[i : i + 1].view(np.int64))
 
-    def _slot_keys(self, table: KeyedTable) -> Sequence[Key]:
+    def _slot_keys(self, layout: AggregationLayout) -> Sequence[Key]:
         """The key of each slot; of a free one, any."""
-        layout = table.layout
         start = self._scratch.globals + layout.slot_table >> 3
         words = self._words[start : start + layout.slots].tolist()
         return [(_wrap(word - SLOT_BIAS, layout.keys[0]),) for word in words]

@@ -134,6 +134,14 @@ class Interpreter:
             if table.entries:
                 yield self._printed((table.aggregation.index,))
 
+    def pause(self) -> Iterator[Event]:
+        """The same where tracing goes on with other probes: aggregations are not printed yet."""
+        if self._kept is not None:
+            chunks, self._kept = self._kept.all(), None
+            yield from self._interpreted(chunks)
+        yield from self._faults.rest()
+        self._store.finish()
+
     def aggregations(self) -> tuple[Aggregation, ...]:
         """All aggregations as they are now."""
         return tuple(self._aggregation(index) for index in self._store.tables)

@@ -143,16 +143,17 @@ def enable(
     absent: bool = False,
     most: int = 0,
     on_full: Callable[[Found], None] = lambda _: None,
+    given: int = 0,
 ) -> tuple[tuple[EnabledSite, ...], dict[int, int]]:
     """The probes of a program, in the order of their ids, and matches per clause.
 
     zero: a description may match nothing.  absent: also for names that the kernel does not have
     (-Z).  most: instructions that there is room for, or 0; those behind are left out, and
-    on_full is told the first of them.  Raises DError at the description otherwise,
-    and where a provider says why it cannot be.
+    on_full is told the first of them.  given: ids up to this one are somebody else's.  Raises
+    DError at the description otherwise, and where a provider says why it cannot be.
     """
     ids = {one.name: FIRST_ID + k for k, one in enumerate(listed(providers))}
-    named = _Named(ids, most, on_full)
+    named = _Named(ids, max(given, FIRST_ID - 1 + len(ids)) + 1, most, on_full)
     matched: dict[int, int] = {}
     for clause in program.clauses:
         for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
@@ -183,11 +184,12 @@ class _Named:
     an object for each."""
 
     def __init__(
-        self, ids: Mapping[ProbeName, int], most: int, on_full: Callable[[Found], None]
+        self, ids: Mapping[ProbeName, int], first: int, most: int, on_full: Callable[[Found], None]
     ) -> None:
-        """ids: of the probes that have one already.  most, on_full: as in enable()."""
+        """ids: of the probes that have one already.  first: id of the others.  most, on_full: as
+        in enable()."""
         self._most, self._on_full, self.full = most, on_full, False
-        self._given, self._next = ids, FIRST_ID + len(ids)
+        self._given, self._next = ids, first
         self._index: dict[ProbeName, int] = {}
         self._ids: list[int] = []
         self._first: list[Found] = []

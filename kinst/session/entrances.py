@@ -145,6 +145,11 @@ class Entrances:
         self._spares: dict[int, dict[int, int]] = {}
         self._beyond = isa.RUN_SIZE + LONGEST  # places behind each function
 
+    def seen_by(self, kernel: LiveKernel) -> Entrances:
+        """The same, with what another view of the kernel has decoded."""
+        self._kernel = kernel
+        return self
+
     def runs(
         self, planted: Sequence[tuple[Site, bool]], taken: Collection[int], *, gates: bool = False
     ) -> FoundRuns:

@@ -57,7 +57,15 @@ class Names(Protocol):
 class RunningKernel:
     """Implements core.kernel.Kernel over a target and its personality; answers are cached."""
 
-    def __init__(self, target: Data, personality: Names, isa: Isa) -> None:
+    def __init__(
+        self,
+        target: Data,
+        personality: Names,
+        isa: Isa,
+        among: Collection[int] | None = None,
+    ) -> None:
+        """among: addresses of the functions that find() finds, or None for all."""
+        self._among = among
         self._target = target
         self._personality = personality
         self.isa = isa
@@ -75,6 +83,11 @@ class RunningKernel:
 
     def find(self, module: str, function: str) -> Sequence[Function]:
         """See core.kernel.Kernel.find."""
+        found = self._found(module, function)
+        among = self._among
+        return found if among is None else [f for f in found if f.address in among]
+
+    def _found(self, module: str, function: str) -> Sequence[Function]:
         in_module = re.compile(translate(module)).match if module else lambda _: True
         if _GLOB.search(function):
             same_name: dict[str, list[Function]] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, cached_property, partial
@@ -22,6 +22,7 @@ from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.code import FunctionCode
 from kinst.core.errors import KinstError
 from kinst.core.kernel import Found
+from kinst.core.layout import LEAF
 from kinst.core.machine import Begun, Target, Terminal
 from kinst.core.paths import cache_folder
 from kinst.core.probe import Function, ProbeName, ProbePattern
@@ -32,6 +33,7 @@ from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.loaded import LoadedImages, moved_by
 from kinst.patch.plan import ways_back
 from kinst.providers import load_all
+from kinst.session import batches
 from kinst.session.build import build, fill, split, with_runs
 from kinst.session.code import codes_of, named_functions, no_place, places_of
 from kinst.session.counters import CounterBlocks
@@ -52,6 +54,7 @@ from kinst.session.listing import list_all, list_enabled, list_planned
 from kinst.session.modules import frames_finder, module_images
 from kinst.session.place import (
     ScratchPool,
+    data_reserved,
     most_probes,
     place_all,
     planting_ability,
@@ -95,6 +98,7 @@ from kinst.systems import of_image
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
 # Bytes of scratch of a machine that is opened for any programs: for their data, and their code.
 ROOM_FOR_DATA, ROOM_FOR_CODE = 64 << 20, 32 << 20
+ROOM_FOR_BATCHES = 96 << 20  # of code, and for counters: in reach of all ISAs' jumps
 
 
 @contextmanager
@@ -142,6 +146,8 @@ class OpenMachine:
         self._set_aside = 0  # bytes of scratch
         self._for_any = False  # it was started for any programs
         self._text = b""
+        self._among: Collection[int] | None = None
+        self._known_entrances: Entrances | None = None
         self._ways_back = frozenset[int]()  # of all code in scratch
 
     def _folders(self) -> Sequence[Path]:
@@ -153,6 +159,9 @@ class OpenMachine:
         """The request's programs, parsed and checked.  Raises DError, KinstError."""
         compiled = compile_request(request, self.isa, 0, self.types, self.report.say)
         check_stability(compiled, load_all())
+        if compiled.batch:
+            wants = partial(wants_kernel, providers=load_all(), fired=True)
+            batches.check_batches(compiled.program, wants)
         self.report.stage("compile D")
         return compiled
 
@@ -203,8 +212,9 @@ class OpenMachine:
             target.close()
             raise
 
-    def stand(self) -> None:
-        """Stop the machine for what is to be read and written next.
+    def stand(self, among: Collection[int] | None = None) -> None:
+        """Stop the machine for what is to be read and written next.  among: addresses of the
+        functions that are there for it, or None for all.
 
         Where its text is not what it was when its instructions were decoded (the kernel has
         changed it, as it does with jump labels), they are forgotten."""
@@ -216,10 +226,12 @@ class OpenMachine:
         low, high = self.traced.text
         # Through a bare stub it would take seconds: there little is decoded, and again each time.
         text = target.read(low, high - low) if self._pool and self._pool.in_target else b""
-        if not text or text != self._text:
-            kernel = RunningKernel(target, personality, self.isa)
+        if not text or text != self._text or among is not self._among:
+            kernel = RunningKernel(target, personality, self.isa, among)
             self.traced = replace(self.traced, kernel=kernel)
-        self._text = text
+            if not text or text != self._text:
+                self._known_entrances = None
+        self._text, self._among = text, among
 
     @cached_property
     def _image(self) -> DebugInfo:
@@ -285,22 +297,33 @@ class OpenMachine:
             programs = expanded(programs, compiled.types, kernel, *where, zero=zero)
         return with_programs(request, compiled, programs, self.isa)
 
+    def batches(self, compiled: Compiled) -> list[frozenset[int]]:
+        """The functions that an expanded program means, in batches, for stand().  Raises
+        KinstError where there are none, or they cannot be planted."""
+        traced = self.traced
+        if traced.kernel is None or traced.personality is None:
+            raise KinstError("there is nothing to plant in batches", "-x batch= needs a kernel")
+        wants = partial(wants_kernel, providers=load_all(), fired=False)
+        return batches.cut(compiled, traced.kernel, traced.personality, wants)
+
     # enable
 
     @_without_collector()
     def enable(
-        self, request: Request, compiled: Compiled, *, listed: bool = False
+        self, request: Request, compiled: Compiled, *, listed: bool = False, given: int = 0
     ) -> EnabledProgram:
         """The probes that the program means.  listed: they are to be listed, not to be fired.
-        Raises DError for a description that means none."""
+        given: ids up to this one have been given out.  Raises DError for a description that means
+        none."""
         traced, providers = self.traced, load_all()
-        absent = request.zero or compiled.options.zdefs
+        # What a program means may be in other batches.
+        absent = request.zero or compiled.options.zdefs or self._among is not None
         zero = absent or listed
         room = traced.target.most_scratch if traced.target is not None and not listed else 0
         matched, _ = enable(
             compiled.program, providers, traced.kernel, zero=zero, absent=absent,
             most=most_probes(compiled, traced.cpus, room) if room else 0,
-            on_full=partial(self._tell_full, room),
+            on_full=partial(self._tell_full, room), given=given,
         )  # fmt: skip
         check_arguments(compiled.program, matched)
         check_cpu(compiled.options.cpu, traced.cpus)
@@ -331,7 +354,7 @@ class OpenMachine:
             parts = with_runs(parts, self._entrances, gates=compiled.plant.gates)
         return parts, memory
 
-    @cached_property
+    @property
     def _entrances(self) -> Entrances | None:
         """None where no runs can be planted: without need, or without a look at all memory."""
         traced = self.traced
@@ -339,12 +362,21 @@ class OpenMachine:
             return None
         if traced.kernel is None or traced.target.pointers(()) is None:
             return None
-        return Entrances(self.isa, traced.personality, traced.kernel)
+        known = self._known_entrances
+        if known is None:
+            known = Entrances(self.isa, traced.personality, traced.kernel)
+        self._known_entrances = known = known.seen_by(traced.kernel)
+        return known
 
     def _new_pool(self, program: EnabledProgram) -> ScratchPool:
         """Scratch for this program or, where the machine was started for any, for more."""
         compiled, traced = program.compiled, self.traced
         data = data_needed(compiled.options, compiled.program, traced.cpus)
+        if compiled.batch and traced.target is not None:
+            data = data_reserved(compiled, program.enabled, traced.cpus)
+            size = data + ROOM_FOR_BATCHES + LEAF - 1 & -LEAF
+            most = traced.target.most_scratch or size
+            return ScratchPool(traced, min(size, most), data, data)
         size = pool_size(compiled, program.enabled, traced.cpus)
         if not self._for_any:
             return ScratchPool(traced, size, 0, data)
@@ -358,7 +390,8 @@ class OpenMachine:
         """Everything that a trace writes into the machine, which nothing is written to yet."""
         compiled, traced = program.compiled, self.traced
         parts, memory = self.split(program)
-        self._tell_ways(compiled, parts, memory)
+        if self._among is None:
+            self._tell_ways(compiled, parts, memory)
         layout = _layout(compiled, parts)
         more = 8 * len(parts.planted) if compiled.plant.blocks else 0
         counters = self._counters.place(memory, layout.counters_size, more)
@@ -456,7 +489,8 @@ class OpenMachine:
         place = f"{site.function.name}+{site.offset}" if site else str(first.name)
         self.report.say(
             f"kinst: more instructions match than {own} MB of scratch hold: those from {place} on"
-            f" are left out (-x scratch={2 * own}m holds twice as many)"
+            f" are left out (-x batch=10s goes over all of them; scratch={2 * own}m holds twice as"
+            " many)"
         )
 
     def _tell_ways(self, compiled: Compiled, parts: Placement, memory: ScratchMemory) -> None:

@@ -27,6 +27,7 @@ from kinst.session.values import (
 from kinst.wire import native
 
 NAMES_ROOM = 2 << 20  # bytes for the names of all functions of a kernel, and of offsets in them
+SPREAD = 2  # how much more one batch may need than another of as many bytes of code
 TABLE_ROOM = 128  # trap and fault tables: bytes for each site, both at their emptiest
 
 
@@ -118,6 +119,13 @@ def pool_size(compiled: Compiled, enabled: Sequence[EnabledSite], cpus: int) -> 
     own = compiled.options, compiled.program, cpus, compiled.trampolines, len(enabled)
     described = _described(compiled.program, enabled) + LEAF - 1 & -LEAF
     return scratch_needed(*own) + described + counters_room(cpus)
+
+
+def data_reserved(compiled: Compiled, enabled: Sequence[EnabledSite], cpus: int) -> int:
+    """Bytes at the start of scratch that the data of these probes fits in, and that of as many
+    others."""
+    data = data_needed(compiled.options, compiled.program, cpus)
+    return data + SPREAD * _described(compiled.program, enabled) + LEAF - 1 & -LEAF
 
 
 def most_probes(compiled: Compiled, cpus: int, room: int) -> int:

@@ -25,7 +25,7 @@ from kinst.dlang.api import (
 from kinst.dlang.check.actions import destructive_name, is_destructive
 from kinst.dlang.check.calls import destructive_calls
 from kinst.dlang.syntax import tree
-from kinst.dlang.vocabulary.d_options import OWN_NAMES, Options, parse_size
+from kinst.dlang.vocabulary.d_options import OWN_NAMES, Options, parse_rate, parse_size
 from kinst.dlang.walk import expressions
 from kinst.patch.ways import plant_rules
 from kinst.providers import interfaces
@@ -190,6 +190,8 @@ def _checked(
         first += len(one.clauses)
     own = dict((*program.options, *request.settings))
     room = parse_size("scratch", own["scratch"]) if "scratch" in own else TRAMPOLINES
+    batch = parse_rate("batch", own["batch"]) / 1e9 if "batch" in own else 0
     return Compiled(
-        tuple(texts), programs, program, options, plant_rules(own.get("plant", "")), room, types
-    )
+        tuple(texts), programs, program, options, plant_rules(own.get("plant", "")), room, types,
+        batch,
+    )  # fmt: skip

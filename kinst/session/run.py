@@ -23,6 +23,7 @@ from kinst.consumer.schema import Schema
 from kinst.core.endings import HANG, status_when_gone
 from kinst.core.errors import GoneError, KinstError, TargetError
 from kinst.core.machine import CommandEnded, Gone, MachineEvent, Stopped
+from kinst.core.probe import Probe
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import (
     Aggregation,
@@ -53,6 +54,7 @@ PRINT_SECONDS = 0.1  # how long records wait, unless switchrate says otherwise
 SLOW_SECONDS = 0.5  # at one event: that is a slow client
 FIRST_SECONDS = 0.02  # until the first record: whoever waits for it wants it now
 OUTPUT_SECONDS = 0.1  # how long the command's output waits at most
+BATCH = "batch"  # reason of End where another batch follows
 TIMED_OUT = 124  # status of a trace that cut its command off, as of timeout(1)
 SETTLE_SECONDS = 0.02  # for CPUs that were stopped in a clause to leave it
 
@@ -102,16 +104,22 @@ class RunningTrace:
         traced: TracedMachine,
         report: Report,
         output: deque[bytes] | None = None,
+        *,
+        before: RunningTrace | None = None,
+        more: bool = False,
     ) -> None:
         """Everything is compiled, and scratch is filled; the machine is stopped.
 
         output: gets what the guest's command writes while the target is waited for, and is
-        emptied here."""
+        emptied here.  before: of the same program, with the batch of instructions that was planted
+        before this one.  more: another batch comes next."""
         self._parts = parts
         self._placed = placed
         self._built = built
         self._target = traced.target
         self._report = report
+        self._begun, self._more = before is not None, more
+        self.reason = ""  # why it was over, as soon as it is
         self._output: deque[bytes] = deque() if output is None else output
         self._view = placed.memory.view
         self._cpus = placed.scratch.cpus
@@ -128,7 +136,7 @@ class RunningTrace:
         )
         self._fail = options.fail.split(",")  # what makes the trace fail
         names = names_of(traced)
-        self._store = AggregationStore(
+        self._store: AggregationStore = AggregationStore(
             self._view,
             placed.scratch,
             compiled.program,
@@ -136,12 +144,19 @@ class RunningTrace:
             self._counters(),
             names,
             self._sums(),
+            before._store if before is not None else None,
         )
-        probes = {e.probe.id: e.probe for e in (*parts.running, parts.error)}
+        # What is shown is shown by the first batch's schema; only the host's probes make records.
+        probes: dict[int, Probe] = {} if before is None else before._probes
+        shown = parts.running if before is None else parts.host
+        probes |= {e.probe.id: e.probe for e in (*shown, parts.error)}
+        self._probes: dict[int, Probe] = probes
         self.schema = Schema(
             compiled.program, placed.layout, probes, self._store.tables, options, names
         )
         self._interpreter = Interpreter(self.schema, self._store)
+        if before is not None:
+            self._interpreter.options = before._interpreter.options
         set_speculations(self._view, options.nspec, options.specsize)
         self._planted = Planted(traced, traced.target) if traced.target else None
         self._timers = Timers()
@@ -222,6 +237,10 @@ class RunningTrace:
         try:
             reason = yield from self._traced(command, timeout)
             trouble = self._unplant()
+            self.reason = reason
+            if self._more and trouble is None and self._ends_batch(reason):
+                yield from self._batch_end(reason, command)
+                return
             yield TracingOver("interrupted" if self._stopping() else reason)
             if self._stopping() and self._gone is None:
                 reason = "interrupted"
@@ -251,6 +270,21 @@ class RunningTrace:
             raise trouble
         yield End(reason, self._status(reason, command))
 
+    def _ends_batch(self, reason: str) -> bool:
+        """Whether another batch follows: its time is over, or its command."""
+        return reason in ("command", "timeout") and not self._stopping()
+
+    def _batch_end(self, reason: str, command: str) -> Generator[Event, None, None]:
+        """What is left of a batch behind which another one follows: END does not fire."""
+        set_active(self._view, self._placed.scratch, False)
+        for chunks in self._drainer.stop():
+            yield from self._take(chunks)
+        yield from self._interpreter.pause()
+        yield from self._written()
+        yield from self._complaints()
+        self._told = True
+        yield End(BATCH, self._status(reason, command))
+
     def _status(self, reason: str, command: str) -> int:
         if self._interpreter.exit_status is not None:
             return self._interpreter.exit_status
@@ -265,7 +299,7 @@ class RunningTrace:
         if self._stopping():
             return "interrupted"
         set_active(self._view, self._placed.scratch, True)
-        if self._parts.begin is not None:
+        if self._parts.begin is not None and not self._begun:
             self._runner.fire(self._parts.begin)  # with the machine still stopped
         self._drainer.start()
         if not is_active(self._view):

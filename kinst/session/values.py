@@ -66,7 +66,8 @@ class Compiled:
     their trees.
 
     types: of the kernel, as the program was compiled with them.
-    plant: what -x plant= allows.  trampolines: bytes for code.
+    plant: what -x plant= allows.  trampolines: bytes for code.  batch: seconds for which each batch
+    of instructions is traced, where they are planted one batch after another; else 0.
     """
 
     texts: tuple[tuple[ProgramText, tuple[int, ...]], ...]
@@ -76,6 +77,7 @@ class Compiled:
     plant: PlantRules
     trampolines: int
     types: TypeSource | None = None
+    batch: float = 0
 
     @property
     def tree(self) -> tree.Program:

@@ -115,7 +115,7 @@ def test_commands_and_their_options_are_those_that_there_are() -> None:
 
 def test_values_of_options() -> None:
     assert names("kinst --vm=") == ["amd64", "arm64", "riscv64"]
-    assert set(names("kinst -x ")) == NAMES | {"plant", "scratch"}
+    assert set(names("kinst -x ")) == NAMES | {"batch", "plant", "scratch"}
     assert names("kinst --dump ty") == ["typed"]
     assert names("kinst -X ") == ["a", "c", "s", "t"]
     assert asked("kinst --root=/us") == ["folders"]

@@ -280,4 +280,4 @@ DYNAMIC = frozenset(
 )  # fmt: skip
 
 # kinst's own options, which session/ reads; control lines pass them on unchecked.
-OWN_NAMES = frozenset({"plant", "scratch"})
+OWN_NAMES = frozenset({"batch", "plant", "scratch"})

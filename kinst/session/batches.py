@@ -1,0 +1,67 @@
+"""Batches: the instructions that a program means, in parts that are planted one after another.
+
+A kernel has more instructions than are worth planning and planting at once: two and a half
+millions, where a hundred thousand take seconds and a few megabytes of scratch.  With -x batch=TIME
+a program is traced with one part of the functions after another; its aggregations go on through
+all of them (consumer.aggregations).  Nothing else does: each part has scratch of its own, and the
+records of one mean nothing in the next.  So clauses at instructions may only aggregate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from kinst.core.errors import DError, KinstError
+from kinst.core.kernel import Kernel
+from kinst.core.probe import Function, ProbePattern
+from kinst.core.system import System
+from kinst.dlang import typed
+from kinst.session.values import Compiled
+
+BYTES = 400_000  # of code in a batch: some hundred thousand instructions
+
+# Whether any of these descriptions means a probe of a traced kernel.
+MeansKernel = Callable[[Sequence[ProbePattern]], bool]
+
+
+def check_batches(program: typed.Program, means_kernel: MeansKernel) -> None:
+    """Raises DError, KinstError for what does not go on from one batch to the next."""
+    hint = "without -x batch=, or with aggregations alone"
+    for clause in program.clauses:
+        if not means_kernel(clause.patterns):
+            continue
+        if not clause.actions or any(not isinstance(a, typed.Aggregate) for a in clause.actions):
+            message = "batches only aggregate: a clause at an instruction does something else"
+            raise DError(message, clause.span, "D_UNKNOWN", hint)
+    kept = [one.name for one in program.variables if one.scope != "this"]
+    if kept:
+        raise KinstError(f"batches only aggregate: {kept[0]} would be lost between them", hint)
+
+
+def cut(
+    compiled: Compiled, kernel: Kernel, system: System, means_kernel: MeansKernel
+) -> list[frozenset[int]]:
+    """The functions that a program means, by their addresses, in batches; functions of which no
+    instruction can be planted are in none.  Raises KinstError where there is none left."""
+    meant = dict[int, Function]()
+    for pattern in compiled.patterns:
+        if means_kernel([pattern]):
+            with suppress(KinstError):  # which enable() raises at its place
+                found = kernel.find(pattern.module, pattern.function or "*")
+                meant |= {one.address: one for one in found}
+    some = [one for _, one in sorted(meant.items()) if not system.refusals(one)]
+    if not some:
+        raise KinstError("there is nothing to plant in batches", "-x batch= is for instructions")
+    return _filled(some)
+
+
+def _filled(functions: Sequence[Function]) -> list[frozenset[int]]:
+    batches, room = [set[int]()], BYTES
+    for one in functions:
+        if one.size > room and batches[-1]:
+            batches.append(set())
+            room = BYTES
+        batches[-1].add(one.address)
+        room -= one.size
+    return [frozenset(one) for one in batches]
