@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from attach_guest import AttachGuest, attach_guest, guardians, wait_undone
-from command import Running, counts, kinst
+from command import Running, counts, kinst, listed
 
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
@@ -103,6 +103,33 @@ def test_killed_without_a_word(vm: AttachGuest, way: str) -> None:
     run.stop(signal.SIGKILL)
     vm.run("reads 20")
     wait_undone(run.mark)
+    run = traced(vm, "jump")
+    vm.run("reads 30")
+    run.stop()
+    assert counts(run.result().good().out)["reads",] == 30
+
+
+@pytest.mark.parametrize("way", ["jump", pytest.param("trap", marks=SLOW)])
+def test_killed_together_with_its_guardian(vm: AttachGuest, way: str) -> None:
+    """The next start undoes it: by what is listed without a probe, and by the guest's memory."""
+    listing = options(vm, "-l", "-v", "-n", "kinst::vfs_read:0")
+    before, free = listed(kinst(*listing, boots=False).good().out), vm.free()
+    run = traced(vm, way)
+    both = guardians(run.mark)
+    assert len(both) == 2, both
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # neither sees that the other is gone
+        for pid in both:
+            os.kill(pid, number)
+    run.process.wait()
+    vm.run("reads 20")
+    assert vm.free() < free - 32 * 1024, "its memory is still lent"
+    done = kinst(*listing, boots=False).good()
+    assert "an earlier kinst was killed with its guardian" in done.err
+    assert "code are as they were" in done.err and "MB are given back" in done.err
+    assert listed(done.out) == before
+    assert abs(vm.free() - free) < 4 * 1024
+    again = kinst(*listing, boots=False).good()
+    assert "earlier kinst" not in again.err and listed(again.out) == before
     run = traced(vm, "jump")
     vm.run("reads 30")
     run.stop()

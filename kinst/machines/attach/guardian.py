@@ -22,6 +22,7 @@ from kinst.core.trapped import let_pass
 from kinst.machines.attach.calls import GuestCalls
 from kinst.machines.attach.changes import Changes
 from kinst.machines.attach.inside import threads_inside
+from kinst.machines.attach.journal import Journal
 from kinst.machines.attach.loan import Loan, borrow, give_back
 from kinst.machines.attach.place import Place, left
 from kinst.machines.attach.ram import HIGH_PAGES, Piece, Ram, find_ram
@@ -55,8 +56,10 @@ class Reached:
 class Guardian:
     """Serves one kinst for one machine, in a process of its own (wire/companion.py)."""
 
-    def __init__(self, process: OtherProcess, place: Place, isa: Isa, territory: Territory) -> None:
-        """place: the machine's."""
+    def __init__(
+        self, process: OtherProcess, place: Place, isa: Isa, territory: Territory, journal: Journal
+    ) -> None:
+        """place: the machine's.  journal: of it; there, if one before has left something."""
         self._process = process
         self._place = place
         self._isa = isa
@@ -68,6 +71,8 @@ class Guardian:
         self._lender: Lender | None = None
         self._loan: Loan | None = None
         self._changes = Changes()
+        self._journal = journal
+        self._ours = False  # what the journal says is what this one has changed
         self._over = False
 
     def serve(self, channel: Channel) -> None:
@@ -165,13 +170,37 @@ class Guardian:
         pieces = find_ram(self._process, base, contents, high)
         return Reached(pieces, root, text, rsp.agreed, debugger.seen)
 
-    def settle(self, page_tables: int | None, lender: Lender | None) -> tuple[None, int]:
-        """What the system knows of itself."""
+    def settle(self, page_tables: int | None, lender: Lender | None) -> tuple[str, int]:
+        """What the system knows of itself.  Returns what was undone of an earlier kinst, or ""."""
         assert self._memory is not None
         if page_tables is not None:
             self._memory.set_tables(page_tables)
         self._lender = lender
-        return None, -1
+        undone = self._take_up() if self._journal.is_there and lender is not None else ""
+        self._journal.begin()
+        self._ours = True
+        return undone, -1
+
+    def _take_up(self) -> str:
+        """Undo what a kinst and a guardian that both were killed have left; what was done."""
+        assert self._debugger is not None
+        self._debugger.handed_back(running=True)
+        self._changes, self._loan = self._journal.read()
+        count, lent = len(self._changes.text), self._loan.size if self._loan else 0
+        self._debugger.stop()
+        try:
+            self._restore_text()
+            self._debugger.resume()
+            trouble = self._return_memory() if self._changes.mapped or self._loan else ""
+        finally:
+            if not self._debugger.running:
+                self._debugger.resume()
+        self._changes, self._loan = Changes(), None
+        done = f"{count} bytes of code are as they were, {lent >> 20} MB are given back"
+        return (
+            "an earlier kinst was killed with its guardian while it traced this machine: "
+            f"{trouble or done}"
+        )
 
     def borrow(self, size: int) -> tuple[Loan, int]:
         """Memory of the guest's that kinst can map, and a descriptor for it.  The machine stands
@@ -185,7 +214,9 @@ class Guardian:
                 self._loan = borrow(call, self._lender, self._virtual_to_physical, size)
         finally:
             self._debugger.resume()
+        self._journal.loan(self._loan)
         descriptor = self._loan.share(self._process, self._ram)
+        self._journal.loan(self._loan)
         return self._loan, descriptor
 
     def finish(self) -> tuple[str, int]:
@@ -231,6 +262,8 @@ class Guardian:
             debugger.resume()
             if self._changes.mapped or self._loan is not None:
                 trouble = self._return_memory()
+            if self._ours:
+                self._journal.over()
         except KinstError as error:
             trouble = error.message
         finally:

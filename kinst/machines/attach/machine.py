@@ -18,6 +18,7 @@ from kinst.core.system import Lender, Territory
 from kinst.machines.attach.changes import changed_bytes
 from kinst.machines.attach.find import check, wait_running
 from kinst.machines.attach.guardian import Guardian, Reached
+from kinst.machines.attach.journal import Journal
 from kinst.machines.attach.loan import Loan
 from kinst.machines.attach.place import left, located, process_of
 from kinst.machines.attach.ram import Ram
@@ -35,14 +36,17 @@ from kinst.wire.rsp import Rsp
 class _Watched:
     """RAM whose page tables are changed only after the guardian was told."""
 
-    def __init__(self, ram: Ram, guardian: Companion) -> None:
+    def __init__(self, ram: Ram, guardian: Companion, journal: Journal) -> None:
         self._ram = ram
         self._guardian = guardian
+        self._journal = journal
         self.read_physical = ram.read_physical
         self.own = (0, 0)  # memory for page tables that is kinst's
 
     def write_physical(self, address: int, data: bytes) -> None:
-        self._guardian.tell("table", address, self._ram.read_physical(address, len(data)), data)
+        before = self._ram.read_physical(address, len(data))
+        self._journal.table(address, before, data)
+        self._guardian.tell("table", address, before, data)
         self._ram.write_physical(address, data)
 
 
@@ -65,6 +69,7 @@ class AttachedVm(StubTarget):
         self._loan: Loan | None = None
         self._mapped = (0, 0)  # virtual addresses of scratch
         self._scratch: ForeignMemory | None = None
+        self._say: Callable[[str], None] = lambda text: None
         if why := can_trace():
             raise TargetError(why, "--gdb stops the machine at each hit, on any host")
         pid = process_of(named)
@@ -79,8 +84,11 @@ class AttachedVm(StubTarget):
         try:
             place = located(self._process, named, stub)
             try:
-                wait_running(self._process)
-                guardian = Guardian(self._process, place, isa, territory)
+                self._journal = Journal(pid, self._process.started)
+                # One that was killed while the machine stood has left it standing.
+                if not self._journal.is_there:
+                    wait_running(self._process)
+                guardian = Guardian(self._process, place, isa, territory, self._journal)
                 kept = (self._process.fileno(), self._lock.fileno())
                 self._guardian = Companion(guardian.serve, kept)
             except BaseException:
@@ -105,19 +113,23 @@ class AttachedVm(StubTarget):
         self.cpus = self._stub.cpus
         self._text = found.text
         self._ram = Ram(self._process, found.pieces)
-        self._physical = _Watched(self._ram, self._guardian)
+        self._physical = _Watched(self._ram, self._guardian, self._journal)
         self.memory = GuestMemory(self._paging, self._physical, (0, 0))
         self.memory.set_root(found.root)
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
         """See core/machine.py: it runs."""
+        self._say = say
         return Bearings(self._text)
 
     def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
         """See core/machine.py."""
         if page_tables is not None:
             self.memory.set_tables(page_tables)
-        self._guardian.ask("settle", page_tables, lender)
+        undone, _ = self._guardian.ask("settle", page_tables, lender)
+        if undone:
+            self._stub.handed_back(running=True)
+            self._say(str(undone))
 
     @contextmanager
     def _standing(self) -> Iterator[None]:
@@ -150,7 +162,9 @@ class AttachedVm(StubTarget):
             raise TargetError("the machine must be stopped before its text can be written")
         low, high = self._mapped
         kept = [one for one in writes if not low <= one[0] < high]
-        self._guardian.tell("text", *changed_bytes(kept, self.memory.reader()))
+        changed = changed_bytes(kept, self.memory.reader())
+        self._journal.text(*changed)
+        self._guardian.tell("text", *changed)
         self._rsp.write_memory(self.memory.physical_writes(writes))
 
     def map_scratch(
@@ -167,12 +181,16 @@ class AttachedVm(StubTarget):
         frames = self._loan.frames[: size // LEAF_SIZE]
         # Looked for while the machine runs, and looked at again while it stands.
         found = self.memory.place_near(size, near, self._territory, reach or near, data)
-        self._guardian.tell("mapped", found, found + size)
+        self._tell_mapped(found, found + size)
         with self._standing():
             if not self.memory.map_at(frames, found, near[0]):
                 raise TargetError(f"the page tables changed while {found:#x} was being mapped")
         self._mapped = (found, found + size)
         return found
+
+    def _tell_mapped(self, start: int, end: int) -> None:
+        self._journal.mapped(start, end)
+        self._guardian.tell("mapped", start, end)
 
     def _borrow(self, size: int) -> None:
         self.stop()
@@ -201,7 +219,7 @@ class AttachedVm(StubTarget):
             return False
         frames = self._loan.frames[scratch_offset // LEAF_SIZE :][: size // LEAF_SIZE]
         with self._standing():
-            self._guardian.tell("mapped", virtual, virtual + size)
+            self._tell_mapped(virtual, virtual + size)
             return self.memory.map_at(frames, virtual, self._text)
 
     def scratch_view(self) -> memoryview:

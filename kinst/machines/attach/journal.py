@@ -1,0 +1,132 @@
+"""A file of what is changed in an attached machine, for when kinst and its guardian both are killed
+(their process group, or the machine was out of memory): the next start undoes it.
+
+It belongs to one process since one boot of this host.  A record is written before what it says is
+done, and a record's sum tells where the last one was cut off; whatever is behind it was not done.
+To survive processes it need not be on disk: with the host the guest is gone, too.
+
+    kind, 1 byte | size of the rest | its CRC-32 | the rest
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from kinst.core.paths import cache_folder
+from kinst.machines.attach.changes import Addresses, Bytes, Changes
+from kinst.machines.attach.loan import Loan
+from kinst.wire.process import boot_id
+
+_FOLDER = "planted"
+_HEAD = struct.Struct("<cII")
+_TEXT, _TABLE, _MAPPED, _LOAN = b"t", b"p", b"m", b"l"
+_ENTRY = struct.Struct("<QI")  # physical address of a page-table entry, bytes
+_RANGE = struct.Struct("<QQ")
+
+
+class Journal:
+    """Of the QEMU with this process id that has started then."""
+
+    def __init__(self, pid: int, started: str, folder: Path | None = None) -> None:
+        """folder: of journals, instead of the usual one."""
+        self._folder = folder or cache_folder() / _FOLDER
+        self._path = self._folder / f"{boot_id()}-{pid}-{started}"
+
+    @property
+    def is_there(self) -> bool:
+        return self._path.is_file()
+
+    def over(self) -> None:
+        """Everything is undone."""
+        with suppress(OSError):
+            self._path.unlink()
+
+    def begin(self) -> None:
+        """Of this process nothing is written down yet; those of processes that are gone go."""
+        self.over()
+        with suppress(OSError):
+            for path in self._folder.iterdir():
+                boot, pid, _ = path.name.rsplit("-", 2)
+                if boot != boot_id() or not os.path.exists(f"/proc/{pid}"):
+                    path.unlink()
+
+    def text(self, places: Addresses, before: Bytes, now: Bytes) -> None:
+        """Code is about to be changed; see changes.changed_bytes()."""
+        if len(places):
+            arrays = places.astype("<u8"), before, now
+            self._note(_TEXT, b"".join(array.tobytes() for array in arrays))
+
+    def table(self, address: int, before: bytes, now: bytes) -> None:
+        """A page-table entry is about to be."""
+        self._note(_TABLE, _ENTRY.pack(address, len(now)) + before + now)
+
+    def mapped(self, start: int, end: int) -> None:
+        """These virtual addresses are."""
+        self._note(_MAPPED, _RANGE.pack(start, end))
+
+    def loan(self, loan: Loan) -> None:
+        """Memory of the guest's was borrowed, or is shared."""
+        about = [loan.pieces, loan.tables, loan.shared, loan.was]
+        self._note(_LOAN, json.dumps(about).encode())
+
+    def _note(self, kind: bytes, content: bytes) -> None:
+        data = _HEAD.pack(kind, len(content), zlib.crc32(content, zlib.crc32(kind))) + content
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with open(self._path, "ab", buffering=0) as file:
+                written = file.write(data)
+        except OSError:
+            written = 0
+        if written != len(data):
+            # A full or read-only disk: half a journal would restore half of what was changed.  The
+            # guardian still knows.
+            self.over()
+
+    def read(self) -> tuple[Changes, Loan | None]:
+        """What was changed and not undone."""
+        changes, loan = Changes(), None
+        try:
+            data = self._path.read_bytes()
+        except OSError:
+            return changes, None
+        at = 0
+        while at + _HEAD.size <= len(data):
+            kind, size, total = _HEAD.unpack_from(data, at)
+            at += _HEAD.size
+            content = data[at : at + size]
+            at += size
+            if zlib.crc32(content, zlib.crc32(kind)) != total or len(content) != size:
+                break
+            if kind == _LOAN:
+                loan = _loan_of(content)
+            else:
+                _take(changes, kind, content)
+        return changes, loan
+
+
+def _take(changes: Changes, kind: bytes, content: bytes) -> None:
+    if kind == _TEXT:
+        count = len(content) // 10
+        places = np.frombuffer(content, "<u8", count).astype(np.uint64)
+        before, now = np.frombuffer(content, np.uint8, 2 * count, 8 * count).reshape(2, count)
+        changes.note_text(places, before, now)
+    elif kind == _TABLE:
+        address, size = _ENTRY.unpack_from(content)
+        values = content[_ENTRY.size :]
+        changes.tables.append((address, values[:size], values[size:]))
+    elif kind == _MAPPED:
+        changes.mapped.append(_RANGE.unpack(content))
+
+
+def _loan_of(content: bytes) -> Loan:
+    pieces, tables, shared, was = json.loads(content)
+    places = [(one[0], one[1], one[2]) for one in pieces]
+    files = None if was is None else [(one[0], one[1], one[2], one[3]) for one in was]
+    return Loan(places, (tables[0], tables[1], tables[2]), bool(shared), files)

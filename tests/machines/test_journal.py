@@ -1,0 +1,109 @@
+"""The journal of an attached machine: what was written is read, and nothing of what was not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kinst.machines.attach.changes import Changes
+from kinst.machines.attach.journal import Journal
+from kinst.machines.attach.loan import Loan
+
+LOAN = Loan(
+    [(1 << 63, 1 << 30, 4 << 20), ((1 << 63) + (4 << 20), 1 << 31, 2 << 20)], (1, 2, 3), True,
+    [(7 << 40, 4096, 9, 8192)],
+)  # fmt: skip
+
+
+def array(*values: int, kind: type = np.uint8) -> np.ndarray:  # type: ignore[type-arg]
+    return np.array(values, kind)
+
+
+def places(*values: int) -> np.ndarray:  # type: ignore[type-arg]
+    return array(*values, kind=np.uint64)
+
+
+def written(folder: Path) -> tuple[Journal, list[int]]:
+    """A journal, and its length after each record."""
+    journal = Journal(os.getpid(), "1", folder)
+    ends = []
+    for note in (
+        lambda: journal.loan(Loan([], (1, 2, 3))),
+        lambda: journal.loan(LOAN),
+        lambda: journal.table(0x1000, b"before..", b"now....."),
+        lambda: journal.mapped(1 << 63, (1 << 63) + 4096),
+        lambda: journal.text(places(1 << 63, 5), array(1, 2), array(0xCC, 0xE9)),
+        lambda: journal.text(places(5, 6), array(0xE9, 3), array(2, 0xCC)),
+    ):
+        note()
+        ends.append(next(folder.iterdir()).stat().st_size)
+    return journal, ends
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    journal, _ = written(tmp_path)
+    changes, loan = Journal(os.getpid(), "1", tmp_path).read()
+    assert loan == LOAN
+    # Byte 5 is again what it was at first.
+    assert changes.text == {1 << 63: (1, 0xCC), 6: (3, 0xCC)}
+    assert changes.sites().tolist() == [5, 6, 1 << 63]
+    assert changes.tables == [(0x1000, b"before..", b"now.....")]
+    assert changes.mapped == [(1 << 63, (1 << 63) + 4096)]
+    assert not Journal(os.getpid(), "2", tmp_path).is_there
+    journal.over()
+    assert not list(tmp_path.iterdir())
+    assert Journal(os.getpid(), "1", tmp_path).read() == (Changes(), None)
+
+
+def test_a_record_that_was_cut_off_is_none(tmp_path: Path) -> None:
+    _, ends = written(tmp_path)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        changes, loan = Journal(os.getpid(), "1", tmp_path).read()
+        records = sum(end <= size for end in ends)
+        assert (loan == LOAN) == (records >= 2)
+        assert len(changes.tables) == (records >= 3)
+        assert len(changes.mapped) == (records >= 4)
+        assert len(changes.text) == (2 if records == 5 else 0)
+    for at in range(len(whole)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        changes, _ = Journal(os.getpid(), "1", tmp_path).read()
+        assert set(changes.text) <= {1 << 63, 5, 6}
+        assert len(changes.ever) < 2, at  # what is damaged, and all behind it, counts for nothing
+
+
+def test_those_of_processes_that_are_gone_go(tmp_path: Path) -> None:
+    journal, _ = written(tmp_path)
+    mine = next(tmp_path.iterdir()).name
+    boot = mine.rsplit("-", 2)[0]
+    for name in (f"{boot}-999999999-5", f"another-boot-{os.getpid()}-1"):
+        (tmp_path / name).write_bytes(b"")
+    Journal(os.getpid(), "7", tmp_path).begin()
+    assert [path.name for path in tmp_path.iterdir()] == [mine]
+    journal.begin()
+    assert not list(tmp_path.iterdir())
+
+
+def test_half_a_journal_is_none(tmp_path: Path) -> None:
+    journal = Journal(os.getpid(), "1", tmp_path / "file")
+    (tmp_path / "file").write_bytes(b"")
+    journal.mapped(1, 2)
+    assert not journal.is_there
+    if os.path.exists("/dev/full"):
+        journal = Journal(os.getpid(), "1", tmp_path)
+        journal.mapped(1, 2)
+        file = next(path for path in tmp_path.iterdir() if path.name != "file")
+        file.unlink()
+        file.symlink_to("/dev/full")
+        journal.mapped(3, 4)
+        assert not journal.is_there
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path) -> None:
+    assert not list(tmp_path.iterdir())
