@@ -63,7 +63,7 @@ from kinst.session.place import (
 from kinst.session.program import compile_request, parse_request, with_programs
 from kinst.session.report import Report
 from kinst.session.request import Request, find_files
-from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
+from kinst.session.sizes import code_borrowed, counters_room, data_needed, scratch_needed, sizes
 from kinst.session.source_functions import code_image, find_functions, source_functions
 from kinst.session.stability import (
     check_stability,
@@ -377,6 +377,9 @@ class OpenMachine:
             size = data + ROOM_FOR_BATCHES + LEAF - 1 & -LEAF
             most = traced.target.most_scratch or size
             return ScratchPool(traced, min(size, most), data, data)
+        if traced.target is not None and traced.target.abilities.reads_running:
+            code = code_borrowed(compiled.trampolines, len(program.enabled))
+            compiled = replace(compiled, trampolines=code)
         size = pool_size(compiled, program.enabled, traced.cpus)
         if not self._for_any:
             return ScratchPool(traced, size, 0, data)

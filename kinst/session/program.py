@@ -32,11 +32,10 @@ from kinst.providers import interfaces
 from kinst.providers.fbt import argument_types
 from kinst.session.cpp import preprocess
 from kinst.session.request import Request
-from kinst.session.sizes import fitted
+from kinst.session.sizes import TRAMPOLINES, fitted
 from kinst.session.values import Compiled
 from kinst.sugar.locals import provisional
 
-TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
 GLOB = frozenset("*?[")
 COMMAND = "kinst"  # $0 where there is no script
 

@@ -15,6 +15,8 @@ MOST_DATA = 512 << 20  # for the buffers and variables of all CPUs
 TEMP = 16384
 KEPT_RING = 4 << 20
 SITE_CODE = 256  # bytes of a trampoline and what goes with it, on average, at most
+TRAMPOLINES = 32 << 20  # bytes of code that are set aside; -x scratch=SIZE asks for more
+LEAST_CODE = 4 << 20  # where each piece of scratch costs time: for all that is not of sites
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,14 @@ def scratch_needed(
     that is known, for which that may be too little."""
     code = max(trampolines, SITE_CODE * probes)
     return (data_needed(options, program, cpus) + code + LEAF - 1) & -LEAF
+
+
+def code_borrowed(trampolines: int, probes: int) -> int:
+    """Bytes of code, where scratch is borrowed piece by piece from a kernel that stands for each:
+    as much as the probes need, twice over, but where -x scratch says how much."""
+    if trampolines != TRAMPOLINES:
+        return trampolines
+    return min(TRAMPOLINES, LEAST_CODE + 2 * SITE_CODE * probes)
 
 
 def data_needed(options: Options, program: typed.Program, cpus: int) -> int:

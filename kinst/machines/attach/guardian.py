@@ -25,7 +25,7 @@ from kinst.machines.attach.inside import threads_inside
 from kinst.machines.attach.journal import Journal
 from kinst.machines.attach.loan import Loan, borrow, give_back
 from kinst.machines.attach.place import Place, left
-from kinst.machines.attach.ram import HIGH_PAGES, Piece, Ram, find_ram
+from kinst.machines.attach.ram import HIGH_PAGES, Piece, Ram, find_ram, may_be_split
 from kinst.machines.stub.cpus import Debugger, StubView
 from kinst.machines.stub.memory import GuestMemory
 from kinst.wire.companion import Channel, keep_traceback
@@ -120,6 +120,7 @@ class Guardian:
             f"another debugger is connected to the GDB stub at {self._place.stub}",
             "end that one first",
         )
+        split = may_be_split(self._process)
         # One that has ended just now is QEMU's client for a moment longer.
         deadline = time.monotonic() + CLIENT_SECONDS
         while has_client(self._place.stub):
@@ -135,7 +136,7 @@ class Guardian:
             self._debugger = Debugger(self._rsp, self._isa.board, len(self._isa.breakpoint))
             if not self._rsp.physical_memory():
                 raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
-            found = self._found(self._rsp, self._debugger)
+            found = self._found(self._rsp, self._debugger, split)
         except BaseException:
             if self._debugger is not None:
                 self._debugger.detach()
@@ -146,7 +147,7 @@ class Guardian:
         self._memory.set_root(found.root)
         return found, sock.fileno()
 
-    def _found(self, rsp: Rsp, debugger: Debugger) -> Reached:
+    def _found(self, rsp: Rsp, debugger: Debugger, split: bool) -> Reached:
         paging, read = self._isa.paging, rsp.read_memory
         cpus = [debugger.registers(cpu) for cpu in range(debugger.cpus)]
         cpus.sort(key=paging.in_user_mode)
@@ -165,7 +166,7 @@ class Guardian:
             ) from error
         base = self._isa.board.memory_map(LEAF_SIZE)[0][0]
         contents = {page: read(page, _PAGE) for page in pages}
-        high = {page: read(page, _PAGE) for page in HIGH_PAGES if not base}
+        high = {page: read(page, _PAGE) for page in HIGH_PAGES if split and not base}
         debugger.resume()
         pieces = find_ram(self._process, base, contents, high)
         return Reached(pieces, root, text, rsp.agreed, debugger.seen)
@@ -300,11 +301,15 @@ class Guardian:
                 f" {self._loan.size >> 20 if self._loan else 0} MB of its memory stay with it"
             )
         self._unmap()
+        if self._loan is not None:  # nobody has it any more but the guest's translations of it
+            self._debugger.resume()
+            self._loan.unshare(self._process, self._ram)
+            self._debugger.stop()
         with self._calls().thread() as call:
             for start, end in self._changes.mapped:
                 call(self._lender.forget, start, end)
             if self._loan is not None:
-                give_back(call, self._lender, self._loan, self._process, self._ram)
+                give_back(call, self._lender, self._loan, self._ram)
         self._loan = None
         return ""
 

@@ -132,11 +132,10 @@ def _release(call: Call, lender: Lender, had: list[tuple[int, int, int]]) -> Non
             call(lender.release, address, (size // lender.page).bit_length() - 1)
 
 
-def give_back(call: Call, lender: Lender, loan: Loan, process: OtherProcess, ram: Ram) -> None:
-    """All of it, by the thread that makes calls; nothing maps it or runs in it any more.
+def give_back(call: Call, lender: Lender, loan: Loan, ram: Ram) -> None:
+    """All of it, by the thread that makes calls; it is unshared, and nothing runs in it any more.
 
     A page of tables in which the kernel has made entries of its own stays."""
-    loan.unshare(process, ram)
     had = list(loan.pieces)
     _, tables, size = loan.tables
     if not any(ram.read_physical(tables, size)):

@@ -31,6 +31,11 @@ class Piece:
     size: int
 
 
+def may_be_split(process: OtherProcess) -> bool:
+    """Whether a range of the process is large enough for RAM that goes on at FOUR_GB."""
+    return any(end - start > min(_SPLITS) for start, end in process.writable(LEAST))
+
+
 def find_ram(
     process: OtherProcess, base: int, contents: Mapping[int, bytes], high: Mapping[int, bytes]
 ) -> tuple[Piece, ...]:
