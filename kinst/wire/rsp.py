@@ -8,6 +8,7 @@ collected in order; a batch never deadlocks, since replies are read while reques
 from __future__ import annotations
 
 import contextlib
+import re
 import select
 import socket
 import time
@@ -20,6 +21,7 @@ from kinst.wire.packets import StopReply, frame, parse_stop, unframe, unhex
 
 _FEATURES = b"qSupported:swbreak+;hwbreak+;vContSupported+;xmlRegisters=i386"
 _QEMU = b"qqemu.sstepbits"  # which only QEMU's stub knows
+_DONE = re.compile(rb"(?:\+?\$OK#9a)+")
 _NO_PROGRESS = 30.0  # seconds; QEMU on a busy host may take some
 
 
@@ -179,6 +181,10 @@ class Rsp:
             self.closed = True
             return
         self._input += data
+        if not self._acks and (done := _DONE.match(self._input)):
+            # Thousands at once, where much is written.
+            self._packets.extend([b"OK"] * self._input.count(b"$", 0, done.end()))
+            del self._input[: done.end()]
         while (packet := self._cut_packet()) is not None:
             if packet[:1] in (b"T", b"S", b"W", b"X"):
                 self._stops.append(parse_stop(packet))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Protocol
 
 from kinst.core.errors import TargetError, UnmappedError
@@ -149,7 +150,11 @@ class GuestMemory:
 
     def _joined(self, writes: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         parts: list[tuple[int, bytes]] = []
-        for address, data in sorted(writes, key=lambda w: w[0]):
+        for address, data in sorted(writes, key=itemgetter(0)):
+            leaf = self._last
+            if leaf is not None and 0 <= address - leaf.address <= leaf.size - len(data):
+                parts.append((leaf.physical + address - leaf.address, data))
+                continue
             done = 0
             for at, length in self.pieces(address, len(data)):
                 parts.append((at, data[done : done + length]))
@@ -159,22 +164,20 @@ class GuestMemory:
         start = end = 0
         for at, part in parts:
             if group and not start <= at <= end + _JOIN:
-                out.append(self._one_write(start, end, group))
+                out.append(group[0] if len(group) == 1 else self._one_write(start, end, group))
                 group = []
             if not group:
                 start = end = at
             group.append((at, part))
             end = max(end, at + len(part))
         if group:
-            out.append(self._one_write(start, end, group))
+            out.append(group[0] if len(group) == 1 else self._one_write(start, end, group))
         return out
 
     def _one_write(
         self, start: int, end: int, group: Sequence[tuple[int, bytes]]
     ) -> tuple[int, bytes]:
         """All of a group of near writes, and what is between them."""
-        if len(group) == 1:
-            return group[0]
         whole = bytearray(self._physical.read_physical(start, end - start))
         for at, part in group:
             whole[at - start : at - start + len(part)] = part
