@@ -7,6 +7,7 @@ this is a client of the library.
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from kinst import KinstError
 from kinst.events import Batch, Lost, Output
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"
-COMMAND_SECONDS = 120.0
+COMMAND_SECONDS = 60.0
 # Bytes: small areas, but for programs that record.
 _AGGREGATIONS, _BUFFERS, _RECORDING_BUFFERS = 1 << 18, 1 << 16, 1 << 21
 
@@ -94,16 +95,30 @@ class Guest:
         return [probe.way for probe in self.machine.list_probes(program) if probe.way]
 
     def trace(self, program: kinst.Program, command: str) -> Ran:
-        """Plant, run the command, unplant.  Raises KinstError."""
+        """Plant, run the command, unplant.  Raises KinstError, also where it does not end."""
         output, records, lost = bytearray(), 0, list[str]()
+        late = threading.Event()
         with self.machine.trace(program, command) as trace:
-            for event in trace.events():
-                match event:
-                    case Batch():
-                        records += len(event)
-                    case Output(data):
-                        output += data
-                    case Lost():
-                        lost.append(event.text)
-            found = trace.aggregations()
+
+            def stop() -> None:
+                late.set()
+                trace.stop()
+
+            timer = threading.Timer(COMMAND_SECONDS, stop)
+            timer.daemon = True
+            timer.start()
+            try:
+                for event in trace.events():
+                    match event:
+                        case Batch():
+                            records += len(event)
+                        case Output(data):
+                            output += data
+                        case Lost():
+                            lost.append(event.text)
+                found = trace.aggregations()
+            finally:
+                timer.cancel()
+        if late.is_set():
+            raise KinstError(f"`{command}` has not ended in {COMMAND_SECONDS:g} s, traced")
         return Ran(output.decode("utf-8", "replace"), found, records, tuple(lost))

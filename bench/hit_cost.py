@@ -1,6 +1,6 @@
 """What one hit of a probe costs: kinst, beside the kernel's own kprobes, BPF and gdb.
 
-    .venv/bin/python bench/hit_cost.py [--isa ISA] [--json FILE] [--passes N] [--sites N]
+    .venv/bin/python bench/hit_cost.py [--isa ISA] [--passes N] [--minutes N] [--docs] ...
 
 What is measured.  A guest program calls read(2) of one byte of /dev/zero in short rounds and
 prints the ns of a call in each round.  A hit costs (ns of a call with the probe - ns without it)
@@ -33,6 +33,11 @@ What is done for fairness:
 
 Behind that come sites with no room for a jump, planted alone, and shares of ways
 (bench/short_sites.py), and a verdict for each figure that is wanted (bench/bars.py).
+
+It ends in about --minutes, with fewer passes and short sites where there is no time for all, and
+says what it left out, as it does of what fails; its exit status is 1 then.  Where it is, it says
+on stderr.  --docs puts the figures into docs/benchmarks.md and README.md; without it they are
+printed in that form.
 """
 
 from __future__ import annotations
@@ -53,8 +58,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rich.console import Console
 
-from bench import short_sites
+from bench import hit_docs, short_sites
 from bench.bars import bars_of
+from bench.budget import Budget
 from bench.gdb_guest import measure_gdb
 from bench.guest import Guest, Ran, compile_programs
 from bench.hit_table import Cost, table_of
@@ -98,6 +104,7 @@ class Mode:
     take: Callable[[Effort], tuple[list[float], int]]
     note: str = ""
     passes: list[list[float]] = field(default_factory=list)
+    failed: bool = False
 
     def run(self) -> None:
         rounds, hits = self.take(self.effort)
@@ -347,88 +354,170 @@ def targets(costs: Sequence[Cost]) -> list[tuple[str, bool]]:
     return [*found, (text, ns[TRAP] <= ns[TRAP_EVENT])]
 
 
-def one_pass(modes: Sequence[Mode]) -> None:
-    """Run every mode once; the first, untraced, again and again in between."""
+def one_pass(modes: Sequence[Mode], budget: Budget, number: int) -> None:
+    """Run every mode once; the first, untraced, again and again in between.  A mode that fails
+    is left out from then on."""
     untraced, *others = modes
     rounds: list[float] = []
-    for number, mode in enumerate(others):
-        if number % UNTRACED_EVERY == 0:
+    for place, mode in enumerate(others):
+        if place % UNTRACED_EVERY == 0:
             rounds += untraced.take(untraced.effort)[0]
-        mode.run()
+        if mode.failed:
+            continue
+        budget.say(f"pass {number}: {mode.name}")
+        try:
+            mode.run()
+        except KinstError as error:
+            mode.failed = True
+            budget.failed(f"{mode.name}: {error}")
     untraced.passes.append(rounds)
 
 
-def measure(
-    passes: int, isa: str, drawn: int, functions: int
-) -> tuple[Place, list[Cost], list[short_sites.Cost], short_sites.Shares | None]:
+# Parts of the time by whose end the passes and the short sites have to be over.
+PASSES_END, END = 0.5, 0.95
+
+
+@dataclass(slots=True)
+class Found:
+    """passes: how many there were.  alone, shares: of short sites."""
+
+    place: Place
+    passes: int
+    costs: list[Cost]
+    alone: list[short_sites.Cost] = field(default_factory=list)
+    shares: short_sites.Shares | None = None
+
+
+def measure(passes: int, isa: str, drawn: int, functions: int, budget: Budget) -> Found:
     """Boot, measure in turns, and work the costs out.  drawn: of short sites; functions: for
-    shares.  Raises KinstError."""
+    shares.  What fails later than the first pass is told and left out.  Raises KinstError."""
     with tempfile.TemporaryDirectory() as folder:
+        budget.say("compile the guest's programs, boot")
         copies = compile_programs(("rounds", "bpfcount"), Path(folder), isa)
+        modes, short, done = list[Mode](), list[Mode](), 0
         guest = Guest(copies, isa)
         try:
+            budget.say("look for an instruction that a kprobe can stand on")
             place, every = find_place(guest)
             modes = [*one_site_modes(guest, place), *all_modes(guest, place, every, ALL, LONG)]
             short = getppid_modes(guest)
-            for _ in range(passes):
-                one_pass([*modes, *short])
-            alone, found = list[short_sites.Cost](), None
-            if drawn:
-                alone, found = short_sites.measure_all(guest, isa, drawn, functions, 1)
+            longest = 0.0
+            while done < passes and not (done and budget.over(PASSES_END, longest)):
+                before = budget.used()
+                one_pass(modes, budget, done + 1)
+                one_pass(short, budget, done + 1)
+                longest, done = max(longest, budget.used() - before), done + 1
+        except KinstError as error:
+            if not done:
+                raise
+            budget.failed(f"pass {done + 1}: {error}")
         finally:
             guest.close()
-        costs = [cost(mode, modes[0]) for mode in modes]
-        costs += [cost(mode, short[0]) for mode in short]
-        debugged = {}
+        if done < passes:
+            budget.failed(f"{passes - done} of {passes} passes: no time")
+        found = Found(place, done, [cost(m, modes[0]) for m in modes if m.passes])
+        found.costs += [cost(m, short[0]) for m in short if m.passes]
         if isa == "amd64":
-            debugged = measure_gdb(copies, place.function, place.offset, STOPS.command)
-    base = costs[0].call_ns
-    for name, text in debugged.items():
+            _debug(found, copies, budget)
+        if drawn:
+            _draw(found, copies, isa, drawn, functions, budget)
+    return found
+
+
+def _debug(found: Found, copies: Sequence[str], budget: Budget) -> None:
+    """What gdb's breakpoints cost."""
+    base = found.costs[0].call_ns
+    try:
+        budget.say("gdb, in a guest of its own")
+        told = measure_gdb(copies, found.place.function, found.place.offset, STOPS.command)
+    except KinstError as error:
+        budget.failed(f"gdb: {error}")
+        return
+    for name, text in told.items():
         rounds = rounds_of(text)
         each = [ns - base for ns in rounds]
         middle = statistics.median(each)
-        costs.append(Cost(name, 1, min(rounds), min(each), min(each), max(each), middle, ""))
-    return place, costs, alone, found
+        found.costs.append(Cost(name, 1, min(rounds), min(each), min(each), max(each), middle, ""))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def _draw(
+    found: Found, copies: Sequence[str], isa: str, drawn: int, functions: int, budget: Budget
+) -> None:
+    """Short sites, and shares of ways, in a guest of their own."""
+    try:
+        budget.say("short sites, in a guest of their own")
+        guest = Guest(copies, isa)
+        try:
+            found.shares = short_sites.shares(guest, short_sites.ROOM[isa], functions, 1)
+            for one in short_sites.measure_each(guest, isa, drawn, 1):
+                found.alone.append(one)
+                if len(found.alone) % 10 == 0:
+                    budget.say(f"{len(found.alone)} short sites")
+                if budget.over(END):
+                    budget.failed(f"{drawn - len(found.alone)} of {drawn} short sites: no time")
+                    return
+        finally:
+            guest.close()
+    except KinstError as error:
+        budget.failed(f"short sites: {error}")
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What one hit of a probe costs.")
     parser.add_argument("--isa", default="amd64", help="the ISA of the guest (amd64)")
     parser.add_argument("--sites", type=int, default=100, help="short sites, drawn (100; 0: none)")
     parser.add_argument("--shares", type=int, default=200, help="functions for shares (200)")
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     parser.add_argument("--passes", type=int, default=3, help="how often all is measured (3)")
+    parser.add_argument("--minutes", type=float, default=8, help="end in about so many (8)")
+    parser.add_argument("--docs", action="store_true", help="put the figures into README and docs")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
-    options = parser.parse_args(argv)
-    started, load = time.monotonic(), os.getloadavg()
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _arguments(argv)
+    budget, load = Budget(60 * options.minutes), os.getloadavg()
     try:
-        place, costs, alone, found = measure(
-            options.passes, options.isa, options.sites, options.shares
-        )
+        found = measure(options.passes, options.isa, options.sites, options.shares, budget)
     except KinstError as error:
         print(f"hit_cost: {error}", file=sys.stderr)
         return 1
-    show(costs, place, options.passes)
-    if alone:
-        short_sites.show(alone, found)
+    costs, place = found.costs, found.place
+    show(costs, place, found.passes)
+    if found.alone:
+        short_sites.show(found.alone, found.shares)
     ns = {one.name: one.hit_ns for one in costs}
-    wanted = [*targets(costs), *bars_of(options.isa, ns, alone, found)]
+    wanted = [*targets(costs), *bars_of(options.isa, ns, found.alone, found.shares)]
     for text, met in wanted:
         print(f"{'met   ' if met else 'MISSED'} {text}")
+    for text in budget.failures:
+        print(f"not measured: {text}")
     after = os.getloadavg()
+    loads = f"{load[0]:.1f} before, {after[0]:.1f} after"
     print(
-        f"{time.monotonic() - started:.0f} s; load of this machine's {os.cpu_count()} CPUs: "
-        f"{load[0]:.1f} before, {after[0]:.1f} after (2 or less is this benchmark's own)"
+        f"{budget.used():.0f} s; load of this machine's {os.cpu_count()} CPUs: {loads} "
+        "(2 or less is this benchmark's own)"
     )
+    told = (
+        f"`bench/hit_cost.py --isa {options.isa} --passes {found.passes}` on "
+        f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs with loads of {loads}."
+    )
+    text = hit_docs.section(options.isa, place.function, costs, wanted, told)
+    row = hit_docs.readme_row(costs)
+    if options.docs:
+        print("\n".join(f"written: {path}" for path in hit_docs.write(options.isa, text, row)))
+    else:
+        print(f"\n{text}{row}")
     if options.json:
         figures = {
             "isa": options.isa,
             "function": place.function, "offset": place.offset, "instruction": place.text,
             "load": [load[0], after[0]], "costs": [asdict(one) for one in costs],
-            "short": [asdict(one) for one in alone],
+            "short": [asdict(one) for one in found.alone],
         }  # fmt: skip
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
-    return int(options.check and not all(met for _, met in wanted))
+    return int(bool(budget.failures) or (options.check and not all(met for _, met in wanted)))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -38,7 +39,7 @@ def table_of(title: str, costs: Sequence[Cost], peers: dict[str, str]) -> Table:
             table.add_row(f"{one.name}, a call", f"{one.call_ns:,.0f}")
             continue
         table.add_row(
-            one.name,
+            escape(one.name),
             f"{one.hit_ns:,.0f}",
             f"{one.low:,.0f} to {one.high:,.0f}",
             f"{one.median:,.0f}",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import sys
@@ -29,6 +30,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bench.budget import Budget
 from bench.guest import Guest, Ran, compile_programs
 from bench.hit_cost import MIDDLE, QUICK, Mode, Place, cost, find_place, one_pass
 from bench.hit_table import Cost
@@ -122,10 +124,13 @@ def measure(passes: int) -> tuple[Place, list[Cost]]:
         try:
             place, _ = find_place(guest)
             modes = modes_of(guest, place)
-            for _ in range(passes):
-                one_pass(modes)
+            budget = Budget(math.inf)
+            for number in range(passes):
+                one_pass(modes, budget, number + 1)
         finally:
             guest.close()
+    if budget.failures:
+        raise KinstError(budget.failures[0])
     return place, [cost(mode, modes[0]) for mode in modes]
 
 

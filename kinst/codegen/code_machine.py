@@ -35,7 +35,7 @@ class CodeMachine:
     functions are native. llvm_options, signature_bits: as in Isa. parents: offsets in a task of its
     parent's address and of its process id; (0, 0) where they are unknown. symbols: the running
     address of each (module, name) that the program uses. reserves: records are written without a
-    call, too (STATE_RESERVED).
+    call, too (STATE_RESERVED). preemption: as in Facts.
     """
 
     name: str
@@ -66,6 +66,7 @@ class CodeMachine:
     user_state: UserState | None = None
     signature_bits: int = 0
     reserves: bool = False
+    preemption: int | None = None
 
     def address(self, offset: int) -> int:
         """The address of an offset in scratch."""
@@ -104,6 +105,7 @@ def target_machine(isa: Isa, facts: Facts, scratch: Scratch) -> CodeMachine:
         facts.trap_pc_offset, facts.trap_pc_delta, facts.thread_time,
         facts.unwinder, isa.llvm_options, facts.user, parents_of(facts), paths=facts.paths,
         user_state=facts.user_state, signature_bits=isa.signature_bits,
+        preemption=facts.preemption,
     )  # fmt: skip
 
 

@@ -88,8 +88,11 @@ def _places(machine: CodeMachine) -> RecordPlaces | None:
     end = machine.address(scratch.ring + (scratch.cpus + 1) * scratch.ring_size)
     if machine.base < (1 << 64) - _REACH or end > 1 << 64 or scratch.ring_size < PAGE:
         return None
+    settled = machine.preemption
+    if settled and settled < (1 << 64) - _REACH:
+        settled = None
     return RecordPlaces(
-        cpu.per_cpu, busy.per_cpu, machine.address(scratch.state),
+        cpu.per_cpu, busy.per_cpu, settled, machine.address(scratch.state),
         machine.address(scratch.ring), scratch.ring_size, clock,
     )  # fmt: skip
 

@@ -259,11 +259,14 @@ class RecordPlaces:
 
     cpu, busy: signed 32-bit displacements from the per-CPU base register of this CPU's number and
     of the word (32 bits each) that keeps the thread on it, and others off it, while it is raised.
+    settled: address of a word (32 bits) that says by being less than 2 that this needs no raising;
+    0 where it never does, and None where it always does.
     state, rings: addresses of CPU 0's state page and ring; those of the others follow.
     ring_size: a power of two.  clock: of the cycle counter."""
 
     cpu: int
     busy: int
+    settled: int | None
     state: int
     rings: int
     ring_size: int

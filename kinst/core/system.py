@@ -240,6 +240,8 @@ class Facts:
     names, of which the first that is there and not 0 has its address.
     unwinder: None where the kernel has none that clauses can call.
     paths: None where they are not known.
+    preemption: address of a word (u32) that is 0 or 1 while no thread loses its CPU in the kernel
+    where it does not ask for it; 0 where none ever does; None where that is not so.
     """
 
     os: str
@@ -261,6 +263,7 @@ class Facts:
     user: UserMemory | None = None
     paths: Paths | None = None
     user_state: UserState | None = None
+    preemption: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

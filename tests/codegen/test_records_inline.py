@@ -37,6 +37,7 @@ from kinst.isa import load
 ISA = load("amd64")
 TEXT = BASE - 0x10000
 BUSY_AT = CPU_AT + 0x40
+SETTLED = TEXT + 0x100
 NAMES = ("rax", "rcx", "rdx", "rbx", "rbp", "rsi", "rdi", *(f"r{n}" for n in range(8, 16)))
 IDS = {name: getattr(x86, f"UC_X86_REG_{name.upper()}") for name in NAMES}
 RECORDED = ("rdx", "r11", "r9")  # two that the code changes, one that it leaves
@@ -52,7 +53,8 @@ class Inline(TargetRig):
 
     timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
 
-    def __init__(self) -> None:
+    def __init__(self, settled: int | None = None) -> None:
+        self.settled = settled
         values = [reg(index_of(name)) for name in RECORDED]
         actions = [
             trace(builtin("timestamp")),
@@ -80,6 +82,7 @@ class Inline(TargetRig):
         builtins = {**BUILTINS, "interrupt": busy, "cpu": cpu}
         return replace(
             super().target_machine(), builtins=builtins, reserves=True, registers=ISA.registers,
+            preemption=self.settled,
             frame_slots=ISA.frame_slots, sp_slot=ISA.sp_slot,
         )  # fmt: skip
 
@@ -151,8 +154,13 @@ def test_a_record_and_the_next() -> None:
     assert cpu.state(lay.STATE_SEQUENCE, 0) == 0
 
 
-def test_interrupted_before_each_instruction() -> None:
-    cpu, rng = Inline(), random.Random(2)
+@pytest.fixture(params=[None, 0, SETTLED], ids=["raised", "never", "asked"])
+def cpu(request: pytest.FixtureRequest) -> Inline:
+    return Inline(request.param)
+
+
+def test_interrupted_before_each_instruction(cpu: Inline) -> None:
+    rng = random.Random(2)
     steps = cpu.hit(rng)
     for at in range(steps):
         cpu.clean()
@@ -160,9 +168,9 @@ def test_interrupted_before_each_instruction() -> None:
         cpu.check()
 
 
-def test_interrupted_again_and_again() -> None:
+def test_interrupted_again_and_again(cpu: Inline) -> None:
     """Handlers are interrupted, too; some of all hits go the long way, where the ring wraps."""
-    cpu, rng = Inline(), random.Random(3)
+    rng = random.Random(3)
     steps = cpu.hit(rng)
     long = 0
     for _ in range(150):
@@ -173,6 +181,15 @@ def test_interrupted_again_and_again() -> None:
         cpu.check()
         long += cpu.state(lay.STATE_SEQUENCE, 0) != before
     assert long > 3
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+def test_a_kernel_that_is_switched_to_preempt_its_threads(mode: int) -> None:
+    cpu, rng = Inline(SETTLED), random.Random(6)
+    cpu.emulator.mem_write(SETTLED, struct.pack("<I", mode))
+    cpu.hit(rng)
+    cpu.check()
+    assert cpu.state(lay.STATE_SEQUENCE, 0) == (2 if mode > 1 else 0)  # the long way
 
 
 @pytest.mark.parametrize("closed", [False, True])

@@ -1,6 +1,7 @@
 """A record written in line (core/isa.py RecordBody), with interrupts as they are.
 
-    raise    the kernel's preemption count: the thread stays on this CPU, and others off it
+    raise    the kernel's preemption count: the thread stays on this CPU, and others off it; where
+             the kernel does not preempt its threads it is enough to ask whether that is still so
     room     STATE_RESERVED, if tracing is active, this CPU is in no clause and the ring has room
     time     of the cycle counter, and then cmpxchg of STATE_RESERVED: an interrupt that has written
              a record since would have changed it, so times in a ring are in the records' order
@@ -42,7 +43,9 @@ _REGISTERS = {**r.GENERAL, **{r.SLOT[n]: k for n, k in (("rsi", 6), ("rdi", 7), 
 
 
 def lower(places: RecordPlaces) -> bytes:
-    """Lower the preemption count."""
+    """Lower the preemption count, if it was raised."""
+    if places.settled is not None:
+        return b""
     return b"\x65\xff\x0c\x25" + e.disp32(places.busy)  # dec dword gs:[busy]
 
 
@@ -71,10 +74,12 @@ def _reserved(body: RecordBody) -> tuple[bytes, list[int]]:
     """Room, and where in the code the distances of branches away have to go."""
     places, clock = body.places, body.places.clock
     state = e.signed64(places.state)
-    code = b"\x65\xff\x04\x25" + e.disp32(places.busy)  # inc dword gs:[busy]
+    code = b""
+    if places.settled is None:
+        code += b"\x65\xff\x04\x25" + e.disp32(places.busy)  # inc dword gs:[busy]
     code += b"\x65\x8b\x0c\x25" + e.disp32(places.cpu)  # mov ecx, gs:[cpu]
     code += b"\xc1\xe1" + bytes((_PAGE_SHIFT,))  # shl ecx, 12
-    # Three words of which none may have its sign: one branch for all.
+    # Words of which none may have its sign: one branch for all.
     code += b"\x48\x8b\x91" + _near(state + STATE_CLOSED)  # mov rdx, [rcx + CLOSED]
     code += e.load_value(e.RAX, 1 << 32 | 1)  # closed, or the sequence odd
     code += b"\x48\x21\xc2\x48\xf7\xda"  # and rdx, rax; neg rdx
@@ -86,6 +91,9 @@ def _reserved(body: RecordBody) -> tuple[bytes, list[int]]:
     code += b"\x44\x89\xd8\xf7\xd0\x25" + e.disp32(places.ring_size - 1)  # mov, not, and eax
     code += b"\x48\x2d" + e.disp32(body.size - 1)  # sub rax, size - 1: over the ring's end
     code += b"\x48\x09\xc2"  # or rdx, rax
+    if places.settled:
+        code += b"\x8b\x04\x25" + _near(places.settled)  # mov eax, [settled]
+        code += b"\x48\xc1\xe0\x3e\x48\x09\xc2"  # shl rax, 62: was 2 or 3; or rdx, rax
     code += _branch(_SIGN)
     first = len(code) - 4
     code += b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0"  # rdtsc; shl rdx, 32; or rax, rdx

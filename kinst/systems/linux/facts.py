@@ -85,6 +85,18 @@ def preemption_count(kernel: Kernel, btf: Btf, thread: Access) -> Access | None:
     return None
 
 
+_FULL = 2  # preempt_dynamic_full (kernel/sched/core.c); none and voluntary are less
+
+
+def preemption(kernel: Kernel) -> int | None:
+    """Facts.preemption.  What switches kernels with PREEMPT_DYNAMIC is in preempt_dynamic_mode; in
+    others only those that preempt have what an interrupt's end calls for it."""
+    if kernel.has("preempt_dynamic_mode"):
+        mode = kernel.symbol("preempt_dynamic_mode")
+        return mode if kernel.number(mode, 4) < _FULL else None
+    return None if kernel.has("preempt_schedule_irq") else 0
+
+
 def possible_cpus(kernel: Kernel) -> int:
     """One more than the highest CPU that may ever run: one that is off may come while a trace
     runs."""
@@ -249,4 +261,5 @@ def gather(kernel: Kernel, btf: Btf, names: IsaFacts) -> Facts:
         user=user_memory(kernel, btf, found["curthread"]),
         paths=paths(btf),
         user_state=user_state(kernel, btf, names),
+        preemption=preemption(kernel),
     )

@@ -1,0 +1,32 @@
+"""How long a benchmark may take, and what it says of where it is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Budget:
+    """seconds: of all.  Parts of it are asked for by the fraction at which they have to end."""
+
+    seconds: float
+    started: float = field(default_factory=time.monotonic)
+    failures: list[str] = field(default_factory=list)  # of what was left out
+
+    def used(self) -> float:
+        return time.monotonic() - self.started
+
+    def over(self, part: float, more: float = 0.0) -> bool:
+        """Whether `part` of the time will be over in `more` seconds."""
+        return self.used() + more > part * self.seconds
+
+    def say(self, what: str) -> None:
+        """On stderr, with the time, so that whoever waits sees what it is that takes so long."""
+        print(f"{self.used():6.0f} s  {what}", file=sys.stderr, flush=True)
+
+    def failed(self, what: str) -> None:
+        """Something is not measured: it is told at the end, too."""
+        self.failures.append(what)
+        self.say(f"FAILED {what}")
