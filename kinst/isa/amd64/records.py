@@ -62,16 +62,13 @@ def write(body: RecordBody, on_stack: Mapping[int, int], call: bytes) -> bytes:
     a record was, it goes on behind `call`.  The count is raised either way.
 
     on_stack: where the values of registers are, from rsp.  Raises OutOfReach."""
-    reserved, branches = _reserved(body)
     written = _filled(body, on_stack) + _end(body, len(call))
-    code = bytearray(reserved)
-    for at in branches:
-        code[at : at + 4] = e.disp32(len(code) - at - 4 + len(written))
-    return bytes(code) + written + call
+    return _reserved(body) + _branch(_NOT_EQUAL, len(written)) + written + call
 
 
-def _reserved(body: RecordBody) -> tuple[bytes, list[int]]:
-    """Room, and where in the code the distances of branches away have to go."""
+def _reserved(body: RecordBody) -> bytes:
+    """Room: where there was some, the zero flag is set.  There is one branch for all that could be
+    against it, since each ends a block of QEMU's."""
     places, clock = body.places, body.places.clock
     state = e.signed64(places.state)
     code = b""
@@ -79,7 +76,7 @@ def _reserved(body: RecordBody) -> tuple[bytes, list[int]]:
         code += b"\x65\xff\x04\x25" + e.disp32(places.busy)  # inc dword gs:[busy]
     code += b"\x65\x8b\x0c\x25" + e.disp32(places.cpu)  # mov ecx, gs:[cpu]
     code += b"\xc1\xe1" + bytes((_PAGE_SHIFT,))  # shl ecx, 12
-    # Words of which none may have its sign: one branch for all.
+    # Words of which none may have its sign.
     code += b"\x48\x8b\x91" + _near(state + STATE_CLOSED)  # mov rdx, [rcx + CLOSED]
     code += e.load_value(e.RAX, 1 << 32 | 1)  # closed, or the sequence odd
     code += b"\x48\x21\xc2\x48\xf7\xda"  # and rdx, rax; neg rdx
@@ -94,8 +91,8 @@ def _reserved(body: RecordBody) -> tuple[bytes, list[int]]:
     if places.settled:
         code += b"\x8b\x04\x25" + _near(places.settled)  # mov eax, [settled]
         code += b"\x48\xc1\xe0\x3e\x48\x09\xc2"  # shl rax, 62: was 2 or 3; or rdx, rax
-    code += _branch(_SIGN)
-    first = len(code) - 4
+    # sar rdx, 63; xor r11, rdx: if one has, the start becomes what STATE_RESERVED is not
+    code += b"\x48\xc1\xfa\x3f\x49\x31\xd3"
     code += b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0"  # rdtsc; shl rdx, 32; or rax, rdx
     code += e.load_value(e.RDX, -clock.base_cycles) + b"\x48\x01\xd0"  # add rax, rdx
     code += e.load_value(e.RDX, clock.mult) + b"\x48\xf7\xea"  # imul rdx: rdx and rax
@@ -104,11 +101,10 @@ def _reserved(body: RecordBody) -> tuple[bytes, list[int]]:
     code += b"\x49\x93"  # xchg rax, r11
     code += b"\x48\x8d\x90" + e.disp32(body.size)  # lea rdx, [rax + size]
     code += b"\x48\x0f\xb1\x91" + _near(state + STATE_RESERVED)  # cmpxchg [rcx + RESERVED], rdx
-    code += _branch(_NOT_EQUAL)
-    return code, [first, len(code) - 4]
+    return code
 
 
-def _branch(condition: int, distance: int = 0) -> bytes:
+def _branch(condition: int, distance: int) -> bytes:
     return bytes((0x0F, 0x80 | condition)) + e.disp32(distance)
 
 
