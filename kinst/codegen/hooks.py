@@ -16,11 +16,11 @@ import numpy as np
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.firing import GOLDEN
 from kinst.codegen.ssa import Function, Value, const
-from kinst.core.columns import NO_PAIRS, Pairs
+from kinst.core.columns import NO_PAIRS, U64, Pairs
 
 _TABLE = struct.Struct("<QQQ")
 
-_ENTRY = struct.Struct("<QQ")
+_ENTRY = 16  # bytes
 
 _WORD = (1 << 64) - 1
 
@@ -29,41 +29,44 @@ DIRECTORY = 2 * _TABLE.size
 TRAPS, COPIES = 0, _TABLE.size
 
 
-def _hash_table(pairs: Pairs) -> tuple[bytes, int]:
-    """The entries, and the number of bits of an index. At most half are used, so that a search for
-    a missing address ends soon.
+def _bits(pairs: Pairs) -> int:
+    """Bits of an index of their table.  At most half of it is used, so that a search for a missing
+    address ends soon."""
+    return max(1, (2 * len(pairs)).bit_length())
+
+
+def _fill(table: U64, pairs: Pairs, bits: int) -> None:
+    """Put pairs into an empty table, of as many rows as that many bits can count.
 
     Each pair is where its hash says or, of several, as near behind as there is room: in the order
     of their hashes, each goes to its own place or behind the one before it, whichever is later."""
-    bits = max(1, (2 * len(pairs)).bit_length())
-    size = 1 << bits
-    rows = np.stack([pairs.first, pairs.second], axis=1)
-    wanted = (pairs.first * np.uint64(GOLDEN) >> np.uint64(64 - bits)).astype(np.int64)
-    order = np.argsort(wanted, kind="stable")
-    steps = np.arange(len(order))
+    wanted = (pairs.first * np.uint64(GOLDEN) >> np.uint64(64 - bits)).astype(np.int32)
+    order = np.argsort(wanted, kind="stable").astype(np.int32)
+    steps = np.arange(len(order), dtype=np.int32)
     places = np.maximum.accumulate(wanted[order] - steps) + steps
-    table = np.zeros((size, 2), np.uint64)
-    inside = places < size
-    table[places[inside]] = rows[order[inside]]
-    free = np.flatnonzero(table[:, 0] == 0)  # what would lie behind the end begins anew
-    table[free[: int((~inside).sum())]] = rows[order[~inside]]
-    return table.tobytes(), bits
+    inside = int(np.searchsorted(places, len(table)))
+    table[places[:inside], 0] = pairs.first[order[:inside]]
+    table[places[:inside], 1] = pairs.second[order[:inside]]
+    rest = order[inside:]  # what would lie behind the end begins anew, from the start on
+    free = np.flatnonzero(table[:, 0] == 0)[: len(rest)] if len(rest) else rest
+    table[free, 0], table[free, 1] = pairs.first[rest], pairs.second[rest]
 
 
-def build_trap_table(address: int, traps: Pairs, copies: Pairs = NO_PAIRS) -> bytes:
+def build_trap_table(address: int, traps: Pairs, copies: Pairs = NO_PAIRS) -> bytearray:
     """The bytes for the start of the traps area, which is at `address` in the target.
 
     traps: (address of a trap-planted instruction, its trampoline). copies: (address of a displaced
     copy in a trampoline, address of the original instruction).
     """
-    directory = b""
-    tables = b""
-    for pairs in (traps, copies):
-        entries, bits = _hash_table(pairs)
-        start = address + DIRECTORY + len(tables)
-        directory += _TABLE.pack(start, (1 << bits) - 1, 64 - bits)
-        tables += entries
-    return directory + tables
+    both = (traps, copies)
+    bits = [_bits(pairs) for pairs in both]
+    made = bytearray(DIRECTORY + sum(_ENTRY << n for n in bits))
+    at = DIRECTORY
+    for k, (pairs, n) in enumerate(zip(both, bits, strict=True)):
+        _TABLE.pack_into(made, k * _TABLE.size, address + at, (1 << n) - 1, 64 - n)
+        _fill(np.frombuffer(made, "<u8", 2 << n, at).reshape(-1, 2), pairs, n)
+        at += _ENTRY << n
+    return made
 
 
 def _look_up(code: Function, directory: int, key: Value, found: str, missing: str) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from kinst.codegen.site_records import ShapeOfRecord, record_shapes
 from kinst.codegen.site_work import Arguments, Clauses, counted, exits_in, own_keys, snippets_of
 from kinst.core.columns import FOLLOWING, Batch, columns_of
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.isa import Body, CallBody, IndexedBody, Isa
+from kinst.core.isa import Body, CallBody, CountBody, IndexedBody, Isa
 from kinst.core.kernel import LiveKernel
 from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK, Scratch
 from kinst.core.machine import Target
@@ -202,7 +203,8 @@ def build(
     rules = {}
     if traced.personality is not None and asks_caller(program):
         rules = frame_rules(isa, traced.personality, parts.running)
-    descriptors = describe(scratch, base, program, placed.layout, parts, rules)
+    places = descriptor_places(scratch, placed.layout, parts)
+    describing = partial(describe, places, scratch, base, program, placed.layout, parts, rules)
     read = read_for_host(traced.target)
     stopped = StoppedCpu()
     user = StoppedUser(traced.target, traced.facts, stopped)
@@ -215,11 +217,11 @@ def build(
     host = compile_host(
         program, placed.layout, replace(here, symbols=symbols or {}, paths=paths),
         _entries((*parts.host, *(e for e, _ in parts.stopped))), parts.error.clauses,
-        base + descriptors.error_host,
+        base + places.error_host,
     )  # fmt: skip
     if not parts.planted:
         return PlantedImage(
-            descriptors, host, None, _NOTHING, _NOTHING, b"", rules, read, read_user, stopped
+            describing(), host, None, _NOTHING, _NOTHING, b"", rules, read, read_user, stopped
         )
     if traced.facts is None:
         raise KinstError("probes can be planted only in a kernel")
@@ -231,10 +233,10 @@ def build(
     code = compile_target(
         program, placed.layout, replace(there, symbols=symbols or {}, reserves=bool(shapes)),
         _entries([e for e, _ in parts.planted]), parts.error.clauses,
-        scratch.address + descriptors.error_target, scratch.address + scratch.text,
+        scratch.address + places.error_target, scratch.address + scratch.text,
     )  # fmt: skip
     hooks = plan_hooks(_hooks(parts, code, traced), isa, code.address + len(code.code))
-    wanted = _wanted(program, parts, placed, there, traced, code, descriptors, rules, shapes)
+    wanted = _wanted(program, parts, placed, there, traced, code, places, rules, shapes)
     limit = scratch.address + scratch.size
     block_rules = _block_rules(wanted, placed, traced) if blocks else None
     sites = plan_sites(
@@ -242,8 +244,9 @@ def build(
         chained=chained, runs=parts.runs, blocks=block_rules, spare=parts.spare,
     )  # fmt: skip
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
+    silent = all(isinstance(body, CountBody) for work in wanted for body in work.bodies)
     return PlantedImage(
-        descriptors, host, code, hooks, sites, traps, rules, read, read_user, stopped
+        describing(silent=silent), host, code, hooks, sites, traps, rules, read, read_user, stopped
     )
 
 
@@ -372,11 +375,12 @@ def argument_slots(isa: Isa, enabled: EnabledSite, numbers: frozenset[int]) -> f
 def fill(view: memoryview, scratch: Scratch, built: PlantedImage) -> None:
     """Write everything but the patches of kernel text into scratch."""
 
-    def put(offset: int, data: bytes) -> None:
+    def put(offset: int, data: bytes | bytearray) -> None:
         view[offset : offset + len(data)] = data
 
     put(scratch.strings, built.descriptors.strings)
-    put(scratch.sites, built.descriptors.data)
+    for at, data in built.descriptors.data:
+        put(at, data)
     put(scratch.traps, built.traps)
     if built.code is not None:
         put(built.code.address - scratch.address, built.code.code)
@@ -385,37 +389,46 @@ def fill(view: memoryview, scratch: Scratch, built: PlantedImage) -> None:
             put(text.address - scratch.address, text.block)
 
 
+def descriptor_places(scratch: Scratch, layout: ProgramLayout, parts: Placement) -> Descriptors:
+    """Where descriptors are: of planted probes, of the others, and of dtrace:::ERROR for who runs
+    its clauses in the target and on the host."""
+    size = descriptor_size(len(layout.constant_aggregations))
+    others = [*parts.host, *(e for e, _ in parts.stopped)]
+    first = scratch.sites + len(parts.planted) * size
+    behind = first + len(others) * size
+    offsets = {e.key: first + k * size for k, e in enumerate(others)}
+    return Descriptors(scratch.sites, size, offsets, behind, behind + size)
+
+
 def describe(
+    places: Descriptors,
     scratch: Scratch,
     host_base: int,
     program: typed.Program,
     layout: ProgramLayout,
     parts: Placement,
     rules: Mapping[tuple[int, int], FrameRule],
+    *,
+    silent: bool = False,
 ) -> Descriptors:
-    """Site descriptors of all enabled probes, and of dtrace:::ERROR for each that runs clauses.
+    """The descriptors, in their places.
 
-    host_base: native address of scratch.  rules: how the caller is found, by EnabledSite.key."""
+    host_base: native address of scratch.  rules: how the caller is found, by EnabledSite.key.
+    silent: the planted probes are only counted, and nobody reads theirs."""
     strings = Strings(string_table(program)[1])
-    planted, error = [e for e, _ in parts.planted], parts.error
-    others = [*parts.host, *(e for e, _ in parts.stopped)]
-    constant = layout.constant_aggregations
-    size = descriptor_size(len(constant))
-    data = []
-    for some, base in (
-        (planted, scratch.address), (others, host_base), ([error], scratch.address),
-        ([error], host_base),
-    ):  # fmt: skip
-        entry = layout.site_keys.get
+    others, constant = [*parts.host, *(e for e, _ in parts.stopped)], layout.constant_aggregations
+    entry, data, at = layout.site_keys.get, [], places.planted + len(parts.planted) * places.size
+    for some, where, base in (
+        ([] if silent else [e for e, _ in parts.planted], places.planted, scratch.address),
+        (others, at, host_base),
+        ([parts.error], places.error_target, scratch.address),
+        ([parts.error], places.error_host, host_base),
+    ):
         keys = [tuple([entry((e.probe.id, k), 0) for k in constant]) for e in some if constant]
         known = {k: rules[e.key] for k, e in enumerate(some if rules else ()) if e.key in rules}
-        data.append(descriptors_of(some, base + scratch.strings, strings, size, keys, known))
-    first = scratch.sites + len(data[0])
-    behind = first + len(data[1])
-    return Descriptors(
-        b"".join(data), strings.data, scratch.sites, size,
-        {e.key: first + k * size for k, e in enumerate(others)}, behind, behind + size,
-    )  # fmt: skip
+        told = descriptors_of(some, base + scratch.strings, strings, places.size, keys, known)
+        data.append((where, told))
+    return replace(places, data=tuple(data), strings=strings.data)
 
 
 def read_for_host(target: Target | None) -> native.NativeRead:

@@ -94,6 +94,7 @@ from kinst.session.values import (
     TracedMachine,
 )
 from kinst.systems import of_image
+from kinst.wire.native import keep_large_apart
 
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
 # Bytes of scratch of a machine that is opened for any programs: for their data, and their code.
@@ -102,9 +103,11 @@ ROOM_FOR_BATCHES = 96 << 20  # of code, and for counters: in reach of all ISAs' 
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def _for_many() -> Iterator[None]:
     """Do without Python's collector of circles: what is made for each of many sites stays, and
-    looking through all of it again and again takes a third of the time."""
+    looking through all of it again and again takes a third of the time.  Large pieces of memory
+    are given back when they are freed."""
+    keep_large_apart()
     running = gc.isenabled()
     gc.disable()
     try:
@@ -308,7 +311,7 @@ class OpenMachine:
 
     # enable
 
-    @_without_collector()
+    @_for_many()
     def enable(
         self, request: Request, compiled: Compiled, *, listed: bool = False, given: int = 0
     ) -> EnabledProgram:
@@ -388,7 +391,7 @@ class OpenMachine:
 
     # build
 
-    @_without_collector()
+    @_for_many()
     def build(self, program: EnabledProgram) -> BuiltProgram:
         """Everything that a trace writes into the machine, which nothing is written to yet."""
         compiled, traced = program.compiled, self.traced

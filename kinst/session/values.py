@@ -208,17 +208,20 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """data: of the sites area.  strings: of the strings area.  planted: where in scratch the
-    descriptors of planted probes begin, in their order, each `size` bytes.  offsets: of each
-    other probe's, by EnabledSite.key.  error_target, error_host: of dtrace:::ERROR's."""
+    """Where what is told of probes lies in scratch, and the bytes of it, once they are there.
 
-    data: bytes
-    strings: bytes
+    planted: where the descriptors of planted probes begin, in their order, each `size` bytes.
+    offsets: of each other probe's, by EnabledSite.key.  error_target, error_host: of
+    dtrace:::ERROR's.  data: (offset, bytes) of pieces of the sites area.  strings: of the strings
+    area."""
+
     planted: int
     size: int
     offsets: Mapping[tuple[int, int], int]
     error_target: int
     error_host: int
+    data: tuple[tuple[int, bytes], ...] = ()
+    strings: bytes = b""
 
 
 @dataclass(slots=True)
@@ -255,7 +258,7 @@ class PlantedImage:
     code: TargetCode | None
     hooks: Plan
     sites: Plan
-    traps: bytes
+    traps: bytes | bytearray
     rules: Mapping[tuple[int, int], FrameRule]
     read: native.NativeRead
     read_user: native.NativeRead

@@ -16,6 +16,8 @@ _READ = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64, ctype
 _MADVISE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)(
     ("madvise", ctypes.CDLL(None))
 )
+_M_MMAP_THRESHOLD = -3  # of malloc.h
+_LARGE = 256 << 10  # bytes
 FAILED = -14  # what the callback returns for bytes that cannot be read, as the kernel's -EFAULT
 
 
@@ -60,6 +62,17 @@ def address_of(buffer: memoryview | bytearray) -> int:
     """
     view = (ctypes.c_char * 0).from_buffer(buffer)
     return ctypes.addressof(view)
+
+
+def keep_large_apart() -> None:
+    """Have large pieces of this process's memory go back to the system as soon as they are freed.
+
+    The C library puts them into its heap once larger ones have been freed (mallopt(3)), where what
+    is small and stays keeps them from going: planning 350,000 instructions, a hundred megabytes.
+    Without such a C library nothing happens."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def discard(view: memoryview) -> None:

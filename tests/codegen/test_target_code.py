@@ -135,7 +135,7 @@ def test_trap_hook_finds_its_sites_and_nothing_else() -> None:
 
     assert trap(sites[0]) == (0, sites[0] + 1), "no table yet"
     for count in (0, 1, 2, 500):
-        table = hooks.build_trap_table(BASE + run.scratch.traps, Pairs.of(pairs[:count]))
+        table = bytes(hooks.build_trap_table(BASE + run.scratch.traps, Pairs.of(pairs[:count])))
         run.write(run.scratch.traps, table[:4096].ljust(4096, b"\0"))
         if len(table) > 4096:  # the rig's area is small: what follows is free text
             run.write(run.scratch.traps, table)
@@ -159,7 +159,9 @@ def test_fault_hook_translates_copies_alone() -> None:
     for address in [*outside, text, copies[3][0]]:
         assert run.call(hook, address) == address, "no table yet"
     traps = [(copies[5][0] + 1, 1), (copies[6][0] + 2, 2)]
-    table = hooks.build_trap_table(BASE + run.scratch.traps, Pairs.of(traps), Pairs.of(copies))
+    table = bytes(
+        hooks.build_trap_table(BASE + run.scratch.traps, Pairs.of(traps), Pairs.of(copies))
+    )
     assert len(table) <= 4096
     run.write(run.scratch.traps, table)
     for copy, site in copies:
