@@ -15,6 +15,8 @@ from kinst.core.errors import TargetError
 from kinst.wire.rsp import Rsp
 
 _MAX_INCLUDES = 64
+_MOST_PARTS = 1 << 12  # of a file of the description
+_MOST_NUMBER, _MOST_BITS = 1 << 16, 1 << 16  # of registers; the largest vectors have 2,048 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class RegisterInfo:
 def read_annex(rsp: Rsp, annex: str) -> str:
     """One file of the stub's target description."""
     out = bytearray()
-    while True:
+    for _ in range(_MOST_PARTS):
         request = f"qXfer:features:read:{annex}:{len(out):x},{rsp.packet_size - 64:x}"
         reply = rsp.ask(request.encode())
         if reply[:1] not in (b"m", b"l"):
@@ -38,6 +40,7 @@ def read_annex(rsp: Rsp, annex: str) -> str:
         out += reply[1:]
         if reply[:1] == b"l" or len(reply) == 1:
             return out.decode("utf-8", "replace")
+    raise TargetError(f"the GDB stub's {annex} has no end")
 
 
 def place(registers: Sequence[tuple[str, int, int]]) -> tuple[RegisterInfo, ...]:
@@ -79,8 +82,17 @@ def describe(rsp: Rsp, fallback: Sequence[tuple[str, int]] = ()) -> tuple[Regist
             if tag == "include":
                 includes.append(node.get("href", ""))
             elif tag == "reg":
-                number = int(node.get("regnum", str(number)), 0)
-                found.append((node.get("name", ""), number, int(node.get("bitsize", "64")) // 8))
+                try:
+                    number = int(node.get("regnum", str(number)), 0)
+                    bits = int(node.get("bitsize", "64"))
+                except ValueError:
+                    number = bits = -1
+                if not 0 <= number < _MOST_NUMBER or not 0 <= bits <= _MOST_BITS:
+                    raise TargetError(
+                        f"the GDB stub's {annex} describes a register {node.get('name', '')!r:.80}"
+                        " that cannot be"
+                    )
+                found.append((node.get("name", ""), number, bits // 8))
                 number += 1
         # Included files stand where they are named: before what follows in the outer one.
         todo[:0] = [name for name in includes if name]
@@ -91,7 +103,8 @@ def _without_prologue(text: str) -> str:
     """Without the DOCTYPE, whose file no one has, and with the namespace xi: declared."""
     start = text.find("<!DOCTYPE")
     if start >= 0:
-        text = text[:start] + text[text.index(">", start) + 1 :]
+        _, _, behind = text[start:].partition(">")
+        text = text[:start] + behind
     if "xi:include" in text and "xmlns:xi" not in text:
         text = text.replace("<target", '<target xmlns:xi="http://www.w3.org/2001/XInclude"', 1)
     return text
@@ -122,6 +135,13 @@ class Registers(Mapping[str, int]):
         if name in self._asked:
             self._ask([name])
         return self._values[name]
+
+    def must(self, name: str) -> int:
+        """One that every machine has.  Raises TargetError where this stub does not know it."""
+        value = self.get(name)
+        if value is None:
+            raise TargetError(f"the GDB stub does not say what {name} is")
+        return value
 
     def __iter__(self) -> Iterator[str]:
         self._ask(list(self._asked))
@@ -158,6 +178,8 @@ class RegisterFile:
     def write_requests(self, thread: str, values: Mapping[str, int]) -> list[bytes]:
         """The requests that do so, each answered OK."""
         known = {r.name: r for r in self._integers}
+        if absent := [name for name in values if name not in known]:
+            raise TargetError(f"the GDB stub has no register {absent[0]}")
         requests = [
             b"P%x=%b" % (known[name].number, _hex(value, known[name].size))
             for name, value in values.items()
@@ -181,8 +203,16 @@ class RegisterFile:
 
 
 def _hex(value: int, size: int) -> bytes:
-    return value.to_bytes(size, "little").hex().encode()
+    try:
+        return value.to_bytes(size, "little").hex().encode()
+    except OverflowError as error:
+        raise TargetError(
+            f"{value:#x} does not fit into a register that the GDB stub says has {size} bytes"
+        ) from error
 
 
 def _number(text: bytes) -> int:
-    return int.from_bytes(bytes.fromhex(text.decode("ascii")), "little")
+    try:
+        return int.from_bytes(bytes.fromhex(text.decode("ascii")), "little")
+    except ValueError as error:
+        raise TargetError(f"the GDB stub says that a register holds {text[:40]!r}") from error

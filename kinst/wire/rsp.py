@@ -23,6 +23,10 @@ _FEATURES = b"qSupported:swbreak+;hwbreak+;vContSupported+;xmlRegisters=i386"
 _QEMU = b"qqemu.sstepbits"  # which only QEMU's stub knows
 _DONE = re.compile(rb"(?:\+?\$OK#9a)+")
 _NO_PROGRESS = 30.0  # seconds; QEMU on a busy host may take some
+_MOST_ASKED = 1 << 18  # bytes of a packet, whatever the stub offers
+_MOST_INPUT = 4 * _MOST_ASKED  # of one that it sends
+_MOST_THREADS = 1 << 13
+_MOST_STOPS = 64  # that come one after the other, with nothing asked in between
 
 
 def connect(address: str, timeout: float = 5.0) -> socket.socket:
@@ -155,7 +159,8 @@ class Rsp:
             name, _, value = item.partition("=")
             self.features[name.rstrip("+-?") if not value else name] = value or item[-1:]
         with contextlib.suppress(ValueError):
-            self.packet_size = max(64, int(self.features.get("PacketSize", "190"), 16))
+            size = int(self.features.get("PacketSize", "190"), 16)
+            self.packet_size = min(max(64, size), _MOST_ASKED)
         if self.features.get("QStartNoAckMode") == "+" and self.ask(b"QStartNoAckMode") == b"OK":
             self._acks = False
         elif self.ask(_QEMU).startswith(b"ENABLE="):
@@ -185,8 +190,13 @@ class Rsp:
             # Thousands at once, where much is written.
             self._packets.extend([b"OK"] * self._input.count(b"$", 0, done.end()))
             del self._input[: done.end()]
+        if len(self._input) > _MOST_INPUT:
+            self.closed = True
+            raise TargetError(f"the GDB stub sends more than {_MOST_INPUT >> 10} kB in one packet")
         while (packet := self._cut_packet()) is not None:
             if packet[:1] in (b"T", b"S", b"W", b"X"):
+                if len(self._stops) == _MOST_STOPS:
+                    raise TargetError("the GDB stub does not end to say that the machine stands")
                 self._stops.append(parse_stop(packet))
             else:
                 self._packets.append(packet)
@@ -249,7 +259,7 @@ class Rsp:
             readable, writable, _ = select.select(
                 [self._sock], [self._sock] if out else [], [], max(0.0, left)
             )
-            if not readable and not writable:
+            if not writable and (not readable or left < 0):
                 raise TargetError(f"the GDB stub has not answered for {timeout:g} s")
             if writable:
                 try:
@@ -258,9 +268,12 @@ class Rsp:
                     pass
                 except OSError:
                     self.closed = True
+            arrived = len(self._packets), len(self._input)
             if readable:
                 self._receive()
-            deadline = time.monotonic() + timeout
+            # What is neither a packet nor the beginning of one is no progress.
+            if writable or (len(self._packets), len(self._input)) != arrived:
+                deadline = time.monotonic() + timeout
         return [self._packets.popleft() for _ in range(expect)]
 
     def ask(self, payload: bytes) -> bytes:
@@ -335,9 +348,10 @@ class Rsp:
         if reply is None:
             raise TargetError(f"the GDB stub has not said for {timeout:g} s why it is stopped")
         # Both may come; let the second arrive before anything else is asked.
-        while self.wait_stop(0.05) is not None:
-            pass
-        return reply
+        for _ in range(_MOST_STOPS):
+            if self.wait_stop(0.05) is None:
+                return reply
+        raise TargetError("the GDB stub does not end to say that the machine stands")
 
     def clear_breakpoints(self) -> None:
         """Of a QEMU whose machine stands: `?` makes it take out every breakpoint.  Its stop replies
@@ -354,6 +368,8 @@ class Rsp:
         reply = self.ask(b"qfThreadInfo")
         while reply[:1] == b"m":
             found += reply[1:].decode("ascii", "replace").split(",")
+            if len(found) > _MOST_THREADS:
+                raise TargetError("the GDB stub's list of threads has no end")
             reply = self.ask(b"qsThreadInfo")
         if not found:
             reply = self.ask(b"qC")

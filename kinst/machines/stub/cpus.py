@@ -82,6 +82,9 @@ class Debugger:
 
     def registers(self, cpu: int) -> Mapping[str, int]:
         """By the stub's names; read once for each stop."""
+        return self._seen(cpu)
+
+    def _seen(self, cpu: int) -> Registers:
         self._need_stopped("registers can be read")
         if cpu not in self._registers:
             if not 0 <= cpu < len(self._threads):
@@ -164,7 +167,7 @@ class Debugger:
                 raise TargetError(f"the instruction at {address:#x} did not end on CPU {cpu}")
             if reply.kind == "exited":
                 raise TargetError("the machine ended during a step")
-            if self.registers(cpu)[self._pc] != address or time.monotonic() > deadline:
+            if self._seen(cpu).must(self._pc) != address or time.monotonic() > deadline:
                 return
             before = []
 
@@ -180,7 +183,7 @@ class Debugger:
             return reply
         self.running = False
         cpu = self._threads.index(reply.thread) if reply.thread in self._threads else 0
-        pc = self.registers(cpu)[self._pc]
+        pc = self._seen(cpu).must(self._pc)
         if reply.signal == _SIGTRAP and pc not in self._wanted:
             self.resume()
             return None
