@@ -96,7 +96,7 @@ Which functions of the file system run, and how often:
   --attach MACHINE  trace a QEMU of this host's, as it runs: its process id, its QMP socket, or
                    auto, the only one there is; --gdb ADDRESS says where its stub is
   --gdb ADDRESS    trace the kernel behind a GDB stub: host:port or a unix socket's path
-  --build DIR      a folder in which a kernel was built: boot that one
+  --build DIR      a folder in which a kernel was built: boot that one (--vm), or take its symbols
   --kernel FILE    kernel to boot (--vm), or its vmlinux with symbols (--attach, --gdb)
   --kernel VERSION  Debian's newest kernel of that version, fetched on first use: 6.12, 5.10,
                    6.12-generic, 6.12.117-16k, ...; "--kernel list" lists what there is
@@ -264,11 +264,14 @@ def _conflicts(request: Request) -> None:
             raise UsageError(f"{own} and --vm: one target at a time")
         if request.command or request.shell:
             raise UsageError(f"-c needs the VM: kinst runs no commands behind {own}")
-        if not (request.debug or request.kernel or request.release):
-            raise UsageError(f"{own} needs the kernel's symbols", "--kernel VMLINUX")
+        if not (request.debug or request.kernel or request.release or request.build):
+            raise UsageError(
+                f"{own} needs the kernel's symbols", "--kernel VMLINUX, or --build DIR"
+            )
         if request.release:
             message = f"--kernel {request.release} is one to boot, and {own} boots nothing"
             raise UsageError(message, "--kernel VMLINUX")
+        booted = [name for name in booted if name != "--build"]
         if booted:
             raise UsageError(f"{booted[0]} is about what kinst boots, and {own} boots nothing")
     if request.cpu_count and {"-smp", "--smp"} & {*request.qemu_args}:

@@ -235,7 +235,9 @@ def read_headers(
     """The mapped file, e_machine, e_type and the sections.  Raises KinstError as open_file()."""
     data = _mapped(path)
     if data[:4] != b"\x7fELF":
-        if data[:2] == b"MZ":
+        # An EFI program, or a bzImage (Documentation/arch/x86/boot.rst, "The Real-Mode Kernel
+        # Header").
+        if data[:2] == b"MZ" or data[0x202:0x206] == b"HdrS":
             raise KinstError(
                 f"{path}: a compressed kernel image", "the uncompressed vmlinux is needed"
             )

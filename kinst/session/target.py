@@ -32,8 +32,9 @@ def module_folders(files: Files, isa: Isa, progress: Progress) -> list[Path]:
 
 
 def with_build(request: Request) -> Request:
-    """A request whose kernel and debug file are those of --build.  Raises KinstError where they are
-    not in that folder, or of another ISA than --vm's."""
+    """A request whose kernel and debug file are those of --build, or its debug file alone for a
+    kernel that runs already.  Raises KinstError where they are not in that folder, or of another
+    ISA than --vm's."""
     if not request.build:
         return request
     folder = Path(request.build)
@@ -42,6 +43,9 @@ def with_build(request: Request) -> Request:
     debug = folder / "vmlinux"
     if not debug.is_file():
         raise KinstError(f"--build {folder}: there is no vmlinux in it", "make it first")
+    if not request.machine.abilities.boots:
+        folders = (*request.debug_folders, str(folder))
+        return replace(request, debug=str(debug), debug_folders=folders)
     isa = isa_of_file(str(debug))
     if request.vm and request.vm != isa.name:
         raise KinstError(f"--build {folder}: a kernel for {isa.name}, and --vm={request.vm}")

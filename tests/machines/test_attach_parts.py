@@ -50,18 +50,21 @@ def test_auto_is_the_only_one_that_can_be_reached(monkeypatch: pytest.MonkeyPatc
         1: "qemu-system-x86_64 -chardev socket,id=gdb,fd=7 -gdb chardev:gdb",
         2: "qemu-system-x86_64 -s",
         3: "qemu-system-x86_64 -qmp unix:/run/qmp,server",
+        4: "qemu-system-aarch64 -s",
     }
+    program = "qemu-system-x86_64"
 
     def opened(pid: int) -> SimpleNamespace:
-        return SimpleNamespace(arguments=lines[pid].split(), program="qemu-system-x86_64")
+        words = lines[pid].split()
+        return SimpleNamespace(arguments=words, program=words[0])
 
     monkeypatch.setattr(find, "OtherProcess", opened)
-    for running, only in (([1], 1), ([1, 2], 2), ([1, 3], 3), ([3], 3)):
+    for running, only in (([1], 1), ([1, 2], 2), ([1, 3], 3), ([3], 3), ([1, 2, 4], 2), ([4], 4)):
         monkeypatch.setattr(find, "candidates", lambda running=running: running)
-        assert find.the_only_one() == only
+        assert find.the_only_one(program) == only
     monkeypatch.setattr(find, "candidates", lambda: [1, 2, 3])
     with pytest.raises(TargetError, match=r"there are 2 machines: 2 .*, 3 "):
-        find.the_only_one()
+        find.the_only_one(program)
 
 
 @pytest.mark.parametrize(

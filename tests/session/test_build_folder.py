@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,10 @@ def test_another_isa_than_was_asked_for(tmp_path: Path) -> None:
     request = build(tmp_path, "gcc", BUILDS[0][2])
     with pytest.raises(KinstError, match="a kernel for amd64, and --vm=arm64"):
         with_build(Request(build=request.build, vm="arm64"))
+
+
+def test_of_a_kernel_that_runs_already(tmp_path: Path) -> None:
+    """Its image need not be there: nothing is booted."""
+    found = with_build(replace(build(tmp_path, "gcc", ""), attach="auto"))
+    assert (found.kernel, found.debug) == ("", str(tmp_path / "vmlinux"))
+    assert found.debug_folders == (str(tmp_path),)

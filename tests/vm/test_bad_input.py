@@ -47,7 +47,7 @@ SIMPLE = [
     (["--initrd", "/none", "-n", PROBE], 1, r"/none: no such file"),
     (["--copy", "/none", "-n", PROBE], 1, r"--copy /none: no such file"),
     # stubs
-    (["--gdb", "/none", "-n", PROBE], 2, r"--gdb needs the kernel's symbols \(--kernel VMLINUX\)"),
+    (["--gdb", "/none", "-n", PROBE], 2, r"--gdb needs the kernel's symbols \(--kernel .*"),
     (["--gdb", "/none", "--kernel", "VMLINUX", "-c", "ls", "-n", PROBE], 2, r"-c needs the VM.*"),
     (["--gdb", "/none", "--kernel", "VMLINUX", "--vm", "-n", PROBE], 2, r"--gdb and --vm.*"),
     (["--gdb", "/none", "--kernel", "VMLINUX", "--copy", "/bin/ls", "-n", PROBE], 2,

@@ -37,12 +37,15 @@ def candidates() -> list[int]:
     return found
 
 
-def the_only_one() -> int:
+def the_only_one(program: str) -> int:
     """The one that `auto` means: among several, one that can be reached, which guests of another
-    kinst's cannot.  Raises TargetError that lists them where there are several."""
+    kinst's cannot, and that is `program`, the emulator of the kernel's instruction set.  Raises
+    TargetError that lists them where there are several."""
     found = candidates()
     if len(found) > 1:
         found = [pid for pid in found if _can_be_reached(pid)] or found
+    if len(found) > 1:
+        found = [pid for pid in found if not _is_other(_ran(pid), program)] or found
     if not found:
         raise TargetError("no QEMU of this user's runs here", "start one, or name its process")
     if len(found) > 1:
@@ -58,6 +61,14 @@ def _can_be_reached(pid: int) -> bool:
     except TargetError:
         return False  # it has ended meanwhile
     return bool(stub_of(arguments, "/") or monitor_of(arguments, "/"))
+
+
+def _ran(pid: int) -> str:
+    """The file name of a process' program; "" for one that has ended meanwhile."""
+    try:
+        return OtherProcess(pid).program
+    except TargetError:
+        return ""
 
 
 def _name(pid: int) -> str:
@@ -137,6 +148,13 @@ def monitor_of(arguments: Sequence[str], folder: str) -> str:
     return ""
 
 
+def _is_other(ran: str, program: str) -> bool:
+    """Whether a program emulates another instruction set than `program` does."""
+    if not ran.startswith("qemu-system-"):
+        return False
+    return ran != program and not ran.startswith(f"{program}-")
+
+
 def check(process: OtherProcess, program: str) -> None:
     """Raises TargetError for a process that is no machine that kinst can attach to.
 
@@ -146,7 +164,7 @@ def check(process: OtherProcess, program: str) -> None:
         name = process.program or "a process whose program cannot be read"
         raise TargetError(f"process {pid} is {name}, not QEMU", "--attach auto finds it")
     ran = process.program
-    if ran.startswith("qemu-system-") and ran != program and not ran.startswith(f"{program}-"):
+    if _is_other(ran, program):
         raise TargetError(
             f"process {pid} is {ran}, and the kernel's file is for {program}",
             "give the vmlinux of the kernel that runs there",

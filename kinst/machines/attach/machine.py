@@ -72,7 +72,7 @@ class AttachedVm(StubTarget):
         self._say: Callable[[str], None] = lambda text: None
         if why := can_trace():
             raise TargetError(why, "--gdb stops the machine at each hit, on any host")
-        pid = process_of(named)
+        pid = process_of(named, isa.board.QEMU)
         self._lost = f"QEMU (process {pid}) has ended"
         self._ended = f"the guest of process {pid} has ended"
         self._process = OtherProcess(pid)

@@ -24,11 +24,11 @@ class Place:
     added: bool = False
 
 
-def process_of(named: str) -> int:
-    """What `named` means: a process id, the path of a QMP socket, or "auto".  Raises TargetError
-    where that is no process."""
+def process_of(named: str, program: str) -> int:
+    """What `named` means: a process id, the path of a QMP socket, or "auto".  program: the emulator
+    of the kernel's instruction set.  Raises TargetError where that is no process."""
     if named == AUTO:
-        return the_only_one()
+        return the_only_one(program)
     return int(named) if _is_number(named) else owner_of(named, SECONDS)
 
 
