@@ -217,15 +217,22 @@ class Planted:
         """Stop the machine, undo everything and say how the text compares to what it was (""
         without patches).
 
-        What fails is tried once more.  Raises TargetError that says what may remain in the
-        kernel when it cannot be undone.
+        What fails is tried once more, whatever was raised: no memory, a second Ctrl-C; what is no
+        TargetError is raised when all is undone.  Raises TargetError that says what may remain in
+        the kernel when it cannot be undone.
         """
+        torn: BaseException | None = None
         try:
             return self._undo()
         except TargetError:
             pass
+        except BaseException as error:
+            torn = error
         try:
-            return self._undo()
+            told = self._undo()
+            if torn is not None:
+                raise torn
+            return told
         except TargetError as error:
             remains = self._remains()
             hint = error.hint or (BOOT_AGAIN if remains else "")

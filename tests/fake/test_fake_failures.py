@@ -3,6 +3,7 @@ it was and no breakpoint is left, or the messages say how many sites may still b
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -18,10 +19,13 @@ PROGRAM = "kinst::leaf: { @ = count(); }"
 
 
 class Failing:
-    """A machine whose calls raise TargetError where fails(number of the call, from 1) says so."""
+    """A machine whose calls raise an error where fails(number of the call, from 1) says so."""
 
-    def __init__(self, machine: FakeMachine, fails: Callable[[int], bool]) -> None:
-        self._machine, self._fails = machine, fails
+    def __init__(
+        self, machine: FakeMachine, fails: Callable[[int], bool],
+        error: Callable[[], BaseException] = lambda: TargetError(BROKEN),
+    ) -> None:  # fmt: skip
+        self._machine, self._fails, self._error = machine, fails, error
         self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -32,7 +36,7 @@ class Failing:
         def call(*arguments: Any, **named: Any) -> Any:
             self.calls.append(name)
             if self._fails(len(self.calls)):
-                raise TargetError(BROKEN)
+                raise self._error()
             return value(*arguments, **named)
 
         return call
@@ -52,17 +56,20 @@ def outcome(isa: str, way: str, fails: Callable[[int], bool]) -> tuple[list[str]
     return failing.calls, machine.text == before and not machine.breakpoints, said
 
 
-# What undoes and tells knows no ISA: the other two are there to be sure of that.
+ISAS = ("amd64", "arm64", "riscv64")
+WAYS = ("auto", "trap", "stop", "no-run")  # auto: by jumps and runs
+SLOW = pytest.mark.slow
+# What undoes and tells knows no ISA: of the others some are there to be sure of that.
+QUICK = {
+    ("amd64", "auto", "once"), ("amd64", "auto", "for ever"), ("amd64", "stop", "once"),
+    ("amd64", "stop", "for ever"), ("arm64", "auto", "for ever"), ("riscv64", "stop", "once"),
+}  # fmt: skip
+EVERY = [(isa, way, lasts) for isa in ISAS for way in WAYS for lasts in ("once", "for ever")]
+
+
 @pytest.mark.parametrize(
     ("isa", "way", "lasts"),
-    [
-        ("amd64", "auto", "once"),
-        ("amd64", "auto", "for ever"),
-        ("amd64", "stop", "once"),
-        ("amd64", "stop", "for ever"),
-        ("arm64", "auto", "for ever"),
-        ("riscv64", "stop", "once"),
-    ],
+    [pytest.param(*one, marks=() if one in QUICK else SLOW) for one in EVERY],
 )
 def test_every_failure_is_undone_or_told(isa: str, way: str, lasts: str) -> None:
     calls, clean, _ = outcome(isa, way, lambda _: False)
@@ -81,3 +88,47 @@ def test_every_failure_is_undone_or_told(isa: str, way: str, lasts: str) -> None
 def failing_at(number: int, lasts: str) -> Callable[[int], bool]:
     """For Failing: at this call, and when it lasts for ever at all that follow."""
     return lambda call: call == number or (lasts == "for ever" and call > number)
+
+
+class TornError(Exception):
+    """What no code of kinst's expects."""
+
+
+# Of what kinst itself is given: no memory, no descriptor, and an exception that nobody foresaw.
+ERRORS: list[Callable[[], BaseException]] = [
+    MemoryError,
+    lambda: OSError(errno.EMFILE, "Too many open files"),
+    lambda: TornError("a defect"),
+    KeyboardInterrupt,
+]
+QUICK_ERROR = ("amd64", "auto", 2)
+
+
+@pytest.mark.parametrize(
+    ("isa", "way", "number"),
+    [
+        pytest.param(isa, way, number, marks=() if (isa, way, number) == QUICK_ERROR else SLOW)
+        for isa in ISAS
+        for way in WAYS
+        for number in range(len(ERRORS))
+    ],
+)
+def test_whatever_is_raised_the_text_is_restored(isa: str, way: str, number: int) -> None:
+    """Once, in place of the answer to each of the machine's calls: what kinst raises then is that,
+    or what came of it, and the kernel is as it was."""
+    calls, clean, _ = outcome(isa, way, lambda _: False)
+    assert clean
+    wrong = []
+    for at, name in enumerate(calls, 1):
+        machine = FakeMachine(isa)
+        before = machine.text
+        failing = Failing(machine, lambda call, at=at: call == at, ERRORS[number])  # type: ignore[misc]
+        said: list[str] = []
+        try:
+            trace(machine, PROGRAM, WORKLOAD, settings={"plant": way}, target=failing, said=said)
+        except (KinstError, MemoryError, OSError, TornError, KeyboardInterrupt) as error:
+            said.append(repr(error))
+        if machine.text != before or machine.breakpoints or not machine.closed:
+            told = any("may still be planted" in text for text in said)
+            wrong.append(f"call {at}, {name}: told {told}, {said}")
+    assert not wrong, "\n".join(wrong)
