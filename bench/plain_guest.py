@@ -51,8 +51,9 @@ class PlainGuest:
     """pid: of QEMU.  debug: vmlinux of the kernel that it runs, which is the one that kinst boots.
     The machine and its CPU are those of kinst's own guests."""
 
-    def __init__(self, programs: Sequence[str], isa: str = "amd64") -> None:
-        """programs: for the guest's /bin.  Raises KinstError when it does not come up."""
+    def __init__(self, programs: Sequence[str], isa: str = "amd64", append: str = "") -> None:
+        """programs: for the guest's /bin.  append: more of the kernel's command line.  Raises
+        KinstError when it does not come up."""
         line, files = LINES[isa], kernel_files(isa)
         assert files.kernel is not None and files.busybox is not None
         self.debug = files.debug
@@ -64,7 +65,7 @@ class PlainGuest:
         (here / "initrd").write_bytes(archive(contents))
         self._console, console = socket.socketpair()
         self._watch, watch = socket.socketpair()
-        append = f"console={line.console} quiet {line.parameters}"
+        append = f"console={line.console} quiet {line.parameters} {append}"
         argv = [
             *line.command.split(), "-nodefaults", "-display", "none", "-no-reboot", "-m", "1G",
             "-smp", "2", "-kernel", str(files.kernel), "-initrd", f"{here}/initrd",
