@@ -120,12 +120,15 @@ def same(named: Named, stack: Stack) -> bool:
 @dataclass(frozen=True)
 class Compared:
     """sites: at which stacks were compared.  ways: how those are planted.  refused: at which
-    the kernel took no kprobe.  differences: (site, thread, number of the hit, ours, theirs)."""
+    the kernel took no kprobe.  missed: at which it says that it missed hits (a kprobe within
+    another one's handler), and so has others than the first ones; not compared.
+    differences: (site, thread, number of the hit, ours, theirs)."""
 
     sites: int
     stacks: int
     ways: dict[str, int]
     refused: int
+    missed: int
     differences: list[tuple[str, int, int, Named, Stack]]
     done: Result
 
@@ -142,7 +145,7 @@ def script_of(chosen: Sequence[Pair], work: str, comm: str) -> str:
         )
     lines += [
         work, "for k in events/kprobes/k*; do echo '!stacktrace' > $k/trigger; done",
-        "cat trace", "echo ==symbols", "cat /proc/kallsyms",
+        "cat trace", "echo ==profile", "cat kprobe_profile", "echo ==symbols", "cat /proc/kallsyms",
     ]  # fmt: skip
     return "\n".join(lines)
 
@@ -160,10 +163,16 @@ def compare(
         "-c", "stacks.sh", copy=[*copy, script], seconds=900,
     ).good()  # fmt: skip
     trace, _, text = done.guest.partition("==symbols")
+    trace, _, profile = trace.partition("==profile")
+    misses = re.findall(r"^ +k(\d+) +\d+ +(\d+) *$", profile, re.M)
+    assert misses, done.guest
+    missed = {int(k) for k, n in misses if int(n)}
     symbols = kallsyms(text)
     theirs, ours = stacks_of_kernel(trace), stacks_of_kinst(done.out, symbols)
     differences, ways, stacks, sites = [], {"jump": 0, "trap": 0}, 0, 0
-    for site, probe in chosen:
+    for k, (site, probe) in enumerate(chosen):
+        if k in missed:
+            continue
         (start,) = symbols[site.function]
         name, before = f"{site.function}+{site.offset}", stacks
         for (address, thread), behind in theirs.items():
@@ -178,4 +187,4 @@ def compare(
         sites += stacks > before
         ways[site.way] += stacks > before
     refused = len(re.findall(r"^refused k\d+$", trace, re.M))
-    return Compared(sites, stacks, ways, refused, differences, done)
+    return Compared(sites, stacks, ways, refused, len(missed), differences, done)

@@ -37,7 +37,7 @@ def test_stacks_are_the_kernels(
         chosen += choose_pairs(rows, sites)[:12]
     found = compare(chosen, "reads 20", "reads", tmp_path, [reads])
     assert found.differences == []
-    assert found.sites >= 25 and min(found.ways.values()) >= 5, found
+    assert not found.missed and found.sites >= 25 and min(found.ways.values()) >= 5, found
 
 
 @pytest.mark.slow
@@ -60,7 +60,8 @@ def test_stacks_at_500_random_sites(
     hit = {(name, int(offset)) for name, offset in counts(ran.out)}
     chosen = draw(functions, hit, 600, seed)
     found = compare(chosen, "workload 6 1", "workload", tmp_path, [program])
-    print(f"{found.sites} sites {found.ways}, {found.stacks} stacks, {found.refused} refused")
+    print(f"{found.sites} sites {found.ways}, {found.stacks} stacks")
+    print(f"the kernel refused {found.refused} kprobes, and missed hits of {found.missed}")
     assert found.differences == [], (seed, found.done.err)
     assert found.sites >= 500 and min(found.ways.values()) >= 100, (seed, found)
 
