@@ -17,14 +17,24 @@ from kinst.errors import DError, KinstError, TargetError
 from kinst.version import __version__
 
 if TYPE_CHECKING:
-    from kinst.api import Machine, Program, Trace, attach, boot, expand_in_file, host, kernel_files
+    from kinst.api import (
+        Machine,
+        Program,
+        Trace,
+        attach,
+        boot,
+        expand_in_file,
+        host,
+        kernel_files,
+        live,
+    )  # fmt: skip
     from kinst.inlines import InlineFunction, inline_functions
     from kinst.results import Records, Result, Table
 
 __all__ = [
     "DError", "InlineFunction", "KinstError", "Machine", "Program", "Records", "Result", "Table",
     "TargetError", "Trace", "__version__", "attach", "boot", "expand_in_file", "host",
-    "inline_functions", "kernel_files",
+    "inline_functions", "kernel_files", "live",
 ]  # fmt: skip
 
 _PLACES = {

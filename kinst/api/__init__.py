@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         host,
         kernel_files,
         list_kernels,
+        live,
     )
     from kinst.api.program import Program
     from kinst.api.trace import Trace
@@ -66,6 +67,7 @@ __all__ = [
     "kernel_files",
     "kernel_names",
     "list_kernels",
+    "live",
     "names_release",
     "package_of",
     "parse_cpus",

@@ -1,5 +1,5 @@
-"""boot(), attach() and host(), which make machines, and what needs none: files, and what a program
-means in one."""
+"""boot(), attach(), live() and host(), which make machines, and what needs none: files, and what a
+program means in one."""
 
 from __future__ import annotations
 
@@ -100,6 +100,24 @@ def attach(
         gdb=address, attach=str(machine) if isinstance(machine, int) else _path(machine),
         kernel=_path(kernel), debug_folders=_paths(debug_folders),
     )  # fmt: skip
+    return _opened(request, start, on_message, on_progress)
+
+
+def live(
+    debug: PathLike = "",
+    debug_folders: Iterable[PathLike] = (),
+    *,
+    start: bool = True,
+    on_message: Say = ignore,
+    on_progress: ShowProgress = ignore,
+) -> Machine:
+    """The machine that this process runs on, as root: probes are planted in its kernel while it
+    runs (docs/live.md).
+
+    debug: its vmlinux with symbols, where that is not where the distribution puts it.  Raises
+    KinstError where its files are not there, and TargetError where kinst's module cannot be
+    built or loaded, or another kinst traces it."""
+    request = Request(live=True, debug=_path(debug), debug_folders=_paths(debug_folders))
     return _opened(request, start, on_message, on_progress)
 
 

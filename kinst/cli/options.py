@@ -22,7 +22,7 @@ from kinst.render import DEFAULT, formats
 
 SHORT = "n:s:f:m:P:i:lqvVo:c:x:ZwheSD:U:I:CHX:dFb:p:aAGkL:3264"
 LONG = [
-    "vm=", "gdb=", "attach=", "build=", "kernel=", "debug=", "initrd=", "append=", "cpus=",
+    "vm=", "gdb=", "attach=", "live", "build=", "kernel=", "debug=", "initrd=", "append=", "cpus=",
     "memory=", "cold", "qemu-arg=", "copy=", "root=", "rw=", "module=", "dump=", "timeout=",
     "shell", "help", "version", "completion=", *(name for name in formats() if name != DEFAULT),
 ]  # fmt: skip
@@ -47,10 +47,11 @@ REFUSED = {
 
 USAGE = """\
 usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name] [-I path]
-             [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --attach MACHINE
-             | --gdb ADDRESS] [--build DIR] [--kernel FILE|VERSION] [--debug FILE]
-             [--initrd FILE] [--append TEXT] [--cpus N] [--memory SIZE] [--cold] [--qemu-arg ARG]
-             [--copy FILE] [--root DIR] [--rw DIR] [--module NAME] [--dump STAGE] [--json]
+             [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --live
+             | --attach MACHINE | --gdb ADDRESS] [--build DIR]
+             [--kernel FILE|VERSION] [--debug FILE] [--initrd FILE] [--append TEXT]
+             [--cpus N] [--memory SIZE] [--cold] [--qemu-arg ARG] [--copy FILE]
+             [--root DIR] [--rw DIR] [--module NAME] [--dump STAGE] [--json]
              [--perfetto] [--timeout SECONDS] [--shell] [--completion bash|zsh]
              [-P provider [[predicate] action]]
              [-m [provider:]module [[predicate] action]]
@@ -93,6 +94,7 @@ Which functions of the file system run, and how often:
   -V, --version    version
   --vm[=ISA]       trace a kernel that kinst boots in QEMU (the default); ISA: amd64 (as
                    without it), arm64, riscv64
+  --live           trace the machine that kinst runs on, as root
   --attach MACHINE  trace a QEMU of this host's, as it runs: its process id, its QMP socket, or
                    auto, the only one there is; --gdb ADDRESS says where its stub is
   --gdb ADDRESS    trace the kernel behind a GDB stub: host:port or a unix socket's path
@@ -199,7 +201,7 @@ def parse(argv: Sequence[str], stdin: Callable[[], str] = str) -> CommandLine:
 _FLAGS = {
     "-l": "list_probes", "-v": "verbose", "-Z": "zero", "-e": "compile_only",
     "-S": "show_code", "-d": "show_program", "--cold": "cold",
-    "--shell": "shell",
+    "--shell": "shell", "--live": "live",
 }  # fmt: skip
 _VALUES = {
     "-c": "command", "-o": "output", "--vm": "vm", "--gdb": "gdb", "--attach": "attach",
@@ -274,6 +276,8 @@ def _conflicts(request: Request) -> None:
         booted = [name for name in booted if name != "--build"]
         if booted:
             raise UsageError(f"{booted[0]} is about what kinst boots, and {own} boots nothing")
+    if request.live:
+        _live_conflicts(request, booted)
     if request.cpu_count and {"-smp", "--smp"} & {*request.qemu_args}:
         raise UsageError("--cpus and --qemu-arg -smp both say how many CPUs there are")
     if request.shell and request.command:
@@ -297,6 +301,20 @@ def _conflicts(request: Request) -> None:
     for one in ("--copy", "--module", "--root", "--rw") if request.initrd else ():
         if one in booted:
             raise UsageError(f"{one} puts files into kinst's own initrd, which --initrd replaces")
+
+
+def _live_conflicts(request: Request, booted: Sequence[str]) -> None:
+    """Raises UsageError for options that --live excludes."""
+    others = (("--vm", request.vm), ("--attach", request.attach), ("--gdb", request.gdb))
+    for option, value in others:
+        if value:
+            raise UsageError(f"--live and {option}: one target at a time")
+    if request.kernel or request.release:
+        raise UsageError("--kernel is one to boot, and --live boots nothing", "--debug VMLINUX")
+    if request.shell:
+        raise UsageError("--shell is of the VM", "with --live, use another terminal")
+    if booted:
+        raise UsageError(f"{booted[0]} is about what kinst boots, and --live boots nothing")
 
 
 def _apply(request: Request, option: str, value: str, stdin: Callable[[], str]) -> Request:

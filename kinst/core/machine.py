@@ -177,6 +177,35 @@ class MachineKind(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LivePatch:
+    """One instruction's worth of text that is changed while the kernel runs: what is written, and
+    what is there before."""
+
+    address: int
+    old: bytes
+    new: bytes
+
+
+class Planter(Protocol):
+    """How a machine that never stands still is planted in."""
+
+    def plant(self, patches: Sequence[LivePatch], hook: int, code: tuple[int, int]) -> None:
+        """Plant all of them, or none where one is not what was planned on: each a jump into scratch
+        or a breakpoint, over one instruction.
+
+        hook: address in scratch of what a breakpoint is to reach, called with the registers that
+        the kernel has saved; it returns whether that was a site.  0 where there are no breakpoints.
+        code: addresses [low, high) of scratch that are not written any more.  Raises TargetError.
+        """
+        ...
+
+    def restore(self) -> int:
+        """Take all of them out; how many are left, because somebody else's patch lies over them.
+        Raises TargetError."""
+        ...
+
+
 class Target(Protocol):
     """A kernel that can be read, written, stopped and resumed, however it is reached.
 
@@ -187,6 +216,12 @@ class Target(Protocol):
     isa: Isa
     cpus: int
     abilities: Abilities
+
+    @property
+    def planter(self) -> Planter | None:
+        """Of a machine that never stands still: stop() stops nothing, there are no registers and
+        no breakpoints, and text is not written but by this.  None for all others."""
+        ...
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
         """Wait until the kernel is up, and stop it.

@@ -14,6 +14,7 @@ WAYS = ("jump", "trap", "stop")
 _NO_SCRATCH = "this machine has no memory for trampolines"
 _NO_HOOK = "this kernel has no trap handler that kinst can hook"
 _FAR = "no jump of one instruction reaches a trampoline from there"
+_RUNS = "the machine that kinst runs on cannot be stopped"
 _UNDONE = "a debugger's stop undoes what the instructions before it have done"
 
 
@@ -45,13 +46,15 @@ class PlantingAbility:
 
     scratch_address: where trampolines will lie, or 0 without scratch.  trap: a trap handler
     is there to be hooked.  fault_hook: faults in trampolines can be translated.
-    forced: "" or the one way that the user asked for (-x plant=WAY).
+    forced: "" or the one way that the user asked for (-x plant=WAY).  stops: the machine can be
+    stopped.
     """
 
     scratch_address: int
     trap: bool
     fault_hook: bool
     forced: str = ""
+    stops: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ def choose_movable(
     size and of LONGEST bytes."""
     address, scratch, size = site.address, ability.scratch_address, len(site.code)
     if not scratch or ability.forced == "stop":
-        return _stop(site, isa, "" if scratch else _NO_SCRATCH, rerun_prefix)
+        return _stop(site, isa, ability, "" if scratch else _NO_SCRATCH, rerun_prefix)
     jump = isa.jump_patch(size, address, scratch) is not None
     if jump and ability.forced != "trap":
         return _shared("jump", "", rerun_prefix)
@@ -114,10 +117,12 @@ def choose_movable(
         return _shared("trap", why, rerun_prefix)
     if ability.forced == "trap":
         return _shared("", _NO_HOOK, b"")
-    return _stop(site, isa, f"{why}, and {_NO_HOOK}", rerun_prefix)
+    return _stop(site, isa, ability, f"{why}, and {_NO_HOOK}", rerun_prefix)
 
 
-def _stop(site: Site, isa: Isa, why: str, rerun_prefix: bytes) -> Choice:
+def _stop(site: Site, isa: Isa, ability: PlantingAbility, why: str, rerun_prefix: bytes) -> Choice:
+    if not ability.stops:
+        return _shared("", f"{why}, and {_RUNS}" if why else _RUNS, b"")
     reason = _UNDONE if rerun_prefix else isa.unsteppable(site.code)
     return _shared("", reason, b"") if reason else _shared("stop", why, b"")
 

@@ -267,11 +267,13 @@ def _block_rules(
 def _hooks(parts: Placement, code: TargetCode, traced: TracedMachine) -> list[Hook]:
     """The kernel functions to detour: its breakpoint handler when there are traps, its search
     of exception tables when a planted instruction may fault on purpose, and its search of BUG
-    and WARN traps when one of those is planted."""
+    and WARN traps when one of those is planted.  Where the machine runs on while it is planted in,
+    it brings breakpoints to kinst's code by itself."""
     facts, kernel, personality = traced.facts, traced.kernel, traced.personality
     assert facts is not None and kernel is not None and personality is not None
     hooks = []
-    if any(choice.way == "trap" for _, choice in parts.planted):
+    running = traced.target is not None and traced.target.planter is not None
+    if not running and any(choice.way == "trap" for _, choice in parts.planted):
         live = kernel.live(facts.trap_hook, HOOK_BYTES)
         hooks.append(Hook(facts.trap_hook, live, code.address + code.trap_hook, False))
     places = [e.probe.site.address for e, _ in parts.planted if e.probe.site is not None]

@@ -32,6 +32,7 @@ from kinst.core.system import System
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.loaded import LoadedImages, moved_by
 from kinst.patch.plan import ways_back
+from kinst.patch.ways import ALONE, PlantRules
 from kinst.providers import load_all
 from kinst.session import batches
 from kinst.session.build import build, fill, split, with_runs
@@ -41,6 +42,7 @@ from kinst.session.enable import (
     check_arguments,
     check_cpu,
     check_system,
+    check_timers,
     enable,
     naming,
     on_one_cpu,
@@ -330,6 +332,8 @@ class OpenMachine:
         )  # fmt: skip
         check_arguments(compiled.program, matched)
         check_cpu(compiled.options.cpu, traced.cpus)
+        if not listed and traced.target is not None and traced.target.planter is not None:
+            check_timers(matched)
         enabled = on_one_cpu(matched, compiled.options.cpu)
         program, enabled = with_conditions(compiled.program, enabled, traced.isa)
         if listed and not enabled:
@@ -399,11 +403,11 @@ class OpenMachine:
         if self._among is None:
             self._tell_ways(compiled, parts, memory)
         layout = _layout(compiled, parts)
-        more = 8 * len(parts.planted) if compiled.plant.blocks else 0
+        more = 8 * len(parts.planted) if self._rules(compiled).blocks else 0
         counters = self._counters.place(memory, layout.counters_size, more)
         placed = place_all(traced, memory, compiled, layout, parts.running, counters)
         symbols = running_addresses(compiled.program, compiled.types, traced)
-        rules = compiled.plant
+        rules = self._rules(compiled)
         image = build(
             compiled.program, parts, placed, traced, symbols,
             chained=rules.chains, blocks=rules.blocks,
@@ -413,6 +417,13 @@ class OpenMachine:
         self.report.stage("code and plan")
         ended = EndedCode(self._pool.ended_code, self._ways_back) if self._pool else EndedCode()
         return BuiltProgram(compiled, parts, placed, replace(image, ended=ended), program.matched)
+
+    def _rules(self, compiled: Compiled) -> PlantRules:
+        """What may be planted how: in a machine that never stands still, each site by itself."""
+        target = self.traced.target
+        if target is None or target.planter is None:
+            return compiled.plant
+        return replace(ALONE, forced=compiled.plant.forced)
 
     def fill(self, built: BuiltProgram) -> None:
         """Write all but the patches: from now on the scratch is this program's."""
@@ -441,7 +452,7 @@ class OpenMachine:
         if kernel is not None and images is not None and len(program.enabled) <= MOST_LINES:
             source = source_of(kernel, images, self.report.say)
         about = partial(probe_stability, providers=load_all(), types=program.compiled.types)
-        plant = program.compiled.plant
+        plant = self._rules(program.compiled)
         no_run = "no run of neighbours is safe there"
         if self._entrances is None or not self.isa.RUN_SIZE:
             no_run = "there are no runs on this machine"

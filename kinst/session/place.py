@@ -172,6 +172,7 @@ def planting_ability(traced: TracedMachine, memory: ScratchMemory, forced: str) 
         facts is not None and bool(facts.trap_hook),
         facts is not None and bool(facts.fault_hook),
         forced,
+        traced.target is None or traced.target.planter is None,
     )
 
 

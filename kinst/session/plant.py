@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import numpy as np
 
-from kinst.core.columns import I64, Bools, ragged
+from kinst.core.columns import Bools, ragged
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.machine import Target
 from kinst.core.trapped import let_pass
 from kinst.patch.patches import NO_PATCHES, Patches
 from kinst.patch.plan import Plan, PlannedRuns
+from kinst.session.live_text import NO_TEXT, LiveText, compared
 from kinst.session.values import EnabledSite, EndedCode, TracedMachine
 
 BOOT_AGAIN = "the traced kernel should be booted again"
@@ -21,26 +21,6 @@ NOTHING_ENDED = EndedCode()
 MOST_PLACES = 5  # that one message names
 FEW = 1000  # patches that are read and written one by one
 JOINED = 64  # bytes of text between two patches that are written as they are, to write once
-
-
-@dataclass(frozen=True, slots=True)
-class LiveText:
-    """The kernel's text at one moment: bytes from `address` on."""
-
-    address: int
-    data: bytes
-
-    def holds(self, patches: Patches) -> Bools:
-        """Which patches lie in it; modules lie outside of the kernel's own text."""
-        start = self.offsets(patches)
-        return (start >= 0) & (start + patches.size <= len(self.data))
-
-    def offsets(self, patches: Patches) -> I64:
-        """Where in it the patches lie."""
-        return (patches.address - np.uint64(self.address)).view(np.int64)
-
-
-NO_TEXT = LiveText(0, b"")
 
 
 class Planted:
@@ -309,17 +289,4 @@ def _of_runs(runs: PlannedRuns, entered: Bools) -> Patches:
     first, last = runs.instead_at[:-1][entered], runs.instead_at[1:][entered]
     return runs.patches.take(np.flatnonzero(~entered)) + runs.instead.take(
         ragged(first, last - first)
-    )
-
-
-def compared(before: LiveText, after: LiveText) -> str:
-    """How the kernel's text compares to what it was, in a sentence."""
-    size = len(before.data)
-    if before.data == after.data:
-        return f"kernel text is as before ({size} bytes compared)"
-    pairs = np.frombuffer(before.data, np.uint8) != np.frombuffer(after.data, np.uint8)
-    where = np.flatnonzero(pairs)
-    return (
-        f"the kernel itself changed {len(where)} of {size} bytes of its text meanwhile, "
-        f"the first at {before.address + int(where[0]):#x}; kinst's patches are all undone"
     )

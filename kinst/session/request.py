@@ -19,7 +19,7 @@ from kinst.core.paths import cache_folder
 from kinst.core.probe import ProgramText
 from kinst.dlang.vocabulary.d_options import parse_size
 from kinst.isa import load as load_isa
-from kinst.kernels import fetch
+from kinst.kernels import fetch, running
 from kinst.kernels.fetch import Prepared
 from kinst.machines import kind_of
 from kinst.machines.vm import initramfs
@@ -35,9 +35,9 @@ DUMP_STAGES = ("tree", "typed", "probes", "layout", "ir", "code", "plan")
 class Request:
     """A command line, understood.  settings: -x options in order; "" where no value was given.
 
-    vm and gdb say which machine; neither means the VM, if any probe needs a kernel.  kernel: a
-    file of the user's; release: one of Debian's kernels instead (kernels/releases.py).  cpu_count,
-    memory (bytes): of the VM, 0 for what is usual.
+    vm, gdb, attach and live say which machine; none means the VM, if any probe needs a kernel.
+    kernel: a file of the user's; release: one of Debian's kernels instead (kernels/releases.py).
+    cpu_count, memory (bytes): of the VM, 0 for what is usual.
     """
 
     programs: tuple[ProgramText, ...] = ()
@@ -54,6 +54,7 @@ class Request:
     vm: str = ""
     gdb: str = ""
     attach: str = ""
+    live: bool = False
     kernel: str = ""
     release: str = ""
     debug: str = ""
@@ -80,7 +81,7 @@ class Request:
         """Whether it is about a file as it is, and wants no machine: -d with -e, and a file that
         is neither to be booted nor to be compared with a running kernel."""
         wanted = self.show_program and self.compile_only
-        machine = self.gdb or self.attach or self.vm or self.command
+        machine = self.gdb or self.attach or self.live or self.vm or self.command
         return wanted and not machine and bool(self.kernel or self.debug)
 
     @property
@@ -199,6 +200,10 @@ def find_files(request: Request, progress: Callable[[str, float | None], None]) 
             raise KinstError(f"{option} {name}: no such folder")
     folders = tuple(Path(name) for name in request.debug_folders)
     if not request.machine.abilities.boots:
+        if request.live:
+            found = running.files()
+            debug = Path(request.debug) if request.debug else running.vmlinux(found)
+            return Files(debug, folders=(*folders, *found.folders))
         return Files(Path(request.debug or request.kernel), folders=folders)
     if request.kernel and request.initrd and not request.runs_command:
         return Files(Path(request.debug), Path(request.kernel), folders=folders)

@@ -38,6 +38,7 @@ from kinst.events import (
 from kinst.session.header import is_active, set_active, set_speculations
 from kinst.session.host import HostClock, HostRunner
 from kinst.session.plant import Planted
+from kinst.session.plant_running import PlantedRunning
 from kinst.session.report import Report
 from kinst.session.symbols import names_of
 from kinst.session.values import (
@@ -124,7 +125,8 @@ class RunningTrace:
         self._view = placed.memory.view
         self._cpus = placed.scratch.cpus
         self._epids = {e.epid + k: e.probe for e in parts.running for k in range(len(e.clauses))}
-        clock = HostClock(traced.personality.clock() if traced.personality else None)
+        follows = None if self._runs_on(traced) else traced.personality
+        clock = HostClock(follows.clock() if follows else None)
         self._runner = HostRunner(traced, built, placed.memory.native, clock, compiled.program)
         self._rings = Rings(self._view, placed.scratch)
         cleaner = Cleaner(
@@ -158,7 +160,11 @@ class RunningTrace:
         if before is not None:
             self._interpreter.options = before._interpreter.options
         set_speculations(self._view, options.nspec, options.specsize)
-        self._planted = Planted(traced, traced.target) if traced.target else None
+        self._planted: Planted | PlantedRunning | None = None
+        if traced.target is not None and traced.target.planter is not None:
+            self._planted = PlantedRunning(traced, traced.target, traced.target.planter, built)
+        elif traced.target is not None:
+            self._planted = Planted(traced, traced.target)
         self._timers = Timers()
         self._first = True
         self._gone: Gone | None = None
@@ -172,6 +178,11 @@ class RunningTrace:
         self._trouble: TargetError | None = None  # of that
         self._told = False  # the user knows of it
         self._over = False
+
+    @staticmethod
+    def _runs_on(traced: TracedMachine) -> bool:
+        """Whether the machine is this very one, whose clock is kinst's own."""
+        return traced.target is not None and traced.target.planter is not None
 
     def _sums(self) -> CounterSums:
         """What the counters of blocks of instructions add to the others."""

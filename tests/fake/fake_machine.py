@@ -190,6 +190,7 @@ class FakeMachine:
     The machine is stopped when it is made.  scratch: bytes for kinst, 0 for a machine without."""
 
     abilities = Abilities(writes_code=True, runs_commands=True)
+    planter = None
 
     def __init__(self, isa: str, cpus: int = 2, scratch: int = 128 * MB) -> None:
         self.isa: Isa = load(isa)

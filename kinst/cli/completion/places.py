@@ -15,7 +15,7 @@ _PACKAGE = Path(__file__).parents[2]
 _TABLES = ("cli", "cli/commands", "cli/completion", "dlang/vocabulary", "providers")
 
 # The options that say which kernel.
-ASKED = ("vm", "kernel", "debug", "build", "gdb", "attach")
+ASKED = ("vm", "kernel", "debug", "build", "gdb", "attach", "live")
 
 
 def words_file() -> Path:

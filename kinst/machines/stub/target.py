@@ -22,6 +22,7 @@ class StubTarget:
     _stub: Debugger
     _lost: str
     _ended: str
+    planter: None = None
 
     def stop(self) -> None:
         self._stub.stop()

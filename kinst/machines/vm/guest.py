@@ -29,6 +29,8 @@ SAMPLES = 4  # looks until something is believed of its CPUs
 class Guest:
     """A QEMU of kinst's own; what core/machine.py says of a machine's memory and CPUs."""
 
+    planter = None
+
     def __init__(
         self,
         isa: Isa,

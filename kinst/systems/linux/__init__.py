@@ -43,7 +43,8 @@ class _Linux:
     def attach(self, target: Target, image: DebugInfo, bearings: Bearings) -> System:
         """Raises KinstError when the image is another kernel's, or has no types."""
         arch, hooks = facts_of(target.isa.name), target.abilities.writes_code
-        return attach(target, image, bearings.text, arch, hook_bugs=hooks)
+        notified = target.planter is not None
+        return attach(target, image, bearings.text, arch, hook_bugs=hooks, notified=notified)
 
 
 SYSTEM = _Linux()

@@ -22,7 +22,12 @@ from kinst.systems.linux.ftrace import MANY, Ftrace
 from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.memory import MASK, Kernel
 from kinst.systems.linux.tables import KernelTables, Spans, spans
-from kinst.systems.linux.untouchable import HOOKED, NAME_REASONS, REGION_REASONS
+from kinst.systems.linux.untouchable import (
+    HOOKED,
+    NAME_REASONS,
+    NOTIFIED_REASONS,
+    REGION_REASONS,
+)
 
 U64 = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
@@ -38,7 +43,9 @@ class Refusals:
     """The rules for one running kernel."""
 
     def __init__(self, kernel: Kernel, tables: KernelTables, table: FunctionTable,
-                 ftrace: Ftrace, names: IsaFacts) -> None:  # fmt: skip
+                 ftrace: Ftrace, names: IsaFacts, *, notified: bool = False) -> None:  # fmt: skip
+        """notified: breakpoints reach kinst by a die notifier."""
+        self._notified = notified
         self._kernel = kernel
         self._tables = tables
         self._functions = table
@@ -64,6 +71,7 @@ class Refusals:
                 found[function.address] = "it is on the kernel's own do-not-probe list"
         for name, reason in {
             **NAME_REASONS,
+            **(NOTIFIED_REASONS if self._notified else {}),
             **dict.fromkeys(self._names.trap_hooks, HOOKED),
         }.items():
             for function in self._functions.lookup(name):

@@ -53,7 +53,14 @@ class Linux:
     """A running Linux kernel.  Made by attach()."""
 
     def __init__(
-        self, kernel: Kernel, btf: Btf, facts: Facts, arch: IsaFacts, image: DebugInfo
+        self,
+        kernel: Kernel,
+        btf: Btf,
+        facts: Facts,
+        arch: IsaFacts,
+        image: DebugInfo,
+        *,
+        notified: bool = False,
     ) -> None:
         self.facts = facts
         self._btf = btf
@@ -63,7 +70,9 @@ class Linux:
         self.table = FunctionTable(kernel.elf, kernel.slide, MODULE, PADDING)
         self._variables = VariableTable(kernel.elf, kernel.slide)
         self.ftrace = Ftrace(kernel, btf, arch.call_sites)
-        self._refusals = Refusals(kernel, self._tables, self.table, self.ftrace, arch)
+        self._refusals = Refusals(
+            kernel, self._tables, self.table, self.ftrace, arch, notified=notified
+        )
         self._modules = Modules(
             kernel, btf, arch, self._tables.bug_size, self._tables.exception_size
         )
@@ -325,14 +334,16 @@ def attach(
     *,
     cache: Path | None = None,
     hook_bugs: bool = False,
+    notified: bool = False,
 ) -> Linux:
     """Attach to a running Linux kernel.
 
     memory: the kernel's virtual memory.  image: its vmlinux.  text_base: the running address of
     its first code (KASLR); None: where it was linked.  arch: of its ISA.  cache: the folder for
     saved indexes; kinst's own when None.  hook_bugs: the caller promises to hook facts.bug_hook,
-    and BUG and WARN traps may be planted; without it they are refused.  Raises KinstError when the
-    file is another kernel's, or has no symbols or BTF.
+    and BUG and WARN traps may be planted; without it they are refused.  notified: nothing is hooked, and
+    breakpoints reach kinst by a die notifier.  Raises KinstError when the file is another kernel's,
+    or has no symbols or BTF.
     """
     elf = image.elf
     linked = elf.address("_text")
@@ -346,4 +357,8 @@ def attach(
             "it needs a kernel built with CONFIG_DEBUG_INFO_BTF",
         )
     facts = gather(kernel, btf, arch)
-    return Linux(kernel, btf, facts if hook_bugs else replace(facts, bug_hook=0), arch, image)
+    if not hook_bugs:
+        facts = replace(facts, bug_hook=0)
+    if notified:
+        facts = replace(facts, fault_hook=0)
+    return Linux(kernel, btf, facts, arch, image, notified=notified)

@@ -89,6 +89,17 @@ NAME_REASONS = {
     "riscv_kexec_norelocate": _COPIED,
 }
 
+# What a breakpoint runs through on its way to a die notifier and is on no list of the kernel's own
+# (kernel/notifier.c, kernel/rcu/tree_plugin.h); notifiers that are called before others.
+_NOTIFIED = "every breakpoint runs through it on its way to kinst"
+NOTIFIED_REASONS = {
+    "__rcu_read_lock": _NOTIFIED,
+    "__rcu_read_unlock": _NOTIFIED,
+    "rcu_read_unlock_special": _NOTIFIED,
+    "kgdb_ll_trap": _NOTIFIED,
+    "hw_breakpoint_exceptions_notify": _NOTIFIED,
+}
+
 # Functions of Linux that do not return to their caller.
 NEVER_RETURN = (
     "panic", "nmi_panic", "do_exit", "do_group_exit", "do_task_dead", "make_task_dead",

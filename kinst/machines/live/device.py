@@ -1,0 +1,206 @@
+"""/dev/kinst: what kinst asks of its module.
+
+module/kinst.h has the structures and their meaning; VERSION changes with them.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import mmap
+import os
+import stat
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kinst.core.errors import TargetError, UnmappedError
+
+VERSION = 1
+DEVICE = Path("/dev/kinst")
+JUMP = 5  # bytes of a site's patch, at most
+_NUMBER = Path("/sys/class/misc/kinst/dev")
+
+_WRITE, _READ = 1, 2
+_INFO = struct.Struct("<IIQQQQQ")
+_MEMORY = struct.Struct("<QQQ")
+_SCRATCH = struct.Struct("<QQ")
+_PLANT = struct.Struct("<QQQQII")
+_WORD = struct.Struct("<Q")
+_SITE = struct.Struct(f"<QB{JUMP}s{JUMP}s5x")  # address, size, old, new
+
+# Of enum kinst_why.
+_WHY = {
+    1: "its patch is no jump into scratch and no breakpoint",
+    2: "no code of the kernel's, or of a module that is loaded, is there",
+    3: "the kernel has changed it while the plan was made",
+    4: "the kernel rewrites it, or a kprobe is there, or none may be",
+    5: "no instruction of that size starts there",
+    6: "ftrace has begun to use its call site",
+    7: "two patches overlap there",
+}
+
+
+def _command(number: int, direction: int, size: int) -> int:
+    """_IOC() of include/uapi/asm-generic/ioctl.h."""
+    return direction << 30 | size << 16 | ord("k") << 8 | 0xF0 + number
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """text: address of the kernel's first code.  stuck: sites that could not be restored."""
+
+    version: int
+    cpus: int
+    text: int
+    scratch: int
+    scratch_size: int
+    planted: int
+    stuck: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSite:
+    """A patch: at most JUMP bytes, and what is there before."""
+
+    address: int
+    old: bytes
+    new: bytes
+
+
+class Device:
+    """The module's device, which has one owner at a time."""
+
+    def __init__(self) -> None:
+        """Raises TargetError."""
+        self._fd = -1
+        try:
+            fd = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise TargetError(*_not_opened(error)) from error
+        try:
+            _check(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        self._scratch: mmap.mmap | None = None
+
+    def info(self) -> Info:
+        return Info(*_INFO.unpack(self._ask(0, _READ, bytes(_INFO.size))))
+
+    def read(self, address: int, size: int) -> bytes:
+        """Kernel memory.  Raises UnmappedError."""
+        buffer = np.empty(size, np.uint8)
+        try:
+            self._ask(1, _WRITE, _MEMORY.pack(address, size, buffer.ctypes.data))
+        except OSError as error:
+            raise UnmappedError(f"{size} bytes at {address:#x} are not all mapped") from error
+        return buffer.tobytes()
+
+    def map_scratch(self, size: int) -> tuple[int, memoryview]:
+        """Its address in the kernel, and all of it here.  Raises TargetError."""
+        try:
+            answer = self._ask(2, _WRITE | _READ, _SCRATCH.pack(size, 0))
+            self._scratch = mmap.mmap(self._fd, size, mmap.MAP_SHARED)
+        except OSError as error:
+            raise TargetError(
+                f"the kernel has no {size >> 20} MB for scratch in reach of its text:"
+                f" {error.strerror}",
+                "a smaller bufsize or aggsize needs less",
+            ) from error
+        return _SCRATCH.unpack(answer)[1], memoryview(self._scratch)
+
+    def seal(self, offset: int, size: int) -> None:
+        """These whole pages of scratch are code from now on.  Raises TargetError."""
+        try:
+            self._ask(3, _WRITE, _SCRATCH.pack(offset, size))
+        except OSError as error:
+            raise TargetError(f"scratch cannot be made code: {error.strerror}") from error
+
+    def plant(self, sites: Sequence[LiveSite], handler: int, seconds: int) -> None:
+        """All, or none.  handler: of breakpoints, 0 without.  seconds: after which all is taken out
+        unless beat() or another is called.  Raises TargetError."""
+        rows = (_SITE.pack(one.address, len(one.new), one.old, one.new) for one in sites)
+        table = np.frombuffer(b"".join(rows), np.uint8)
+        data = bytearray(_PLANT.pack(len(sites), table.ctypes.data, handler, 0, 0, seconds))
+        try:
+            fcntl.ioctl(self._fd, _command(4, _WRITE | _READ, _PLANT.size), data)
+        except OSError as error:
+            _, _, _, failed, why, _ = _PLANT.unpack(data)
+            if why in _WHY:
+                message = f"nothing is planted, because of {failed:#x}: {_WHY[why]}"
+                raise TargetError(message, "run kinst again") from error
+            raise TargetError(f"nothing is planted: {error.strerror}") from error
+
+    def unplant(self) -> int:
+        """How many sites could not be restored, because somebody else's bytes are there."""
+        try:
+            return int(_WORD.unpack(self._ask(5, _READ, bytes(_WORD.size)))[0])
+        except OSError as error:
+            raise TargetError(f"the sites could not be restored: {error.strerror}") from error
+
+    def beat(self) -> bool:
+        """Say that kinst is alive.  Whether all was taken out because nothing was heard."""
+        return bool(_WORD.unpack(self._ask(6, _READ, bytes(_WORD.size)))[0])
+
+    def close(self) -> None:
+        """The module restores what is still planted."""
+        if self._fd < 0:
+            return
+        if self._scratch is not None:
+            try:
+                self._scratch.close()
+            except BufferError:
+                gc.collect()  # what a trace has left behind looks at it still
+                with suppress(BufferError):
+                    self._scratch.close()
+            self._scratch = None
+        os.close(self._fd)
+        self._fd = -1
+
+    def _ask(self, number: int, direction: int, data: bytes) -> bytes:
+        buffer = bytearray(data)
+        fcntl.ioctl(self._fd, _command(number, direction, len(data)), buffer)
+        return bytes(buffer)
+
+
+def _check(fd: int) -> None:
+    """Raises TargetError where this is not the module's device, or of another version."""
+    status = os.fstat(fd)
+    try:
+        number = _NUMBER.read_text().strip()
+    except OSError:
+        number = ""
+    here = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    if not stat.S_ISCHR(status.st_mode) or number != here:
+        raise TargetError(f"{DEVICE} is not the device of kinst's module", "remove it")
+    try:
+        data = bytearray(_INFO.size)
+        fcntl.ioctl(fd, _command(0, _READ, _INFO.size), data)
+        version = int(_INFO.unpack(data)[0])
+    except OSError:
+        version = 0
+    if version != VERSION:
+        raise TargetError(
+            f"the module that is loaded is of another version of kinst's: {version}, not {VERSION}",
+            "rmmod kinst",
+        )
+
+
+def _not_opened(error: OSError) -> tuple[str, str]:
+    if error.errno == errno.EBUSY:
+        return "another kinst traces this machine", "end that one"
+    if error.errno == errno.ETXTBSY:
+        return (
+            "sites of an earlier kinst are still held by a kprobe that was put over them",
+            "remove that kprobe; the kernel's log names the first",
+        )
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return "--live is for root, with CAP_SYS_MODULE", "sudo kinst --live ..."
+    return f"{DEVICE} cannot be opened: {error.strerror}", "is devtmpfs mounted on /dev?"

@@ -1,0 +1,203 @@
+"""The kernel that kinst itself runs on, by way of kinst's module.
+
+It never stands still: sites are planted while it runs, by the kernel's own means, and what needs a
+machine that stands is refused (docs/live.md)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import TargetError
+from kinst.core.isa import Isa
+from kinst.core.layout import PAGE
+from kinst.core.machine import (
+    Abilities,
+    Bearings,
+    CommandEnded,
+    Complaint,
+    Gone,
+    LivePatch,
+    MachineEvent,
+)
+from kinst.core.system import Lender
+from kinst.machines.live.command import HeldCommand
+from kinst.machines.live.device import JUMP, Device, LiveSite
+from kinst.machines.live.set_up import load, unload
+
+# Seconds of silence from kinst after which the module takes everything out, and between two signs
+# of life.
+PATIENCE, BEAT = 20, 2.0
+_NEVER = "the machine that kinst runs on cannot be stopped"
+
+
+class LiveKernel:
+    """Target over /dev/kinst (core/machine.py has the protocol)."""
+
+    abilities = Abilities(runs_commands=True, reads_running=True)
+
+    def __init__(self, isa: Isa, on_output: Callable[[bytes], None] | None = None) -> None:
+        """Load the module and own its device.  Raises TargetError."""
+        self.isa = isa
+        self._on_output = on_output or (lambda data: None)
+        self._command: HeldCommand | None = None
+        self._closed = False
+        self._loaded = load()
+        try:
+            self._device = Device()
+        except BaseException:
+            self._unload()
+            raise
+        info = self._device.info()
+        self.cpus = info.cpus
+        self._text = info.text
+        self._scratch = 0  # address
+        self._view = memoryview(b"")
+        self._planted = False
+        self._beat_at = 0.0
+
+    @property
+    def planter(self) -> LiveKernel:
+        """See core/machine.py."""
+        return self
+
+    def bring_up(self, say: Callable[[str], None]) -> Bearings:
+        """See core/machine.py: it runs."""
+        return Bearings(self._text)
+
+    def settle(self, page_tables: int | None, heartbeat: int | None, lender: Lender | None) -> None:
+        """Nothing of that is needed."""
+
+    def stop(self) -> None:
+        """It runs on."""
+
+    def resume(self) -> None:
+        """It runs."""
+
+    # Memory.
+
+    def read(self, address: int, size: int) -> bytes:
+        return self._device.read(address, size)
+
+    def read_user(self, cpu: int, address: int, size: int) -> bytes:
+        raise TargetError(_NEVER)
+
+    def pointers(self, ranges: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64] | None:
+        """None: what is in it changes while it is looked through."""
+        return None
+
+    def move(self, places: Mapping[int, int]) -> None:
+        raise TargetError(_NEVER)
+
+    def write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
+        raise TargetError(_NEVER)
+
+    def map_scratch(
+        self,
+        size: int,
+        near: tuple[int, int],
+        reach: tuple[int, int] | None = None,
+        data: int = 0,
+    ) -> int | None:
+        """See core/machine.py: in the kernel's room for modules, in reach of all of its text."""
+        self._scratch, self._view = self._device.map_scratch(size)
+        return self._scratch
+
+    @property
+    def most_scratch(self) -> int:
+        """Not known before it is asked for."""
+        return 0
+
+    def map_alias(self, virtual: int, scratch_offset: int, size: int) -> bool:
+        """No page tables are written."""
+        return False
+
+    def scratch_view(self) -> memoryview:
+        return self._view
+
+    # Planting (core/machine.py, Planter).
+
+    def plant(self, patches: Sequence[LivePatch], hook: int, code: tuple[int, int]) -> None:
+        """See core/machine.py."""
+        low = (code[0] - self._scratch) & -PAGE
+        high = code[1] - self._scratch + PAGE - 1 & -PAGE
+        self._device.seal(low, high - low)
+        # What follows a jump, or a breakpoint, in the instruction that it is over stays as it is.
+        trap = self.isa.breakpoint
+        sizes = [len(trap) if p.new.startswith(trap) else JUMP for p in patches]
+        sites = [
+            LiveSite(p.address, p.old[:size], p.new[:size])
+            for p, size in zip(patches, sizes, strict=True)
+        ]
+        self._device.plant(sites, hook, PATIENCE)
+        self._planted = True
+
+    def restore(self) -> int:
+        """See core/machine.py."""
+        self._planted = False
+        return self._device.unplant()
+
+    # CPUs, which are not to be had.
+
+    def registers(self, cpu: int) -> Mapping[str, int]:
+        raise TargetError(_NEVER)
+
+    def insert_breakpoint(self, address: int) -> None:
+        raise TargetError(_NEVER)
+
+    def remove_breakpoint(self, address: int) -> None:
+        raise TargetError(_NEVER)
+
+    def step_over(self, cpu: int, address: int) -> None:
+        raise TargetError(_NEVER)
+
+    def wait(self, timeout: float) -> MachineEvent | None:
+        """See core/machine.py; and kinst gives a sign of life."""
+        if self._planted and time.monotonic() >= self._beat_at:
+            self._beat_at = time.monotonic() + BEAT
+            if self._device.beat():
+                return Gone(
+                    f"its module has heard nothing of kinst for {PATIENCE} s, and has taken all"
+                    " probes out"
+                )
+        if self._command is None:
+            time.sleep(timeout)
+            return None
+        status = self._command.wait(timeout)
+        return None if status is None else CommandEnded(status)
+
+    def take_warnings(self) -> list[Complaint]:
+        return []
+
+    # The command.
+
+    def prepare_command(self, command: str) -> int:
+        self.end_command()
+        self._command = HeldCommand(command, self._on_output)
+        return self._command.pid
+
+    def start_command(self) -> None:
+        assert self._command is not None
+        self._command.start()
+
+    def end_command(self) -> None:
+        if self._command is not None:
+            self._command.end()
+            self._command = None
+
+    def close(self) -> None:
+        """Let the machine be as it was.  Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self.end_command()
+        self._view = memoryview(b"")
+        self._device.close()
+        self._unload()
+
+    def _unload(self) -> None:
+        if self._loaded:
+            unload()

@@ -1,0 +1,1065 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * What kinst needs inside of the kernel that it runs on: to read its memory,
+ * to have memory in reach of its text, and to plant sites while it runs.
+ *
+ * Text is changed by the kernel's own text_poke_queue() and its like, which
+ * let every CPU see either the old instruction or the new one, while others
+ * are kept out by ftrace_lock and text_mutex.  A site is a jump over one
+ * instruction, or a breakpoint at its first byte; breakpoints come here by
+ * the kernel's die notifier.  Whatever ends the owner, release() restores all.
+ */
+#define pr_fmt(fmt) "kinst: " fmt
+
+#include <linux/bitmap.h>
+#include <linux/capability.h>
+#include <linux/cpu.h>
+#include <linux/ftrace.h>
+#include <linux/fs.h>
+#include <linux/hardirq.h>
+#include <linux/jump_label.h>
+#include <linux/kallsyms.h>
+#include <linux/kdebug.h>
+#include <linux/kprobes.h>
+#include <linux/miscdevice.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/rcupdate.h>
+#include <linux/sched/clock.h>
+#include <linux/slab.h>
+#include <linux/sort.h>
+#include <linux/uaccess.h>
+#include <linux/version.h>
+#include <linux/vmalloc.h>
+#include <linux/workqueue.h>
+#include <asm/hypervisor.h>
+#include <asm/insn.h>
+#include <asm/processor.h>
+#include <asm/text-patching.h>
+
+#include "kinst.h"
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 13, 0)
+#define NEW_DECODER
+#endif
+#define INT3 0xcc
+#define JUMP 0xe9
+#define MOST_SITES (1 << 20)
+#define MOST_SCRATCH (768UL << 20)
+#define TOGETHER 128 /* sites between two chances for others */
+#define MOST_MODULES 256
+#define MOST_READ (1UL << 30)
+#define MOST_SECONDS 86400
+
+struct site {
+	unsigned long address;
+	u8 size;
+	bool stuck; /* somebody else's bytes are there */
+	u8 old[KINST_JUMP];
+	u8 new[KINST_JUMP];
+};
+
+typedef int (*handler_t)(struct pt_regs *regs);
+
+/*
+ * Functions and locks of the kernel that modules cannot link to.  The second
+ * name is what later kernels call it.
+ */
+static struct {
+	unsigned long (*lookup)(const char *name);
+	void *(*text_poke)(void *addr, const void *opcode, size_t len);
+	void (*queue)(void *addr, const void *opcode, size_t len,
+		      const void *emulate);
+	void (*finish)(void);
+	struct mutex *text_mutex; /* of all changes of text */
+	struct mutex *ftrace_lock; /* of its records */
+	void *(*vmalloc)(unsigned long size, unsigned long align,
+			 unsigned long start, unsigned long end, gfp_t gfp,
+			 pgprot_t prot, unsigned long flags, int node,
+			 const void *caller);
+	int (*set_ro)(unsigned long addr, int pages);
+	int (*set_rw)(unsigned long addr, int pages);
+	int (*set_x)(unsigned long addr, int pages);
+	int (*set_nx)(unsigned long addr, int pages);
+	bool (*forbidden)(unsigned long addr);
+	int (*jump_labels)(void *start, void *end);
+	int (*static_calls)(void *start, void *end);
+	void (*jump_label_lock)(void);
+	void (*jump_label_unlock)(void);
+	int (*is_text)(unsigned long addr);
+	struct module *(*module_of)(unsigned long addr);
+	int (*size_of)(unsigned long addr, unsigned long *size,
+		       unsigned long *offset);
+#ifdef NEW_DECODER
+	int (*decode)(struct insn *insn, const void *code, int size,
+		      enum insn_mode mode);
+#else
+	void (*begin)(struct insn *insn, const void *code, int size, int x64);
+	void (*decode)(struct insn *insn);
+#endif
+	unsigned long (*recover)(u8 *buffer, unsigned long addr);
+	struct atomic_notifier_head *die_chain;
+	void **ftrace_ops, *ftrace_end;
+	struct ftrace_rec_iter *(*first_record)(void);
+	struct ftrace_rec_iter *(*next_record)(struct ftrace_rec_iter *iter);
+	struct dyn_ftrace *(*record)(struct ftrace_rec_iter *iter);
+} kernel;
+
+static const struct {
+	void *where;
+	const char *name, *later;
+	bool optional;
+} wanted[] = {
+	{ &kernel.text_poke, "text_poke" },
+	{ &kernel.queue, "text_poke_queue", "smp_text_poke_batch_add" },
+	{ &kernel.finish, "text_poke_finish", "smp_text_poke_batch_finish" },
+	{ &kernel.text_mutex, "text_mutex" },
+	{ &kernel.ftrace_lock, "ftrace_lock", NULL, true },
+	{ &kernel.vmalloc, "__vmalloc_node_range",
+	  "__vmalloc_node_range_noprof" },
+	{ &kernel.set_ro, "set_memory_ro" },
+	{ &kernel.set_rw, "set_memory_rw" },
+	{ &kernel.set_x, "set_memory_x" },
+	{ &kernel.set_nx, "set_memory_nx" },
+	{ &kernel.forbidden, "within_kprobe_blacklist" },
+	{ &kernel.jump_labels, "jump_label_text_reserved", NULL, true },
+	{ &kernel.static_calls, "static_call_text_reserved", NULL, true },
+	{ &kernel.jump_label_lock, "jump_label_lock", NULL, true },
+	{ &kernel.jump_label_unlock, "jump_label_unlock", NULL, true },
+	{ &kernel.is_text, "core_kernel_text" },
+	{ &kernel.module_of, "__module_text_address" },
+	{ &kernel.size_of, "kallsyms_lookup_size_offset" },
+#ifdef NEW_DECODER
+	{ &kernel.decode, "insn_decode" },
+#else
+	{ &kernel.begin, "insn_init" },
+	{ &kernel.decode, "insn_get_length" },
+#endif
+	{ &kernel.recover, "recover_probed_instruction", NULL, true },
+	{ &kernel.die_chain, "die_chain" },
+	{ &kernel.ftrace_ops, "ftrace_ops_list", NULL, true },
+	{ &kernel.ftrace_end, "ftrace_list_end", NULL, true },
+	{ &kernel.first_record, "ftrace_rec_iter_start", NULL, true },
+	{ &kernel.next_record, "ftrace_rec_iter_next", NULL, true },
+	{ &kernel.record, "ftrace_rec_iter_record", NULL, true },
+};
+
+/*
+ * Functions that a breakpoint runs through before it reaches on_die() and that
+ * the kernel itself allows probes in: a breakpoint there would meet itself.
+ */
+static const char *const before_us[] = {
+	"__rcu_read_lock",
+	"__rcu_read_unlock",
+	"rcu_read_unlock_special",
+	"kgdb_ll_trap",
+};
+
+static DEFINE_MUTEX(lock); /* of all below */
+static unsigned long way[ARRAY_SIZE(before_us)]; /* their addresses */
+static bool owned;
+static u8 *scratch;
+static unsigned long scratch_size;
+static unsigned long *sealed; /* a bit for each page of scratch */
+static bool fresh; /* it is this owner's */
+static bool used; /* a thread may be in scratch */
+static struct site *sites; /* planted, by address */
+static unsigned long planted;
+static struct module *held[MOST_MODULES]; /* that have sites */
+static unsigned int holding;
+static unsigned long *marks; /* call sites whose ftrace records are marked */
+static unsigned long marked;
+static bool kept; /* by itself, because of sites that are stuck */
+static bool lifted; /* by the dead man's switch */
+static unsigned long heard; /* jiffies when the owner was last heard of */
+static unsigned long patience; /* jiffies */
+static bool twice; /* QEMU's translator keeps breakpoints that are gone */
+static handler_t handler;
+
+static int look_up(void)
+{
+	struct kprobe probe = { .symbol_name = "kallsyms_lookup_name" };
+	int error = register_kprobe(&probe);
+	int i;
+
+	if (error)
+		return error;
+	kernel.lookup = (void *)probe.addr;
+	unregister_kprobe(&probe);
+	for (i = 0; i < ARRAY_SIZE(wanted); i++) {
+		unsigned long found = kernel.lookup(wanted[i].name);
+
+		if (!found && wanted[i].later)
+			found = kernel.lookup(wanted[i].later);
+		if (!found && !wanted[i].optional) {
+			pr_err("this kernel has no %s\n", wanted[i].name);
+			return -EOPNOTSUPP;
+		}
+		*(unsigned long *)wanted[i].where = found;
+	}
+	for (i = 0; i < ARRAY_SIZE(before_us); i++)
+		way[i] = kernel.lookup(before_us[i]);
+	return 0;
+}
+
+/* Breakpoints. */
+
+static int on_die(struct notifier_block *self, unsigned long event, void *data)
+{
+	struct die_args *args = data;
+	handler_t call = READ_ONCE(handler);
+	int ours;
+
+	if (event != DIE_INT3 || !call || user_mode(args->regs))
+		return NOTIFY_DONE;
+	/*
+	 * The way here counts as an NMI's.  The probe is where the breakpoint
+	 * is, and sees what it would see there.
+	 */
+	__preempt_count_sub(NMI_OFFSET + HARDIRQ_OFFSET);
+	ours = call(args->regs);
+	__preempt_count_add(NMI_OFFSET + HARDIRQ_OFFSET);
+	return ours ? NOTIFY_STOP : NOTIFY_DONE;
+}
+NOKPROBE_SYMBOL(on_die);
+
+static struct notifier_block die_block = {
+	.notifier_call = on_die,
+	.priority = INT_MAX,
+};
+
+/* Text. */
+
+static void lock_text(void)
+{
+	if (kernel.ftrace_lock)
+		mutex_lock(kernel.ftrace_lock);
+	cpus_read_lock();
+	mutex_lock(kernel.text_mutex);
+}
+
+static void unlock_text(void)
+{
+	mutex_unlock(kernel.text_mutex);
+	cpus_read_unlock();
+	if (kernel.ftrace_lock)
+		mutex_unlock(kernel.ftrace_lock);
+}
+
+/* Let others have the locks, and the CPU. */
+static void pause_text(void)
+{
+	unlock_text();
+	cond_resched();
+	lock_text();
+}
+
+static bool is_there(const struct site *site, const u8 *bytes)
+{
+	u8 now[KINST_JUMP];
+
+	if (copy_from_kernel_nofault(now, (void *)site->address, site->size))
+		return false;
+	return !memcmp(now, bytes, site->size);
+}
+
+/* Write those of the sites [from, to) that are not stuck.  Locked. */
+static void write_sites(unsigned long from, unsigned long to, bool plant)
+{
+	unsigned long i;
+
+	for (i = from; i < to; i++) {
+		struct site *site = sites + i;
+
+		/*
+		 * In between there is a breakpoint.  Who meets it goes where
+		 * the jump leads, before and after; a breakpoint that is one
+		 * itself is handed on to on_die().
+		 */
+		if (!site->stuck)
+			kernel.queue((void *)site->address,
+				     plant ? site->new : site->old, site->size,
+				     site->new);
+	}
+	kernel.finish();
+	for (i = from; twice && i < to; i++)
+		if (!sites[i].stuck)
+			kernel.text_poke((void *)sites[i].address,
+					 plant ? sites[i].new : sites[i].old,
+					 sites[i].size);
+}
+
+/* The first of n addresses that is not below one. */
+static unsigned long first_from(const unsigned long *all, unsigned long n,
+				unsigned long address)
+{
+	unsigned long low = 0, mid;
+
+	while (low < n) {
+		mid = (low + n) / 2;
+		if (all[mid] < address)
+			low = mid + 1;
+		else
+			n = mid;
+	}
+	return low;
+}
+
+/*
+ * Keep ftrace away from the call sites among n addresses, which are in order:
+ * a record that is marked as not ready is none of its concern.  The marked
+ * call sites are added to marks, which has room.  Returns the index of the
+ * first that ftrace uses, and marks none then; n if all is well.  Locked.
+ */
+static unsigned long mark(const unsigned long *all, unsigned long n)
+{
+	struct ftrace_rec_iter *at;
+	struct dyn_ftrace *record;
+	unsigned long found;
+	int pass;
+
+	if (!kernel.record || !kernel.first_record || !kernel.next_record)
+		return n;
+	for (pass = 0; pass < 2; pass++) {
+		for (at = kernel.first_record(); at;
+		     at = kernel.next_record(at)) {
+			record = kernel.record(at);
+			found = first_from(all, n, record->ip);
+			if (found == n ||
+			    all[found] >= record->ip + MCOUNT_INSN_SIZE ||
+			    record->flags & FTRACE_FL_DISABLED)
+				continue;
+			if (pass) {
+				record->flags |= FTRACE_FL_DISABLED;
+				marks[marked++] = record->ip;
+			} else if (ftrace_rec_count(record) ||
+				   record->flags & FTRACE_FL_ENABLED) {
+				return found;
+			}
+		}
+	}
+	return n;
+}
+
+static int compare(const void *a, const void *b)
+{
+	unsigned long one = *(const unsigned long *)a;
+	unsigned long other = *(const unsigned long *)b;
+
+	return one < other ? -1 : one > other;
+}
+
+/*
+ * Take the marks off, if ftrace has no user: one that has come meanwhile was
+ * not counted in the records, and ftrace would warn when it goes.  Locked.
+ */
+static void unmark(void)
+{
+	struct ftrace_rec_iter *at;
+	struct dyn_ftrace *record;
+	unsigned long found;
+
+	if (!marked || *kernel.ftrace_ops != kernel.ftrace_end)
+		return;
+	sort(marks, marked, sizeof(*marks), compare, NULL);
+	for (at = kernel.first_record(); at; at = kernel.next_record(at)) {
+		record = kernel.record(at);
+		found = first_from(marks, marked, record->ip);
+		if (found < marked && marks[found] == record->ip)
+			record->flags &= ~FTRACE_FL_DISABLED;
+	}
+	marked = 0;
+	kvfree(marks);
+	marks = NULL;
+}
+
+/* None of them is in the text any more. */
+static void forget_sites(void)
+{
+	if (handler) {
+		/* Who has met a breakpoint has interrupts off until then. */
+		synchronize_rcu();
+		WRITE_ONCE(handler, NULL);
+		synchronize_rcu();
+	}
+	kvfree(sites);
+	sites = NULL;
+	while (holding)
+		module_put(held[--holding]);
+}
+
+static void retry(struct work_struct *work);
+static DECLARE_DELAYED_WORK(again, retry);
+
+/*
+ * Restore every site at which our bytes are.  The others are stuck: somebody
+ * has put his own over ours, and puts ours back when he goes.
+ */
+static void unplant(void)
+{
+	unsigned long from, to, left = 0;
+
+	if (!planted && !marked)
+		return;
+	lock_text();
+	for (from = 0; from < planted; from = to) {
+		to = min(from + TOGETHER, planted);
+		for (left = from; left < to; left++)
+			sites[left].stuck =
+				!is_there(sites + left, sites[left].new);
+		write_sites(from, to, false);
+		if (to < planted)
+			pause_text();
+	}
+	for (left = from = 0; from < planted; from++) {
+		if (is_there(sites + from, sites[from].old))
+			continue;
+		sites[left++] = sites[from];
+	}
+	if (!left)
+		unmark();
+	unlock_text();
+	if (planted && !left)
+		forget_sites();
+	planted = left;
+	if (planted && !kept) {
+		pr_warn("%lu sites are somebody else's now, the first at %pS; kinst stays until they can be restored\n",
+			planted, (void *)sites[0].address);
+		__module_get(THIS_MODULE);
+	} else if (!planted && kept) {
+		pr_info("all sites are restored\n");
+		module_put(THIS_MODULE);
+	}
+	kept = planted;
+	if (planted || marked)
+		schedule_delayed_work(&again, HZ);
+}
+
+static void retry(struct work_struct *work)
+{
+	mutex_lock(&lock);
+	/* A new owner's sites are not to be taken out. */
+	if (!owned || kept)
+		unplant();
+	mutex_unlock(&lock);
+}
+
+/* Planting. */
+
+static int decode(struct insn *insn, const u8 *code)
+{
+#ifdef NEW_DECODER
+	return kernel.decode(insn, code, MAX_INSN_SIZE, INSN_MODE_64) < 0 ?
+		       0 : insn->length;
+#else
+	kernel.begin(insn, code, MAX_INSN_SIZE, 1);
+	kernel.decode(insn);
+	return insn->length;
+#endif
+}
+
+/* Where the walk of a function has come to. */
+struct walk {
+	unsigned long start, at;
+};
+
+/* Why no instruction of enough bytes starts at a site, as far as it goes. */
+static enum kinst_why check_instruction(struct walk *walk,
+					const struct site *site)
+{
+	unsigned long size, offset, start, from;
+	u8 code[MAX_INSN_SIZE + 1] = {}, plain[MAX_INSN_SIZE + 1] = {};
+	struct insn insn;
+	int length;
+
+	if (!kernel.size_of(site->address, &size, &offset))
+		return KINST_NO_TEXT;
+	start = site->address - offset;
+	if (start != walk->start || walk->at > site->address) {
+		walk->start = start;
+		walk->at = start;
+	}
+	for (;;) {
+		if (copy_from_kernel_nofault(code, (void *)walk->at,
+					     MAX_INSN_SIZE))
+			return KINST_NO_TEXT;
+		from = walk->at;
+		if (kernel.recover)
+			from = kernel.recover(plain, walk->at);
+		if (!from)
+			return KINST_RESERVED;
+		if (from == walk->at)
+			memcpy(plain, code, MAX_INSN_SIZE);
+		length = decode(&insn, plain);
+		if (length <= 0)
+			return KINST_BOUNDARY;
+		if (walk->at == site->address)
+			break;
+		walk->at += length;
+		if (walk->at > site->address)
+			return KINST_BOUNDARY;
+	}
+	if (memcmp(plain, code, length))
+		return KINST_RESERVED; /* a kprobe is there */
+	return site->size <= length ? KINST_FINE : KINST_BOUNDARY;
+}
+
+static bool same_function(unsigned long one, unsigned long other)
+{
+	unsigned long size, offset;
+
+	return other && kernel.size_of(other, &size, &offset) &&
+	       one - (other - offset) < size;
+}
+
+static bool is_before_us(unsigned long address)
+{
+	struct notifier_block *block;
+	bool found = false;
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(before_us) && !found; i++)
+		found = same_function(address, way[i]);
+	rcu_read_lock();
+	block = rcu_dereference(kernel.die_chain->head);
+	while (block && block != &die_block && !found) {
+		found = same_function(address,
+				      (unsigned long)block->notifier_call);
+		block = rcu_dereference(block->next);
+	}
+	rcu_read_unlock();
+	return found;
+}
+
+static enum kinst_why hold_module(unsigned long address)
+{
+	struct module *module;
+	unsigned int i;
+
+	/* Under RCU's read lock, as of 6.15, or with preemption off. */
+	rcu_read_lock();
+	preempt_disable();
+	module = kernel.module_of(address);
+	for (i = 0; module && i < holding; i++)
+		if (held[i] == module)
+			goto fine;
+	if (!module || module == THIS_MODULE || holding == MOST_MODULES ||
+	    module->state != MODULE_STATE_LIVE || !try_module_get(module)) {
+		preempt_enable();
+		rcu_read_unlock();
+		return KINST_NO_TEXT;
+	}
+	held[holding++] = module;
+fine:
+	preempt_enable();
+	rcu_read_unlock();
+	return KINST_FINE;
+}
+
+static bool is_sealed(unsigned long address)
+{
+	unsigned long offset = address - (unsigned long)scratch;
+
+	return scratch && offset < scratch_size &&
+	       test_bit(offset >> PAGE_SHIFT, sealed);
+}
+
+static enum kinst_why check_site(const struct site *site, struct walk *walk,
+				 unsigned long call)
+{
+	unsigned long first = site->address, last = first + site->size - 1;
+	enum kinst_why why;
+	s32 to;
+
+	if (site->size == 1) {
+		if (site->new[0] != INT3 || !call)
+			return KINST_MALFORMED;
+	} else {
+		memcpy(&to, site->new + 1, sizeof(to));
+		if (site->size != KINST_JUMP || site->new[0] != JUMP ||
+		    !is_sealed(first + KINST_JUMP + to))
+			return KINST_MALFORMED;
+	}
+	if (last < first)
+		return KINST_NO_TEXT;
+	if (!kernel.is_text(first) || !kernel.is_text(last)) {
+		why = hold_module(first);
+		if (why == KINST_FINE)
+			why = hold_module(last);
+		if (why != KINST_FINE)
+			return why;
+	}
+	if (!is_there(site, site->old))
+		return KINST_CHANGED;
+	if (kernel.forbidden(first) ||
+	    (site->size == 1 && is_before_us(first)))
+		return KINST_RESERVED;
+	if (kernel.jump_labels &&
+	    kernel.jump_labels((void *)first, (void *)last))
+		return KINST_RESERVED;
+	if (kernel.static_calls &&
+	    kernel.static_calls((void *)first, (void *)last))
+		return KINST_RESERVED;
+	return check_instruction(walk, site);
+}
+
+/* The first site that is refused, or n; why says why. */
+static unsigned long check_sites(unsigned long n, unsigned long call,
+				 enum kinst_why *why)
+{
+	struct walk walk = {};
+	unsigned long i;
+
+	for (i = 0; i < n; i++) {
+		*why = check_site(sites + i, &walk, call);
+		if (*why == KINST_FINE && i &&
+		    sites[i - 1].address + sites[i - 1].size >
+			    sites[i].address)
+			*why = KINST_TWICE;
+		if (*why != KINST_FINE)
+			break;
+		if (!(i % TOGETHER))
+			cond_resched();
+	}
+	return i;
+}
+
+/* Write n sites that were looked at, if they are still what they were. */
+static unsigned long write_all(unsigned long n, enum kinst_why *why)
+{
+	unsigned long *all = kvmalloc_array(2 * n + marked, sizeof(*all),
+					    GFP_KERNEL);
+	unsigned long *old = marks;
+	unsigned long i, from, to;
+
+	if (!all) {
+		*why = KINST_MALFORMED;
+		return 0;
+	}
+	for (i = 0; i < n; i++)
+		all[i] = sites[i].address;
+	lock_text();
+	for (i = 0; i < n; i++) {
+		*why = KINST_CHANGED;
+		if (!is_there(sites + i, sites[i].old))
+			goto out;
+	}
+	/* New marks go behind the addresses, which are not wanted later. */
+	marks = all + n;
+	memcpy(marks, old, marked * sizeof(*old));
+	*why = KINST_IN_USE;
+	i = mark(all, n);
+	if (i < n) {
+		marks = old;
+		goto out;
+	}
+	memmove(all, marks, marked * sizeof(*all));
+	marks = all;
+	all = old;
+	for (from = 0; from < n; from = to) {
+		to = min(from + TOGETHER, n);
+		/* Whoever came in the pause: his bytes stay, ours do not. */
+		for (i = from; i < to; i++) {
+			*why = KINST_CHANGED;
+			if (!is_there(sites + i, sites[i].old))
+				goto out;
+		}
+		write_sites(from, to, true);
+		planted = to;
+		if (to < n)
+			pause_text();
+	}
+	*why = KINST_FINE;
+	i = n;
+out:
+	unlock_text();
+	kvfree(all);
+	return i;
+}
+
+static int by_address(const void *a, const void *b)
+{
+	const struct site *one = a, *other = b;
+
+	return one->address < other->address ? -1 :
+					       one->address > other->address;
+}
+
+static int take_sites(const struct kinst_plant *ask)
+{
+	const struct kinst_site __user *from = u64_to_user_ptr(ask->sites);
+	struct kinst_site one;
+	unsigned long i;
+
+	/* Room behind the last: the decoder may look there. */
+	sites = kvcalloc(ask->count + 1, sizeof(*sites), GFP_KERNEL);
+	if (!sites)
+		return -ENOMEM;
+	for (i = 0; i < ask->count; i++) {
+		if (copy_from_user(&one, from + i, sizeof(one)))
+			return -EFAULT;
+		if (memchr_inv(one.zero, 0, sizeof(one.zero)))
+			return -EINVAL;
+		sites[i].address = one.address;
+		sites[i].size = one.size;
+		memcpy(sites[i].old, one.old, KINST_JUMP);
+		memcpy(sites[i].new, one.new, KINST_JUMP);
+		if (!(i % TOGETHER))
+			cond_resched();
+	}
+	sort(sites, ask->count, sizeof(*sites), by_address, NULL);
+	return 0;
+}
+
+static void watch(struct work_struct *work);
+static DECLARE_DELAYED_WORK(dead_man, watch);
+
+static void watch(struct work_struct *work)
+{
+	mutex_lock(&lock);
+	if (owned && planted) {
+		if (time_after(jiffies, heard + patience)) {
+			pr_warn("nothing heard of kinst for %lu s: its sites are restored\n",
+				patience / HZ);
+			unplant();
+			lifted = true;
+		} else {
+			schedule_delayed_work(&dead_man, HZ);
+		}
+	}
+	mutex_unlock(&lock);
+}
+
+static int plant(struct kinst_plant *ask)
+{
+	enum kinst_why why = KINST_FINE;
+	unsigned long done;
+	int error;
+
+	if (planted)
+		return -EBUSY;
+	if (!ask->count || ask->count > MOST_SITES || !ask->seconds ||
+	    ask->seconds > MOST_SECONDS ||
+	    (ask->handler && !is_sealed(ask->handler)))
+		return -EINVAL;
+	error = take_sites(ask);
+	if (error) {
+		forget_sites();
+		return error;
+	}
+	if (kernel.jump_label_lock)
+		kernel.jump_label_lock();
+	done = check_sites(ask->count, ask->handler, &why);
+	if (kernel.jump_label_unlock)
+		kernel.jump_label_unlock();
+	if (why == KINST_FINE) {
+		WRITE_ONCE(handler, (handler_t)ask->handler);
+		used = true;
+		done = write_all(ask->count, &why);
+	}
+	ask->why = why;
+	if (why != KINST_FINE) {
+		ask->failed = sites[done].address;
+		if (planted)
+			unplant();
+		else
+			forget_sites();
+		return -EINVAL;
+	}
+	lifted = false;
+	heard = jiffies;
+	patience = ask->seconds * HZ;
+	schedule_delayed_work(&dead_man, HZ);
+	return 0;
+}
+
+/* Scratch. */
+
+static void unseal(void)
+{
+	unsigned long page;
+
+	for (page = 0; page < scratch_size >> PAGE_SHIFT; page++) {
+		unsigned long at = (unsigned long)scratch + page * PAGE_SIZE;
+
+		if (!test_and_clear_bit(page, sealed))
+			continue;
+		kernel.set_nx(at, 1);
+		kernel.set_rw(at, 1);
+	}
+}
+
+/* Until no thread is in scratch, wherever it was preempted. */
+static void wait_empty(void)
+{
+	if (!used)
+		return;
+	synchronize_rcu_tasks();
+	synchronize_rcu();
+	used = false;
+}
+
+static void free_scratch(void)
+{
+	if (!scratch)
+		return;
+	wait_empty();
+	unseal();
+	vfree(scratch);
+	kvfree(sealed);
+	scratch = NULL;
+	scratch_size = 0;
+}
+
+static int make_scratch(struct kinst_scratch *ask)
+{
+	unsigned long size = PAGE_ALIGN(ask->size);
+
+	if (!ask->size || ask->size > MOST_SCRATCH)
+		return -EINVAL;
+	if (fresh)
+		return -EBUSY;
+	if (size > scratch_size) {
+		free_scratch();
+		sealed = kvcalloc(BITS_TO_LONGS(size >> PAGE_SHIFT),
+				  sizeof(*sealed), GFP_KERNEL);
+		if (!sealed)
+			return -ENOMEM;
+		scratch = kernel.vmalloc(size, PAGE_SIZE, MODULES_VADDR,
+					 MODULES_END, GFP_KERNEL | __GFP_ZERO,
+					 PAGE_KERNEL, VM_USERMAP, NUMA_NO_NODE,
+					 __builtin_return_address(0));
+		if (!scratch) {
+			kvfree(sealed);
+			return -ENOMEM;
+		}
+		scratch_size = size;
+	} else {
+		wait_empty();
+		unseal();
+		memset(scratch, 0, scratch_size);
+	}
+	fresh = true;
+	ask->address = (unsigned long)scratch;
+	return 0;
+}
+
+static int seal(const struct kinst_seal *ask)
+{
+	unsigned long page = ask->offset >> PAGE_SHIFT, at;
+	unsigned long end = page + (ask->size >> PAGE_SHIFT);
+	int error;
+
+	if (!fresh || (ask->offset | ask->size) & ~PAGE_MASK ||
+	    ask->offset > scratch_size ||
+	    ask->size > scratch_size - ask->offset)
+		return -EINVAL;
+	for (; page < end; page++) {
+		if (test_bit(page, sealed))
+			continue;
+		at = (unsigned long)scratch + page * PAGE_SIZE;
+		error = kernel.set_ro(at, 1);
+		if (!error)
+			error = kernel.set_x(at, 1);
+		if (error)
+			return error;
+		set_bit(page, sealed);
+	}
+	return 0;
+}
+
+static int read_memory(const struct kinst_read *ask)
+{
+	u8 __user *to = u64_to_user_ptr(ask->buffer);
+	unsigned long done, part;
+	void *page;
+	int error = 0;
+
+	if (ask->size > MOST_READ || ask->address + ask->size < ask->address)
+		return -EINVAL;
+	page = (void *)__get_free_page(GFP_KERNEL);
+	if (!page)
+		return -ENOMEM;
+	for (done = 0; done < ask->size && !error; done += part) {
+		unsigned long from = ask->address + done;
+
+		part = min_t(unsigned long, ask->size - done,
+			     PAGE_SIZE - offset_in_page(from));
+		error = copy_from_kernel_nofault(page, (void *)from, part);
+		if (!error && copy_to_user(to + done, page, part))
+			error = -EFAULT;
+		cond_resched();
+	}
+	free_page((unsigned long)page);
+	return error ? -EFAULT : 0;
+}
+
+/* The device. */
+
+static void tell(struct kinst_info *info)
+{
+	memset(info, 0, sizeof(*info));
+	info->version = KINST_VERSION;
+	info->cpus = num_online_cpus();
+	info->text = kernel.lookup("_text");
+	info->scratch = (unsigned long)scratch;
+	info->scratch_size = scratch_size;
+	info->planted = planted;
+	info->stuck = kept ? planted : 0;
+}
+
+static long asked(unsigned int command, void *value)
+{
+	switch (command) {
+	case KINST_INFO:
+		tell(value);
+		return 0;
+	case KINST_READ:
+		return read_memory(value);
+	case KINST_SCRATCH:
+		return make_scratch(value);
+	case KINST_SEAL:
+		return seal(value);
+	case KINST_PLANT:
+		return plant(value);
+	case KINST_UNPLANT:
+		unplant();
+		((struct kinst_unplant *)value)->stuck = planted;
+		return 0;
+	case KINST_BEAT:
+		((struct kinst_beat *)value)->lifted = lifted;
+		return 0;
+	}
+	return -ENOTTY;
+}
+
+static long on_ioctl(struct file *file, unsigned int command,
+		     unsigned long argument)
+{
+	void __user *where = (void __user *)argument;
+	union {
+		struct kinst_info info;
+		struct kinst_read read;
+		struct kinst_scratch scratch;
+		struct kinst_seal seal;
+		struct kinst_plant plant;
+		struct kinst_unplant unplant;
+		struct kinst_beat beat;
+	} value = {};
+	size_t size = _IOC_SIZE(command);
+	long error;
+
+	if (_IOC_TYPE(command) != 'k' || size > sizeof(value))
+		return -ENOTTY;
+	if (_IOC_DIR(command) & _IOC_WRITE &&
+	    copy_from_user(&value, where, size))
+		return -EFAULT;
+	mutex_lock(&lock);
+	heard = jiffies;
+	error = asked(command, &value);
+	heard = jiffies;
+	mutex_unlock(&lock);
+	if (_IOC_DIR(command) & _IOC_READ && error != -ENOTTY &&
+	    copy_to_user(where, &value, size))
+		return -EFAULT;
+	return error;
+}
+
+static int on_mmap(struct file *file, struct vm_area_struct *area)
+{
+	int error = -EINVAL;
+
+	mutex_lock(&lock);
+	if (fresh && area->vm_flags & VM_SHARED && !(area->vm_flags & VM_EXEC))
+		error = remap_vmalloc_range(area, scratch, area->vm_pgoff);
+	mutex_unlock(&lock);
+	return error;
+}
+
+static int on_open(struct inode *inode, struct file *file)
+{
+	int error = 0;
+
+	if (!capable(CAP_SYS_MODULE))
+		return -EPERM;
+	mutex_lock(&lock);
+	if (owned)
+		error = -EBUSY;
+	else if (kept)
+		error = -ETXTBSY;
+	else
+		owned = true;
+	mutex_unlock(&lock);
+	return error;
+}
+
+static int on_release(struct inode *inode, struct file *file)
+{
+	mutex_lock(&lock);
+	unplant();
+	owned = false;
+	fresh = false;
+	lifted = false;
+	mutex_unlock(&lock);
+	return 0;
+}
+
+static const struct file_operations operations = {
+	.owner = THIS_MODULE,
+	.open = on_open,
+	.release = on_release,
+	.unlocked_ioctl = on_ioctl,
+	.mmap = on_mmap,
+	.llseek = noop_llseek,
+};
+
+static struct miscdevice device = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "kinst",
+	.mode = 0600,
+	.fops = &operations,
+};
+
+static int __init kinst_init(void)
+{
+	int error;
+
+#ifdef X86_FEATURE_IBT
+	/* on_die() calls what was not compiled to be called so. */
+	if (cpu_feature_enabled(X86_FEATURE_IBT)) {
+		pr_err("indirect branch tracking is on: boot with ibt=off\n");
+		return -EOPNOTSUPP;
+	}
+#endif
+	error = look_up();
+	if (error)
+		return error;
+	twice = hypervisor_cpuid_base("TCGTCGTCGTCG", 0);
+	error = register_die_notifier(&die_block);
+	if (error)
+		return error;
+	error = misc_register(&device);
+	if (error)
+		unregister_die_notifier(&die_block);
+	return error;
+}
+
+static void __exit kinst_exit(void)
+{
+	misc_deregister(&device);
+	cancel_delayed_work_sync(&dead_man);
+	cancel_delayed_work_sync(&again);
+	unregister_die_notifier(&die_block);
+	if (marked)
+		pr_warn("ftrace does not know %lu functions until the next boot\n",
+			marked);
+	kvfree(marks);
+	free_scratch();
+}
+
+module_init(kinst_init);
+module_exit(kinst_exit);
+MODULE_AUTHOR("The authors of kinst");
+MODULE_DESCRIPTION("Instruction tracing of the running kernel for kinst");
+MODULE_LICENSE("Dual BSD/GPL");

@@ -1,0 +1,123 @@
+"""The module for the kernel that runs: built once for each release, loaded, and taken out."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from kinst.core.errors import TargetError
+from kinst.core.paths import cache_folder
+from kinst.wire.kernel_module import load_module, unload_module
+
+NAME = "kinst"
+SOURCES = Path(__file__).parent / "module"
+_FILES = ("Kbuild", "kinst.c", "kinst.h")
+_LOADED = Path("/sys/module") / NAME
+_LOCKDOWN = Path("/sys/kernel/security/lockdown")
+_MACHINE = "x86_64"
+_LINES = 3  # of what the compiler says
+
+
+def load() -> bool:
+    """Have the module loaded, and say whether that was done here.  Raises TargetError with the
+    reason why it cannot be."""
+    _check()
+    if _LOADED.exists():
+        return False
+    module = built(platform.release())
+    try:
+        load_module(module)
+    except OSError as error:
+        if error.errno == errno.EEXIST:
+            return False
+        raise TargetError(*_not_loaded(error)) from error
+    return True
+
+
+def unload() -> None:
+    """Take it out, unless it is still needed: sites that are stuck, another kinst."""
+    with suppress(OSError):
+        unload_module(NAME)
+
+
+def _check() -> None:
+    if platform.machine() != _MACHINE:
+        raise TargetError(
+            f"--live is for {_MACHINE}, and this machine is {platform.machine()}",
+            "--vm traces a kernel for another machine",
+        )
+    if os.geteuid():
+        raise TargetError("--live is for root, with CAP_SYS_MODULE", "sudo kinst --live ...")
+    locked = _lockdown()
+    if locked:
+        raise TargetError(
+            f"the kernel is locked down ({locked}): it takes no module that its owner has not"
+            " signed, and shows none of its memory",
+            "--vm traces a kernel like it",
+        )
+
+
+def _lockdown() -> str:
+    """The kernel's lockdown, "" for none."""
+    try:
+        words = _LOCKDOWN.read_text().split()
+    except OSError:
+        return ""
+    chosen = next((word.strip("[]") for word in words if word.startswith("[")), "none")
+    return "" if chosen == "none" else chosen
+
+
+def built(release: str) -> Path:
+    """The module for a kernel's release.  Raises TargetError where it cannot be built."""
+    sources = {name: (SOURCES / name).read_bytes() for name in _FILES}
+    mark = sha256(b"\0".join(sources.values())).hexdigest()[:12]
+    kept = cache_folder() / "modules" / f"{release}-{mark}" / f"{NAME}.ko"
+    if kept.is_file():
+        return kept
+    headers = Path("/lib/modules") / release / "build"
+    if not (headers / "Makefile").is_file():
+        raise TargetError(
+            f"the headers of kernel {release} are not installed, for kinst's module",
+            f"apt-get install linux-headers-{release}, or the like",
+        )
+    for tool in ("make", "gcc"):
+        if shutil.which(tool) is None:
+            raise TargetError(f"there is no {tool} to build kinst's module with",
+                              "apt-get install gcc make")  # fmt: skip
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="kinst-module-") as folder:
+        for name, data in sources.items():
+            (Path(folder) / name).write_bytes(data)
+        command = ["make", "-C", str(headers), f"M={folder}", "modules"]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            said = [line for line in done.stderr.splitlines() if line.strip()]
+            raise TargetError(
+                f"kinst's module does not build for kernel {release}: "
+                + "; ".join(said[:_LINES] or [f"make ended with {done.returncode}"]),
+            )
+        part = kept.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(Path(folder) / f"{NAME}.ko", part)
+        part.replace(kept)
+    return kept
+
+
+def _not_loaded(error: OSError) -> tuple[str, str]:
+    start = "the kernel does not take kinst's module"
+    if error.errno == errno.EPERM:
+        return f"{start}: operation not permitted", "a container, or a kernel that is locked down"
+    if error.errno == errno.EKEYREJECTED:
+        return (
+            f"{start}: it takes signed modules only",
+            "sign it with a key that it knows (scripts/sign-file)",
+        )
+    if error.errno == errno.EOPNOTSUPP:
+        return f"{start}: this kernel lacks what it needs", "dmesg says what"
+    return f"{start}: {error.strerror}", "dmesg says why"

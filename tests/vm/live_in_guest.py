@@ -1,0 +1,226 @@
+"""What test_live.py runs as root in a guest: kinst on the very machine that it is on.
+
+live_in_guest.py VMLINUX READS PROGRAM CHECK...: each check prints a line of JSON, [its name, what
+was found].  All in one process, which has loaded kinst once."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import kinst
+from kinst.errors import KinstError
+from kinst.machines.live.device import DEVICE, Device
+
+VMLINUX, READS, PROGRAM = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+OWN = '/execname == "reads"/'
+BAD = re.compile(r"BUG|WARNING|Oops|general protection|soft lockup|Call Trace")
+MANY = 10_000
+
+
+def text() -> str:
+    """A checksum of the kernel's text, read while nothing is planted by this process."""
+    symbols = (line.split() for line in Path("/proc/kallsyms").read_text().splitlines())
+    places = {words[2]: int(words[0], 16) for words in symbols if words[2] in ("_stext", "_etext")}
+    low, high = places["_stext"], places["_etext"]
+    device = Device()
+    try:
+        return hashlib.sha256(device.read(low, high - low)).hexdigest()
+    finally:
+        device.close()
+
+
+def machine() -> kinst.Machine:
+    return kinst.live(debug=VMLINUX)
+
+
+def exact() -> object:
+    """READS reads counted by each way, and every instruction of vfs_read in a thousand."""
+    found: dict[str, object] = {}
+    with machine() as here:
+        for way in ("jump", "trap"):
+            program = f"kinst::vfs_read:0 {OWN} {{ @ = count(); }}"
+            run = here.run(program, f"{PROGRAM} {READS}", options={"plant": way})
+            found[way] = run.aggregations[""][()]
+        program = f"kinst::vfs_read: {OWN} {{ @[probename] = count(); }}"
+        run = here.run(program, f"{PROGRAM} 1000")
+        found["all"] = {key[0]: count for key, count in run.aggregations[""].items()}
+        program = f"fbt::vfs_read:entry {OWN} {{ @[pid == $target, stackdepth > 2] = count(); }}"
+        of_target = here.run(program, f"{PROGRAM} 50").aggregations[""]
+        found["target"] = [[*key, count] for key, count in of_target.items()]
+    found["unloaded"] = not Path("/sys/module/kinst").exists()
+    return found
+
+
+def refused() -> object:
+    """What is said of what there cannot be."""
+    found: dict[str, object] = {}
+
+    def said(name: str, call: Callable[[], object]) -> None:
+        try:
+            found[name] = repr(call())
+        except KinstError as error:
+            found[name] = str(error)
+
+    with machine() as here:
+        count = "{ @ = count(); }"
+        stop = {"plant": "stop"}
+        said("stop", lambda: here.run(f"kinst::vfs_read:0 {count}", "true", options=stop))
+        said("profile", lambda: here.run(f"profile-97 {count}", "true"))
+        said("second", Device)
+        found["mode"] = oct(DEVICE.stat().st_mode & 0o777)
+        child = os.fork()
+        if not child:
+            os.setuid(65534)
+            try:
+                os.open(DEVICE, os.O_RDWR)
+            except OSError as error:
+                os._exit(error.errno)
+            os._exit(0)
+        found["other user"] = os.strerror(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    return found
+
+
+@contextmanager
+def tracing() -> Iterator[int]:
+    """A process that has planted two hundred functions' entries, and traces; its id."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        with machine() as here:
+            program = here.compile("fbt::vfs_*:entry, kinst::vfs_read: { @ = count(); }")
+            for _ in here.trace(program, command=f"echo on >&2; while :; do {PROGRAM} 10; done"):
+                os.write(writing, b"x")
+        os._exit(0)
+    os.close(writing)
+    os.read(reading, 1)
+    try:
+        yield child
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+        subprocess.run(["pkill", "-f", PROGRAM], check=False)
+
+
+def loaded() -> None:
+    """The module is there from now on."""
+    from kinst.machines.live.set_up import load  # noqa: PLC0415
+
+    load()
+
+
+def killed() -> object:
+    """kill -9 while sites are planted: whether they were seen in the text, and are gone."""
+    loaded()
+    before, found = text(), []
+    chance = random.Random(1)
+    for _ in range(3):
+        with tracing():
+            time.sleep(chance.uniform(0.0, 1.0))
+            busy = ""
+            try:
+                Device().close()
+            except KinstError as error:
+                busy = str(error)
+        found.append([busy, text() == before])
+    return found
+
+
+def silent() -> object:
+    """A kinst that stands still for longer than the module waits."""
+    loaded()
+    before = text()
+    with tracing() as child:
+        os.kill(child, signal.SIGSTOP)
+        time.sleep(30)
+        log = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
+    return ["nothing heard of kinst" in log, text() == before]
+
+
+def many() -> object:
+    """Seconds to plant and to unplant MANY sites, and what was counted there."""
+    with machine() as here:
+        target = here._opened  # what is timed is below the library's surface
+        here.start()
+        planter = target.traced.target.planter
+        times = []
+
+        def timed(call: Callable[..., object]) -> Callable[..., object]:
+            def run(*arguments: object) -> object:
+                started = time.monotonic()
+                try:
+                    return call(*arguments)
+                finally:
+                    times.append(round(time.monotonic() - started, 2))
+
+            return run
+
+        planter._device.plant = timed(planter._device.plant)
+        planter._device.unplant = timed(planter._device.unplant)
+        program = "kinst::[e-f]*: { @ = count(); }"
+        found = here.run(program, f"{PROGRAM} 1000", options={"scratch": "256m"})
+        return [times, found.aggregations[""][()] > 0]
+
+
+def malformed() -> object:
+    """Requests of any kind that are wrong: how many were made, and whether the text changed."""
+    loaded()
+    before, chance = text(), random.Random(2)
+    fd = os.open(DEVICE, os.O_RDWR)
+    accepted, made = 0, int(os.environ.get("KINST_TEST_FUZZ", "20000"))
+    room = ctypes.create_string_buffer(1 << 16)
+    start = ctypes.addressof(room)
+    numbers = [0, 1, 5, 4095, 4096, 1 << 20, 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, start]
+    numbers += [0xFFFF_FFFF_8100_0000, 0xFFFF_8880_0000_0000, start + 8, start & -4096]
+    sizes = {0: 48, 1: 24, 2: 16, 3: 16, 4: 40, 5: 8, 6: 8}
+    for _ in range(made):
+        ctypes.memmove(start, chance.randbytes(512), 512)
+        number = chance.choice([0, 1, 3, 4, 4, 4, 5, 6, 7, 99])
+        size = sizes.get(number, 8) if chance.random() < 0.95 else chance.randrange(1 << 14)
+        ways = {0: 2, 1: 1, 3: 1, 4: 3, 5: 2, 6: 2}
+        way = ways.get(number, 3) if chance.random() < 0.95 else chance.randrange(4)
+        words = b"".join(
+            chance.choice(numbers if chance.random() < 0.8 else [chance.getrandbits(64)])
+            .to_bytes(8, "little") for _ in range(max(size // 8, 1))
+        )  # fmt: skip
+        data = bytearray(words[:size].ljust(min(size, 1024), b"\0"))
+        if number == 4 and len(data) == 40 and chance.random() < 0.7:
+            data[0:16] = chance.randrange(1, 9).to_bytes(8, "little") + start.to_bytes(8, "little")
+            data[36:40] = (20).to_bytes(4, "little")
+        try:
+            fcntl.ioctl(fd, way << 30 | size << 16 | ord("k") << 8 | 0xF0 + number & 0xFF, data)
+            accepted += number in (3, 4)
+        except (OSError, ValueError):
+            pass
+    os.close(fd)
+    return [made, accepted, text() == before]
+
+
+def log() -> object:
+    """What the kernel complained of."""
+    said = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
+    return [line for line in said.splitlines() if BAD.search(line)]
+
+
+CHECKS = {one.__name__: one for one in (exact, refused, killed, silent, many, malformed, log)}
+
+for name in sys.argv[4:] or CHECKS:
+    started = time.monotonic()
+    try:
+        result = CHECKS[name]()
+    except BaseException as error:
+        result = f"{type(error).__name__}: {error}"
+    print(json.dumps([name, result, round(time.monotonic() - started, 1)]), flush=True)

@@ -1,0 +1,136 @@
+"""--live, on the kernel that kinst runs on: in a guest that has this machine's files, so that it is
+never the machine that the tests run on.
+
+live_in_guest.py makes the checks, all in one guest and one process; here they are judged.  The
+same kernel in a guest of kinst's own says what is to be counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import counts, kinst
+
+from kinst.core.paths import cache_folder
+from kinst.kernels.fetch import Prepared
+
+pytestmark = [pytest.mark.vm, pytest.mark.slow]
+READS = int(os.environ.get("KINST_TEST_LIVE_READS", "1000000"))
+SCRIPT = Path(__file__).with_name("live_in_guest.py")
+# The kernel's headers are where a package would have put them; what it says is not lost.
+PREPARE = """
+ln -s {headers}/usr/src/linux-headers-* /usr/src/
+ln -s {headers}/usr/lib/linux-kbuild-* /usr/lib/
+mkdir -p /lib/modules
+ln -sfn {headers}/lib/modules/$(uname -r) /lib/modules/$(uname -r)
+mount -t securityfs none /sys/kernel/security
+XDG_CACHE_HOME={cache} {python} {script} {vmlinux} {reads} {program} >{out}
+"""
+
+
+def headers_of(release: str) -> Path:
+    """The kernel's headers, unpacked; fetched on first use."""
+    place = cache_folder() / "tests" / f"headers-{release}"
+    if place.is_dir():
+        return place
+    version = release.split("-")[0].rpartition(".")[0]  # 6.1.0-56-cloud-amd64: 6.1
+    abi = "-".join(release.split("-")[:2])
+    names = [f"linux-headers-{release}", f"linux-headers-{abi}-common", f"linux-kbuild-{version}"]
+    part = place.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    got = subprocess.run(["apt-get", "-q", "download", *names], cwd=part, capture_output=True)
+    if got.returncode:
+        pytest.skip(f"apt-get cannot download {names[0]}")
+    for package in list(part.glob("*.deb")):
+        subprocess.run(["dpkg-deb", "-x", package, part], check=True)
+        package.unlink()
+    part.rename(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def found(prepared: Prepared, reads: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What each check has found, by its name."""
+    if platform.machine() != "x86_64":
+        pytest.skip("the module is for amd64")
+    release = prepared.debug.name.removeprefix("vmlinux-")
+    folder = tmp_path_factory.mktemp("live")
+    out = folder / "out"
+    (folder / "cache").mkdir()
+    script = PREPARE.format(
+        headers=headers_of(release), cache=folder / "cache", python=sys.executable, script=SCRIPT,
+        vmlinux=prepared.debug, reads=READS, program=reads, out=out,
+    )  # fmt: skip
+    (folder / "prepare").write_text(script)
+    done = kinst(
+        "--root", "/", "--rw", str(folder), "--memory", "3g",
+        # What numpy's packages need of a processor.
+        "--qemu-arg", "-cpu", "--qemu-arg", "Nehalem",
+        "-qn", "tick-9999s { }", "-c", f"sh {folder}/prepare",
+        seconds=7200.0,
+    )  # fmt: skip
+    lines = out.read_text().splitlines() if out.exists() else []
+    print(done, *lines, sep="\n")
+    return {name: result for name, result, _ in map(json.loads, lines)}
+
+
+def test_reads_are_counted_exactly_by_each_way(found: Mapping[str, Any]) -> None:
+    assert found["exact"]["jump"] == READS
+    assert found["exact"]["trap"] == READS
+    assert found["exact"]["target"] == [[1, 1, 50]]
+    assert found["exact"]["unloaded"]
+
+
+def test_every_instruction_is_counted_as_in_a_guest_of_kinsts(
+    found: Mapping[str, Any], reads: Path
+) -> None:
+    program = 'kinst::vfs_read: /execname == "reads"/ { @[probename] = count(); }'
+    there = counts(kinst("-q", "-n", program, "-c", "reads 1000", copy=[reads]).good().out)
+    assert found["exact"]["all"] == {key[0]: count for key, count in there.items()}
+
+
+def test_what_cannot_be_is_refused_in_a_line(found: Mapping[str, Any]) -> None:
+    said = found["refused"]
+    assert "cannot be stopped" in said["stop"]
+    assert "profile-97 stops the machine" in said["profile"]
+    assert "another kinst" in said["second"]
+    assert said["mode"] == "0o600"
+    assert said["other user"] == "Permission denied"
+
+
+def test_kill_leaves_nothing(found: Mapping[str, Any]) -> None:
+    for busy, restored in found["killed"]:
+        assert "another kinst" in busy  # it was tracing when it was killed
+        assert restored
+
+
+def test_who_is_silent_is_taken_out(found: Mapping[str, Any]) -> None:
+    assert found["silent"] == [True, True]
+
+
+def test_ten_thousand_sites(found: Mapping[str, Any]) -> None:
+    times, counted = found["many"]
+    print(f"seconds to plant and unplant: {times}, load {os.getloadavg()}")
+    assert len(times) == 2
+    assert counted
+
+
+def test_malformed_requests_change_nothing(found: Mapping[str, Any]) -> None:
+    made, accepted, same = found["malformed"]
+    assert made >= 20_000
+    assert not accepted
+    assert same
+
+
+def test_the_kernel_complains_of_nothing(found: Mapping[str, Any]) -> None:
+    assert found["log"] == []
