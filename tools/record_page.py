@@ -2,32 +2,51 @@
 
     record_page.py PAGE [NUMBER ...]
 
-A command is a line that begins with "$ " in a ```console block, with the lines that a backslash
-continues; what follows, to the next command or the end of the block, is its output.  Numbers
-choose blocks (from 1).  The commands run in the top folder of the repository, with the kinst of
-the Python that runs this.
+A command is a line that begins with "$ " in a ```console block, with the lines that a backslash or
+an open quote continues; what follows, to the next command or the end of the block, is its output.
+Numbers choose blocks (from 1).  The commands run in the top folder of the repository, with the
+kinst of the Python that runs this.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
 from tools.record_terminal import run
 
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
-_COMMAND = re.compile(r"^\$ (?:.*\\\n)*.*$", re.M)
 
 
 def record_block(block: str) -> str:
     """The block with the output of each of its commands made anew."""
     parts = []
-    for match in _COMMAND.finditer(block):
-        shown = run(match[0].removeprefix("$ ")).strip("\n")
-        print(f"{match[0]}\n{shown}", flush=True)
-        parts.append(f"{match[0]}\n{shown}\n" if shown else f"{match[0]}\n")
+    for command in typed(block):
+        shown = run(command).strip("\n")
+        parts.append(f"$ {command}\n{shown}\n" if shown else f"$ {command}\n")
+        print(parts[-1], end="", flush=True)
     return "".join(parts)
+
+
+def typed(block: str) -> list[str]:
+    """The commands of a block."""
+    found: list[str] = []
+    open_ = False
+    for line in block.splitlines():
+        if open_:
+            found[-1] += f"\n{line}"
+        elif line.startswith("$ "):
+            found.append(line.removeprefix("$ "))
+        else:
+            continue
+        try:
+            shlex.split(found[-1])
+            open_ = line.endswith("\\")
+        except ValueError:  # a quote is open, or nothing is behind the backslash
+            open_ = True
+    return found
 
 
 def main() -> int:

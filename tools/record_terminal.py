@@ -61,6 +61,20 @@ PICTURES = {
         "# What does writing a file reach that this has not?",
         "kinst cover -q fs/read_write.c --since /tmp/cat.info -c 'echo >/tmp/new'",
     ],
+    "diff": [
+        "# One command on two kernels: which functions of file descriptors and mappings run?",
+        "kinst --json -q -o /tmp/old.json --kernel 6.1 \\\n"
+        '    -n \'fbt:vmlinux:*fd*:entry, fbt:vmlinux:*rmap*:entry /execname == "wc"/\n'
+        "        { @[probefunc] = count(); }' \\\n"
+        "    -c 'wc -l /etc/passwd'",
+        "kinst --json -q -o /tmp/new.json --kernel 6.12 \\\n"
+        '    -n \'fbt:vmlinux:*fd*:entry, fbt:vmlinux:*rmap*:entry /execname == "wc"/\n'
+        "        { @[probefunc] = count(); }' \\\n"
+        "    -c 'wc -l /etc/passwd'",
+        "kinst diff /tmp/old.json /tmp/new.json || true",
+        "# A result and itself.",
+        "kinst diff /tmp/old.json /tmp/old.json && echo the same",
+    ],
 }
 
 

@@ -125,6 +125,8 @@ class MachineConfig:
     writable: folders that they may write to.  cold: boot it, whatever is kept of
     earlier ones.  begun: what begin() made of this but for scratch, territory and image.  terminal:
     that its commands have.  beside: kinst's init is not process 1, but beside the user's own.
+    looked_at: nothing is to run or to be written: its memory is read, and what is kept of a machine
+    like it has that too.
     """
 
     isa: Isa
@@ -142,6 +144,7 @@ class MachineConfig:
     begun: Begun | None = None
     terminal: Terminal | None = None
     beside: bool = False
+    looked_at: bool = False
     scratch: int = 0
     territory: Territory | None = None
     image: str = ""

@@ -90,6 +90,11 @@ class Request:
         return bool(self.command or self.shell)
 
     @property
+    def names_alone(self) -> bool:
+        """Whether nothing but the names of probes is asked for (-l without -v)."""
+        return self.list_probes and not self.verbose and not self.runs_command
+
+    @property
     def machine(self) -> MachineKind:
         """The kind of machine that is meant."""
         return kind_of(lambda option: bool(getattr(self, option, "")))
@@ -164,6 +169,7 @@ def machine_config(request: Request, isa: Isa, files: Files, scratch: int) -> Ma
         initrd=_initrd(request, files, isa) if request.machine.abilities.boots else None,
         control=not request.initrd or request.runs_command,
         beside=bool(request.initrd),
+        looked_at=request.names_alone,
         modules=bool(files.modules),
         append=guest_append(request),
         arguments=request.qemu_args,

@@ -51,6 +51,12 @@ def test_what_is_read_is_what_was_written(states: KeptStates, tmp_path: Path) ->
     assert states.load("one", other.view) == DEVICES
     assert sum(size for _, size in other.extents()) == used * PAGE
     assert other.view == ram.view
+    kept, chosen = states.open("one", SIZE), random.Random(3)
+    assert kept.devices == DEVICES and kept.read(0, SIZE) == ram.view
+    for _ in range(300):
+        at = chosen.randrange(SIZE)
+        size = min(chosen.choice((1, 8, PAGE, 5 * PAGE)), SIZE - at)
+        assert kept.read(at, size) == ram.view[at : at + size]
 
 
 def test_every_damage_is_noticed(states: KeptStates, tmp_path: Path) -> None:
@@ -68,10 +74,14 @@ def test_every_damage_is_noticed(states: KeptStates, tmp_path: Path) -> None:
         )
         with pytest.raises(TargetError, match=r"damaged|cut short"):
             states.load("one", SharedMemory("test", SIZE).view)
+        with pytest.raises(TargetError, match="damaged"):
+            states.open("one", SIZE)
     for length in (0, 10, 60, PAGE, len(whole) // 2, len(whole) - 1):
         file.write_bytes(whole[:length])
         with pytest.raises(TargetError, match=r"damaged|cut short"):
             states.load("one", SharedMemory("test", SIZE).view)
+        with pytest.raises(TargetError, match="damaged"):
+            states.open("one", SIZE)
     file.write_bytes(whole)
     with pytest.raises(TargetError, match="damaged"):
         states.load("one", SharedMemory("test", SIZE // 2).view)

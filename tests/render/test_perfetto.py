@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
-from read_perfetto import Slice, instants, slices, tracks
 
 from kinst.core.probe import Probe, ProbeName
 from kinst.events import Frame, PlainValue, Record, Stack, Value
 from kinst.render.perfetto.packets import encode, number, varint
 from kinst.render.perfetto.timeline import timeline
+from tools.read_perfetto import Slice, instants, slices, tracks
 
 PROBES = {
     (function, name): Probe(k, ProbeName("fbt", "vmlinux", function, name))

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
-from read_perfetto import slices
 
 import kinst
 from kinst.events import Batch, Record
 from kinst.render import Destination, renderer
 from tests.vm.command import KINST
+from tools.read_perfetto import slices
 
 pytestmark = pytest.mark.vm
 

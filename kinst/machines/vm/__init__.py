@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from kinst.core.errors import TargetError
 from kinst.core.machine import MachineConfig, Target
 from kinst.machines.vm.cpus import cpus_of
 from kinst.machines.vm.files import shares, surroundings
+from kinst.machines.vm.kept_guest import KeptGuest
 from kinst.machines.vm.kvm import accelerator
 from kinst.machines.vm.machine import Vm
 from kinst.machines.vm.qemu import MEMORY, VmConfig, scratch_size
-from kinst.machines.vm.warm import BegunGuest, begin
+from kinst.machines.vm.warm import BegunGuest, begin, warm_start
 
 
 class _Booted:
@@ -24,14 +26,20 @@ class _Booted:
     cpus = staticmethod(cpus_of)
 
     def begin(self, config: MachineConfig) -> BegunGuest | None:
-        """A guest that goes on from where one like it had booted."""
+        """A guest that goes on from where one like it had booted; none where that is only looked
+        at."""
+        if config.looked_at:
+            return None
         return begin(_wanted(config, config.kernel), config.isa.board) if config.kernel else None
 
     def open(
         self, config: MachineConfig, on_output: Callable[[bytes], None] | None = None
     ) -> Target:
-        """QEMU with config.kernel in it; returns at once.  Raises TargetError without a kernel,
-        and for one of a system that kinst does not know: it could not tell when that is up."""
+        """QEMU with config.kernel in it; returns at once.  What is only looked at needs none where
+        a guest like it had booted.
+
+        Raises TargetError without a kernel, and for one of a system that kinst does not know: it
+        could not tell when that is up."""
         if config.kernel is None:
             raise TargetError("there is no kernel to boot")
         if config.territory is None:
@@ -40,6 +48,10 @@ class _Booted:
                 "start the machine yourself, with -gdb, and use --gdb",
             )
         wanted = _wanted(config, config.kernel)
+        warm = warm_start(wanted, config.isa.board) if config.looked_at else None
+        if warm is not None and warm.is_there:
+            with suppress(TargetError):  # it is damaged: a guest that boots makes it anew
+                return KeptGuest(config.isa, wanted, warm)
         begun = config.begun.take(wanted) if config.begun else None
         if config.terminal is not None:
             on_output = config.terminal.show

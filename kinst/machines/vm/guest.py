@@ -19,7 +19,7 @@ from kinst.machines.stub.memory import GuestMemory, read_process
 from kinst.machines.stub.scan import pointers_in, replace_in
 from kinst.machines.vm.qemu import Qemu, VmConfig, gone_error
 from kinst.machines.vm.stale import PAGE, all_code, code_at_hand
-from kinst.machines.vm.warm import Loading, warm_start
+from kinst.machines.vm.warm import KeptBearings, Loading, warm_start
 from kinst.wire.rsp import Rsp
 
 SAMPLE = 0.25  # seconds between two looks at a machine that runs
@@ -153,9 +153,17 @@ class Guest:
 
     def _need_root(self) -> None:
         if not self.memory.has_root:
-            cpus = [self.registers(cpu) for cpu in range(self.cpus)]
-            cpus.sort(key=self._paging.in_user_mode)
-            self.memory.adopt_root(cpus[0])
+            self.memory.adopt_root(self._kernels_cpu())
+
+    def _kernels_cpu(self) -> Mapping[str, int]:
+        """Registers of a CPU that is in the kernel, if one is."""
+        return min(map(self.registers, range(self.cpus)), key=self._paging.in_user_mode)
+
+    def bearings(self) -> KeptBearings:
+        """What whoever looks at the kept state of this guest must know.  Stopped."""
+        root = self._paging.root_of(self._kernels_cpu())
+        image = self._territory.image
+        return KeptBearings(root, self._paging.find_text(self.qemu.read_physical, root, image))
 
     def read(self, address: int, size: int) -> bytes:
         """Kernel memory, without stopping the machine once the page tables are known."""

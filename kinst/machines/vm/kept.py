@@ -18,7 +18,9 @@ import os
 import struct
 import tempfile
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +68,17 @@ class KeptStates:
         except OSError as error:
             raise TargetError(f"{self._file(key)}: {error.strerror}") from error
 
+    def open(self, key: str, size: int) -> KeptRam:
+        """What there is of a state, to be looked at as it is.  size: bytes of RAM.  Raises
+        TargetError for a state that is damaged or not there."""
+        try:
+            with self._file(key).open("rb", buffering=0) as file:
+                os.utime(file.fileno())  # it is used
+                runs, devices, data = _header(file.fileno(), key, size)
+                return KeptRam(mmap(file.fileno(), 0, access=ACCESS_READ), runs, devices, data)
+        except (OSError, ValueError) as error:
+            raise TargetError(f"{self._file(key)}: {error}") from error
+
     def save(
         self, key: str, ram: memoryview, extents: list[tuple[int, int]], devices: bytes
     ) -> int:
@@ -105,6 +118,37 @@ class KeptStates:
             if total > self._limit:
                 with contextlib.suppress(OSError):
                     path.unlink()
+
+
+class KeptRam:
+    """RAM of a guest whose state was kept, read from the file.  devices: see save()."""
+
+    def __init__(self, file: mmap, runs: NDArray[np.void], devices: bytes, data: int) -> None:
+        """runs: as the header has them.  data: where the first one begins in the file.  Raises
+        TargetError where they are damaged."""
+        self.devices = devices
+        self._file = file
+        self._runs: list[tuple[int, int, int]] = []  # offset in RAM, bytes, where in the file
+        for start, size, expected in runs.tolist():
+            there = np.frombuffer(file, "<u8", min(size, len(file) - data) // 8, data)
+            if 8 * len(there) != size or int(np.add.reduce(there)) != expected:
+                raise TargetError("the state of the guest that was kept is damaged")
+            self._runs.append((start, size, data))
+            data += size
+        self._runs.sort()
+        self._starts = [start for start, _, _ in self._runs]
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes of RAM; what was not kept is zero."""
+        out = bytearray(size)
+        first = max(bisect_right(self._starts, offset) - 1, 0)
+        for start, length, at in self._runs[first:]:
+            low, high = max(start, offset), min(start + length, offset + size)
+            if start >= offset + size:
+                break
+            if low < high:
+                out[low - offset : high - offset] = self._file[at + low - start : at + high - start]
+        return bytes(out)
 
 
 def _runs(ram: memoryview, extents: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

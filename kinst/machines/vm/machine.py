@@ -84,7 +84,7 @@ class Vm(Guest):
         self.stop()
         self.qemu.clear_scratch()
         if self._warm is not None:
-            self._warm.keep(self.qemu)
+            self._warm.keep(self.qemu, self.bearings())
 
     def _goes_on(self, say: Callable[[str], None]) -> bool:
         """Whether the guest goes on from where another was when it had booted; it stands then.

@@ -14,16 +14,38 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Board
-from kinst.machines.vm.kept import KeptStates
+from kinst.core.page_tables import Root
+from kinst.machines.vm.kept import KeptRam, KeptStates
 from kinst.machines.vm.qemu import Qemu, VmConfig, can_be_kept, guest_arguments
 from kinst.wire.process import AnonymousFile, find_program
 
 _FOLDER = "guests"
+_FORMAT = "with bearings"  # of what is kept
 _CPU = ("model name", "flags", "CPU implementer", "CPU part", "Features", "isa", "uarch")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBearings:
+    """What is known of a guest whose state is kept.  root: its page tables.  text: where the
+    kernel's code begins by these."""
+
+    root: Root
+    text: int
+
+    @property
+    def line(self) -> bytes:
+        """With its end."""
+        return json.dumps([*astuple(self.root), self.text]).encode() + b"\n"
+
+    @classmethod
+    def of(cls, line: bytes) -> KeptBearings:
+        *root, text = json.loads(line)
+        return cls(Root(*root), text)
 
 
 class WarmStart:
@@ -41,7 +63,7 @@ class WarmStart:
         """It is of no use."""
         self._states.forget(self._key)
 
-    def keep(self, qemu: Qemu) -> int:
+    def keep(self, qemu: Qemu, bearings: KeptBearings) -> int:
         """Save the state of a guest that stands, as the one from which others go on; its bytes, 0
         where it could not be kept."""
         with AnonymousFile("devices") as file:
@@ -49,18 +71,23 @@ class WarmStart:
                 qemu.monitor.save_devices(file.fd)
             except TargetError:
                 return 0
-            devices = file.read()
+            devices = bearings.line + file.read()
         return self._states.save(self._key, qemu.memory.view, qemu.memory.extents(), devices)
 
     def load(self, qemu: Qemu) -> None:
         """Bring that state into a QEMU that waits for it, and let the guest go on, which sets its
         clock.  Raises TargetError where that cannot be done."""
-        devices = self._states.load(self._key, qemu.memory.view)
+        devices = self._states.load(self._key, qemu.memory.view).partition(b"\n")[2]
         with AnonymousFile("devices") as file:
             file.write(devices)
             qemu.monitor.load_devices(file.fd)
         qemu.monitor.execute("cont")
         qemu.send_control(f"clock {round(time.time())}")
+
+    def open(self, size: int) -> tuple[KeptRam, KeptBearings]:
+        """The state, to be looked at without a QEMU.  size: bytes of RAM.  Raises TargetError."""
+        ram = self._states.open(self._key, size)
+        return ram, KeptBearings.of(ram.devices.partition(b"\n")[0])
 
 
 class Loading:
@@ -129,6 +156,7 @@ def _key(config: VmConfig, board: Board) -> str:
     assert isinstance(config.initrd, bytes)
     program = os.path.realpath(find_program(board.QEMU, board.PACKAGE))
     parts = [
+        _FORMAT,
         program,
         *guest_arguments(config, board),
         _identity(program),
