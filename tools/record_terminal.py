@@ -62,7 +62,8 @@ PICTURES = {
         "kinst cover -q fs/read_write.c --since /tmp/cat.info -c 'echo >/tmp/new'",
     ],
     "diff": [
-        "# One command on two kernels: which functions of file descriptors and mappings run?",
+        "# One command on two kernels: which functions with fd or rmap in their names "
+        "does each run?",
         "kinst --json -q -o /tmp/old.json --kernel 6.1 \\\n"
         '    -n \'fbt:vmlinux:*fd*:entry, fbt:vmlinux:*rmap*:entry /execname == "wc"/\n'
         "        { @[probefunc] = count(); }' \\\n"

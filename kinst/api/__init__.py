@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kinst.api.program import Program
     from kinst.api.trace import Trace
     from kinst.kernels.fetch import Offered
-    from kinst.kernels.source_text import find_source, package_of, read_sources
+    from kinst.kernels.source_text import find_source, package_of, paths_within, read_sources
     from kinst.session.request import begin
     from kinst.session.values import ListedProbe, ProbeStability, ProgramStability
 
@@ -72,6 +72,7 @@ __all__ = [
     "package_of",
     "parse_cpus",
     "parse_memory",
+    "paths_within",
     "read_sources",
     "vocabulary",
 ]  # fmt: skip
@@ -82,7 +83,9 @@ _PLACES = {
     "Trace": "kinst.api.trace",
     "Offered": "kinst.kernels.fetch",
     "begin": "kinst.session.request",
-    **dict.fromkeys(("find_source", "package_of", "read_sources"), "kinst.kernels.source_text"),
+    **dict.fromkeys(
+        ("find_source", "package_of", "paths_within", "read_sources"), "kinst.kernels.source_text"
+    ),
     **dict.fromkeys(("KernelNames", "Vocabulary", "kernel_names", "vocabulary"), "kinst.api.names"),
     **dict.fromkeys(("ListedProbe", "ProbeStability", "ProgramStability"), "kinst.session.values"),
 }

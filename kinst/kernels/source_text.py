@@ -56,6 +56,13 @@ def read_sources(
     return found
 
 
+def paths_within(place: Path, files: Iterable[str]) -> dict[str, str]:
+    """The paths in a folder of sources of those of the files that are there, by the names that
+    debug information has."""
+    found = {name: _within(place, name) for name in files} if place.is_dir() else {}
+    return {name: str(path.relative_to(place)) for name, path in found.items() if path is not None}
+
+
 def _within(folder: Path, name: str) -> Path | None:
     """A file by its name, or by the last parts of it: builds have other folders around."""
     parts = [part for part in PurePosixPath(name).parts if part not in ("/", "..", ".")]

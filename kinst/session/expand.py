@@ -76,7 +76,8 @@ def expanded(
             raise KinstError("local variables can be read only in a kernel")
         known = ImageLocals(kernel, frame_address, images, types)
         read = [
-            expand_locals(program, known.places, known.find, known.nearest) for program in programs
+            expand_locals(program, known.places, known.find, known.nearest, known.names)
+            for program in programs
         ]
         for note in (note for one in read for note in one.notes):
             report.say(f"kinst: {note}")
@@ -295,6 +296,11 @@ class ImageLocals:
         raise KinstError(
             f"no local variable {name} at {place.text}", f"there are {shown}" if shown else ""
         )
+
+    def names(self, place: Place, inlined: str) -> Sequence[str]:
+        """All that are there, innermost first.  Raises KinstError."""
+        locals_, frame, function = self._at(place.address)
+        return locals_.names(function, frame.address, inlined)
 
     def _at(self, address: int) -> tuple[DwarfLocals, InspectedFrame, str]:
         function = self._kernel.at(address)

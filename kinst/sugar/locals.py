@@ -1,4 +1,5 @@
-"""Replaces locals->NAME in the syntax tree by an expression over regs[] and memory.
+"""Replaces locals->NAME in the syntax tree by an expression over regs[] and memory, and
+print(locals) by one print() of each.
 
 A variable lives in different places at different instructions.  So a clause that reads one is
 split into several, one for each set of instructions at which the same expressions read it.
@@ -20,8 +21,9 @@ from kinst.dlang.syntax.unparse import unparse_expression
 from kinst.dlang.types.conversions import size_of
 from kinst.dlang.walk import find, replaced
 from kinst.sugar.expand import Expansion
+from kinst.sugar.print_locals import LOCALS as NAME
+from kinst.sugar.print_locals import is_whole, printed, stand_in
 
-NAME = "locals"
 MOST_NAMES = 8  # variables that a message lists
 
 
@@ -40,6 +42,8 @@ class Place:
 Find = Callable[[Place, str, str], Local]
 # The instructions that a description matches.
 Places = Callable[[ProbePattern], Sequence[Place]]
+# The variables that are there: (place, inlined function or ""); raises KinstError.
+NamesAt = Callable[[Place, str], Sequence[str]]
 # Where near a place the variable can be read, as a hint for people.
 Nearest = Callable[[Place, str, str], str]
 
@@ -60,7 +64,13 @@ def _nodes(value: object) -> list[tree.Member]:
 
 def has_locals(program: tree.Program) -> bool:
     """Whether any clause reads a local variable."""
-    return any(_nodes((c.statements, c.predicate)) for c in program.clauses)
+    return any(map(_reads, program.clauses))
+
+
+def _reads(clause: tree.Clause) -> bool:
+    return any(map(is_whole, clause.statements)) or bool(
+        _nodes((clause.statements, clause.predicate))
+    )
 
 
 def provisional(
@@ -76,7 +86,7 @@ def provisional(
     """
     items: list[tree.Item] = []
     for item in program.items:
-        if isinstance(item, tree.Clause) and _nodes((item.statements, item.predicate)):
+        if isinstance(item, tree.Clause) and _reads(item):
             item = _typed_clause(item, type_of, names_of)
         items.append(item)
     return replace(program, items=tuple(items))
@@ -88,6 +98,12 @@ def _typed_clause(
     names_of: Callable[[ProbePattern], Sequence[str]],
 ) -> tree.Clause:
     def one(node: tree.Expr) -> tree.Expr | None:
+        if is_whole(node):
+            where = next((d.pattern for d in clause.descriptions if not names_of(d.pattern)), None)
+            if where is None:
+                return stand_in(node.span)
+            hint = "local variables need a description that names one function"
+            raise DError(f"{where} has no local variables", node.span, "D_IDENT_UNDEF", hint)
         if not _is_local(node):
             return None
         assert isinstance(node, tree.Member)
@@ -123,8 +139,10 @@ def _suggestion(name: str, there: Sequence[str]) -> str:
     return f"there are {shown}" if shown else ""
 
 
-def expand_locals(program: tree.Program, places: Places, find: Find, nearest: Nearest) -> Expansion:
-    """Replace every locals->NAME.
+def expand_locals(
+    program: tree.Program, places: Places, find: Find, nearest: Nearest, names_at: NamesAt
+) -> Expansion:
+    """Replace every locals->NAME, and print(locals).
 
     A description of many instructions loses those at which the variable is not available, with a
     note for the user.  Raises DError if none is left, or if it names one instruction.
@@ -132,8 +150,8 @@ def expand_locals(program: tree.Program, places: Places, find: Find, nearest: Ne
     notes: list[str] = []
     items: list[tree.Item] = []
     for item in program.items:
-        if isinstance(item, tree.Clause) and _nodes((item.statements, item.predicate)):
-            items += _split(item, places, find, nearest, notes)
+        if isinstance(item, tree.Clause) and _reads(item):
+            items += _split(item, places, find, nearest, names_at, notes)
         else:
             items.append(item)
     return Expansion(tree.Program(tuple(items)), tuple(notes))
@@ -150,9 +168,10 @@ class _MissingError(Exception):
 class _Splitter:
     """Splits one clause by the expressions that its variables become."""
 
-    def __init__(self, clause: tree.Clause, find: Find) -> None:
+    def __init__(self, clause: tree.Clause, find: Find, names_at: NamesAt) -> None:
         self._clause = clause
         self._find = find
+        self._names_at = names_at
         self._groups: dict[str, tuple[tree.Clause, list[tree.Description]]] = {}
 
     def add(self, description: tree.Description, found: Sequence[Place]) -> list[_Missing]:
@@ -162,7 +181,10 @@ class _Splitter:
         keys: set[str] = set()
         for place in found:
             try:
-                body = _at(self._clause, place, description.inlined, self._find)
+                clause = _with_prints(
+                    self._clause, place, description.inlined, self._find, self._names_at
+                )
+                body = _at(clause, place, description.inlined, self._find)
             except _MissingError as error:
                 missing.append(_Missing(place, description, error))
                 continue
@@ -190,9 +212,14 @@ class _Missing:
 
 
 def _split(
-    clause: tree.Clause, places: Places, find: Find, nearest: Nearest, notes: list[str]
+    clause: tree.Clause,
+    places: Places,
+    find: Find,
+    nearest: Nearest,
+    names_at: NamesAt,
+    notes: list[str],
 ) -> list[tree.Clause]:
-    splitter = _Splitter(clause, find)
+    splitter = _Splitter(clause, find, names_at)
     # What was written as one description may be many by now.
     written: dict[Span, list[tree.Description]] = {}
     for description in clause.descriptions:
@@ -224,6 +251,30 @@ def _refusal(place: Place, inlined: str, missing: _MissingError, nearest: Neares
     hint = error.hint or nearest(place, name, inlined)
     message = f"locals->{name} cannot be read at {place.text}: {error.message}"
     return DError(message, missing.node.span, "D_UNKNOWN", hint)
+
+
+def _with_prints(
+    clause: tree.Clause, place: Place, inlined: str, find: Find, names_at: NamesAt
+) -> tree.Clause:
+    """The clause with print(locals) replaced for one instruction.  Raises _MissingError."""
+    whole = next(filter(is_whole, clause.statements), None)
+    if whole is None:
+        return clause
+
+    def missing(name: str, span: Span) -> str:
+        try:
+            found = find(place, name, inlined)
+            if not found.reason:
+                _whole(found, span)
+            return found.reason
+        except KinstError as error:
+            return error.message
+
+    try:
+        return printed(clause, lambda: names_at(place, inlined), missing)
+    except KinstError as error:
+        node = tree.Member(whole.span, tree.Name(whole.span, NAME), "->", "*")
+        raise _MissingError(None, node, error) from error
 
 
 def _at(clause: tree.Clause, place: Place, inlined: str, find: Find) -> tree.Clause:

@@ -18,17 +18,17 @@ class LineNames:
 
     text: the files of this side.  others: the number that a line has in A, by file and line, None
     for one that the other side lacks; files that are not there are compared by number.  mark: what
-    tells a line that only this side has."""
+    tells a line that only this side has.  paths: of files, for people."""
 
     text: Sources = field(default_factory=dict)
     others: Mapping[str, Mapping[int, int | None]] = field(default_factory=dict)
     mark: str = ""
+    paths: Mapping[str, str] = field(default_factory=dict)
 
     def name(self, file: str, line: int) -> str:
-        if file not in self.others:
-            return f"{file}:{line}"
-        known = self.others[file].get(line)
-        return f"{file}:{self.mark}{line}" if known is None else f"{file}:{known}"
+        path = self.paths.get(file, file)
+        known = self.others[file].get(line) if file in self.others else line
+        return f"{path}:{self.mark}{line}" if known is None else f"{path}:{known}"
 
     def source(self, file: str, line: int) -> str:
         """What stands there, "" where the text of either side is not at hand."""
@@ -39,13 +39,16 @@ class LineNames:
 NUMBERS = LineNames()  # lines are the same by their numbers
 
 
-def paired(a: Sources, b: Sources) -> tuple[LineNames, LineNames]:
+def paired(
+    a: Sources, b: Sources, paths: Mapping[str, str] | None = None
+) -> tuple[LineNames, LineNames]:
     """How to name the lines of A and those of B: by A's numbers, with a plus those that only B has,
-    with a minus those that only A has."""
+    with a minus those that only A has.  paths: of files, where people know them by others."""
     pairs = {file: _pairs(a[file], b[file]) for file in a.keys() & b.keys()}
     in_a = {file: {b: a for a, b in found} for file, found in pairs.items()}
     both = {file: {a: a for a, _ in found} for file, found in pairs.items()}
-    return LineNames(a, both, "-"), LineNames(b, in_a, "+")
+    shown = paths or {}
+    return LineNames(a, both, "-", shown), LineNames(b, in_a, "+", shown)
 
 
 def _pairs(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:

@@ -59,8 +59,12 @@ def nearest(place: Place, name: str, inlined: str) -> str:
     return "the nearest instruction where it lives is +8"
 
 
+def names_at(place: Place, inlined: str) -> Sequence[str]:
+    return ["i"] if inlined == "copy" else ["n", "m", "p"]
+
+
 def expanded(text: str) -> Expansion:
-    return expand_locals(parse_text(text, "t.d"), places, find, nearest)
+    return expand_locals(parse_text(text, "t.d"), places, find, nearest, names_at)
 
 
 def shown(text: str) -> str:
@@ -114,7 +118,7 @@ def test_an_inline_copys_own() -> None:
         clause.descriptions[0].pattern, clause.descriptions[0].span, "copy"
     )
     item = type(clause)(clause.span, (described,), clause.predicate, clause.statements)
-    found = expand_locals(type(program)((item,)), places, find, nearest)
+    found = expand_locals(type(program)((item,)), places, find, nearest, names_at)
     assert "trace((int)regs[R_RCX]);" in unparse(found.program)
 
 
@@ -166,3 +170,26 @@ def test_types_before_places_are_known() -> None:
     with pytest.raises(DError) as caught:
         provisional(parse_text("kinst::f*:0 { x = locals->z; }", "t.d"), type_of)
     assert "names one function" in caught.value.hint
+
+
+def test_all_of_them() -> None:
+    """Each with its own print(); where one is not at hand, why."""
+    assert has_locals(parse_text("kinst::f: { print(locals); }", "t.d"))
+    known, unknown = (shown(f"kinst::f:{at} {{ print(locals); exit(0); }}") for at in (8, 12))
+    prints = """
+	printf("m = ");
+	print(*(struct pair *)(regs[R_RSP] + 8));
+	printf("p: p is not in memory, but in registers\\n");
+	exit(0);
+}
+"""
+    assert known.endswith('\n\tprintf("n = ");\n\tprint((int)regs[R_RBX]);' + prints)
+    assert unknown.endswith('\n\tprintf("n: it is optimised out\\n");' + prints)
+
+
+def test_all_of_them_before_the_instructions_are_known() -> None:
+    text = parse_text("kinst::f: { print(locals); }", "t.d")
+    found = provisional(text, lambda *_: None, lambda pattern: ["n"])
+    assert not has_locals(found)
+    with pytest.raises(DError, match="kinst::f: has no local variables"):
+        provisional(text, lambda *_: None)

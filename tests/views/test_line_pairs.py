@@ -39,6 +39,12 @@ def test_a_file_without_text_is_compared_by_number() -> None:
     assert a.source("f.c", 99) == ""
 
 
+def test_files_are_called_what_people_call_them() -> None:
+    paths = {"/build/linux/f.c": "f.c"}
+    a, b = paired({"/build/linux/f.c": OLD}, {"/build/linux/f.c": NEW}, paths)
+    assert a.name("/build/linux/f.c", 5) == "f.c:-5" and b.name("/other.c", 5) == "/other.c:5"
+
+
 def test_no_file_has_more_in_common_than_diff_says(tmp_path: Path) -> None:
     """What is paired is the same text, in order; and in most files as many lines as diff(1) has."""
     rng = random.Random(14)

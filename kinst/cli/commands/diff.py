@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinst.api import find_source, read_sources
+from kinst.api import find_source, paths_within, read_sources
 from kinst.cli.guard import UsageError
 from kinst.cli.interrupts import Interrupts
 from kinst.cli.outcome import kept, put
@@ -56,13 +56,13 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         raise UsageError(f"--level {level}: no such level", ", ".join(LEVELS))
     if given and (len(given) != len(_SOURCES) or level != "line"):
         raise UsageError("--source-a and --source-b belong together, and to --level line")
-    places = [find_source(place, "") for place in given]
+    places = [place for name in given if (place := find_source(name, "")) is not None]
     a, b = map(kept, files)
     lines = NUMBERS, NUMBERS
-    if given:
+    if places:
         wanted = files_in([*a, *b])
-        texts = [read_sources(one, wanted, Progress("kinst")) for one in places if one is not None]
-        lines = paired(*texts)
+        old, new = (read_sources(place, wanted, Progress("kinst")) for place in places)
+        lines = paired(old, new, paths_within(places[0], wanted))
     found = compare(a, b, level, normalised="--normalize" in own, lines=lines)
     put(comparison_text(found), "")
     return int(any(one.differences for one in found))

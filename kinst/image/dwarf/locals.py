@@ -86,12 +86,13 @@ class DwarfLocals:
         self._own: dict[int, list[Die]] = {}
         self._children: dict[int, tuple[Die, ...]] = {}
 
-    def names(self, name: str, address: int) -> list[str]:
+    def names(self, name: str, address: int, inlined: str = "") -> list[str]:
         """The variables that an instruction's functions have, innermost first.  name: of the
-        function's symbol; address: as linked."""
+        function's symbol; address: as linked; inlined: see find()."""
         found: dict[str, None] = {}
         address = self._described(name, address)
-        for scope in self._scopes(name, address):
+        scopes = self._copy_scopes(name, address, inlined) if inlined else []
+        for scope in scopes or self._scopes(name, address):
             for die in self._variables(scope.die):
                 found.setdefault(self._name(die), None)
         return [n for n in found if n]

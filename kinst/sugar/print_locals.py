@@ -1,0 +1,62 @@
+"""print(locals): all variables that an instruction's functions have, each printed by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from kinst.core.errors import Span
+from kinst.dlang.syntax import tree
+
+LOCALS = "locals"
+
+
+def is_whole(node: object) -> bool:
+    """Whether it is print(locals)."""
+    return (
+        isinstance(node, tree.Call)
+        and isinstance(node.function, tree.Name)
+        and node.function.name == "print"
+        and len(node.arguments) == 1
+        and isinstance(node.arguments[0], tree.Name)
+        and node.arguments[0].name == LOCALS
+    )
+
+
+def printed(
+    clause: tree.Clause, names: Callable[[], Sequence[str]], missing: Callable[[str, Span], str]
+) -> tree.Clause:
+    """The clause with print(locals) replaced by a print() of each variable, or why that one cannot
+    be read.
+
+    names: of the variables that are there.  missing: why one cannot be read, or ""."""
+    statements = list[tree.Expr]()
+    for statement in clause.statements:
+        if is_whole(statement):
+            statements += _each(statement.span, names(), missing)
+        else:
+            statements.append(statement)
+    return replace(clause, statements=tuple(statements))
+
+
+def stand_in(span: Span) -> tree.Expr:
+    """What print(locals) is before the instructions are known."""
+    return _text(span, LOCALS)
+
+
+def _each(
+    span: Span, names: Sequence[str], missing: Callable[[str, Span], str]
+) -> Iterator[tree.Expr]:
+    for name in names:
+        why = missing(name, span)
+        yield _text(span, f"{name}: {why}\n" if why else f"{name} = ")
+        if not why:
+            variable = tree.Member(span, tree.Name(span, LOCALS), "->", name)
+            yield tree.Call(span, tree.Name(span, "print"), (variable,))
+    if not names:
+        yield _text(span, "there are no local variables\n")
+
+
+def _text(span: Span, text: str) -> tree.Expr:
+    literal = tree.String(span, text.replace("%", "%%").encode())
+    return tree.Call(span, tree.Name(span, "printf"), (literal,))
