@@ -21,21 +21,27 @@ pytestmark = pytest.mark.vm
 FUNCTION = "__x64_sys_getppid"
 LOAD_FROM_8 = bytes.fromhex("488b042508000000")  # mov rax, [8]
 LOOP_FOR_EVER = bytes.fromhex("faebfe")  # cli; jmp to itself
+LOOP_WITH_INTERRUPTS = bytes.fromhex("ebfe")
+# The function, and the same code, of the others: msr daifset, #15; csrci sstatus, 2.
+OTHERS = (
+    ("arm64", "__arm64_sys_getppid", "010180d2200040f9", "df4f03d500000014"),
+    ("riscv64", "__riscv_sys_getppid", "03358000", "737001106f000000"),
+)
 COUNT = "kinst::ksys_read:0 { @ = count(); }"
 
 
 @pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Have these bytes at the start of getppid(2) in the guests of this process."""
 
-    def breaks(code: bytes) -> None:
+    def breaks(code: bytes, name: str = FUNCTION) -> None:
         trace = Machine.trace
 
         def broken_trace(machine: Machine, *given: object, **named: object) -> Trace:
             made = trace(machine, *given, **named)  # type: ignore[arg-type]
             traced = machine._opened.traced
             assert traced.target is not None and traced.kernel is not None
-            (function,) = traced.kernel.find("", FUNCTION)
+            (function,) = traced.kernel.find("", name)
             traced.target.write_text([(function.address, code)])
             return made
 
@@ -49,7 +55,7 @@ def test_a_command_that_fails() -> None:
 
 
 def test_a_guest_that_oopses(
-    broken: Callable[[bytes], None], capfd: pytest.CaptureFixture[str]
+    broken: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The shell of -c calls getppid(2) as it starts, and is killed; the guest lives on."""
     broken(LOAD_FROM_8)
@@ -73,15 +79,47 @@ def test_a_warning_that_fail_does_not_name(guest_program: Callable[[str], Path])
     assert done.status == 3 and "the traced kernel says: WARNING: " in done.err, done
 
 
-def test_a_guest_that_hangs(
-    broken: Callable[[bytes], None], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_guest_that_hangs(broken: Callable[..., None], capfd: pytest.CaptureFixture[str]) -> None:
     broken(LOOP_FOR_EVER)
     words = ["-q", "--cpus", "1", "-n", COUNT, "-c", "sh -c :"]
     assert command.main(words) == 111
     assert "kinst: the guest is gone: the guest hangs with interrupts off: CPU 0 at " in (
         capfd.readouterr().err
     )
+
+
+@pytest.mark.slow
+def test_a_guest_that_makes_no_progress(
+    broken: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Interrupts come, and the kernel's own watchdog complains."""
+    broken(LOOP_WITH_INTERRUPTS)
+    words = ["-q", "--cpus", "1", "--append", "watchdog_thresh=2", "-x", "fail=hang", "-n", COUNT]
+    assert command.main([*words, "-c", "sh -c :"]) == 111
+    said = capfd.readouterr().err
+    assert "the traced kernel says: watchdog: BUG: soft lockup - CPU#0 stuck for " in said
+    assert said.splitlines()[-1] == "kinst: exit status 111: the kernel hung (fail=hang)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("isa", "function", "load", "loop"), OTHERS)
+def test_five_outcomes_of_other_isas(
+    isa: str, function: str, load: str, loop: str, broken: Callable[..., None],
+    capfd: pytest.CaptureFixture[str], program_for: Callable[[str, str], Path],
+) -> None:  # fmt: skip
+    guest, fail = f"--vm={isa}", ("-q", "-x", "fail=all")
+    assert kinst(*fail, "-n", COUNT, "-c", "exit 7", guest).status == 7
+    done = kinst(*fail, "-n", COUNT, "-c", "warn", guest, copy=[program_for("warn", isa)])
+    assert (done.status, done.guest) == (113, "warn ok\n"), done
+    program = 'kinst::ksys_read:0 /execname == "reads"/ { trace(timestamp); }'
+    small = ("-b", "4k", "-x", "bufpolicy=switch", "-x", "switchrate=1s")
+    done = kinst(*fail, *small, "-n", program, "-c", "reads 20000", guest,
+                 copy=[program_for("reads", isa)])  # fmt: skip
+    assert done.status == 115, done
+    for code, status in ((load, 112), (loop, 111)):
+        broken(bytes.fromhex(code), function)  # over what was written there before
+        words = [*fail, guest, "--cpus", "1", "-n", COUNT, "-c", "sh -c :"]
+        assert command.main(words) == status, capfd.readouterr().err
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ class KeptGuest:
     """A target (core/machine.py has the protocol) that can be read, and nothing else."""
 
     abilities = Vm.abilities  # of the guest that it stands for
+    planter = None
 
     def __init__(self, isa: Isa, config: VmConfig, warm: WarmStart) -> None:
         """Raises TargetError where what is kept is damaged."""
