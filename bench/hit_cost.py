@@ -448,7 +448,9 @@ def _draw(
         budget.say("short sites, in a guest of their own")
         guest = Guest(copies, isa)
         try:
+            budget.say("shares of ways")
             found.shares = short_sites.shares(guest, short_sites.ROOM[isa], functions, 1)
+            budget.say("look for what a call runs")
             for one in short_sites.measure_each(guest, isa, drawn, 1):
                 found.alone.append(one)
                 if len(found.alone) % 10 == 0:
@@ -458,8 +460,8 @@ def _draw(
                     return
         finally:
             guest.close()
-    except KinstError as error:
-        budget.failed(f"short sites: {error}")
+    except (KinstError, KeyboardInterrupt) as error:  # what there is already is shown
+        budget.failed(f"short sites: {error or 'interrupted'}")
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

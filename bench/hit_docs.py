@@ -27,7 +27,7 @@ _ROWS = (
     ("kprobe event, trap, trace buffer", "kprobe event, by a trap, into the trace buffer"),
     ("kprobe event, trap, tracing off", "kprobe event, by a trap, tracing off"),
     ("count(), jump", "BPF program as bpftrace makes of `@ = count()`, jump"),
-    ("count(), trap", "the same by a trap"),
+    ("count(), trap", "BPF program as bpftrace makes of `@ = count()`, trap"),
     ("gdb breakpoint, ignored", "gdb breakpoint, ignored"),
 )
 _ALL = (

@@ -16,6 +16,7 @@ from kinst.codegen.site_records import ShapeOfRecord, record_shapes
 from kinst.codegen.site_work import Arguments, Clauses, counted, exits_in, own_keys, snippets_of
 from kinst.core.columns import FOLLOWING, Batch, columns_of
 from kinst.core.errors import KinstError, TargetError
+from kinst.core.held import EndedCode, held_in
 from kinst.core.isa import Body, CallBody, CountBody, IndexedBody, Isa
 from kinst.core.kernel import LiveKernel
 from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK, Scratch
@@ -35,7 +36,7 @@ from kinst.patch.plan import Hook, Plan, plan_hooks, plan_sites
 from kinst.patch.wanted import Wanted
 from kinst.patch.ways import LONGEST, Choice, PlantingAbility, choose, choose_movable
 from kinst.providers.dtrace import ERROR
-from kinst.session.entrances import Entrances
+from kinst.session.entrances import NOTHING_HELD, Entrances
 from kinst.session.stopped import read_access
 from kinst.session.values import (
     Descriptors,
@@ -49,6 +50,7 @@ from kinst.session.values import (
 from kinst.wire import native
 
 ERROR_ID = 3
+FEW_FUNCTIONS = 8  # for which memory is looked through while runs are chosen
 
 
 def split(
@@ -100,15 +102,32 @@ def split(
     return Placement(host, tuple(planted), tuple(stopped), tuple(refused), error)
 
 
-def with_runs(parts: Placement, entrances: Entrances, *, gates: bool) -> Placement:
-    """Runs for those sites that would be traps and, where there are none, gates."""
+def with_runs(
+    parts: Placement,
+    entrances: Entrances,
+    target: Target,
+    ended: Sequence[EndedCode],
+    *,
+    gates: bool,
+) -> Placement:
+    """Runs for those sites that would be traps and, where there are none, gates.
+
+    For few sites memory is looked through now, when there is still a choice of runs: most words
+    that point into a function are left over from interrupts and stay for long.  ended: as of
+    PlantedImage."""
     sites = [
         (e.probe.site, choice.way == "jump")
         for e, choice in parts.planted
         if e.probe.site is not None
     ]
     stops = {e.probe.site.address for e, _ in parts.stopped if e.probe.site is not None}
-    found = entrances.runs(sites, stops, gates=gates)
+    held = NOTHING_HELD
+    functions = {site.function for site, own in sites if not own}
+    if 0 < len(functions) <= FEW_FUNCTIONS and not target.abilities.reads_running:
+        low = min(function.address for function in functions)
+        high = max(function.address + function.size for function in functions)
+        held = held_in(target, low, high, ended)
+    found = entrances.runs(sites, stops, gates=gates, held=held)
     return replace(
         parts, runs=found.runs, silent=found.silent, spare=found.spare,
         gates=found.gates, gated=found.gated,

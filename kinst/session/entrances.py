@@ -51,6 +51,7 @@ from kinst.patch.ways import LONGEST
 
 TOGETHER = 1024  # functions that are looked at at once: what is known of them takes memory
 _COLD = ".cold"
+NOTHING_HELD = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +118,15 @@ class _Code:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
     """What is known of some functions.  own, elsewhere: places to which direct branches of the
-    function itself lead, and anything else but the instruction before.  blind: rows of functions
+    function itself lead, and anything else but the instruction before.  held: places that somebody
+    may be about to go on at, for all that is known.  blind: rows of functions
     of which that cannot be known.  idle: rows that only fill room."""
 
     code: _Code
     text: U8
     own: Bools
     elsewhere: Bools
+    held: Bools
     blind: Bools
     idle: Bools
     begins: Bools
@@ -131,7 +134,7 @@ class _Seen:
     @property
     def entered(self) -> Bools:
         """Rows to which anything leads."""
-        return (self.own | self.elsewhere)[self.code.place]
+        return (self.own | self.elsewhere | self.held)[self.code.place]
 
 
 class Entrances:
@@ -151,12 +154,18 @@ class Entrances:
         return self
 
     def runs(
-        self, planted: Sequence[tuple[Site, bool]], taken: Collection[int], *, gates: bool = False
+        self,
+        planted: Sequence[tuple[Site, bool]],
+        taken: Collection[int],
+        *,
+        gates: bool = False,
+        held: U64 = NOTHING_HELD,
     ) -> FoundRuns:
         """The runs for these planted instructions, each with whether it has room for a jump.
 
         taken: addresses of instructions that must stay where they are.  gates: where a trap would
-        be left, what leads there is displaced, too."""
+        be left, what leads there is displaced, too.  held: addresses, ascending, that had better
+        not be inside, because words of memory are these, and planting would find that."""
         of = np.array([site.function.address for site, _ in planted], np.uint64)
         room = np.array([has for _, has in planted], np.bool_)
         at = np.array([site.offset for site, _ in planted], np.uint64) + of
@@ -172,7 +181,7 @@ class Entrances:
             asked, own = np.zeros((2, len(code.place)), np.bool_)
             asked[rows[rows >= 0]] = True
             own[rows[room[which] & (rows >= 0)]] = True
-            every.append(self._look(code, asked, own, gone, gates=gates))
+            every.append(self._look(code, asked, own, gone, held, gates=gates))
             self._kernel.forget(code.functions)
         return FoundRuns(
             joined_runs([found.runs for found in every]),
@@ -195,9 +204,11 @@ class Entrances:
         row_at[place] = np.arange(len(place))
         return _Code(functions, scanned.columns, flows, of, place, follows, base, row_at)
 
-    def _look(self, code: _Code, asked: Bools, own: Bools, taken: U64, *, gates: bool) -> FoundRuns:
+    def _look(
+        self, code: _Code, asked: Bools, own: Bools, taken: U64, held: U64, *, gates: bool
+    ) -> FoundRuns:
         """The runs in some functions, which are short of room."""
-        seen = self._see(code)
+        seen = self._see(code, held)
         jump = self._isa.RUN_SIZE
         unfit = np.isin(code.columns.address, taken)
         unfit |= self._unfit(code, near(code.place, asked & ~own, jump), asked)
@@ -293,9 +304,10 @@ class Entrances:
         there = (offset >= 0) & (offset < np.diff(code.base)[of])
         return which[there], (offset + code.base[of])[there]
 
-    def _see(self, code: _Code) -> _Seen:
+    def _see(self, code: _Code, held: U64) -> _Seen:
         """What leads into these functions."""
-        own, elsewhere = np.zeros((2, code.base[-1]), np.bool_)
+        own, elsewhere, waiting = np.zeros((3, code.base[-1]), np.bool_)
+        waiting[code.within(held)[1]] = True
         own[self._own_targets(code)[1]] = True
         for known in (self._landings, self._symbols):
             elsewhere[code.within(known)[1]] = True
@@ -322,7 +334,7 @@ class Entrances:
             spare = {at for f in code.functions for at in self._spare(f)}
             begins = np.isin(code.columns.address, np.array(sorted(spare), np.uint64))
         idle = idle_of(code.flows, fills, code.follows)
-        return _Seen(code, text, own, elsewhere, blind[code.of], idle, begins)
+        return _Seen(code, text, own, elsewhere, waiting, blind[code.of], idle, begins)
 
     def _fills(self, code: _Code, behind: Bools) -> Bools:
         """The instructions that are padding, of these and of those straight behind padding."""

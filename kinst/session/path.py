@@ -21,6 +21,7 @@ from kinst.codegen.analysis import asks_caller
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.code import FunctionCode
 from kinst.core.errors import KinstError
+from kinst.core.held import EndedCode
 from kinst.core.kernel import Found
 from kinst.core.layout import LEAF
 from kinst.core.machine import Begun, Target, Terminal
@@ -87,7 +88,6 @@ from kinst.session.values import (
     Compiled,
     EnabledProgram,
     EnabledSite,
-    EndedCode,
     ListedProbe,
     Placement,
     ProbeStability,
@@ -153,7 +153,7 @@ class OpenMachine:
         self._text = b""
         self._among: Collection[int] | None = None
         self._known_entrances: Entrances | None = None
-        self._ways_back = frozenset[int]()  # of all code in scratch
+        self._ended: tuple[EndedCode, ...] = ()  # all code in scratch
 
     def _folders(self) -> Sequence[Path]:
         return module_folders(self.files(), self.isa, self.report.progress)
@@ -358,7 +358,9 @@ class OpenMachine:
         ability = planting_ability(traced, memory, compiled.plant.forced)
         parts = split(program.enabled, ability, traced)
         if compiled.plant.runs and self._entrances is not None:
-            parts = with_runs(parts, self._entrances, gates=compiled.plant.gates)
+            assert traced.target is not None  # or there were no entrances
+            gates = compiled.plant.gates
+            parts = with_runs(parts, self._entrances, traced.target, self._ended, gates=gates)
         return parts, memory
 
     @property
@@ -415,8 +417,8 @@ class OpenMachine:
         for site, reason in image.sites.refused:
             self.report.say(f"kinst: {site.function.name}+{site.offset} is left out: {reason}")
         self.report.stage("code and plan")
-        ended = EndedCode(self._pool.ended_code, self._ways_back) if self._pool else EndedCode()
-        return BuiltProgram(compiled, parts, placed, replace(image, ended=ended), program.matched)
+        image = replace(image, ended=self._ended)
+        return BuiltProgram(compiled, parts, placed, image, program.matched)
 
     def _rules(self, compiled: Compiled) -> PlantRules:
         """What may be planted how: in a machine that never stands still, each site by itself."""
@@ -429,7 +431,10 @@ class OpenMachine:
         """Write all but the patches: from now on the scratch is this program's."""
         if self._pool is not None:
             self._pool.keep(built.placed, built.code_end)
-            self._ways_back |= ways_back(built.image.sites)
+            start = built.placed.scratch.address + built.placed.scratch.text
+            if start < built.code_end:
+                back = ways_back(built.image.sites)
+                self._ended += (EndedCode((start, built.code_end), back),)
             self._counters.keep(built.placed.counters)
         fill(built.placed.memory.view, built.placed.scratch, built.image)
 

@@ -67,12 +67,6 @@ class ScratchPool:
         """Whether the machine has scratch memory."""
         return self._address is not None
 
-    @property
-    def ended_code(self) -> tuple[int, int]:
-        """Addresses [low, high) of the code of ended traces."""
-        base = self._address or 0
-        return base + self._first_code, base + self._last_code
-
     def take(self, compiled: Compiled, enabled: Sequence[EnabledSite]) -> ScratchMemory:
         """Scratch for a program and its probes, with all its data zero.  Where the target has none
         it is memory of this process.  Raises KinstError when there is not enough left."""

@@ -9,15 +9,15 @@ import numpy as np
 
 from kinst.core.columns import Bools, ragged
 from kinst.core.errors import KinstError, TargetError
+from kinst.core.held import EndedCode, around, with_ways_back
 from kinst.core.machine import Target
 from kinst.core.trapped import let_pass
 from kinst.patch.patches import NO_PATCHES, Patches
 from kinst.patch.plan import Plan, PlannedRuns
 from kinst.session.live_text import NO_TEXT, LiveText, compared
-from kinst.session.values import EnabledSite, EndedCode, TracedMachine
+from kinst.session.values import EnabledSite, TracedMachine
 
 BOOT_AGAIN = "the traced kernel should be booted again"
-NOTHING_ENDED = EndedCode()
 MOST_PLACES = 5  # that one message names
 FEW = 1000  # patches that are read and written one by one
 JOINED = 64  # bytes of text between two patches that are written as they are, to write once
@@ -98,7 +98,7 @@ class Planted:
             writes.append((int(patches.address[k]), data[low:high]))
         return writes
 
-    def plant(self, hooks: Patches, plan: Plan, ended: EndedCode = NOTHING_ENDED) -> str:
+    def plant(self, hooks: Patches, plan: Plan, ended: Sequence[EndedCode] = ()) -> str:
         """Write the patches, the hooks' and the sites'.
 
         ended: code of earlier traces.  Returns which runs are planted as single sites, and why, in
@@ -128,7 +128,7 @@ class Planted:
         self._target.write_text(self._writes(text, patches, patches.new))
         return self._told(plan.runs, entered)
 
-    def _entered(self, runs: PlannedRuns, ended: EndedCode) -> Bools:
+    def _entered(self, runs: PlannedRuns, ended: Sequence[EndedCode]) -> Bools:
         """Of which runs a CPU, or a word of memory, holds an address inside: somebody may be about
         to go on there."""
         insides = runs.insides
@@ -136,19 +136,15 @@ class Planted:
             return np.zeros(len(runs), np.bool_)
         starts = runs.patches.address
         ranges = [(int(starts.min()), int(max(insides.max(), starts.max())) + 16)]
-        low, high = ended.range
-        if low < high:
-            ranges.append((low, high))
+        ranges += around(ended)
         held = self._target.pointers(ranges)
         if held is None:
             return np.ones(len(runs), np.bool_)
         every = [self._target.registers(cpu).values() for cpu in range(self._target.cpus)]
         own = np.array([v for values in every for v in values if 0 <= v < 1 << 64], np.uint64)
-        held = np.concatenate([held, own])
+        # Somebody may be there, or in code that leads back there.
+        held = with_ways_back(np.unique(np.concatenate([held, own])), ended)
         wrong = np.isin(insides, held)
-        if bool(((held >= np.uint64(low)) & (held < np.uint64(high))).any()):
-            # Somebody may be in code that leads back there.
-            wrong |= np.isin(insides, np.array(sorted(ended.ways_back), np.uint64))
         before = np.concatenate([[0], np.cumsum(wrong)])
         entered: Bools = before[runs.inside_at[1:]] > before[runs.inside_at[:-1]]
         step = self._isa.RUN_STEP

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from kinst.core.errors import TargetError
+from kinst.core.held import EndedCode
 from kinst.core.machine import LivePatch, Planter, Target
 from kinst.patch.patches import Patches
 from kinst.patch.plan import Plan
 from kinst.session.live_text import NO_TEXT, LiveText, compared
-from kinst.session.values import EnabledSite, EndedCode, PlantedImage, TracedMachine
+from kinst.session.values import EnabledSite, PlantedImage, TracedMachine
 
 
 class PlantedRunning:
@@ -36,7 +37,7 @@ class PlantedRunning:
         low, high = self._range
         return LiveText(low, self._target.read(low, high - low))
 
-    def plant(self, hooks: Patches, plan: Plan, ended: EndedCode) -> str:
+    def plant(self, hooks: Patches, plan: Plan, ended: Sequence[EndedCode]) -> str:
         """Write the sites' patches.  There are no hooks and no runs: all of them are of one
         instruction.  Raises KinstError with nothing planted."""
         assert not hooks and not len(plan.runs) and not plan.exits

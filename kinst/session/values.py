@@ -6,11 +6,12 @@ Request -> Files, TracedMachine -> Compiled -> EnabledSite -> ScratchMemory, Pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kinst.codegen.compile import HostCode, TargetCode
+from kinst.core.held import EndedCode
 from kinst.core.isa import Isa
 from kinst.core.kernel import Argument, LiveKernel, Timer
 from kinst.core.layout import Scratch
@@ -233,17 +234,6 @@ class StoppedCpu:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedCode:
-    """Code of traces that have ended, in which a thread may still be.
-
-    range: of addresses [low, high) where it is.  ways_back: where it leads back to.
-    """
-
-    range: tuple[int, int] = (0, 0)
-    ways_back: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class PlantedImage:
     """All that is to be written: descriptors, host code, and for planted probes target code,
     the trap table and the patch plans (hooks first).
@@ -263,7 +253,7 @@ class PlantedImage:
     read: native.NativeRead
     read_user: native.NativeRead
     stopped: StoppedCpu
-    ended: EndedCode = EndedCode()
+    ended: Sequence[EndedCode] = ()
 
 
 @dataclass(frozen=True, slots=True)

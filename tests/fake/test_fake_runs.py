@@ -13,12 +13,13 @@ from fake_machine import RAM, SCRATCH, STACKS, Call, FakeMachine
 from fake_reference import steps
 from fake_tracing import Traced, trace
 
+from kinst.core.held import EndedCode
 from kinst.core.machine import Stopped
 from kinst.patch.patches import Patch, patches_of
 from kinst.patch.plan import Plan, PlannedRuns
 from kinst.patch.runs import Run
-from kinst.session import plant
-from kinst.session.values import EndedCode, TracedMachine
+from kinst.session import build, plant
+from kinst.session.values import TracedMachine
 
 FUNCTIONS = ("leaf", "work", "fibonacci", "choose", "exercise")
 PROGRAM = (
@@ -78,6 +79,23 @@ def expected(isa: str) -> Counter[tuple[str, int]]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def found_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is looked through only when the machine is planted."""
+    monkeypatch.setattr(build, "FEW_FUNCTIONS", 0)
+
+
+def test_a_run_is_chosen_that_nobody_is_in(
+    isa: str, inside: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "FEW_FUNCTIONS", 99)
+    machine = FakeMachine(isa)
+    machine._ram.write(RAM + STACKS, inside.to_bytes(8, "little"))
+    traced = trace(machine, PROGRAM, WORK)
+    assert single(traced) == 0
+    assert counts(traced) == expected(isa)
+
+
 def test_nobody_is_there(isa: str) -> None:
     machine = FakeMachine(isa)
     before = machine.text
@@ -122,8 +140,9 @@ def test_somebody_in_code_of_a_trace_that_has_ended(isa: str, inside: int, word:
         patches_of([]), np.array([0, 0, 0]), np.array([0, 0], np.uint64),
     )  # fmt: skip
     ended = EndedCode((0x7F_0000, 0x7F_1000), frozenset({inside, inside + 99}))
-    entered = plant.Planted(traced, machine)._entered(runs, ended)
-    assert entered.tolist() == [word == 0x7F_0008, False]
+    other = EndedCode((0x7F_1000, 0x7F_2000), frozenset({inside + 12}))
+    entered = plant.Planted(traced, machine)._entered(runs, (ended, other))
+    assert entered.tolist() == [word == 0x7F_0008, word == 0x7F_1000]
 
 
 @pytest.mark.parametrize("cpu", [0, 1])

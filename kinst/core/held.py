@@ -1,0 +1,47 @@
+"""Where somebody may be about to go on, by the words of memory: in a function or in code of a trace
+that has ended, which leads back to one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kinst.core.columns import U64
+from kinst.core.machine import Target
+
+
+@dataclass(frozen=True, slots=True)
+class EndedCode:
+    """Code of one trace that has ended, in which a thread may still be.
+
+    range: of addresses [low, high) where it is.  ways_back: where it leads back to.
+    """
+
+    range: tuple[int, int]
+    ways_back: frozenset[int]
+
+
+def around(ended: Sequence[EndedCode]) -> list[tuple[int, int]]:
+    """One range with all of them, or none."""
+    starts, ends = [one.range[0] for one in ended], [one.range[1] for one in ended]
+    return [(min(starts), max(ends))] if ended else []
+
+
+def with_ways_back(held: U64, ended: Sequence[EndedCode]) -> U64:
+    """These addresses, ascending, and those to which ended code leads back that has one of them."""
+    back = [one.ways_back for one in ended if _is_held(one, held)]
+    return np.union1d(held, np.array(sorted(frozenset().union(*back)), np.uint64))
+
+
+def held_in(target: Target, low: int, high: int, ended: Sequence[EndedCode]) -> U64:
+    """Where somebody may be about to go on in [low, high), by the words of memory.  Stopped."""
+    held = target.pointers([(low, high), *around(ended)])
+    return with_ways_back(np.zeros(0, np.uint64) if held is None else held, ended)
+
+
+def _is_held(one: EndedCode, held: U64) -> bool:
+    """Whether one of these addresses is in it."""
+    low, high = np.searchsorted(held, np.array(one.range, np.uint64)).tolist()
+    return bool(low < high)
