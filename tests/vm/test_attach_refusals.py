@@ -111,6 +111,36 @@ def test_no_permission_to_trace(vm: AttachGuest) -> None:
     refused(Result(done.returncode, "", done.stdout, done.stderr), "CAP_SYS_PTRACE")
 
 
+def test_another_users_machine(vm: AttachGuest) -> None:
+    """kinst as nobody, who may read kinst's files all the same."""
+    if os.geteuid() or not shutil.which("setpriv"):
+        pytest.skip("only root can be somebody else")
+    reads = "+dac_override,+dac_read_search"
+    nobody = ["setpriv", "--reuid=65534", "--clear-groups", f"--inh-caps={reads}"]
+    command = [*nobody, f"--ambient-caps={reads}", str(KINST), "--attach", str(vm.pid)]
+    done = subprocess.run(
+        [*command, "--kernel", str(vm.debug), "-n", READS], capture_output=True, text=True
+    )
+    refused(Result(done.returncode, "", done.stdout, done.stderr), "another user", "as root")
+
+
+def test_a_machine_that_kvm_runs(vm: AttachGuest, tmp_path: Path) -> None:
+    """It need not have run yet: some hosts have a KVM that does not."""
+    stub = f"unix:{tmp_path}/gdb,server=on,wait=off"
+    argv = f"qemu-system-x86_64 -accel kvm -S -display none -m 128 -nodefaults -gdb {stub}".split()
+    with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as machine:
+        try:
+            while not (tmp_path / "gdb").exists():
+                if machine.poll() is not None:
+                    pytest.skip("this host has no KVM")
+                time.sleep(0.05)
+            program = ["--kernel", str(vm.debug), "-n", READS]
+            refused(kinst("--attach", str(machine.pid), *program, boots=False), "KVM", "tcg")
+            assert machine.poll() is None
+        finally:
+            machine.kill()
+
+
 def test_the_stub_of_another_machine(
     vm: AttachGuest, prepared: Prepared, reads: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
