@@ -165,12 +165,12 @@ class End:
     """The last event.
 
     reason: exit (the program's exit()), interrupted (stop() was called), command (the traced one
-    ended), timeout, full (a buffer of bufpolicy fill is), panic, hang, gone (the guest ended by
-    itself in another way), error.
-    status: 1 after an error; 110 of a panic, 111 of a hang; what the option fail says (see
-    core/endings.py); else of exit(), else of the command that ended, 124 of one that a timeout
-    cut off, else 0.  error: why, for panic, hang, gone and error; it is then also raised when the
-    next event is asked for.
+    ended), timeout, full (a buffer of bufpolicy fill is), overload (the probes left the kernel no
+    time, and it said so), panic, hang, gone (the guest ended by itself in another way), error.
+    status: 1 after an error or an overload; 110 of a panic, 111 of a hang; what the option fail
+    says (see core/endings.py); else of exit(), else of the command that ended, 124 of one that a
+    timeout cut off, else 0.  error: why, for panic, hang, gone and error; it is then also raised
+    when the next event is asked for.
     """
 
     reason: str

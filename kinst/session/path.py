@@ -96,7 +96,7 @@ from kinst.session.values import (
     TracedMachine,
 )
 from kinst.systems import of_image
-from kinst.wire.native import keep_large_apart
+from kinst.wire.native import give_back
 
 MOST_LINES = 20_000  # instructions of one listing that are shown with their source lines
 # Bytes of scratch of a machine that is opened for any programs: for their data, and their code.
@@ -107,9 +107,8 @@ ROOM_FOR_BATCHES = 96 << 20  # of code, and for counters: in reach of all ISAs' 
 @contextmanager
 def _for_many() -> Iterator[None]:
     """Do without Python's collector of circles: what is made for each of many sites stays, and
-    looking through all of it again and again takes a third of the time.  Large pieces of memory
-    are given back when they are freed."""
-    keep_large_apart()
+    looking through all of it again and again takes a third of the time.  What was freed goes back
+    to the system at the end."""
     running = gc.isenabled()
     gc.disable()
     try:
@@ -117,6 +116,7 @@ def _for_many() -> Iterator[None]:
     finally:
         if running:
             gc.enable()
+        give_back()
 
 
 class OpenMachine:

@@ -35,6 +35,7 @@ from kinst.events import (
     Output,
     TracingOver,
 )
+from kinst.session.deadman import SHARE, share_in_probes
 from kinst.session.header import is_active, set_active, set_speculations
 from kinst.session.host import HostClock, HostRunner
 from kinst.session.plant import Planted
@@ -56,6 +57,8 @@ SLOW_SECONDS = 0.5  # at one event: that is a slow client
 FIRST_SECONDS = 0.02  # until the first record: whoever waits for it wants it now
 OUTPUT_SECONDS = 0.1  # how long the command's output waits at most
 BATCH = "batch"  # reason of End where another batch follows
+OVERLOAD = "overload"  # reason of End where the probes left the kernel no time
+UNRESPONSIVE = "kinst: processing aborted: Abort due to systemic unresponsiveness"  # dtrace(1)'s
 TIMED_OUT = 124  # status of a trace that cut its command off, as of timeout(1)
 SETTLE_SECONDS = 0.02  # for CPUs that were stopped in a clause to leave it
 
@@ -120,6 +123,8 @@ class RunningTrace:
         self._target = traced.target
         self._report = report
         self._begun, self._more = before is not None, more
+        self._isa = traced.isa
+        self._busy = 0.0  # the share of a CPU's time in probes, when that was too much
         self.reason = ""  # why it was over, as soon as it is
         self._output: deque[bytes] = deque() if output is None else output
         self._view = placed.memory.view
@@ -252,6 +257,9 @@ class RunningTrace:
             if self._more and trouble is None and self._ends_batch(reason):
                 yield from self._batch_end(reason, command)
                 return
+            if reason == OVERLOAD:
+                share = f"{100 * self._busy:.0f}% of a CPU's time went into probes"
+                yield Message(f"{UNRESPONSIVE}: {share}; all are unplanted")
             yield TracingOver("interrupted" if self._stopping() else reason)
             if self._stopping() and self._gone is None:
                 reason = "interrupted"
@@ -301,6 +309,8 @@ class RunningTrace:
             return self._interpreter.exit_status
         if reason == "command":
             return self._command_status
+        if reason == OVERLOAD:
+            return 1
         if reason == "hang":
             return HANG
         return TIMED_OUT if reason == "timeout" and command else 0
@@ -404,6 +414,8 @@ class RunningTrace:
                 yield complaint
                 if complaint.kind == "hang" and "hang" in self._fail:
                     return "hang"
+                if complaint.kind == "hang" and self._is_overloaded():
+                    return OVERLOAD
             if isinstance(event, CommandEnded):
                 self._command_status = event.status
                 return "command"
@@ -414,6 +426,20 @@ class RunningTrace:
                 self._hit(event)
             if time.monotonic() >= deadline or self._stopping():
                 return ""
+
+    def _is_overloaded(self) -> bool:
+        """Whether the kernel makes no progress because of the probes.  As in dtrace(1), a program
+        that may be destructive goes on all the same."""
+        if self._target is None or self._interpreter.options.destructive:
+            return False
+        scratch = self._placed.scratch
+        low, high = scratch.address + scratch.text, scratch.address + scratch.size
+        self._runner.clock.stopped()
+        try:
+            self._busy = share_in_probes(self._target, self._isa, low, high)
+        finally:
+            self._runner.clock.resumed()
+        return self._busy >= SHARE
 
     def _complaints(self) -> Iterator[Message]:
         """What the kernel has said of itself since last asked."""
@@ -474,7 +500,9 @@ class RunningTrace:
             faults.append(PlacedFault(slot, one.head, one.time, event))
         if more:
             lost = lost_faults(more, slot, self._cpus)
-            faults.insert(0, PlacedFault(slot, faults[0].head, faults[0].time, lost))
+            # All may have been written over: then it is told before the records that are there.
+            head, when = (faults[0].head, faults[0].time) if faults else (0, 0)
+            faults.insert(0, PlacedFault(slot, head, when, lost))
         return faults
 
     def _undo(self) -> None:

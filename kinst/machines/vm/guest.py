@@ -52,6 +52,7 @@ class Guest:
         self._paging = isa.paging
         self._board = isa.board
         self._on_output = on_output
+        self._scratch = 0, 0  # where it is mapped: addresses [low, high)
         self._closed = False
         self._warm = warm_start(config, isa.board)
         self._start(begun)
@@ -216,7 +217,9 @@ class Guest:
                 f"scratch of {size} bytes was asked for and the guest has {layout.scratch_size}"
             )
         frames = range(layout.scratch, layout.scratch + size, LEAF_SIZE)
-        return self.memory.map_near(frames, near, self._territory, reach or near, data)
+        address = self.memory.map_near(frames, near, self._territory, reach or near, data)
+        self._scratch = address, address + size
+        return address
 
     @property
     def most_scratch(self) -> int:

@@ -247,17 +247,25 @@ class Vm(Guest):
         now = time.monotonic()
         if self._beat_moved() or now - self._beat_seen < _BEAT_SILENCE:
             return None
-        stuck = set(range(self.cpus))
+        stuck, in_probes = set(range(self.cpus)), False
+        low, high = self._scratch
         for _ in range(SAMPLES):
             self.stop()
             stuck &= {c for c in stuck if self._board.interrupts_off(self.registers(c))}
             places = {c: self.registers(c)[self._board.PC] for c in stuck}
+            in_probes = in_probes or any(low <= at < high for at in places.values())
             if not stuck or self._beat_moved():
                 self.resume()
                 self._beat_seen = now
                 return None
             self.resume()
             time.sleep(SAMPLE)
+        if in_probes:
+            # Whoever has planted them may still take them out.
+            text = f"no timer tick for {_BEAT_SILENCE:g} s, with a CPU in probes"
+            self.qemu.console.warnings.append(Complaint("hang", text))
+            self._beat_seen = now
+            return None
         if not self._revived:
             self._revived = True
             self._translate_anew(everything=False)
