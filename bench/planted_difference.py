@@ -2,9 +2,8 @@
 
     python bench/planted_difference.py BUILD-FOLDER
 
-BUILD-FOLDER: a kernel for amd64 in which `make` has been run, with what kinst needs
-(docs/your-files.md).  A branch is added to its vfs_read() and taken out again at the end; the
-folder is not made anew then.
+BUILD-FOLDER: a configured kernel for amd64, with what kinst needs (docs/your-files.md).  It is made
+as it is, and with a branch more in vfs_read(), which is taken out of the source again at the end.
 """
 
 from __future__ import annotations
@@ -34,6 +33,10 @@ def keep(build: Path, folder: Path) -> Path:
     return folder
 
 
+def make(build: Path) -> None:
+    subprocess.run(["make", "-s", "-j2", "bzImage"], cwd=build, check=True)
+
+
 def trace(build: Path, result: Path) -> Path:
     words = ["--json", "-q", "-o", result, "--build", build, "-n", PROGRAM, "-c", COMMAND]
     subprocess.run(list(map(str, (KINST, *words))), check=True)
@@ -53,10 +56,11 @@ def main() -> None:
     line = text.partition(BEFORE)[0].count("\n") + 1  # of the condition
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        make(build)  # another run may have left it with the branch
         plain = keep(build, folder / "plain")
         try:
             source.write_text(text.replace(BEFORE, PLANTED + BEFORE))
-            subprocess.run(["make", "-s", "-j2", "bzImage"], cwd=build, check=True)
+            make(build)
             planted = keep(build, folder / "planted")
         finally:
             source.write_text(text)
