@@ -48,6 +48,21 @@ def test_what_is_not_mapped_is_named() -> None:
         list(GuestMemory(paging, Physical(kernel()), (0, 0)).pieces(TEXT, 1))
 
 
+def test_what_a_top_level_had_is_read_in_its_place() -> None:
+    """The page of a process that has ended is somebody else's; tables of the kernel's own are
+    read as they are."""
+    ram = kernel()
+    memory = memory_of(ram)
+    was = bytes(ram.data[ram.root : ram.root + 4096])
+    memory.set_root(Root(ram.root), was)
+    ram.data[ram.root : ram.root + 4096] = bytes(4096)
+    inside = bytes(ram.data[0x200000:0x200008])
+    assert memory.read(TEXT, 8) == memory.reader()(TEXT, 8) == inside
+    memory.set_root(Root(ram.root))
+    with pytest.raises(TargetError, match="nothing is mapped"):
+        memory.read(TEXT, 8)
+
+
 def test_the_process_of_the_top_level_may_end() -> None:
     """kinst's own copy of it goes on mapping the kernel; RAM for tables has an end."""
     ram = kernel()

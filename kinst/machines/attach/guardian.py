@@ -43,11 +43,13 @@ _TEXT_PAGES = (0, 0x1_1000, 0x13_7000)  # of the kernel's text, from its start
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A machine that was found.  pieces: its RAM.  root: the page tables of one of its CPUs.
-    text: where the kernel's code starts.  agreed, seen: what the stub says of itself."""
+    """A machine that was found.  pieces: its RAM.  root: the page tables of one of its CPUs, and
+    top: what was in their top level, as the process that it belongs to may end.  text: where the
+    kernel's code starts.  agreed, seen: what the stub says of itself."""
 
     pieces: tuple[Piece, ...]
     root: Root
+    top: bytes
     text: int
     agreed: Agreed
     seen: StubView
@@ -144,16 +146,17 @@ class Guardian:
             raise
         self._ram = Ram(self._process, found.pieces)
         self._memory = GuestMemory(self._isa.paging, self._ram, (0, 0))
-        self._memory.set_root(found.root)
+        self._memory.set_root(found.root, found.top)
         return found, sock.fileno()
 
     def _found(self, rsp: Rsp, debugger: Debugger, split: bool) -> Reached:
         paging, read = self._isa.paging, rsp.read_memory
         cpus = [debugger.registers(cpu) for cpu in range(debugger.cpus)]
         cpus.sort(key=paging.in_user_mode)
-        pages, text, root = [], 0, Root(0)
+        pages, text, root, top = [], 0, Root(0), b""
         try:
             root = paging.root_of(cpus[0])
+            top = read(root.physical, root.page)
             text = paging.find_text(read, root, self._territory.image)
             for offset in _TEXT_PAGES:
                 leaf = paging.walk(read, root, text + offset)
@@ -169,7 +172,7 @@ class Guardian:
         high = {page: read(page, _PAGE) for page in HIGH_PAGES if split and not base}
         debugger.resume()
         pieces = find_ram(self._process, base, contents, high)
-        return Reached(pieces, root, text, rsp.agreed, debugger.seen)
+        return Reached(pieces, root, top, text, rsp.agreed, debugger.seen)
 
     def settle(self, page_tables: int | None, lender: Lender | None) -> tuple[str, int]:
         """What the system knows of itself.  Returns what was undone of an earlier kinst, or ""."""

@@ -115,7 +115,7 @@ class AttachedVm(StubTarget):
         self._ram = Ram(self._process, found.pieces)
         self._physical = _Watched(self._ram, self._guardian, self._journal)
         self.memory = GuestMemory(self._paging, self._physical, (0, 0))
-        self.memory.set_root(found.root)
+        self.memory.set_root(found.root, found.top)
 
     def bring_up(self, say: Callable[[str], None]) -> Bearings:
         """See core/machine.py: it runs."""

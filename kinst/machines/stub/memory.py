@@ -38,6 +38,7 @@ class GuestMemory:
         self._physical = physical
         self.give_tables(tables)
         self._root: Root | None = None
+        self._top = b""  # what is read in place of the top-level table
         # The mapping used last, kept while many near addresses are looked up at once.
         self._keep = False
         self._last: Leaf | None = None
@@ -57,15 +58,18 @@ class GuestMemory:
             raise TargetError("the guest's page tables are not known yet")
         return self._root
 
-    def set_root(self, root: Root) -> None:
-        """Use this top-level table from now on."""
-        self._root = root
+    def set_root(self, root: Root, top: bytes = b"") -> None:
+        """Use this top-level table from now on.
+
+        top: what was in it, to be read in its place, where it belongs to a process that may end:
+        the kernel's part is the same in all of them."""
+        self._root, self._top = root, top
 
     def set_tables(self, address: int) -> None:
         """Use the tables whose top level is at this virtual address, of as many levels as the
         tables in use."""
         physical, _ = next(self.pieces(address, 8))
-        self._root = replace(self.root, physical=physical)
+        self._root, self._top = replace(self.root, physical=physical), b""
 
     def adopt_root(self, registers: Mapping[str, int]) -> None:
         """Use the kernel's tables as a CPU has them now.
@@ -76,7 +80,14 @@ class GuestMemory:
         root = self._paging.root_of(registers)
         copy = self._new_page(root.page)
         self._physical.write_physical(copy, self._physical.read_physical(root.physical, root.page))
-        self._root = replace(root, physical=copy)
+        self._root, self._top = replace(root, physical=copy), b""
+
+    def _read_table(self, address: int, size: int) -> bytes:
+        """Entries of page tables, by their physical address."""
+        at = address - self.root.physical
+        if 0 <= at <= len(self._top) - size:
+            return self._top[at : at + size]
+        return self._physical.read_physical(address, size)
 
     def _new_table(self) -> int:
         return self._new_page(self.root.page)
@@ -99,7 +110,7 @@ class GuestMemory:
         while address < end:
             leaf = self._last
             if leaf is None or not leaf.address <= address < leaf.address + leaf.size:
-                leaf = self._paging.walk(self._physical.read_physical, root, address)
+                leaf = self._paging.walk(self._read_table, root, address)
             if leaf is None:
                 raise UnmappedError(f"{address:#x} cannot be read: nothing is mapped there")
             if self._keep:
@@ -117,7 +128,7 @@ class GuestMemory:
             page = address // _PAGE
             leaf = leaves.get(address // LEAF_SIZE) or leaves.get(-page)
             if leaf is None:
-                leaf = self._paging.walk(self._physical.read_physical, self.root, address)
+                leaf = self._paging.walk(self._read_table, self.root, address)
                 if leaf is None:
                     raise TargetError(f"{address:#x} cannot be read: nothing is mapped there")
                 leaves[-page if leaf.size < LEAF_SIZE else address // LEAF_SIZE] = leaf
@@ -213,7 +224,7 @@ class GuestMemory:
         data: int,
     ) -> int:
         """Where map_near() maps as much; nothing is written.  Raises TargetError."""
-        read = self._physical.read_physical
+        read = self._read_table
         if self._paging.walk(read, self.root, near[0]) is None:
             raise TargetError(f"no kernel text is mapped at {near[0]:#x}")
         far, within = self._paging.REACH, territory.scratch
@@ -247,12 +258,12 @@ class GuestMemory:
 
     def map_at(self, frames: Sequence[int], address: int, like_text: int) -> bool:
         """Map frames (as of map_near) at a chosen address; False if it is not free."""
-        like = self._paging.walk(self._physical.read_physical, self.root, like_text)
+        like = self._paging.walk(self._read_table, self.root, like_text)
         return like is not None and self._map(frames, address, like)
 
     def _map(self, frames: Sequence[int], address: int, like: Leaf) -> bool:
         """All or nothing: entries are made only once every slot is known to be free."""
-        paging, read = self._paging, self._physical.read_physical
+        paging, read = self._paging, self._read_table
         if any(at % LEAF_SIZE for at in (address, *frames)):
             return False
         slots = range(address, address + len(frames) * LEAF_SIZE, LEAF_SIZE)
