@@ -8,8 +8,8 @@ from contextlib import suppress
 from pprint import pformat
 from typing import Self
 
-from kinst.api.batches import Batch, RunningBatches
 from kinst.api.program import Program, Setting, Source, with_program
+from kinst.api.running_batches import ReadyBatch, RunningBatches
 from kinst.api.trace import Trace, stopped_after
 from kinst.core.code import FunctionCode
 from kinst.core.errors import KinstError, TargetError
@@ -330,10 +330,10 @@ class Machine:
         self,
         expanded: Program,
         among: Collection[int] | None = None,
-        before: Batch | None = None,
+        before: ReadyBatch | None = None,
         *,
         more: bool = False,
-    ) -> Batch:
+    ) -> ReadyBatch:
         """An expanded program with all that it writes, but for patches, written.  among: as of
         OpenMachine.stand().  before, more: the batch before, and whether there is one behind."""
         opened = self._opened
@@ -347,7 +347,7 @@ class Machine:
             opened.report, opened.output,
             before=before.running if before is not None else None, more=more,
         )  # fmt: skip
-        return Batch(running, built)
+        return ReadyBatch(running, built)
 
     def _batches(self, expanded: Program) -> RunningBatches:
         """The program's instructions, in batches."""
@@ -355,7 +355,7 @@ class Machine:
         opened.stand()
         parts = opened.batches(expanded.compiled)
 
-        def ready(number: int, before: Batch | None) -> Batch:
+        def ready(number: int, before: ReadyBatch | None) -> ReadyBatch:
             try:
                 program = self._expanded(expanded, command) if number and command else expanded
                 more = number + 1 < len(parts)

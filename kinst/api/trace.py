@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Self
 
-from kinst.api.batches import RunningBatches
+from kinst.api.running_batches import RunningBatches
 from kinst.consumer.schema import Schema
 from kinst.core.errors import KinstError
 from kinst.core.probe import ProgramText

@@ -13,7 +13,7 @@ from kinst.session.values import BuiltProgram
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ReadyBatch:
     """A batch that is ready to run, with what it plants."""
 
     running: RunningTrace
@@ -26,7 +26,7 @@ class Batch:
 
 
 # Makes a batch ready, given its number and the one before.
-MakeReady = Callable[[int, Batch | None], Batch]
+MakeReady = Callable[[int, ReadyBatch | None], ReadyBatch]
 # Told that a batch is over, and whether its command is, before the next one is made ready.
 TellOver = Callable[[bool], None]
 
