@@ -341,9 +341,9 @@ def attach(
     memory: the kernel's virtual memory.  image: its vmlinux.  text_base: the running address of
     its first code (KASLR); None: where it was linked.  arch: of its ISA.  cache: the folder for
     saved indexes; kinst's own when None.  hook_bugs: the caller promises to hook facts.bug_hook,
-    and BUG and WARN traps may be planted; without it they are refused.  notified: nothing is hooked, and
-    breakpoints reach kinst by a die notifier.  Raises KinstError when the file is another kernel's,
-    or has no symbols or BTF.
+    and BUG and WARN traps may be planted; without it they are refused.  notified: nothing is
+    hooked, and breakpoints reach kinst by a die notifier.  Raises KinstError when the file is
+    another kernel's, or has no symbols or BTF.
     """
     elf = image.elf
     linked = elf.address("_text")
