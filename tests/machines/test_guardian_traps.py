@@ -81,7 +81,8 @@ def test_the_hook_stays_until_it_has_passed(
     """already: kinst has taken the breakpoint out itself, before it was killed."""
     isa = instruction_sets.load(name)
     machine = Machine(saved, turns, SITE + delta, mode)
-    guardian = Guardian(cast(Any, None), cast(Any, None), isa, cast(Any, None))
+    absent = cast(Any, None)
+    guardian = Guardian(absent, absent, isa, absent, absent)
     state = cast(Any, guardian)
     state._memory = state._rsp = state._debugger = machine
     state._lender = SimpleNamespace(traps=TrapPath((HOOK - 4,), delta))
