@@ -50,7 +50,7 @@ def test_a_module(isa: str) -> None:
     assert "kernel text is as before" in done.err
 
 
-@pytest.mark.parametrize("isa", ["arm64", "riscv64"])
+@pytest.mark.parametrize("isa", ["arm64", pytest.param("riscv64", marks=pytest.mark.slow)])
 def test_nearly_all_of_a_module_is_in_reach(isa: str) -> None:
     """Trampolines reach the module as well as the kernel."""
     done = kinst(f"--vm={isa}", "-l", "-v", "--module", "dummy", "-n", "kinst:dummy:*:").good()

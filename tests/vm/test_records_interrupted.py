@@ -25,8 +25,8 @@ PROGRAM = "".join(
     f"kinst::{name}:0 {{ @[{number}] = count(); }}"
     for number, name in enumerate(FUNCTIONS)
 )
-WORK = "for n in 1 2 3; do rounds 500 60 >/dev/null & done; wait"
-READS = 3 * 500 * 60
+WORK = "for n in 1 2 3; do rounds 500 120 >/dev/null & done; wait"
+READS = 3 * 500 * 120
 
 
 @pytest.mark.parametrize("append", ["preempt=full", "preempt=voluntary"])

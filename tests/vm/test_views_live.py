@@ -48,7 +48,8 @@ def test_a_heat_map_has_every_value(tmp_path: Path) -> None:
     program = 'fbt::vfs_read:entry /execname == "dd"/ { @sizes = quantize(arg2); @all = count(); }'
     every = "tick-100ms { trace(timestamp); printa(@sizes); clear(@sizes); }"
     end = "dtrace:::END { trace(timestamp); printa(@sizes); }"
-    command = "for n in 1 2 3 4; do dd if=/dev/zero of=/dev/null bs=$((n * 700)) count=3000; done"
+    one = "dd if=/dev/zero of=/dev/null bs=$((n * 700)) count=3000; usleep 150000"
+    command = f"for n in 1 2 3 4; do {one}; done"
     words = ["--json", "-q", "-o", kept, "-n", program, "-n", every, "-n", end, "-c", command]
     subprocess.run([KINST, *words], check=True, capture_output=True)
     total = re.search(r'"name":"all".*"value":(\d+)', kept.read_text())
