@@ -69,8 +69,7 @@ def test_guests_that_are_not_kept(prepared: Prepared, tmp_path: Path) -> None:
         replace(one, accel="kvm"),
     ):
         assert warm_start(other, ISA.board) is None
-    shared = replace(one, shares=shares(tmp_path, []))
-    assert warm_start(shared, load("riscv64").board) is None
+    assert warm_start(one, load("riscv64").board) is None
 
 
 def start(config: VmConfig, isa: Isa, say: Callable[[str], None]) -> Guest:
@@ -87,7 +86,7 @@ def start(config: VmConfig, isa: Isa, say: Callable[[str], None]) -> Guest:
 def about(guest: Guest) -> dict[str, str]:
     """What a guest says of itself."""
     wanted = "dmesg | head -n 150 | md5sum; nproc; ls /proc/1 | wc -l; cat /proc/uptime; date +%s"
-    boot, cpus, entries, uptime, clock = guest.run(wanted).split("\n")[:5]
+    boot, cpus, entries, uptime, clock = guest.run(f"{wanted}; sleep 0.2").split("\n")[:5]
     assert abs(int(clock) - time.time()) < 30
     return {"boot": boot, "cpus": cpus, "entries": entries, "up": uptime.split()[0]}
 
@@ -95,7 +94,7 @@ def about(guest: Guest) -> dict[str, str]:
 @pytest.mark.vm
 @pytest.mark.parametrize(
     "isa",
-    ["amd64", *(pytest.param(isa, marks=pytest.mark.slow) for isa in ("arm64", "riscv64"))],
+    ["amd64", pytest.param("arm64", marks=pytest.mark.slow)],
 )
 def test_a_guest_goes_on_from_where_another_had_booted(isa: str, tmp_path: Path) -> None:
     """The first boots; the second and third, at once, go on from there; the fourth finds a damaged

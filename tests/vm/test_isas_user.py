@@ -21,7 +21,7 @@ END { printa("open %s of %s %@d\\n", @opened); printa("read %d %@d\\n", @read); 
 def test_what_is_written_is_copied_in(guest: Guest) -> None:
     """In writes of up to a page, through a pipe; the kernel checks each copy (Debian's kernels
     have CONFIG_HARDENED_USERCOPY) and panics where it is not allowed."""
-    command = f"seq {LINES} | cat >/tmp/lines; cat /tmp/lines >/dev/null"
+    command = f"seq {LINES} | cat >/tmp/lines; cat /tmp/lines >/dev/null; sleep 0.1"
     done = guest.trace("-q", "-x", "strsize=8k", "-n", PROGRAM, "-c", command, copy=[])
     text, _, table = done.out.partition("open ")
     assert text.splitlines() == [str(k) for k in range(1, LINES + 1)]
