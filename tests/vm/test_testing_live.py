@@ -59,7 +59,7 @@ def test_files_on_one_guest_and_on_the_next(
 
 @pytest.mark.slow
 def test_the_example_for_pytest() -> None:
-    plugin = ["-p", "kinst.cli.pytest_plugin", "-p", "no:cacheprovider", "-n0"]
+    plugin = ["-p", "no:cacheprovider", "-n0"]
     words = [sys.executable, "-m", "pytest", *plugin, "--kinst=--cpus 1", "examples/test_reads.py"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "1 passed" in done.stdout, done
