@@ -35,12 +35,14 @@ class ScratchPool:
     """The scratch of one machine, handed out to one trace after another.
 
     A thread that was preempted in a trampoline, or that sleeps in a displaced access to user
-    memory, goes on there after its trace has ended.  So code is never overwritten, and neither is
-    the header page, in which the code of an ended trace finds that it is to do nothing: each
-    trace's data begins one page behind that of the one before.  The rest of its data is emptied
-    and used again.
+    memory, goes on there after its trace has ended.  So code is never overwritten, and neither are
+    the header page and the CPUs' state pages, in which the code of an ended trace finds that it is
+    to do nothing (HEADER_ACTIVE, STATE_CLOSED): each trace's data begins behind those of the one
+    before.  The rest of its data is emptied and used again.
 
-        | header pages, data of the trace | code of all traces -> | free | counter blocks |
+        | heads of ended traces, data of the trace | code of all -> | free | counter blocks |
+
+    When the heads have taken the room for data, the same begins anew in what is free.
     """
 
     def __init__(self, traced: TracedMachine, size: int, reserved: int, data: int) -> None:
@@ -56,8 +58,7 @@ class ScratchPool:
         self._view = memoryview(b"")
         if self._address is not None and traced.target is not None:
             self._view = traced.target.scratch_view()[:size]
-        self._headers = 0  # bytes of header pages of ended traces
-        self._dirty = 0  # bytes from the start that a trace may have written to
+        self._heads = 0  # bytes of header and state pages of ended traces
         self._first_code = self._last_code = 0  # offsets of the code of ended traces; 0 for none
         self._room = counters_room(traced.cpus)  # at its end, which is not handed out here
         self._size = size - self._room
@@ -76,21 +77,29 @@ class ScratchPool:
             return ScratchMemory(own, 0, native.address_of(own), need)
         data = data_needed(compiled.options, compiled.program, self._cpus)
         data = data + _described(compiled.program, enabled) + PAGE - 1 & -PAGE
-        base, code = self._headers, max(self._data, self._last_code)
+        base, code = self._heads, max(self._data, self._last_code)
         if self._first_code and base + data > self._first_code:
-            base = code = self._last_code  # behind all code
+            base, code = self._behind_all_code(data)
         size = self._size - base
         if size <= max(data, code - base):
             raise ScratchUsedUpError(
                 f"the scratch memory of this machine is used up: {len(self._view)} bytes",
                 "boot it again, with more scratch",
             )
-        if self._dirty > base:
-            native.discard(self._view[base : self._dirty])
+        if self._first_code:  # up to there an ended trace's data may be
+            native.discard(self._view[base : self._first_code])
         view = self._view[base:]
         return ScratchMemory(
             view, self._address + base, native.address_of(view), size, self._room, base, code - base
         )
+
+    def _behind_all_code(self, data: int) -> tuple[int, int]:
+        """Where data, and code behind it, begin anew: there is no room left for data before the
+        code of the traces until now."""
+        start = self._heads = self._last_code
+        self._first_code = 0
+        several = self._size - start > self._data + data  # room for the data of others too
+        return start, start + (self._data if several else 0)
 
     def keep(self, placed: Placed, code_end: int) -> None:
         """What was taken last is in use, and its code never to be overwritten.
@@ -103,9 +112,8 @@ class ScratchPool:
         self._first_code = min(self._first_code or start, start)
         end = memory.offset + code_end - memory.address
         self._last_code = max(end, start) + PAGE - 1 & -PAGE
-        if memory.offset == self._headers:
-            self._headers += PAGE
-            self._dirty = max(self._dirty, start)
+        if memory.offset == self._heads:
+            self._heads += scratch.ring  # the first thing behind the state pages
 
 
 def pool_size(compiled: Compiled, enabled: Sequence[EnabledSite], cpus: int) -> int:

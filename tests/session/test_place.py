@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import cast
 
 import pytest
 
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.codegen.site_work import counted_entries, exits_in
-from kinst.core.layout import LEAF, PAGE
+from kinst.core.errors import ScratchUsedUpError
+from kinst.core.isa import Isa
+from kinst.core.layout import LEAF, PAGE, STATE_CLOSED
+from kinst.core.machine import Target
 from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.dlang.api import Environment, compile_text
 from kinst.dlang.vocabulary.d_options import Options
+from kinst.patch.ways import PlantRules
 from kinst.session.counters import map_counters
-from kinst.session.place import place
-from kinst.session.sizes import counters_room, scratch_needed, sizes
-from kinst.session.values import EnabledSite
+from kinst.session.header import is_active, set_active
+from kinst.session.place import ScratchPool, data_reserved, place, place_all, pool_size
+from kinst.session.sizes import counters_room, data_needed, scratch_needed, sizes
+from kinst.session.values import Compiled, EnabledSite, Placed, TracedMachine
 
 FUNCTION = Function("vmlinux", "f", 0x1000, 64)
 
@@ -123,3 +129,62 @@ def test_what_is_kept_by_the_consumer_has_room_until_it_takes_it() -> None:
         assert sizes(small.with_option("bufpolicy", policy), program).ring >= 1 << 20
     large = small.with_option("bufsize", "9m").with_option("bufpolicy", "ring")
     assert sizes(large, program).ring == 16 << 20
+
+
+SMALL = Options(bufsize=4096, aggsize=4096)
+
+
+class PoolTarget:
+    """Scratch memory and nothing else of a target."""
+
+    def __init__(self) -> None:
+        self.memory = bytearray()
+
+    def map_scratch(self, size: int, *_text: object, **_where: object) -> int:
+        self.memory = bytearray(size)
+        return 0xFFFFFFFF80000000
+
+    def scratch_view(self) -> memoryview:
+        return memoryview(self.memory)
+
+
+def test_what_an_ended_trace_left_in_scratch_stays() -> None:
+    """Its code, and where that finds that the trace has ended: later traces write to neither."""
+    target = PoolTarget()
+    tree, program = compile_text('kinst::f:5 { printf("%d", pid); }', "test")
+    compiled = Compiled((), (tree,), program, SMALL, PlantRules(), 1 << 16)
+    probes = (enabled(5, (0,)),)
+    traced = TracedMachine(cast(Isa, None), cast(Target, target))
+    data = data_reserved(compiled, probes, traced.cpus)
+    size = 2 * pool_size(compiled, probes, traced.cpus) + counters_room(traced.cpus)
+    pool = ScratchPool(traced, size, data, data)
+    layout = lay_out_program(
+        program, [(e.probe.name, e.probe.id, e.clauses) for e in probes], 256,
+        sizes(compiled.options, program).aggs,
+    )  # fmt: skip
+    ended: list[Placed] = []
+    with pytest.raises(ScratchUsedUpError):
+        for number in range(10_000):
+            memory = pool.take(compiled, probes)
+            placed = place_all(traced, memory, compiled, layout, probes, None)
+            scratch = placed.scratch
+            pool.keep(placed, memory.address + scratch.text + PAGE)
+            set_active(memory.view, scratch, True)
+            data_pages = range(scratch.ring, scratch.dynamic + scratch.dynamic_size, PAGE)
+            assert not any(memory.view[at] for at in data_pages)
+            for at in data_pages:
+                memory.view[at] = 0xFF
+            memory.view[scratch.text] = number % 251 + 1
+            set_active(memory.view, scratch, False)
+            ended.append(placed)
+    assert len({one.memory.offset for one in ended}) == len(ended)
+    for number, one in enumerate(ended):
+        view, scratch = one.memory.view, one.scratch
+        assert view[scratch.text] == number % 251 + 1
+        assert not is_active(view)
+        for slot in range(scratch.cpus + 1):
+            closed = scratch.state_of(slot) + STATE_CLOSED
+            assert bytes(view[closed : closed + 4]) == b"\1\0\0\0"
+    # Most traces need no new room for their data.
+    needed = data_needed(compiled.options, program, traced.cpus)
+    assert len(ended) * needed > 4 * len(target.memory)
