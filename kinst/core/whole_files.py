@@ -5,42 +5,51 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedWriter, FileIO
 from pathlib import Path
 
-_PART = ".part"
-_WRITING = 600.0  # seconds after which whoever wrote a part has ended
+PART = ".part"  # how names of files end that are being written
+WRITING = 600.0  # seconds after which whoever wrote a part has ended
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[FileIO]:
+    """A file to write to under another name, which gets its own when the block ends: readers see a
+    whole file, and of two writers the later one wins.  If the block raises, there is what was there
+    before.  Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=PART)
+    try:
+        with FileIO(handle, "w") as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _tidy(path)
 
 
 def write_whole(path: Path, pieces: Iterable[bytes]) -> bool:
-    """Write a file under another name, and give it its own when all of it is on disk: readers see a
-    whole file, and of two writers the later one wins.  False where that cannot be done (a full or
-    read-only disk): then there is what was there before."""
+    """Write such a file, all of it on disk before it has its name.  False where that cannot be done
+    (a full or read-only disk): then there is what was there before."""
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=_PART)
-        try:
-            with open(handle, "wb") as file:
-                for piece in pieces:
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
-        _tidy(path)
+        with whole_file(path) as raw, BufferedWriter(raw) as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(raw.fileno())
         return True
     return False
 
 
 def _tidy(path: Path) -> None:
     """Throw away what writers of this file that were killed have left."""
-    for part in path.parent.glob(f"{glob_of(path.name)}.*{_PART}"):
+    for part in path.parent.glob(f"{glob_of(path.name)}.*{PART}"):
         with suppress(OSError):
-            if part.stat().st_mtime < time.time() - _WRITING:
+            if part.stat().st_mtime < time.time() - WRITING:
                 part.unlink()
 
 

@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 import os
 import struct
-import tempfile
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinst.core.errors import TargetError
+from kinst.core.whole_files import PART, WRITING, whole_file
 
 LIMIT = 1 << 30  # bytes of all states; the ones that were not used for longest go first
 _MAGIC = b"kinst guest 2\n\0\0"
@@ -35,8 +35,7 @@ _COUNTS = struct.Struct("<QQ")
 _RUN = np.dtype([("offset", "<u8"), ("size", "<u8"), ("sum", "<u8")])
 _PAGE = 4096
 _WORDS = _PAGE // 8
-_SUFFIX, _PART = ".guest", ".part"
-_WRITING = 600.0  # seconds after which whoever wrote a part has ended
+_SUFFIX = ".guest"
 _MOST_VECTORS = 512  # of one preadv(2); the system's limit is 1024
 
 
@@ -86,16 +85,8 @@ class KeptStates:
 
         extents: (offset, bytes) of RAM, whole pages, behind which all is zero."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._folder, suffix=_PART)
-            try:
-                with open(handle, "wb", buffering=0) as file:
-                    size = _write(file.fileno(), key, ram, extents, devices)
-                os.replace(name, self._file(key))
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(name)
-                raise
+            with whole_file(self._file(key)) as file:
+                size = _write(file.fileno(), key, ram, extents, devices)
         except OSError:  # a full or read-only disk; the next guest boots, too
             return 0
         with contextlib.suppress(OSError):
@@ -110,7 +101,7 @@ class KeptStates:
                 status = path.stat()
                 if path.suffix == _SUFFIX and path != self._file(newest):
                     found.append((status.st_mtime, status.st_size, path))
-                elif path.suffix == _PART and status.st_mtime < time.time() - _WRITING:
+                elif path.suffix == PART and status.st_mtime < time.time() - WRITING:
                     path.unlink()
         total = self._file(newest).stat().st_size
         for _, size, path in sorted(found, reverse=True):
