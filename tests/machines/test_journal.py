@@ -29,6 +29,8 @@ def places(*values: int) -> np.ndarray:  # type: ignore[type-arg]
 def written(folder: Path) -> tuple[Journal, list[int]]:
     """A journal, and its length after each record."""
     journal = Journal(os.getpid(), "1", folder)
+    journal.begin()
+    assert not journal.is_there
     ends = []
     for note in (
         lambda: journal.loan(Loan([], (1, 2, 3))),
@@ -81,27 +83,42 @@ def test_those_of_processes_that_are_gone_go(tmp_path: Path) -> None:
     journal, _ = written(tmp_path)
     mine = next(tmp_path.iterdir()).name
     boot = mine.rsplit("-", 2)[0]
-    for name in (f"{boot}-999999999-5", f"another-boot-{os.getpid()}-1"):
+    for name in (f"{boot}-999999999-5", f"another-boot-{os.getpid()}-1", "nobodys"):
         (tmp_path / name).write_bytes(b"")
     Journal(os.getpid(), "7", tmp_path).begin()
-    assert [path.name for path in tmp_path.iterdir()] == [mine]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        mine,
+        f"{boot}-{os.getpid()}-7",
+        "nobodys",
+    }
+    assert journal.is_there
     journal.begin()
-    assert not list(tmp_path.iterdir())
+    assert not journal.is_there
 
 
 def test_half_a_journal_is_none(tmp_path: Path) -> None:
-    journal = Journal(os.getpid(), "1", tmp_path / "file")
+    """Once something could not be written down, nothing is."""
+    journal = Journal(os.getpid(), "1", tmp_path)
+    journal.begin()
+    journal.mapped(1, 2)
+    assert journal.is_there
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    file.symlink_to("/dev/full")
+    journal.mapped(3, 4)
+    assert not list(tmp_path.iterdir())
+    journal.mapped(5, 6)
+    Journal(os.getpid(), "1", tmp_path).mapped(7, 8)  # nor by the other process
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
+    journal = Journal(os.getpid(), "1", tmp_path / "file")
+    journal.begin()
     journal.mapped(1, 2)
     assert not journal.is_there
-    if os.path.exists("/dev/full"):
-        journal = Journal(os.getpid(), "1", tmp_path)
-        journal.mapped(1, 2)
-        file = next(path for path in tmp_path.iterdir() if path.name != "file")
-        file.unlink()
-        file.symlink_to("/dev/full")
-        journal.mapped(3, 4)
-        assert not journal.is_there
+    assert journal.read() == (Changes(), None)
 
 
 @pytest.fixture(autouse=True)

@@ -41,7 +41,10 @@ class Journal:
 
     @property
     def is_there(self) -> bool:
-        return self._path.is_file()
+        """Whether anything was written down."""
+        with suppress(OSError):
+            return self._path.stat().st_size > 0
+        return False
 
     def over(self) -> None:
         """Everything is undone."""
@@ -52,10 +55,12 @@ class Journal:
         """Of this process nothing is written down yet; those of processes that are gone go."""
         self.over()
         with suppress(OSError):
-            for path in self._folder.iterdir():
+            for path in self._folder.glob("*-*-*"):
                 boot, pid, _ = path.name.rsplit("-", 2)
                 if boot != boot_id() or not os.path.exists(f"/proc/{pid}"):
                     path.unlink()
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._path.touch()
 
     def text(self, places: Addresses, before: Bytes, now: Bytes) -> None:
         """Code is about to be changed; see changes.changed_bytes()."""
@@ -79,11 +84,15 @@ class Journal:
     def _note(self, kind: bytes, content: bytes) -> None:
         data = _HEAD.pack(kind, len(content), zlib.crc32(content, zlib.crc32(kind))) + content
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with open(self._path, "ab", buffering=0) as file:
-                written = file.write(data)
+            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # given up, by this process or the other that writes to it
         except OSError:
-            written = 0
+            handle = -1
+        written = 0
+        if handle >= 0:
+            with open(handle, "ab", buffering=0) as file, suppress(OSError):
+                written = file.write(data)
         if written != len(data):
             # A full or read-only disk: half a journal would restore half of what was changed.  The
             # guardian still knows.
