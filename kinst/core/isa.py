@@ -380,7 +380,10 @@ class Board(Protocol):
     CPU: str  # which cpu_for() answers for most kernels; "" for QEMU's own choice
     HOST_MACHINES: tuple[str, ...]  # os.uname().machine of hosts that could run it with KVM
     SERIAL: tuple[str, ...]  # -device of console, output and control; "" for the machine's own
-    TIMERS_SAVED: bool  # whether QEMU saves when the CPUs' timers go off
+    # Registers that arm a CPU's timer when they are written: QEMU saves what is in them, but not
+    # that anything is to happen then.  The stub does not name them: each is so many numbers behind
+    # one that has a name.
+    TIMERS: tuple[tuple[str, int], ...]
     CARD_SLOT: str  # -device into which a card is put while it runs; "" where kernels take none
     CONSOLE: str  # what the kernel calls the first serial port,
     PORTS: tuple[str, str]  # and the other two

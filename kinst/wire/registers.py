@@ -186,6 +186,19 @@ class RegisterFile:
         ]
         return [*self._rsp.select_request(thread), *requests]
 
+    def rewrite(self, thread: str, name: str, behind: int) -> None:
+        """Write what it has to a register that the stub need not name, so many numbers behind one
+        that it does, and of the same size."""
+        like = next((r for r in self._integers if r.name == name), None)
+        if like is None:
+            raise TargetError(f"the GDB stub has no register {name}")
+        number = like.number + behind
+        select = self._rsp.select_request(thread)
+        *_, value = self._rsp.pipeline([*select, b"p%x" % number])
+        if len(value) != 2 * like.size:
+            raise TargetError(f"the GDB stub has no register {behind} numbers behind {name}")
+        self._rsp.ask_ok([b"P%x=%b" % (number, value)], "write a register")
+
     def read(self, thread: str) -> Registers:
         """All that the g packet has; the others when they are looked up."""
         *_, reply = self._rsp.pipeline([*self._rsp.select_request(thread), b"g"])

@@ -69,7 +69,8 @@ def test_guests_that_are_not_kept(prepared: Prepared, tmp_path: Path) -> None:
         replace(one, accel="kvm"),
     ):
         assert warm_start(other, ISA.board) is None
-    assert warm_start(one, load("riscv64").board) is None
+    shared = replace(one, shares=shares(tmp_path, []))
+    assert warm_start(shared, load("riscv64").board) is None
 
 
 def start(config: VmConfig, isa: Isa, say: Callable[[str], None]) -> Guest:
@@ -94,7 +95,7 @@ def about(guest: Guest) -> dict[str, str]:
 @pytest.mark.vm
 @pytest.mark.parametrize(
     "isa",
-    ["amd64", pytest.param("arm64", marks=pytest.mark.slow)],
+    ["amd64", *(pytest.param(isa, marks=pytest.mark.slow) for isa in ("arm64", "riscv64"))],
 )
 def test_a_guest_goes_on_from_where_another_had_booted(isa: str, tmp_path: Path) -> None:
     """The first boots; the second and third, at once, go on from there; the fourth finds a damaged

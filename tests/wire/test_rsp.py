@@ -241,6 +241,20 @@ def test_registers_that_are_not_available_are_left_out() -> None:
     client.close()
 
 
+def test_a_register_without_a_name_is_written_with_what_it_has() -> None:
+    """Some numbers behind one that has a name, on the CPU that was asked for."""
+    stub = StubDouble(MODERN | {b"p2f": b"8877665544332211", b"P2f=": b"OK", b"p30": b"E14"})
+    client = Rsp(stub.ours)
+    file = RegisterFile(client, (RegisterInfo("a", 0x20, 8, 0),))
+    file.rewrite("2", "a", 15)
+    assert stub.requests[-3:] == [b"Hg2", b"p2f", b"P2f=8877665544332211"]
+    for name, behind in (("a", 16), ("b", 15)):
+        with pytest.raises(TargetError, match="has no register"):
+            file.rewrite("2", name, behind)
+    assert stub.requests[-1] == b"p30"
+    client.close()
+
+
 def test_connect_says_what_is_wrong(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -23,7 +23,7 @@ SERIAL: tuple[str, ...] = (
     "isa-serial,index=1,iobase=0x2f8,irq=3",
     "isa-serial,index=2,iobase=0x3e8,irq=5",
 )
-TIMERS_SAVED = True
+TIMERS: tuple[tuple[str, int], ...] = ()
 CARD_SLOT = "pcie-root-port"
 CONSOLE = "ttyS0"
 PORTS = ("ttyS1", "ttyS2")  # what the guest calls the other two: output and control

@@ -24,7 +24,7 @@ HOST_MACHINES: tuple[str, ...] = ("aarch64",)
 
 # The first line is the machine's own UART, a PL011 (an empty name); the others are PCI cards.
 SERIAL: tuple[str, ...] = ("", "pci-serial", "pci-serial")
-TIMERS_SAVED = True
+TIMERS: tuple[tuple[str, int], ...] = ()
 CARD_SLOT = "pcie-root-port"
 CONSOLE = "ttyAMA0"
 PORTS = ("ttyS0", "ttyS1")  # what the guest calls the other two: output and control

@@ -99,6 +99,12 @@ class Debugger:
         if (old := self._registers.pop(cpu, None)) is not None:
             old.expire()
 
+    def rewrite(self, cpu: int, name: str, behind: int) -> None:
+        """Write what it has to a register of a stopped CPU, so many numbers behind one with a name:
+        for what happens when it is written."""
+        self._need_stopped("registers can be written")
+        self._file.rewrite(self._threads[cpu], name, behind)
+
     def handed_back(self, running: bool) -> None:
         """Another process has used the stub: what was read of the CPUs may have changed."""
         self._forget()

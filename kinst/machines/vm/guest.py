@@ -138,6 +138,14 @@ class Guest:
                 raise gone_error(gone) from error
             raise
 
+    def arm_timers(self) -> None:
+        """Have the timers of a guest that goes on go off when they were to, or at once.  Stopped.
+        Raises TargetError where the stub has no such registers."""
+        for cpu in range(self.cpus if self._board.TIMERS else 0):
+            with self._watched():
+                for timer in self._board.TIMERS:
+                    self._stub.rewrite(cpu, *timer)
+
     # Memory.
 
     def set_tables(self, address: int) -> None:

@@ -83,6 +83,10 @@ class Vm(Guest):
         self.wait_ready(_BOOT_SECONDS)
         self.stop()
         self.qemu.clear_scratch()
+        try:
+            self.arm_timers()
+        except TargetError:  # so nobody could arm those of one that goes on
+            self._warm = None
         if self._warm is not None:
             self._warm.keep(self.qemu, self.bearings())
 
@@ -96,6 +100,7 @@ class Vm(Guest):
             self.qemu.wait_for(self._clock_is_set, _WARM_SECONDS, "gone on")
             self._attach()
             self.stop()
+            self.arm_timers()
         except TargetError as error:
             say(f"kinst: the state of the booted guest is made anew: {str(error).splitlines()[0]}")
             self._warm.forget()

@@ -118,9 +118,7 @@ def can_be_kept(config: VmConfig, board: Board) -> bool:
     """Whether others may go on from where such a guest had booted: not from one with an initrd of
     the user's, in which nobody sets the clock; with arguments of the user's for QEMU, which may
     name files that change; with folders of the host whose devices are there from the start, as
-    QEMU cannot save them; on a board whose timers it does not save; or under KVM."""
-    if not board.TIMERS_SAVED:
-        return False
+    QEMU cannot save them; or under KVM."""
     if config.states is None or not config.control or config.qemu_args or config.accel != "tcg":
         return False
     return isinstance(config.initrd, bytes) and not (config.shares and not board.CARD_SLOT)
