@@ -63,14 +63,12 @@ def test_what_a_top_level_had_is_read_in_its_place() -> None:
         memory.read(TEXT, 8)
 
 
-def test_the_process_of_the_top_level_may_end() -> None:
-    """kinst's own copy of it goes on mapping the kernel; RAM for tables has an end."""
-    ram = kernel()
-    memory = memory_of(ram)
-    memory.adopt_root({"cr3": ram.root | 0x7, "cr4": 0, "cs": 0})
-    ram.data[ram.root : ram.root + 4096] = bytes(4096)
-    assert memory.read(TEXT, 8) == bytes(ram.data[0x200000:0x200008])
-    for _ in range(3):
-        memory.adopt_root({"cr3": 0, "cr4": 0, "cs": 0})
+def test_ram_for_tables_has_an_end() -> None:
+    """A table is made for each gigabyte that has none."""
+    memory = memory_of(kernel())
+    memory.give_tables((0x100000, 0x2000))
+    gigabytes = [TEXT - (n << 30) for n in (1, 2, 3)]
+    for at in gigabytes[:2]:
+        assert memory.map_at([0x400000], at, TEXT)
     with pytest.raises(TargetError, match="no room"):
-        memory.adopt_root({"cr3": 0, "cr4": 0, "cs": 0})
+        memory.map_at([0x400000], gigabytes[2], TEXT)

@@ -71,17 +71,6 @@ class GuestMemory:
         physical, _ = next(self.pieces(address, 8))
         self._root, self._top = replace(self.root, physical=physical), b""
 
-    def adopt_root(self, registers: Mapping[str, int]) -> None:
-        """Use the kernel's tables as a CPU has them now.
-
-        The process that the top level belongs to may end, so kinst keeps a copy of it: the
-        kernel's part is the same in all of them, and stays.
-        """
-        root = self._paging.root_of(registers)
-        copy = self._new_page(root.page)
-        self._physical.write_physical(copy, self._physical.read_physical(root.physical, root.page))
-        self._root, self._top = replace(root, physical=copy), b""
-
     def _read_table(self, address: int, size: int) -> bytes:
         """Entries of page tables, by their physical address."""
         at = address - self.root.physical
@@ -90,9 +79,7 @@ class GuestMemory:
         return self._physical.read_physical(address, size)
 
     def _new_table(self) -> int:
-        return self._new_page(self.root.page)
-
-    def _new_page(self, size: int) -> int:
+        size = self.root.page
         at = self._tables + size - 1 & -size
         if at + size > self._tables_end:
             raise TargetError("no room for another page table in the guest")

@@ -162,7 +162,8 @@ class Guest:
 
     def _need_root(self) -> None:
         if not self.memory.has_root:
-            self.memory.adopt_root(self._kernels_cpu())
+            root = self._paging.root_of(self._kernels_cpu())
+            self.memory.set_root(root, self.qemu.read_physical(root.physical, root.page))
 
     def _kernels_cpu(self) -> Mapping[str, int]:
         """Registers of a CPU that is in the kernel, if one is."""
