@@ -22,7 +22,7 @@ HOST_MACHINES: tuple[str, ...] = ("riscv64",)
 SERIAL: tuple[str, ...] = ("", "pci-serial", "pci-serial")
 # stimecmp (Sstc), which OpenSBI writes where a kernel leaves that to it.  QEMU numbers CSRs in a
 # row, and names those that a CPU has before it starts: this one is not there yet.
-TIMERS = (("sstatus", 0x14D - 0x100),)
+TIMERS: tuple[tuple[str, int], ...] = (("sstatus", 0x14D - 0x100),)
 CARD_SLOT = ""  # Debian's kernels have no PCI hot-plug
 CONSOLE = "ttyS0"
 PORTS = ("ttyS1", "ttyS2")  # what the guest calls the other two: output and control
