@@ -1,0 +1,1 @@
+"""Mutation testing: do the tests of a folder notice a small change of its code?"""

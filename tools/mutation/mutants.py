@@ -1,0 +1,197 @@
+"""Small changes of Python code: where one can be made, and the code that has it.
+
+A change is made in the syntax tree, so that no source file is ever written.  Left alone is
+what is there for people and type checkers: messages, docstrings, assertions, annotations,
+decorators.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+_COMPARED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE,),
+    ast.LtE: (ast.Lt,),
+    ast.Gt: (ast.GtE,),
+    ast.GtE: (ast.Gt,),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+}
+_CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.FloorDiv: ast.Mult,
+    ast.Div: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.BitXor: ast.BitOr,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A change of one node.  number: which of the file's; line: from 1; before, after: its text."""
+
+    path: str
+    number: int
+    line: int
+    inside: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} in {self.inside}: {self.before}  ->  {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a node hangs: tree.field, or tree.field[index].  inside: the function's name."""
+
+    parent: ast.AST
+    field: str
+    index: int | None
+    inside: str
+
+    @property
+    def node(self) -> Any:
+        value = getattr(self.parent, self.field)
+        return value if self.index is None else value[self.index]
+
+    def put(self, node: ast.AST) -> None:
+        if self.index is None:
+            setattr(self.parent, self.field, node)
+        else:
+            getattr(self.parent, self.field)[self.index] = node
+
+
+def mutants(source: str, path: str) -> list[Mutant]:
+    """All changes of this source, in an order that depends on nothing but the source."""
+    found = []
+    for number, (place, changed) in enumerate(_changes(ast.parse(source))):
+        before, after = _short(place.node), _short(changed)
+        found.append(Mutant(path, number, place.node.lineno, place.inside, before, after))
+    return found
+
+
+def mutated(source: str, mutant: Mutant, filename: str) -> CodeType:
+    """The source's code with this change."""
+    tree = ast.parse(source)
+    for number, (place, changed) in enumerate(_changes(tree)):
+        if number == mutant.number:
+            place.put(ast.copy_location(changed, place.node))
+            break
+    return compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
+
+
+def _short(node: ast.AST) -> str:
+    """The node in one line; of a statement with a body only the head."""
+    return ast.unparse(node).partition("\n")[0]
+
+
+def _changes(tree: ast.Module) -> Iterator[tuple[_Place, ast.AST]]:
+    for place in _places(tree, "<module>"):
+        for changed in _changed(place.node):
+            yield place, changed
+
+
+def _places(parent: ast.AST, inside: str) -> Iterator[_Place]:
+    """Every place of a tree whose node may be changed, outer ones first."""
+    for field, value in ast.iter_fields(parent):
+        if field in ("annotation", "returns", "decorator_list", "type_params"):
+            continue
+        for index, node in enumerate(value) if isinstance(value, list) else ((None, value),):
+            if not isinstance(node, ast.AST) or _for_nobody(node, parent):
+                continue
+            name = inside
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                name = node.name if inside == "<module>" else f"{inside}.{node.name}"
+            yield _Place(parent, field, index, name)
+            yield from _places(node, name)
+
+
+def _for_nobody(node: ast.AST, parent: ast.AST) -> bool:
+    """Whether it is a message, a docstring, an import or for type checkers."""
+    if isinstance(node, (ast.Import, ast.ImportFrom, ast.JoinedStr, ast.Assert)):
+        return True
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return True
+    if isinstance(parent, ast.Raise):
+        return True
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return True
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in ("cast", "TypeVar")
+    return isinstance(node, ast.AnnAssign) and "TypeAlias" in ast.unparse(node.annotation)
+
+
+def _changed(node: ast.AST) -> Iterator[ast.AST]:
+    """What may stand in a node's place."""
+    match node:
+        case ast.Compare(ops=[only]):
+            for operator in _COMPARED[type(only)]:
+                yield _with(node, ops=[operator()])
+        case ast.BinOp(op=op) if type(op) in _CALCULATED and not _text(node):
+            yield _with(node, op=_CALCULATED[type(op)]())
+        case ast.AugAssign(op=op) if type(op) in _CALCULATED:
+            yield _with(node, op=_CALCULATED[type(op)]())
+            yield ast.Pass()
+        case ast.BoolOp(op=op):
+            yield _with(node, op=ast.And() if isinstance(op, ast.Or) else ast.Or())
+            for index in range(len(node.values)):
+                left = [value for i, value in enumerate(node.values) if i != index]
+                yield left[0] if len(left) == 1 else _with(node, values=left)
+        case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert()):
+            yield node.operand
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int(value)):
+            yield ast.Constant(value + 1)
+            yield ast.Constant(value - 1 if value else -1)
+        case ast.Constant(value=str(value)) if value and " " not in value:
+            yield ast.Constant(f"{value}X")
+        case ast.Constant(value=bytes(value)) if value:
+            yield ast.Constant(value + b"X")
+        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
+            yield _with(node, test=ast.UnaryOp(ast.Not(), test))
+        case ast.Return(value=ast.AST() as value):
+            none = isinstance(value, ast.Constant) and value.value is None
+            yield ast.Return(ast.Constant(1 if none else None))
+        case ast.Expr(value=ast.Call() | ast.Yield() | ast.YieldFrom()):
+            yield ast.Pass()
+        case ast.Raise():
+            yield ast.Pass()
+        case ast.Break():
+            yield ast.Continue()
+        case ast.Continue():
+            yield ast.Break()
+            yield ast.Pass()
+
+
+def _with(node: ast.AST, **fields: Any) -> ast.AST:
+    """A copy of a node with other fields."""
+    changed = copy.copy(node)
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    return changed
+
+
+def _text(node: ast.BinOp) -> bool:
+    """Whether it puts texts together."""
+    parts = (node.left, node.right)
+    return any(
+        isinstance(p, ast.JoinedStr) or (isinstance(p, ast.Constant) and isinstance(p.value, str))
+        for p in parts
+    )
