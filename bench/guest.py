@@ -64,9 +64,12 @@ class Ran:
 class Guest:
     """A booted kernel.  Raises KinstError when it cannot be."""
 
-    def __init__(self, copies: Sequence[str], isa: str = "amd64", append: str = "") -> None:
-        """copies: files for the guest's /bin.  append: more of the kernel's command line."""
-        self.machine = kinst.boot(isa, copies=copies, append=append, on_message=print)
+    def __init__(
+        self, copies: Sequence[str], isa: str = "amd64", append: str = "", *, cold: bool = False
+    ) -> None:
+        """copies: files for the guest's /bin.  append: more of the kernel's command line.
+        cold: booted now, at addresses of its own."""
+        self.machine = kinst.boot(isa, copies=copies, append=append, cold=cold, on_message=print)
 
     def close(self) -> None:
         self.machine.close()

@@ -49,7 +49,7 @@ def section(
     ours = next((one for one in costs if one.name.startswith("kinst ") and one.hits), None)
     lines = [
         f"{told} Probes are on one instruction of `{function}`, where a one-byte read(2) of",
-        f"/dev/zero takes {base:,.0f} ns untraced. Time added by one hit, the least of the rounds:",
+        f"/dev/zero takes {base:,.0f} ns untraced. Time added by one hit, the median of boots:",
         "",
         f"| {isa} | ns | times what kinst's best way takes |",
         "|---|---:|---:|",

@@ -11,7 +11,8 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """ns of one hit: by the least rounds of all, and the range of single passes."""
+    """ns of one hit: the median over boots, and their range (bench/boots.py).  call_ns: of a call
+    with its hits, the same."""
 
     name: str
     hits: int
@@ -19,7 +20,7 @@ class Cost:
     hit_ns: float
     low: float
     high: float
-    median: float
+    boots: int
     note: str
 
 
@@ -28,11 +29,15 @@ def ratio(ns: float, peer: float) -> str:
     return f"{peer / ns:,.1f}" if ns > 0 and peer / ns >= 0.1 else f"{peer / max(ns, 0.1):.2g}"
 
 
+def nanoseconds(ns: float) -> str:
+    return f"{ns:,.1f}" if ns < 20 else f"{ns:,.0f}"
+
+
 def table_of(title: str, costs: Sequence[Cost], peers: dict[str, str]) -> Table:
     by_name = {one.name: one for one in costs}
     table = Table(title=title)
     table.add_column("", no_wrap=True)
-    for column in ("ns/hit", "passes", "median", *(f"x {peer}" for peer in peers)):
+    for column in ("ns/hit", "boots'", "boots", *(f"x {peer}" for peer in peers)):
         table.add_column(column, justify="right")
     for one in costs:
         if not one.hits:
@@ -40,9 +45,9 @@ def table_of(title: str, costs: Sequence[Cost], peers: dict[str, str]) -> Table:
             continue
         table.add_row(
             escape(one.name),
-            f"{one.hit_ns:,.0f}",
-            f"{one.low:,.0f} to {one.high:,.0f}",
-            f"{one.median:,.0f}",
+            nanoseconds(one.hit_ns),
+            f"{nanoseconds(one.low)} to {nanoseconds(one.high)}",
+            f"{one.boots}",
             *(ratio(one.hit_ns, by_name[peer].hit_ns) for peer in peers.values()),
         )
     return table

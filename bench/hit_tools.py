@@ -37,6 +37,11 @@ class Effort:
     def total(self) -> int:
         return self.calls * self.rounds * self.times
 
+    @property
+    def bare(self) -> Effort:
+        """For the untraced rounds beside it: as many calls in a round, where that is short."""
+        return Effort(max(self.calls, 100), 30, self.call)
+
 
 def rounds_of(text: str) -> list[float]:
     """The ns of the rounds that tests/programs/rounds.c printed."""

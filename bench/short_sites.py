@@ -4,10 +4,11 @@
 
 A guest program calls read(2) of one byte of /dev/zero in short rounds.  Of the functions that each
 call runs, by a count of all entries, instructions are drawn at random that are run by each call and
-have no room for a jump of their own.  Each is planted alone, in turns with untraced rounds, in the
-best way and by its trap; a hit costs (ns of a call with the probe - ns without) / hits in a call,
-by the least of all rounds, which are more where a site seems dear.  Hits are counted: a probe that
-misses would be cheap.
+have no room for a jump of their own.  Each is planted alone in the best way, and in the first boot
+by its trap where that is asked for; a hit costs (ns of a call with the probe - ns without) / hits
+in a call.  All of them are measured in each of several boots, between untraced rounds, and the
+figure of a site is the median over boots (bench/boots.py says why).  Hits are counted: a probe
+that misses would be cheap.
 
 The shares of ways are of all instructions of functions that are drawn at random from the whole
 kernel: planted with all of their function, and each by itself (of those, some are drawn).
@@ -24,36 +25,54 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.bars import bars_of
+from bench.bars import BARS, bars_of
+from bench.boots import Bare, Take
+from bench.budget import Budget
 from bench.guest import Guest, compile_programs
 from bench.hit_tools import Effort, counts_of, rounds_of
 from kinst import KinstError, Program
 
 EFFORT = Effort(200, 60)  # short rounds: some fit between two interruptions
+BOOTS = 3
 ENTRIES = 5000  # reads for finding out which functions a read runs
 PROBING = 500  # reads for finding out what a read runs
 ROOM = {"amd64": 5, "arm64": 4, "riscv64": 8}  # bytes of a jump
 CHEAP, CHEAPER = 60, 10  # ns; times cheaper than a trap
-AGAIN = 4  # measured, where one is not that
+TRIES = 4  # to find the machine not slow
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """hits: in one call.  way: the best.  ns: of a hit by it, trap: by a trap."""
+class Site:
+    """hits: in one call.  way: the best, alone."""
 
     function: str
     offset: int
     text: str
     way: str
     hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """ns: of a hit by the best way, the median of boots.  trap: by a trap, 0 where that was not
+    measured."""
+
+    site: Site
     ns: float
+    low: float
+    high: float
+    boots: int
     trap: float
+
+    @property
+    def way(self) -> str:
+        return self.site.way
 
 
 def in_a_call(guest: Guest, program: Program) -> dict[str, int]:
@@ -68,8 +87,8 @@ def in_a_call(guest: Guest, program: Program) -> dict[str, int]:
     }
 
 
-def sites(guest: Guest, room: int, drawn: int, seed: int) -> list[tuple[str, int, str, int]]:
-    """(function, offset, text, hits in a call) of short instructions that each call runs."""
+def sites(guest: Guest, room: int, drawn: int, seed: int) -> list[Site]:
+    """Short instructions that each call runs."""
     # Counting alone, without runs: all functions of the kernel are planned at once, where a
     # predicate at each, or riscv64's search of each for a register, would take minutes.
     entries = guest.compile("fbt:::entry { @[probefunc] = count(); }", "no-run,no-gate")
@@ -87,35 +106,70 @@ def sites(guest: Guest, room: int, drawn: int, seed: int) -> list[tuple[str, int
             print(f"{name} is left out: {error}", flush=True)
             continue
         possible += [
-            (name, int(p.name), p.text, hits[p.name])
+            Site(name, int(p.name), p.text, "", hits[p.name])
             for p in guest.machine.list_probes(every)
             if len(p.code) < room and p.name in hits
         ]
     return random.Random(seed).sample(possible, min(drawn, len(possible)))
 
 
-def measure(guest: Guest, site: tuple[str, int, str, int]) -> Cost:
-    """Untraced rounds before and behind each of the two ways; and again, up to AGAIN times, while
-    the best way seems dear: whatever else the machine does only adds time."""
-    function, offset, text, hits = site
-    programs = [
-        guest.compile(f"kinst::{function}:{offset} {{ @ = count(); }}", plant)
-        for plant in ("", "trap")
-    ]
-    way = guest.ways(programs[0])[0]
-    least, bare = [math.inf, math.inf], math.inf
-    for _ in range(1 + AGAIN):
-        for k, program in enumerate(programs):
-            ran = guest.trace(program, EFFORT.command)
-            seen = sum(counts_of(ran).values())
-            if seen < EFFORT.total * hits:  # others of the guest may come there, too
-                raise KinstError(f"{function}+{offset}: {seen} hits, not {EFFORT.total * hits}")
-            least[k] = min(least[k], *rounds_of(ran.output))
-            bare = min(bare, *rounds_of(guest.run(EFFORT.command)))
-        best, trap = ((one - bare) / hits for one in least)
-        if best < CHEAP and trap >= CHEAPER * best:
+def measure(guest: Guest, bare: Bare, site: Site, plant: str = "") -> tuple[str, float] | None:
+    """How a site is planted, and ns of a hit, in this boot; None where the machine was slow around
+    each try.  Raises KinstError when hits are missing."""
+    program = guest.compile(f"kinst::{site.function}:{site.offset} {{ @ = count(); }}", plant)
+    wanted, takes = EFFORT.total * site.hits, list[Take]()
+    way = guest.ways(program)[0]
+    before = bare.take(EFFORT)
+    for _ in range(TRIES):
+        ran = guest.trace(program, EFFORT.command)
+        seen = sum(counts_of(ran).values())
+        if seen < wanted:  # others of the guest may come there, too
+            raise KinstError(f"{site.function}+{site.offset}: {seen} hits, not {wanted}")
+        after = bare.take(EFFORT)
+        takes.append(Take(min(rounds_of(ran.output)), max(before, after)))
+        before = after
+        if takes[-1].is_good(bare.of(EFFORT)):
             break
-    return Cost(function, offset, text, way, hits, best, trap)
+    good = [take.least for take in takes if take.is_good(bare.of(EFFORT))]
+    return (way, (min(good) - bare.of(EFFORT)) / site.hits) if good else None
+
+
+def measure_all(
+    boot: Callable[[], Guest], isa: str, drawn: int, seed: int, budget: Budget, end: float = 1.0
+) -> list[Cost]:
+    """Costs of `drawn` sites, in several boots or until `end` of the budget."""
+    chosen, taken = list[Site](), dict[Site, list[float]]()
+    ways, traps = dict[Site, str](), dict[Site, float]()
+    for number in range(BOOTS):
+        if budget.over(end):
+            break
+        guest = boot()
+        bare = Bare(guest)
+        try:
+            if not chosen:
+                budget.say("short sites: look for what a call runs")
+                chosen = sites(guest, ROOM[isa], drawn, seed)
+            budget.say(f"short sites: boot {number + 1}")
+            for site in chosen:
+                if budget.over(end):
+                    break
+                found = measure(guest, bare, site)
+                if found is not None:
+                    ways[site] = found[0]
+                    taken.setdefault(site, []).append(found[1])
+                if number == 0 and BARS[isa].reached is not None:
+                    trap = measure(guest, bare, site, "trap")
+                    traps[site] = trap[1] if trap else 0.0
+        finally:
+            guest.close()
+    least = min((len(each) for each in taken.values()), default=0)
+    if len(taken) < drawn or least < BOOTS:
+        budget.failed(f"short sites: {len(taken)} of {drawn}, in {least} of {BOOTS} boots or more")
+    return [
+        Cost(replace(site, way=ways[site]), statistics.median(each), min(each), max(each),
+             len(each), traps.get(site, 0.0))
+        for site, each in taken.items()
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,23 +211,25 @@ def shares(guest: Guest, room: int, functions: int, seed: int) -> Shares | None:
     return Shares(whole, len(short), alone)
 
 
-def measure_each(guest: Guest, isa: str, drawn: int, seed: int) -> Iterator[Cost]:
-    """Costs of `drawn` sites."""
-    for site in sites(guest, ROOM[isa], drawn, seed):
-        yield measure(guest, site)
-
-
 def show(costs: Sequence[Cost], found: Shares | None) -> None:
     for one in sorted(costs, key=lambda cost: cost.ns):
-        print(f"{one.function}+{one.offset:<5} {one.text:<44} {one.way:<5} {one.ns:8.1f} ns"
-              f"   trap {one.trap:8.1f} ns   {one.hits} hits a call")  # fmt: skip
+        site = one.site
+        print(f"{site.function}+{site.offset:<5} {site.text:<44} {site.way:<5} {one.ns:8.1f} ns"
+              f" ({one.low:.1f} to {one.high:.1f})   {site.hits} hits a call"
+              + (f"   trap {one.trap:8.1f} ns" if one.trap else ""))  # fmt: skip
     cheap = sum(one.ns < CHEAP for one in costs)
-    ten = sum(one.trap >= 10 * one.ns for one in costs)
+    traps = [one for one in costs if one.trap]
+    median = statistics.median(one.ns for one in costs)
     print(
-        f"{cheap} of {len(costs)} cost less than {CHEAP} ns, {ten} a tenth of their trap or less;"
-        f" median {statistics.median(one.ns for one in costs):.1f} ns, of traps"
-        f" {statistics.median(one.trap for one in costs):.1f}; load {os.getloadavg()[0]:.1f}"
+        f"{cheap} of {len(costs)} cost less than {CHEAP} ns; median {median:.1f} ns;"
+        f" load {os.getloadavg()[0]:.1f}"
     )
+    if traps:
+        ten = sum(one.trap >= CHEAPER * one.ns for one in traps)
+        median = statistics.median(one.trap for one in traps)
+        print(
+            f"{ten} of {len(traps)} cost a tenth of their trap or less; traps' median {median:.1f}"
+        )
     if found is None:
         return
     print(f"{found.whole.total()} instructions, planted with all of their function:",
@@ -197,16 +253,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
-        guest = Guest(compile_programs(["rounds"], Path(folder), options.isa), options.isa)
+        copies = compile_programs(["rounds"], Path(folder), options.isa)
+
+        def boot() -> Guest:
+            return Guest(copies, options.isa, cold=True)
+
         try:
-            found = shares(guest, ROOM[options.isa], options.shares, options.seed)
-            costs = list(measure_each(guest, options.isa, options.sites, options.seed))
+            guest = boot()
+            try:
+                found = shares(guest, ROOM[options.isa], options.shares, options.seed)
+            finally:
+                guest.close()
+            budget = Budget(math.inf)
+            costs = measure_all(boot, options.isa, options.sites, options.seed, budget)
         except KinstError as error:
             print(f"short_sites: {error}", file=sys.stderr)
             return 1
-        finally:
-            guest.close()
-    show(costs, found)
+    if costs:
+        show(costs, found)
     for text, met in bars_of(options.isa, {}, costs, found):
         print(f"{'met   ' if met else 'MISSED'} {text}")
     if options.json:

@@ -1,8 +1,8 @@
 """What D's variables cost in a clause, beside a clause without them and the kernel's own way.
 
-    .venv/bin/python bench/variables.py [--json FILE] [--passes N]
+    .venv/bin/python bench/variables.py [--json FILE] [--boots N]
 
-The method is bench/hit_cost.py's: one guest, one boot, modes by turns, the least of all rounds.
+The method is bench/hit_cost.py's: modes by turns in several boots, the median of boots.
 Every clause also counts its hits, and a mode that misses one fails; so what a variable costs is
 the difference to the first mode, which stores a register in a global variable.
 
@@ -30,9 +30,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bench.boots import Boots, Mode
 from bench.budget import Budget
 from bench.guest import Guest, Ran, compile_programs
-from bench.hit_cost import MIDDLE, QUICK, Mode, Place, cost, find_place, one_pass
+from bench.hit_modes import MIDDLE, QUICK, Place, find_place
 from bench.hit_table import Cost
 from bench.hit_tools import OPTIMIZATION, TRACING, Effort, Kinst, distribution, rounds_of, total
 from kinst import KinstError
@@ -84,7 +85,7 @@ class Histogram:
 
 
 def modes_of(guest: Guest, place: Place) -> list[Mode]:
-    """All modes, untraced first.  Raises KinstError."""
+    """All modes.  Raises KinstError."""
     site = f"kinst::{place.function}:{place.offset}"
     entry = f"fbt::{place.function}:entry"
 
@@ -95,16 +96,12 @@ def modes_of(guest: Guest, place: Place) -> list[Mode]:
             raise KinstError(f"{name}: planted by {ways}")
         return Mode(name, QUICK, 1, Kinst(guest, program, count).take)
 
-    def untraced(effort: Effort) -> tuple[list[float], int]:
-        return rounds_of(guest.run(effort.command)), 0
-
     pair = (
         f"{entry} {{ self->ts = timestamp; }}"
         f"{site} /self->ts/ {{ @ = quantize(timestamp - self->ts); self->ts = 0; }}"
     )
     plain = f"{entry} {{ g = timestamp; }} {site} /g/ {{ @ = quantize(timestamp - g); g = 0; }}"
     return [
-        Mode("untraced", QUICK, 0, untraced),
         *[
             kinst(name, total, f"{site} {{ {text} @ = count(); }}")
             for name, text in CLAUSES.items()
@@ -116,29 +113,29 @@ def modes_of(guest: Guest, place: Place) -> list[Mode]:
     ]
 
 
-def measure(passes: int) -> tuple[Place, list[Cost]]:
-    """Boot, measure in turns, work the costs out.  Raises KinstError."""
+def measure(boots: int) -> tuple[Place, list[Cost]]:
+    """Measure everything in so many boots.  Raises KinstError."""
+    measured, place = Boots(Budget(math.inf)), None
     with tempfile.TemporaryDirectory() as folder:
         copies = compile_programs(("rounds",), Path(folder))
-        guest = Guest(copies)
-        try:
-            place, _ = find_place(guest)
-            modes = modes_of(guest, place)
-            budget = Budget(math.inf)
-            for number in range(passes):
-                one_pass(modes, budget, number + 1)
-        finally:
-            guest.close()
-    if budget.failures:
-        raise KinstError(budget.failures[0])
-    return place, [cost(mode, modes[0]) for mode in modes]
+        for _ in range(boots):
+            guest = Guest(copies, cold=True)
+            try:
+                place = place or find_place(guest)
+                measured.measure(guest, modes_of(guest, place))
+            finally:
+                guest.close()
+    costs = measured.found()
+    if measured.budget.failures or place is None:
+        raise KinstError("; ".join(measured.budget.failures) or "nothing was measured")
+    return place, [Cost("untraced", 0, measured.untraced_call(), 0, 0, 0, boots, ""), *costs]
 
 
-def show(costs: Sequence[Cost], place: Place, passes: int) -> None:
+def show(costs: Sequence[Cost], place: Place, boots: int) -> None:
     by_name = {one.name: one.hit_ns for one in costs}
     where = f"{place.function}+{place.offset}"
-    table = Table(title=f"ns per call of a clause at {where}; least of {passes} passes")
-    for column in ("", "ns", "passes", f"more than `{BASE}`"):
+    table = Table(title=f"ns per call of a clause at {where}; median of {boots} boots")
+    for column in ("", "ns", "boots'", f"more than `{BASE}`"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for one in costs:
         if not one.hits:
@@ -161,15 +158,15 @@ def show(costs: Sequence[Cost], place: Place, passes: int) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="What D's variables cost in a clause.")
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
-    parser.add_argument("--passes", type=int, default=3, help="how often all is measured (3)")
+    parser.add_argument("--boots", type=int, default=3, help="in how many all is measured (3)")
     options = parser.parse_args(argv)
     load = os.getloadavg()
     try:
-        place, costs = measure(options.passes)
+        place, costs = measure(options.boots)
     except KinstError as error:
         print(f"variables: {error}", file=sys.stderr)
         return 1
-    show(costs, place, options.passes)
+    show(costs, place, options.boots)
     print(f"load of this machine's {os.cpu_count()} CPUs: {load[0]:.1f}, {os.getloadavg()[0]:.1f}")
     if options.json:
         options.json.write_text(json.dumps([asdict(one) for one in costs], indent=1) + "\n")

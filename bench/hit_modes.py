@@ -1,0 +1,227 @@
+"""The ways to probe that bench/hit_cost.py compares, and the instruction that is looked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from bench.boots import LAPS, Mode
+from bench.guest import Guest, Ran
+from bench.hit_tools import (
+    OPTIMIZATION,
+    TRACING,
+    Bpf,
+    Effort,
+    Kinst,
+    Kprobes,
+    counts_of,
+    distribution,
+    records,
+    total,
+)
+from kinst import KinstError, Program
+
+PROBING = 1000  # reads for finding out what a read runs
+
+QUICK = Effort(1000, 40)  # for what costs up to a few hundred ns
+MIDDLE = Effort(1000, 20)
+RECORDS = Effort(1000, 20, times=3)
+LONG = Effort(100, 60)  # all instructions of a function
+SHORT = Effort(100, 60, "getppid")  # of a short one
+DEAR = Effort(100, 10)  # the same by traps
+SHORT_DEAR = Effort(100, 10, "getppid")
+STOPS = Effort(10, 15)
+ONCE = 1  # a good take of a boot is enough for what costs a microsecond
+
+JUMP, TRAP = "kinst jump: @ = count()", "kinst trap: @ = count()"
+JUMP_EVENT, TRAP_EVENT = "kprobe event, jump, trace buffer", "kprobe event, trap, trace buffer"
+ALL, GETPPID = "all: ", "getppid: "
+
+
+# What is probed.
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The function that a call runs, the chosen instruction, and all instructions: offset to hits
+    in a call.  allowed: those of them that kprobes can stand on."""
+
+    function: str
+    offset: int
+    text: str
+    all: Mapping[int, int]
+    allowed: tuple[int, ...] = ()
+
+
+def find_place(guest: Guest) -> Place:
+    """Where to probe: what the read runs in the driver, or else vfs_read, whichever has an
+    instruction to be found first."""
+    named = guest.compile("kinst::*read*zero*:0, kinst::vfs_read:0 { @[probefunc] = count(); }")
+    counts = counts_of(guest.trace(named, f"rounds {PROBING} 1"))
+    functions = sorted((name for name, n in counts.items() if n >= PROBING), key="vfs_read".__eq__)
+    for function in functions:
+        hits = _hits(guest, function, "")
+        once = {
+            int(one.name): one.text
+            for one in guest.machine.probes(f"kinst::{function}:")
+            if hits.get(int(one.name)) == 1
+            and (len(one.code) >= 5 or not optimises(guest))
+            and one.kind == "next"
+            and "nop" not in one.text
+        }
+        kprobe = Kprobes(guest, function, tuple(once), optimise=optimises(guest))
+        listed = guest.run(kprobe.script(":")) if once else ""
+        wanted = r".*\[OPTIMIZED\]" if optimises(guest) else r"(?!.*\[FTRACE\])"
+        found = re.findall(rf"\+0x([0-9a-f]+) {wanted}", listed)
+        if found:
+            offset = min(int(word, 16) for word in found)
+            return Place(function, offset, once[offset], hits, _allowed(guest, function, hits))
+    raise KinstError(f"the kernel wants no kprobe at any instruction of {functions}")
+
+
+def find_getppid(guest: Guest) -> Place:
+    """All instructions of the function behind getppid(2)."""
+    named = guest.compile("kinst::*sys_getppid:0 { @[probefunc] = count(); }")
+    counts = counts_of(guest.trace(named, f"rounds {PROBING} 1 getppid"))
+    function = next(name for name, n in counts.items() if n >= PROBING)
+    hits = _hits(guest, function, " getppid")
+    return Place(function, 0, "", hits, _allowed(guest, function, hits))
+
+
+def _hits(guest: Guest, function: str, call: str) -> dict[int, int]:
+    counts = counts_of(guest.trace(_counting_all(guest, function), f"rounds {PROBING} 1{call}"))
+    return {int(k): n // PROBING for k, n in counts.items() if n >= PROBING}
+
+
+def _counting_all(guest: Guest, function: str) -> Program:
+    return guest.compile(f"kinst::{function}: {{ @[probename] = count(); }}")
+
+
+def _allowed(guest: Guest, function: str, hits: Mapping[int, int]) -> tuple[int, ...]:
+    """Of these offsets, those that the kernel lets kprobes stand on: by trying.  kinst counts at
+    all it can, and each tool's cost is by its own number of hits."""
+    offsets = tuple(sorted(hits))
+    tried = guest.run(
+        f"cd {TRACING}\n"
+        + "".join(
+            f"echo 'p:k{o} {function}+{o}' >>kprobe_events 2>/dev/null || echo refused {o}\n"
+            for o in offsets
+        )
+        + "for e in events/kprobes/k*; do echo 1 2>/dev/null >$e/enable"
+        + " || echo refused ${e##*/k}; done\n"
+        + "echo 0 >events/kprobes/enable; echo >kprobe_events; usleep 100000\n"
+    )
+    refused = {int(o) for o in re.findall(r"^refused (\d+)$", tried, re.M)}
+    return tuple(o for o in offsets if o not in refused)
+
+
+def optimises(guest: Guest) -> bool:
+    """Whether this kernel can make jumps of kprobes."""
+    return "yes" in guest.run(f"test -e {OPTIMIZATION} && echo yes || echo no")
+
+
+# The tools.
+
+
+def one_site_modes(guest: Guest, place: Place) -> list[Mode]:
+    """All modes on the chosen instruction."""
+    site = f"kinst::{place.function}:{place.offset}"
+    # The second and third argument of C functions: what a read goes to, and how much it is.
+    second, third = guest.machine.argument_registers[1:3]
+    record = f'{{ printf("%d %x %x\\n", timestamp, regs[{second}], regs[{third}]); }}'
+
+    def kinst(
+        name: str, effort: Effort, count: Callable[[Ran], int], text: str, plant: str = "",
+        enough: int = LAPS,
+    ) -> Mode:  # fmt: skip
+        program = guest.compile(text, plant, records=count is records)
+        return Mode(name, effort, 1, Kinst(guest, program, count).take, enough=enough)
+
+    def kprobe(name: str, effort: Effort, **how: bool) -> Mode:
+        tool = Kprobes(guest, place.function, (place.offset,), **how)
+        return Mode(name, effort, 1, tool.take, enough=ONCE)
+
+    def bpf(name: str, effort: Effort, optimise: bool) -> Mode:
+        tool = Bpf(guest, place.function, (place.offset,), optimise)
+        return Mode(name, effort, 1, tool.take, enough=ONCE)
+
+    count = f"{site} {{ @ = count(); }}"
+    keyed = f"{site} {{ @[regs[{third}]] = count(); }}"
+    quantized = f"{site} {{ @ = quantize(regs[{third}]); }}"
+    other = f'{site} /execname == "other"/ {{ @ = count(); }}'
+    never = f"{site} /regs[{third}] == 77/ {{ @ = count(); }}"
+    recorded = f"{site} {record}"
+    best = guest.compile(count)
+    (way,) = guest.ways(best)
+    modes = [
+        Mode(f"kinst {way}: @ = count()", QUICK, 1, Kinst(guest, best, total).take),
+        _never(kinst(f"kinst {way}: /regs[{third}] == 77/, false", QUICK, total, never)),
+        _never(kinst(f'kinst {way}: /execname == "other"/, false', QUICK, total, other)),
+        kinst(f"kinst {way}: @[regs[{third}]] = count()", QUICK, total, keyed),
+        kinst(f"kinst {way}: @ = quantize(regs[{third}])", QUICK, distribution, quantized),
+        kinst(f"kinst {way}: printf time and two registers", RECORDS, records, recorded),
+    ]
+    if way != "trap":
+        modes += [
+            kinst(TRAP, MIDDLE, total, count, "trap", ONCE),
+            kinst("kinst trap: printf time and two registers", MIDDLE, records, recorded, "trap",
+                  ONCE),
+        ]  # fmt: skip
+    modes += [
+        kinst("kinst stop: @ = count()", STOPS, total, count, "stop", ONCE),
+        kprobe(TRAP_EVENT, MIDDLE, buffer=True),
+        kprobe("kprobe event, trap, tracing off", MIDDLE),
+        bpf("BPF as bpftrace's @ = count(), trap", MIDDLE, False),
+    ]
+    if optimises(guest):
+        modes += [
+            kprobe(JUMP_EVENT, MIDDLE, optimise=True, buffer=True),
+            kprobe("kprobe event, jump, tracing off", MIDDLE, optimise=True),
+            kprobe("kprobe event, jump, hist trigger", MIDDLE, optimise=True, buffer=True,
+                   histogram=True),
+            bpf("BPF as bpftrace's @ = count(), jump", MIDDLE, True),
+        ]  # fmt: skip
+    return modes
+
+
+def _never(mode: Mode) -> Mode:
+    """The predicate is false: nothing must have been counted."""
+    inner = mode.take
+
+    def take(effort: Effort) -> tuple[list[float], int]:
+        rounds, hits = inner(effort)
+        return rounds, effort.total if hits == 0 else hits
+
+    mode.take = take
+    return mode
+
+
+def all_modes(guest: Guest, place: Place, name: str, effort: Effort, dear: Effort) -> list[Mode]:
+    """All instructions of the function that every tool can probe.  dear: for the others."""
+    every = _counting_all(guest, place.function)
+    hits, allowed_hits = sum(place.all.values()), sum(place.all[o] for o in place.allowed)
+    ways = [way for way in guest.ways(every) if way != "refused"]
+    jumps = ways.count("jump")
+    note = f"{hits} hits a call; {jumps} of {len(ways)} sites are jumps"
+    events = Kprobes(guest, place.function, place.allowed, buffer=True)
+    silent = Kprobes(guest, place.function, place.allowed)
+    bpf = Bpf(guest, place.function, place.allowed)
+    return [
+        Mode(f"{name}kinst, @[probename] = count()", effort, hits,
+             Kinst(guest, every, total).take, note),
+        Mode(f"{name}kprobe events, trace buffer", dear, allowed_hits, events.take,
+             f"{allowed_hits} hits a call", ONCE),
+        Mode(f"{name}kprobe events, tracing off", dear, allowed_hits, silent.take, "", ONCE),
+        Mode(f"{name}BPF as bpftrace's @ = count()", dear, allowed_hits, bpf.take, "", ONCE),
+    ]  # fmt: skip
+
+
+def all_of(guest: Guest, place: Place, getppid: Place) -> list[Mode]:
+    """All modes, the cheap ones first: they are taken most often."""
+    modes = [
+        *one_site_modes(guest, place),
+        *all_modes(guest, place, ALL, LONG, DEAR),
+        *all_modes(guest, getppid, GETPPID, SHORT, SHORT_DEAR),
+    ]
+    return sorted(modes, key=lambda mode: (mode.enough == ONCE, mode.effort.bare.command))
