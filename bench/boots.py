@@ -2,11 +2,11 @@
 
 Two things disturb such figures here, and each has its answer:
 - CPUs change their speed, by 2 to 4 and for seconds at a time, and other programs want them.  That
-  only ever adds time.  So benchmark and guests have a real-time priority where the host
-  allows that, and a mode is measured in several short takes (tens of ms), modes by turns, with
-  untraced rounds directly around each take; the least of a boot's rounds counts.  A take whose untraced rounds,
-  before or behind it, are not near the least of the boot fell into a slow stretch and is not used;
-  a mode that has no other take has no figure of this boot.
+  only ever adds time.  So benchmark and guests have a real-time priority where the host allows it
+  (go_first()), and a mode is measured in several short takes (tens of ms), modes by turns, with
+  untraced rounds directly around each; the least of a boot's rounds counts.  A take whose untraced
+  rounds, before or behind it, are not near the least of the boot fell into a slow stretch and is
+  not used; a mode that has no other take has no figure of this boot.
 - QEMU finds translated code and the host's addresses of memory in small direct-mapped tables.
   Where code lies decides what meets what there, and that can cost one mode tens of ns for as long
   as the guest lives.  Each boot has its own addresses: the kernel's (KASLR) and kinst's.  So the
@@ -103,22 +103,26 @@ class Boots:
     untraced: dict[str, list[float]] = field(default_factory=dict)  # by call, ns
     failed: set[str] = field(default_factory=set)  # modes, which are left out from then on
 
-    def measure(self, guest: Guest, modes: Sequence[Mode]) -> None:
-        """All modes by turns, until each has takes enough."""
+    def measure(self, guest: Guest, groups: Sequence[Sequence[Mode]]) -> None:
+        """One boot: the modes of a group by turns, until each has takes enough; then the next
+        group."""
         self.count += 1
-        bare, said = Bare(guest), f"boot {self.count}"
-        for lap in range(LAPS):
-            left = [
-                mode
-                for mode in modes
-                if mode.name not in self.failed
-                and (not mode.takes or len(mode.good(bare)) < mode.enough)
-            ]
-            self.budget.say(f"{said}, lap {lap + 1}: {len(left)} ways to probe")
-            self._lap(left, bare)
-        for mode in modes:
-            if mode.name not in self.failed:
-                self._settle(mode, bare)
+        bare = Bare(guest)
+        for modes in groups:
+            for lap in range(LAPS):
+                left = [
+                    mode
+                    for mode in modes
+                    if mode.name not in self.failed
+                    and (not mode.takes or len(mode.good(bare)) < mode.enough)
+                ]
+                if left:
+                    self.budget.say(f"boot {self.count}, lap {lap + 1}: {len(left)} ways to probe")
+                    self._lap(left, bare)
+        for modes in groups:
+            for mode in modes:
+                if mode.name not in self.failed:
+                    self._settle(mode, bare)
         for effort, ns in bare.least.items():
             self.untraced.setdefault(f"{effort.call or 'read'}", []).append(ns)
 

@@ -19,7 +19,7 @@ from kinst.events import Batch, Lost, Output
 PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "programs"
 COMMAND_SECONDS = 60.0
 # Bytes: small areas, but for programs that record.
-_AGGREGATIONS, _BUFFERS, _RECORDING_BUFFERS = 1 << 18, 1 << 16, 1 << 21
+_AGGREGATIONS, _BUFFERS, _RECORDING_BUFFERS = 1 << 18, 1 << 16, 1 << 20
 
 
 # Compilers and the packages that they are in.

@@ -15,6 +15,8 @@ What is done for fairness:
   untraced rounds directly around each.  A boot's figure is by the least of its rounds, and what is
   told is the median over boots, with their range (bench/boots.py says why).  (gdb has a guest of
   its own: a stub serves one debugger.  Its hits cost so much that nothing else matters.)
+- In each boot kinst goes first, and others, as well as traps, behind it: they leave addresses in
+  the guest's memory, and kinst plants no run where memory points inside, but traps in its place.
 - Every mode's hits are counted.  If one is missing, or there are more than the reads of the
   guest's shell explain, the benchmark fails: a probe that misses would be cheap.  (Not gdb's:
   that its breakpoint was hit shows in its cost.)
@@ -70,9 +72,9 @@ from bench.hit_modes import (
     TRAP,
     TRAP_EVENT,
     Place,
-    all_of,
     find_getppid,
     find_place,
+    groups_of,
 )
 from bench.hit_table import Cost, table_of
 from bench.hit_tools import rounds_of
@@ -148,21 +150,20 @@ def measure(boots: int, isa: str, drawn: int, functions: int, only: str, budget:
     with tempfile.TemporaryDirectory() as folder:
         budget.say("compile the guest's programs")
         copies = compile_programs(("rounds", "bpfcount"), Path(folder), isa)
-        measured, longest = Boots(budget), 0.0
-        places: tuple[Place, Place] | None = None
-        while measured.count < boots and not (measured.count and budget.over(BOOTS_END, longest)):
+        budget.say("look for instructions that kprobes can stand on")
+        places, measured, longest = _places(copies, isa), Boots(budget), 0.0
+        while measured.count < boots and not budget.over(BOOTS_END, longest):
             before = budget.used()
             try:
-                places = _boot(measured, copies, isa, only, places)
+                _boot(measured, copies, isa, only, places)
             except KinstError as error:
-                if places is None:
+                if measured.count <= 1:
                     raise
                 budget.failed(f"boot {measured.count}: {error}")
                 break
-            longest = budget.used() - before if measured.count > 1 else 0.0
+            longest = budget.used() - before
         if measured.count < boots:
             budget.failed(f"{boots - measured.count} of {boots} boots: no time")
-        assert places is not None
         found = Found(places[0], measured.count, _costs(measured))
         if isa == "amd64" and not only:
             _debug(found, copies, budget)
@@ -171,22 +172,28 @@ def measure(boots: int, isa: str, drawn: int, functions: int, only: str, budget:
     return found
 
 
+def _places(copies: Sequence[str], isa: str) -> tuple[Place, Place]:
+    """Where to probe; looked for in a guest of its own, as kprobes leave addresses in memory.
+    Raises KinstError."""
+    guest = Guest(copies, isa)
+    try:
+        return find_place(guest), find_getppid(guest)
+    finally:
+        guest.close()
+
+
 def _boot(
-    measured: Boots, copies: Sequence[str], isa: str, only: str, places: tuple[Place, Place] | None
-) -> tuple[Place, Place]:
-    """Measure everything in one boot.  places: None to look for them.  Raises KinstError."""
+    measured: Boots, copies: Sequence[str], isa: str, only: str, places: tuple[Place, Place]
+) -> None:
+    """Measure everything in one boot.  Raises KinstError."""
     guest = Guest(copies, isa, cold=True)
     try:
         # Kprobes are set up and taken out in a quarter of the time.
         guest.run("echo 1 >/sys/kernel/rcu_expedited || :")
-        if places is None:
-            measured.budget.say("look for instructions that kprobes can stand on")
-            places = find_place(guest), find_getppid(guest)
-        modes = [mode for mode in all_of(guest, *places) if only in mode.name]
-        measured.measure(guest, modes)
+        groups = groups_of(guest, *places)
+        measured.measure(guest, [[one for one in group if only in one.name] for group in groups])
     finally:
         guest.close()
-    return places
 
 
 def _costs(measured: Boots) -> list[Cost]:

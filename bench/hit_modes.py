@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -202,8 +203,8 @@ def all_modes(guest: Guest, place: Place, name: str, effort: Effort, dear: Effor
     every = _counting_all(guest, place.function)
     hits, allowed_hits = sum(place.all.values()), sum(place.all[o] for o in place.allowed)
     ways = [way for way in guest.ways(every) if way != "refused"]
-    jumps = ways.count("jump")
-    note = f"{hits} hits a call; {jumps} of {len(ways)} sites are jumps"
+    each = ", ".join(f"{n} by {way}" for way, n in Counter(ways).most_common())
+    note = f"{hits} hits a call; of {len(ways)} sites {each}"
     events = Kprobes(guest, place.function, place.allowed, buffer=True)
     silent = Kprobes(guest, place.function, place.allowed)
     bpf = Bpf(guest, place.function, place.allowed)
@@ -217,11 +218,18 @@ def all_modes(guest: Guest, place: Place, name: str, effort: Effort, dear: Effor
     ]  # fmt: skip
 
 
-def all_of(guest: Guest, place: Place, getppid: Place) -> list[Mode]:
-    """All modes, the cheap ones first: they are taken most often."""
+def groups_of(guest: Guest, place: Place, getppid: Place) -> list[list[Mode]]:
+    """All modes, in three groups: kinst's, those that leave addresses of traps in the guest's
+    memory, and the other tools', as kprobes leave them, too.  kinst plants no run where memory
+    holds an address inside."""
     modes = [
         *one_site_modes(guest, place),
         *all_modes(guest, place, ALL, LONG, DEAR),
         *all_modes(guest, getppid, GETPPID, SHORT, SHORT_DEAR),
     ]
-    return sorted(modes, key=lambda mode: (mode.enough == ONCE, mode.effort.bare.command))
+    modes.sort(key=lambda mode: mode.effort.bare.command)  # neighbours share untraced rounds
+    return [
+        [mode for mode in modes if mode.enough > ONCE],
+        [mode for mode in modes if mode.enough == ONCE and mode.name.startswith("kinst")],
+        [mode for mode in modes if mode.enough == ONCE and not mode.name.startswith("kinst")],
+    ]

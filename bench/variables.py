@@ -122,7 +122,7 @@ def measure(boots: int) -> tuple[Place, list[Cost]]:
             guest = Guest(copies, cold=True)
             try:
                 place = place or find_place(guest)
-                measured.measure(guest, modes_of(guest, place))
+                measured.measure(guest, [modes_of(guest, place)])
             finally:
                 guest.close()
     costs = measured.found()
