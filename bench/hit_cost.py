@@ -167,7 +167,7 @@ def measure(boots: int, isa: str, drawn: int, functions: int, only: str, budget:
         found = Found(places[0], measured.count, _costs(measured))
         if isa == "amd64" and not only:
             _debug(found, copies, budget)
-        if drawn:
+        if drawn and short_sites.are_there(isa):
             _draw(found, copies, isa, drawn, functions, budget)
     return found
 
@@ -200,17 +200,17 @@ def _costs(measured: Boots) -> list[Cost]:
     """Of all modes, in the order of the tables, each table's untraced calls first."""
     costs = measured.found()
 
-    def untraced(name: str, call: str) -> Cost:
-        each = measured.untraced[call]
-        middle = statistics.median(each)
-        return Cost(name, 0, middle, 0.0, min(each), max(each), len(each), "")
+    def untraced(name: str, call: str) -> list[Cost]:
+        each = measured.untraced.get(call, [])
+        middle = statistics.median(each) if each else 0.0
+        return [Cost(name, 0, middle, 0.0, min(each), max(each), len(each), "")] if each else []
 
     one_site = [one for one in costs if not one.name.startswith((ALL, GETPPID))]
-    getppid = [one for one in costs if one.name.startswith(GETPPID)]
     return [
-        untraced("untraced", "read"), *one_site,
+        *untraced("untraced", "read"), *one_site,
         *(one for one in costs if one.name.startswith(ALL)),
-        *([untraced(f"{GETPPID}untraced", "getppid")] if getppid else []), *getppid,
+        *untraced(f"{GETPPID}untraced", "getppid"),
+        *(one for one in costs if one.name.startswith(GETPPID)),
     ]  # fmt: skip
 
 

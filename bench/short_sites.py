@@ -75,6 +75,11 @@ class Cost:
         return self.site.way
 
 
+def are_there(isa: str) -> bool:
+    """Whether an ISA has instructions that are shorter than a jump."""
+    return ROOM[isa] > 4
+
+
 def in_a_call(guest: Guest, program: Program) -> dict[str, int]:
     """Of what a program counts, what each call runs, and how often: by the difference that more
     calls make."""
