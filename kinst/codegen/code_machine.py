@@ -35,7 +35,8 @@ class CodeMachine:
     functions are native. llvm_options, signature_bits: as in Isa. parents: offsets in a task of its
     parent's address and of its process id; (0, 0) where they are unknown. symbols: the running
     address of each (module, name) that the program uses. reserves: records are written without a
-    call, too (STATE_RESERVED). preemption: as in Facts.
+    call, too (STATE_RESERVED). preemption, saved_registers: as in Facts. samples: clauses run in
+    samples of CPUs, too, whose descriptors have no program counter.
     """
 
     name: str
@@ -67,6 +68,8 @@ class CodeMachine:
     signature_bits: int = 0
     reserves: bool = False
     preemption: int | None = None
+    saved_registers: tuple[tuple[str, int], ...] = ()
+    samples: bool = False
 
     def address(self, offset: int) -> int:
         """The address of an offset in scratch."""
@@ -105,7 +108,7 @@ def target_machine(isa: Isa, facts: Facts, scratch: Scratch) -> CodeMachine:
         facts.trap_pc_offset, facts.trap_pc_delta, facts.thread_time,
         facts.unwinder, isa.llvm_options, facts.user, parents_of(facts), paths=facts.paths,
         user_state=facts.user_state, signature_bits=isa.signature_bits,
-        preemption=facts.preemption,
+        preemption=facts.preemption, saved_registers=facts.saved_registers,
     )  # fmt: skip
 
 

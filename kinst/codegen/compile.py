@@ -14,7 +14,7 @@ from kinst.codegen.analysis import makes_pointers, shares_variables, slots_read,
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.entries import write_entry, write_error
 from kinst.codegen.firing import Unit
-from kinst.codegen.hooks import write_fault_hook, write_trap_hook
+from kinst.codegen.hooks import write_fault_hook, write_sampler, write_trap_hook
 from kinst.codegen.ssa import Function, module_text
 from kinst.core.errors import KinstError
 from kinst.core.records import ProgramLayout
@@ -82,7 +82,8 @@ class TargetCode:
     slots: the frame slots that each entry reads. caller: entries that also read the slot named by
     their site's descriptor (SITE_CFA_SLOT). arguments: for each entry the numbers of the arguments
     it reads, which the descriptor locates. strings: the bytes of the strings area. ir: LLVM
-    assembly before optimisation, for --dump.
+    assembly before optimisation, for --dump. samplers: addresses of functions that run an entry
+    with the registers that an interrupt has saved.
     """
 
     code: bytes
@@ -95,6 +96,7 @@ class TargetCode:
     trap_hook: int
     fault_hook: int
     ir: str
+    samplers: tuple[int, ...] = ()
 
     def entry(self, clauses: Entry) -> int:
         """Address of the entry for these clauses."""
@@ -136,6 +138,10 @@ def _name(entry: Entry) -> str:
     return "entry_" + "_".join(map(str, entry))
 
 
+def _sampler(number: int) -> str:
+    return f"sampler_{number}"
+
+
 def _check_sizes(program: typed.Program, machine: CodeMachine, layout: ProgramLayout) -> None:
     """Raise KinstError if what the clauses write does not fit its area of scratch."""
     scratch = machine.scratch
@@ -163,6 +169,7 @@ def lower_program(
     entries: Sequence[Entry],
     error_clauses: Entry,
     error_site: int,
+    sampled: Sequence[tuple[Entry, int]] = (),
 ) -> tuple[str, bytes]:
     """LLVM assembly of the whole program for this machine, and the bytes of its strings area.
 
@@ -184,6 +191,12 @@ def lower_program(
     for entry in entries:
         clauses = [program.clauses[i] for i in entry]
         functions.append(write_entry(unit, _name(entry), clauses, error))
+    for number, (entry, descriptor) in enumerate(sampled):
+        clauses = [program.clauses[i] for i in entry]
+        # A call of what is known outside would have to be relocated.
+        own = write_entry(unit, f"{_sampler(number)}_entry", clauses, error)
+        own.internal = True
+        functions += [own, write_sampler(machine, _sampler(number), own, descriptor)]
     if not machine.host:
         functions += [write_trap_hook(machine), write_fault_hook(machine)]
     functions += unit.helpers.values()
@@ -246,15 +259,19 @@ def compile_target(
     error_clauses: Entry,
     error_site: int,
     address: int,
+    sampled: Sequence[tuple[Entry, int]] = (),
 ) -> TargetCode:
     """Machine code for the text area, to be written at `address` (a multiple of 16).
 
-    entries: the distinct tuples of clauses that sites run. Raises KinstError for what this kernel
+    entries: the distinct tuples of clauses that sites run. sampled: entries that samples of CPUs
+    run, with the addresses of their descriptors. Raises KinstError for what this kernel
     cannot do (a built-in that its system does not know, arg0 at an instruction).
     """
     _initialize()
     _set_options(machine.llvm_options)
-    ir, strings = lower_program(program, layout, machine, entries, error_clauses, error_site)
+    ir, strings = lower_program(
+        program, layout, machine, entries, error_clauses, error_site, sampled
+    )
     found = _object_code(ir, machine.triple, machine.features)
     in_error = [slots_read(program.clauses[i], machine) for i in error_clauses]
     slots: dict[Entry, frozenset[int]] = {}
@@ -271,6 +288,7 @@ def compile_target(
         found.code, address, {entry: found.offsets[_name(entry)] for entry in entries}, slots,
         frozenset(caller), arguments, strings, found.offsets["trap_hook"],
         found.offsets["fault_hook"], ir,
+        tuple(address + found.offsets[_sampler(number)] for number in range(len(sampled))),
     )  # fmt: skip
 
 

@@ -106,6 +106,30 @@ def write_trap_hook(machine: CodeMachine) -> Function:
     return code
 
 
+def write_sampler(machine: CodeMachine, name: str, entry: Function, descriptor: int) -> Function:
+    """name(saved registers): run an entry with what the CPU was at. Behind the frame is where that
+    was, twice: in the kernel, else 0, and in user mode, else 0.
+
+    descriptor: address of the probe's."""
+    registers = Value(64, "%registers")
+    code = Function(name, (registers,), 0, "ccc", internal=False)
+    size = 8 * machine.frame_slots
+    frame = code.buffer(size + 16)
+    for at in range(0, size, 8):
+        code.store(const(0), code.add(frame, at))
+    slots = {one.d_name: one.slot for one in machine.registers}
+    for register, offset in machine.saved_registers:
+        value = code.load(64, code.add(registers, offset))
+        code.store(value, code.add(frame, 8 * slots[register]))
+    place = code.load(64, code.add(registers, machine.trap_pc_offset))
+    inside = code.icmp("slt", place, 0)
+    code.store(code.select(inside, place, const(0)), code.add(frame, size))
+    code.store(code.select(inside, const(0), place), code.add(frame, size + 8))
+    code.call(entry, (const(descriptor), frame))
+    code.ret()
+    return code
+
+
 def write_fault_hook(machine: CodeMachine) -> Function:
     """fault_hook(address) -> the address, or for that of a displaced copy the address of the
     original."""

@@ -193,14 +193,23 @@ class LivePatch:
 class Planter(Protocol):
     """How a machine that never stands still is planted in."""
 
-    def plant(self, patches: Sequence[LivePatch], hook: int, code: tuple[int, int]) -> None:
+    def plant(
+        self,
+        patches: Sequence[LivePatch],
+        hook: int,
+        code: tuple[int, int],
+        exits: Sequence[LivePatch] = (),
+        samplers: Sequence[tuple[int, int]] = (),
+    ) -> None:
         """Plant all of them, or none where one is not what was planned on: each a jump into scratch
         or a breakpoint, over one instruction.
 
         hook: address in scratch of what a breakpoint is to reach, called with the registers that
         the kernel has saved; it returns whether that was a site.  0 where there are no breakpoints.
-        code: addresses [low, high) of scratch that are not written any more.  Raises TargetError.
-        """
+        code: addresses [low, high) of scratch that are not written any more.  exits: patches in
+        there that are written once all else has been restored.  samplers: (period in ns, address
+        of a function there), to be called on each CPU with the registers of what it was at.
+        Raises TargetError."""
         ...
 
     def restore(self) -> int:

@@ -242,6 +242,7 @@ class Facts:
     paths: None where they are not known.
     preemption: address of a word (u32) that is 0 or 1 while no thread loses its CPU in the kernel
     where it does not ask for it; 0 where none ever does; None where that is not so.
+    saved_registers: (D name, offset) of registers as the kernel saves them when it is interrupted.
     """
 
     os: str
@@ -264,6 +265,7 @@ class Facts:
     paths: Paths | None = None
     user_state: UserState | None = None
     preemption: int | None = None
+    saved_registers: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,14 @@ from kinst.core.columns import FOLLOWING, Batch, columns_of
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.held import EndedCode, held_in
 from kinst.core.isa import Body, CallBody, CountBody, IndexedBody, Isa
-from kinst.core.kernel import LiveKernel
-from kinst.core.layout import ARGUMENT_SLOT, ARGUMENT_STACK, Scratch
+from kinst.core.kernel import Argument, LiveKernel
+from kinst.core.layout import (
+    ARGUMENT_CONSTANT,
+    ARGUMENT_SLOT,
+    ARGUMENT_STACK,
+    ARGUMENTS,
+    Scratch,
+)
 from kinst.core.machine import Target
 from kinst.core.probe import Probe, Site
 from kinst.core.records import ProgramLayout
@@ -58,7 +64,14 @@ def split(
 ) -> Placement:
     """Choose the way for every site; probes without a site run on the host."""
     personality, kernel = traced.personality, traced.kernel
-    host = tuple(e for e in enabled if e.probe.site is None)
+    running = traced.target is not None and traced.target.planter is not None
+    sampled = tuple(
+        with_place(e, traced.isa)
+        for e in enabled
+        if running and e.timer is not None and e.timer.each_cpu
+    )
+    ids = {e.probe.id for e in sampled}
+    host = tuple(e for e in enabled if e.probe.site is None and e.probe.id not in ids)
     sites = [(e, e.probe.site) for e in enabled if e.probe.site is not None]
     planted, stopped, refused = [], [], []
     if personality is not None and kernel is not None and sites:
@@ -99,7 +112,16 @@ def split(
     error = next((e for e in host if e.probe.name == ERROR), None)
     if error is None:
         error = EnabledSite(Probe(ERROR_ID, ERROR), (), 0, None)
-    return Placement(host, tuple(planted), tuple(stopped), tuple(refused), error)
+    found = Placement(host, tuple(planted), tuple(stopped), tuple(refused), error)
+    return replace(found, sampled=sampled)
+
+
+def with_place(enabled: EnabledSite, isa: Isa) -> EnabledSite:
+    """A probe of a sample, whose arg0 and arg1 are behind its frame (write_sampler())."""
+    places = (isa.frame_slots, isa.frame_slots + 1)
+    none = Argument(ARGUMENT_CONSTANT, 0)
+    own = tuple(Argument(ARGUMENT_SLOT, place) for place in places)
+    return replace(enabled, arguments=(*own, *(none,) * (ARGUMENTS - len(own))))
 
 
 def with_runs(
@@ -238,21 +260,24 @@ def build(
         _entries((*parts.host, *(e for e, _ in parts.stopped))), parts.error.clauses,
         base + places.error_host,
     )  # fmt: skip
-    if not parts.planted:
+    if not parts.planted and not parts.sampled:
         return PlantedImage(
             describing(), host, None, _NOTHING, _NOTHING, b"", rules, read, read_user, stopped
         )
     if traced.facts is None:
         raise KinstError("probes can be planted only in a kernel")
     there = target_machine(isa, traced.facts, scratch)
+    there = replace(there, samples=bool(parts.sampled))
+    first = scratch.address + places.planted + len(parts.planted) * places.size
     shapes: Mapping[tuple[Clauses, Arguments], ShapeOfRecord] = {}
     if not _exits(program, parts):
         own = ((e.clauses, e.arguments) for e, _ in parts.planted)
         shapes = record_shapes(program, placed.layout, own, there, isa)
     code = compile_target(
         program, placed.layout, replace(there, symbols=symbols or {}, reserves=bool(shapes)),
-        _entries([e for e, _ in parts.planted]), parts.error.clauses,
+        _entries([*(e for e, _ in parts.planted), *parts.sampled]), parts.error.clauses,
         scratch.address + places.error_target, scratch.address + scratch.text,
+        [(e.clauses, first + k * places.size) for k, e in enumerate(parts.sampled)],
     )  # fmt: skip
     hooks = plan_hooks(_hooks(parts, code, traced), isa, code.address + len(code.code))
     wanted = _wanted(program, parts, placed, there, traced, code, places, rules, shapes)
@@ -263,10 +288,14 @@ def build(
         chained=chained, runs=parts.runs, blocks=block_rules, spare=parts.spare,
     )  # fmt: skip
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
-    silent = all(isinstance(body, CountBody) for work in wanted for body in work.bodies)
-    return PlantedImage(
-        describing(silent=silent), host, code, hooks, sites, traps, rules, read, read_user, stopped
+    silent = not parts.sampled and all(
+        isinstance(body, CountBody) for work in wanted for body in work.bodies
     )
+    periods = [e.timer.period_ns for e in parts.sampled if e.timer is not None]
+    return PlantedImage(
+        describing(silent=silent), host, code, hooks, sites, traps, rules, read, read_user, stopped,
+        samplers=tuple(zip(periods, code.samplers, strict=True)),
+    )  # fmt: skip
 
 
 def _block_rules(
@@ -383,7 +412,8 @@ def _wanted(
 
 
 def _exits(program: typed.Program, parts: Placement) -> bool:
-    return exits_in(program, frozenset(c for e, _ in parts.planted for c in e.clauses))
+    inside = (*(e for e, _ in parts.planted), *parts.sampled)
+    return exits_in(program, frozenset(c for e in inside for c in e.clauses))
 
 
 def argument_slots(isa: Isa, enabled: EnabledSite, numbers: frozenset[int]) -> frozenset[int]:
@@ -415,7 +445,7 @@ def descriptor_places(scratch: Scratch, layout: ProgramLayout, parts: Placement)
     its clauses in the target and on the host."""
     size = descriptor_size(len(layout.constant_aggregations))
     others = [*parts.host, *(e for e, _ in parts.stopped)]
-    first = scratch.sites + len(parts.planted) * size
+    first = scratch.sites + (len(parts.planted) + len(parts.sampled)) * size
     behind = first + len(others) * size
     offsets = {e.key: first + k * size for k, e in enumerate(others)}
     return Descriptors(scratch.sites, size, offsets, behind, behind + size)
@@ -438,9 +468,10 @@ def describe(
     silent: the planted probes are only counted, and nobody reads theirs."""
     strings = Strings(string_table(program)[1])
     others, constant = [*parts.host, *(e for e, _ in parts.stopped)], layout.constant_aggregations
-    entry, data, at = layout.site_keys.get, [], places.planted + len(parts.planted) * places.size
+    inside = [*(e for e, _ in parts.planted), *parts.sampled]
+    entry, data, at = layout.site_keys.get, [], places.planted + len(inside) * places.size
     for some, where, base in (
-        ([] if silent else [e for e, _ in parts.planted], places.planted, scratch.address),
+        ([] if silent else inside, places.planted, scratch.address),
         (others, at, host_base),
         ([parts.error], places.error_target, scratch.address),
         ([parts.error], places.error_host, host_base),

@@ -251,17 +251,6 @@ class _Named:
         return tuple(made)
 
 
-def check_timers(enabled: Sequence[EnabledSite]) -> None:
-    """Raises KinstError for what samples the CPUs of a machine that stands."""
-    for e in enabled:
-        if e.timer is not None and e.timer.each_cpu:
-            raise KinstError(
-                f"{e.probe.name} stops the machine to look at its CPUs, and the one that kinst runs"
-                " on cannot be stopped",
-                "tick-N fires on one CPU",
-            )
-
-
 def check_cpu(cpu: int, cpus: int) -> None:
     """Raises KinstError for a CPU that the traced machine has not; cpu: -1 for all."""
     if cpu >= cpus:

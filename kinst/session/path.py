@@ -33,7 +33,7 @@ from kinst.core.system import System
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.loaded import LoadedImages, moved_by
 from kinst.patch.plan import ways_back
-from kinst.patch.ways import ALONE, PlantRules
+from kinst.patch.ways import PlantRules
 from kinst.providers import load_all
 from kinst.session import batches
 from kinst.session.build import build, fill, split, with_runs
@@ -43,7 +43,6 @@ from kinst.session.enable import (
     check_arguments,
     check_cpu,
     check_system,
-    check_timers,
     enable,
     naming,
     on_one_cpu,
@@ -332,8 +331,6 @@ class OpenMachine:
         )  # fmt: skip
         check_arguments(compiled.program, matched)
         check_cpu(compiled.options.cpu, traced.cpus)
-        if not listed and traced.target is not None and traced.target.planter is not None:
-            check_timers(matched)
         enabled = on_one_cpu(matched, compiled.options.cpu)
         program, enabled = with_conditions(compiled.program, enabled, traced.isa)
         if listed and not enabled:
@@ -421,11 +418,12 @@ class OpenMachine:
         return BuiltProgram(compiled, parts, placed, image, program.matched)
 
     def _rules(self, compiled: Compiled) -> PlantRules:
-        """What may be planted how: in a machine that never stands still, each site by itself."""
+        """What may be planted how: in a machine that never stands still, each patch is over one
+        instruction."""
         target = self.traced.target
         if target is None or target.planter is None:
             return compiled.plant
-        return replace(ALONE, forced=compiled.plant.forced)
+        return replace(compiled.plant, runs=False, gates=False)
 
     def fill(self, built: BuiltProgram) -> None:
         """Write all but the patches: from now on the scratch is this program's."""

@@ -26,6 +26,7 @@ class PlantedRunning:
         self._personality = traced.personality
         self._range = traced.text
         self._code = built.code
+        self._samplers = built.samplers
         self._before = NO_TEXT
         self._in = False  # the text
 
@@ -38,13 +39,12 @@ class PlantedRunning:
         return LiveText(low, self._target.read(low, high - low))
 
     def plant(self, hooks: Patches, plan: Plan, ended: Sequence[EndedCode]) -> str:
-        """Write the sites' patches.  There are no hooks and no runs: all of them are of one
-        instruction.  Raises KinstError with nothing planted."""
-        assert not hooks and not len(plan.runs) and not plan.exits
-        if not plan.patches:
+        """Write the sites' patches, and start the timers of samples.  There are no hooks and no
+        runs: all patches are over one instruction.  Raises KinstError with nothing planted."""
+        assert not hooks and not len(plan.runs)
+        code, samplers = self._code, self._samplers
+        if code is None or not (plan.patches or samplers):
             return ""
-        code = self._code
-        assert code is not None
         if self._personality is not None:
             # What is to be written is the machine's to do, under the kernel's locks; a call site
             # that is in use is told here, by the name of its function.
@@ -54,7 +54,8 @@ class PlantedRunning:
         hook = code.address + code.trap_hook if traps else 0
         self._in = True
         end = max(code.address + len(code.code), plan.end)
-        self._planter.plant(patches, hook, (code.address, end))
+        exits = [LivePatch(p.address, p.old, p.new) for p in plan.exits]
+        self._planter.plant(patches, hook, (code.address, end), exits, samplers)
         return ""
 
     def plant_stop(self, enabled: EnabledSite) -> None:

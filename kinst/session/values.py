@@ -152,7 +152,8 @@ class Placement:
     runs: of the planted ones.  silent: instructions in them that nobody asked for.  spare: of the
     instructions around, registers that a jump may spoil (Isa.spare).  gates: instructions that
     nobody asked for and that get a jump each, since they lead to traps.  gated: addresses of those
-    traps to which control is not known to come but through what is displaced."""
+    traps to which control is not known to come but through what is displaced.  sampled: what a
+    timer of the machine's own fires (profile-N where the machine never stands)."""
 
     host: tuple[EnabledSite, ...]
     planted: tuple[tuple[EnabledSite, Choice], ...]
@@ -164,6 +165,7 @@ class Placement:
     spare: Mapping[int, int] = field(default_factory=dict)
     gates: tuple[Site, ...] = ()
     gated: frozenset[int] = frozenset()
+    sampled: tuple[EnabledSite, ...] = ()
 
     def named(self, name: object) -> EnabledSite | None:
         return next((e for e in self.host if e.probe.name == name), None)
@@ -179,7 +181,8 @@ class Placement:
     @property
     def running(self) -> tuple[EnabledSite, ...]:
         """Every probe that can fire, in id order."""
-        return (*self.host, *(e for e, _ in (*self.planted, *self.stopped)))
+        sites = (e for e, _ in (*self.planted, *self.stopped))
+        return (*self.host, *self.sampled, *sites)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,8 @@ class Placed:
 class Descriptors:
     """Where what is told of probes lies in scratch, and the bytes of it, once they are there.
 
-    planted: where the descriptors of planted probes begin, in their order, each `size` bytes.
+    planted: where the descriptors of planted probes begin, in their order, each `size` bytes, with
+    those of sampled ones behind them.
     offsets: of each other probe's, by EnabledSite.key.  error_target, error_host: of
     dtrace:::ERROR's.  data: (offset, bytes) of pieces of the sites area.  strings: of the strings
     area."""
@@ -240,7 +244,8 @@ class PlantedImage:
 
     rules: how the caller is found, by EnabledSite.key.  read: what host code reads memory with,
     kept alive here.  read_user: the same for the memory of the program that `stopped` runs.
-    ended: what has to be looked at when runs are planted.
+    ended: what has to be looked at when runs are planted.  samplers: of sampled probes, (period in
+    ns, address of its code).
     """
 
     descriptors: Descriptors
@@ -254,6 +259,7 @@ class PlantedImage:
     read_user: native.NativeRead
     stopped: StoppedCpu
     ended: Sequence[EndedCode] = ()
+    samplers: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)

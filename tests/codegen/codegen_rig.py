@@ -302,19 +302,22 @@ class TargetRig(Rig):
     slot = 0
     base = BASE
     timestamp_asm = f"movabsq $${CYCLES}, %rax"
+    saved_registers: ClassVar[tuple[tuple[str, int], ...]] = ()  # probes are samples, too
 
     def target_machine(self) -> CodeMachine:
         return CodeMachine(
             "target", "x86_64-unknown-none", "-sse,-sse2,-mmx,-avx,-x87,+soft-float", False,
             BASE, self.scratch, NOFAULT, REGISTERS, SLOTS, SP_SLOT, "preserve_mostcc",
             PerCpu(256), BUILTINS, self.timestamp_asm, "={rax},~{rdx},~{flags}", CLOCK,
-            0x80, 1, paths=self.paths,
+            0x80, 1, paths=self.paths, saved_registers=self.saved_registers,
+            samples=bool(self.saved_registers),
         )  # fmt: skip
 
     def start(self) -> None:
         self.code: TargetCode = compile_target(
             self.program, self.layout, self.target_machine(), self.entries, self.error,
             BASE + self.scratch.sites, BASE + self.scratch.text,
+            [(c, self.site(p)) for p, c in self.probes.items() if self.saved_registers],
         )  # fmt: skip
         self.emulator = emulator = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
         emulator.ctl_set_tlb_mode(unicorn.UC_TLB_VIRTUAL)

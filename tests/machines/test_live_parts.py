@@ -18,7 +18,8 @@ from kinst.core.errors import KinstError, TargetError
 from kinst.kernels import running
 from kinst.machines.live import command, device, set_up
 
-NUMBERS = {0: "INFO", 1: "READ", 2: "SCRATCH", 3: "SEAL", 4: "PLANT", 5: "UNPLANT", 6: "BEAT"}
+NUMBERS = {0: "INFO", 1: "READ", 2: "SCRATCH", 3: "SEAL", 4: "PLANT", 5: "UNPLANT", 6: "BEAT",
+           7: "TIMER"}  # fmt: skip
 
 
 @pytest.fixture
@@ -50,12 +51,12 @@ def test_structures_and_numbers_are_those_of_the_header(tmp_path: Path) -> None:
     wanted = [
         (0, read, device._INFO), (1, write, device._MEMORY), (2, read | write, device._SCRATCH),
         (3, write, device._SCRATCH), (4, read | write, device._PLANT), (5, read, device._WORD),
-        (6, read, device._WORD),
+        (6, read, device._WORD), (7, write, device._TIMER),
     ]  # fmt: skip
-    assert said[:7] == [device._command(n, way, form.size) for n, way, form in wanted]
+    assert said[:8] == [device._command(n, way, form.size) for n, way, form in wanted]
     row = device._SITE.pack(0, 1, b"old", b"new")
-    assert said[7:10] == [len(row), row.index(b"old"), row.index(b"new")]
-    assert said[10:] == [device.VERSION, device.JUMP]
+    assert said[8:11] == [len(row), row.index(b"old"), row.index(b"new")]
+    assert said[11:] == [device.VERSION, device.JUMP]
 
 
 def test_every_reason_of_the_modules_has_words() -> None:

@@ -64,12 +64,27 @@ def _unwind(firing: Firing, to: Value, frames: int) -> Value:
     for offset, value in unwinder.constants:
         code.store(const(value), code.add(saved, offset))
     for offset, name in unwinder.registers:
-        if name:
-            word = code.load(64, code.add(firing.frame, WORD * slots[name]))
-        else:
-            word = code.load(64, code.add(firing.site, SITE_PC))
+        saved_at = code.add(firing.frame, WORD * slots[name]) if name else None
+        word = _place(firing) if saved_at is None else code.load(64, saved_at)
         code.store(word, code.add(saved, offset))
     return code.call(firing.unit.helper("unwind", _call_unwinder), (saved, to, const(frames)))
+
+
+def _place(firing: Firing) -> Value:
+    """The address of the instruction that the probe is at; in a sample, where its CPU was."""
+    code, machine = firing.code, firing.unit.machine
+    known = code.load(64, code.add(firing.site, SITE_PC))
+    if not machine.samples:
+        return known
+    found, sampled, goes_on = code.local(64), code.fresh("sampled"), code.fresh("place")
+    code.set(found, known)
+    code.branch(code.icmp("eq", known, 0), sampled, goes_on)
+    code.block(sampled)
+    saved = code.add(firing.frame, WORD * machine.frame_slots)
+    code.set(found, code.op("or", code.load(64, saved), code.load(64, code.add(saved, WORD))))
+    code.jump(goes_on)
+    code.block(goes_on)
+    return code.get(found)
 
 
 def _call_unwinder(unit: Unit, name: str) -> Function:

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import gc
-import mmap
 import os
 import stat
 import struct
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from kinst.core.errors import TargetError, UnmappedError
+from kinst.wire.mapped import Mapped
 
-VERSION = 1
+VERSION = 2
 DEVICE = Path("/dev/kinst")
 JUMP = 5  # bytes of a site's patch, at most
 _NUMBER = Path("/sys/class/misc/kinst/dev")
@@ -30,7 +29,8 @@ _WRITE, _READ = 1, 2
 _INFO = struct.Struct("<IIQQQQQ")
 _MEMORY = struct.Struct("<QQQ")
 _SCRATCH = struct.Struct("<QQ")
-_PLANT = struct.Struct("<QQQQII")
+_PLANT = struct.Struct("<QQQQQQII")
+_TIMER = struct.Struct("<QQII")
 _WORD = struct.Struct("<Q")
 _SITE = struct.Struct(f"<QB{JUMP}s{JUMP}s5x")  # address, size, old, new
 
@@ -89,7 +89,7 @@ class Device:
             os.close(fd)
             raise
         self._fd = fd
-        self._scratch: mmap.mmap | None = None
+        self._scratch: Mapped | None = None
 
     def info(self) -> Info:
         return Info(*_INFO.unpack(self._ask(0, _READ, bytes(_INFO.size))))
@@ -107,14 +107,14 @@ class Device:
         """Its address in the kernel, and all of it here.  Raises TargetError."""
         try:
             answer = self._ask(2, _WRITE | _READ, _SCRATCH.pack(size, 0))
-            self._scratch = mmap.mmap(self._fd, size, mmap.MAP_SHARED)
+            self._scratch = Mapped(self._fd, size)
         except OSError as error:
             raise TargetError(
                 f"the kernel has no {size >> 20} MB for scratch in reach of its text:"
                 f" {error.strerror}",
                 "a smaller bufsize or aggsize needs less",
             ) from error
-        return _SCRATCH.unpack(answer)[1], memoryview(self._scratch)
+        return _SCRATCH.unpack(answer)[1], self._scratch.view()
 
     def seal(self, offset: int, size: int) -> None:
         """These whole pages of scratch are code from now on.  Raises TargetError."""
@@ -123,20 +123,37 @@ class Device:
         except OSError as error:
             raise TargetError(f"scratch cannot be made code: {error.strerror}") from error
 
-    def plant(self, sites: Sequence[LiveSite], handler: int, seconds: int) -> None:
-        """All, or none.  handler: of breakpoints, 0 without.  seconds: after which all is taken out
-        unless beat() or another is called.  Raises TargetError."""
-        rows = (_SITE.pack(one.address, len(one.new), one.old, one.new) for one in sites)
-        table = np.frombuffer(b"".join(rows), np.uint8)
-        data = bytearray(_PLANT.pack(len(sites), table.ctypes.data, handler, 0, 0, seconds))
+    def plant(
+        self, sites: Sequence[LiveSite], exits: Sequence[LiveSite], handler: int, seconds: int
+    ) -> None:
+        """All, or none.  exits: in scratch, written when all sites have been restored.  handler: of
+        breakpoints, 0 without.  seconds: after which all is taken out unless beat() or another is
+        called.  Raises TargetError."""
+        table, leaving = _table(sites), _table(exits)
+        data = bytearray(
+            _PLANT.pack(
+                len(sites), table.ctypes.data, len(exits), leaving.ctypes.data, handler, 0, 0,
+                seconds,
+            )
+        )  # fmt: skip
         try:
             fcntl.ioctl(self._fd, _command(4, _WRITE | _READ, _PLANT.size), data)
         except OSError as error:
-            _, _, _, failed, why, _ = _PLANT.unpack(data)
+            *_, failed, why, _ = _PLANT.unpack(data)
             if why in _WHY:
                 message = f"nothing is planted, because of {failed:#x}: {_WHY[why]}"
                 raise TargetError(message, "run kinst again") from error
             raise TargetError(f"nothing is planted: {error.strerror}") from error
+
+    def start_timer(self, period: int, function: int, seconds: int) -> None:
+        """Call a function in scratch on each CPU, every period (ns).  seconds: as for plant().
+        Raises TargetError."""
+        try:
+            self._ask(7, _WRITE, _TIMER.pack(period, function, seconds, 0))
+        except OSError as error:
+            raise TargetError(
+                f"no more timers can be started: {error.strerror}", "fewer profile-N at once"
+            ) from error
 
     def unplant(self) -> int:
         """How many sites could not be restored, because somebody else's bytes are there."""
@@ -154,12 +171,7 @@ class Device:
         if self._fd < 0:
             return
         if self._scratch is not None:
-            try:
-                self._scratch.close()
-            except BufferError:
-                gc.collect()  # what a trace has left behind looks at it still
-                with suppress(BufferError):
-                    self._scratch.close()
+            self._scratch.close()
             self._scratch = None
         os.close(self._fd)
         self._fd = -1
@@ -168,6 +180,11 @@ class Device:
         buffer = bytearray(data)
         fcntl.ioctl(self._fd, _command(number, direction, len(data)), buffer)
         return bytes(buffer)
+
+
+def _table(sites: Sequence[LiveSite]) -> npt.NDArray[np.uint8]:
+    rows = (_SITE.pack(one.address, len(one.new), one.old, one.new) for one in sites)
+    return np.frombuffer(b"".join(rows) or bytes(1), np.uint8)
 
 
 def _check(fd: int) -> None:

@@ -120,7 +120,14 @@ class LiveKernel:
 
     # Planting (core/machine.py, Planter).
 
-    def plant(self, patches: Sequence[LivePatch], hook: int, code: tuple[int, int]) -> None:
+    def plant(
+        self,
+        patches: Sequence[LivePatch],
+        hook: int,
+        code: tuple[int, int],
+        exits: Sequence[LivePatch] = (),
+        samplers: Sequence[tuple[int, int]] = (),
+    ) -> None:
         """See core/machine.py."""
         low = (code[0] - self._scratch) & -PAGE
         high = code[1] - self._scratch + PAGE - 1 & -PAGE
@@ -132,8 +139,16 @@ class LiveKernel:
             LiveSite(p.address, p.old[:size], p.new[:size])
             for p, size in zip(patches, sizes, strict=True)
         ]
-        self._device.plant(sites, hook, PATIENCE)
+        leaving = [LiveSite(p.address, p.old, p.new) for p in exits]
+        if sites:
+            self._device.plant(sites, leaving, hook, PATIENCE)
         self._planted = True
+        try:
+            for period, function in samplers:
+                self._device.start_timer(period, function, PATIENCE)
+        except TargetError:
+            self.restore()
+            raise
 
     def restore(self) -> int:
         """See core/machine.py."""

@@ -98,6 +98,11 @@ def built(release: str) -> Path:
         command = ["make", "-C", str(headers), f"M={folder}", "modules"]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if done.returncode:
+            # The headers ask for the compiler that the kernel was built with, gcc-10 for example.
+            again = [*command, "CC=gcc"]
+            second = subprocess.run(again, capture_output=True, text=True, errors="replace")
+            done = done if second.returncode else second
+        if done.returncode:
             said = [line for line in done.stderr.splitlines() if line.strip()]
             raise TargetError(
                 f"kinst's module does not build for kernel {release}: "

@@ -262,4 +262,5 @@ def gather(kernel: Kernel, btf: Btf, names: IsaFacts) -> Facts:
         paths=paths(btf),
         user_state=user_state(kernel, btf, names),
         preemption=preemption(kernel),
+        saved_registers=tuple((name, names.saved.offset(btf, name)) for name in names.saved.places),
     )

@@ -17,6 +17,7 @@
 #include <linux/ftrace.h>
 #include <linux/fs.h>
 #include <linux/hardirq.h>
+#include <linux/hrtimer.h>
 #include <linux/jump_label.h>
 #include <linux/kallsyms.h>
 #include <linux/kdebug.h>
@@ -35,6 +36,7 @@
 #include <linux/workqueue.h>
 #include <asm/hypervisor.h>
 #include <asm/insn.h>
+#include <asm/irq_regs.h>
 #include <asm/processor.h>
 #include <asm/text-patching.h>
 
@@ -42,6 +44,9 @@
 
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 13, 0)
 #define NEW_DECODER
+#endif
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0)
+#define NEW_TIMERS
 #endif
 #define INT3 0xcc
 #define JUMP 0xe9
@@ -51,6 +56,8 @@
 #define MOST_MODULES 256
 #define MOST_READ (1UL << 30)
 #define MOST_SECONDS 86400
+#define MOST_TIMERS 32
+#define SHORTEST 100000 /* ns between two calls of a timer's code */
 
 struct site {
 	unsigned long address;
@@ -61,6 +68,15 @@ struct site {
 };
 
 typedef int (*handler_t)(struct pt_regs *regs);
+typedef void (*sampler_t)(struct pt_regs *regs);
+
+/* One CPU's part of a timer. */
+struct ticker {
+	struct hrtimer timer;
+	unsigned int cpu;
+	ktime_t period;
+	sampler_t call;
+};
 
 /*
  * Functions and locks of the kernel that modules cannot link to.  The second
@@ -74,10 +90,11 @@ static struct {
 	void (*finish)(void);
 	struct mutex *text_mutex; /* of all changes of text */
 	struct mutex *ftrace_lock; /* of its records */
-	void *(*vmalloc)(unsigned long size, unsigned long align,
-			 unsigned long start, unsigned long end, gfp_t gfp,
-			 pgprot_t prot, unsigned long flags, int node,
-			 const void *caller);
+	void *(*allocate)(unsigned long size, unsigned long align,
+			  unsigned long start, unsigned long end, gfp_t gfp,
+			  pgprot_t prot, unsigned long flags, int node,
+			  const void *caller);
+	int (*everywhere)(work_func_t call);
 	int (*set_ro)(unsigned long addr, int pages);
 	int (*set_rw)(unsigned long addr, int pages);
 	int (*set_x)(unsigned long addr, int pages);
@@ -116,8 +133,9 @@ static const struct {
 	{ &kernel.finish, "text_poke_finish", "smp_text_poke_batch_finish" },
 	{ &kernel.text_mutex, "text_mutex" },
 	{ &kernel.ftrace_lock, "ftrace_lock", NULL, true },
-	{ &kernel.vmalloc, "__vmalloc_node_range",
+	{ &kernel.allocate, "__vmalloc_node_range",
 	  "__vmalloc_node_range_noprof" },
+	{ &kernel.everywhere, "schedule_on_each_cpu" },
 	{ &kernel.set_ro, "set_memory_ro" },
 	{ &kernel.set_rw, "set_memory_rw" },
 	{ &kernel.set_x, "set_memory_x" },
@@ -166,6 +184,8 @@ static bool fresh; /* it is this owner's */
 static bool used; /* a thread may be in scratch */
 static struct site *sites; /* planted, by address */
 static unsigned long planted;
+static struct site *exits; /* from chains, to be written behind the sites */
+static unsigned long exiting;
 static struct module *held[MOST_MODULES]; /* that have sites */
 static unsigned int holding;
 static unsigned long *marks; /* call sites whose ftrace records are marked */
@@ -176,6 +196,8 @@ static unsigned long heard; /* jiffies when the owner was last heard of */
 static unsigned long patience; /* jiffies */
 static bool twice; /* QEMU's translator keeps breakpoints that are gone */
 static handler_t handler;
+static struct ticker __percpu *tickers; /* MOST_TIMERS for each CPU */
+static unsigned int timers; /* that run */
 
 static int look_up(void)
 {
@@ -229,6 +251,96 @@ static struct notifier_block die_block = {
 	.priority = INT_MAX,
 };
 
+static void watch(struct work_struct *work);
+static DECLARE_DELAYED_WORK(dead_man, watch);
+
+/* Something of the owner's runs now: see to it that he is alive. */
+static void await(u32 seconds)
+{
+	lifted = false;
+	heard = jiffies;
+	patience = seconds * HZ;
+	schedule_delayed_work(&dead_man, HZ);
+}
+
+/* Timers: code of the owner's, called with what a CPU was at. */
+
+static enum hrtimer_restart on_tick(struct hrtimer *timer)
+{
+	struct ticker *ticker = container_of(timer, struct ticker, timer);
+	struct pt_regs *regs = get_irq_regs();
+
+	/* A CPU that is turned off hands its timers on. */
+	if (ticker->cpu != smp_processor_id())
+		return HRTIMER_NORESTART;
+	if (regs) {
+		/* As if whatever was interrupted had called it. */
+		__preempt_count_sub(HARDIRQ_OFFSET);
+		ticker->call(regs);
+		__preempt_count_add(HARDIRQ_OFFSET);
+	}
+	hrtimer_forward_now(timer, ticker->period);
+	return HRTIMER_RESTART;
+}
+
+static void start_ticker(void *data)
+{
+	struct ticker *ticker = this_cpu_ptr(tickers) + timers;
+
+	ticker->cpu = smp_processor_id();
+	hrtimer_start(&ticker->timer, ticker->period,
+		      HRTIMER_MODE_REL_PINNED_HARD);
+}
+
+static bool is_sealed(unsigned long address)
+{
+	unsigned long offset = address - (unsigned long)scratch;
+
+	return scratch && offset < scratch_size &&
+	       test_bit(offset >> PAGE_SHIFT, sealed);
+}
+
+static int start_timer(const struct kinst_timer *ask)
+{
+	struct ticker *ticker;
+	int cpu;
+
+	if (!ask->seconds || ask->seconds > MOST_SECONDS ||
+	    ask->period < SHORTEST ||
+	    ask->period > MOST_SECONDS * (u64)NSEC_PER_SEC ||
+	    !is_sealed(ask->code) || timers == MOST_TIMERS)
+		return -EINVAL;
+	for_each_possible_cpu(cpu) {
+		ticker = per_cpu_ptr(tickers, cpu) + timers;
+#ifdef NEW_TIMERS
+		hrtimer_setup(&ticker->timer, on_tick, CLOCK_MONOTONIC,
+			      HRTIMER_MODE_REL_PINNED_HARD);
+#else
+		hrtimer_init(&ticker->timer, CLOCK_MONOTONIC,
+			     HRTIMER_MODE_REL_PINNED_HARD);
+		ticker->timer.function = on_tick;
+#endif
+		ticker->period = ns_to_ktime(ask->period);
+		ticker->call = (sampler_t)ask->code;
+	}
+	used = true;
+	on_each_cpu(start_ticker, NULL, 1);
+	timers++;
+	await(ask->seconds);
+	return 0;
+}
+
+static void stop_timers(void)
+{
+	unsigned int i;
+	int cpu;
+
+	for (i = 0; i < timers; i++)
+		for_each_possible_cpu(cpu)
+			hrtimer_cancel(&per_cpu_ptr(tickers, cpu)[i].timer);
+	timers = 0;
+}
+
 /* Text. */
 
 static void lock_text(void)
@@ -264,8 +376,9 @@ static bool is_there(const struct site *site, const u8 *bytes)
 	return !memcmp(now, bytes, site->size);
 }
 
-/* Write those of the sites [from, to) that are not stuck.  Locked. */
-static void write_sites(unsigned long from, unsigned long to, bool plant)
+/* Write those of the sites [from, to) of a table that are not stuck.  Locked. */
+static void write_sites(struct site *sites, unsigned long from,
+			unsigned long to, bool plant)
 {
 	unsigned long i;
 
@@ -324,6 +437,7 @@ static unsigned long mark(const unsigned long *all, unsigned long n)
 	for (pass = 0; pass < 2; pass++) {
 		for (at = kernel.first_record(); at;
 		     at = kernel.next_record(at)) {
+			cond_resched();
 			record = kernel.record(at);
 			found = first_from(all, n, record->ip);
 			if (found == n ||
@@ -364,6 +478,7 @@ static void unmark(void)
 		return;
 	sort(marks, marked, sizeof(*marks), compare, NULL);
 	for (at = kernel.first_record(); at; at = kernel.next_record(at)) {
+		cond_resched();
 		record = kernel.record(at);
 		found = first_from(marks, marked, record->ip);
 		if (found < marked && marks[found] == record->ip)
@@ -372,6 +487,25 @@ static void unmark(void)
 	marked = 0;
 	kvfree(marks);
 	marks = NULL;
+}
+
+/*
+ * Let threads out of chains, in which trampolines lead to each other: no site
+ * leads there any more, but a loop would go on in one for ever.  Locked.
+ */
+static void leave(void)
+{
+	unsigned long from, to, i;
+
+	for (from = 0; from < exiting; from = to) {
+		to = min(from + TOGETHER, exiting);
+		for (i = from; i < to; i++)
+			exits[i].stuck = !is_there(exits + i, exits[i].old);
+		write_sites(exits, from, to, true);
+		if (to < exiting)
+			pause_text();
+	}
+	exiting = 0;
 }
 
 /* None of them is in the text any more. */
@@ -385,6 +519,9 @@ static void forget_sites(void)
 	}
 	kvfree(sites);
 	sites = NULL;
+	kvfree(exits);
+	exits = NULL;
+	exiting = 0;
 	while (holding)
 		module_put(held[--holding]);
 }
@@ -400,6 +537,7 @@ static void unplant(void)
 {
 	unsigned long from, to, left = 0;
 
+	stop_timers();
 	if (!planted && !marked)
 		return;
 	lock_text();
@@ -408,7 +546,7 @@ static void unplant(void)
 		for (left = from; left < to; left++)
 			sites[left].stuck =
 				!is_there(sites + left, sites[left].new);
-		write_sites(from, to, false);
+		write_sites(sites, from, to, false);
 		if (to < planted)
 			pause_text();
 	}
@@ -417,8 +555,10 @@ static void unplant(void)
 			continue;
 		sites[left++] = sites[from];
 	}
-	if (!left)
+	if (!left) {
+		leave();
 		unmark();
+	}
 	unlock_text();
 	if (planted && !left)
 		forget_sites();
@@ -557,14 +697,6 @@ fine:
 	return KINST_FINE;
 }
 
-static bool is_sealed(unsigned long address)
-{
-	unsigned long offset = address - (unsigned long)scratch;
-
-	return scratch && offset < scratch_size &&
-	       test_bit(offset >> PAGE_SHIFT, sealed);
-}
-
 static enum kinst_why check_site(const struct site *site, struct walk *walk,
 				 unsigned long call)
 {
@@ -665,7 +797,7 @@ static unsigned long write_all(unsigned long n, enum kinst_why *why)
 			if (!is_there(sites + i, sites[i].old))
 				goto out;
 		}
-		write_sites(from, to, true);
+		write_sites(sites, from, to, true);
 		planted = to;
 		if (to < n)
 			pause_text();
@@ -686,39 +818,90 @@ static int by_address(const void *a, const void *b)
 					       one->address > other->address;
 }
 
-static int take_sites(const struct kinst_plant *ask)
+/* A table as the owner has it, by address. */
+static struct site *take_sites(u64 table, u64 count)
 {
-	const struct kinst_site __user *from = u64_to_user_ptr(ask->sites);
+	const struct kinst_site __user *from = u64_to_user_ptr(table);
 	struct kinst_site one;
+	struct site *all;
 	unsigned long i;
+	int error = -EFAULT;
 
 	/* Room behind the last: the decoder may look there. */
-	sites = kvcalloc(ask->count + 1, sizeof(*sites), GFP_KERNEL);
-	if (!sites)
-		return -ENOMEM;
-	for (i = 0; i < ask->count; i++) {
+	all = kvcalloc(count + 1, sizeof(*all), GFP_KERNEL);
+	if (!all)
+		return ERR_PTR(-ENOMEM);
+	for (i = 0; i < count; i++) {
 		if (copy_from_user(&one, from + i, sizeof(one)))
-			return -EFAULT;
+			goto bad;
+		error = -EINVAL;
 		if (memchr_inv(one.zero, 0, sizeof(one.zero)))
-			return -EINVAL;
-		sites[i].address = one.address;
-		sites[i].size = one.size;
-		memcpy(sites[i].old, one.old, KINST_JUMP);
-		memcpy(sites[i].new, one.new, KINST_JUMP);
+			goto bad;
+		error = -EFAULT;
+		all[i].address = one.address;
+		all[i].size = one.size;
+		memcpy(all[i].old, one.old, KINST_JUMP);
+		memcpy(all[i].new, one.new, KINST_JUMP);
 		if (!(i % TOGETHER))
 			cond_resched();
 	}
-	sort(sites, ask->count, sizeof(*sites), by_address, NULL);
+	sort(all, count, sizeof(*all), by_address, NULL);
+	return all;
+bad:
+	kvfree(all);
+	return ERR_PTR(error);
+}
+
+static int take_all(const struct kinst_plant *ask)
+{
+	sites = take_sites(ask->sites, ask->count);
+	if (IS_ERR(sites)) {
+		int error = PTR_ERR(sites);
+
+		sites = NULL;
+		return error;
+	}
+	if (!ask->exiting)
+		return 0;
+	exits = take_sites(ask->exits, ask->exiting);
+	if (IS_ERR(exits)) {
+		int error = PTR_ERR(exits);
+
+		exits = NULL;
+		return error;
+	}
+	exiting = ask->exiting;
 	return 0;
 }
 
-static void watch(struct work_struct *work);
-static DECLARE_DELAYED_WORK(dead_man, watch);
+/* An exit is a jump out of scratch, over an instruction in it. */
+static bool are_exits(void)
+{
+	const struct site *one;
+	unsigned long i, to;
+	s32 by;
+
+	for (i = 0; i < exiting; i++) {
+		one = exits + i;
+		memcpy(&by, one->new + 1, sizeof(by));
+		to = one->address + KINST_JUMP + by;
+		if (one->size != KINST_JUMP || one->new[0] != JUMP ||
+		    !is_sealed(one->address) ||
+		    !is_sealed(one->address + KINST_JUMP - 1) ||
+		    (i && one->address - one[-1].address < KINST_JUMP) ||
+		    !is_there(one, one->old) ||
+		    to - (unsigned long)scratch < scratch_size)
+			return false;
+		if (!(i % TOGETHER))
+			cond_resched();
+	}
+	return true;
+}
 
 static void watch(struct work_struct *work)
 {
 	mutex_lock(&lock);
-	if (owned && planted) {
+	if (owned && (planted || timers)) {
 		if (time_after(jiffies, heard + patience)) {
 			pr_warn("nothing heard of kinst for %lu s: its sites are restored\n",
 				patience / HZ);
@@ -739,11 +922,14 @@ static int plant(struct kinst_plant *ask)
 
 	if (planted)
 		return -EBUSY;
-	if (!ask->count || ask->count > MOST_SITES || !ask->seconds ||
+	if (!ask->count || ask->count > MOST_SITES ||
+	    ask->exiting > MOST_SITES || !ask->seconds ||
 	    ask->seconds > MOST_SECONDS ||
 	    (ask->handler && !is_sealed(ask->handler)))
 		return -EINVAL;
-	error = take_sites(ask);
+	error = take_all(ask);
+	if (!error && !are_exits())
+		error = -EINVAL;
 	if (error) {
 		forget_sites();
 		return error;
@@ -767,10 +953,7 @@ static int plant(struct kinst_plant *ask)
 			forget_sites();
 		return -EINVAL;
 	}
-	lifted = false;
-	heard = jiffies;
-	patience = ask->seconds * HZ;
-	schedule_delayed_work(&dead_man, HZ);
+	await(ask->seconds);
 	return 0;
 }
 
@@ -790,6 +973,10 @@ static void unseal(void)
 	}
 }
 
+static void nothing(struct work_struct *work)
+{
+}
+
 /* Until no thread is in scratch, wherever it was preempted. */
 static void wait_empty(void)
 {
@@ -797,6 +984,8 @@ static void wait_empty(void)
 		return;
 	synchronize_rcu_tasks();
 	synchronize_rcu();
+	/* Idle CPUs are none of RCU's concern: they come out of it here. */
+	kernel.everywhere(nothing);
 	used = false;
 }
 
@@ -826,10 +1015,10 @@ static int make_scratch(struct kinst_scratch *ask)
 				  sizeof(*sealed), GFP_KERNEL);
 		if (!sealed)
 			return -ENOMEM;
-		scratch = kernel.vmalloc(size, PAGE_SIZE, MODULES_VADDR,
-					 MODULES_END, GFP_KERNEL | __GFP_ZERO,
-					 PAGE_KERNEL, VM_USERMAP, NUMA_NO_NODE,
-					 __builtin_return_address(0));
+		scratch = kernel.allocate(size, PAGE_SIZE, MODULES_VADDR,
+					  MODULES_END, GFP_KERNEL | __GFP_ZERO,
+					  PAGE_KERNEL, VM_USERMAP, NUMA_NO_NODE,
+					  __builtin_return_address(0));
 		if (!scratch) {
 			kvfree(sealed);
 			return -ENOMEM;
@@ -923,6 +1112,8 @@ static long asked(unsigned int command, void *value)
 		return seal(value);
 	case KINST_PLANT:
 		return plant(value);
+	case KINST_TIMER:
+		return start_timer(value);
 	case KINST_UNPLANT:
 		unplant();
 		((struct kinst_unplant *)value)->stuck = planted;
@@ -944,6 +1135,7 @@ static long on_ioctl(struct file *file, unsigned int command,
 		struct kinst_scratch scratch;
 		struct kinst_seal seal;
 		struct kinst_plant plant;
+		struct kinst_timer timer;
 		struct kinst_unplant unplant;
 		struct kinst_beat beat;
 	} value = {};
@@ -1036,12 +1228,21 @@ static int __init kinst_init(void)
 	if (error)
 		return error;
 	twice = hypervisor_cpuid_base("TCGTCGTCGTCG", 0);
+	tickers = __alloc_percpu(MOST_TIMERS * sizeof(*tickers),
+				 __alignof__(*tickers));
+	if (!tickers)
+		return -ENOMEM;
 	error = register_die_notifier(&die_block);
 	if (error)
-		return error;
+		goto no_notifier;
 	error = misc_register(&device);
 	if (error)
-		unregister_die_notifier(&die_block);
+		goto no_device;
+	return 0;
+no_device:
+	unregister_die_notifier(&die_block);
+no_notifier:
+	free_percpu(tickers);
 	return error;
 }
 
@@ -1056,6 +1257,7 @@ static void __exit kinst_exit(void)
 			marked);
 	kvfree(marks);
 	free_scratch();
+	free_percpu(tickers);
 }
 
 module_init(kinst_init);

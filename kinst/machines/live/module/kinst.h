@@ -11,7 +11,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define KINST_VERSION 1
+#define KINST_VERSION 2
 #define KINST_JUMP 5 /* bytes of a jump */
 
 /* Of the module and of the kernel that it is in. */
@@ -69,17 +69,33 @@ enum kinst_why {
 
 /*
  * Plant all of count sites, or none: then failed is the first that was
- * refused, and why is an enum kinst_why.  handler: address in sealed scratch
+ * refused, and why is an enum kinst_why.  exits: jumps out of sealed scratch,
+ * which are written there once the sites have been restored, so that no thread
+ * goes on in code of which one part leads to another.  handler: address in sealed scratch
  * of int (*)(struct pt_regs *), which says whether a breakpoint was a site's.
  * seconds: without an ioctl of the owner's for so long, all is taken out.
  */
 struct kinst_plant {
 	__u64 count;
 	__u64 sites;
+	__u64 exiting; /* how many */
+	__u64 exits;
 	__u64 handler;
 	__u64 failed;
 	__u32 why;
 	__u32 seconds;
+};
+
+/*
+ * On every CPU that is there, call code in sealed scratch each period (ns):
+ * void (*)(struct pt_regs *), with interrupts off, and with the registers of
+ * what the CPU was at.  Timers end with KINST_UNPLANT.  seconds: as above.
+ */
+struct kinst_timer {
+	__u64 period;
+	__u64 code;
+	__u32 seconds;
+	__u32 zero;
 };
 
 /* Out: how many sites could not be restored; they are tried again. */
@@ -99,5 +115,6 @@ struct kinst_beat {
 #define KINST_PLANT _IOWR('k', 0xf4, struct kinst_plant)
 #define KINST_UNPLANT _IOR('k', 0xf5, struct kinst_unplant)
 #define KINST_BEAT _IOR('k', 0xf6, struct kinst_beat)
+#define KINST_TIMER _IOW('k', 0xf7, struct kinst_timer)
 
 #endif
