@@ -1,12 +1,10 @@
 """What test_live.py runs as root in a guest: kinst on the very machine that it is on.
 
-live_in_guest.py VMLINUX READS PROGRAM CHECK...: each check prints a line of JSON, [its name, what
-was found].  All in one process, which has loaded kinst once."""
+live_in_guest.py VMLINUX READS PROGRAM REQUESTS CHECK...: each check prints a line of JSON, [its
+name, what was found].  All in one process, which has loaded kinst once."""
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import hashlib
 import json
 import os
@@ -24,7 +22,9 @@ import kinst
 from kinst.errors import KinstError
 from kinst.machines.live.device import DEVICE, Device
 
-VMLINUX, READS, PROGRAM = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+VMLINUX, READS = sys.argv[1], int(sys.argv[2])
+PROGRAM, REQUESTS = sys.argv[3:5]
+FUZZ = int(os.environ.get("KINST_TEST_FUZZ", "1000000"))
 OWN = '/execname == "reads"/'
 BAD = re.compile(r"BUG|WARNING|Oops|general protection|soft lockup|Call Trace")
 MANY = 10_000
@@ -78,7 +78,6 @@ def refused() -> object:
         count = "{ @ = count(); }"
         stop = {"plant": "stop"}
         said("stop", lambda: here.run(f"kinst::vfs_read:0 {count}", "true", options=stop))
-        said("profile", lambda: here.run(f"profile-97 {count}", "true"))
         said("second", Device)
         found["mode"] = oct(DEVICE.stat().st_mode & 0o777)
         child = os.fork()
@@ -175,37 +174,31 @@ def many() -> object:
         return [times, found.aggregations[""][()] > 0]
 
 
+def sampled() -> object:
+    """profile-97: seconds, the counts of each CPU, how many samples were in the kernel and in
+    user mode, and the names at the top of the kernel's stacks with those of arg0."""
+    with machine() as here:
+        clauses = """
+            profile-97 { @cpus[cpu] = count(); @where[arg0 != 0, arg1 != 0] = count(); }
+            profile-97 /arg0 && execname == "reads"/ { @top[stack(1), arg0] = count(); }
+            profile-97 /execname == "reads"/ { @pid[pid == $target] = count(); }
+        """
+        started = time.monotonic()
+        found = here.run(clauses, f"{PROGRAM} {READS // 4}").aggregations
+        seconds = time.monotonic() - started
+        top = [[int(stack[0]) == int(place), n] for (stack, place), n in found["top"].items()]
+    names = ("cpus", "where", "pid")
+    rows = {name: [[*key, n] for key, n in found[name].items()] for name in names}
+    return [seconds, rows, sum(n for same, n in top if same), sum(n for _, n in top)]
+
+
 def malformed() -> object:
-    """Requests of any kind that are wrong: how many were made, and whether the text changed."""
+    """Requests of any kind that are wrong: how many were made and accepted, and whether the text is
+    as before."""
     loaded()
-    before, chance = text(), random.Random(2)
-    fd = os.open(DEVICE, os.O_RDWR)
-    accepted, made = 0, int(os.environ.get("KINST_TEST_FUZZ", "20000"))
-    room = ctypes.create_string_buffer(1 << 16)
-    start = ctypes.addressof(room)
-    numbers = [0, 1, 5, 4095, 4096, 1 << 20, 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, start]
-    numbers += [0xFFFF_FFFF_8100_0000, 0xFFFF_8880_0000_0000, start + 8, start & -4096]
-    sizes = {0: 48, 1: 24, 2: 16, 3: 16, 4: 40, 5: 8, 6: 8}
-    for _ in range(made):
-        ctypes.memmove(start, chance.randbytes(512), 512)
-        number = chance.choice([0, 1, 3, 4, 4, 4, 5, 6, 7, 99])
-        size = sizes.get(number, 8) if chance.random() < 0.95 else chance.randrange(1 << 14)
-        ways = {0: 2, 1: 1, 3: 1, 4: 3, 5: 2, 6: 2}
-        way = ways.get(number, 3) if chance.random() < 0.95 else chance.randrange(4)
-        words = b"".join(
-            chance.choice(numbers if chance.random() < 0.8 else [chance.getrandbits(64)])
-            .to_bytes(8, "little") for _ in range(max(size // 8, 1))
-        )  # fmt: skip
-        data = bytearray(words[:size].ljust(min(size, 1024), b"\0"))
-        if number == 4 and len(data) == 40 and chance.random() < 0.7:
-            data[0:16] = chance.randrange(1, 9).to_bytes(8, "little") + start.to_bytes(8, "little")
-            data[36:40] = (20).to_bytes(4, "little")
-        try:
-            fcntl.ioctl(fd, way << 30 | size << 16 | ord("k") << 8 | 0xF0 + number & 0xFF, data)
-            accepted += number in (3, 4)
-        except (OSError, ValueError):
-            pass
-    os.close(fd)
+    before = text()
+    said = subprocess.run([REQUESTS, str(FUZZ), "2"], capture_output=True, text=True, check=True)
+    made, accepted = map(int, said.stdout.split())
     return [made, accepted, text() == before]
 
 
@@ -215,9 +208,11 @@ def log() -> object:
     return [line for line in said.splitlines() if BAD.search(line)]
 
 
-CHECKS = {one.__name__: one for one in (exact, refused, killed, silent, many, malformed, log)}
+CHECKS = {
+    one.__name__: one for one in (exact, sampled, refused, killed, silent, many, malformed, log)
+}
 
-for name in sys.argv[4:] or CHECKS:
+for name in sys.argv[5:] or CHECKS:
     started = time.monotonic()
     try:
         result = CHECKS[name]()

@@ -71,7 +71,8 @@ def _unwind(firing: Firing, to: Value, frames: int) -> Value:
 
 
 def _place(firing: Firing) -> Value:
-    """The address of the instruction that the probe is at; in a sample, where its CPU was."""
+    """The address of the instruction that the probe is at; in a sample, where its CPU was, or
+    0 in user mode."""
     code, machine = firing.code, firing.unit.machine
     known = code.load(64, code.add(firing.site, SITE_PC))
     if not machine.samples:
@@ -80,8 +81,7 @@ def _place(firing: Firing) -> Value:
     code.set(found, known)
     code.branch(code.icmp("eq", known, 0), sampled, goes_on)
     code.block(sampled)
-    saved = code.add(firing.frame, WORD * machine.frame_slots)
-    code.set(found, code.op("or", code.load(64, saved), code.load(64, code.add(saved, WORD))))
+    code.set(found, code.load(64, code.add(firing.frame, WORD * machine.frame_slots)))
     code.jump(goes_on)
     code.block(goes_on)
     return code.get(found)

@@ -1,0 +1,42 @@
+"""The headers of one of Debian's kernels, for who builds a module for it; fetched on first use by
+the same apt as the kernel itself."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from kinst.core.paths import cache_folder
+from kinst.kernels.fetch import alone, apt_with
+
+
+def _packages(release: str) -> list[str]:
+    """6.1.0-56-cloud-amd64, 6.12.117+deb13-cloud-amd64: the release's own, those that its ABI's
+    flavours share, and the programs that build."""
+    version, _, rest = release.partition("-")
+    if rest[0].isdigit():  # until Debian 12: the ABI is a number behind the version
+        abi = f"{version}-{rest.partition('-')[0]}"
+        return [
+            f"linux-headers-{release}", f"linux-headers-{abi}-common",
+            f"linux-kbuild-{version.rpartition('.')[0]}",
+        ]  # fmt: skip
+    return [f"linux-headers-{release}", f"linux-headers-{version}-common",
+            f"linux-kbuild-{version}"]  # fmt: skip
+
+
+def headers_of(isa: str, release: str) -> Path:
+    """A folder with them as if it were /.  Raises KinstError where they cannot be had."""
+    place = cache_folder() / "tests" / f"headers-{release}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with alone(place.with_suffix(".lock"), lambda text, part: None):
+        if not place.is_dir():
+            part = place.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+            apt = apt_with(isa, release, part / "apt", lambda text, part: None)
+            for package in apt.download(_packages(release), part / "apt", lambda text, part: None):
+                subprocess.run(["dpkg-deb", "-x", package.file, part], check=True)
+            shutil.rmtree(part / "apt")
+            part.rename(place)
+    return place
