@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -76,13 +77,14 @@ class CounterBlocks:
 
     The room behind scratch is mapped for the first that counts.  Each trace has blocks of its
     own there: a thread that was preempted in a counting trampoline may go on when its trace has
-    ended, and looks at nothing before it counts.
+    ended, and looks at nothing before it counts.  The room of a trace becomes another's when nobody
+    can be in its code any more (release()).
     """
 
     def __init__(self, traced: TracedMachine) -> None:
         self._traced = traced
         self._first: Counters | None = None  # offsets are from the start of all scratch
-        self._used = 0  # bytes of each CPU's room, of ended traces
+        self._used: list[tuple[int, int]] = []  # bytes [low, high) of each CPU's room, of traces
         self._limit = 0
 
     def place(self, memory: ScratchMemory, block_size: int, more: int = 0) -> Counters | None:
@@ -96,23 +98,46 @@ class CounterBlocks:
             return None
         if self._first is None:
             self._map(memory, block_size)
-        if self._first is None or self._used + block_size > self._limit:
+        at = self._free(block_size)
+        if self._first is None or at is None:
             return None
-        at = self._used
-        return Counters(
-            self._first.displacement + at,
-            tuple(offset - memory.offset + at for offset in self._first.offsets),
-            block_size,
-        )
+        offsets = tuple(offset - memory.offset + at for offset in self._first.offsets)
+        return Counters(self._first.displacement + at, offsets, block_size)
 
-    def keep(self, counters: Counters | None) -> None:
-        """What was placed last is in use."""
-        if counters is not None:
-            self._used += -(-counters.size // LINE) * LINE
+    def _free(self, size: int) -> int | None:
+        """Where in each CPU's room so many bytes are nobody's; None for nowhere."""
+        at = 0
+        for low, high in (*self._used, (self._limit, self._limit)):
+            if at + size <= low:
+                return at
+            at = high
+        return None
+
+    def has_room(self, size: int) -> bool:
+        """Whether there is room for blocks of so many bytes, or that is not known yet."""
+        return self._first is None or self._free(size) is not None
+
+    def keep(self, counters: Counters | None) -> tuple[int, int]:
+        """What was placed last is in use; the bytes of the room, for release()."""
+        if counters is None or self._first is None:
+            return 0, 0
+        at = counters.displacement - self._first.displacement
+        own = at, at + -(-counters.size // LINE) * LINE
+        insort(self._used, own)
+        return own
+
+    def release(self, own: tuple[int, int], view: memoryview) -> None:
+        """What keep() returned is nobody's any more.  view: of all scratch."""
+        if self._first is None or own not in self._used:
+            return
+        self._used.remove(own)
+        low, high = own
+        for offset in self._first.offsets:
+            view[offset + low : offset + high] = bytes(high - low)
 
     def _map(self, memory: ScratchMemory, block_size: int) -> None:
         traced, room = self._traced, memory.counters_room
-        offset = memory.offset + memory.size
+        offset = memory.counters_at
         if traced.target is None or traced.facts is None:
             return
         if traced.isa.shared_counters:

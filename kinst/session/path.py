@@ -21,7 +21,7 @@ from kinst.codegen.analysis import asks_caller
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.code import FunctionCode
 from kinst.core.errors import KinstError
-from kinst.core.held import EndedCode
+from kinst.core.held import EndedCode, left
 from kinst.core.kernel import Found
 from kinst.core.layout import LEAF
 from kinst.core.machine import Begun, Target, Terminal
@@ -351,6 +351,7 @@ class OpenMachine:
         else:
             if self._pool is None:
                 self._pool = self._new_pool(program)
+            self._release_code(self._pool, program)
             memory = self._pool.take(compiled, program.enabled)
         ability = planting_ability(traced, memory, compiled.plant.forced)
         parts = split(program.enabled, ability, traced)
@@ -359,6 +360,23 @@ class OpenMachine:
             gates = compiled.plant.gates
             parts = with_runs(parts, self._entrances, traced.target, self._ended, gates=gates)
         return parts, memory
+
+    def _release_code(self, pool: ScratchPool, program: EnabledProgram) -> None:
+        """Where the code of ended traces, or their counters, leave little room for this program,
+        take back what nobody can be in any more."""
+        target = self.traced.target
+        assert target is not None
+        counters = 8 * len(program.enabled) if self._rules(program.compiled).blocks else 0
+        if not pool.is_short(program.enabled) and self._counters.has_room(counters):
+            return
+        free, trap = left(target, self._ended), self.isa.breakpoint
+        # Through QEMU, which forgets its translations of it.
+        pieces = [(one.range[0], one.range[1] - one.range[0]) for one in free]
+        target.write_text([(low, trap * (size // len(trap))) for low, size in pieces])
+        for one in free:
+            pool.release(one.range)
+            self._counters.release(one.counters, pool.view)
+        self._ended = tuple(one for one in self._ended if one not in free)
 
     @property
     def _entrances(self) -> Entrances | None:
@@ -430,10 +448,10 @@ class OpenMachine:
         if self._pool is not None:
             self._pool.keep(built.placed, built.code_end)
             start = built.placed.scratch.address + built.placed.scratch.text
+            counters = self._counters.keep(built.placed.counters)
             if start < built.code_end:
                 back = ways_back(built.image.sites)
-                self._ended += (EndedCode((start, built.code_end), back),)
-            self._counters.keep(built.placed.counters)
+                self._ended += (EndedCode((start, built.code_end), back, counters),)
         fill(built.placed.memory.view, built.placed.scratch, built.image)
 
     # What is told of probes.

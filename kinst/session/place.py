@@ -35,10 +35,11 @@ class ScratchPool:
     """The scratch of one machine, handed out to one trace after another.
 
     A thread that was preempted in a trampoline, or that sleeps in a displaced access to user
-    memory, goes on there after its trace has ended.  So code is never overwritten, and neither are
-    the header page and the CPUs' state pages, in which the code of an ended trace finds that it is
-    to do nothing (HEADER_ACTIVE, STATE_CLOSED): each trace's data begins behind those of the one
-    before.  The rest of its data is emptied and used again.
+    memory, goes on there after its trace has ended.  So code is not overwritten until it is known
+    that nobody is in it (release()), and the header page and the CPUs' state pages, in which the
+    code of an ended trace finds that it is to do nothing (HEADER_ACTIVE, STATE_CLOSED), never are:
+    each trace's data begins behind those of the one before.  The rest of its data is emptied and
+    used again.
 
         | heads of ended traces, data of the trace | code of all -> | free | counter blocks |
 
@@ -55,11 +56,12 @@ class ScratchPool:
         self._cpus = traced.cpus
         self._data = reserved
         self._address = _map(traced, traced.target, size, data) if traced.target else None
-        self._view = memoryview(b"")
+        self.view = memoryview(b"")  # of all of it
         if self._address is not None and traced.target is not None:
-            self._view = traced.target.scratch_view()[:size]
+            self.view = traced.target.scratch_view()[:size]
         self._heads = 0  # bytes of header and state pages of ended traces
         self._first_code = self._last_code = 0  # offsets of the code of ended traces; 0 for none
+        self._released: list[tuple[int, int]] = []  # offsets [low, high) of pieces between those
         self._room = counters_room(traced.cpus)  # at its end, which is not handed out here
         self._size = size - self._room
 
@@ -77,32 +79,45 @@ class ScratchPool:
             return ScratchMemory(own, 0, native.address_of(own), need)
         data = data_needed(compiled.options, compiled.program, self._cpus)
         data = data + _described(compiled.program, enabled) + PAGE - 1 & -PAGE
-        base, code = self._heads, max(self._data, self._last_code)
+        base, (code, end) = self._heads, self._most_room()
         if self._first_code and base + data > self._first_code:
             base, code = self._behind_all_code(data)
-        size = self._size - base
+            end = self._size
+        size = end - base
         if size <= max(data, code - base):
             raise ScratchUsedUpError(
-                f"the scratch memory of this machine is used up: {len(self._view)} bytes",
+                f"the scratch memory of this machine is used up: {len(self.view)} bytes",
                 "boot it again, with more scratch",
             )
         if self._first_code:  # up to there an ended trace's data may be
-            native.discard(self._view[base : self._first_code])
-        view = self._view[base:]
+            native.discard(self.view[base : self._first_code])
+        view = self.view[base:]
         return ScratchMemory(
-            view, self._address + base, native.address_of(view), size, self._room, base, code - base
-        )
+            view, self._address + base, native.address_of(view), size, self._room, base,
+            code - base, self._size,
+        )  # fmt: skip
+
+    def _most_room(self) -> tuple[int, int]:
+        """The offsets [low, high) of the largest piece that is free for code."""
+        behind = max(self._data, self._last_code), self._size
+        return max((behind, *self._released), key=lambda piece: piece[1] - piece[0])
+
+    def is_short(self, enabled: Sequence[EnabledSite]) -> bool:
+        """Whether code for these probes may not fit beside that of ended traces."""
+        low, high = self._most_room()
+        return bool(self._first_code) and high - low < SITE_CODE * len(enabled)
 
     def _behind_all_code(self, data: int) -> tuple[int, int]:
         """Where data, and code behind it, begin anew: there is no room left for data before the
         code of the traces until now."""
         start = self._heads = self._last_code
         self._first_code = 0
+        self._released = []
         several = self._size - start > self._data + data  # room for the data of others too
         return start, start + (self._data if several else 0)
 
     def keep(self, placed: Placed, code_end: int) -> None:
-        """What was taken last is in use, and its code never to be overwritten.
+        """What was taken last is in use, and its code not to be overwritten.
 
         code_end: address behind the code."""
         memory, scratch = placed.memory, placed.scratch
@@ -111,9 +126,27 @@ class ScratchPool:
         start = memory.offset + scratch.text
         self._first_code = min(self._first_code or start, start)
         end = memory.offset + code_end - memory.address
-        self._last_code = max(end, start) + PAGE - 1 & -PAGE
+        end = max(end, start) + PAGE - 1 & -PAGE
+        self._last_code = max(end, self._last_code)
+        own = [piece for piece in self._released if piece[0] <= start < piece[1]]
+        for low, high in own:
+            self._released.remove((low, high))
+            self._released += [part for part in ((low, start), (end, high)) if part[0] < part[1]]
         if memory.offset == self._heads:
             self._heads += scratch.ring  # the first thing behind the state pages
+
+    def release(self, code: tuple[int, int]) -> None:
+        """Nobody is in the code at addresses [low, high) any more, nor will be; it was kept."""
+        assert self._address is not None
+        low, high = code[0] - self._address & -PAGE, code[1] - self._address + PAGE - 1 & -PAGE
+        if not self._first_code or low < self._first_code:
+            return  # data are there now, or may be
+        pieces = list[tuple[int, int]]()
+        for start, end in sorted([*self._released, (low, high)]):
+            if pieces and pieces[-1][1] == start:
+                start, _ = pieces.pop()
+            pieces.append((start, end))
+        self._released = pieces
 
 
 def pool_size(compiled: Compiled, enabled: Sequence[EnabledSite], cpus: int) -> int:

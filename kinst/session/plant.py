@@ -9,7 +9,7 @@ import numpy as np
 
 from kinst.core.columns import Bools, ragged
 from kinst.core.errors import KinstError, TargetError
-from kinst.core.held import EndedCode, around, with_ways_back
+from kinst.core.held import EndedCode, around, with_ways_back, words_in
 from kinst.core.machine import Target
 from kinst.core.trapped import let_pass
 from kinst.patch.patches import NO_PATCHES, Patches
@@ -137,13 +137,11 @@ class Planted:
         starts = runs.patches.address
         ranges = [(int(starts.min()), int(max(insides.max(), starts.max())) + 16)]
         ranges += around(ended)
-        held = self._target.pointers(ranges)
+        held = words_in(self._target, ranges)
         if held is None:
             return np.ones(len(runs), np.bool_)
-        every = [self._target.registers(cpu).values() for cpu in range(self._target.cpus)]
-        own = np.array([v for values in every for v in values if 0 <= v < 1 << 64], np.uint64)
         # Somebody may be there, or in code that leads back there.
-        held = with_ways_back(np.unique(np.concatenate([held, own])), ended)
+        held = with_ways_back(held, ended)
         wrong = np.isin(insides, held)
         before = np.concatenate([[0], np.cumsum(wrong)])
         entered: Bools = before[runs.inside_at[1:]] > before[runs.inside_at[:-1]]

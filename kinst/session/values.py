@@ -131,9 +131,9 @@ class ScratchMemory:
     """Scratch as kinst maps it.
 
     address: in the target, 0 when the target has none (then only the host runs clauses).
-    native: of the mapping in this process.  size: bytes, without the counter blocks behind, for
-    which there are counters_room bytes.  A machine has one run of scratch for all its traces:
-    offset: of this in it.  text_from: code must not be before this offset in the view.
+    native: of the mapping in this process.  size: bytes.  text_from: code must not be before this
+    offset in the view.  A machine has one run of scratch for all its traces: offset: of this in it;
+    counters_at, counters_room: of what is kept there for counter blocks.
     """
 
     view: memoryview
@@ -143,6 +143,7 @@ class ScratchMemory:
     counters_room: int = 0
     offset: int = 0
     text_from: int = 0
+    counters_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)

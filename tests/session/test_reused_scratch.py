@@ -1,0 +1,157 @@
+"""Scratch of ended traces that nobody can be in any more: which that is, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from kinst.codegen.layout.program_layout import lay_out_program
+from kinst.core.held import EndedCode, left
+from kinst.core.isa import Isa
+from kinst.core.layout import LEAF, PAGE
+from kinst.core.machine import Target
+from kinst.core.probe import Function, Probe, ProbeName, Site
+from kinst.dlang.api import compile_text
+from kinst.dlang.vocabulary.d_options import Options
+from kinst.patch.ways import PlantRules
+from kinst.session.counters import CounterBlocks
+from kinst.session.place import ScratchPool, data_reserved, place_all
+from kinst.session.sizes import SITE_CODE, counters_room, sizes
+from kinst.session.values import Compiled, EnabledSite, ScratchMemory, TracedMachine
+
+SCRATCH = 0xFFFFFFFF80000000
+CODE = [EndedCode((at, at + 0x800), frozenset()) for at in (0x10000, 0x11000, 0x12000)]
+
+
+class Machine:
+    """Words of memory, registers and scratch, and nothing else of a target."""
+
+    cpus = 2
+
+    def __init__(self, words: Sequence[int] = (), registers: Sequence[int] = (0, 0)) -> None:
+        self.words, self._registers = words, registers
+        self.memory = bytearray()
+
+    def pointers(self, ranges: Sequence[tuple[int, int]]) -> Any:
+        found = {w for w in self.words for low, high in ranges if low <= w < high}
+        return np.array(sorted(found), np.uint64)
+
+    def registers(self, cpu: int) -> dict[str, int]:
+        return {"pc": self._registers[cpu], "wide": 1 << 100}
+
+    def map_scratch(self, size: int, *_text: object, **_where: object) -> int:
+        self.memory = bytearray(size)
+        return SCRATCH
+
+    def scratch_view(self) -> memoryview:
+        return memoryview(self.memory)
+
+
+@pytest.mark.parametrize("where", ["words", "registers"])
+@pytest.mark.parametrize(
+    ("address", "held"),
+    [
+        (0xFFFF, ()),
+        (0x10000, (0,)),
+        (0x107FF, (0,)),
+        (0x10800, ()),
+        (0x11004, (1,)),
+        (0x127F8, (2,)),
+    ],
+)
+def test_who_is_in_code_keeps_it(where: str, address: int, held: tuple[int, ...]) -> None:
+    machine = Machine([address]) if where == "words" else Machine([], [0, address])
+    found = left(cast(Target, machine), CODE)
+    assert found == tuple(one for k, one in enumerate(CODE) if k not in held)
+
+
+def test_where_memory_cannot_be_looked_through_nothing_is_free() -> None:
+    machine = Machine()
+    machine.pointers = lambda ranges: None  # type: ignore[method-assign]
+    assert left(cast(Target, machine), CODE) == ()
+
+
+class Traces:
+    """A pool, and traces with as many pages of code as they say."""
+
+    def __init__(self, pages: int) -> None:
+        """pages: that all of them have for code."""
+        site = Site(Function("vmlinux", "f", 0x1000, 64), 0, b"\x90")
+        probe = Probe(5, ProbeName("kinst", "vmlinux", "f", "0"), site)
+        self.probes = (EnabledSite(probe, (0,), 5, None),)
+        tree, program = compile_text("kinst::f:0 { @ = count(); }", "test")
+        options = Options(bufsize=4096, aggsize=4096)
+        self.compiled = Compiled((), (tree,), program, options, PlantRules(), 1 << 16)
+        self.traced = TracedMachine(cast(Isa, None), cast(Target, Machine()))
+        cpus = self.traced.cpus
+        data = data_reserved(self.compiled, self.probes, cpus)
+        self.pool = ScratchPool(self.traced, data + pages * PAGE + counters_room(cpus), data, data)
+        self.layout = lay_out_program(
+            program, [(probe.name, probe.id, (0,))], 256, sizes(options, program).aggs
+        )
+
+    def add(self, pages: int) -> tuple[int, int]:
+        """A trace; where its code is, as pages of those for code."""
+        memory = self.pool.take(self.compiled, self.probes)
+        placed = place_all(self.traced, memory, self.compiled, self.layout, self.probes, None)
+        start = memory.address + placed.scratch.text
+        assert placed.scratch.text + pages * PAGE <= memory.size
+        self.pool.keep(placed, start + pages * PAGE - 8)
+        first = getattr(self, "first", start)
+        self.first = first
+        return (start - first) // PAGE, (start - first) // PAGE + pages
+
+    def release(self, pages: tuple[int, int]) -> None:
+        low, high = pages
+        self.pool.release((self.first + low * PAGE, self.first + high * PAGE - 8))
+
+
+def test_code_is_used_again_where_it_is_released_alone() -> None:
+    traces = Traces(20)
+    some = [traces.add(6), traces.add(3), traces.add(6)]
+    assert some == [(0, 6), (6, 9), (9, 15)]
+    assert not traces.pool.is_short(traces.probes)
+    assert traces.pool.is_short(traces.probes * (6 * PAGE // SITE_CODE))
+    traces.release(some[0])
+    assert traces.add(2) == (0, 2)  # larger than the 5 that are left
+    assert traces.add(1) == (15, 16)
+    # Neighbours become one piece, and nothing that is in use is in it.
+    traces.release(some[1])
+    assert traces.add(7) == (2, 9)
+    traces.release((0, 2))
+    traces.release((2, 9))
+    assert traces.add(8) == (0, 8)
+    assert traces.add(4) == (16, 20)
+    assert traces.add(1) == (8, 9)
+
+
+def test_counters_are_used_again_and_start_from_zero() -> None:
+    machine = Machine()
+    isa, facts = SimpleNamespace(shared_counters=True), SimpleNamespace(cpus=2)
+    personality = SimpleNamespace(facts=facts)
+    traced = TracedMachine(
+        cast(Isa, isa), cast(Target, machine), cast(Any, personality), None, (0, 0)
+    )
+    blocks = CounterBlocks(traced)
+    view = memoryview(bytearray(4 * LEAF))
+    memory = ScratchMemory(view, SCRATCH, 0, LEAF, 512, 0, 0, LEAF)
+    assert blocks.has_room(8)
+    first = blocks.place(memory, 100)
+    kept = [blocks.keep(first)]
+    second = blocks.place(memory, 8, more=200)
+    kept.append(blocks.keep(second))
+    assert first is not None and second is not None and second.size == 208
+    assert first.offsets == (LEAF,) and second.offsets == (LEAF + 128,)
+    assert not blocks.has_room(129) and blocks.place(memory, 129) is None
+    view[LEAF : LEAF + 512] = b"\xff" * 512
+    blocks.release(kept[0], view)
+    assert bytes(view[LEAF : LEAF + 129]) == bytes(128) + b"\xff"
+    assert blocks.place(memory, 128) == first.__class__(first.displacement, (LEAF,), 128)
+    third = blocks.place(memory, 129)
+    assert third is None and not blocks.has_room(129)
+    blocks.release(kept[1], view)
+    assert blocks.has_room(512) and not any(view[LEAF : LEAF + 384])
