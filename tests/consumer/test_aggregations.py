@@ -23,6 +23,7 @@ from kinst.consumer.aggregations import (
     divide,
     llquantize_bounds,
     quantize_bound,
+    rank,
     scalar,
 )
 from kinst.core import dtypes
@@ -105,12 +106,36 @@ def test_llquantize_bounds() -> None:
     assert llquantize_bounds(AggFunction("llquantize", (10, 0, 2, 20))) == expected
     expected = [*range(100, 1000, 100), *range(1000, 10000, 1000), 10000]
     assert llquantize_bounds(AggFunction("llquantize", (10, 2, 3, 10))) == expected
+    # More steps than numbers: ones, until a magnitude has enough of them.
+    expected = [1, 2, 3, *range(4, 8, 2), *range(8, 16, 4), 16]
+    assert llquantize_bounds(AggFunction("llquantize", (2, 0, 3, 4))) == expected
 
 
 def test_weights_for_sorting() -> None:
     assert bucket_weights(AggFunction("lquantize", (0, 30, 10)), 5) == [-1, 0, 10, 20, 31]
     weights = bucket_weights(AggFunction("llquantize", (10, 0, 0, 10)), 11)
     assert weights == [0, *range(1, 10), 10]
+
+
+@pytest.mark.parametrize(
+    ("function", "zero", "one", "minus"),
+    [
+        (AggFunction("quantize"), 63, 64, 62),
+        (AggFunction("lquantize", (-1, 2, 1)), 2, 3, 1),
+    ],
+)
+def test_equal_sums_are_told_apart_by_what_is_at_zero(
+    function: AggFunction, zero: int, one: int, minus: int
+) -> None:
+    """libdtrace's dt_aggregate_quantizedcmp()."""
+    counts = np.zeros(127 if function.name == "quantize" else 5, np.int64)
+    balanced, none = counts.copy(), counts.copy()
+    balanced[[one, minus]] = 3
+    none[zero] = 2
+    assert rank(function, balanced) == (0, 0)
+    assert rank(function, none) == (0, 2)
+    none[one] = 1
+    assert rank(function, none) == (1, 2)
 
 
 def string_world() -> World:

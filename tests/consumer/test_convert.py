@@ -122,6 +122,7 @@ def test_dates(utc: None) -> None:
 
 
 def test_escapes() -> None:
+    assert escape(b"\0\a\b\t\n\v\f\r") == "\\0\\a\\b\\t\\n\\v\\f\\r"
     assert escape(b'a\n\t"\\\x01\xff~ ') == 'a\\n\\t\\"\\\\\\001\\377~ '
     assert spec("%S").format(b"x\ny", hex) == "x\\ny"
     assert spec("%C").format(10, hex) == "\\n"

@@ -19,6 +19,7 @@ import os
 import random
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 def _coverage(folder: str, tests: list[str], results: Path) -> Recorded:
     """Which test reaches which line; kept until a source or a test changes."""
-    kept = results / f"{folder}.coverage.json"
+    kept = results / f"{folder}-{zlib.crc32(' '.join(tests).encode()):x}.coverage.json"
     files = [*(ROOT / "kinst").rglob("*.py"), *(p for t in tests for p in (ROOT / t).rglob("*.py"))]
     if not kept.exists() or kept.stat().st_mtime < max(path.stat().st_mtime for path in files):
         print(f"the tests of {', '.join(tests)} are run once, with coverage", file=sys.stderr)
