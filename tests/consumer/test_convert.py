@@ -121,6 +121,20 @@ def test_dates(utc: None) -> None:
     assert spec("%T").format(123787200_000000000, hex) == "Mon, 03 Dec 1973 17:20:00 UTC"
 
 
+def test_wide_characters() -> None:
+    """UTF-32 up to the first 0; a surrogate, and what is beyond Unicode, is none."""
+
+    def wide(conversion: str, value: int | bytes, width: int | None = None) -> str:
+        return Spec(conversion, "", width, None, True).format(value, hex)
+
+    assert wide("wc", ord("\N{GREEK SMALL LETTER PI}"), 3) == "  \N{GREEK SMALL LETTER PI}"
+    assert wide("wc", -1) == wide("wc", 0xD800) == wide("wc", 0x110000) == "\ufffd"
+    assert wide("wc", 0xD7FF) == "\ud7ff"
+    assert wide("wc", 0) == ""
+    assert wide("ws", "a\U0001f600b\0c".encode("utf-32-le")) == "a\U0001f600b"
+    assert wide("ws", "ab".encode("utf-32-le") + b"xyz") == "ab"
+
+
 def test_escapes() -> None:
     assert escape(b"\0\a\b\t\n\v\f\r") == "\\0\\a\\b\\t\\n\\v\\f\\r"
     assert escape(b'a\n\t"\\\x01\xff~ ') == 'a\\n\\t\\"\\\\\\001\\377~ '

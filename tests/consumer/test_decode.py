@@ -54,6 +54,11 @@ def test_long_alternation_and_long_runs() -> None:
         record(0) + record(0)[:-8],  # cut off
         record(0) + struct.pack("<II", 64, 0xFFFFFFFF),  # padding beyond the end
         record(0)[:20],
+        # Behind short runs, where sizes are followed one by one.
+        record(0) + record(1) + struct.pack("<IIQQ", 12, 1, 0, 0),
+        record(0) + record(1) + struct.pack("<IIQQ", 20, 1, 0, 0),
+        record(0) + record(1) + struct.pack("<IIQQ", 4, 1, 0, 0),
+        record(0) + record(1) + record(0) + struct.pack("<II", 32, 1) + bytes(16),
     ],
 )
 def test_bytes_that_are_not_records_are_refused(data: bytes) -> None:

@@ -107,7 +107,7 @@ def table(results: Path) -> list[str]:
 def _unplaced(text: str) -> str:
     """A mutant's text without its line, which changes with every change above it."""
     path, _, rest = text.partition(":")
-    return f"{path} {rest.partition(' ')[2]}"
+    return f"{path} {rest.partition(' in ')[2]}"
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

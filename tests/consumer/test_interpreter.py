@@ -1,0 +1,207 @@
+"""Events of records: what follows on each CPU, what actions become, what is left at the end."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from consumer_world import (
+    READ,
+    SPAN,
+    World,
+    aggregation,
+    chunk,
+    const,
+    fields,
+    format_,
+    part,
+    record,
+    table_layout,
+)
+
+from kinst.consumer.decode import merge
+from kinst.consumer.faults import PlacedFault
+from kinst.consumer.interpreter import following_of
+from kinst.core import dtypes
+from kinst.core.dtypes import StringType
+from kinst.core.errors import TargetError
+from kinst.core.layout import HEADER_HALF
+from kinst.dlang.typed import Action, Clear, Normalize, Perform, Printa, Trace, Trunc
+from kinst.dlang.vocabulary.d_options import Options
+from kinst.events import (
+    Batch,
+    Closing,
+    Event,
+    Fault,
+    Message,
+    OptionSet,
+    Printed,
+    Reopen,
+    Shell,
+    Truncate,
+)
+
+
+def performed(name: str, *parts: tuple[str, str], types: tuple[object, ...]) -> World:
+    made, size = fields(*types)  # type: ignore[arg-type]
+    template = format_(*(part(*one) for one in parts)) if parts else None
+    action = Perform(SPAN, name, tuple(const() for _ in types), template)
+    return World([([action], [made], size)])
+
+
+def events(world: World, *records: bytes) -> list[Event]:
+    return [
+        event for event in world.interpreter.take([chunk(*records)]) if not isinstance(event, Batch)
+    ][1:]  # the first says how many arrived
+
+
+STRING = (StringType(8), 8)
+
+
+def test_commands_and_files() -> None:
+    data = b"a%b\0\xaa\xaa\xaa\xaa" + struct.pack("<i", -7)
+    parts = (("x ", "s"), (" ", "d"))
+    types = (STRING, dtypes.INT)
+    assert events(performed("system", *parts, types=types), record(0, data)) == [Shell("x a%b -7")]
+    assert events(performed("freopen", *parts, types=types), record(0, data)) == [
+        Reopen("x a%b -7")
+    ]
+    assert events(performed("ftruncate", types=()), record(0)) == [Truncate()]
+
+
+def setopt(name: bytes, *value: bytes) -> tuple[World, list[Event]]:
+    world = performed("setopt", types=(((StringType(16), 16),) * (1 + len(value))))
+    texts = b"".join(one.ljust(16, b"\0") for one in (name, *value))
+    return world, events(world, record(0, texts))
+
+
+def test_options_that_are_set_while_tracing() -> None:
+    world, found = setopt(b"quiet")
+    assert found == [OptionSet("quiet", "1")]
+    assert world.interpreter.options.quiet
+    world, found = setopt(b"aggsortpos", b"2")
+    assert found == [OptionSet("aggsortpos", "2")]
+    assert world.interpreter.options.aggsortpos == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        (b"nonsense", b"1", "Invalid option name"),
+        (b"bufsize", b"4m", "Operation illegal when tracing is active"),
+        (b"aggsortpos", b"x", "Invalid value for specified option"),
+    ],
+)
+def test_options_that_cannot_be_set(name: bytes, value: bytes, why: str) -> None:
+    """libdtrace's words (dt_errtags[])."""
+    world, found = setopt(name, value)
+    told = f'dtrace: couldn\'t set option "{name.decode()}" to "{value.decode()}": {why}'
+    assert found == [Message(told)]
+    assert world.interpreter.options == Options()
+
+
+def test_what_follows_on_each_cpu() -> None:
+    """Against a walk through the records, one by one."""
+    numbers = random.Random(7)
+    rows = sorted(
+        (time, numbers.randrange(3), numbers.randrange(5), 1 + numbers.randrange(9))
+        for time in range(200)
+    )
+    by_cpu = [
+        [record(clause, probe=probe, cpu=cpu, time=time) for time, cpu, clause, probe in rows
+         if cpu == one]
+        for one in range(3)
+    ]  # fmt: skip
+    merged = merge([chunk(*records, slot=cpu) for cpu, records in enumerate(by_cpu)])
+    expected = []
+    for number, (_, cpu, _, _) in enumerate(rows):
+        later = (row for row in rows[number + 1 :] if row[1] == cpu)
+        expected.append(next(([probe, clause] for _, _, clause, probe in later), [-1, -1]))
+    assert following_of(merged).tolist() == expected
+
+
+def counting(*actions: Action, options: Options | None = None) -> World:
+    agg = aggregation(0, "sum", (dtypes.INT,))
+    keys, _ = fields(dtypes.INT)
+    layout = table_layout(agg, 128, 8, [type(keys[0])(8, 4, dtypes.INT)])
+    made, size = fields(*([dtypes.LONG] if actions else []))
+    clauses = [(actions, [made] * len(actions), size)] if actions else [([], [], 24)]
+    return World(clauses, [(agg, layout)], options or Options())
+
+
+def fill(world: World, *rows: tuple[int, int]) -> None:
+    for number, (key, value) in enumerate(rows):
+        world.entry(0, 0, world.memory[HEADER_HALF] & 1, number, struct.pack("<i", key), [value])
+
+
+def shown(world: World) -> dict[tuple[object, ...], object]:
+    (one,) = world.interpreter.aggregations()
+    return dict(one.rows)
+
+
+AGG = aggregation(0, "sum", (dtypes.INT,))
+
+
+def test_what_is_done_to_aggregations() -> None:
+    number = struct.pack("<q", 2)
+    world = counting(Normalize(SPAN, AGG, const()))
+    fill(world, (1, 10), (2, 30), (3, 20))
+    list(world.interpreter.take([chunk(record(0, number))]))
+    assert shown(world) == {(1,): 5, (3,): 10, (2,): 15}
+    world = counting(Trunc(SPAN, AGG, const()))
+    fill(world, (1, 10), (2, 30), (3, 20))
+    list(world.interpreter.take([chunk(record(0, number))]))
+    assert shown(world) == {(3,): 20, (2,): 30}
+    world = counting(Clear(SPAN, AGG))
+    fill(world, (1, 10))
+    list(world.interpreter.take([chunk(record(0, number))]))
+    assert shown(world) == {(1,): 0}
+
+
+def test_printed_once() -> None:
+    """What printa() has printed is not printed again at the end, unless it had nothing."""
+    world = counting(Printa(SPAN, None, (AGG,)))
+    fill(world, (1, 10))
+    data = record(0, bytes(8))
+    (printed,) = events(world, data)
+    assert isinstance(printed, Printed)
+    assert (printed.tables, printed.clause, printed.action) == ((0,), 0, 0)
+    assert [dict(one.rows) for one in printed.read()] == [{(1,): 10}]
+    assert [type(one) for one in world.interpreter.finish()] == [Closing]
+    world = counting()
+    fill(world, (1, 10))
+    _, printed = world.interpreter.finish()
+    assert isinstance(printed, Printed) and (printed.clause, printed.action) == (-1, -1)
+
+
+def fault(text: str, time: int) -> PlacedFault:
+    return PlacedFault(0, 1 << 20, time, Fault(text, 1, READ, 1, "badaddr", 0))
+
+
+@pytest.mark.parametrize("policy", ["switch", "ring"])
+@pytest.mark.parametrize("end", ["pause", "finish"])
+def test_what_is_left_at_the_end(policy: str, end: str) -> None:
+    """Faults behind the last record, and with bufpolicy all records; a pause prints nothing."""
+    world = counting(options=Options(bufpolicy=policy))
+    assert not world.interpreter.full
+    fill(world, (1, 10))
+    data = record(0)
+    first = list(world.interpreter.take([chunk(data, data)], [fault("a", 5), fault("b", 3)]))
+    last = list(getattr(world.interpreter, end)())
+    records = [one for one in (*first, *last) if isinstance(one, Batch)]
+    assert sum(map(len, records)) == 2
+    if policy == "ring":
+        assert not first
+    assert [one.text for one in last if isinstance(one, Fault)] == ["b", "a"]
+    kinds = [type(one) for one in last if isinstance(one, Closing | Printed)]
+    assert kinds == ([Closing, Printed] if end == "finish" else [])
+    assert shown(world) == {(1,): 10}
+
+
+def test_a_record_of_another_size_or_clause_is_refused() -> None:
+    made, size = fields(dtypes.INT)
+    for wrong in (record(0), record(1, bytes(8))):
+        world = World([([Trace(SPAN, const())], [made], size)])
+        with pytest.raises(TargetError, match="corrupt"):
+            list(world.interpreter.take([chunk(record(0, bytes(4)), wrong)]))
