@@ -65,10 +65,12 @@ class Guest:
     """A booted kernel.  Raises KinstError when it cannot be."""
 
     def __init__(
-        self, copies: Sequence[str], isa: str = "amd64", append: str = "", *, cold: bool = False
-    ) -> None:
+        self, copies: Sequence[str], isa: str = "amd64", append: str = "", *, cold: bool = False,
+        seconds: float = COMMAND_SECONDS,
+    ) -> None:  # fmt: skip
         """copies: files for the guest's /bin.  append: more of the kernel's command line.
-        cold: booted now, at addresses of its own."""
+        cold: booted now, at addresses of its own.  seconds: for a command, at most."""
+        self._seconds = seconds
         self.machine = kinst.boot(isa, copies=copies, append=append, cold=cold, on_message=print)
 
     def close(self) -> None:
@@ -78,7 +80,7 @@ class Guest:
         """Run a shell command in the guest, with nothing of kinst's planted; its output.
 
         Raises KinstError when it fails or does not end."""
-        done = self.machine.execute(command, COMMAND_SECONDS)
+        done = self.machine.execute(command, self._seconds)
         text = done.output.decode("utf-8", "replace")
         if done.status:
             raise KinstError(f"`{command}` ended with {done.status}: {text.strip()}")
@@ -107,7 +109,7 @@ class Guest:
                 late.set()
                 trace.stop()
 
-            timer = threading.Timer(COMMAND_SECONDS, stop)
+            timer = threading.Timer(self._seconds, stop)
             timer.daemon = True
             timer.start()
             try:
@@ -123,5 +125,5 @@ class Guest:
             finally:
                 timer.cancel()
         if late.is_set():
-            raise KinstError(f"`{command}` has not ended in {COMMAND_SECONDS:g} s, traced")
+            raise KinstError(f"`{command}` has not ended in {self._seconds:g} s, traced")
         return Ran(output.decode("utf-8", "replace"), found, records, tuple(lost))

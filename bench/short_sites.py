@@ -2,13 +2,15 @@
 
     .venv/bin/python bench/short_sites.py [--isa ISA] [--sites N] [--seed N] [--shares N]
 
-A guest program calls read(2) of one byte of /dev/zero in short rounds.  Of the functions that each
-call runs, by a count of all entries, instructions are drawn at random that are run by each call and
-have no room for a jump of their own.  Each is planted alone in the best way, and in the first boot
-by its trap where that is asked for; a hit costs (ns of a call with the probe - ns without) / hits
-in a call.  All of them are measured in each of several boots, between untraced rounds, and the
-figure of a site is the median over boots (bench/boots.py says why).  Hits are counted: a probe
-that misses would be cheap.
+A guest program calls read(2) of one byte of /dev/zero in short rounds; on riscv64 getppid(2), as
+QEMU forgets all addresses whenever the kernel opens or closes its access to a program's memory, so
+that each page which is touched behind a read costs half a microsecond, probed or not.  Of the
+functions that each call runs, by a count of all entries, instructions are drawn at random that are
+run by each call and have no room for a jump of their own.  Each is planted alone in the best way,
+and in the first boot by its trap where that is asked for; a hit costs (ns of a call with the probe
+- ns without) / hits in a call.  All of them are measured in each of several boots, between untraced
+rounds, and the figure of a site is the median over boots (bench/boots.py says why).  Hits are
+counted: a probe that misses would be cheap.
 
 The shares of ways are of all instructions of functions that are drawn at random from the whole
 kernel: planted with all of their function, and each by itself (of those, some are drawn).
@@ -38,7 +40,8 @@ from bench.guest import Guest, compile_programs
 from bench.hit_tools import Effort, counts_of, rounds_of
 from kinst import KinstError, Program
 
-EFFORT = Effort(200, 60)  # short rounds: some fit between two interruptions
+ROUNDS = 200, 60  # calls in a round, rounds: short, so that some fit between two interruptions
+CALLS = {"riscv64": "getppid"}  # "": read
 BOOTS = 3
 ENTRIES = 5000  # reads for finding out which functions a read runs
 PROBING = 500  # reads for finding out what a read runs
@@ -80,24 +83,26 @@ def are_there(isa: str) -> bool:
     return ROOM[isa] > 4
 
 
-def in_a_call(guest: Guest, program: Program) -> dict[str, int]:
+def in_a_call(guest: Guest, program: Program, call: str) -> dict[str, int]:
     """Of what a program counts, what each call runs, and how often: by the difference that more
     calls make."""
-    few, many = (counts_of(guest.trace(program, f"rounds {n} 1")) for n in (PROBING, 3 * PROBING))
+    few, many = (
+        counts_of(guest.trace(program, f"rounds {n} 1 {call}")) for n in (PROBING, 3 * PROBING)
+    )
     each = {key: (n - few.get(key, 0) + PROBING) // (2 * PROBING) for key, n in many.items()}
     return {
         key: n
         for key, n in each.items()
-        if n and abs(many[key] - few.get(key, 0) - 2 * PROBING * n) < PROBING // 4
+        if n and 0 <= many[key] - few.get(key, 0) - 2 * PROBING * n < PROBING // 4
     }
 
 
-def sites(guest: Guest, room: int, drawn: int, seed: int) -> list[Site]:
+def sites(guest: Guest, room: int, call: str, drawn: int, seed: int) -> list[Site]:
     """Short instructions that each call runs."""
     # Counting alone, without runs: all functions of the kernel are planned at once, where a
     # predicate at each, or riscv64's search of each for a register, would take minutes.
     entries = guest.compile("fbt:::entry { @[probefunc] = count(); }", "no-run,no-gate")
-    counts = counts_of(guest.trace(entries, f"rounds {ENTRIES} 1"))
+    counts = counts_of(guest.trace(entries, f"rounds {ENTRIES} 1 {call}"))
     functions = sorted(name for name, n in counts.items() if n >= ENTRIES)
     print(
         f"{len(functions)} functions are run by about each call: {' '.join(functions)}", flush=True
@@ -106,7 +111,7 @@ def sites(guest: Guest, room: int, drawn: int, seed: int) -> list[Site]:
     for name in functions:
         every = guest.compile(f"kinst::{name}: {{ @[probename] = count(); }}")
         try:
-            hits = in_a_call(guest, every)
+            hits = in_a_call(guest, every, call)
         except KinstError as error:
             print(f"{name} is left out: {error}", flush=True)
             continue
@@ -118,31 +123,34 @@ def sites(guest: Guest, room: int, drawn: int, seed: int) -> list[Site]:
     return random.Random(seed).sample(possible, min(drawn, len(possible)))
 
 
-def measure(guest: Guest, bare: Bare, site: Site, plant: str = "") -> tuple[str, float] | None:
+def measure(
+    guest: Guest, bare: Bare, effort: Effort, site: Site, plant: str = ""
+) -> tuple[str, float] | None:
     """How a site is planted, and ns of a hit, in this boot; None where the machine was slow around
     each try.  Raises KinstError when hits are missing."""
     program = guest.compile(f"kinst::{site.function}:{site.offset} {{ @ = count(); }}", plant)
-    wanted, takes = EFFORT.total * site.hits, list[Take]()
+    wanted, takes = effort.total * site.hits, list[Take]()
     way = guest.ways(program)[0]
-    before = bare.take(EFFORT)
+    before = bare.take(effort)
     for _ in range(TRIES):
-        ran = guest.trace(program, EFFORT.command)
+        ran = guest.trace(program, effort.command)
         seen = sum(counts_of(ran).values())
         if seen < wanted:  # others of the guest may come there, too
             raise KinstError(f"{site.function}+{site.offset}: {seen} hits, not {wanted}")
-        after = bare.take(EFFORT)
+        after = bare.take(effort)
         takes.append(Take(min(rounds_of(ran.output)), max(before, after)))
         before = after
-        if takes[-1].is_good(bare.of(EFFORT)):
+        if takes[-1].is_good(bare.of(effort)):
             break
-    good = [take.least for take in takes if take.is_good(bare.of(EFFORT))]
-    return (way, (min(good) - bare.of(EFFORT)) / site.hits) if good else None
+    good = [take.least for take in takes if take.is_good(bare.of(effort))]
+    return (way, (min(good) - bare.of(effort)) / site.hits) if good else None
 
 
 def measure_all(
     boot: Callable[[], Guest], isa: str, drawn: int, seed: int, budget: Budget, end: float = 1.0
 ) -> list[Cost]:
     """Costs of `drawn` sites, in several boots or until `end` of the budget."""
+    effort = Effort(*ROUNDS, CALLS.get(isa, ""))
     chosen, taken = list[Site](), dict[Site, list[float]]()
     ways, traps = dict[Site, str](), dict[Site, float]()
     for number in range(BOOTS):
@@ -153,19 +161,19 @@ def measure_all(
         try:
             if not chosen:
                 budget.say("short sites: look for what a call runs")
-                chosen = sites(guest, ROOM[isa], drawn, seed)
+                chosen = sites(guest, ROOM[isa], effort.call, drawn, seed)
             budget.say(f"short sites: boot {number + 1}")
             for site in chosen:
                 if budget.over(end):
                     break
-                found = measure(guest, bare, site)
+                found = measure(guest, bare, effort, site)
                 if found is not None:
                     ways[site] = found[0]
                     taken.setdefault(site, []).append(found[1])
             # Behind all others: traps leave addresses in memory, and then there are fewer runs.
             for site in chosen if number == 0 and BARS[isa].reached is not None else ():
                 if not budget.over(end):
-                    trap = measure(guest, bare, site, "trap")
+                    trap = measure(guest, bare, effort, site, "trap")
                     traps[site] = trap[1] if trap else 0.0
         finally:
             guest.close()

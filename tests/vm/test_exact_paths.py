@@ -31,7 +31,7 @@ def guest(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Guest]:
     folder: Path = tmp_path_factory.mktemp("busy")
-    made = Guest(compile_programs(["busy"], folder, request.param), request.param)
+    made = Guest(compile_programs(["busy"], folder, request.param), request.param, seconds=300.0)
     try:
         yield made
     finally:
