@@ -21,10 +21,11 @@ class ShortSite(Protocol):
 
 
 class TrapShares(Protocol):
-    """Percent of instructions that are traps."""
+    """Percent of instructions that are traps; and of short ones alone that have a run or a gate."""
 
     def traps(self) -> float: ...
     def traps_alone(self) -> float: ...
+    def reached(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,11 @@ def bars_of(
     if short and bars.reached:
         wanted_part, times = bars.reached
         reached = [one for one in short if one.way in ("run", "gate", "jump")]
-        part = 100 * len(reached) / len(short)
+        part = shares.reached() if shares is not None else 100 * len(reached) / len(short)
         text = f"{part:.0f}% of sites by a run or a gate, at least {wanted_part:g}% wanted"
         found.append((text, part >= wanted_part))
         cheaper = sum(one.trap >= times * one.ns for one in reached)
-        text = f"{cheaper} of these {len(reached)} at least {times:g} times cheaper than their trap"
+        text = f"{cheaper} of {len(reached)} of them cost a {times:g}th of their trap or less"
         found.append((text, cheaper == len(reached)))
     if shares is not None and bars.traps:
         whole, alone = bars.traps
