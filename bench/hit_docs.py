@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -47,12 +48,16 @@ def section(
     """A table of one ISA for docs/benchmarks.md.  told: when and how it was measured."""
     base = next(one.call_ns for one in costs if not one.hits)
     ours = next((one for one in costs if one.name.startswith("kinst ") and one.hits), None)
+    intro = (
+        f"{told} Probes are on one instruction of `{function}`, where a one-byte read(2) of"
+        f" /dev/zero takes {base:,.0f} ns untraced. Time added by one hit, the median of boots,"
+        " and their range:"
+    )
     lines = [
-        f"{told} Probes are on one instruction of `{function}`, where a one-byte read(2) of",
-        f"/dev/zero takes {base:,.0f} ns untraced. Time added by one hit, the median of boots:",
+        *textwrap.wrap(intro, 104, break_long_words=False, break_on_hyphens=False),
         "",
-        f"| {isa} | ns | times what kinst's best way takes |",
-        "|---|---:|---:|",
+        f"| {isa} | ns | boots | times what kinst's best way takes |",
+        "|---|---:|---:|---:|",
     ]
     for end, title in _ROWS:
         for one in costs:
@@ -60,21 +65,28 @@ def section(
                 if end.startswith(":") and " trap:" in one.name:
                     continue
                 times = f"{one.hit_ns / max(ours.hit_ns, 0.1):,.0f}" if ours else ""
-                lines.append(f"| {title} | {_ns(one.hit_ns)} | {'' if one is ours else times} |")
+                lines.append(_row(title, one, "" if one is ours else times))
     for prefix, of in (("all: ", f"`{function}`"), ("getppid: ", "getppid(2)")):
         for end, title in _ALL:
             for one in costs:
                 if one.name == prefix + end:
                     name = title.format(hits=one.hits, of=of)
-                    lines.append(f"| {name}, for each | {_ns(one.hit_ns)} | |")
+                    lines.append(_row(f"{name}, for each", one, ""))
     lines.append("")
     lines += [f"- {'met' if met else '**missed**'}: {text}" for text, met in verdicts]
     return "\n".join(lines) + "\n"
 
 
+def _row(title: str, one: Cost, times: str) -> str:
+    spread = f"{_ns(one.low)} to {_ns(one.high)}"
+    ours = title.startswith("**")
+    middle = f"**{_ns(one.hit_ns)}**" if ours else _ns(one.hit_ns)
+    return f"| {title} | {middle} | {spread} | {times} |"
+
+
 def _ns(value: float) -> str:
-    if value < 10:
-        return f"**{max(value, 0):.1f}**"
+    if value < 20:
+        return f"{max(value, 0):.1f}"
     return f"{value:,.0f}" if value < 1e6 else f"{round(value, -4):,.0f}"
 
 
