@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from kinst.core.errors import KinstError
-from kinst.core.isa import Isa, Refused
+from kinst.core.isa import Isa, Onward, Refused
 from kinst.core.probe import Site
 
 LONGEST = 15  # bytes that an instruction of any ISA may have
@@ -87,7 +87,10 @@ def choose(
     if forbidden:
         return Choice("", forbidden)
     if ability.scratch_address and ability.forced != "stop":
-        displaced = isa.trampoline(site, following, ability.scratch_address, (), rerun_prefix)
+        # Whether the way back reaches is seen when it is made: scratch is where it does.
+        onward = Onward(falls_into=site.address + len(site.code))
+        scratch = ability.scratch_address
+        displaced = isa.trampoline(site, following, scratch, (), rerun_prefix, onward)
         if isinstance(displaced, Refused):
             return Choice("", displaced.reason)
         if has_fixup and displaced.original_at >= 0 and not ability.fault_hook:

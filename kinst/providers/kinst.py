@@ -12,12 +12,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from kinst.core.columns import WIDTH
-from kinst.core.errors import KinstError
+from kinst.core.errors import AbsentError, KinstError
 from kinst.core.isa import Instruction
 from kinst.core.kernel import Found, Kernel, no_function
 from kinst.core.probe import Function, ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import stability_of
 
+# For who wants all of the kernel's.
+EVERYWHERE = (
+    "kinst::FUNCTION: names its instructions; kinst::*: those of all functions, which"
+    " -x batch=10s plants in parts"
+)
 TOGETHER = 512  # functions that are decoded at once
 
 
@@ -68,7 +73,11 @@ class KinstProvider:
         return []
 
     def match(self, pattern: ProbePattern, kernel: Kernel | None) -> Iterable[Found]:
-        if pattern.provider != self.name or not pattern.function or kernel is None:
+        if pattern.provider != self.name:
+            return []
+        if kernel is None and not pattern.function:
+            raise AbsentError(f"{pattern} names no function", EVERYWHERE)
+        if kernel is None or not pattern.function:
             return []
         functions = kernel.find(pattern.module, pattern.function)
         if not functions:

@@ -49,6 +49,20 @@ def wants_kernel(
     return False
 
 
+def check_descriptions(program: typed.Program, providers: Mapping[str, Provider]) -> None:
+    """Raises DError for a description of which it is known before there is a kernel that it means
+    none of its probes."""
+    for clause in program.clauses:
+        for pattern, span in zip(clause.patterns, clause.pattern_spans, strict=True):
+            provider = providers.get(pattern.provider)
+            if provider is None or not provider.needs_kernel:
+                continue
+            try:
+                list(provider.match(pattern, None))
+            except AbsentError as error:
+                raise DError(error.message, span, "D_PDESC_ZERO", error.hint) from error
+
+
 def expand(
     pattern: ProbePattern, providers: Mapping[str, Provider], kernel: Kernel | None
 ) -> list[Found]:

@@ -42,6 +42,7 @@ from kinst.session.counters import CounterBlocks
 from kinst.session.enable import (
     check_arguments,
     check_cpu,
+    check_descriptions,
     check_system,
     enable,
     naming,
@@ -163,6 +164,8 @@ class OpenMachine:
         """The request's programs, parsed and checked.  Raises DError, KinstError."""
         compiled = compile_request(request, self.isa, 0, self.types, self.report.say)
         check_stability(compiled, load_all())
+        if not (request.zero or compiled.options.zdefs):
+            check_descriptions(compiled.program, load_all())
         if compiled.batch:
             wants = partial(wants_kernel, providers=load_all(), fired=True)
             batches.check_batches(compiled.program, wants)

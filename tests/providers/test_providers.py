@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from kinst.core.columns import Scanned, columns_of
-from kinst.core.errors import KinstError
+from kinst.core.errors import AbsentError, KinstError
 from kinst.core.isa import Instruction
 from kinst.core.kernel import Timer
 from kinst.core.probe import Function, ProbePattern
 from kinst.providers import load_all
 from kinst.providers.profile import timer_of
+from kinst.session.enable import wants_kernel
 
 FUNCTION = Function("vmlinux", "vm_fault", 0x1000, 10)
 CODE = [(0x1000, b"\x55"), (0x1001, b"\x48\x89\xe5"), (0x1004, b"\x41\x57"), (0x1006, b"\x90" * 4)]
@@ -65,6 +66,17 @@ def test_nothing_without_a_function() -> None:
     assert match("kinst", "", "") == []
     pattern = ProbePattern("", "", "vm_fault", "")
     assert list(load_all()["kinst"].match(pattern, FakeKernel())) == []
+
+
+def test_a_kernel_is_not_booted_for_no_function() -> None:
+    """The error comes before there is one."""
+    providers = load_all()
+    patterns = [ProbePattern("kinst", "", "", ""), ProbePattern("kinst", "ext4", "", "7")]
+    assert not wants_kernel(patterns, providers, fired=True)
+    for pattern in patterns:
+        with pytest.raises(AbsentError, match=r"names no function \(.*kinst::\*:.*-x batch"):
+            list(providers["kinst"].match(pattern, None))
+    assert wants_kernel([ProbePattern("kinst", "", "*", "")], providers, fired=True)
 
 
 @pytest.mark.parametrize(

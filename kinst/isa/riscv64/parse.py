@@ -7,6 +7,7 @@ Listings", "RV32/64G Instruction Set Listings" (the map of major opcodes).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kinst.isa.riscv64.encode import RA, X0, signed
 
@@ -57,6 +58,7 @@ def size_at(code: bytes, at: int) -> int:
     return size if low and at + size <= len(code) else 0
 
 
+@lru_cache(maxsize=1 << 15)
 def parse(code: bytes) -> Parsed | None:
     """The one instruction that is all of `code`, or None where it is not that."""
     if not code or size_at(code, 0) != len(code):
