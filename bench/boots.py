@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bench.budget import Budget
-from bench.guest import Guest
+from bench.guest import Guest, GuestHangsError
 from bench.hit_table import Cost
 from bench.hit_tools import Effort, rounds_of
 from kinst import KinstError
@@ -105,9 +105,21 @@ class Boots:
 
     def measure(self, guest: Guest, groups: Sequence[Sequence[Mode]]) -> None:
         """One boot: the modes of a group by turns, until each has takes enough; then the next
-        group."""
+        group.  Where the guest hangs, the boot is over, and has figures of what was before."""
         self.count += 1
         bare = Bare(guest)
+        try:
+            self._take(groups, bare)
+        except GuestHangsError as error:
+            self.budget.say(f"boot {self.count} ends early: {error}")
+        for modes in groups:
+            for mode in modes:
+                if mode.name not in self.failed:
+                    self._settle(mode, bare)
+        for effort, ns in bare.least.items():
+            self.untraced.setdefault(f"{effort.call or 'read'}", []).append(ns)
+
+    def _take(self, groups: Sequence[Sequence[Mode]], bare: Bare) -> None:
         for modes in groups:
             for lap in range(LAPS):
                 left = [
@@ -119,12 +131,6 @@ class Boots:
                 if left:
                     self.budget.say(f"boot {self.count}, lap {lap + 1}: {len(left)} ways to probe")
                     self._lap(left, bare)
-        for modes in groups:
-            for mode in modes:
-                if mode.name not in self.failed:
-                    self._settle(mode, bare)
-        for effort, ns in bare.least.items():
-            self.untraced.setdefault(f"{effort.call or 'read'}", []).append(ns)
 
     def _lap(self, modes: Iterable[Mode], bare: Bare) -> None:
         before, of = 0.0, None
@@ -133,12 +139,16 @@ class Boots:
                 if of != mode.effort.bare:
                     before, of = bare.take(mode.effort), mode.effort.bare
                 before = mode.run(bare, before)
+            except GuestHangsError:
+                raise
             except KinstError as error:
                 self.failed.add(mode.name)
                 self.budget.failed(f"{mode.name}: {error}")
 
     def _settle(self, mode: Mode, bare: Bare) -> None:
         self.modes[mode.name] = mode
+        if not mode.takes:  # the guest hung before
+            return
         good = mode.good(bare)
         if not good:
             self.budget.say(f"boot {self.count}: the machine was slow around {mode.name}")
@@ -165,5 +175,7 @@ class Boots:
                          len(each), mode.note)
                 )  # fmt: skip
             elif name not in self.failed:
-                self.budget.failed(f"{name}: the machine was slow around it in each boot")
+                self.budget.failed(
+                    f"{name}: in each boot the machine was slow around it, or the guest hung"
+                )
         return found

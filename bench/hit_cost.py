@@ -130,6 +130,7 @@ def targets(costs: Sequence[Cost]) -> list[tuple[str, bool]]:
 
 # Parts of the time by whose end the boots and the short sites have to be over.
 BOOTS_END, END = 0.5, 0.95
+HANGS = 30.0  # seconds without an end of a command that takes three
 
 
 @dataclass(slots=True)
@@ -186,7 +187,7 @@ def _boot(
     measured: Boots, copies: Sequence[str], isa: str, only: str, places: tuple[Place, Place]
 ) -> None:
     """Measure everything in one boot.  Raises KinstError."""
-    guest = Guest(copies, isa, cold=True)
+    guest = Guest(copies, isa, cold=True, seconds=HANGS)
     try:
         # Kprobes are set up and taken out in a quarter of the time.
         guest.run("echo 1 >/sys/kernel/rcu_expedited || :")
