@@ -10,10 +10,14 @@ from codegen_rig import (
     BASE,
     BUILTINS,
     CLOCK,
+    CURRENT_AT,
+    GS_BASE,
     NOFAULT,
     RIGS,
     SPAN,
+    TASK_AT,
     Rig,
+    TargetRig,
     integer,
     program,
     reg,
@@ -183,6 +187,43 @@ def test_clauses(kind: type[Rig]) -> None:
     assert values(13) == [0] and values(10) == [77, 0] and values(10, 1, 2) == [77, 1]
     assert values(14) == [0] and values(10) == [0, 0]
     assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == 0
+
+
+# Parts of the preemption count (include/linux/preempt.h): a soft interrupt's handler, a hard one's
+# and that of an NMI; below them how often preemption was turned off, above them a flag.
+SOFT, HARD, NMI = 1 << 8, 1 << 16, 1 << 20
+CONTEXTS = (0, SOFT, HARD, HARD | SOFT)
+ALIKE = {
+    0: (1, 0xFF, 1 << 31), SOFT: (SOFT | 1,), HARD: (15 << 16, NMI, 15 * NMI, NMI | HARD),
+    HARD | SOFT: (NMI | SOFT, HARD | SOFT | 3),
+}  # fmt: skip
+
+
+def test_an_interrupt_is_no_part_of_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of task, soft interrupt, hard interrupt, and a hard one in a soft one has its own
+    self->x; so has another task in the same memory, which its id tells."""
+    monkeypatch.setitem(BUILTINS, "tid", Access(CURRENT_AT, (0x10,), 4, True))
+    monkeypatch.setitem(BUILTINS, "interrupt", Access(0x140, (), 4))
+    own = t.GlobalRead(INT64, SPAN, SELF)
+    change = t.Evaluate(SPAN, t.Assign(INT64, SPAN, SELF, reg(3)))
+    made = program([trace(own), change], variables=(SELF,))
+    rig = TargetRig(made, {10: (0,)}, scratch=scratch(dynamic_size=1 << 20))
+
+    def exchanged(count: int, thread: int, value: int) -> int:
+        """What self->x was there; it is `value` then."""
+        rig.emulator.mem_write(GS_BASE + 0x140, struct.pack("<I", count))
+        rig.emulator.mem_write(GS_BASE + TASK_AT + 0x10, struct.pack("<I", thread))
+        rig.consume(rig.slot)
+        rig.fire(10, {3: value})
+        (record,) = rig.records(rig.slot)
+        return int.from_bytes(rig.fields(record)[0], "little", signed=True)
+
+    places = [(context, thread) for thread in (7, 8) for context in CONTEXTS]
+    for number, place in enumerate(places, 1):
+        assert exchanged(*place, number) == 0, place
+    for number, (context, thread) in enumerate(places, 1):
+        for alike in (context, *ALIKE[context]):
+            assert exchanged(alike, thread, number) == number, (hex(alike), thread)
 
 
 @pytest.mark.parametrize("kind", RIGS)

@@ -92,3 +92,7 @@ def test_equal_sized_clauses_are_told_apart() -> None:
 def test_nothing_gives_nothing() -> None:
     assert len(merge([])) == 0
     assert len(merge([chunk(pad(16))])) == 0
+
+
+def test_rows_of_nothing() -> None:
+    assert rows_at(np.zeros(64, np.uint8), np.empty(0, np.int64), 24).shape == (0, 24)

@@ -153,6 +153,11 @@ def test_what_is_done_to_aggregations() -> None:
     fill(world, (1, 10), (2, 30), (3, 20))
     list(world.interpreter.take([chunk(record(0, number))]))
     assert shown(world) == {(3,): 20, (2,): 30}
+    for count, left in ((1, {(2,): 30}), (-1, {(1,): 10}), (0, {})):
+        world = counting(Trunc(SPAN, AGG, const()))
+        fill(world, (1, 10), (2, 30), (3, 20))
+        list(world.interpreter.take([chunk(record(0, struct.pack("<q", count)))]))
+        assert shown(world) == left
     world = counting(Clear(SPAN, AGG))
     fill(world, (1, 10))
     list(world.interpreter.take([chunk(record(0, number))]))

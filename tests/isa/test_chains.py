@@ -422,3 +422,12 @@ def test_a_plan_as_assembly() -> None:
     assert rows[4] == "falls into f+4"
     assert rows[5] == f"f+4 jg {TEXT:#x} trap, chained"
     assert rows[-2].endswith("-> trampoline of f+0") and rows[-1].endswith("-> f+6")
+
+
+@pytest.mark.parametrize("name", ["amd64", "arm64", "riscv64"])
+def test_the_order_of_what_is_wanted_does_not_matter(name: str, tmp_path: Path) -> None:
+    made = planned(name, tmp_path, True)
+    other = plan_sites(made.wanted[::-1], made.isa, SCRATCH, SCRATCH + 8 * PAGE, chained=True)
+    assert list(other.text) == list(made.plan.text)
+    assert list(other.patches) == list(made.plan.patches)
+    assert len(other.chained)

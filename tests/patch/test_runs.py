@@ -65,6 +65,8 @@ def shape(text: str) -> list[tuple[int, ...]]:
         ("3!- 3", []),
         ("4! 5-", []),
         ("1!+4", [(0, 5)]),  # a return, and padding
+        ("4 1!", [(0, 4, 5)]),  # as far in front as a jump reaches
+        ("1! 3 1", [(0, 1, 4, 5)]),  # and as far behind
         ("1!+3 4", []),  # too little of it
         ("3! 1+3", [(0, 3, 5)]),  # of which the jump takes what it needs
         ("3! 3! 3! 3!", [(0, 3, 6), (6, 9, 6)]),

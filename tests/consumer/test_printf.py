@@ -1,0 +1,43 @@
+"""Formats of records in bulk: conversions of what is no integer, and widths that come along."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+from consumer_world import format_, part
+
+from kinst.consumer.printf import format_template
+from kinst.core import dtypes
+from kinst.core.dtypes import StackType, StringType
+from kinst.core.records import Field
+
+FRAMES = struct.pack("<3Q", 0x10, 0x20, 0)
+
+
+def rendered(data: bytes, fields: list[Field], *parts: object) -> list[str]:
+    """Of two rows alike."""
+    rows = np.frombuffer(data * 2, np.uint8).reshape(2, -1)
+    return format_template(format_(*parts), fields, hex).render(rows)  # type: ignore[arg-type]
+
+
+def test_stacks() -> None:
+    """%k: a frame a line, up to the first 0; a width with - indents (pfprint_stack())."""
+    field = Field(0, 24, StackType(3))
+    assert rendered(FRAMES, [field], part("s", "k"), part("e")) == ["s\n0x10\n0x20\ne"] * 2
+    assert rendered(FRAMES, [field], part("", "k", "-", 3)) == ["\n   0x10\n   0x20\n"] * 2
+    assert rendered(FRAMES, [field], part("", "k", "", 3)) == ["\n0x10\n0x20\n"] * 2
+
+
+def test_wide_strings_and_percent_signs() -> None:
+    data = "hé\0".encode("utf-32-le")
+    text = rendered(data, [Field(0, 12, StringType(12))], part("100", "%"), part(" ", "ws"))
+    assert text == ["100% hé"] * 2
+
+
+def test_a_width_of_each_record() -> None:
+    fields = [Field(0, 4, dtypes.INT), Field(4, 4, dtypes.INT), Field(8, 8, StringType(8))]
+    star = part("[", "s", "", "*", "*"), part("]")
+    for width, precision, expected in ((5, 2, "[   ab]"), (-5, -1, "[abc  ]"), (0, 9, "[abc]")):
+        data = struct.pack("<ii8s", width, precision, b"abc\0\xff")
+        assert rendered(data, fields, *star) == [expected] * 2
