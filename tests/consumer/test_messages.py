@@ -7,9 +7,10 @@ from kinst.consumer.messages import (
     description_matched,
     fault_event,
     list_row,
+    lost_events,
     script_matched,
 )
-from kinst.consumer.rings import FaultEntry
+from kinst.consumer.rings import FaultEntry, SlotLosses
 from kinst.core.probe import Probe, ProbeName
 
 
@@ -50,3 +51,14 @@ def test_faults() -> None:
         "divide-by-zero in predicate"
     )
     assert (event.kind, event.cpu) == ("divzero", None)
+
+
+def test_a_fault_of_no_known_kind() -> None:
+    probe = Probe(2, ProbeName("kinst", "vmlinux", "vfs_read", "19"))
+    assert fault_event(FaultEntry(4, 1, 99, 0), probe, 0, 2).kind == "unknown"
+
+
+def test_the_slot_behind_the_last_cpu_is_the_host() -> None:
+    on_cpu, on_host = lost_events([SlotLosses(1, 2, 0, 0, 0), SlotLosses(2, 1, 0, 0, 0)], 2)
+    assert (on_cpu.cpu, on_cpu.text) == (1, "dtrace: 2 drops on CPU 1")
+    assert (on_host.cpu, on_host.text) == (None, "dtrace: 1 drop on the host")

@@ -317,3 +317,24 @@ def test_stacks_and_names() -> None:
     assert found.stack(data, process) == Stack("user", (Frame(0x510, "a.out", "main", 0x10),), 42)
     assert found.symbol(words(0x1004), symbol) == Frame(0x1004, "vmlinux", "f", 4)
     assert found.symbol(user(1, b"sh", 0x507), of_user) == Frame(0x507, "sh", "main", 7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "counted"),
+    [("sym", 0x1000), ("func", 0x1000), ("mod", 0x900), ("uaddr", 0x1044), ("ufunc", 0x500),
+     ("umod", 0x400)],
+)  # fmt: skip
+def test_what_is_shown_as_one_counts_as_one(kind: str, counted: int) -> None:
+    """A function by its start, a module by its base, an address by itself."""
+    found = Names(
+        lambda address: Symbol("vmlinux", "f", 0x1000, 0x900) if address < 0x1100 else None,
+        lambda process, address: Symbol(process.program, "main", 0x500, 0x400),
+    )
+    head = user(42, b"a.out") if kind[0] == "u" else b""
+    assert found.merged(head + words(0x1044), SymbolType(kind)) == head + words(counted)
+    assert found.merged(words(0x2000), SymbolType("mod")) == words(0x2000)  # nobody knows it
+    assert found.merged(words(7), dtypes.LONG) == words(7)
+
+
+def test_an_array_of_what_has_no_size_stays_bytes() -> None:
+    assert plain(b"\0" * 4, ArrayType(dtypes.VOID, 0)) == b"\0" * 4
