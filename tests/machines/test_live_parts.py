@@ -119,10 +119,18 @@ def test_a_kernel_that_takes_no_module_is_told(
         set_up.load()
 
 
+def test_who_has_the_device_open_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(device, "DEVICE", tmp_path / "kinst")
+    with device.DEVICE.open("w"):
+        name = Path("/proc/self/comm").read_text().strip()
+        assert device._holder() == f"{name} (process {os.getpid()})"
+    assert device._holder() == "another process"
+
+
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.EBUSY, "another kinst"),
+        (errno.EBUSY, "another process .*one at a time"),
         (errno.ETXTBSY, "kprobe"),
         (errno.EPERM, "for root"),
         (errno.ENOENT, "No such file.*devtmpfs"),

@@ -202,6 +202,75 @@ def malformed() -> object:
     return [made, accepted, text() == before]
 
 
+TRACEFS = Path("/sys/kernel/tracing")
+ORDERS = ("K+ X+ K- X-", "K+ X+ X- K-", "X+ K+ K- X-", "X+ K+ X- K-")
+
+
+def _write(*settings: tuple[str, str]) -> None:
+    for name, value in settings:
+        (TRACEFS / name).write_text(value + "\n")
+
+
+def _other(name: str, *, on: bool) -> None:
+    """Put one of the kernel's own ways to trace on vfs_read, or take it off."""
+    if name == "function tracer":
+        settings = [("set_ftrace_filter", "vfs_read"), ("current_tracer", "function")]
+        off = [("current_tracer", "nop"), ("set_ftrace_filter", "")]
+    else:
+        settings = [("kprobe_events", f"p:other {name}"), ("events/kprobes/other/enable", "1")]
+        off = [("events/kprobes/other/enable", "0"), ("kprobe_events", "")]
+    _write(*(settings if on else off))
+
+
+def _in_order(here: kinst.Machine, program: kinst.Program, name: str, order: str) -> list[str]:
+    """What the steps said: K is kinst, X the other; + puts it on, - takes it off."""
+    said: list[str] = []
+    trace, events = None, iter(())
+    for step in order.split():
+        try:
+            if step == "K+":
+                trace = here.trace(program)
+                events = iter(trace)
+                next(events)
+            elif step == "K-" and trace is not None:
+                trace.stop()
+                for _ in events:
+                    pass
+                trace.close()
+            elif step[0] == "X":
+                _other(name, on=step == "X+")
+        except (KinstError, OSError, StopIteration) as error:
+            said.append(f"{step} {type(error).__name__}: {error}")
+        subprocess.run([PROGRAM, "50"], check=True, capture_output=True)
+    return said
+
+
+def orders() -> object:
+    """kinst, and kprobes and the function tracer on the same function, in every order: what was
+    said, and whether the text is as before after each."""
+    loaded()
+    if not (TRACEFS / "kprobe_events").exists():
+        subprocess.run(["mount", "-t", "tracefs", "none", TRACEFS], check=True)
+    found = []
+    with machine() as here:
+        here.start()
+        target = here._opened.traced.target
+        assert target is not None
+        low, high = here._opened.traced.text
+
+        def now() -> str:
+            return hashlib.sha256(target.read(low, high - low)).hexdigest()
+
+        before = now()
+        program = here.compile("kinst::vfs_read: { @ = count(); } tick-20ms { trace(1); }")
+        for name in ("vfs_read", "vfs_read+7", "function tracer"):
+            for order in ORDERS:
+                said = _in_order(here, program, name, order)
+                time.sleep(2)  # what a kprobe had is tried again each second
+                found.append([name, order, said, now() == before])
+    return found
+
+
 def log() -> object:
     """What the kernel complained of."""
     said = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
@@ -209,7 +278,8 @@ def log() -> object:
 
 
 CHECKS = {
-    one.__name__: one for one in (exact, sampled, refused, killed, silent, many, malformed, log)
+    one.__name__: one
+    for one in (exact, sampled, refused, orders, killed, silent, many, malformed, log)
 }
 
 for name in sys.argv[5:] or CHECKS:

@@ -11,6 +11,7 @@ import os
 import stat
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -210,9 +211,18 @@ def _check(fd: int) -> None:
         )
 
 
+def _holder() -> str:
+    """Whoever has the device open, as far as that can be seen."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if any(one.readlink() == DEVICE for one in (process / "fd").iterdir()):
+                return f"{(process / 'comm').read_text().strip()} (process {process.name})"
+    return "another process"
+
+
 def _not_opened(error: OSError) -> tuple[str, str]:
     if error.errno == errno.EBUSY:
-        return "another kinst traces this machine", "end that one"
+        return f"{_holder()} has {DEVICE} open, and one at a time may", "end that one"
     if error.errno == errno.ETXTBSY:
         return (
             "sites of an earlier kinst are still held by a kprobe that was put over them",
