@@ -27,7 +27,6 @@ PROGRAM, REQUESTS = sys.argv[3:5]
 FUZZ = int(os.environ.get("KINST_TEST_FUZZ", "1000000"))
 OWN = '/execname == "reads"/'
 BAD = re.compile(r"BUG|WARNING|Oops|general protection|soft lockup|Call Trace")
-MANY = 10_000
 
 
 def text() -> str:
@@ -51,7 +50,7 @@ def exact() -> object:
     found: dict[str, object] = {}
     with machine() as here:
         for way in ("jump", "trap"):
-            program = f"kinst::vfs_read:0 {OWN} {{ @ = count(); }}"
+            program = f"fbt::vfs_read:entry {OWN} {{ @ = count(); }}"
             run = here.run(program, f"{PROGRAM} {READS}", options={"plant": way})
             found[way] = run.aggregations[""][()]
         program = f"kinst::vfs_read: {OWN} {{ @[probename] = count(); }}"
@@ -150,7 +149,8 @@ def silent() -> object:
 
 
 def many() -> object:
-    """Seconds to plant and to unplant MANY sites, and what was counted there."""
+    """How many sites were planted, the seconds to plant and to unplant them, and whether they were
+    hit."""
     with machine() as here:
         target = here._opened  # what is timed is below the library's surface
         here.start()
@@ -169,9 +169,12 @@ def many() -> object:
 
         planter._device.plant = timed(planter._device.plant)
         planter._device.unplant = timed(planter._device.unplant)
-        program = "kinst::[e-f]*: { @ = count(); }"
-        found = here.run(program, f"{PROGRAM} 1000", options={"scratch": "256m"})
-        return [times, found.aggregations[""][()] > 0]
+        program = here.compile("kinst::vfs_*:, kinst::tcp_[a-e]*: { @ = count(); }")
+        trace = here.trace(program, command=f"{PROGRAM} 1000")
+        sites = len(trace.sites) - len(trace.left_out)
+        for _ in trace:
+            pass
+        return [sites, times, trace.aggregations()[""][()] > 0]
 
 
 def sampled() -> object:
@@ -186,7 +189,10 @@ def sampled() -> object:
         started = time.monotonic()
         found = here.run(clauses, f"{PROGRAM} {READS // 4}").aggregations
         seconds = time.monotonic() - started
-        top = [[int(stack[0]) == int(place), n] for (stack, place), n in found["top"].items()]
+        top = [
+            [{f.address for f in stack.frames} == {place}, n]
+            for (stack, place), n in found["top"].items()
+        ]
     names = ("cpus", "where", "pid")
     rows = {name: [[*key, n] for key, n in found[name].items()] for name in names}
     return [seconds, rows, sum(n for same, n in top if same), sum(n for _, n in top)]
@@ -263,7 +269,11 @@ def orders() -> object:
 
         before = now()
         program = here.compile("kinst::vfs_read: { @ = count(); } tick-20ms { trace(1); }")
-        for name in ("vfs_read", "vfs_read+7", "function tracer"):
+        trace = here.trace(program)
+        inside = trace.sites[4]  # an instruction on the way of each read
+        trace.close()
+        place = f"vfs_read+{inside.address - inside.function.address}"
+        for name in ("vfs_read", place, "function tracer"):
             for order in ORDERS:
                 said = _in_order(here, program, name, order)
                 time.sleep(2)  # what a kprobe had is tried again each second
