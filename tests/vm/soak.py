@@ -33,7 +33,7 @@ from kinst.session.request import Request
 CLAUSES = (
     "{ @ = count(); }",
     "{ @[execname] = count(); }",
-    '{ printf("%d %x", pid, arg0); }',
+    '{ printf("%d %s", pid, execname); }',
     "{ @ = quantize(timestamp); }",
     "{ self->t = timestamp; @[probefunc] = sum(self->t & 7); }",
 )
