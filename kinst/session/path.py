@@ -372,6 +372,8 @@ class OpenMachine:
         counters = 8 * len(program.enabled) if self._rules(program.compiled).blocks else 0
         if not pool.is_short(program.enabled) and self._counters.has_room(counters):
             return
+        if self.isa.signature_bits and pool.in_clause:
+            return  # a function that it calls may have signed the address to which it returns
         free, trap = left(target, self._ended), self.isa.breakpoint
         # Through QEMU, which forgets its translations of it.
         pieces = [(one.range[0], one.range[1] - one.range[0]) for one in free]

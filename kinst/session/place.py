@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from kinst.codegen.analysis import string_table
 from kinst.core.errors import KinstError, ScratchUsedUpError, TargetError
-from kinst.core.layout import LEAF, PAGE, Scratch, lay_out
+from kinst.core.layout import LEAF, PAGE, STATE_SEQUENCE, Scratch, lay_out
 from kinst.core.machine import Target
 from kinst.core.records import ProgramLayout
 from kinst.dlang import typed
@@ -59,7 +59,8 @@ class ScratchPool:
         self.view = memoryview(b"")  # of all of it
         if self._address is not None and traced.target is not None:
             self.view = traced.target.scratch_view()[:size]
-        self._heads = 0  # bytes of header and state pages of ended traces
+        self._heads = 0  # where the next trace's header and state pages are to be
+        self._sequences: list[int] = []  # offsets of STATE_SEQUENCE of all CPUs in all traces
         self._first_code = self._last_code = 0  # offsets of the code of ended traces; 0 for none
         self._released: list[tuple[int, int]] = []  # offsets [low, high) of pieces between those
         self._room = counters_room(traced.cpus)  # at its end, which is not handed out here
@@ -134,6 +135,13 @@ class ScratchPool:
             self._released += [part for part in ((low, start), (end, high)) if part[0] < part[1]]
         if memory.offset == self._heads:
             self._heads += scratch.ring  # the first thing behind the state pages
+        states = (memory.offset + scratch.state_of(cpu) for cpu in range(scratch.cpus))
+        self._sequences += (state + STATE_SEQUENCE for state in states)
+
+    @property
+    def in_clause(self) -> bool:
+        """Whether a CPU is in a clause, of whichever trace."""
+        return any(self.view[at] & 1 for at in self._sequences)
 
     def release(self, code: tuple[int, int]) -> None:
         """Nobody is in the code at addresses [low, high) any more, nor will be; it was kept."""

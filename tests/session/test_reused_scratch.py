@@ -12,7 +12,7 @@ import pytest
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.held import EndedCode, left
 from kinst.core.isa import Isa
-from kinst.core.layout import LEAF, PAGE
+from kinst.core.layout import LEAF, PAGE, STATE_SEQUENCE
 from kinst.core.machine import Target
 from kinst.core.probe import Function, Probe, ProbeName, Site
 from kinst.dlang.api import compile_text
@@ -101,6 +101,7 @@ class Traces:
         start = memory.address + placed.scratch.text
         assert placed.scratch.text + pages * PAGE <= memory.size
         self.pool.keep(placed, start + pages * PAGE - 8)
+        self.placed = placed
         first = getattr(self, "first", start)
         self.first = first
         return (start - first) // PAGE, (start - first) // PAGE + pages
@@ -127,6 +128,19 @@ def test_code_is_used_again_where_it_is_released_alone() -> None:
     assert traces.add(8) == (0, 8)
     assert traces.add(4) == (16, 20)
     assert traces.add(1) == (8, 9)
+
+
+def test_a_cpu_in_a_clause_of_any_trace_is_seen() -> None:
+    traces = Traces(20)
+    for number in range(3):
+        traces.add(1)
+        assert not traces.pool.in_clause
+        if number == 1:
+            second = traces.placed
+    sequence = second.scratch.state_of(second.scratch.cpus - 1) + STATE_SEQUENCE
+    for value, inside in ((1, True), (2, False), (255, True), (256, False)):
+        second.memory.view[sequence : sequence + 8] = value.to_bytes(8, "little")
+        assert traces.pool.in_clause == inside
 
 
 def test_counters_are_used_again_and_start_from_zero() -> None:
