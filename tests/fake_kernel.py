@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from kinst.core.columns import Scanned
 from kinst.core.inline import FunctionDie, InlineCopy
-from kinst.core.isa import Flow, Instruction
+from kinst.core.instruction import Flow, Instruction
 from kinst.core.probe import Function
 from kinst.isa import load
 

@@ -1,4 +1,4 @@
-"""Clauses whose records a trampoline can write without a call (core/isa.py RecordBody)."""
+"""Clauses whose records a trampoline can write without a call (core/bodies.py RecordBody)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.layout.program_layout import recorded
 from kinst.codegen.layout.variable_places import bits_of
 from kinst.codegen.site_work import Arguments, Clauses
+from kinst.core.bodies import CallBody, RecordBody, RecordField, RecordPlaces, Snippet
 from kinst.core.dtypes import IntType, PointerType
-from kinst.core.isa import CallBody, Isa, RecordBody, RecordField, RecordPlaces, Snippet
+from kinst.core.isa import Isa
 from kinst.core.kernel import Argument
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT, PAGE
 from kinst.core.records import Field, ProgramLayout

@@ -28,8 +28,9 @@ from kinst.codegen.firing import Text, read_access
 from kinst.codegen.helpers.key_slots import counter_of
 from kinst.codegen.layout.variable_places import bits_of
 from kinst.codegen.ssa import Function, Value, const
+from kinst.core.bodies import Snippet
 from kinst.core.dtypes import IntType, PointerType, StringType
-from kinst.core.isa import Isa, Snippet
+from kinst.core.isa import Isa
 from kinst.core.kernel import Argument
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT
 from kinst.core.records import AggregationLayout

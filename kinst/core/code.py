@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kinst.core.inline import SourcePlace
-from kinst.core.isa import Flow
+from kinst.core.instruction import Flow
 from kinst.core.probe import Function
 
 OUTSIDE = -1

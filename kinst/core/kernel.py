@@ -8,7 +8,8 @@ from typing import Protocol
 
 from kinst.core.columns import U16, Flows, Scanned
 from kinst.core.errors import AbsentError
-from kinst.core.isa import Flow, Instruction, Isa
+from kinst.core.instruction import Flow, Instruction
+from kinst.core.isa import Isa
 from kinst.core.probe import Function, ProbeName, ProbePattern, Site
 from kinst.core.stability import ProviderStability
 

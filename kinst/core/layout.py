@@ -46,7 +46,7 @@ STATE_SPEC_FAILED = 536  # u64: speculation() without a free slot
 STATE_DOUBLE_ERRORS = 544  # u64: faults in dtrace:::ERROR itself (counted in STATE_ERRORS, too)
 STATE_TOLD = 552  # u64: entries ever written to STATE_FAULTS
 # u64: STATE_HEAD and the bytes of records that are being written; kept by programs that write
-# records without a call (core/isa.py RecordBody), and 0 in others
+# records without a call (core/bodies.py RecordBody), and 0 in others
 STATE_RESERVED = 560
 # What such code asks for in one load of 8 bytes.
 STATE_CLOSED = 572  # u32: 1 once kinst has ended the trace (HEADER_ACTIVE)

@@ -20,7 +20,8 @@ from kinst.core.columns import (
     Scanned,
     columns_in,
 )
-from kinst.core.isa import Instruction, Refused
+from kinst.core.displaced import Refused
+from kinst.core.instruction import Instruction
 
 Decode = Callable[[bytes, int], Iterator[Instruction]]
 Stub = Callable[[int, int, int, bool], bytes | Refused]

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kinst.core.bodies import CountBody
 from kinst.core.columns import I64, Bools, ragged
-from kinst.core.isa import CountBody
 from kinst.patch.chains import Chains
 from kinst.patch.wanted import Wanted
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kinst.core.columns import FLOW_KINDS, Columns, Flows
-from kinst.core.isa import Flow, Isa
+from kinst.core.instruction import Flow
+from kinst.core.isa import Isa
 
 JUMP, BRANCH, CALL, RETURN, INDIRECT, TRAP = map(FLOW_KINDS.index, FLOW_KINDS[2:])
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from kinst.core.isa import Instruction, Isa
+from kinst.core.instruction import Instruction
+from kinst.core.isa import Isa
 from kinst.patch.plan import Plan
 
 NameOf = Callable[[int], str]  # an address of kernel code to function+offset

@@ -14,6 +14,7 @@ from typing import overload
 
 import numpy as np
 
+from kinst.core.bodies import CallBody, CountBody, IndexedBody, RecordBody
 from kinst.core.columns import (
     I32,
     I64,
@@ -29,17 +30,9 @@ from kinst.core.columns import (
     columns_of,
     ragged,
 )
+from kinst.core.displaced import Onward, Refused, Relocated
 from kinst.core.errors import KinstError
-from kinst.core.isa import (
-    CallBody,
-    CountBody,
-    IndexedBody,
-    Isa,
-    Onward,
-    RecordBody,
-    Refused,
-    Relocated,
-)
+from kinst.core.isa import Isa
 from kinst.core.probe import Site
 from kinst.patch.blocks import NO_SUMS, BlockRules, Blocks, BlockSums, arrange
 from kinst.patch.chains import Chains, find_chains, no_chains, reached_sites

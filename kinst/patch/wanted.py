@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kinst.core.isa import Body
+from kinst.core.bodies import Body
 from kinst.core.probe import Site
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
+from kinst.core.displaced import Onward, Refused
 from kinst.core.errors import KinstError
-from kinst.core.isa import Isa, Onward, Refused
+from kinst.core.isa import Isa
 from kinst.core.probe import Site
 
 LONGEST = 15  # bytes that an instruction of any ISA may have

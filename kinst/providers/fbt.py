@@ -18,7 +18,8 @@ from fnmatch import fnmatchcase
 
 from kinst.core.dtypes import INT, DType, VoidType
 from kinst.core.errors import KinstError
-from kinst.core.isa import Flow, Instruction, Isa
+from kinst.core.instruction import Flow, Instruction
+from kinst.core.isa import Isa
 from kinst.core.kernel import Argument, Found, Kernel, no_function
 from kinst.core.layout import (
     ARGUMENT_CONSTANT,

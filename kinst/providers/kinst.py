@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from kinst.core.columns import WIDTH
 from kinst.core.errors import AbsentError, KinstError
-from kinst.core.isa import Instruction
+from kinst.core.instruction import Instruction
 from kinst.core.kernel import Found, Kernel, no_function
 from kinst.core.probe import Function, ProbeInterface, ProbeName, ProbePattern, Site
 from kinst.core.stability import stability_of

@@ -14,10 +14,11 @@ from kinst.codegen.compile import TargetCode, compile_host, compile_target, host
 from kinst.codegen.hooks import build_trap_table
 from kinst.codegen.site_records import ShapeOfRecord, record_shapes
 from kinst.codegen.site_work import Arguments, Clauses, counted, exits_in, own_keys, snippets_of
+from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody
 from kinst.core.columns import FOLLOWING, Batch, columns_of
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.held import EndedCode, held_in
-from kinst.core.isa import Body, CallBody, CountBody, IndexedBody, Isa
+from kinst.core.isa import Isa
 from kinst.core.kernel import Argument, LiveKernel
 from kinst.core.layout import (
     ARGUMENT_CONSTANT,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from kinst.core.code import CodeBlock, CodeEdge, CodeInstruction, FunctionCode
 from kinst.core.errors import KinstError
 from kinst.core.inline import SourcePlace
-from kinst.core.isa import Flow
+from kinst.core.instruction import Flow
 from kinst.core.kernel import Kernel, no_function
 from kinst.core.probe import Function
 from kinst.image.loaded import LoadedImages

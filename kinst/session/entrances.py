@@ -28,7 +28,8 @@ import numpy as np
 
 from kinst.core.columns import I32, I64, U8, U64, Bools, Columns, Flows, ragged
 from kinst.core.errors import KinstError
-from kinst.core.isa import Instruction, Isa
+from kinst.core.instruction import Instruction
+from kinst.core.isa import Isa
 from kinst.core.kernel import LiveKernel
 from kinst.core.probe import Function, Site
 from kinst.core.system import System

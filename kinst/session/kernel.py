@@ -15,8 +15,10 @@ from typing import Protocol
 import numpy as np
 
 from kinst.core.columns import FLOW_KINDS, FOLLOWING, U16, Columns, Flows, Scanned, joined
+from kinst.core.displaced import Refused
 from kinst.core.errors import KinstError, UnmappedError
-from kinst.core.isa import Flow, Instruction, Isa, JumpTable, Refused
+from kinst.core.instruction import Flow, Instruction, JumpTable
+from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
 from kinst.patch.flows import CALL, INDIRECT, JUMP, TRAP, flows_of
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from kinst.core.columns import columns_of
-from kinst.core.isa import Instruction
+from kinst.core.instruction import Instruction
 from kinst.core.kernel import Kernel, LiveKernel, Provider
 from kinst.core.probe import Function, Probe, ProbeName
 from kinst.patch.chains import find_chains

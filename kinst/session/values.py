@@ -323,11 +323,11 @@ class ListedProbe:
     """A probe as a list shows it; one with several sites comes once for each.
 
     address, code, text: of its instruction, 0 and empty where it has none.  kind: where control
-    goes from there, as core.isa.Flow: next, branch, jump, call, return, indirect, trap.  way: how
-    the instruction would be planted (jump, run, gate, trap, stop), "refused", or "" where it was
-    not asked or there is none.  reason: why it is refused, or planted in no better way.  source:
-    file:line, "" where it is not known.  chained: of the instructions from whose trampolines
-    control comes straight to this one's, the nearest (+OFFSET), or "".
+    goes from there, as in core.instruction.Flow (next, branch, jump, call, return, indirect, trap).
+    way: how the instruction would be planted (jump, run, gate, trap, stop), "refused", or "" where
+    it was not asked or there is none.  reason: why it is refused, or planted in no better way.
+    source: file:line, "" where it is not known.  chained: of the instructions from whose
+    trampolines control comes straight to this one's, the nearest (+OFFSET), or "".
     """
 
     id: int

@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from kinst.core.isa import Flow
+from kinst.core.instruction import Flow
 from kinst.core.kernel import Kernel
 from kinst.core.probe import Function
 

@@ -28,8 +28,9 @@ from unicorn import x86_const as x86
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.site_records import record_shapes
 from kinst.core import layout as lay
+from kinst.core.bodies import CallBody
+from kinst.core.displaced import Relocated
 from kinst.core.dtypes import INT
-from kinst.core.isa import CallBody, Relocated
 from kinst.core.probe import Function, Site
 from kinst.core.system import Access
 from kinst.isa import load

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 from emulated_arm64 import NAMES, SCRATCH, TEXT_AT, Machine, Outcome, State, random_state
 
-from kinst.core.isa import Body, Instruction, Relocated
+from kinst.core.bodies import Body
+from kinst.core.displaced import Relocated
+from kinst.core.instruction import Instruction
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 

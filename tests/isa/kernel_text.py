@@ -171,7 +171,8 @@ def kept_forms(text: Text, isa: Isa) -> list[Form]:
     that decodes."""
     key = hashlib.sha256(text.code)
     package = Path(kinst.__file__).parent
-    sources = [package / "core/isa.py", *sorted((package / "isa" / isa.name).glob("*.py"))]
+    decoded = package / "core/instruction.py"
+    sources = [decoded, *sorted((package / "isa" / isa.name).glob("*.py"))]
     for source in (*sources, Path(__file__)):
         key.update(source.read_bytes())
     key.update(f"{capstone.__version__} {text.address}".encode())

@@ -11,7 +11,8 @@ import pytest
 from emulated import EmulatorError, Machine, Outcome, State, random_state
 from kernel_text import Text
 
-from kinst.core.isa import Isa, Refused
+from kinst.core.displaced import Refused
+from kinst.core.isa import Isa
 
 HOOK_AT, RECORD = 512, 0xFFFF_8887_0000_0000
 DEAD = 4096

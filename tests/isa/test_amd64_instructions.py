@@ -6,8 +6,9 @@ import struct
 
 import pytest
 
+from kinst.core.displaced import Refused, Relocated
 from kinst.core.errors import KinstError
-from kinst.core.isa import Isa, Refused, Relocated
+from kinst.core.isa import Isa
 from kinst.isa import load, names
 
 AT = 0xFFFFFFFF81000100

@@ -16,7 +16,8 @@ from capstone.x86 import X86_OP_MEM, X86_REG_EIP, X86_REG_RIP
 from emulated import SCRATCH, TRAP, EmulatorError, Machine, Outcome, State, random_state
 from kernel_text import Form, Text
 
-from kinst.core.isa import Isa, Refused, Relocated
+from kinst.core.displaced import Refused, Relocated
+from kinst.core.isa import Isa
 from kinst.isa.amd64.parse import parse
 
 ATTEMPTS = 12

@@ -10,7 +10,8 @@ from capstone import CS_ARCH_X86, CS_MODE_64, Cs
 from emulated import SCRATCH, TRAP, EmulatorError, Machine, Outcome, random_state
 from unicorn import UC_MEM_READ
 
-from kinst.core.isa import Isa, Refused, Relocated
+from kinst.core.displaced import Refused, Relocated
+from kinst.core.isa import Isa
 
 # What only looks special: stack instructions, prefixes, flags, strings.
 PLAIN = """

@@ -12,7 +12,9 @@ from kernel_text import Form, Text
 from unicorn import UC_MEM_READ
 from unicorn import x86_const as x
 
-from kinst.core.isa import Body, CallBody, CountBody, Isa, Refused, Relocated
+from kinst.core.bodies import Body, CallBody, CountBody
+from kinst.core.displaced import Refused, Relocated
+from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
 from kinst.isa.amd64 import flags
 

@@ -17,7 +17,8 @@ from capstone import CS_ARCH_ARM64, CS_MODE_ARM, Cs
 from emulated_arm64 import SCRATCH, EmulatorError, Machine, Outcome, State, random_state
 from kernel_text import Text, find_vmlinux, read_text
 
-from kinst.core.isa import Isa, Refused, Relocated
+from kinst.core.displaced import Refused, Relocated
+from kinst.core.isa import Isa
 from kinst.isa import load
 
 ATTEMPTS = 10

@@ -35,7 +35,9 @@ from emulated_arm64 import NAMES, SCRATCH, TEXT_AT, Machine, random_state
 from gnu_assembler import assembled
 from kernel_text import Text, find_vmlinux, read_text
 
-from kinst.core.isa import Body, CallBody, CountBody, Instruction, Relocated
+from kinst.core.bodies import Body, CallBody, CountBody
+from kinst.core.displaced import Relocated
+from kinst.core.instruction import Instruction
 from kinst.core.probe import Function, Site
 from kinst.isa.arm64 import rerun
 

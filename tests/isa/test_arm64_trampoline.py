@@ -14,7 +14,8 @@ import pytest
 from emulated_arm64 import NAMES, SCRATCH, Machine, Outcome, State, random_state
 from gnu_assembler import assembled
 
-from kinst.core.isa import CallBody, CountBody, Refused, Relocated
+from kinst.core.bodies import CallBody, CountBody
+from kinst.core.displaced import Refused, Relocated
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.isa.arm64 import sequences

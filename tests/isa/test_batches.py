@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 from kernel_text import find_vmlinux, read_text
 
+from kinst.core.bodies import Body, CallBody, CountBody
 from kinst.core.columns import FOLLOWING
-from kinst.core.isa import Body, CallBody, CountBody, Isa
+from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.plan import Plan, plan_sites

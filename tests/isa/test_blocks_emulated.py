@@ -23,8 +23,9 @@ from test_chains import (
 )
 from test_chains import planned as planned_chain
 
+from kinst.core.bodies import CallBody, CountBody
 from kinst.core.columns import columns_of
-from kinst.core.isa import CallBody, CountBody, Isa
+from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.blocks import MOST_MEMBERS, BlockRules, arrange

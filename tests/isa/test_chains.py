@@ -19,8 +19,9 @@ import unicorn
 from gnu_assembler import assembled
 from unicorn import arm64_const, riscv_const, x86_const
 
+from kinst.core.bodies import CountBody
 from kinst.core.columns import columns_of
-from kinst.core.isa import CountBody, Isa
+from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.chains import Chains, find_chains

@@ -12,16 +12,12 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
-from kinst.core.isa import (
-    Board,
-    CallBody,
-    CountBody,
-    Flow,
-    Isa,
-    Paging,
-    Refused,
-    Relocated,
-)
+from kinst.core.board import Board
+from kinst.core.bodies import CallBody, CountBody
+from kinst.core.displaced import Refused, Relocated
+from kinst.core.instruction import Flow
+from kinst.core.isa import Isa
+from kinst.core.paging import Paging
 from kinst.core.probe import Function, Site
 from kinst.isa import load, names, of_machine
 

@@ -25,7 +25,9 @@ from gnu_assembler import assembled
 from kernel_text import Form, Text, extents, find_vmlinux, read_text
 from riscv64_forms import Forms, riscv64_forms
 
-from kinst.core.isa import Flow, Isa, Refused, Relocated
+from kinst.core.displaced import Refused, Relocated
+from kinst.core.instruction import Flow
+from kinst.core.isa import Isa
 from kinst.isa import load
 from kinst.isa.riscv64.encode import load_value
 

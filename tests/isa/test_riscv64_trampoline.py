@@ -13,7 +13,9 @@ from emulated_riscv64 import SCRATCH, SIE, EmulatorError, Machine, State, random
 from gnu_assembler import assembled
 from kernel_text import Text, extents, find_vmlinux, read_text
 
-from kinst.core.isa import Body, CallBody, CountBody, Isa, Refused, Relocated
+from kinst.core.bodies import Body, CallBody, CountBody
+from kinst.core.displaced import Refused, Relocated
+from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 

@@ -24,8 +24,8 @@ from test_chains import (
     original,
 )
 
+from kinst.core.bodies import CountBody
 from kinst.core.columns import columns_of
-from kinst.core.isa import CountBody
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.patch.flows import flows_of

@@ -19,7 +19,9 @@ from unicorn import arm64_const, riscv_const, x86_const
 
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.snippets import PureCode, compile_snippets, guard_code, index_code
-from kinst.core.isa import Body, CallBody, CountBody, IndexedBody, Isa, Relocated, Snippet
+from kinst.core.bodies import Body, CallBody, CountBody, IndexedBody, Snippet
+from kinst.core.displaced import Relocated
+from kinst.core.isa import Isa
 from kinst.core.kernel import Argument
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT, lay_out
 from kinst.core.probe import Function, Site

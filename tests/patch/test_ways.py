@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from kinst.core.bodies import CallBody, CountBody
 from kinst.core.errors import KinstError
-from kinst.core.isa import CallBody, CountBody
 from kinst.core.kernel import Argument
 from kinst.core.layout import (
     ARGUMENT_HOST,

@@ -9,7 +9,7 @@ import pytest
 
 from kinst.core.columns import Scanned, columns_of
 from kinst.core.errors import AbsentError, KinstError
-from kinst.core.isa import Instruction
+from kinst.core.instruction import Instruction
 from kinst.core.kernel import Timer
 from kinst.core.probe import Function, ProbePattern
 from kinst.providers import load_all

@@ -9,7 +9,7 @@ import unicorn
 from fake_kernel import ISA, evaluate
 from unicorn import x86_const as x86
 
-from kinst.core.isa import Flow, Instruction
+from kinst.core.instruction import Flow, Instruction
 from kinst.isa import load
 
 CODE = 0x10000

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from kinst.core.code import OUTSIDE, CodeBlock, CodeEdge, CodeInstruction, FunctionCode
 from kinst.core.inline import InlinedFrame, SourcePlace
-from kinst.core.isa import Flow
+from kinst.core.instruction import Flow
 from kinst.core.probe import Function
 from kinst.events import Bucket
 from kinst.views.annotation import Annotation

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from isa_guest import Guest
 
-from kinst.core.isa import Refused
+from kinst.core.displaced import Refused
 from kinst.core.probe import Site
 from kinst.image.debug_info import DebugInfo
 from kinst.image.elf import open_elf

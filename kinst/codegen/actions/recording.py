@@ -154,7 +154,7 @@ def fill(
 
 def commit(firing: Firing, layout: ClauseLayout, room: Reserved) -> None:
     """Write the header, then make the record visible to the consumer; or, where it interrupted the
-    writing of another one, leave that to the other's end (core/isa.py RecordBody)."""
+    writing of another one, leave that to the other's end (core/bodies.py RecordBody)."""
     code, record = firing.code, room.record
     now = timestamp(firing)
     code.store(const(layout.clause << 32 | layout.size), code.add(record, RECORD_SIZE))

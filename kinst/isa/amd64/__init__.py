@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kinst.core.isa import (
-    UNCHAINED,
-    Board,
-    Body,
-    Flow,
-    Instruction,
-    Onward,
-    OutOfReach,
-    Paging,
-    PerCpu,
-    Refused,
-    Register,
-    Relocated,
-)
+from kinst.core.board import Board
+from kinst.core.bodies import Body
+from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
+from kinst.core.instruction import Flow, Instruction
+from kinst.core.isa import PerCpu, Register
+from kinst.core.paging import Paging
 from kinst.core.probe import Site
 from kinst.isa.amd64 import batch, control, encode, marks, relocate, tables, targets, trampoline
 from kinst.isa.amd64 import board as _board

@@ -53,7 +53,7 @@ _FOUR_GB = 1 << 32
 
 
 def cpu_for(head: bytes) -> str:
-    """See core/isa.py (Board)."""
+    """See core/board.py."""
     return CPU
 
 

@@ -8,7 +8,7 @@ import struct
 
 import numpy as np
 
-from kinst.core.isa import Flow
+from kinst.core.instruction import Flow
 from kinst.isa.amd64.parse import ADDRESS_SIZE, ONE_BYTE, RSP, TWO_BYTE, Parsed, parse
 
 _FLAGS = "regs[R_RFL]"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from capstone import CS_ARCH_X86, CS_MODE_64, Cs
 
-from kinst.core.isa import Instruction
+from kinst.core.instruction import Instruction
 from kinst.isa._plain import PlainDisassembly
 
 _DISASSEMBLER = Cs(CS_ARCH_X86, CS_MODE_64)

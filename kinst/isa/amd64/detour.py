@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kinst.core.isa import OutOfReach, Refused
+from kinst.core.displaced import OutOfReach, Refused
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64.decode import split
 from kinst.isa.amd64.relocate import move

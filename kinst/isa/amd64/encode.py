@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from kinst.core.isa import OutOfReach
+from kinst.core.displaced import OutOfReach
 
 # General registers by their encoding.
 RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI = range(8)

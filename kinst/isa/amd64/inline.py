@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kinst.core.bodies import SiteWork
-from kinst.core.isa import CountBody, OutOfReach, Refused, Snippet
+from kinst.core.bodies import CountBody, SiteWork, Snippet
+from kinst.core.displaced import OutOfReach, Refused
 from kinst.core.probe import Site
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64 import flags, records

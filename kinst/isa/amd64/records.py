@@ -1,4 +1,4 @@
-"""A record written in line (core/isa.py RecordBody), with interrupts as they are.
+"""A record written in line (core/bodies.py RecordBody), with interrupts as they are.
 
     raise    the kernel's preemption count: the thread stays on this CPU, and others off it; where
              the kernel does not preempt its threads it is enough to ask whether that is still so
@@ -20,7 +20,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from kinst.core.isa import OutOfReach, RecordBody, RecordField, RecordPlaces
+from kinst.core.bodies import RecordBody, RecordField, RecordPlaces
+from kinst.core.displaced import OutOfReach
 from kinst.core.layout import (
     PAGE,
     RECORD_PROBE,

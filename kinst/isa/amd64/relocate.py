@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 
-from kinst.core.isa import (
+from kinst.core.displaced import (
     UNCHAINED,
     Moved,
     Onward,

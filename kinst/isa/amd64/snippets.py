@@ -1,4 +1,4 @@
-"""Snippets (core/isa.py): what LLVM is told of their registers, and what they touch."""
+"""Snippets (core/bodies.py): what LLVM is told of their registers, and what they touch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 from capstone import CS_AC_WRITE, CS_ARCH_X86, CS_GRP_CALL, CS_GRP_JUMP, CS_GRP_RET, CS_MODE_64, Cs
 from capstone.x86 import X86_OP_MEM
 
-from kinst.core.isa import Snippet, SnippetRegisters
+from kinst.core.bodies import Snippet, SnippetRegisters
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64 import registers as r
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from kinst.core.columns import WIDTH, Bools, Columns
-from kinst.core.isa import Instruction, JumpTable
+from kinst.core.instruction import Instruction, JumpTable
 from kinst.isa.amd64.encode import MASK
 from kinst.isa.amd64.parse import RSP, Parsed, parse
 

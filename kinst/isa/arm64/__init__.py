@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kinst.core import unmarked
+from kinst.core.board import Board
+from kinst.core.bodies import Body
 from kinst.core.columns import I64, NO_COLUMNS, U8, U64, Bools, Columns, Scanned
-from kinst.core.isa import (
-    UNCHAINED,
-    Board,
-    Body,
-    Flow,
-    Instruction,
-    Onward,
-    OutOfReach,
-    Paging,
-    PerCpu,
-    Refused,
-    Register,
-    Relocated,
-)
+from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
+from kinst.core.instruction import Flow, Instruction
+from kinst.core.isa import PerCpu, Register
+from kinst.core.paging import Paging
 from kinst.core.probe import Site
 from kinst.isa.arm64 import board as _board
 from kinst.isa.arm64 import control, encode, relocate, sequences, tables, trampoline

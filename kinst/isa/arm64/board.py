@@ -48,7 +48,7 @@ _TIMER_MASK, _TIMER_FIRED = 7, 5  # CNTV_CTL_EL0: enabled, not masked, its condi
 
 
 def cpu_for(head: bytes) -> str:
-    """See core/isa.py (Board)."""
+    """See core/board.py."""
     pages = int.from_bytes(head[24:32], "little") >> 1 & 3
     return _CPU_OF_16K if head[56:60] == _IMAGE_MAGIC and pages == _PAGES_16K else CPU
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinst.core.isa import Flow
+from kinst.core.instruction import Flow
 from kinst.isa.arm64 import parse as p
 from kinst.isa.arm64.encode import SIZE, ZR
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from capstone import CS_ARCH_ARM64, CS_MODE_ARM, Cs
 
-from kinst.core.isa import Instruction
+from kinst.core.instruction import Instruction
 from kinst.isa._plain import PlainDisassembly
 from kinst.isa.arm64.encode import SIZE
 

@@ -7,7 +7,7 @@ x9 to x17 hold nothing that counts.
 
 from __future__ import annotations
 
-from kinst.core.isa import OutOfReach, Refused
+from kinst.core.displaced import OutOfReach, Refused
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import relocate
 

@@ -6,7 +6,7 @@ All functions give the bytes of one instruction or of a few; addresses are virtu
 
 from __future__ import annotations
 
-from kinst.core.isa import OutOfReach
+from kinst.core.displaced import OutOfReach
 
 SIZE = 4  # bytes of every instruction
 SP = ZR = 31  # one number: which of the two it is, the instruction says

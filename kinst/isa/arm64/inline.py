@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kinst.core.bodies import SiteWork
-from kinst.core.isa import OutOfReach, Refused, Snippet
+from kinst.core.bodies import SiteWork, Snippet
+from kinst.core.displaced import OutOfReach, Refused
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64.snippets import RESULT
 

@@ -12,7 +12,7 @@ refuse.py says what is not displaced at all.  Source: Arm Architecture Reference
 
 from __future__ import annotations
 
-from kinst.core.isa import (
+from kinst.core.displaced import (
     UNCHAINED,
     Moved,
     Onward,

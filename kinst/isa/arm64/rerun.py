@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from kinst.core.isa import OutOfReach, Refused, Relocated
+from kinst.core.displaced import OutOfReach, Refused, Relocated
 from kinst.isa.arm64 import encode as e
 from kinst.isa.arm64 import parse as p
 from kinst.isa.arm64 import relocate

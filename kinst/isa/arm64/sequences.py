@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kinst.core.isa import Instruction
+from kinst.core.instruction import Instruction
 from kinst.isa.arm64 import parse as p
 from kinst.isa.arm64 import rerun
 from kinst.isa.arm64.encode import SIZE

@@ -1,11 +1,11 @@
-"""Snippets (core/isa.py): what LLVM is told of their registers, and what they touch."""
+"""Snippets (core/bodies.py): what LLVM is told of their registers, and what they touch."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
 
-from kinst.core.isa import Snippet, SnippetRegisters
+from kinst.core.bodies import Snippet, SnippetRegisters
 from kinst.isa.arm64.decode import decode
 
 RESULT = 16

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kinst.core.isa import Instruction, JumpTable
+from kinst.core.instruction import Instruction, JumpTable
 from kinst.isa.arm64 import parse as p
 from kinst.isa.arm64.encode import MASK, SIZE, ZR
 

@@ -55,7 +55,7 @@ _SIE = 1 << 1  # of sstatus
 
 
 def cpu_for(head: bytes) -> str:
-    """See core/isa.py (Board)."""
+    """See core/board.py."""
     return CPU
 
 

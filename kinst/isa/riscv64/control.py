@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kinst.core.isa import Flow, Instruction
+from kinst.core.instruction import Flow, Instruction
 from kinst.isa.riscv64 import parse as p
 from kinst.isa.riscv64.encode import MASK, RA, X0
 from kinst.isa.riscv64.registers import NAMES

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from capstone import CS_ARCH_RISCV, CS_MODE_RISCV64, CS_MODE_RISCVC, Cs
 
-from kinst.core.isa import Instruction
+from kinst.core.instruction import Instruction
 from kinst.isa._plain import PlainDisassembly
 from kinst.isa.riscv64.parse import size_at
 

@@ -7,7 +7,7 @@ one, and the way back another, one that the displaced instructions do not name.
 
 from __future__ import annotations
 
-from kinst.core.isa import OutOfReach, Refused
+from kinst.core.displaced import OutOfReach, Refused
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64 import parse as p
 from kinst.isa.riscv64.relocate import move

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from kinst.core.isa import OutOfReach
+from kinst.core.displaced import OutOfReach
 
 X0, RA, SP, GP, TP, T0, T1, T2 = range(8)
 A0, A1 = 10, 11

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kinst.core.bodies import SiteWork
-from kinst.core.isa import CountBody, Snippet
+from kinst.core.bodies import CountBody, SiteWork, Snippet
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64.snippets import RESULT
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from kinst.core.isa import Flow, Instruction
+from kinst.core.instruction import Flow, Instruction
 from kinst.isa.riscv64.encode import A0, NOP, RA, SP, T0, TEMPORARIES
 
 ALL = (1 << 32) - 2

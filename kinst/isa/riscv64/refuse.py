@@ -36,7 +36,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from kinst.core.isa import Instruction
+from kinst.core.instruction import Instruction
 from kinst.isa.riscv64 import parse as p
 from kinst.isa.riscv64.control import flow
 from kinst.isa.riscv64.encode import SEPC, SP, SSTATUS

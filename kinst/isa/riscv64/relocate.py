@@ -30,7 +30,7 @@ alone; the trap that came into the chain has overwritten them as above.
 
 from __future__ import annotations
 
-from kinst.core.isa import (
+from kinst.core.displaced import (
     UNCHAINED,
     Moved,
     Onward,

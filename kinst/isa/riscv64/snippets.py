@@ -1,10 +1,10 @@
-"""Snippets (core/isa.py): what LLVM is told of their registers, and what they touch."""
+"""Snippets (core/bodies.py): what LLVM is told of their registers, and what they touch."""
 
 from __future__ import annotations
 
 from functools import cache
 
-from kinst.core.isa import Snippet, SnippetRegisters
+from kinst.core.bodies import Snippet, SnippetRegisters
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64.registers import NAMES
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from kinst.core.isa import Instruction, JumpTable
+from kinst.core.instruction import Instruction, JumpTable
 from kinst.isa.riscv64.encode import MASK, signed
 
 _LOW = 1 << 31  # below it programs may be whose tables have 32-bit addresses

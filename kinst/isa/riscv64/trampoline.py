@@ -14,17 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kinst.core.bodies import SiteWork, divided
-from kinst.core.isa import (
-    UNCHAINED,
-    Body,
-    CallBody,
-    CountBody,
-    Onward,
-    OutOfReach,
-    Refused,
-    Relocated,
-)
+from kinst.core.bodies import Body, CallBody, CountBody, SiteWork, divided
+from kinst.core.displaced import UNCHAINED, Onward, OutOfReach, Refused, Relocated
 from kinst.core.probe import Site
 from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64 import registers as r

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from kinst.core.board import Board
 from kinst.core.errors import TargetError
-from kinst.core.isa import Board
 from kinst.core.machine import Stopped
 from kinst.wire.packets import StopReply
 from kinst.wire.registers import RegisterFile, RegisterInfo, Registers, describe

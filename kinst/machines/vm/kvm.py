@@ -13,8 +13,8 @@ import os
 import time
 from pathlib import Path
 
+from kinst.core.board import Board
 from kinst.core.errors import TargetError
-from kinst.core.isa import Board
 from kinst.machines.vm.qemu import MEGABYTE, Qemu, VmConfig
 from kinst.wire.process import boot_id, find_program
 

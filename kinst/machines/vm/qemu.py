@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kinst.core.board import Board
 from kinst.core.errors import GoneError, TargetError
-from kinst.core.isa import Board
 from kinst.core.machine import CommandEnded, Gone
 from kinst.machines.vm.console import Console
 from kinst.machines.vm.cpus import CPUS, says_cpus

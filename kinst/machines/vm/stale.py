@@ -14,8 +14,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 
+from kinst.core.board import Board
 from kinst.core.errors import TargetError
-from kinst.core.isa import Board, Paging
+from kinst.core.paging import Paging
 from kinst.machines.stub.memory import GuestMemory, Physical
 
 PAGE = 4096

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from kinst.core.board import Board
 from kinst.core.errors import TargetError
-from kinst.core.isa import Board
 from kinst.core.page_tables import Root
 from kinst.machines.vm.kept import KeptRam, KeptStates
 from kinst.machines.vm.qemu import Qemu, VmConfig, can_be_kept, guest_arguments

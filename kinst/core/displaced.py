@@ -1,0 +1,91 @@
+"""What a displaced instruction becomes, and where control goes on behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Relocated:
+    """Displaced code for one place: runs the instruction's effect, then goes where it went.
+
+    code: bytes valid at the address they were made for; control leaves it at the original
+    successor (the jump back is part of it), at a branch target, or at a callee.
+    original_at: offset in code of the copy that can fault as the original did, or -1 when
+    nothing in it can (a direct branch).  A fault there must be reported to the kernel's
+    exception tables as at the original address.
+    """
+
+    code: bytes
+    original_at: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a site cannot be planted, in words for the user."""
+
+    reason: str
+
+
+class OutOfReach(Exception):  # noqa: N818 - it is a result on its way up, not an error
+    """An instruction cannot get to its target.  what: in words for the user."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One displaced instruction without its way back.
+
+    falls_through: control can run off its end, and must then go to the original successor.
+    branches: control can also leave it elsewhere.  original_at: as in Relocated.
+    """
+
+    code: bytes
+    falls_through: bool
+    branches: bool
+    original_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Onward:
+    """Where a chained trampoline sends control, in place of original code that is planted too.
+
+    links: address of a planted instruction -> address of its trampoline.  falls_into: the planted
+    instruction whose trampoline lies straight behind this one, or -1.  head: the trampoline begins
+    with one instruction that a jump fits over, so that unplanting can turn it into the way back.
+    spare: address of an original instruction -> registers that may be spoiled on the way there
+    (Isa.spare).
+    """
+
+    links: Mapping[int, int] = field(default_factory=dict)
+    falls_into: int = -1
+    head: bool = False
+    spare: Mapping[int, int] = field(default_factory=dict)
+
+    def of(self, address: int) -> int:
+        """Where control goes that was to go to an original instruction."""
+        return self.links.get(address, address)
+
+
+UNCHAINED = Onward()
+
+
+def with_way_back(
+    moved: Moved | Refused, to: int, back: Callable[[int], bytes]
+) -> Relocated | Refused:
+    """Displaced code at `to`, with what leads from its end to the original successor.
+
+    back: makes that at an address (nothing where the successor's trampoline is right there); it
+    may raise OutOfReach."""
+    if isinstance(moved, Refused):
+        return moved
+    if not moved.falls_through:
+        return Relocated(moved.code, moved.original_at)
+    try:
+        return Relocated(moved.code + back(to + len(moved.code)), moved.original_at)
+    except OutOfReach as far:
+        return Refused(far.what)
