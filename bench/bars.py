@@ -21,11 +21,10 @@ class ShortSite(Protocol):
 
 
 class TrapShares(Protocol):
-    """Percent of instructions that are traps; and of short ones alone that have a run or a gate."""
+    """Percent of instructions that are traps."""
 
     def traps(self) -> float: ...
     def traps_alone(self) -> float: ...
-    def reached(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ def bars_of(
     if short and bars.reached:
         wanted_part, times = bars.reached
         reached = [one for one in short if one.way in ("run", "gate", "jump")]
-        part = shares.reached() if shares is not None else 100 * len(reached) / len(short)
+        part = 100 * len(reached) / len(short)
         text = f"{part:.0f}% of sites by a run or a gate, at least {wanted_part:g}% wanted"
         found.append((text, part >= wanted_part))
         cheaper = sum(one.trap >= times * one.ns for one in reached)

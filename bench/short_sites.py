@@ -206,10 +206,6 @@ class Shares:
         part = 100 * self.short / max(1, self.whole.total())
         return part * self.alone["trap"] / max(1, self.alone.total())
 
-    def reached(self) -> float:
-        """Percent of short instructions that have a run or a gate when planted by themselves."""
-        return 100 * (self.alone["run"] + self.alone["gate"]) / max(1, self.alone.total())
-
 
 def shares(guest: Guest, room: int, functions: int, seed: int) -> Shares | None:
     """How the instructions of functions drawn from all of the kernel are planted; None of none."""
