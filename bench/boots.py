@@ -117,7 +117,7 @@ class Boots:
                 if mode.name not in self.failed:
                     self._settle(mode, bare)
         for effort, ns in bare.least.items():
-            self.untraced.setdefault(f"{effort.call or 'read'}", []).append(ns)
+            self.untraced.setdefault(effort.call or "read", []).append(ns)
 
     def _take(self, groups: Sequence[Sequence[Mode]], bare: Bare) -> None:
         for modes in groups:

@@ -65,11 +65,10 @@ def split(
 ) -> Placement:
     """Choose the way for every site; probes without a site run on the host."""
     personality, kernel = traced.personality, traced.kernel
-    running = traced.target is not None and traced.target.planter is not None
     sampled = tuple(
         with_place(e, traced.isa)
         for e in enabled
-        if running and e.timer is not None and e.timer.each_cpu
+        if traced.never_stands and e.timer is not None and e.timer.each_cpu
     )
     ids = {e.probe.id for e in sampled}
     host = tuple(e for e in enabled if e.probe.site is None and e.probe.id not in ids)
@@ -261,7 +260,7 @@ def build(
         _entries((*parts.host, *(e for e, _ in parts.stopped))), parts.error.clauses,
         base + places.error_host,
     )  # fmt: skip
-    if not parts.planted and not parts.sampled:
+    if not parts.inside:
         return PlantedImage(
             describing(), host, None, _NOTHING, _NOTHING, b"", rules, read, read_user, stopped
         )
@@ -276,7 +275,7 @@ def build(
         shapes = record_shapes(program, placed.layout, own, there, isa)
     code = compile_target(
         program, placed.layout, replace(there, symbols=symbols or {}, reserves=bool(shapes)),
-        _entries([*(e for e, _ in parts.planted), *parts.sampled]), parts.error.clauses,
+        _entries(parts.inside), parts.error.clauses,
         scratch.address + places.error_target, scratch.address + scratch.text,
         [(e.clauses, first + k * places.size) for k, e in enumerate(parts.sampled)],
     )  # fmt: skip
@@ -321,8 +320,7 @@ def _hooks(parts: Placement, code: TargetCode, traced: TracedMachine) -> list[Ho
     facts, kernel, personality = traced.facts, traced.kernel, traced.personality
     assert facts is not None and kernel is not None and personality is not None
     hooks = []
-    running = traced.target is not None and traced.target.planter is not None
-    if not running and any(choice.way == "trap" for _, choice in parts.planted):
+    if not traced.never_stands and any(choice.way == "trap" for _, choice in parts.planted):
         live = kernel.live(facts.trap_hook, HOOK_BYTES)
         hooks.append(Hook(facts.trap_hook, live, code.address + code.trap_hook, False))
     places = [e.probe.site.address for e, _ in parts.planted if e.probe.site is not None]
@@ -413,8 +411,7 @@ def _wanted(
 
 
 def _exits(program: typed.Program, parts: Placement) -> bool:
-    inside = (*(e for e, _ in parts.planted), *parts.sampled)
-    return exits_in(program, frozenset(c for e in inside for c in e.clauses))
+    return exits_in(program, frozenset(c for e in parts.inside for c in e.clauses))
 
 
 def argument_slots(isa: Isa, enabled: EnabledSite, numbers: frozenset[int]) -> frozenset[int]:
@@ -446,7 +443,7 @@ def descriptor_places(scratch: Scratch, layout: ProgramLayout, parts: Placement)
     its clauses in the target and on the host."""
     size = descriptor_size(len(layout.constant_aggregations))
     others = [*parts.host, *(e for e, _ in parts.stopped)]
-    first = scratch.sites + (len(parts.planted) + len(parts.sampled)) * size
+    first = scratch.sites + len(parts.inside) * size
     behind = first + len(others) * size
     offsets = {e.key: first + k * size for k, e in enumerate(others)}
     return Descriptors(scratch.sites, size, offsets, behind, behind + size)
@@ -469,7 +466,7 @@ def describe(
     silent: the planted probes are only counted, and nobody reads theirs."""
     strings = Strings(string_table(program)[1])
     others, constant = [*parts.host, *(e for e, _ in parts.stopped)], layout.constant_aggregations
-    inside = [*(e for e, _ in parts.planted), *parts.sampled]
+    inside = parts.inside
     entry, data, at = layout.site_keys.get, [], places.planted + len(inside) * places.size
     for some, where, base in (
         ([] if silent else inside, places.planted, scratch.address),

@@ -443,8 +443,7 @@ class OpenMachine:
     def _rules(self, compiled: Compiled) -> PlantRules:
         """What may be planted how: in a machine that never stands still, each site by itself, until
         threads have been seen to leave the loops of chains there."""
-        target = self.traced.target
-        if target is None or target.planter is None:
+        if not self.traced.never_stands:
             return compiled.plant
         return replace(ALONE, forced=compiled.plant.forced)
 

@@ -133,8 +133,7 @@ class ScratchPool:
         for low, high in own:
             self._released.remove((low, high))
             self._released += [part for part in ((low, start), (end, high)) if part[0] < part[1]]
-        if memory.offset == self._heads:
-            self._heads += scratch.ring  # the first thing behind the state pages
+        self._heads = memory.offset + scratch.ring  # the first thing behind the state pages
         states = (memory.offset + scratch.state_of(cpu) for cpu in range(scratch.cpus))
         self._sequences += (state + STATE_SEQUENCE for state in states)
 
@@ -215,7 +214,7 @@ def planting_ability(traced: TracedMachine, memory: ScratchMemory, forced: str) 
         facts is not None and bool(facts.trap_hook),
         facts is not None and bool(facts.fault_hook),
         forced,
-        traced.target is None or traced.target.planter is None,
+        not traced.never_stands,
     )
 
 

@@ -130,7 +130,7 @@ class RunningTrace:
         self._view = placed.memory.view
         self._cpus = placed.scratch.cpus
         self._epids = {e.epid + k: e.probe for e in parts.running for k in range(len(e.clauses))}
-        follows = None if self._runs_on(traced) else traced.personality
+        follows = None if traced.never_stands else traced.personality
         clock = HostClock(follows.clock() if follows else None)
         self._runner = HostRunner(traced, built, placed.memory.native, clock, compiled.program)
         self._rings = Rings(self._view, placed.scratch)
@@ -183,11 +183,6 @@ class RunningTrace:
         self._trouble: TargetError | None = None  # of that
         self._told = False  # the user knows of it
         self._over = False
-
-    @staticmethod
-    def _runs_on(traced: TracedMachine) -> bool:
-        """Whether the machine is this very one, whose clock is kinst's own."""
-        return traced.target is not None and traced.target.planter is not None
 
     def _sums(self) -> CounterSums:
         """What the counters of blocks of instructions add to the others."""

@@ -60,6 +60,11 @@ class TracedMachine:
     def cpus(self) -> int:
         return self.personality.facts.cpus if self.personality else 1
 
+    @property
+    def never_stands(self) -> bool:
+        """Whether it is planted in while it runs, as the machine that kinst itself runs on is."""
+        return self.target is not None and self.target.planter is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
@@ -178,6 +183,11 @@ class Placement:
     @property
     def end(self) -> EnabledSite | None:
         return self.named(END)
+
+    @property
+    def inside(self) -> tuple[EnabledSite, ...]:
+        """Every probe that the machine fires by itself; their descriptors have this order."""
+        return (*(e for e, _ in self.planted), *self.sampled)
 
     @property
     def running(self) -> tuple[EnabledSite, ...]:
