@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from kinst.codegen.analysis import makes_pointers, shares_variables, slots_read, string_table
+from kinst.codegen.aside import aside
 from kinst.codegen.code_machine import CodeMachine
 from kinst.codegen.entries import write_entry, write_error
 from kinst.codegen.firing import Unit
@@ -234,6 +235,10 @@ def _module(ir: str, triple: str, features: str, *, jit: bool) -> tuple[Any, Any
 def _object_code(ir: str, triple: str, features: str) -> ObjectCode:
     """LLVM assembly as code for a traced kernel.  Whoever traces one program again and again on an
     open machine compiles it once."""
+    return aside(partial(_emitted, ir, triple, features))
+
+
+def _emitted(ir: str, triple: str, features: str) -> ObjectCode:
     module, target = _module(ir, triple, features, jit=False)
     return read_object(target.emit_object(module))
 
@@ -292,6 +297,14 @@ def compile_target(
     )  # fmt: skip
 
 
+def _engine(ir: str, triple: str, features: str) -> Any:
+    """LLVM assembly as code in this process, which lives as long as what is returned."""
+    module, target = _module(ir, triple, features, jit=True)
+    engine = llvm.create_mcjit_compiler(module, target)
+    engine.finalize_object()
+    return engine
+
+
 def compile_host(
     program: typed.Program,
     layout: ProgramLayout,
@@ -309,8 +322,6 @@ def compile_host(
         return HostCode({}, string_table(program)[1], None, "")
     _initialize()
     ir, strings = lower_program(program, layout, machine, entries, error_clauses, error_site)
-    module, target = _module(ir, machine.triple, machine.features, jit=True)
-    engine = llvm.create_mcjit_compiler(module, target)
-    engine.finalize_object()
+    engine = aside(partial(_engine, ir, machine.triple, machine.features))
     addresses = {entry: int(engine.get_function_address(_name(entry))) for entry in entries}
     return HostCode(addresses, strings, engine, ir)
