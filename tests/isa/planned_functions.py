@@ -1,0 +1,136 @@
+"""Functions of a real kernel's text, every instruction of them planned to be counted: chains, and
+runs where the ISA has them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from kernel_text import Text, extents
+
+from kinst.core.bodies import CountBody
+from kinst.core.columns import columns_of
+from kinst.core.displaced import Refused
+from kinst.core.instruction import Instruction
+from kinst.core.isa import Isa
+from kinst.core.probe import Function, Site
+from kinst.patch.flows import flows_of
+from kinst.patch.patches import Patch
+from kinst.patch.plan import Plan, plan_sites
+from kinst.patch.runs import NO_RUNS, Run, Runs, find_runs, lines_of, runs_of
+from kinst.patch.wanted import Wanted
+
+
+@dataclass(frozen=True)
+class PlannedFunction:
+    """A function of the text, [start, end), and what is to be planted in it.
+
+    counters: of each site, by its address, what its CountBody was told.  spare: as Isa.spare, by
+    address; patches: those of runs among them, in order."""
+
+    start: int
+    end: int
+    known: tuple[Instruction, ...]
+    plan: Plan
+    counters: dict[int, int]
+    spare: dict[int, int]
+    patches: tuple[Patch, ...]
+
+    @property
+    def traps(self) -> list[tuple[int, int]]:
+        """Where a breakpoint is planted, and where it leads."""
+        planted = {patch.address for patch in self.plan.patches}
+        runs = {run.patch.address for run in self.plan.runs}
+        return [(at, to) for at, to in self.plan.traps if at in planted and at not in runs]
+
+    @property
+    def insides(self) -> set[int]:
+        """Addresses that are covered by a run's jump: nobody enters there any more."""
+        return {at for run in self.plan.runs for at in run.insides}
+
+
+def drawn_functions(text: Text, isa: Isa, rng: random.Random, longest: int) -> Iterator[
+    tuple[int, int, tuple[Instruction, ...]]
+]:  # fmt: skip
+    """Functions without end in a random order, each with its instructions, `longest` at most."""
+    functions = list(extents(text))
+    while True:
+        start, end = rng.choice(functions)
+        if end - start > 8 * longest:
+            continue
+        known = tuple(isa.decode(text.code[start - text.address : end - text.address], start))
+        if 1 < len(known) <= longest:
+            yield start, end, known
+
+
+def plan_function(
+    isa: Isa, text: Text, start: int, known: tuple[Instruction, ...], scratch: int, size: int,
+    counters: int,
+) -> PlannedFunction:  # fmt: skip
+    """Plan a count at every instruction that is not refused.
+
+    scratch, size: for trampolines.  counters: the first one's address, or what it is from the
+    per-CPU base."""
+    end = known[-1].end
+    code = text.code[start - text.address : end - text.address]
+    held = set(isa.unsafe(known))
+    held |= {
+        i.address for i in known if isinstance(isa.displace(i.code, i.address, scratch), Refused)
+    }
+    columns = columns_of([i.address for i in known], [i.code for i in known])
+    flows, count = flows_of(columns, isa), len(known)
+    free = list(isa.spare(known, [isa.flow(i.code, i.address) for i in known]))
+    function = Function("vmlinux", "f", start, end - start)
+    sites = [Site(function, i.address - start, i.code) for i in known if i.address not in held]
+    ways = {
+        site.address: "jump"
+        if isa.jump_patch(len(site.code), site.address, scratch) is not None
+        else "trap"
+        for site in sites
+    }
+    runs = NO_RUNS if isa.name == "arm64" else _runs(isa, code, known, ways, held, free)
+    offsets = {site.address: counters + 8 * k for k, site in enumerate(sites)}
+    wanted = [
+        Wanted(
+            site, ways[site.address], (CountBody((offsets[site.address],)),),
+            code[site.offset + len(site.code) :],
+        )
+        for site in sites
+    ]  # fmt: skip
+    spare = dict(zip([i.address for i in known], free, strict=True))
+    plan = plan_sites(
+        wanted, isa, scratch, scratch + size, chained=True, runs=runs, spare=spare
+    )  # fmt: skip
+    of_runs = [run.patch for run in plan.runs]
+    patches = tuple(sorted([*plan.patches, *of_runs], key=lambda patch: patch.address))
+    return PlannedFunction(start, end, known, plan, offsets, spare, patches)
+
+
+def _runs(
+    isa: Isa, code: bytes, known: tuple[Instruction, ...], ways: dict[int, str], held: set[int],
+    free: list[int],
+) -> Runs:  # fmt: skip
+    start, count = known[0].address, len(known)
+    columns = columns_of([i.address for i in known], [i.code for i in known])
+    flows = flows_of(columns, isa)
+    place = (columns.address - np.uint64(start)).astype(np.int64)
+    nothing = np.zeros(count, np.bool_)
+    lines = lines_of(
+        place, columns.size, flows, np.arange(count) > 0,
+        entered=np.isin(columns.address, flows.target[flows.direct]),
+        unfit=np.isin(columns.address, np.array(sorted(held), np.uint64)),
+        idle=nothing, padding=np.zeros(count, np.int64),
+        begins=np.array(free) != 0 if isa.needs_spare else ~nothing,
+    )  # fmt: skip
+    found = find_runs(
+        lines, np.isin(columns.address, np.array(list(ways), np.uint64)),
+        np.isin(columns.address, np.array([a for a, w in ways.items() if w == "jump"], np.uint64)),
+        isa.RUN_SIZE,
+    )  # fmt: skip
+    rows = zip(found.first.tolist(), found.behind.tolist(), found.size.tolist(), strict=True)
+    return runs_of(
+        Run(tuple(columns.address[first:behind].tolist()), size, code[place[first] :][:size])
+        for first, behind, size in rows
+    )

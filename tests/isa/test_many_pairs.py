@@ -1,0 +1,339 @@
+"""Displaced instructions, and whole functions with chains and runs, against the original: many
+pairs of code and a random state (many_pairs.c).
+
+What is expected is never computed here: the emulator runs the original at its own address, and its
+own count of that is what counters are held against.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from kernel_text import Text, extents, find_vmlinux, read_text
+from many_pairs import SCRATCH_SIZE, Pair, Pairs, Processor, amd64, arm64, riscv64
+from planned_functions import PlannedFunction, drawn_functions, plan_function
+
+from kinst.core.columns import U64
+from kinst.core.displaced import Refused
+from kinst.core.isa import Isa
+from kinst.isa import load
+
+SEED = int(os.environ.get("KINST_SEED", "20"))
+MANY = int(os.environ.get("KINST_PAIRS", "10_000_000"))
+STATES = 32  # of each piece of code
+LONGEST = 400  # instructions of a function: its counters are in one page
+STEPS = 400  # instructions after which nobody waits for a loop's end
+GS = 0x2000_0000  # from amd64's per-CPU base to the counters
+
+
+@dataclass(frozen=True)
+class World:
+    """An ISA's processor, one for single instructions and one for functions.
+
+    below: bytes below the stack pointer that nobody reads, of a trampoline with a counter; copied:
+    of a copy alone.  restless: what is not the same twice, or about the emulator's own world;
+    lacking: what the emulator does not have."""
+
+    single: Processor
+    whole: Processor
+    counters: int
+    copied: int
+    restless: re.Pattern[str]
+    lacking: re.Pattern[str]
+
+
+def _amd64() -> World:
+    single = amd64()
+    return World(
+        single, amd64(single.scratch + SCRATCH_SIZE - 4096 - GS & (1 << 64) - 1), GS, 0,
+        re.compile(r"rdtscp?|rdrand|rdseed|rdpmc|(wr|rd)msr|.*\b[cd]r\d|l[gil]dt|ltr|swapgs|cpuid|v"),
+        re.compile(
+            r"encls|invpcid|lldt|ltr|monitorx?|mov .*[cd]r\d|(rd|wr)pkru|stgi|v|xgetbv|xrstor|xsave|"
+            r"xsetbv|tilerelease|serialize|pvalidate|rmpadjust|ud[012]|in |out |ins|outs|hlt|int|iret|"
+            r"sys|lcall|ljmp|retf|clts|wbinvd|invlpg|lmsw|str|sldt|clac|stac|f|(wr|rd)(fs|gs)base|"
+            r"mwait|clzero|skinit|clgi|gf2p8|sha|bndc|lock|div|idiv|rep"
+        ),
+    )  # fmt: skip
+
+
+def _arm64() -> World:
+    one = arm64()
+    return World(
+        one, one, one.scratch + SCRATCH_SIZE - 4096, 16,
+        re.compile(r"mrs .*(cnt|pmc)|msr (?!daif)|dc|ic|at |tlbi|sys|wf[ie]|hvc|smc|brk|eret|svc|.*x[rp]b?h? "),
+        re.compile(r"mrs|msr|brk|udf|hint|.*z\d|.*p\d|ld|st|cas|bti|pac|aut|sha|sm[34]|ret"),
+    )  # fmt: skip
+
+
+def _riscv64() -> World:
+    one = riscv64()
+    return World(
+        one, one, one.scratch + SCRATCH_SIZE - 4096, 512,
+        re.compile(r"rd(time|cycle|instret)|csr|s?fence|wfi|[ms]ret|ecall|[sl][cr]\.|hlv|hsv|hfence"),
+        re.compile(r"rd|csr|ecall|ebreak|c\.ebreak|c\.unimp|unimp|\.insn|wfi|f|c\.f|sfence|v"),
+    )  # fmt: skip
+
+
+WORLDS = {"amd64": _amd64, "arm64": _arm64, "riscv64": _riscv64}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    isa: Isa
+    text: Text
+    world: World
+
+
+@pytest.fixture(scope="module", params=list(WORLDS))
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    name = str(request.param)
+    return Kernel(load(name), read_text(find_vmlinux(name)), WORLDS[name]())
+
+
+@pytest.fixture
+def single(kernel: Kernel) -> Iterator[Pairs]:
+    pairs = Pairs(kernel.world.single, kernel.text)
+    yield pairs
+    pairs.close()
+
+
+@pytest.fixture
+def whole(kernel: Kernel) -> Iterator[Pairs]:
+    pairs = Pairs(kernel.world.whole, kernel.text)
+    yield pairs
+    pairs.close()
+
+
+def one_instruction(
+    kernel: Kernel, address: int, size: int, text: str, at: int, length: int
+) -> Pair:
+    """An instruction, and what stands for it at an address in scratch."""
+    counted, vectors = "rep" in text or "loop" in text, kernel.isa.name != "riscv64" and "m" in text
+    return Pair(
+        address, address + size, address, at, at + length, at, 0, kernel.world.copied, counted,
+        vectors or kernel.isa.name == "arm64", 64,
+    )  # fmt: skip
+
+
+def compare_instructions(kernel: Kernel, pairs: Pairs, wanted: int) -> tuple[int, Counter[str]]:
+    """Distinct instructions of the text in random order until `wanted` pairs are compared: how
+    many were, and what could not be run.  Fails at a difference."""
+    isa, text, world = kernel.isa, kernel.text, kernel.world
+    rng = random.Random(SEED)
+    functions, done, known = list(extents(text)), 0, set[bytes]()
+    lacking: Counter[str] = Counter()
+    while done < wanted:
+        start, end = rng.choice(functions)
+        code = text.code[start - text.address : end - text.address]
+        held = None
+        decoded = list(isa.decode(code, start))
+        for one in rng.sample(decoded, min(len(decoded), 12)):
+            if isa.flow(one.code, one.address).target == one.address:
+                continue  # it may never end
+            if one.code in known and rng.random() < 0.9 or world.restless.match(one.text):
+                continue
+            known.add(one.code)
+            held = isa.unsafe(decoded) if held is None else held
+            first = isa.displace(one.code, one.address, world.single.scratch)
+            if one.address in held or isinstance(first, Refused):
+                continue
+            at = pairs.reserve(len(first.code))
+            moved = isa.displace(one.code, one.address, at)
+            assert not isinstance(moved, Refused)
+            pairs.write(at, moved.code)
+            pair = one_instruction(kernel, one.address, one.size, one.text, at, len(moved.code))
+            found = pairs.compare(pair, STATES, rng.getrandbits(62))
+            assert not found.difference, f"{one.text} at {one.address:#x}: {found.difference}"
+            done += found.compared
+            if not found.compared:
+                lacking[one.text] += 1
+    return done, lacking
+
+
+def whole_pair(kernel: Kernel, made: PlannedFunction, entry: int) -> Pair:
+    """A planted function, entered at one of its instructions."""
+    text = list(made.plan.text)
+    low, high = text[0][0], max(at + len(code) for at, code in text)
+    starts = {site[0]: at for site, (at, _) in zip(made.plan.sites, text, strict=True)}
+    # Where a run's jump lies only a thread can be that was in a trampoline before.
+    inside = entry in made.insides
+    return Pair(
+        made.start, made.end, entry, low, high, starts[entry] if inside else entry, 1, 512, 1, 0,
+        STEPS,
+    )  # fmt: skip
+
+
+def lost_registers(kernel: Kernel, made: PlannedFunction) -> U64:
+    """For each byte of the function, the registers that hold nothing when control leaves there."""
+    lost = np.zeros(made.end - made.start, np.uint64)
+    names = list(kernel.world.whole.registers)
+    for one in made.known:
+        if kernel.isa.name == "amd64":
+            # Neither a function nor who called it reads flags that were there before.
+            leaves = kernel.isa.flow(one.code, one.address).kind in ("call", "return")
+            bits = 1 << names.index("eflags") if leaves else 0
+        else:
+            free = made.spare[one.address]
+            bits = sum(
+                1 << k for k, n in enumerate(names) if n[1:].isdigit() and free >> int(n[1:]) & 1
+            )
+        lost[one.address - made.start] = bits
+    return lost
+
+
+def compare_functions(kernel: Kernel, pairs: Pairs, wanted: int) -> tuple[int, Counter[str]]:
+    """Random functions, every instruction counted, entered anywhere, until `wanted` pairs are
+    compared: how many were, and how what was planted was.  Fails at a difference."""
+    isa, text, world = kernel.isa, kernel.text, kernel.world
+    rng = random.Random(SEED)
+    done, ways = 0, Counter[str]()
+    counters = world.whole.scratch + SCRATCH_SIZE - 4096
+    first = world.counters if world.counters == GS else counters
+    for start, end, known in drawn_functions(text, isa, rng, LONGEST):
+        if any(world.restless.match(one.text) for one in known):
+            continue
+        made = plan_function(
+            isa, text, start, known, world.whole.scratch, SCRATCH_SIZE - 8192, first
+        )
+        ways.update(way for *_, way in made.plan.sites)
+        for at, code in made.plan.text:
+            pairs.write(at, code)
+        for patch in made.patches:
+            pairs.write(patch.address, patch.new)
+        pairs.write(counters, bytes(4096))
+        pairs.forget()
+        visits = np.zeros(end - start, np.uint32)
+        lost = lost_registers(kernel, made)
+        for _ in range(8):
+            entry = rng.choice(known).address
+            found = pairs.compare(
+                whole_pair(kernel, made, entry),
+                STATES,
+                rng.getrandbits(62),
+                made.traps,
+                visits,
+                lost,
+            )
+            assert not found.difference, (
+                f"{start:#x} entered at {entry - start:#x}: {found.difference}"
+            )
+            done += found.compared
+        page = np.frombuffer(pairs.read(counters, 4096), np.uint64)
+        planted = {site[0] for site in made.plan.sites}
+        for address, at in made.counters.items():
+            if address in planted:
+                counted, ran = int(page[at - first >> 3]), int(visits[address - start])
+                assert counted == ran, f"{address:#x} of {start:#x} was counted {counted} of {ran}"
+        pairs.write(start, text.code[start - text.address : end - text.address])
+        if done >= wanted:
+            break
+    return done, ways
+
+
+def check_instructions(kernel: Kernel, pairs: Pairs, wanted: int, report: list[str]) -> None:
+    done, lacking = compare_instructions(kernel, pairs, wanted)
+    strange = sorted(text for text in lacking if not kernel.world.lacking.match(text))
+    assert not strange, strange[:20]
+    report.append(
+        f"{kernel.isa.name}: {done} pairs of an instruction and a state, no difference;"
+        f" {sum(lacking.values())} instructions the emulator lacks"
+    )
+
+
+def check_functions(kernel: Kernel, pairs: Pairs, wanted: int, report: list[str]) -> None:
+    done, ways = compare_functions(kernel, pairs, wanted)
+    report.append(
+        f"{kernel.isa.name}: {done} pairs of a planted function and a state, no difference;"
+        f" planted: {dict(ways)}"
+    )
+    assert ways["run"] > 0 or kernel.isa.name == "arm64"
+
+
+def test_single_instructions(kernel: Kernel, single: Pairs, report: list[str]) -> None:
+    check_instructions(kernel, single, 50_000, report)
+
+
+def test_whole_functions(kernel: Kernel, whole: Pairs, report: list[str]) -> None:
+    check_functions(kernel, whole, 10_000, report)
+
+
+@pytest.mark.slow
+def test_single_instructions_by_the_million(
+    kernel: Kernel, single: Pairs, report: list[str]
+) -> None:
+    """$KINST_PAIRS of them."""
+    check_instructions(kernel, single, MANY * 4 // 5, report)
+
+
+@pytest.mark.slow
+def test_whole_functions_by_the_million(kernel: Kernel, whole: Pairs, report: list[str]) -> None:
+    check_functions(kernel, whole, MANY // 5, report)
+
+
+def test_a_naive_copy_is_seen_to_differ(kernel: Kernel, single: Pairs) -> None:
+    """The comparison itself: what must not be copied as it is differs when it is."""
+    wanted = {
+        "amd64": {"call", "je", "jmp", "lea"},
+        "arm64": {"bl", "cbz", "adrp", "tbnz"},
+        "riscv64": {"auipc", "beq", "c.j", "c.beqz"},
+    }[kernel.isa.name]
+    for start, end in extents(kernel.text):
+        code = kernel.text.code[start - kernel.text.address : end - kernel.text.address]
+        for one in kernel.isa.decode(code, start):
+            name = one.text.split()[0]
+            if name not in wanted or (name == "lea" and "rip" not in one.text):
+                continue
+            at = single.reserve(one.size)
+            single.write(at, one.code)
+            pair = one_instruction(kernel, one.address, one.size, one.text, at, one.size)
+            assert single.compare(pair, STATES, 1).difference, one.text
+            wanted.discard(name)
+        if not wanted:
+            return
+    raise AssertionError(f"not in this kernel: {wanted}")
+
+
+def test_a_damaged_trampoline_is_seen_to_differ(kernel: Kernel, whole: Pairs) -> None:
+    """A byte changed in one of a function's trampolines changes an outcome or a count, most of the
+    time: not all of them are run by every state."""
+    isa, text, world = kernel.isa, kernel.text, kernel.world
+    rng = random.Random(SEED)
+    counters = world.whole.scratch + SCRATCH_SIZE - 4096
+    first = world.counters if world.counters == GS else counters
+    seen = tried = 0
+    for start, end, known in drawn_functions(text, isa, rng, 60):
+        if any(world.restless.match(one.text) for one in known):
+            continue
+        made = plan_function(
+            isa, text, start, known, world.whole.scratch, SCRATCH_SIZE - 8192, first
+        )
+        if not len(made.plan.text):
+            continue
+        for at, code in made.plan.text:
+            pairs_code = bytearray(code)
+            if at == made.plan.text[0][0]:
+                pairs_code[rng.randrange(len(code))] ^= 1 << rng.randrange(8)
+            whole.write(at, bytes(pairs_code))
+        for patch in made.patches:
+            whole.write(patch.address, patch.new)
+        whole.write(counters, bytes(4096))
+        whole.forget()
+        visits = np.zeros(end - start, np.uint32)
+        pair = whole_pair(kernel, made, known[0].address)
+        found = whole.compare(pair, STATES, tried, made.traps, visits, lost_registers(kernel, made))
+        page = np.frombuffer(whole.read(counters, 4096), np.uint64)
+        address, at = next(iter(made.counters.items()))
+        counted = int(page[at - first >> 3]) != int(visits[address - start])
+        seen += bool(found.difference) or counted
+        tried += bool(found.compared)
+        whole.write(start, text.code[start - text.address : end - text.address])
+        if tried == 40:
+            break
+    assert seen > tried / 2, f"{seen} of {tried}"
