@@ -16,9 +16,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import unicorn
 from kernel_text import Text
 from unicorn import arm64_const, riscv_const, x86_const
@@ -30,6 +30,7 @@ _SOURCE = Path(__file__).with_name("many_pairs.c")
 _UNICORN = Path(unicorn.__file__).parent
 SCRATCH_SIZE = 2 << 20
 MASK = (1 << 64) - 1
+U32 = npt.NDArray[np.uint32]
 GENERAL, STACK, BITS, SMALL, COUNT, WIDE, CONSTANT = range(7)  # as in many_pairs.c
 
 
@@ -181,8 +182,8 @@ _HANDLE, _INT, _LONG, _WORD = ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctyp
 _BYTES, _PLACE = ctypes.c_char_p, ctypes.c_void_p
 _ARGUMENTS = {
     "pairs_open": (
-        _INT, _INT, _INT, _PLACE, _INT, _INT, _INT, _INT, _INT, _INT, _WORD, _WORD, _BYTES, _WORD, _WORD,
-        _WORD, _BYTES, _WORD,
+        _INT, _INT, _INT, _PLACE, _INT, _INT, _INT, _INT, _INT, _INT, _WORD, _WORD, _BYTES, _WORD,
+        _WORD, _WORD, _BYTES, _WORD,
     ),
     "pairs_register": (_HANDLE, _INT, _WORD),
     "pairs_close": (_HANDLE,),
@@ -250,7 +251,7 @@ class Pairs:
         states: int,
         seed: int,
         traps: Sequence[tuple[int, int]] = (),
-        visits: np.ndarray[Any, np.dtype[np.uint32]] | None = None,
+        visits: U32 | None = None,
         lost: U64 | None = None,
     ) -> Found:
         """Run both from random states.

@@ -79,8 +79,6 @@ def plan_function(
     held |= {
         i.address for i in known if isinstance(isa.displace(i.code, i.address, scratch), Refused)
     }
-    columns = columns_of([i.address for i in known], [i.code for i in known])
-    flows, count = flows_of(columns, isa), len(known)
     free = list(isa.spare(known, [isa.flow(i.code, i.address) for i in known]))
     function = Function("vmlinux", "f", start, end - start)
     sites = [Site(function, i.address - start, i.code) for i in known if i.address not in held]
