@@ -353,8 +353,8 @@ class Refusals(Protocol):
         ...
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        """For each (address, size): whether the system may write there while it runs, also where
-        site_refusals() allows it because the two can agree (ftrace's call sites)."""
+        """For each (address, size): whether the system may write there while it runs, where
+        claims() cannot keep it from that."""
         ...
 
     def is_bug(self, address: int) -> bool:
@@ -376,8 +376,8 @@ class Claims(Protocol):
     """An agreement with the kernel's own tracer."""
 
     def claims(self, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
-        """Data writes, to be made before these sites are patched, that keep the kernel's own
-        tracer away from them.  Raises KinstError where it has them now."""
+        """Data writes, to be made before these instructions are patched or lie under a jump, that
+        keep the kernel's own tracer away from them.  Raises KinstError where it has them now."""
         ...
 
     def releases(self, claimed: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:

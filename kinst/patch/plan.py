@@ -35,7 +35,7 @@ from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.probe import Site
 from kinst.patch.blocks import NO_SUMS, BlockRules, Blocks, BlockSums, arrange
-from kinst.patch.chains import Chains, find_chains, no_chains, reached_sites
+from kinst.patch.chains import Chains, find_chains, leads_of, no_chains, reached_sites
 from kinst.patch.patches import (
     NO_PATCHES,
     NO_PIECES,
@@ -162,6 +162,8 @@ class Plan:
     others lead back to, so that a thread that is inside a chain leaves it with the next turn of
     its loop.  chained: sites that are reached from another one's trampoline, ascending.
 
+    branches: originals to which branches of trampolines lead, or will once exits are written.
+
     stubs: what patches within blocks lead to.  sums: what the counters of blocks mean."""
 
     patches: Patches = NO_PATCHES
@@ -176,6 +178,7 @@ class Plan:
     sites: PlannedSites = _NO_SITES
     stubs: Pieces = NO_PIECES
     sums: BlockSums = NO_SUMS
+    branches: U64 = field(default_factory=_no_addresses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +236,13 @@ def plan_sites(
         if not layout.refused:
             break
         left = {wanted[k].site.address for k in layout.refused}
+        # The original of one that is refused may lead into the middle of a run.
+        aimed = chains.target[list(layout.refused)]
+        entered = sites.address[aimed[aimed >= 0]].tolist()
         asked = [(k, reason) for k, reason in layout.refused.items() if wanted[k].way in _ASKED]
         refused += [(wanted[k].site, reason) for k, reason in sorted(asked)]
         # A run is left out with any of its members, and so is what was in it unasked.
-        runs = runs.without(np.array(sorted(left), np.uint64))
+        runs = runs.without(np.array(sorted({*left, *entered}), np.uint64))
         left |= {work.site.address for work in wanted if not work.way}
         left -= set(runs.member.tolist())
         wanted = [work for work in wanted if work.site.address not in left]
@@ -267,7 +273,15 @@ def plan_sites(
         PlannedSites(sites, way),
         stubs,
         counted.sums,
+        _branches(sites, isa, chains),
     )
+
+
+def _branches(sites: Columns, isa: Isa, chains: Chains) -> U64:
+    """Plan.branches."""
+    target = leads_of(sites, isa).target
+    out = target[(target > 0) & (chains.target < 0)]
+    return np.union1d(out, sites.address[chains.head])
 
 
 def _read_by(wanted: Sequence[Wanted]) -> int:
@@ -520,13 +534,13 @@ class _Layout:
 
 
 def ways_back(plan: Plan) -> frozenset[int]:
-    """Addresses behind sites to which trampolines lead back: where sites are chained, those that
-    are no sites themselves.  (Where branches lead, nothing is inside of a run anyway.)"""
+    """Addresses to which trampolines lead back: behind sites and, where those are chained, only
+    behind the last of them; and where branches lead."""
     sites = plan.sites.columns
     after = sites.after
     if len(plan.chained):
         after = after[~np.isin(after, sites.address)]
-    return frozenset(after.tolist())
+    return frozenset(after.tolist()) | frozenset(plan.branches.tolist())
 
 
 def plan_hooks(hooks: Sequence[Hook], isa: Isa, start: int) -> Plan:

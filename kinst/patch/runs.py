@@ -18,9 +18,10 @@ import numpy as np
 from kinst.core.columns import I64, U8, U64, Bools, Flows, ragged
 from kinst.patch.flows import BRANCH, INDIRECT, JUMP, RETURN, TRAP
 
-# What a choice is worth: a planted instruction that needs no trap; the cost of an instruction that
-# is displaced although nobody asked for it; the cost of a patch.
-_SPARED, _SILENT, _PATCH = 1000, 2, 1
+# What a choice is worth: a planted instruction that needs no trap, and one to whose trap control is
+# not known to come; the cost of an instruction that is displaced although nobody asked for it; the
+# cost of a patch.
+_SPARED, _UNUSED, _SILENT, _PATCH = 10000, 100, 2, 1
 _NONE = -(1 << 40)  # the worth of a run that there is not
 
 
@@ -231,21 +232,30 @@ class ChosenRuns:
         return ChosenRuns(self.first[which], self.behind[which], self.size[which])
 
 
-def find_runs(lines: Lines, planted: Bools, own: Bools, jump: int) -> ChosenRuns:
+def find_runs(
+    lines: Lines, planted: Bools, own: Bools, jump: int, reached: Bools | None = None
+) -> ChosenRuns:
     """The runs that spare the most planted instructions a trap, in order.
 
-    own: those of the planted that have room for a jump of their own.  jump: bytes of one."""
+    own: those of the planted that have room for a jump of their own.  jump: bytes of one.  reached:
+    those of the planted to whose traps control would not come, as far as is known, because all that
+    leads to them is displaced; they count only where the others are as well served."""
     around = near(lines.place, planted & ~own, jump)
     row = np.flatnonzero(around)
     at = shortest_runs(lines, row, jump)
     alone = (planted & own)[row]
-    sum_of = bounds_of(planted.astype(np.int64))
+    spared = np.where(planted, _SPARED, 0)
+    if reached is not None:
+        spared[planted & reached] = _UNUSED
+    sum_of, worth_of = bounds_of(planted.astype(np.int64)), bounds_of(spared)
     served = sum_of[at.behind] - sum_of[row]
-    gain = served * (_SPARED + _SILENT) - (at.behind - row) * _SILENT - _PATCH
+    gain = worth_of[at.behind] - worth_of[row] - _PATCH
+    gain -= (at.behind - row - served) * _SILENT
     gain[alone | (served == 0) | (at.behind == 0)] = _NONE
     pieces = np.ones(len(row), np.bool_)
     pieces[1:] = lines.place[row[1:]] != (lines.place + lines.size)[row[:-1]]
-    return at.take(_choose(row, at.behind, gain, np.where(alone, _SPARED - _PATCH, 0), pieces))
+    own_worth = np.where(alone, spared[row] - _PATCH, 0)
+    return at.take(_choose(row, at.behind, gain, own_worth, pieces))
 
 
 def shortest_runs(lines: Lines, row: I64, jump: int) -> ChosenRuns:

@@ -3,7 +3,9 @@
 An instruction may be inside a run only when nothing leads to it but the instruction before it.
 What may lead somewhere:
 - direct branches and calls, wherever they are: of the function itself by its instructions, of all
-  other code by whatever its bytes could be (Isa.branches);
+  other code by whatever its bytes could be (Isa.branches).  A branch of the function itself that is
+  planted is no hindrance: displaced, it leads to the trampoline of its target, whatever becomes of
+  the text there;
 - addresses that code makes, by the same;
 - computed jumps, by their tables; a function with such a jump and no known table has no runs;
 - the kernel's tables of fix-ups and of static keys (System.landings);
@@ -33,7 +35,7 @@ from kinst.core.isa import Isa
 from kinst.core.kernel import LiveKernel
 from kinst.core.probe import Function, Site
 from kinst.core.system import System
-from kinst.patch.flows import INDIRECT
+from kinst.patch.flows import BRANCH, INDIRECT, JUMP
 from kinst.patch.gates import ways_to
 from kinst.patch.runs import (
     NO_RUNS,
@@ -119,14 +121,16 @@ class _Code:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
     """What is known of some functions.  own, elsewhere: places to which direct branches of the
-    function itself lead, and anything else but the instruction before.  held: places that somebody
-    may be about to go on at, for all that is known.  blind: rows of functions
-    of which that cannot be known.  idle: rows that only fill room."""
+    function itself lead, and anything else but the instruction before.  undisplaced: those of own
+    to which one leads that is not planted, or that is a call.  held: places that somebody may be
+    about to go on at, for all that is known.  blind: rows of functions of which that cannot be
+    known.  idle: rows that only fill room."""
 
     code: _Code
     text: U8
     own: Bools
     elsewhere: Bools
+    undisplaced: Bools
     held: Bools
     blind: Bools
     idle: Bools
@@ -134,8 +138,8 @@ class _Seen:
 
     @property
     def entered(self) -> Bools:
-        """Rows to which anything leads."""
-        return (self.own | self.elsewhere | self.held)[self.code.place]
+        """Rows whose original instruction anything leads to."""
+        return (self.undisplaced | self.elsewhere | self.held)[self.code.place]
 
 
 class Entrances:
@@ -209,18 +213,21 @@ class Entrances:
         self, code: _Code, asked: Bools, own: Bools, taken: U64, held: U64, *, gates: bool
     ) -> FoundRuns:
         """The runs in some functions, which are short of room."""
-        seen = self._see(code, held)
+        seen = self._see(code, held, asked)
         jump = self._isa.RUN_SIZE
         unfit = np.isin(code.columns.address, taken)
         unfit |= self._unfit(code, near(code.place, asked & ~own, jump), asked)
-        runs = self._runs_in(seen, asked, own, unfit)
+        elsewhere = seen.elsewhere[code.place] | ~code.follows
+        # No row's goal is in another function than it.
+        goals, known = self._goals(code), ~seen.blind
+        ways = ways_to(asked & ~own & known, code.flows, goals, code.follows, elsewhere)
+        reached = ways.covered(asked)
+        runs = self._runs_in(seen, asked, own, unfit, reached)
         if not gates:
             return self._found(seen, asked, runs, np.zeros_like(asked), frozenset())
         count = len(asked)
         left = asked & ~own & ~runs.inside(count)
-        elsewhere = seen.elsewhere[code.place] | ~code.follows
-        # No row's goal is in another function than it.
-        ways = ways_to(left & ~seen.blind, code.flows, self._goals(code), code.follows, elsewhere)
+        ways = ways_to(left & known, code.flows, goals, code.follows, elsewhere)
         more = np.zeros(count, np.bool_)
         more[ways.before] = True
         more &= ~asked
@@ -234,9 +241,9 @@ class Entrances:
             rooms &= there
             unfit = np.isin(code.columns.address, taken)
             unfit |= self._unfit(code, near(code.place, both & ~rooms, jump), asked)
-            others = self._runs_in(seen, both, rooms, unfit)
+            others = self._runs_in(seen, both, rooms, unfit, reached)
             worse = np.zeros(len(code.functions), np.bool_)
-            worse[code.of[asked & ~own & ~others.inside(count) & ~left]] = True
+            worse[code.of[asked & ~own & ~others.inside(count) & ~left & ~reached]] = True
             better = helped & ~worse
             runs = _merged(
                 runs.take(~better[code.of[runs.first]]), others.take(better[code.of[others.first]])
@@ -275,12 +282,15 @@ class Entrances:
             for k, address, size, text in row
         )
 
-    def _runs_in(self, seen: _Seen, planted: Bools, own: Bools, unfit: Bools) -> ChosenRuns:
-        """The best runs around these instructions.  own: those of them with room for a jump."""
+    def _runs_in(
+        self, seen: _Seen, planted: Bools, own: Bools, unfit: Bools, reached: Bools
+    ) -> ChosenRuns:
+        """The best runs around these instructions.  own: those of them with room for a jump.
+        reached: those whose traps would not be used."""
         code, jump = seen.code, self._isa.RUN_SIZE
         around = near(code.place, planted & ~own, jump)
         lines = self._lines(seen, around, unfit)
-        return find_runs(lines, planted, own, jump)
+        return find_runs(lines, planted, own, jump, reached)
 
     def _lines(self, seen: _Seen, around: Bools, unfit: Bools) -> Lines:
         code = seen.code
@@ -305,11 +315,14 @@ class Entrances:
         there = (offset >= 0) & (offset < np.diff(code.base)[of])
         return which[there], (offset + code.base[of])[there]
 
-    def _see(self, code: _Code, held: U64) -> _Seen:
-        """What leads into these functions."""
-        own, elsewhere, waiting = np.zeros((3, code.base[-1]), np.bool_)
+    def _see(self, code: _Code, held: U64, asked: Bools) -> _Seen:
+        """What leads into these functions.  asked: the planted instructions."""
+        own, undisplaced, elsewhere, waiting = np.zeros((4, code.base[-1]), np.bool_)
         waiting[code.within(held)[1]] = True
-        own[self._own_targets(code)[1]] = True
+        branches, targets = self._own_targets(code)
+        own[targets] = True
+        displaced = asked[branches] & np.isin(code.flows.kind[branches], (JUMP, BRANCH))
+        undisplaced[targets[~displaced]] = True
         for known in (self._landings, self._symbols):
             elsewhere[code.within(known)[1]] = True
         blind = np.zeros(len(code.functions), np.bool_)
@@ -335,7 +348,9 @@ class Entrances:
             spare = {at for f in code.functions for at in self._spare(f)}
             begins = np.isin(code.columns.address, np.array(sorted(spare), np.uint64))
         idle = idle_of(code.flows, fills, code.follows)
-        return _Seen(code, text, own, elsewhere, waiting, blind[code.of], idle, begins)
+        return _Seen(
+            code, text, own, elsewhere, undisplaced, waiting, blind[code.of], idle, begins
+        )
 
     def _fills(self, code: _Code, behind: Bools) -> Bools:
         """The instructions that are padding, of these and of those straight behind padding."""

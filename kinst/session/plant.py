@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from kinst.core.columns import Bools, ragged
+from kinst.core.columns import U64, Bools, ragged
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.held import EndedCode, around, with_ways_back, words_in
 from kinst.core.machine import Target
@@ -121,7 +121,8 @@ class Planted:
                 f"the kernel changed its text at {at:#x} while the plan was made", "run kinst again"
             )
         if self._personality is not None:
-            self._claimed = self._personality.claims(patches.address.tolist())
+            over = _insides(plan.runs, ~entered)
+            self._claimed = self._personality.claims([*patches.address.tolist(), *over.tolist()])
             self._target.write_text(self._claimed)
         self._patches, self._hooks, self._exits = sites, hooks, plan.exits
         self._steps = self._steps_of(plan.runs, entered)
@@ -276,6 +277,12 @@ class Planted:
 def _need_none(left: Patches) -> None:
     if left:
         raise TargetError(f"{len(left)} patches could not be undone", BOOT_AGAIN)
+
+
+def _insides(runs: PlannedRuns, which: Bools) -> U64:
+    """The instructions that the jumps of some runs lie over, but not at."""
+    count = np.diff(runs.inside_at)[which]
+    return runs.insides[ragged(runs.inside_at[:-1][which], count)]
 
 
 def _of_runs(runs: PlannedRuns, entered: Bools) -> Patches:

@@ -28,16 +28,16 @@ from kinst.core.bodies import CountBody
 from kinst.core.columns import columns_of
 from kinst.core.probe import Function, Site
 from kinst.isa import load
-from kinst.patch.flows import flows_of
+from kinst.patch.flows import BRANCH, JUMP, flows_of
 from kinst.patch.listing import list_plan
 from kinst.patch.patches import Patch
 from kinst.patch.plan import Plan, plan_sites, ways_back
 from kinst.patch.runs import Run, Runs, find_runs, lines_of, runs_of
 from kinst.patch.wanted import Wanted
 
-RUNS = {"amd64": 5, "riscv64": 7}
+RUNS = {"amd64": 6, "riscv64": 7}
 ALONE = {"amd64": 12, "riscv64": 26}
-WAYS = {"amd64": (12, 10), "riscv64": (22, 8)}  # in runs, traps
+WAYS = {"amd64": (14, 8), "riscv64": (22, 8)}  # in runs, traps
 
 
 def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Planned, Runs]:
@@ -55,9 +55,12 @@ def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Pla
     spare = dict(zip([i.address for i in decoded], free, strict=True))
     place = (columns.address - np.uint64(TEXT)).astype(np.int64)
     nothing = np.zeros(count, np.bool_)
+    displaced = np.isin(flows.kind, (JUMP, BRANCH))  # planted branches lead to trampolines
+    if asked is not None:
+        displaced &= np.isin(place, list(asked))
     lines = lines_of(
         place, columns.size, flows, np.arange(count) > 0,
-        entered=np.isin(columns.address, flows.target[flows.direct]), unfit=nothing,
+        entered=np.isin(columns.address, flows.target[flows.direct & ~displaced]), unfit=nothing,
         idle=nothing, padding=np.zeros(count, np.int64),
         begins=np.array(free) != 0 if isa.needs_spare else ~nothing,
     )  # fmt: skip
@@ -226,10 +229,17 @@ def test_a_run_as_assembly() -> None:
 
 
 def test_where_a_thread_in_old_trampolines_may_come_back(name: str, tmp_path: Path) -> None:
-    """To no inside of a run that is planted again, when all of the function was planted."""
+    """When all of the function was planted: to the heads of loops, when those are undone."""
     made, _ = planned(name, tmp_path)
     back = ways_back(made.plan)
-    assert not back & insides(made)
-    assert back.isdisjoint(site.address for site in made.sites)
+    flows = [made.isa.flow(site.code, site.address) for site in made.sites]
+    targets = {flow.target for flow in flows if flow.target is not None}
+    sites = {site.address for site in made.sites}
+    backward = {
+        flow.target
+        for site, flow in zip(made.sites, flows, strict=True)
+        if flow.target is not None and flow.target <= site.address
+    }
+    assert back & sites == backward & sites and targets - sites <= back
     loose = plan_sites(made.wanted, made.isa, SCRATCH, SCRATCH + 8 * PAGE)
-    assert ways_back(loose) == {site.address + len(site.code) for site in made.sites}
+    assert ways_back(loose) == {site.address + len(site.code) for site in made.sites} | targets

@@ -79,6 +79,15 @@ def test_drawn_lines(text: str, expected: list[tuple[int, ...]]) -> None:
     assert shape(text) == expected
 
 
+def test_a_trap_that_is_used_counts_for_more_than_many_that_are_not() -> None:
+    line, planted, own = drawn("4! 3! 1! 1! 4<")
+    found = find_runs(line, planted, own, JUMP)
+    assert (found.first.tolist(), found.behind.tolist()) == ([1], [4])
+    reached = np.array([False, True, True, True, False])
+    found = find_runs(line, planted, own, JUMP, reached)
+    assert (found.first.tolist(), found.behind.tolist()) == ([0], [2])
+
+
 def test_functions_have_nothing_to_do_with_each_other() -> None:
     assert shape("3 3! | 3! 3 | 4! 5- | 1!+4") == [(0, 3, 6), (70, 73, 6), (213, 5)]
     assert shape("4! | 3") == []

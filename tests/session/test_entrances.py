@@ -133,6 +133,34 @@ def test_the_function_itself_leads_there(tmp_path: Path, back: str) -> None:
     assert runs_with(tmp_path, f=f"xor eax, eax\n{SHORT[:-4]}{back}\nret") == []
 
 
+@pytest.mark.parametrize(
+    ("back", "planted", "expected"),
+    [
+        ("jne f + 4", True, [[0, 2, 4]]),
+        ("jne f + 4", False, []),
+        ("jmp f + 2", True, [[0, 2, 4]]),
+        ("call f + 4", True, []),  # only its target is known here, not that it is displaced
+    ],
+)
+def test_a_planted_branch_is_no_hindrance(
+    tmp_path: Path, back: str, planted: bool, expected: list[list[int]]
+) -> None:
+    """Displaced, it leads to the trampoline of its target."""
+    source = SOURCE.format(f=f"{SHORT[:-4]}{back}\nret", g="ret")
+    world = World(assembled("amd64", source, tmp_path))
+    isa = load("amd64")
+    entrances = Entrances(isa, world, RunningKernel(world, world, isa))  # type: ignore[arg-type]
+    function, *_ = world.functions()
+    code = list(isa.decode(world.code(BASE, 18), BASE))
+    sites = [(Site(function, 0, code[0].code), False)]
+    branch = code[6]
+    if planted:
+        sites.append((Site(function, branch.address - BASE, branch.code), len(branch.code) >= 5))
+    found = entrances.runs(sites, [])
+    runs = [[at - BASE for at in run.members] for run in found.runs]
+    assert [run for run in runs if 0 in run] == expected
+
+
 @pytest.mark.parametrize("at", [2, 4])
 def test_each_other_kind(tmp_path: Path, at: int) -> None:
     there = BASE + at

@@ -77,12 +77,13 @@ def is_linked(code: bytes, address: int, onward: Onward) -> bool:
 
 
 def _go_on(at: int, goal: int, onward: Onward, what: str = "the way back") -> bytes:
-    """Code at `at` that goes to the original instruction at goal, or to its trampoline."""
-    there = onward.links.get(goal)
-    if there is not None and e.fits(there - at, 21):
+    """Code at `at` that goes to the original instruction at goal, or to its trampoline: always, as
+    what lies at goal by then may be the middle of a jump that leads elsewhere."""
+    there = onward.links.get(goal, goal)
+    if there != goal and e.fits(there - at, 21):
         return e.jal(e.X0, there - at)
     register = choose(onward.spare.get(goal, 0))
-    return e.jump(at, goal, register, what) if register else leave(at, goal, what)
+    return e.jump(at, there, register, what) if register else leave(at, there, what)
 
 
 def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Moved | Refused:

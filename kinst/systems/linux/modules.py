@@ -294,7 +294,7 @@ class ModuleRules:
         return self._ftrace.refusal(address, size, self._kernel.read(address, size)) or ""
 
     def rewritten(self, address: int, size: int) -> bool:
-        """Whether the kernel may write there while it runs.  (ftrace's sites are Refusals'.)"""
+        """Whether the kernel may write there while it runs."""
         module = self._modules.at(address)
         return module is not None and any(
             _over(where, address, size) for where in (module.jump_labels, module.static_calls)

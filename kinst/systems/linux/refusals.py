@@ -190,11 +190,12 @@ class Refusals:
         return reasons
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_]:
-        """For each (address, size): whether the kernel may write there after boot.  A lock prefix
-        is looked for where it was, and what looks like what boot made of it is made one again."""
+        """For each (address, size): whether the kernel may write there after boot, where ftrace's
+        claims do not keep it from that.  A lock prefix is looked for where it was, and what looks
+        like what boot made of it is made one again."""
         address = np.array([a for a, _ in sites], dtype=np.uint64)
         size = np.array([s for _, s in sites], dtype=np.uint64)
-        found = self._ftrace_sites.overlaps(address, size) | self._locks.overlaps(address, size)
+        found = self._locks.overlaps(address, size)
         for _, where in self._rewritten:
             found |= where.overlaps(address, size)
         return found

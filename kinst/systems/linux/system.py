@@ -215,8 +215,9 @@ class Linux:
         return NEVER_RETURN
 
     def claims(self, addresses: Iterable[int]) -> list[tuple[int, bytes]]:
-        """Data writes to make, stopped, before any of these sites is planted (also before the
-        trap and fault hooks are): they keep ftrace away from nops among them."""
+        """Data writes to make, stopped, before any of these instructions is patched, or lies under
+        a jump (also before the trap and fault hooks are): they keep ftrace away from nops among
+        them."""
         return self.ftrace.claims(addresses)
 
     def releases(self, claimed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
