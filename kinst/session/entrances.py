@@ -319,10 +319,10 @@ class Entrances:
         """What leads into these functions.  asked: the planted instructions."""
         own, undisplaced, elsewhere, waiting = np.zeros((4, code.base[-1]), np.bool_)
         waiting[code.within(held)[1]] = True
-        branches, targets = self._own_targets(code)
-        own[targets] = True
+        branches, goals = self._own_targets(code)
+        own[goals] = True
         displaced = asked[branches] & np.isin(code.flows.kind[branches], (JUMP, BRANCH))
-        undisplaced[targets[~displaced]] = True
+        undisplaced[goals[~displaced]] = True
         for known in (self._landings, self._symbols):
             elsewhere[code.within(known)[1]] = True
         blind = np.zeros(len(code.functions), np.bool_)
@@ -348,9 +348,7 @@ class Entrances:
             spare = {at for f in code.functions for at in self._spare(f)}
             begins = np.isin(code.columns.address, np.array(sorted(spare), np.uint64))
         idle = idle_of(code.flows, fills, code.follows)
-        return _Seen(
-            code, text, own, elsewhere, undisplaced, waiting, blind[code.of], idle, begins
-        )
+        return _Seen(code, text, own, elsewhere, undisplaced, waiting, blind[code.of], idle, begins)
 
     def _fills(self, code: _Code, behind: Bools) -> Bools:
         """The instructions that are padding, of these and of those straight behind padding."""
