@@ -16,6 +16,7 @@ from kinst.patch.plan import plan_sites
 
 ISA = load("riscv64")
 TRACED = ".word 0x13, 0x13\n"
+TRACED_WITH_AUIPC = "auipc t0, 0xffba0\n.word 0x13\n"
 FREE = {f"t{n}" for n in range(7)} | {f"a{n}" for n in range(2, 8)}
 
 
@@ -41,6 +42,13 @@ def spare_of(source: str, folder: Path) -> list[set[str]]:
         # Room for a tracer's call: the compiler did not look into the function.
         (f"{TRACED}mv a1, a0\nret", [FREE | {"a1"}] * 3 + [FREE]),
         (f"{TRACED}mv a1, t1\nret", [FREE - {"t1"} | {"a1"}] * 3 + [FREE]),
+        # The nop may become a jalr by t0.
+        (
+            f"{TRACED_WITH_AUIPC}mv a1, t1\nret",
+            [FREE - {"t1"} | {"a1"}, FREE - {"t0", "t1"} | {"a1"}, FREE - {"t1"} | {"a1"}, FREE],
+        ),
+        # Not at the start: no room for a call.
+        ("auipc t0, 1\nauipc t1, 1\n.word 0x13\nret", [{"t0", "t1"}] * 4),
         ("li a0, 1\nret", [{"a0"}, set()]),  # the result
         ("li a5, 1\nj 1f + 64\n1:", [{"a5"}, set()]),  # out of the function: who knows
         ("li a5, 1\njr a5", [{"a5"}, set()]),

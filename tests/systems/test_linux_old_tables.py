@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from kinst.core.errors import KinstError
+from kinst.systems.linux import riscv64
 from kinst.systems.linux.amd64 import LINUX
 from kinst.systems.linux.ftrace import INSIDE, USED, Ftrace
 from kinst.systems.linux.tables import KernelTables
@@ -140,10 +141,82 @@ def test_nops_that_ftrace_leaves(live: str, refusal: str) -> None:
     assert ftrace.refusal(ftrace.site + 5, 5, bytes(5)) is None
 
 
+CALLER = 0xFFFF_FFFF_8002_29E8  # ftrace_caller of Debian's 7.2.13 for riscv64,
+AUIPC = {  # and, by the addresses of functions, the auipc that leads to it
+    0xFFFF_FFFF_8000_21E0: "97120200",
+    0xFFFF_FFFF_8048_24F8: "9702baff",
+    0xFFFF_FFFF_8048_2768: "9702baff",
+}
+
+
+class CallSites(Ftrace):
+    """Records of a riscv64 kernel with such text, of which one is a tracer's."""
+
+    def __init__(self, text: dict[int, bytes], ips: list[int]) -> None:
+        def read(address: int, size: int) -> bytes:
+            start = max((at for at in text if at <= address), default=address)
+            return text.get(start, b"")[address - start :][:size].ljust(size, b"\0")
+
+        kernel: Any = SimpleNamespace(
+            read=read, has=lambda name: True, symbol={"ftrace_caller": CALLER}.__getitem__
+        )
+        super().__init__(kernel, SimpleNamespace(), riscv64.LINUX.call_sites)  # type: ignore[arg-type]
+        self._index = np.array(ips, np.uint64), np.zeros(len(ips), np.uint64)
+
+    def record(self, address: int, flags_now: object = None) -> None:
+        return None
+
+
+def test_call_sites_of_two_nops() -> None:
+    """riscv64 before 6.16."""
+    text = dict.fromkeys(AUIPC, bytes.fromhex("13000000 13000000 0111"))
+    traced, first, second = AUIPC
+    text[traced] = bytes.fromhex("97120200 e7828280 0111")
+    ftrace = CallSites(text, list(AUIPC))
+    assert (ftrace.size, ftrace.sites.tolist()) == (8, list(AUIPC))
+    for at in (first, first + 4, second, second + 4):
+        assert ftrace.refusal(at, 4, text[first][:4]) == ""
+    assert ftrace.refusal(traced, 4, text[traced][:4]) == USED
+    assert ftrace.refusal(first + 8, 2, text[first][8:]) is None
+
+
+def test_call_sites_of_auipc_and_nop() -> None:
+    """riscv64 since 6.16: the record's address is the nop's, and the auipc is what leads to
+    ftrace_caller from there, not any other."""
+    text = {at: bytes.fromhex(f"{auipc} 13000000 0111") for at, auipc in AUIPC.items()}
+    traced, first, second = AUIPC
+    text[traced] = text[traced][:4] + bytes.fromhex("e7828280 0111")
+    ftrace = CallSites(text, [at + 4 for at in AUIPC])
+    assert (ftrace.size, ftrace.sites.tolist()) == (8, list(AUIPC))
+    for at in (first, second):
+        assert ftrace.refusal(at, 4, text[at][:4]) == ""
+        assert ftrace.refusal(at + 4, 4, text[at][4:8]) == ""
+        assert ftrace.refusal(at, 4, bytes.fromhex("97024aff")) == USED
+        assert ftrace.refusal(at + 4, 4, bytes.fromhex("e7820000")) == USED
+    assert ftrace.refusal(traced + 4, 4, text[traced][4:8]) == USED
+    assert ftrace.refusal(first + 6, 4, bytes(4)) == INSIDE
+    assert ftrace.refusal(first + 8, 2, text[first][8:]) is None
+    assert ftrace.refusal(first - 8, 8, bytes(8)) is None  # ftrace's own number of the function
+
+
+def test_claims_are_for_both_halves_of_a_call_site() -> None:
+    """Else ftrace would find the auipc gone, and stop itself."""
+    flags = {0x1000: 0, 0x1010: 0}
+    bits = {"FTRACE_FL_DISABLED": 1 << 25, "FTRACE_FL_ENABLED": 1 << 31}
+    _, first, second = AUIPC
+    text = {at: bytes.fromhex(f"{auipc} 13000000") for at, auipc in AUIPC.items()}
+    for at in (first, first + 4):
+        ftrace = CallSites(text, [first + 4, second + 4])
+        ftrace._index = ftrace._index[0], np.array(list(flags), np.uint64)
+        ftrace._btf = SimpleNamespace(enumerator=bits.get)  # type: ignore[assignment]
+        ftrace._kernel.number = lambda at, size=8: flags[at]  # type: ignore[method-assign]
+        assert ftrace.claims([at, first + 8]) == [(0x1003, b"\x02")]
+
+
 def test_a_kernel_without_dynamic_ftrace() -> None:
     """It has neither records nor their flags in its types."""
     kernel: Any = SimpleNamespace(has=lambda name: False)
     types: Any = SimpleNamespace(enumerator=lambda name: None)
-    ftrace = Ftrace(kernel, types, (bytes(5),))
+    ftrace = Ftrace(kernel, types, LINUX.call_sites)
     assert ftrace.claims(CALLS) == [] and ftrace.releases([]) == []
     assert ftrace.refusal(CALLS[0], 5, bytes(5)) is None

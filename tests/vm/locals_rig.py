@@ -117,6 +117,9 @@ def compare(
         try:
             with gdb_in_guest(kernel, workload, 100_000, isa) as gdb:
                 if not pairs:
+                    # A CPU of riscv64 that runs the program shows gdb nothing of the kernel.
+                    gdb("gdb", f"thbreak *{kinst.elf.address(MARKER):#x}")
+                    gdb("gdb", "continue")
                     pairs = _drawn(gdb, kinst, functions, count, chance)
                     say(f"{len(pairs)} pairs")
                 _take(gdb, kinst, pairs, done, count)

@@ -6,7 +6,9 @@ written before it is read, or the function returns.  What a caller reads then is
 calls keep (RISC-V psABI, "Integer Register Convention"), or, where the compiler has looked into
 the function, any register that the function leaves alone: then only those come into question that
 it writes itself, somewhere.  GCC does not look (-fipa-ra) where functions begin with room for a
-tracer's call (toplev.cc, process_options: function_entry_patch_area_size).  A called function reads
+tracer's call (toplev.cc, process_options: function_entry_patch_area_size): two nops, or an auipc
+and a nop, which may become the jalr of that auipc at any time and then reads its register.  A
+called function reads
 its arguments; whether it keeps a temporary is not assumed either way.  Jumps out of the function,
 and what is not known, read everything.  Source: RISC-V unprivileged specification, "RV32/64G
 Instruction Set Listings" and "RVC Instruction Set Listings".
@@ -39,7 +41,7 @@ _RETURNED = ALL & ~(_CANDIDATES & ~_bits(A0, A0 + 1))  # and its caller, when it
 _WRITES = frozenset((0x03, 0x13, 0x17, 0x1B, 0x2F, 0x33, 0x37, 0x3B, 0x67, 0x6F, 0x73))
 _READS_RS1 = frozenset((0x03, 0x07, 0x0F, 0x13, 0x1B, 0x23, 0x27, 0x2F, 0x33, 0x3B, 0x63, 0x67))
 _READS_RS2 = frozenset((0x23, 0x2F, 0x33, 0x3B, 0x63))
-_SYSTEM = 0x73
+_AUIPC, _SYSTEM = 0x17, 0x73
 _ECALL = 0x73
 
 
@@ -48,6 +50,10 @@ def spare(instructions: Sequence[Instruction], flows: Sequence[Flow]) -> list[in
     index = {one.address: k for k, one in enumerate(instructions)}
     count, written = len(instructions), 0
     effects = [_effect(one.code) for one in instructions]
+    patchable = [one.code for one in instructions[:2]] == [NOP, NOP]
+    if _is_room_for_call(instructions):
+        patchable = True
+        effects[1] = effects[0][1], 0
     ways = [_ways(k, one, flow, index, instructions)
             for k, (one, flow) in enumerate(zip(instructions, flows, strict=True))]  # fmt: skip
     live: list[int] = [0] * count
@@ -67,9 +73,15 @@ def spare(instructions: Sequence[Instruction], flows: Sequence[Flow]) -> list[in
                 live[k], changed = now, True
     for _, writes in effects:
         written |= writes
-    patchable = [one.code for one in instructions[:2]] == [NOP, NOP]
     candidates: int = _CANDIDATES if patchable else _CANDIDATES & written
     return [candidates & ~one for one in live]
+
+
+def _is_room_for_call(instructions: Sequence[Instruction]) -> bool:
+    """Whether a function begins with an auipc and a nop that is no part of its code."""
+    if len(instructions) < 2 or instructions[1].code != NOP or len(instructions[0].code) != 4:
+        return False
+    return int.from_bytes(instructions[0].code, "little") & 0x7F == _AUIPC
 
 
 def choose(registers: int) -> int:

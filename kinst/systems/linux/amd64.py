@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.system import Territory
-from kinst.systems.linux.isafacts import IsaFacts
+from kinst.systems.linux.isafacts import CallSite, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
 # Where its text can be: __START_KERNEL_map up to the modules (Documentation/arch/x86/x86_64/
@@ -36,6 +36,6 @@ LINUX = IsaFacts(
     clocksources=("tsc", "tsc-early"),
     page_tables="init_top_pgt",
     # nopl 0(%rax,%rax,1); before 5.13 the nop of the processor's choice, on some 66 66 66 66 90.
-    call_sites=(bytes.fromhex("0f1f440000"), bytes.fromhex("6666666690")),
+    call_sites=(CallSite((bytes.fromhex("0f1f440000"), bytes.fromhex("6666666690"))),),
     label_size=0,
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.system import Territory
-from kinst.systems.linux.isafacts import FrameChain, IsaFacts
+from kinst.systems.linux.isafacts import CallSite, FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
 # Where modules, the image and vmalloc's areas are, with 48-bit addresses; the fixmap is above
@@ -30,8 +30,7 @@ LINUX = IsaFacts(
     pc_delta=0,
     clocksources=("arch_sys_counter",),
     page_tables="swapper_pg_dir",
-    call_sites=(bytes.fromhex("1f2003d5"),),
-    before_call_site=4,
+    call_sites=(CallSite((bytes.fromhex("1f2003d5"),), before=4),),
     chain=FrameChain("R_SP", "R_FP", 0, 8, "", 0xFFFF << 48),
     link="R_LR",
     frame_registers={29: "R_FP", 30: "R_LR", 31: "R_SP"},

@@ -1,4 +1,5 @@
-"""ftrace's records: the nop (or two) at nearly every function's start, and who owns it.
+"""ftrace's records: the nop (or two, or an auipc and a nop) at nearly every function's start, and
+who owns it.
 
 ftrace keeps one struct dyn_ftrace (ip, flags) for each such nop, in pages of records sorted
 by ip, chained from ftrace_pages_start.  The low bits of flags count the users; bit 31 says
@@ -26,6 +27,7 @@ import numpy.typing as npt
 
 from kinst.core.errors import KinstError
 from kinst.image.btf import Btf
+from kinst.systems.linux.isafacts import CallSite
 from kinst.systems.linux.memory import Kernel
 
 U64 = npt.NDArray[np.uint64]
@@ -34,6 +36,7 @@ INSIDE = "it overlaps ftrace's call site without starting at it"
 # A chain longer than this is not a chain of ftrace pages.
 MAX_PAGES = 65536
 MANY = 64  # records whose flags are read with those of all others
+_LOOKED = 32  # call sites that are looked at to know their layout
 _NEAR = 4096  # bytes between records that are read at once
 
 
@@ -53,21 +56,49 @@ class FtraceRecord:
 class Ftrace:
     """The ftrace records of a running kernel, indexed at the first question."""
 
-    def __init__(self, kernel: Kernel, btf: Btf, call_sites: tuple[bytes, ...]) -> None:
-        """call_sites: what an unused one may have (IsaFacts)."""
+    def __init__(self, kernel: Kernel, btf: Btf, call_sites: tuple[CallSite, ...]) -> None:
+        """call_sites: how they may be laid out (IsaFacts)."""
         self._kernel = kernel
         self._btf = btf
         self._call_sites = call_sites
-        self.size = len(call_sites[0])  # bytes of a call site
 
-    @property
+    @cached_property
+    def layout(self) -> CallSite:
+        """How this kernel's call sites are laid out: as most are of some that are looked at.  Each
+        is compared to it before it is planted."""
+        first, *others = self._call_sites
+        if not others:
+            return first
+        ips = self._index[0]
+        looked = ips[:: len(ips) // _LOOKED + 1].tolist()
+
+        def fitting(one: CallSite) -> int:
+            sites = [ip - one.head_size for ip in looked]
+            return sum(self._kernel.read(s, one.size) in self._unused(one, s) for s in sites)
+
+        return max(self._call_sites, key=fitting)
+
+    def _unused(self, layout: CallSite, site: int) -> tuple[bytes, ...]:
+        """What a call site of this layout has while ftrace does not use it."""
+        if layout.head is None:
+            return layout.nops
+        if not self._kernel.has(layout.caller):
+            return ()
+        return layout.unused(self._kernel.symbol(layout.caller) - site)
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of a call site."""
+        return self.layout.size
+
+    @cached_property
     def sites(self) -> U64:
         """Running addresses of all call sites, sorted."""
-        return self._index[0]
+        return self._index[0] - np.uint64(self.layout.head_size)
 
     @cached_property
     def _index(self) -> tuple[U64, U64]:
-        """Sites in order of their addresses, and the addresses of their flags words."""
+        """The addresses that records have, in order, and those of their flags words."""
         kernel, btf = self._kernel, self._btf
         empty = np.zeros(0, dtype=np.uint64)
         if not kernel.has("ftrace_pages_start"):
@@ -133,9 +164,9 @@ class Ftrace:
     def record(self, address: int, flags_now: U64 | None = None) -> FtraceRecord | None:
         """The record of the call site around this running address, or None.  flags_now: what
         flags_now() has said; without it, the record's own flags are read."""
-        ip, where = self._index
-        at = int(np.searchsorted(ip, np.uint64(address), side="right")) - 1
-        if at < 0 or address >= int(ip[at]) + self.size:
+        sites, where = self.sites, self._index[1]
+        at = int(np.searchsorted(sites, np.uint64(address), side="right")) - 1
+        if at < 0 or address >= int(sites[at]) + self.size:
             return None
         flags = self._kernel.number(int(where[at])) if flags_now is None else int(flags_now[at])
         disabled, enabled, count = self._bits
@@ -156,7 +187,8 @@ class Ftrace:
             return None
         if inside < 0 or inside + size > self.size:
             return INSIDE
-        if all(live != unused[inside : inside + size] for unused in self._call_sites):
+        may_be = self._unused(self.layout, address - inside)
+        if all(live != unused[inside : inside + size] for unused in may_be):
             return USED
         found = self.record(address, flags_now)
         return USED if found is not None and found.in_use else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kinst.core.errors import KinstError
@@ -34,6 +34,36 @@ class FrameChain:
 
 
 @dataclass(frozen=True, slots=True)
+class CallSite:
+    """How ftrace's call sites are laid out.
+
+    nops: what may stand at a record's address while ftrace does not use it; all of one length.
+    before: bytes in front of it that boot has written for ftrace and that are final (arm64:
+    mov x9, x30).  head: where a call takes two instructions, the first of them, which boot writes
+    and ftrace compares: its bytes, from the distance to what it calls first (`caller`)."""
+
+    nops: tuple[bytes, ...]
+    before: int = 0
+    head: Callable[[int], bytes] | None = None
+    caller: str = "ftrace_caller"
+
+    @property
+    def head_size(self) -> int:
+        """Bytes of a site in front of its record's address."""
+        return len(self.head(0)) if self.head else 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of a site."""
+        return self.head_size + len(self.nops[0])
+
+    def unused(self, distance: int) -> tuple[bytes, ...]:
+        """What a site may have while ftrace does not use it, so far in front of `caller`."""
+        head = self.head(distance) if self.head else b""
+        return tuple(head + nop for nop in self.nops)
+
+
+@dataclass(frozen=True, slots=True)
 class IsaFacts:
     """Linux on one ISA.
 
@@ -45,9 +75,7 @@ class IsaFacts:
     pc: pt_regs' program counter.  pc_delta: saved pc minus the breakpoint instruction's address.
     clocksources: those whose cycles are the ones of the ISA's timestamp instruction.
     page_tables: the top level of the page tables that map the kernel in every context.
-    call_sites: the bytes that ftrace's call site may have while it is not in use; all of one
-    length.  before_call_site: bytes in front of it that boot has written for ftrace and that are
-    final (arm64: mov x9, x30).
+    call_sites: of ftrace, in the layouts that there are: a running kernel's code says which is its.
     label_size: bytes of a jump label; 0: 2 or 5, as its first byte tells.
     thread_registers: as in Facts.
     link: D name of the register that holds the return address when a function is entered.
@@ -62,8 +90,7 @@ class IsaFacts:
     pc_delta: int
     clocksources: tuple[str, ...]
     page_tables: str
-    call_sites: tuple[bytes, ...]
-    before_call_site: int = 0
+    call_sites: tuple[CallSite, ...]
     label_size: int = 4
     thread_registers: tuple[str, ...] = ()
     chain: FrameChain | None = None

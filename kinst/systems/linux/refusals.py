@@ -123,7 +123,7 @@ class Refusals:
     @cached_property
     def _final(self) -> list[Spans]:
         """Code that may differ from the file because boot chose its final form."""
-        tables, before = self._tables, self._names.before_call_site
+        tables, before = self._tables, self._ftrace.layout.before
         return [
             self._spans(tables.alternatives.start, tables.alternatives.size),
             self._spans(tables.paravirt.start, tables.paravirt.size),

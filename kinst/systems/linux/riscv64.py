@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinst.core.system import Territory
-from kinst.systems.linux.isafacts import FrameChain, IsaFacts
+from kinst.systems.linux.isafacts import CallSite, FrameChain, IsaFacts
 from kinst.systems.linux.ptregs import SavedRegisters
 
 # Where the image can be (Documentation/arch/riscv/vm-layout.rst): the last 2 GB, of which the
@@ -18,6 +18,13 @@ _MEMBERS = (
     "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1", *(f"a{i}" for i in range(8)),
     *(f"s{i}" for i in range(2, 12)), *(f"t{i}" for i in range(3, 7)),
 )  # fmt: skip
+_NOP = bytes.fromhex("13000000")
+_AUIPC_T0 = 0x297
+
+
+def _upper_half(distance: int) -> bytes:
+    """auipc t0, as boot writes it in front of a nop that becomes a jalr by t0."""
+    return (distance + 0x800 & 0xFFFF_F000 | _AUIPC_T0).to_bytes(4, "little")
 
 
 LINUX = IsaFacts(
@@ -36,7 +43,8 @@ LINUX = IsaFacts(
     pc_delta=0,
     clocksources=("riscv_clocksource",),
     page_tables="swapper_pg_dir",
-    call_sites=(bytes.fromhex("13000000") * 2,),
+    # Two nops for auipc and jalr; since 6.16 boot writes the auipc, and the record is the jalr's.
+    call_sites=(CallSite((_NOP * 2,)), CallSite((_NOP,), head=_upper_half)),
     # The thread is in tp; while user mode has tp for itself it is in sscratch, which is else 0.
     thread_registers=("sscratch", "tp"),
     chain=FrameChain("R_SP", "R_S0", -16, -8, "R_RA", 0),

@@ -24,6 +24,7 @@ _CLAUSE = "every probe's clause runs through it"
 _FTRACE = "it is ftrace's own code, which the kernel copies and rewrites"
 _COPIED = "the kernel runs a copy of it, or runs it without its own page tables"
 _BRINGUP = "a CPU runs it before it can take a breakpoint"
+_ON_THE_WAY = "every breakpoint runs through it, on its way to kinst's hook or back"
 
 NAME_REASONS = {
     "find_bug": HOOKED,
@@ -87,6 +88,8 @@ NAME_REASONS = {
     "hibernate_restore_image": _COPIED,
     "hibernate_core_restore_code": _COPIED,
     "riscv_kexec_norelocate": _COPIED,
+    "riscv_v_context_nesting_start": _ON_THE_WAY,
+    "riscv_v_context_nesting_end": _ON_THE_WAY,
 }
 
 # What a breakpoint runs through on its way to a die notifier and is on no list of the kernel's own

@@ -1,0 +1,51 @@
+"""What a breakpoint runs through in a riscv64 kernel before it is at kinst's hook, and behind it:
+a breakpoint there would never end, so it is refused.  Which functions those are is read from what
+objdump shows of the entry code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kinst.image.elf import open_elf
+from kinst.image.functions import FunctionTable
+from kinst.kernels.fetch import Prepared, prepared
+from kinst.systems.linux.memory import Kernel
+from kinst.systems.linux.refusals import Refusals
+from kinst.systems.linux.riscv64 import LINUX
+from kinst.systems.linux.system import MODULE, PADDING
+from kinst.systems.linux.tables import KernelTables
+
+pytestmark = pytest.mark.vm  # it needs a kernel
+
+
+def called(kernel: Prepared) -> set[str]:
+    """By the way into an exception and out of it, directly."""
+    found = set[str]()
+    for part in ("handle_exception", "ret_from_exception"):
+        command = ["riscv64-linux-gnu-objdump", f"--disassemble={part}", str(kernel.debug)]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found.update(re.findall(r"\bjalr\t.*<(\w+)>$", shown, re.M))
+    return found
+
+
+@pytest.mark.parametrize(("asked", "least"), [("", 1), ("7.2", 3)])
+def test_what_the_entry_code_calls_is_refused(asked: str, least: int) -> None:
+    kernel = prepared("riscv64", asked)
+    if kernel is None:
+        pytest.skip(f"the riscv64 kernel {asked} is not in the cache")
+    elf = open_elf(kernel.debug)
+    unread: Any = SimpleNamespace()
+    table = FunctionTable(elf, 0, MODULE, PADDING)
+    refusals = Refusals(Kernel(unread, elf, 0), KernelTables(elf, 4), table, unread, LINUX)
+    names = called(kernel)
+    assert len(names) >= least, names
+    planted = {
+        name for name in names for function in table.lookup(name)
+        if not refusals.function(function)
+    }  # fmt: skip
+    assert not planted
