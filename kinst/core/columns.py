@@ -13,6 +13,8 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from kinst.core.instruction import Instruction
+
 U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
 I32 = npt.NDArray[np.int32]
@@ -68,6 +70,12 @@ def columns_of(addresses: Sequence[int], codes: Sequence[bytes]) -> Columns:
     )  # fmt: skip
 
 
+def instructions_of(columns: Columns) -> list[Instruction]:
+    """An object for each of a few instructions, without its text."""
+    rows = zip(columns.address.tolist(), columns.size.tolist(), columns.code, strict=True)
+    return [Instruction(address, code[:size].tobytes(), "") for address, size, code in rows]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Scanned:
     """What was found in pieces of code.  bounds: the index of each piece's first instruction, and
@@ -90,7 +98,10 @@ def joined(parts: Sequence[Columns]) -> Columns:
 
 
 def columns_in(
-    pieces: Sequence[tuple[int, bytes]], bounds: I64, addresses: Sequence[int], sizes: Sequence[int]
+    pieces: Sequence[tuple[int, bytes]],
+    bounds: I64,
+    addresses: Sequence[int] | U64,
+    sizes: Sequence[int] | I64,
 ) -> Columns:
     """Columns of instructions, of which nothing is marked, in pieces of code: (address, bytes)."""
     address, size = np.array(addresses, np.uint64), np.array(sizes, np.uint8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -21,27 +21,27 @@ from kinst.core.columns import (
     columns_in,
 )
 from kinst.core.displaced import Refused
-from kinst.core.instruction import Instruction
 
-Decode = Callable[[bytes, int], Iterator[Instruction]]
+Sizes = Callable[[bytes], I64]
 Stub = Callable[[int, int, int, bool], bytes | Refused]
 JumpPatch = Callable[[int, int, int], bytes | None]
 RunPatch = Callable[[bytes, int, int, int], bytes | None]
 
 
-def scan_with(decode: Decode, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
-    """Isa.scan() by Isa.decode()."""
-    found = [list(decode(code, address)) for address, code in pieces]
-    bounds = np.zeros(len(found) + 1, np.int64)
-    np.cumsum([len(one) for one in found], out=bounds[1:])
+def scan_sizes(sizes_in: Sizes, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
+    """Isa.scan() by the sizes of instructions alone: sizes_in gives those of a piece of code, in
+    order, as far as decode() goes."""
+    sizes = [sizes_in(code) for _, code in pieces]
+    bounds = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum([len(one) for one in sizes], out=bounds[1:])
     if not bounds[-1]:
         return Scanned(NO_COLUMNS, bounds)
-    instructions = [i for one in found for i in one]
+    addresses = [
+        np.uint64(at) + (np.cumsum(one) - one).astype(np.uint64)
+        for (at, _), one in zip(pieces, sizes, strict=True)
+    ]
     return Scanned(
-        columns_in(
-            pieces, bounds, [i.address for i in instructions], [i.size for i in instructions]
-        ),
-        bounds,
+        columns_in(pieces, bounds, np.concatenate(addresses), np.concatenate(sizes)), bounds
     )
 
 

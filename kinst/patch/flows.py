@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinst.core.columns import FLOW_KINDS, Columns, Flows
-from kinst.core.instruction import Flow
+from kinst.core.columns import FLOW_KINDS, I64, Columns, Flows
 from kinst.core.isa import Isa
 
 JUMP, BRANCH, CALL, RETURN, INDIRECT, TRAP = map(FLOW_KINDS.index, FLOW_KINDS[2:])
+_MASK = (1 << 64) - 1
 
 
 def flows_of(columns: Columns, isa: Isa) -> Flows:
-    """What the ISA alone knows: of those that are marked all at once, of others one by one."""
+    """What the ISA alone knows: of those that are marked all at once, of others by one of each
+    encoding."""
     leads = isa.leads(columns)
     kind, target = leads.kind.copy(), leads.target.copy()
     falls = leads.falls | (kind == CALL)
-    known: dict[bytes, Flow] = {}  # of those that lead nowhere by a distance
-    for k in np.flatnonzero(columns.marks == 0).tolist():
-        code = columns.code[k, : columns.size[k]].tobytes()
-        flow = known.get(code)
-        if flow is None:
-            flow = isa.flow(code, int(columns.address[k]))
-            if flow.target is None:
-                known[code] = flow
-        kind[k] = FLOW_KINDS.index(flow.kind)
-        falls[k] = flow.falls_through
-        target[k] = flow.target or 0
+    rows = np.flatnonzero(columns.marks == 0)
+    first, alike = _alike(columns, rows)
+    # A direct branch leads to the same distance from wherever it is.
+    for k, which in zip(first.tolist(), alike, strict=True):
+        code, address = columns.code[k, : columns.size[k]].tobytes(), int(columns.address[k])
+        flow = isa.flow(code, address)
+        kind[which], falls[which] = FLOW_KINDS.index(flow.kind), flow.falls_through
+        if flow.target is not None:
+            target[which] = columns.address[which] + np.uint64(flow.target - address & _MASK)
     return Flows(kind, falls, target, np.zeros(len(columns), np.bool_))
+
+
+def _alike(columns: Columns, rows: I64) -> tuple[I64, list[I64]]:
+    """Rows of instructions with different codes, and for each of them all that have its code."""
+    if not len(rows):
+        return rows, []
+    whole = columns.code[rows].view(np.uint64)
+    codes = whole[:, 0] if not whole[:, 1].any() else whole.view("V16")[:, 0]
+    _, first, which, count = np.unique(
+        codes, return_index=True, return_inverse=True, return_counts=True
+    )
+    order = rows[np.argsort(which.ravel(), kind="stable")]
+    return rows[first], np.split(order, np.cumsum(count)[:-1])

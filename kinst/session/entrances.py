@@ -28,9 +28,20 @@ from functools import cached_property
 
 import numpy as np
 
-from kinst.core.columns import I32, I64, U8, U64, Bools, Columns, Flows, ragged
+from kinst.core.columns import (
+    FLOW_KINDS,
+    I32,
+    I64,
+    U8,
+    U64,
+    Bools,
+    Columns,
+    Flows,
+    instructions_of,
+    ragged,
+)
 from kinst.core.errors import KinstError
-from kinst.core.instruction import Instruction
+from kinst.core.instruction import Flow
 from kinst.core.isa import Isa
 from kinst.core.kernel import LiveKernel
 from kinst.core.probe import Function, Site
@@ -257,8 +268,8 @@ class Entrances:
     ) -> FoundRuns:
         code = seen.code
         spare = dict[int, int]()
-        for function in code.functions if self._isa.needs_spare else ():
-            spare |= self._spare(function)
+        for k in range(len(code.functions)) if self._isa.needs_spare else ():
+            spare |= self._spare(code, k)
         members = runs.behind - runs.first
         columns = code.columns
         made = Runs(
@@ -345,7 +356,7 @@ class Entrances:
         fills = self._fills(code, behind)
         begins = np.ones(len(code.place), np.bool_)
         if self._isa.needs_spare:
-            spare = {at for f in code.functions for at in self._spare(f)}
+            spare = {at for k in range(len(code.functions)) for at in self._spare(code, k)}
             begins = np.isin(code.columns.address, np.array(sorted(spare), np.uint64))
         idle = idle_of(code.flows, fills, code.follows)
         return _Seen(code, text, own, elsewhere, undisplaced, waiting, blind[code.of], idle, begins)
@@ -379,13 +390,7 @@ class Entrances:
         for k, (function, low, high) in enumerate(
             zip(code.functions, bounds, bounds[1:], strict=False)
         ):
-            makers = [
-                Instruction(
-                    int(columns.address[r]), columns.code[r, : columns.size[r]].tobytes(), ""
-                )
-                for r in making[low:high].tolist()
-            ]
-            made = isa.jump_tables(makers)
+            made = isa.jump_tables(instructions_of(columns.take(making[low:high])))
             addresses = [table.address for table in made]
             if computing[k] and (made or not self._is_alone(function)):
                 parts = kernel.parts(function)
@@ -409,16 +414,25 @@ class Entrances:
         names = (f.name.partition(_COLD) for f in self._system.functions())
         return frozenset(stem for stem, cold, _ in names if cold)
 
-    def _spare(self, function: Function) -> dict[int, int]:
-        """Isa.spare, by address."""
-        known = self._spares.get(function.address)
+    def _spare(self, code: _Code, k: int) -> dict[int, int]:
+        """Isa.spare of one of the functions, by address."""
+        start = code.functions[k].address
+        known = self._spares.get(start)
         if known is None:
-            instructions = self._kernel.instructions(function)
-            free = self._isa.spare(instructions, self._kernel.flows(function))
-            known = {
-                one.address: bits for one, bits in zip(instructions, free, strict=True) if bits
-            }
-            self._spares[function.address] = known
+            rows = slice(*np.searchsorted(code.of, (k, k + 1)).tolist())
+            columns, flows = code.columns.take(rows), code.flows
+            fixup = self._system.fixup
+            leads = zip(
+                flows.kind[rows].tolist(), flows.falls[rows].tolist(), flows.target[rows].tolist(),
+                columns.address.tolist(), strict=True,
+            )  # fmt: skip
+            free = self._isa.spare(
+                instructions_of(columns),
+                [Flow(FLOW_KINDS[kind], falls, target or None, fault=fixup(at))
+                 for kind, falls, target, at in leads],
+            )  # fmt: skip
+            pairs = zip(columns.address.tolist(), free, strict=True)
+            known = self._spares[start] = {at: bits for at, bits in pairs if bits}
         return known
 
     def _unfit(self, code: _Code, some: Bools, asked: Bools) -> Bools:

@@ -14,7 +14,16 @@ from typing import Protocol
 
 import numpy as np
 
-from kinst.core.columns import FLOW_KINDS, FOLLOWING, U16, Columns, Flows, Scanned, joined
+from kinst.core.columns import (
+    FLOW_KINDS,
+    FOLLOWING,
+    U16,
+    Columns,
+    Flows,
+    Scanned,
+    instructions_of,
+    joined,
+)
 from kinst.core.displaced import Refused
 from kinst.core.errors import KinstError, UnmappedError
 from kinst.core.instruction import Flow, Instruction, JumpTable
@@ -162,7 +171,7 @@ class RunningKernel:
         first = frozenset(scanned.bounds.tolist())
         for k in np.flatnonzero(np.isin(kind, (CALL, INDIRECT)) & (target == 0)).tolist():
             if k not in first:
-                flow = self.isa.joined(_instruction(columns, k - 1), _instruction(columns, k))
+                flow = self.isa.joined(*instructions_of(columns.take(slice(k - 1, k + 1))))
                 if flow is not None:
                     kind[k], falls[k] = FLOW_KINDS.index(flow.kind), flow.falls_through
                     target[k] = flow.target or 0
@@ -366,9 +375,14 @@ class RunningKernel:
         if function.address not in self._seen_whole:
             self._seen_whole.add(function.address)
             if self.isa.hangs_together(self.code(function)):
-                instructions = self.instructions(function)
+                instructions = self._instructions.get(function.address) or self._plain(function)
                 self._unsafe.update(self.isa.unsafe(instructions))
                 self._rerun_starts.update(self.isa.rerun_starts(instructions))
+
+    def _plain(self, function: Function) -> Sequence[Instruction]:
+        """Its instructions without their texts, which take longest."""
+        scanned = self.isa.scan([(function.address, self.code(function))])
+        return instructions_of(scanned.columns)
 
     def dead_ends(self) -> Sequence[str]:
         """See core.kernel.Kernel.dead_ends."""
@@ -431,12 +445,6 @@ class RunningKernel:
         """See core.kernel.LiveKernel.following."""
         start = address - function.address
         return self.code(function)[start : start + size]
-
-
-def _instruction(columns: Columns, row: int) -> Instruction:
-    """One of many, without its text."""
-    code = columns.code[row, : columns.size[row]].tobytes()
-    return Instruction(int(columns.address[row]), code, "")
 
 
 def _batches(functions: Sequence[Function], most: int) -> Iterator[Sequence[Function]]:

@@ -142,7 +142,7 @@ class Arm64:
 
     def scan(self, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
         """See unmarked.py."""
-        return unmarked.scan_with(self.decode, pieces)
+        return unmarked.scan_sizes(decoder.sizes_in, pieces)
 
     def trampoline(
         self,

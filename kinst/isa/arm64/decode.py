@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
 from capstone import CS_ARCH_ARM64, CS_MODE_ARM, Cs
 
 from kinst.core.instruction import Instruction
@@ -34,6 +36,11 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
             text = f"{UNKNOWN} {int.from_bytes(unknown, 'little'):#010x}"
             yield Instruction(address + at, unknown, text)
             at += SIZE
+
+
+def sizes_in(code: bytes) -> npt.NDArray[np.int64]:
+    """The sizes of the instructions that decode() finds."""
+    return np.full(len(code) // SIZE, SIZE, np.int64)
 
 
 def text_of(code: bytes, address: int) -> str:

@@ -29,8 +29,11 @@ the sequences, C4.1 for the encodings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from kinst.core.displaced import OutOfReach, Refused, Relocated
 from kinst.isa.arm64 import encode as e
@@ -130,10 +133,13 @@ def _step(word: int, address: int) -> Effect | None:
     return next((does(word) for mask, value, does in _ARITHMETIC if word & mask == value), None)
 
 
-def targets(words: Mapping[int, int]) -> frozenset[int]:
-    """Where direct branches go to, of the instructions in words (address to encoding)."""
+def targets(addresses: Sequence[int], words: npt.NDArray[np.uint32]) -> frozenset[int]:
+    """Where direct branches go to, of the instructions at these addresses."""
+    # Of C4.1's "Branches, Exception Generating and System instructions", by their first bits.
+    branches = (words & 0x7C000000 == 0x14000000) | (words & 0xFF000000 == 0x54000000)
+    branches |= words & 0x7C000000 == 0x34000000
     kinds = (*_BRANCHES, p.B)
-    parsed = (_parsed(word, at) for at, word in words.items())
+    parsed = (_parsed(int(words[k]), addresses[k]) for k in np.flatnonzero(branches).tolist())
     return frozenset(one.target for one in parsed if one.kind in kinds)
 
 

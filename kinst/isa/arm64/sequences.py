@@ -14,14 +14,19 @@ that steps over it goes through an exception, though, which loses the mark.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
+from kinst.core.columns import Bools
 from kinst.core.instruction import Instruction
 from kinst.isa.arm64 import parse as p
 from kinst.isa.arm64 import rerun
 from kinst.isa.arm64.encode import SIZE
 from kinst.isa.arm64.relocate import literal_size
+
+U32 = npt.NDArray[np.uint32]
 
 _EXCLUSIVE = "it is between a load-exclusive and its store-exclusive"
 _STEPPED = "a debugger's stop behind a load-exclusive makes its store-exclusive fail"
@@ -32,7 +37,7 @@ _LONGEST = 32  # instructions from a load-exclusive to its end: Linux's longest 
 _WFE = 0xD503205F
 _CLREX = 0xD503305F
 _SEVL = 0xD50320BF  # the wfe after it does not wait
-_TOP, _TOP_EXCLUSIVE = 0x3F, 0x08  # of the last byte of loads and stores exclusive
+_TOP_EXCLUSIVE = 0x08  # of the last byte's lower six bits, of loads and stores exclusive
 _PLAIN, _LOAD, _END, _SETS_EVENT = 0, 1, 2, 3
 
 
@@ -53,21 +58,33 @@ def hangs_together(code: bytes) -> bool:
     """See Isa.hangs_together."""
     words = np.frombuffer(code[: len(code) & -SIZE], "<u4")
     exclusive = words & 0x3F000000 == _TOP_EXCLUSIVE << 24
-    prefix = (words & 0xFF3EE000 == 0x04102000) | (words & 0xFFFFFC00 == 0x0420BC00)
-    return bool((exclusive | prefix | (words & 0x3B000000 == 0x18000000)).any())
+    return bool((exclusive | _prefixes(words) | _literals(words)).any())
+
+
+def _prefixes(words: U32) -> Bools:
+    """Which are movprfx: _is_prefix() of many."""
+    found: Bools = (words & 0xFF3EE000 == 0x04102000) | (words & 0xFFFFFC00 == 0x0420BC00)
+    return found
+
+
+def _literals(words: U32) -> Bools:
+    """Which load from an address near their own."""
+    found: Bools = words & 0x3B000000 == 0x18000000
+    return found
 
 
 def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
     """Address to reason, of a function's live instructions in order."""
-    words = {i.address: int.from_bytes(i.code, "little") for i in instructions}
+    addresses, words = _columns(instructions)
     found: dict[int, str] = {}
-    for address, (_, why) in _sequences(words).items():
+    for address, (_, why) in _sequences(addresses, words.tobytes()).items():
         if why:
             found[address] = f"{_EXCLUSIVE}, and {why}"
-    for address, word in words.items():
+    for k in np.flatnonzero(_prefixes(words) | _literals(words)).tolist():
+        address, word = addresses[k], int(words[k])
         if _is_prefix(word):
             found |= {address: _PREFIX, address + SIZE: _PREFIX}
-        elif word & 0x3B000000 == 0x18000000:
+        else:
             parsed = p.parse(word.to_bytes(SIZE, "little"), address)
             size = literal_size(word)
             data = range(parsed.target, parsed.target + size, SIZE)
@@ -78,19 +95,28 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
 def rerun_starts(instructions: Sequence[Instruction]) -> Mapping[int, int]:
     """Address, of those that can be planted with others run again before them (rerun.py), to the
     address of the load-exclusive that this starts from."""
-    if not any(i.code[-1] & _TOP == _TOP_EXCLUSIVE for i in instructions):
-        return {}
-    words = {i.address: int.from_bytes(i.code, "little") for i in instructions}
-    return {address: load for address, (load, why) in _sequences(words).items() if not why}
+    addresses, words = _columns(instructions)
+    found = _sequences(addresses, words.tobytes())
+    return {address: load for address, (load, why) in found.items() if not why}
 
 
-def _sequences(words: Mapping[int, int]) -> dict[int, tuple[int, str]]:
+def _columns(instructions: Sequence[Instruction]) -> tuple[tuple[int, ...], U32]:
+    """Addresses and encodings."""
+    code = b"".join([i.code for i in instructions])
+    return tuple([i.address for i in instructions]), np.frombuffer(code, "<u4")
+
+
+@lru_cache(maxsize=4)  # unsafe() and rerun_starts() ask one after the other
+def _sequences(addresses: tuple[int, ...], code: bytes) -> Mapping[int, tuple[int, str]]:
     """Address of what a load-exclusive's mark is lost at, to (address of that load-exclusive, why
     it cannot be run again, or "")."""
-    loads = [address for address, word in words.items() if _exclusive(word) == _LOAD]
+    encoded = np.frombuffer(code, "<u4")
+    exclusive = np.flatnonzero(encoded & 0x3F000000 == _TOP_EXCLUSIVE << 24).tolist()
+    loads = [addresses[k] for k in exclusive if _exclusive(int(encoded[k])) == _LOAD]
     if not loads:
         return {}
-    goals = rerun.targets(words)
+    words = dict(zip(addresses, encoded.tolist(), strict=True))
+    goals = rerun.targets(addresses, encoded)
     found: dict[int, tuple[int, str]] = {}
     for load in loads:
         for held in _held(words, load):

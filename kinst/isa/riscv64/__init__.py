@@ -154,7 +154,7 @@ class Riscv64:
 
     def scan(self, pieces: Sequence[tuple[int, bytes]]) -> Scanned:
         """See unmarked.py."""
-        return unmarked.scan_with(self.decode, pieces)
+        return unmarked.scan_sizes(decoder.sizes_in, pieces)
 
     def trampoline(
         self,

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
 from capstone import CS_ARCH_RISCV, CS_MODE_RISCV64, CS_MODE_RISCVC, Cs
 
 from kinst.core.instruction import Instruction
@@ -41,6 +43,20 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
         if at == start or whole or at + _LONGEST <= start + _CHUNK:
             yield _unnamed(code[at : at + size], address + at)
             at += size
+
+
+def sizes_in(code: bytes) -> npt.NDArray[np.int64]:
+    """The sizes of the instructions that decode() finds, which their lowest bits tell
+    (parse.size_at)."""
+    halves = np.frombuffer(code, "<u2", len(code) // 2)
+    long = np.where(halves & 0x1F != 0x1F, 2, 0)
+    steps = np.where(halves & 3 != 3, 1, long)  # of two bytes
+    steps[halves == 0] = 0
+    known, found, at, end = steps.tolist(), list[int](), 0, len(halves)
+    while at < end and (step := known[at]) and at + step <= end:
+        found.append(2 * step)
+        at += step
+    return np.array(found, np.int64)
 
 
 def _unnamed(code: bytes, address: int) -> Instruction:

@@ -35,6 +35,7 @@ def _bits(*registers: int) -> int:
 _TEMPORARIES = _bits(*TEMPORARIES)
 _ARGUMENTS = _bits(*range(A0, A0 + 8))
 _CANDIDATES = _TEMPORARIES | _ARGUMENTS
+_BITS_RA = _bits(RA)
 _CALLED = ALL & ~_TEMPORARIES  # what a function may read when it is called
 _RETURNED = ALL & ~(_CANDIDATES & ~_bits(A0, A0 + 1))  # and its caller, when it returns
 
@@ -54,21 +55,26 @@ def spare(instructions: Sequence[Instruction], flows: Sequence[Flow]) -> list[in
     if _is_room_for_call(instructions):
         patchable = True
         effects[1] = effects[0][1], 0
-    ways = [_ways(k, one, flow, index, instructions)
-            for k, (one, flow) in enumerate(zip(instructions, flows, strict=True))]  # fmt: skip
+    # Of each instruction: those that may come next, what is read whatever they read, and what of
+    # theirs it leaves as it is.
+    ways, reads, passed = list[tuple[int, ...]](), list[int](), list[int]()
+    for k, (one, flow) in enumerate(zip(instructions, flows, strict=True)):
+        following, out = _ways(k, one, flow, index, instructions)
+        if flow.kind == "call":
+            # The alternate link register (t0) is for calls of another convention.
+            out |= _CALLED if effects[k][1] == _BITS_RA else ALL
+        ways.append(tuple(following))
+        passed.append(~effects[k][1])
+        reads.append(out & passed[k] | effects[k][0])
     live: list[int] = [0] * count
     changed = True
     while changed:
         changed = False
         for k in range(count - 1, -1, -1):
-            following, out = ways[k]
-            for way in following:
-                out |= live[way]
-            reads, writes = effects[k]
-            if flows[k].kind == "call":
-                # The alternate link register (t0) is for calls of another convention.
-                out |= _CALLED if writes == _bits(RA) else ALL
-            now = out & ~writes | reads
+            needed = 0
+            for way in ways[k]:
+                needed |= live[way]
+            now = needed & passed[k] | reads[k]
             if now != live[k]:
                 live[k], changed = now, True
     for _, writes in effects:
