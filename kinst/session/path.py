@@ -33,7 +33,7 @@ from kinst.core.system import System
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.loaded import LoadedImages, moved_by
 from kinst.patch.plan import ways_back
-from kinst.patch.ways import ALONE, PlantRules
+from kinst.patch.ways import PlantRules
 from kinst.providers import load_all
 from kinst.session import batches
 from kinst.session.build import build, fill, split, with_runs
@@ -441,11 +441,11 @@ class OpenMachine:
         return BuiltProgram(compiled, parts, placed, image, program.matched)
 
     def _rules(self, compiled: Compiled) -> PlantRules:
-        """What may be planted how: in a machine that never stands still, each site by itself, until
-        threads have been seen to leave the loops of chains there."""
+        """What may be planted how: in a machine that never stands still, each patch is over one
+        instruction."""
         if not self.traced.never_stands:
             return compiled.plant
-        return replace(ALONE, forced=compiled.plant.forced)
+        return replace(compiled.plant, runs=False, gates=False)
 
     def fill(self, built: BuiltProgram) -> None:
         """Write all but the patches: from now on the scratch is this program's."""

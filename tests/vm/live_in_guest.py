@@ -1,11 +1,11 @@
 """What test_live.py runs as root in a guest: kinst on the very machine that it is on.
 
 live_in_guest.py VMLINUX READS PROGRAM REQUESTS CHECK...: each check prints a line of JSON, [its
-name, what was found].  All in one process, which has loaded kinst once."""
+name, what was found, seconds].  All in one process and, but for those that kill it, on one
+kinst.live(): to start kinst takes a guest a minute."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -15,52 +15,129 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+from live_replay import Kcore, Recorded, recorded, replayed
 
 import kinst
 from kinst.errors import KinstError
-from kinst.machines.live.device import DEVICE, Device
+from kinst.machines.live.device import DEVICE, JUMP, Device
+from kinst.machines.live.machine import LiveKernel
+from kinst.machines.live.set_up import load, unload
+from kinst.wire.kernel_module import unload_module
 
 VMLINUX, READS = sys.argv[1], int(sys.argv[2])
 PROGRAM, REQUESTS = sys.argv[3:5]
 FUZZ = int(os.environ.get("KINST_TEST_FUZZ", "1000000"))
+KILLS = int(os.environ.get("KINST_TEST_KILLS", "200"))
 OWN = '/execname == "reads"/'
 BAD = re.compile(r"BUG|WARNING|Oops|general protection|soft lockup|Call Trace")
+# Of the kernel's report of a process that it killed for want of memory, its own stack too.
+OUT_OF_MEMORY = re.compile(r"invoked oom-killer.*?Out of memory: Killed process[^\n]*", re.S)
+LOADED = Path("/sys/module/kinst")
+MODULE = "kinst"
+# Functions with loops too, in which chains lead back into themselves.
+SOME = """
+    fbt::vfs_*:entry, kinst::vfs_read:, kinst::link_path_walk:, kinst::__d_lookup_rcu: {
+        @ = count();
+    }
+"""
+MANY = "kinst::vfs_*:, kinst::tcp_[a-c]*: { @ = count(); }"
 
 
-def text() -> str:
-    """A checksum of the kernel's text, read while nothing is planted by this process."""
-    symbols = (line.split() for line in Path("/proc/kallsyms").read_text().splitlines())
-    places = {words[2]: int(words[0], 16) for words in symbols if words[2] in ("_stext", "_etext")}
-    low, high = places["_stext"], places["_etext"]
-    device = Device()
-    try:
-        return hashlib.sha256(device.read(low, high - low)).hexdigest()
-    finally:
-        device.close()
-
-
-def machine() -> kinst.Machine:
+@cache
+def here() -> kinst.Machine:
     return kinst.live(debug=VMLINUX)
 
 
+@cache
+def some() -> Recorded:
+    """A trace of two hundred functions' entries, and of all of some."""
+    return recorded(here(), SOME, f"{PROGRAM} 100")
+
+
+KCORE = Kcore()
+
+
+@cache
+def before() -> bytes:
+    """The kernel's text, with nothing of kinst's in it."""
+    return KCORE.text()
+
+
+def same() -> bool:
+    return KCORE.text() == before()
+
+
+@contextmanager
+def busy() -> Iterator[None]:
+    """Each CPU has something to do that runs through what is traced."""
+    loop = ["/bin/sh", "-c", f"while :; do {PROGRAM} 200; ls -lR /proc/sys; done"]
+    children = [
+        subprocess.Popen(
+            loop, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        for _ in range(os.cpu_count() or 1)
+    ]
+    try:
+        yield
+    finally:
+        for child in children:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
 def exact() -> object:
-    """READS reads counted by each way, and every instruction of vfs_read in a thousand."""
+    """READS reads counted by each way at an instruction that has room for a jump, and every
+    instruction of vfs_read in a thousand, one by one and in chains."""
     found: dict[str, object] = {}
-    with machine() as here:
-        for way in ("jump", "trap"):
-            program = f"fbt::vfs_read:entry {OWN} {{ @ = count(); }}"
-            run = here.run(program, f"{PROGRAM} {READS}", options={"plant": way})
-            found[way] = run.aggregations[""][()]
-        program = f"kinst::vfs_read: {OWN} {{ @[probename] = count(); }}"
-        run = here.run(program, f"{PROGRAM} 1000")
-        found["all"] = {key[0]: count for key, count in run.aggregations[""].items()}
-        program = f"fbt::vfs_read:entry {OWN} {{ @[pid == $target, stackdepth > 2] = count(); }}"
-        of_target = here.run(program, f"{PROGRAM} 50").aggregations[""]
-        found["target"] = [[*key, count] for key, count in of_target.items()]
-    found["unloaded"] = not Path("/sys/module/kinst").exists()
+    program = f"kinst::vfs_read: {OWN} {{ @[probename] = count(); }}"
+    run = here().run(program, f"{PROGRAM} 1000")
+    each = {str(key[0]): count for key, count in run.aggregations[""].items()}
+    found["all"] = each
+    place = min({int(name) for name, n in each.items() if n == 1000} & roomy())
+    for way in ("jump", "trap"):
+        program = f"kinst::vfs_read:{place} {OWN} {{ @ = count(); }}"
+        run = here().run(program, f"{PROGRAM} {READS}", options={"plant": way})
+        found[way] = run.aggregations[""][()]
+    # By chains and shared counters: the reads of others are counted too.
+    run = here().run("kinst::vfs_read: { @[probename] = count(); }", f"{PROGRAM} {READS // 10}")
+    found["every"] = {key[0]: count for key, count in run.aggregations[""].items()}
+    program = f"fbt::vfs_read:entry {OWN} {{ @[pid == $target, stackdepth > 2] = count(); }}"
+    of_target = here().run(program, f"{PROGRAM} 50").aggregations[""]
+    found["target"] = [[*key, count] for key, count in of_target.items()]
     return found
+
+
+def roomy() -> frozenset[int]:
+    """Offsets of the instructions of vfs_read that a jump fits over."""
+    trace = here().trace(here().compile("kinst::vfs_read: { @ = count(); }"))
+    found = frozenset(one.offset for one in trace.sites if one.size >= JUMP)
+    trace.close()
+    return found
+
+
+def sampled() -> object:
+    """profile-97: seconds, the counts of each CPU, how many samples were in the kernel and in
+    user mode, and how many stacks there were, and of them how many that begin at arg0."""
+    clauses = """
+        profile-97 { @cpus[cpu] = count(); @where[arg0 != 0, arg1 != 0] = count(); }
+        profile-97 { @first = min(timestamp); @last = max(timestamp); }
+        profile-97 /arg0 && execname == "reads"/ { @top[stack(1), arg0] = count(); }
+        profile-97 /execname == "reads"/ { @pid[pid == $target] = count(); }
+    """
+    found = here().run(clauses, f"{PROGRAM} {READS // 4}").aggregations
+    seconds = (found["last"][()] - found["first"][()]) / 1e9
+    top = [
+        [{f.address for f in stack.frames} == {place % (1 << 64)}, n]
+        for (stack, place), n in found["top"].items()
+    ]
+    names = ("cpus", "where", "pid")
+    rows = {name: [[*key, n] for key, n in found[name].items()] for name in names}
+    return [seconds, rows, sum(n for right, n in top if right), sum(n for _, n in top)]
 
 
 def refused() -> object:
@@ -73,139 +150,24 @@ def refused() -> object:
         except KinstError as error:
             found[name] = str(error)
 
-    with machine() as here:
-        count = "{ @ = count(); }"
-        stop = {"plant": "stop"}
-        said("stop", lambda: here.run(f"kinst::vfs_read:0 {count}", "true", options=stop))
-        said("second", Device)
-        found["mode"] = oct(DEVICE.stat().st_mode & 0o777)
-        child = os.fork()
-        if not child:
-            os.setuid(65534)
-            try:
-                os.open(DEVICE, os.O_RDWR)
-            except OSError as error:
-                os._exit(error.errno)
-            os._exit(0)
-        found["other user"] = os.strerror(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    return found
-
-
-@contextmanager
-def tracing() -> Iterator[int]:
-    """A process that has planted two hundred functions' entries, and traces; its id."""
-    reading, writing = os.pipe()
+    stop = {"plant": "stop"}
+    said("stop", lambda: here().run("kinst::vfs_read:0 { @ = count(); }", "true", options=stop))
+    said("second", Device)
+    found["mode"] = oct(DEVICE.stat().st_mode & 0o777)
     child = os.fork()
     if not child:
-        with machine() as here:
-            program = here.compile("fbt::vfs_*:entry, kinst::vfs_read: { @ = count(); }")
-            for _ in here.trace(program, command=f"echo on >&2; while :; do {PROGRAM} 10; done"):
-                os.write(writing, b"x")
+        os.setuid(65534)
+        try:
+            os.open(DEVICE, os.O_RDWR)
+        except OSError as error:
+            os._exit(error.errno)
         os._exit(0)
-    os.close(writing)
-    os.read(reading, 1)
+    found["other user"] = os.strerror(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     try:
-        yield child
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(reading)
-        subprocess.run(["pkill", "-f", PROGRAM], check=False)
-
-
-def loaded() -> None:
-    """The module is there from now on."""
-    from kinst.machines.live.set_up import load  # noqa: PLC0415
-
-    load()
-
-
-def killed() -> object:
-    """kill -9 while sites are planted: whether they were seen in the text, and are gone."""
-    loaded()
-    before, found = text(), []
-    chance = random.Random(1)
-    for _ in range(3):
-        with tracing():
-            time.sleep(chance.uniform(0.0, 1.0))
-            busy = ""
-            try:
-                Device().close()
-            except KinstError as error:
-                busy = str(error)
-        found.append([busy, text() == before])
+        unload_module(MODULE)
+    except OSError as error:
+        found["rmmod"] = os.strerror(error.errno or 0)
     return found
-
-
-def silent() -> object:
-    """A kinst that stands still for longer than the module waits."""
-    loaded()
-    before = text()
-    with tracing() as child:
-        os.kill(child, signal.SIGSTOP)
-        time.sleep(30)
-        log = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
-    return ["nothing heard of kinst" in log, text() == before]
-
-
-def many() -> object:
-    """How many sites were planted, the seconds to plant and to unplant them, and whether they were
-    hit."""
-    with machine() as here:
-        target = here._opened  # what is timed is below the library's surface
-        here.start()
-        planter = target.traced.target.planter
-        times = []
-
-        def timed(call: Callable[..., object]) -> Callable[..., object]:
-            def run(*arguments: object) -> object:
-                started = time.monotonic()
-                try:
-                    return call(*arguments)
-                finally:
-                    times.append(round(time.monotonic() - started, 2))
-
-            return run
-
-        planter._device.plant = timed(planter._device.plant)
-        planter._device.unplant = timed(planter._device.unplant)
-        program = here.compile("kinst::vfs_*:, kinst::tcp_[a-e]*: { @ = count(); }")
-        trace = here.trace(program, command=f"{PROGRAM} 1000")
-        sites = len(trace.sites) - len(trace.left_out)
-        for _ in trace:
-            pass
-        return [sites, times, trace.aggregations()[""][()] > 0]
-
-
-def sampled() -> object:
-    """profile-97: seconds, the counts of each CPU, how many samples were in the kernel and in
-    user mode, and the names at the top of the kernel's stacks with those of arg0."""
-    with machine() as here:
-        clauses = """
-            profile-97 { @cpus[cpu] = count(); @where[arg0 != 0, arg1 != 0] = count(); }
-            profile-97 /arg0 && execname == "reads"/ { @top[stack(1), arg0] = count(); }
-            profile-97 /execname == "reads"/ { @pid[pid == $target] = count(); }
-        """
-        started = time.monotonic()
-        found = here.run(clauses, f"{PROGRAM} {READS // 4}").aggregations
-        seconds = time.monotonic() - started
-        top = [
-            [{f.address for f in stack.frames} == {place}, n]
-            for (stack, place), n in found["top"].items()
-        ]
-    names = ("cpus", "where", "pid")
-    rows = {name: [[*key, n] for key, n in found[name].items()] for name in names}
-    return [seconds, rows, sum(n for same, n in top if same), sum(n for _, n in top)]
-
-
-def malformed() -> object:
-    """Requests of any kind that are wrong: how many were made and accepted, and whether the text is
-    as before."""
-    loaded()
-    before = text()
-    said = subprocess.run([REQUESTS, str(FUZZ), "2"], capture_output=True, text=True, check=True)
-    made, accepted = map(int, said.stdout.split())
-    return [made, accepted, text() == before]
 
 
 TRACEFS = Path("/sys/kernel/tracing")
@@ -228,74 +190,157 @@ def _other(name: str, *, on: bool) -> None:
     _write(*(settings if on else off))
 
 
-def _in_order(here: kinst.Machine, program: kinst.Program, name: str, order: str) -> list[str]:
+def _in_order(program: kinst.Program, name: str, order: str) -> list[str]:
     """What the steps said: K is kinst, X the other; + puts it on, - takes it off."""
     said: list[str] = []
-    trace, events = None, iter(())
+    trace: Any = None
+    events: Iterator[object] = iter(())
     for step in order.split():
         try:
             if step == "K+":
-                trace = here.trace(program)
+                trace = here().trace(program)
                 events = iter(trace)
                 next(events)
-            elif step == "K-" and trace is not None:
+            elif step == "K-":
                 trace.stop()
                 for _ in events:
                     pass
-                trace.close()
-            elif step[0] == "X":
+            else:
                 _other(name, on=step == "X+")
         except (KinstError, OSError, StopIteration) as error:
             said.append(f"{step} {type(error).__name__}: {error}")
         subprocess.run([PROGRAM, "50"], check=True, capture_output=True)
+    if trace is not None:
+        trace.close()
     return said
 
 
 def orders() -> object:
     """kinst, and kprobes and the function tracer on the same function, in every order: what was
     said, and whether the text is as before after each."""
-    loaded()
+    before()
     if not (TRACEFS / "kprobe_events").exists():
         subprocess.run(["mount", "-t", "tracefs", "none", TRACEFS], check=True)
+    program = here().compile("kinst::vfs_read: { @ = count(); } tick-20ms { trace(1); }")
+    trace = here().trace(program)
+    inside = trace.sites[4]  # an instruction on the way of each read
+    trace.close()
+    place = f"vfs_read+{inside.offset}"
     found = []
-    with machine() as here:
-        here.start()
-        target = here._opened.traced.target
-        assert target is not None
-        low, high = here._opened.traced.text
-
-        def now() -> str:
-            return hashlib.sha256(target.read(low, high - low)).hexdigest()
-
-        before = now()
-        program = here.compile("kinst::vfs_read: { @ = count(); } tick-20ms { trace(1); }")
-        trace = here.trace(program)
-        inside = trace.sites[4]  # an instruction on the way of each read
-        trace.close()
-        place = f"vfs_read+{inside.address - inside.function.address}"
-        for name in ("vfs_read", place, "function tracer"):
-            for order in ORDERS:
-                said = _in_order(here, program, name, order)
-                time.sleep(2)  # what a kprobe had is tried again each second
-                found.append([name, order, said, now() == before])
+    for name in ("vfs_read", place, "function tracer"):
+        for order in ORDERS:
+            said = _in_order(program, name, order)
+            time.sleep(2)  # what a kprobe had is tried again each second
+            found.append([name, order, said, same()])
     return found
+
+
+def many() -> object:
+    """Sites, the seconds that planting and unplanting took, and by how many seconds a thread that
+    must run was late meanwhile, and before."""
+    found = recorded(here(), MANY, f"{PROGRAM} 1000")
+    return [len(found.sites), found.times]
+
+
+@cache
+def alone() -> None:
+    """From now on nobody has the device, and the module stays, with its scratch."""
+    some()
+    here().close()
+
+
+def killed() -> object:
+    """kill -9, or an end for want of memory, at any moment: how often each, how often the module
+    could be taken out meanwhile, in how many of ten moments the text was another one, how often it
+    was not as before afterwards, and whether it is at last."""
+    alone()
+    chance, wrong, taken_out, seen = random.Random(1), 0, 0, 0
+    ways = {"kill": 0, "memory": 0}
+    places = [site.address for site in some().sites]
+    pages = KCORE.pages(places)
+    with busy():
+        for number in range(KILLS):
+            way = ("kill", "memory")[number % 2]
+            with replayed(some()) as child:
+                time.sleep(chance.uniform(0.0, 2.0))
+                if number % 10 == 0:
+                    seen += any(KCORE.pages(places) != pages for _ in range(20))
+                with suppress(OSError):
+                    unload_module(MODULE)
+                    taken_out += 1
+                if way == "memory":
+                    Path(f"/proc/{child}/oom_score_adj").write_text("1000")
+                    Path("/proc/sysrq-trigger").write_text("f")
+                    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+            ways[way] += 1
+            wrong += KCORE.pages(places) != pages
+    return [ways, taken_out, seen, wrong, same()]
+
+
+def silent() -> object:
+    """A kinst that stands still for longer than the module waits, often for a second, once for the
+    usual time: whether the text was then as before, while it still stood; and what was said."""
+    alone()
+    chance = random.Random(2)
+    places = [site.address for site in some().sites]
+    pages, found = KCORE.pages(places), []
+    with busy():
+        for patience, stands in ((1, 4.0),) * max(KILLS // 20, 1) + ((20, 60.0),):
+            with replayed(some(), patience, 0.3) as child:
+                time.sleep(chance.uniform(0.0, 2.0))
+                os.kill(child, signal.SIGSTOP)
+                time.sleep(stands)
+                found.append(KCORE.pages(places) == pages)
+    log = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
+    return [found, "nothing heard of kinst" in log]
+
+
+def malformed() -> object:
+    """Requests of any kind that are wrong: how many were made and accepted, and whether the text is
+    as before."""
+    alone()
+    said = subprocess.run([REQUESTS, str(FUZZ), "2"], capture_output=True, text=True, check=True)
+    made, accepted = map(int, said.stdout.split())
+    return [made, accepted, same()]
+
+
+def unloaded() -> object:
+    """Whether the module is there: while kinst is, and behind it."""
+    alone()
+    isa = here()._opened.isa
+    unload()
+    found = [LOADED.exists()]
+    machine = LiveKernel(isa)
+    found.append(LOADED.exists())
+    machine.close()
+    return [*found, LOADED.exists()]
 
 
 def log() -> object:
     """What the kernel complained of."""
     said = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
-    return [line for line in said.splitlines() if BAD.search(line)]
+    return [line for line in OUT_OF_MEMORY.sub("", said).splitlines() if BAD.search(line)]
 
 
 CHECKS = {
     one.__name__: one
-    for one in (exact, sampled, refused, orders, killed, silent, many, malformed, log)
-}
+    for one in (
+        exact, sampled, refused, orders, many, killed, silent, malformed, unloaded, log,
+    )
+}  # fmt: skip
 
-for name in sys.argv[5:] or CHECKS:
-    started = time.monotonic()
-    try:
-        result = CHECKS[name]()
-    except BaseException as error:
-        result = f"{type(error).__name__}: {error}"
-    print(json.dumps([name, result, round(time.monotonic() - started, 1)]), flush=True)
+
+def main() -> None:
+    load()
+    before()
+    for name in sys.argv[5:] or CHECKS:
+        started = time.monotonic()
+        try:
+            result = CHECKS[name]()
+        except BaseException as error:
+            result = f"{type(error).__name__}: {error}"
+        print(json.dumps([name, result, round(time.monotonic() - started, 1)]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from kinst.core.errors import TargetError, UnmappedError
 from kinst.wire.mapped import Mapped
 
-VERSION = 2
+VERSION = 3
 DEVICE = Path("/dev/kinst")
 JUMP = 5  # bytes of a site's patch, at most
 _NUMBER = Path("/sys/class/misc/kinst/dev")
@@ -41,7 +41,7 @@ _WHY = {
     2: "no code of the kernel's, or of a module that is loaded, is there",
     3: "the kernel has changed it while the plan was made",
     4: "the kernel rewrites it, or a kprobe is there, or none may be",
-    5: "no instruction of that size starts there",
+    5: "no instruction of that size starts there, or the jump of a kprobe lies over it",
     6: "ftrace has begun to use its call site",
     7: "two patches overlap there",
 }
@@ -143,7 +143,9 @@ class Device:
             *_, failed, why, _ = _PLANT.unpack(data)
             if why in _WHY:
                 message = f"nothing is planted, because of {failed:#x}: {_WHY[why]}"
-                raise TargetError(message, "run kinst again") from error
+                raise TargetError(
+                    message, "run kinst again, or leave that out; a kprobe has to go first"
+                ) from error
             raise TargetError(f"nothing is planted: {error.strerror}") from error
 
     def start_timer(self, period: int, function: int, seconds: int) -> None:
@@ -184,7 +186,9 @@ class Device:
 
 
 def _table(sites: Sequence[LiveSite]) -> npt.NDArray[np.uint8]:
-    rows = (_SITE.pack(one.address, len(one.new), one.old, one.new) for one in sites)
+    """By address, as the module wants them."""
+    ordered = sorted(sites, key=lambda one: one.address)
+    rows = (_SITE.pack(one.address, len(one.new), one.old, one.new) for one in ordered)
     return np.frombuffer(b"".join(rows) or bytes(1), np.uint8)
 
 

@@ -30,6 +30,7 @@
 #include <linux/sched/clock.h>
 #include <linux/slab.h>
 #include <linux/sort.h>
+#include <linux/static_call_types.h>
 #include <linux/uaccess.h>
 #include <linux/version.h>
 #include <linux/vmalloc.h>
@@ -53,6 +54,7 @@
 #define MOST_SITES (1 << 20)
 #define MOST_SCRATCH (768UL << 20)
 #define TOGETHER 128 /* sites between two chances for others */
+#define PAGES 256 /* of scratch, likewise */
 #define MOST_MODULES 256
 #define MOST_READ (1UL << 30)
 #define MOST_SECONDS 86400
@@ -63,6 +65,7 @@ struct site {
 	unsigned long address;
 	u8 size;
 	bool stuck; /* somebody else's bytes are there */
+	bool near; /* perhaps at what the kernel rewrites */
 	u8 old[KINST_JUMP];
 	u8 new[KINST_JUMP];
 };
@@ -102,6 +105,8 @@ static struct {
 	bool (*forbidden)(unsigned long addr);
 	int (*jump_labels)(void *start, void *end);
 	int (*static_calls)(void *start, void *end);
+	struct jump_entry *first_jump, *end_jump;
+	struct static_call_site *first_call, *end_call;
 	void (*jump_label_lock)(void);
 	void (*jump_label_unlock)(void);
 	int (*is_text)(unsigned long addr);
@@ -143,6 +148,10 @@ static const struct {
 	{ &kernel.forbidden, "within_kprobe_blacklist" },
 	{ &kernel.jump_labels, "jump_label_text_reserved", NULL, true },
 	{ &kernel.static_calls, "static_call_text_reserved", NULL, true },
+	{ &kernel.first_jump, "__start___jump_table", NULL, true },
+	{ &kernel.end_jump, "__stop___jump_table", NULL, true },
+	{ &kernel.first_call, "__start_static_call_sites", NULL, true },
+	{ &kernel.end_call, "__stop_static_call_sites", NULL, true },
 	{ &kernel.jump_label_lock, "jump_label_lock", NULL, true },
 	{ &kernel.jump_label_unlock, "jump_label_unlock", NULL, true },
 	{ &kernel.is_text, "core_kernel_text" },
@@ -296,7 +305,8 @@ static bool is_sealed(unsigned long address)
 {
 	unsigned long offset = address - (unsigned long)scratch;
 
-	return scratch && offset < scratch_size &&
+	/* What an earlier owner has sealed is none of this one's. */
+	return fresh && offset < scratch_size &&
 	       test_bit(offset >> PAGE_SHIFT, sealed);
 }
 
@@ -551,6 +561,8 @@ static void unplant(void)
 			pause_text();
 	}
 	for (left = from = 0; from < planted; from++) {
+		if (!(from % TOGETHER))
+			cond_resched();
 		if (is_there(sites + from, sites[from].old))
 			continue;
 		sites[left++] = sites[from];
@@ -599,27 +611,24 @@ static int decode(struct insn *insn, const u8 *code)
 #endif
 }
 
-/* Where the walk of a function has come to. */
+/*
+ * Where the walk of a function has come to.  What must not be probed are whole
+ * functions; to find out is slow for those whose name has a suffix.
+ */
 struct walk {
 	unsigned long start, at;
+	bool forbidden;
 };
 
 /* Why no instruction of enough bytes starts at a site, as far as it goes. */
 static enum kinst_why check_instruction(struct walk *walk,
 					const struct site *site)
 {
-	unsigned long size, offset, start, from;
+	unsigned long from;
 	u8 code[MAX_INSN_SIZE + 1] = {}, plain[MAX_INSN_SIZE + 1] = {};
 	struct insn insn;
 	int length;
 
-	if (!kernel.size_of(site->address, &size, &offset))
-		return KINST_NO_TEXT;
-	start = site->address - offset;
-	if (start != walk->start || walk->at > site->address) {
-		walk->start = start;
-		walk->at = start;
-	}
 	for (;;) {
 		if (copy_from_kernel_nofault(code, (void *)walk->at,
 					     MAX_INSN_SIZE))
@@ -697,11 +706,94 @@ fine:
 	return KINST_FINE;
 }
 
+static enum kinst_why hold_text(unsigned long first, unsigned long last)
+{
+	enum kinst_why why;
+
+	if (kernel.is_text(first) && kernel.is_text(last))
+		return KINST_FINE;
+	why = hold_module(first);
+	return why == KINST_FINE ? hold_module(last) : why;
+}
+
+/* Tell the sites of which a byte may be in what is rewritten at an address. */
+static void tell_near(unsigned long n, unsigned long rewritten)
+{
+	unsigned long low = 0, high = n, mid;
+
+	while (low < high) {
+		mid = (low + high) / 2;
+		if (sites[mid].address + KINST_JUMP <= rewritten)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	for (; low < n && sites[low].address < rewritten + KINST_JUMP; low++)
+		sites[low].near = true;
+}
+
+static void tell_near_jumps(unsigned long n, struct jump_entry *from,
+			    struct jump_entry *end)
+{
+	unsigned long i = 0;
+
+	for (; from < end; from++, i++) {
+		tell_near(n, jump_entry_code(from));
+		if (!(i % TOGETHER))
+			cond_resched();
+	}
+}
+
+static void tell_near_calls(unsigned long n, struct static_call_site *from,
+			    struct static_call_site *end)
+{
+	unsigned long i = 0;
+
+	for (; from < end; from++, i++) {
+		tell_near(n, (unsigned long)&from->addr + from->addr);
+		if (!(i % TOGETHER))
+			cond_resched();
+	}
+}
+
+/*
+ * jump_label_text_reserved() and static_call_text_reserved() look through all
+ * that there is: they are asked only of sites that are near to some of it.
+ * The modules that have sites are held.  Jump labels are locked.
+ */
+static void tell_all_near(unsigned long n)
+{
+	unsigned long i;
+
+	for (i = 0; i < n; i++) {
+		sites[i].near = (kernel.jump_labels && !kernel.first_jump) ||
+				(kernel.static_calls && !kernel.first_call);
+		if (!(i % TOGETHER))
+			cond_resched();
+	}
+	if (kernel.first_jump && kernel.end_jump)
+		tell_near_jumps(n, kernel.first_jump, kernel.end_jump);
+	if (kernel.first_call && kernel.end_call)
+		tell_near_calls(n, kernel.first_call, kernel.end_call);
+	for (i = 0; i < holding; i++) {
+#ifdef CONFIG_JUMP_LABEL
+		tell_near_jumps(n, held[i]->jump_entries,
+				held[i]->jump_entries +
+					held[i]->num_jump_entries);
+#endif
+#ifdef CONFIG_HAVE_STATIC_CALL_INLINE
+		tell_near_calls(n, held[i]->static_call_sites,
+				held[i]->static_call_sites +
+					held[i]->num_static_call_sites);
+#endif
+	}
+}
+
 static enum kinst_why check_site(const struct site *site, struct walk *walk,
 				 unsigned long call)
 {
 	unsigned long first = site->address, last = first + site->size - 1;
-	enum kinst_why why;
+	unsigned long size, offset;
 	s32 to;
 
 	if (site->size == 1) {
@@ -713,24 +805,22 @@ static enum kinst_why check_site(const struct site *site, struct walk *walk,
 		    !is_sealed(first + KINST_JUMP + to))
 			return KINST_MALFORMED;
 	}
-	if (last < first)
-		return KINST_NO_TEXT;
-	if (!kernel.is_text(first) || !kernel.is_text(last)) {
-		why = hold_module(first);
-		if (why == KINST_FINE)
-			why = hold_module(last);
-		if (why != KINST_FINE)
-			return why;
-	}
 	if (!is_there(site, site->old))
 		return KINST_CHANGED;
-	if (kernel.forbidden(first) ||
+	if (!kernel.size_of(first, &size, &offset))
+		return KINST_NO_TEXT;
+	if (first - offset != walk->start || walk->at > first) {
+		walk->start = first - offset;
+		walk->at = walk->start;
+		walk->forbidden = kernel.forbidden(first);
+	}
+	if (walk->forbidden ||
 	    (site->size == 1 && is_before_us(first)))
 		return KINST_RESERVED;
-	if (kernel.jump_labels &&
+	if (site->near && kernel.jump_labels &&
 	    kernel.jump_labels((void *)first, (void *)last))
 		return KINST_RESERVED;
-	if (kernel.static_calls &&
+	if (site->near && kernel.static_calls &&
 	    kernel.static_calls((void *)first, (void *)last))
 		return KINST_RESERVED;
 	return check_instruction(walk, site);
@@ -741,8 +831,19 @@ static unsigned long check_sites(unsigned long n, unsigned long call,
 				 enum kinst_why *why)
 {
 	struct walk walk = {};
-	unsigned long i;
+	unsigned long i, last;
 
+	for (i = 0; i < n; i++) {
+		last = sites[i].address + sites[i].size - 1;
+		*why = last < sites[i].address ?
+			       KINST_NO_TEXT :
+			       hold_text(sites[i].address, last);
+		if (*why != KINST_FINE)
+			return i;
+		if (!(i % TOGETHER))
+			cond_resched();
+	}
+	tell_all_near(n);
 	for (i = 0; i < n; i++) {
 		*why = check_site(sites + i, &walk, call);
 		if (*why == KINST_FINE && i &&
@@ -773,6 +874,8 @@ static unsigned long write_all(unsigned long n, enum kinst_why *why)
 		all[i] = sites[i].address;
 	lock_text();
 	for (i = 0; i < n; i++) {
+		if (!(i % TOGETHER))
+			cond_resched();
 		*why = KINST_CHANGED;
 		if (!is_there(sites + i, sites[i].old))
 			goto out;
@@ -810,15 +913,7 @@ out:
 	return i;
 }
 
-static int by_address(const void *a, const void *b)
-{
-	const struct site *one = a, *other = b;
-
-	return one->address < other->address ? -1 :
-					       one->address > other->address;
-}
-
-/* A table as the owner has it, by address. */
+/* A table as the owner has it, which is by address. */
 static struct site *take_sites(u64 table, u64 count)
 {
 	const struct kinst_site __user *from = u64_to_user_ptr(table);
@@ -835,7 +930,8 @@ static struct site *take_sites(u64 table, u64 count)
 		if (copy_from_user(&one, from + i, sizeof(one)))
 			goto bad;
 		error = -EINVAL;
-		if (memchr_inv(one.zero, 0, sizeof(one.zero)))
+		if (memchr_inv(one.zero, 0, sizeof(one.zero)) ||
+		    (i && one.address < all[i - 1].address))
 			goto bad;
 		error = -EFAULT;
 		all[i].address = one.address;
@@ -845,7 +941,6 @@ static struct site *take_sites(u64 table, u64 count)
 		if (!(i % TOGETHER))
 			cond_resched();
 	}
-	sort(all, count, sizeof(*all), by_address, NULL);
 	return all;
 bad:
 	kvfree(all);
@@ -959,17 +1054,41 @@ static int plant(struct kinst_plant *ask)
 
 /* Scratch. */
 
+/* How many pages from one on are alike in what they are, up to another. */
+static unsigned long alike(unsigned long page, unsigned long end)
+{
+	unsigned long next = test_bit(page, sealed) ?
+				     find_next_zero_bit(sealed, end, page) :
+				     find_next_bit(sealed, end, page);
+
+	return min(next - page, (unsigned long)PAGES);
+}
+
 static void unseal(void)
 {
-	unsigned long page;
+	unsigned long page, some, end = scratch_size >> PAGE_SHIFT;
 
-	for (page = 0; page < scratch_size >> PAGE_SHIFT; page++) {
+	for (page = 0; page < end; page += some) {
 		unsigned long at = (unsigned long)scratch + page * PAGE_SIZE;
 
-		if (!test_and_clear_bit(page, sealed))
+		some = alike(page, end);
+		cond_resched();
+		if (!test_bit(page, sealed))
 			continue;
-		kernel.set_nx(at, 1);
-		kernel.set_rw(at, 1);
+		bitmap_clear(sealed, page, some);
+		kernel.set_nx(at, some);
+		kernel.set_rw(at, some);
+	}
+}
+
+static void clear_scratch(void)
+{
+	unsigned long at, some;
+
+	for (at = 0; at < scratch_size; at += some) {
+		some = min(scratch_size - at, PAGES * PAGE_SIZE);
+		memset(scratch + at, 0, some);
+		cond_resched();
 	}
 }
 
@@ -1027,7 +1146,7 @@ static int make_scratch(struct kinst_scratch *ask)
 	} else {
 		wait_empty();
 		unseal();
-		memset(scratch, 0, scratch_size);
+		clear_scratch();
 	}
 	fresh = true;
 	ask->address = (unsigned long)scratch;
@@ -1036,7 +1155,7 @@ static int make_scratch(struct kinst_scratch *ask)
 
 static int seal(const struct kinst_seal *ask)
 {
-	unsigned long page = ask->offset >> PAGE_SHIFT, at;
+	unsigned long page = ask->offset >> PAGE_SHIFT, at, some;
 	unsigned long end = page + (ask->size >> PAGE_SHIFT);
 	int error;
 
@@ -1044,16 +1163,18 @@ static int seal(const struct kinst_seal *ask)
 	    ask->offset > scratch_size ||
 	    ask->size > scratch_size - ask->offset)
 		return -EINVAL;
-	for (; page < end; page++) {
+	for (; page < end; page += some) {
+		some = alike(page, end);
+		cond_resched();
 		if (test_bit(page, sealed))
 			continue;
 		at = (unsigned long)scratch + page * PAGE_SIZE;
-		error = kernel.set_ro(at, 1);
+		error = kernel.set_ro(at, some);
 		if (!error)
-			error = kernel.set_x(at, 1);
+			error = kernel.set_x(at, some);
 		if (error)
 			return error;
-		set_bit(page, sealed);
+		bitmap_set(sealed, page, some);
 	}
 	return 0;
 }

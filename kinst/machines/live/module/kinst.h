@@ -11,7 +11,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define KINST_VERSION 2
+#define KINST_VERSION 3
 #define KINST_JUMP 5 /* bytes of a jump */
 
 /* Of the module and of the kernel that it is in. */
@@ -68,11 +68,12 @@ enum kinst_why {
 };
 
 /*
- * Plant all of count sites, or none: then failed is the first that was
- * refused, and why is an enum kinst_why.  exits: jumps out of sealed scratch,
- * which are written there once the sites have been restored, so that no thread
- * goes on in code of which one part leads to another.  handler: address in sealed scratch
- * of int (*)(struct pt_regs *), which says whether a breakpoint was a site's.
+ * Plant all of count sites, which are in the order of their addresses, or none:
+ * then failed is the first that was refused, and why is an enum kinst_why.
+ * exits: jumps out of sealed scratch, in order too, which are written there
+ * once the sites have been restored, so that no thread goes on in code of
+ * which one part leads to another.  handler: address in sealed scratch of
+ * int (*)(struct pt_regs *), which says whether a breakpoint was a site's.
  * seconds: without an ioctl of the owner's for so long, all is taken out.
  */
 struct kinst_plant {

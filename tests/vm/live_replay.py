@@ -1,0 +1,177 @@
+"""What a trace of --live asks of the module, recorded, and asked again by a process that starts at
+once: it can be killed at any moment, hundreds of times.  Runs in a guest (live_in_guest.py).
+
+The module keeps its scratch for the next owner, at the same address, so code that was made once can
+be planted again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kinst
+from kinst.machines.live.device import Device, LiveSite
+
+PAGE = 4096
+_ENDS = ("_stext", "_etext")
+
+
+class Kcore:
+    """The kernel's text by way of /proc/kcore, which is not kinst's."""
+
+    def __init__(self) -> None:
+        symbols = (line.split() for line in Path("/proc/kallsyms").read_text().splitlines())
+        ends = {name: int(place, 16) for place, _, name, *_ in symbols if name in _ENDS}
+        self.low, self.high = (ends[name] for name in _ENDS)
+        self._fd = os.open("/proc/kcore", os.O_RDONLY)
+        head = os.pread(self._fd, 64, 0)
+        start, count = struct.unpack_from("<Q", head, 32)[0], struct.unpack_from("<H", head, 56)[0]
+        table = os.pread(self._fd, 56 * count, start)
+        (self._offset,) = (
+            offset - address
+            for _, _, offset, address, _, size, _, _ in struct.iter_unpack("<IIQQQQQQ", table)
+            if address <= self.low and self.high <= address + size
+        )
+
+    def read(self, low: int, high: int) -> bytes:
+        data = bytearray()
+        while len(data) < high - low:
+            part = os.pread(
+                self._fd, min(high - low - len(data), 1 << 20), self._offset + low + len(data)
+            )
+            assert part, "/proc/kcore does not have all of it"
+            data += part
+        return bytes(data)
+
+    def text(self) -> bytes:
+        return self.read(self.low, self.high)
+
+    def pages(self, addresses: Iterable[int]) -> bytes:
+        """Those with these addresses."""
+        numbers = sorted({address // PAGE for address in addresses})
+        return b"".join(self.read(n * PAGE, n * PAGE + PAGE) for n in numbers)
+
+
+@dataclass
+class Recorded:
+    """pages: of scratch, by their numbers.  times: seconds that planting took, then unplanting."""
+
+    address: int = 0
+    size: int = 0
+    pages: dict[int, bytes] = field(default_factory=dict)
+    seals: list[tuple[int, int]] = field(default_factory=list)
+    sites: Sequence[LiveSite] = ()
+    exits: Sequence[LiveSite] = ()
+    handler: int = 0
+    times: list[float] = field(default_factory=list)
+
+    def again(
+        self, told: Callable[[], object], patience: int, rest: float, rounds: int = 1 << 30
+    ) -> list[tuple[float, float]]:
+        """Own the device, call told(), and plant and unplant; the seconds that each took.  rest:
+        seconds between."""
+        device = Device()
+        address, view = device.map_scratch(self.size)
+        assert address == self.address, "scratch is elsewhere"
+        told()
+        for number, data in self.pages.items():
+            view[number * PAGE : (number + 1) * PAGE] = data
+        for offset, size in self.seals:
+            device.seal(offset, size)
+        taken = []
+        for _ in range(rounds):
+            begun = time.monotonic()
+            device.plant(self.sites, self.exits, self.handler, patience)
+            planted = time.monotonic()
+            time.sleep(rest)
+            removing = time.monotonic()
+            assert device.unplant() == 0, "sites are stuck"
+            taken.append((planted - begun, time.monotonic() - removing))
+            # Jumps out of its chains are written in them now: they are made anew.
+            if self.exits:
+                break
+        del view
+        device.close()
+        return taken
+
+
+def recorded(here: kinst.Machine, program: str, command: str) -> Recorded:
+    """What is asked of the module for a program that runs as long as a command."""
+    planter: Any = here._opened.traced.target  # what is recorded is below the library's surface
+    device, found = planter._device, Recorded()
+    real = {name: getattr(device, name) for name in ("seal", "plant", "unplant")}
+
+    def seal(offset: int, size: int) -> None:
+        found.seals.append((offset, size))
+        real["seal"](offset, size)
+
+    def plant(
+        sites: Sequence[LiveSite], exits: Sequence[LiveSite], handler: int, seconds: int
+    ) -> None:
+        scratch = np.frombuffer(planter._view, np.uint8).reshape(-1, PAGE)
+        used = np.flatnonzero(scratch.any(axis=1)).tolist()
+        found.pages = {number: scratch[number].tobytes() for number in used}
+        found.address, found.size = planter._scratch, scratch.size
+        found.sites, found.exits, found.handler = sites, exits, handler
+        begun = time.monotonic()
+        real["plant"](sites, exits, handler, seconds)
+        found.times.append(round(time.monotonic() - begun, 2))
+
+    def unplant() -> int:
+        begun = time.monotonic()
+        left: int = real["unplant"]()
+        found.times.append(round(time.monotonic() - begun, 2))
+        return left
+
+    device.seal, device.plant, device.unplant = seal, plant, unplant
+    try:
+        here.run(program, command)
+    finally:
+        del device.seal, device.plant, device.unplant
+    return found
+
+
+@contextmanager
+def replayed(what: Recorded, patience: int = 20, rest: float = 0.0) -> Iterator[int]:
+    """A process that has the device and plants and unplants again and again; its id.  It is dead at
+    the end."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            while True:
+                what.again(lambda: os.write(writing, b"x"), patience, rest)
+        except BaseException as error:
+            print(f"replay: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    assert os.read(reading, 1), "it has not got the device"
+    try:
+        yield child
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+
+
+def latest(seconds: float, cpu: int) -> float:
+    """The most by which a thread of the highest priority was woken late on a CPU, in seconds, while
+    it slept for a millisecond at a time."""
+    os.sched_setaffinity(0, {cpu})
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(90))
+    worst, end = 0.0, time.monotonic() + seconds
+    while (before := time.monotonic()) < end:
+        time.sleep(0.001)
+        worst = max(worst, time.monotonic() - before - 0.001)
+    return worst
