@@ -71,12 +71,15 @@ class Guest:
 
     def __init__(
         self, copies: Sequence[str], isa: str = "amd64", append: str = "", *, cold: bool = False,
-        seconds: float = COMMAND_SECONDS,
+        modules: Sequence[str] = (), seconds: float = COMMAND_SECONDS,
     ) -> None:  # fmt: skip
         """copies: files for the guest's /bin.  append: more of the kernel's command line.
-        cold: booted now, at addresses of its own.  seconds: for a command, at most."""
+        cold: booted now, at addresses of its own.  modules: loaded at boot.  seconds: for a
+        command, at most."""
         self._seconds = seconds
-        self.machine = kinst.boot(isa, copies=copies, append=append, cold=cold, on_message=print)
+        self.machine = kinst.boot(
+            isa, copies=copies, append=append, modules=modules, cold=cold, on_message=print
+        )
 
     def close(self) -> None:
         self.machine.close()
