@@ -3,6 +3,7 @@ the same apt as the kernel itself."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -40,3 +41,20 @@ def headers_of(isa: str, release: str) -> Path:
             shutil.rmtree(part / "apt")
             part.rename(place)
     return place
+
+
+def module_for(isa: str, release: str, sources: Path, folder: Path) -> list[Path]:
+    """The modules that a folder of sources (with its Kbuild) makes for a kernel; built in `folder`.
+
+    The headers name each other by where they are installed: they are seen there by what builds.
+    Raises KinstError where there are no headers."""
+    headers = headers_of(isa, release)
+    shutil.copytree(sources, folder, dirs_exist_ok=True)
+    script = (
+        f"mount -t overlay kinst -o lowerdir={headers}/usr:/usr /usr &&"
+        f" make -C /usr/src/linux-headers-{release} M={folder} CC=gcc modules"
+    )
+    unshare = ["unshare", "-m"] if os.getuid() == 0 else ["unshare", "-r", "-m"]
+    done = subprocess.run([*unshare, "sh", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return sorted(folder.glob("*.ko"))

@@ -209,7 +209,8 @@ class Lender:
     page << order bytes or 0; release(address, order); forget(start, end) makes all CPUs forget
     translations of addresses that are not mapped any more.
 
-    threads, traps: what must be known before it is given back.
+    threads, traps: what must be known before it is given back.  tracer: address of a word, and what
+    it is while the kernel's own tracer has no user (see Claims); None where that is not known.
     """
 
     entries: tuple[int, ...]
@@ -221,6 +222,7 @@ class Lender:
     page: int
     threads: Threads
     traps: TrapPath
+    tracer: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

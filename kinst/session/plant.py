@@ -42,6 +42,7 @@ class Planted:
         self._steps: dict[int, int] = {}  # into jumps of two instructions: to where they lead
         self._claimed: Sequence[tuple[int, bytes]] = ()
         self._unloaded = ""  # what became of patches in modules
+        self.hidden = 0  # call sites of ftrace's that it is kept off for good: it is in use
         self._stops: dict[int, list[EnabledSite]] = {}
 
     def look(self) -> None:
@@ -233,7 +234,9 @@ class Planted:
             self._hooks = self._restore(self._hooks, NO_TEXT)
             _need_none(self._hooks)
         if self._claimed and self._personality is not None:
-            self._target.write_text(self._personality.releases(self._claimed))
+            released = self._personality.releases(self._claimed)
+            self._target.write_text(released)
+            self.hidden = len(self._claimed) - len(released)
         self._claimed = ()
         if not self._before.data:
             return ""

@@ -29,6 +29,7 @@ class PlantedRunning:
         self._samplers = built.samplers
         self._before = NO_TEXT
         self._in = False  # the text
+        self.hidden = 0  # see session/plant.py: the kernel's own locks keep ftrace off
 
     def look(self) -> None:
         """Read what the text is before anything is planted."""

@@ -554,6 +554,12 @@ class RunningTrace:
             self._target.resume()
             if told:
                 self._report.detail(f"kinst: {told}")
+            if self._planted.hidden and not self._target.abilities.boots:
+                self._report.say(
+                    f"kinst: warning: ftrace is in use: until that kernel boots again it leaves"
+                    f" {self._planted.hidden} functions alone that were planted, and tracers or"
+                    " livepatches put on them meanwhile have no effect"
+                )
             time.sleep(SETTLE_SECONDS)
         except TargetError as error:
             return error

@@ -64,6 +64,13 @@ class Channel:
             out += part
         return bytes(out)
 
+    def exhaust(self) -> None:
+        """Say no more, and wait until the other end has ended."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+            while self._sock.recv(1 << 16):
+                pass
+
     def close(self) -> None:
         self._sock.close()
 
@@ -100,11 +107,13 @@ class Companion:
             raise value
         return value, descriptor
 
-    def close(self) -> None:
-        """End the stream, and wait for the process."""
+    def close(self) -> bool:
+        """End the stream, and wait for the process; whether it has come to its own end."""
         self._channel.close()
         with contextlib.suppress(OSError):
-            os.waitpid(self.pid, 0)
+            _, status = os.waitpid(self.pid, 0)
+            return status == 0
+        return True
 
 
 def _be_companion(

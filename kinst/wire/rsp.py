@@ -72,10 +72,12 @@ class Agreed:
     vcont: frozenset[str]
 
 
-def greets(sock: socket.socket, seconds: float) -> bool:
-    """Whether the stub says something by itself within so many seconds.  QEMU's does when it stops
+def greets(sock: socket.socket, seconds: float, *, asked: bool) -> bool:
+    """Whether the stub says something within so many seconds.  QEMU's does by itself when it stops
     a running machine for a new connection; one that it has not taken, because it has another,
-    stays silent."""
+    stays silent.  asked: the machine may stand already, and it is asked why."""
+    if asked:
+        sock.sendall(frame(b"?"))
     return bool(select.select([sock], [], [], seconds)[0])
 
 
@@ -124,8 +126,20 @@ class Rsp:
         made.features, made._vcont = dict(agreed.features), set(agreed.vcont)
         return made
 
+    @classmethod
+    def idle(cls, sock: socket.socket) -> Rsp:
+        """A connection on which nothing has been agreed, for begun() and taken_over()."""
+        made = cls.__new__(cls)
+        made._begin(sock)
+        return made
+
+    def begun(self) -> Rsp:
+        """The same connection, with what the two ends agree on."""
+        return Rsp(self._sock)
+
     def taken_over(self) -> Rsp:
-        """The same connection once its other user has ended, perhaps within a packet.
+        """The same connection once its other user has ended, or something has failed, perhaps
+        within a packet.
 
         The machine is stopped, and without breakpoints: QEMU takes them all out at `?`.  What ends
         an unfinished packet is garbage to a stub that waits for one."""

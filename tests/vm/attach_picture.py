@@ -83,10 +83,10 @@ class Photographer:
         span = re.search(r"([0-9a-f]+)-([0-9a-f]+) : Kernel code", vm.run("cat /proc/iomem"))
         assert span is not None
         self._code, self._end = (int(word, 16) for word in span.groups())
-        symbols = _symbols(vm.debug, {layout.code, layout.root, "linux_banner"})
-        slide = self._code - symbols[layout.code]
-        self._root = symbols[layout.root] + slide
-        banner = symbols["linux_banner"] + slide
+        found_at = symbols(vm.debug, {layout.code, layout.root, "linux_banner"})
+        slide = self._code - found_at[layout.code]
+        self._root = found_at[layout.root] + slide
+        banner = found_at["linux_banner"] + slide
         release = f"Linux version {vm.run('uname -r')}".encode()
         found = []
         for line in Path(f"/proc/{vm.pid}/maps").read_text().splitlines():
@@ -127,7 +127,7 @@ class Photographer:
                     yield from self._entries(lower, (*path, index))
 
 
-def _symbols(debug: Path, names: set[str]) -> dict[str, int]:
+def symbols(debug: Path, names: set[str]) -> dict[str, int]:
     listed = subprocess.run(["nm", str(debug)], capture_output=True, text=True, check=True)
     rows = (line.split() for line in listed.stdout.splitlines())
     return {row[-1]: int(row[0], 16) for row in rows if row[-1] in names and len(row) == 3}

@@ -4,13 +4,18 @@ A thread is stopped at the entry of a function that system calls lead to, and ma
 registers and a return address are set, its stack pointer lowered.  It may sleep in the call and
 come back on another CPU; it is known by its stack pointer.  Afterwards it has its registers again
 and enters the function as if nothing had been.
+
+A thread that is away must come home whatever fails here: where it lands there is nothing to go on
+with.  So a failure on the way is followed by a new beginning with the stub, and the wait goes on.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 from kinst.core.errors import TargetError
 from kinst.core.isa import Isa
@@ -23,6 +28,12 @@ ENTRY_SECONDS = 15.0  # until a thread enters one of the functions
 CALL_SECONDS = 60.0  # for one call, on a busy host
 _LOWERED = 256  # bytes of the thread's stack that are left alone
 _ALIGNED = 16
+_TRIES = 3
+_Result = TypeVar("_Result")
+
+
+class _LostError(TargetError):
+    """The thread will not come back."""
 
 
 class GuestCalls:
@@ -30,10 +41,12 @@ class GuestCalls:
 
     def __init__(
         self, debugger: Debugger, isa: Isa, lender: Lender, memory: GuestMemory,
-        write: Callable[[int, bytes], None],
+        write: Callable[[int, bytes], None], renewed: Callable[[], Debugger],
     ) -> None:  # fmt: skip
-        """memory: of the kernel.  write: to virtual memory that is data."""
+        """memory: of the kernel.  write: to virtual memory that is data.  renewed: begins anew with
+        the stub, after a failure; the machine stands then, and has no breakpoints."""
         self._debugger = debugger
+        self._renewed = renewed
         self._isa = isa
         self._board = isa.board
         self._lender = lender
@@ -44,55 +57,97 @@ class GuestCalls:
         self._result = names[isa.result_slot]
         self._cpu = 0
         self._stack = 0
+        self._place = (0, 0)  # the thread's program counter and stack pointer, before a call
 
     @contextmanager
     def thread(self) -> Iterator[Callable[..., int]]:
         """A thread that makes calls: function(address, arguments...) returns what the C function
         does.  Raises TargetError when no thread comes by, or one does not return."""
-        debugger, landing = self._debugger, self._lender.landing
+        landing = self._lender.landing
         self._cpu = self._caught()
-        before = debugger.registers(self._cpu)
+        before = self._surely(lambda: self._debugger.registers(self._cpu))
         saved = {name: before[name] for name in self._board.CALL_CHANGES}
-        self._stack = (saved[self._board.SP] - _LOWERED) & -_ALIGNED
-        debugger.want_breakpoints([landing])
+        lowered = (saved[self._board.SP] - _LOWERED) & -_ALIGNED
+        self._place = saved[self._board.PC], saved[self._board.SP]
         lost = False
+        landings = itertools.cycle((lowered, lowered - _ALIGNED))
 
         def call(address: int, *arguments: int) -> int:
             nonlocal lost
+            deadline = time.monotonic() + CALL_SECONDS
             lost = True
-            result = self._call(address, arguments)
+            # Another one each time: so it shows whether it is back, or has not set off.
+            self._stack = next(landings)
+            try:
+                result = self._landed(deadline, self._beginning(address, arguments))
+            except _LostError:
+                raise
+            except Exception:
+                self._debugger = self._renewed()
+                if self._has_not_set_off():
+                    lost = False
+                    raise
+                result = self._surely(lambda: self._landed(deadline, {}))
             lost = False
+            self._place = landing, self._stack
             return result
+
+        def send_home() -> None:
+            self._debugger.stop()
+            if not lost:
+                self._debugger.write_registers(self._cpu, saved)
+            self._debugger.remove_breakpoints([landing])
 
         try:
             yield call
         finally:
-            debugger.stop()
-            if not lost:
-                debugger.write_registers(self._cpu, saved)
-            debugger.remove_breakpoints([landing])
+            self._surely(send_home)
 
     def _caught(self) -> int:
         """The CPU that stands at one of the entries, with no breakpoint left there."""
+        entries = self._lender.entries
+
+        def let_be() -> None:
+            self._debugger.stop()
+            self._debugger.remove_breakpoints(entries)
+
+        try:
+            return self._surely(self._catch)
+        finally:
+            self._surely(let_be)
+
+    def _catch(self) -> int:
         debugger, entries = self._debugger, self._lender.entries
         debugger.want_breakpoints(entries)
-        try:
-            deadline = time.monotonic() + ENTRY_SECONDS
-            while True:
-                stopped = self._stopped(deadline)
-                if stopped is None:
-                    raise TargetError(
-                        f"no program of the guest has made a system call in {ENTRY_SECONDS:g} s,"
-                        " which kinst needs to borrow memory: it hangs, or has panicked",
-                        "let the guest do something",
-                    )
-                if stopped.pc in entries:
-                    if not self._board.interrupts_off(debugger.registers(stopped.cpu)):
-                        return stopped.cpu
-                    debugger.step_over(stopped.cpu, stopped.pc)
-        finally:
-            debugger.stop()
-            debugger.remove_breakpoints(entries)
+        deadline = time.monotonic() + ENTRY_SECONDS
+        while True:
+            stopped = self._stopped(deadline)
+            if stopped is None:
+                raise _LostError(
+                    f"no program of the guest has made a system call in {ENTRY_SECONDS:g} s,"
+                    " which kinst needs to borrow memory: it hangs, or has panicked",
+                    "let the guest do something",
+                )
+            if stopped.pc in entries:
+                if not self._board.interrupts_off(debugger.registers(stopped.cpu)):
+                    return stopped.cpu
+                debugger.step_over(stopped.cpu, stopped.pc)
+
+    def _surely(self, work: Callable[[], _Result]) -> _Result:
+        """What `work` returns; where it fails, from a new beginning with the stub once more."""
+        for _ in range(_TRIES - 1):
+            try:
+                return work()
+            except _LostError:
+                raise
+            except Exception:
+                self._debugger = self._renewed()
+        return work()
+
+    def _has_not_set_off(self) -> bool:
+        """Whether the thread stands where it did before a call: the machine has not run, then."""
+        there = self._surely(lambda: self._debugger.registers(self._cpu))
+        return (there[self._board.PC], there[self._board.SP]) == self._place
 
     def _stopped(self, deadline: float, values: Mapping[str, int] | None = None) -> Stopped | None:
         """Let the machine run until it stops at a breakpoint; None at the deadline.  values:
@@ -102,13 +157,14 @@ class GuestCalls:
         while (left := deadline - time.monotonic()) > 0:
             reply = debugger.poll(left)
             if reply is not None and not isinstance(reply, Stopped):
-                raise TargetError("the guest has ended")
+                raise _LostError("the guest has ended")
             if reply is not None:
                 return reply
         return None
 
-    def _call(self, address: int, arguments: tuple[int, ...]) -> int:
-        board, debugger, landing = self._board, self._debugger, self._lender.landing
+    def _beginning(self, address: int, arguments: tuple[int, ...]) -> dict[str, int]:
+        """The registers with which the thread begins a call."""
+        board, landing = self._board, self._lender.landing
         values = dict(zip(self._arguments, arguments, strict=False))
         values[board.PC] = address
         values[board.SP] = self._stack
@@ -117,16 +173,22 @@ class GuestCalls:
         else:
             values[board.SP] -= 8
             self._write(values[board.SP], landing.to_bytes(8, "little"))
-        deadline = time.monotonic() + CALL_SECONDS
+        return values
+
+    def _landed(self, deadline: float, values: Mapping[str, int]) -> int:
+        """Let the thread run until it is back from a call; what that returned.  values: registers
+        that it gets before."""
+        board, debugger, landing = self._board, self._debugger, self._lender.landing
+        debugger.want_breakpoints([landing])
         while True:
             stopped = self._stopped(deadline, values)
             values = {}
             if stopped is None:
                 debugger.stop()
-                raise TargetError(f"a call in the guest has not returned in {CALL_SECONDS:g} s")
+                raise _LostError(f"a call in the guest has not returned in {CALL_SECONDS:g} s")
             registers = debugger.registers(stopped.cpu)
             if stopped.pc == landing and registers[board.SP] == self._stack:
                 self._cpu = stopped.cpu
                 return registers[self._result]
             if stopped.pc == landing:
-                raise TargetError("the guest's kernel has panicked")
+                raise _LostError("the guest's kernel has panicked")

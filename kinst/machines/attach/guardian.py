@@ -3,14 +3,17 @@ and undoes everything, whether kinst asks for that or is gone.
 
 kinst says what it is about to change before it does, and only one of the two uses the stub at a
 time: kinst waits for what it has asked for, and a kinst that is gone asks no more.
+
+Whatever fails in here, undoing is tried again, from a new beginning with the stub.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +39,7 @@ from kinst.wire.rsp import Agreed, Rsp, connect, greets
 GREETING_SECONDS = 8.0
 CLIENT_SECONDS = 2.0
 LEAVE_SECONDS = 5.0  # for threads to leave what is to be given back
+TRIES, TRY_SECONDS = 3, 20.0  # for undoing: so often, and not again after so long
 _PAUSE = 0.02
 _PAGE = 4096
 _TEXT_PAGES = (0, 0x1_1000, 0x13_7000)  # of the kernel's text, from its start
@@ -76,6 +80,7 @@ class Guardian:
         self._journal = journal
         self._ours = False  # what the journal says is what this one has changed
         self._over = False
+        self._missed = False  # something that kinst has said; it is in the journal
 
     def serve(self, channel: Channel) -> None:
         """Answer until the stream ends; what is not undone by then is undone now."""
@@ -85,19 +90,29 @@ class Guardian:
             left(self._place)
 
     def _serve(self, channel: Channel) -> None:
-        while (message := channel.receive()) is not None:
-            (name, *arguments), _ = message
-            if name == "text":
-                self._changes.note_text(*arguments)
-            elif name == "table":
-                self._changes.tables.append(tuple(arguments))
-            elif name == "mapped":
-                self._changes.mapped.append(tuple(arguments))
-            else:
-                with contextlib.suppress(OSError):
+        try:
+            while (message := channel.receive()) is not None:
+                (name, *arguments), _ = message
+                if name in ("text", "table", "mapped"):
+                    self._note(name, arguments)
+                else:
                     self._answer(channel, name, arguments)
+        except Exception as error:
+            # Not before kinst has ended, which finds nobody here any more.
+            keep_traceback(error)
+            self._missed = True
+            channel.exhaust()
         if not self._over and self._ram is not None:
             self._recover()
+
+    def _note(self, name: str, arguments: Sequence[Any]) -> None:
+        """What kinst is about to change."""
+        if name == "text":
+            self._changes.note_text(*arguments)
+        elif name == "table":
+            self._changes.tables.append(tuple(arguments))
+        else:
+            self._changes.mapped.append(tuple(arguments))
 
     def _answer(self, channel: Channel, name: str, arguments: Sequence[object]) -> None:
         actions = {
@@ -108,10 +123,11 @@ class Guardian:
             value, descriptor = actions[name](*arguments)  # type: ignore[operator]
         except KinstError as error:
             value, descriptor = TargetError(error.message, error.hint), -1
-        except Exception as error:  # a defect; what was changed is undone all the same
+        except Exception as error:  # what was changed is undone all the same
             keep_traceback(error)
-            value, descriptor = TargetError(f"a defect of kinst's guardian: {error!r}"), -1
-        channel.send(value, descriptor)
+            value, descriptor = TargetError(f"kinst's guardian failed: {error!r}"), -1
+        with contextlib.suppress(OSError):
+            channel.send(value, descriptor)
 
     # What kinst asks for.
 
@@ -129,25 +145,42 @@ class Guardian:
             if time.monotonic() > deadline:
                 raise busy
             time.sleep(_PAUSE)
-        sock = connect(self._place.stub)
+        before = self._journal.is_begun
+        if not self._journal.is_there:
+            self._journal.begin()
+            self._ours = True
         try:
-            if not greets(sock, GREETING_SECONDS):
-                raise busy
-            self._rsp = Rsp(sock)
-            self._rsp.clear_breakpoints()
-            self._debugger = Debugger(self._rsp, self._isa.board, len(self._isa.breakpoint))
-            if not self._rsp.physical_memory():
-                raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
-            found = self._found(self._rsp, self._debugger, split)
+            sock = connect(self._place.stub)
+            try:
+                if not greets(sock, GREETING_SECONDS, asked=before):
+                    raise busy
+                found = self._reached(Rsp.idle(sock), split)
+            except BaseException:
+                sock.close()
+                raise
         except BaseException:
-            if self._debugger is not None:
-                self._debugger.detach()
-            sock.close()
+            if self._ours:
+                self._journal.over()
             raise
         self._ram = Ram(self._process, found.pieces)
         self._memory = GuestMemory(self._isa.paging, self._ram, (0, 0))
         self._memory.set_root(found.root, found.top)
         return found, sock.fileno()
+
+    def _reached(self, idle: Rsp, split: bool) -> Reached:
+        """What is behind a connection to a stub.  The machine goes on where that fails, too."""
+        try:
+            self._rsp = idle.begun()
+            self._rsp.clear_breakpoints()
+            self._debugger = Debugger(self._rsp, self._isa.board, len(self._isa.breakpoint))
+            if not self._rsp.physical_memory():
+                raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
+            return self._found(self._rsp, self._debugger, split)
+        except BaseException:
+            if self._debugger is None or not self._debugger.detach():
+                self._rsp = idle
+                self._tried(self._leave, time.monotonic() + TRY_SECONDS, renew=True)
+            raise
 
     def _found(self, rsp: Rsp, debugger: Debugger, split: bool) -> Reached:
         paging, read = self._isa.paging, rsp.read_memory
@@ -228,12 +261,23 @@ class Guardian:
         Returns what could not be undone, or ""."""
         assert self._debugger is not None
         self._debugger.handed_back(running=False)
+        trouble = self._undo()
         self._over = True
-        return self._undo(), -1
+        return trouble, -1
 
     def _calls(self) -> GuestCalls:
         assert self._debugger and self._lender and self._memory
-        return GuestCalls(self._debugger, self._isa, self._lender, self._memory, self._write)
+        return GuestCalls(
+            self._debugger, self._isa, self._lender, self._memory, self._write, self._renewed
+        )
+
+    def _renewed(self) -> Debugger:
+        """A new beginning with the stub: the machine stands, without breakpoints."""
+        assert self._rsp is not None
+        self._rsp = self._rsp.taken_over()
+        self._debugger = Debugger(self._rsp, self._isa.board, len(self._isa.breakpoint))
+        self._rsp.physical_memory()
+        return self._debugger
 
     def _virtual_to_physical(self, address: int) -> int:
         assert self._memory is not None
@@ -251,35 +295,62 @@ class Guardian:
 
     def _recover(self) -> None:
         """kinst is gone: first the guest as it was, and running; then what it had lent."""
-        assert self._rsp is not None
-        self._rsp = self._rsp.taken_over()
-        self._debugger = Debugger(self._rsp, self._isa.board, len(self._isa.breakpoint))
-        self._rsp.physical_memory()
-        self._undo()
+        if self._missed and self._journal.is_there:
+            self._changes, self._loan = self._journal.read()
+        self._undo(renew=True)
 
-    def _undo(self) -> str:
-        """The machine stands.  What could not be undone, or ""."""
-        debugger, trouble = self._debugger, ""
-        assert debugger is not None
-        try:
-            self._restore_text()
-            debugger.resume()
-            if self._changes.mapped or self._loan is not None:
-                trouble = self._return_memory()
-            if self._ours:
-                self._journal.over()
-        except KinstError as error:
-            trouble = error.message
-        finally:
-            debugger.detach()
-            if self._rsp is not None:
-                self._rsp.close()
+    def _undo(self, *, renew: bool = False) -> str:
+        """Everything, and leave the machine running.  What could not be undone, or "".  renew: the
+        stub is begun with anew; else the machine stands."""
+        until = time.monotonic() + TRY_SECONDS
+        trouble = self._tried(self._undone, until, renew=renew)
+        left = self._tried(self._leave, until, renew=False)
+        assert self._rsp is not None
+        with contextlib.suppress(OSError):
+            self._rsp.close()
+        return trouble or left
+
+    def _tried(self, work: Callable[[], str], until: float, *, renew: bool) -> str:
+        """What `work` returns, or why it has failed, several times.  renew: the stub is begun with
+        anew before the first time, too."""
+        trouble = ""
+        for _ in range(TRIES):
+            try:
+                if renew:
+                    self._renewed()
+                return work()
+            except Exception as error:
+                keep_traceback(error)
+                trouble = error.message if isinstance(error, KinstError) else repr(error)
+            renew = True
+            if time.monotonic() > until:
+                break
+        return trouble
+
+    def _leave(self) -> str:
+        assert self._debugger is not None
+        if not self._debugger.detach():
+            raise TargetError("the GDB stub does not let the machine go on")
+        return ""
+
+    def _undone(self) -> str:
+        """The machine stands before.  What could not be undone, or ""."""
+        assert self._debugger is not None
+        self._restore_text()
+        self._debugger.resume()
+        trouble = ""
+        if self._changes.mapped or self._loan is not None:
+            trouble = self._return_memory()
+        if self._ours:
+            self._journal.over()
         return trouble
 
     def _restore_text(self) -> None:
         """The bytes before kinst's, where kinst's still are; the hooks last, when no CPU is on its
         way to them."""
         assert self._debugger and self._memory
+        if self._lender is not None and self._lender.tracer is not None:
+            self._leave_claims(*self._lender.tracer)
         traps = self._lender.traps if self._lender else TrapPath((), 0)
         hooks = [(at, at + HOOK_BYTES) for at in traps.hooks]
         self._write_text(self._changes.restored(self._memory.read, hooks))
@@ -290,6 +361,17 @@ class Guardian:
             sites = np.concatenate([sites - np.uint64(k) for k in range(len(self._isa.breakpoint))])
         let_pass(self._debugger, self._memory.read, self._isa, sites, traps.pc_delta)
         self._write_text(self._changes.restored(self._memory.read))
+
+    def _leave_claims(self, word: int, idle: int) -> None:
+        """Forget what has been written to data where the kernel's own tracer is in use: the marks
+        that keep it off may go only while it has no user (Claims of core/system.py)."""
+        assert self._memory is not None
+        if int.from_bytes(self._memory.read(word, 8), "little") == idle:
+            return
+        pages = {at & -_PAGE for at in self._changes.text}
+        data = {page for page in pages if not self._memory.is_code(page)}
+        for at in [at for at in self._changes.text if at & -_PAGE in data]:
+            del self._changes.text[at]
 
     def _write_text(self, writes: Sequence[tuple[int, bytes]]) -> None:
         assert self._memory is not None and self._rsp is not None
@@ -307,12 +389,13 @@ class Guardian:
         if self._loan is not None:  # nobody has it any more but the guest's translations of it
             self._debugger.resume()
             self._loan.unshare(self._process, self._ram)
+            self._journal.loan(self._loan)
             self._debugger.stop()
         with self._calls().thread() as call:
             for start, end in self._changes.mapped:
                 call(self._lender.forget, start, end)
             if self._loan is not None:
-                give_back(call, self._lender, self._loan, self._ram)
+                give_back(call, self._lender, self._loan, self._ram, self._journal.loan)
         self._loan = None
         return ""
 

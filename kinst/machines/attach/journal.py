@@ -46,6 +46,11 @@ class Journal:
             return self._path.stat().st_size > 0
         return False
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether one before may have left the machine standing."""
+        return self._path.exists()
+
     def over(self) -> None:
         """Everything is undone."""
         with suppress(OSError):

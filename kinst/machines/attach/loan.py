@@ -116,7 +116,7 @@ def borrow(call: Call, lender: Lender, physical: Callable[[int], int], size: int
         if tables and sum(s for _, _, s in had) >= size:
             return Loan(had, tables)
         had += [tables] if tables else []
-    except TargetError:
+    except BaseException:
         _release(call, lender, had)
         raise
     _release(call, lender, had)
@@ -132,13 +132,21 @@ def _release(call: Call, lender: Lender, had: list[tuple[int, int, int]]) -> Non
             call(lender.release, address, (size // lender.page).bit_length() - 1)
 
 
-def give_back(call: Call, lender: Lender, loan: Loan, ram: Ram) -> None:
+def give_back(
+    call: Call, lender: Lender, loan: Loan, ram: Ram, note: Callable[[Loan], None]
+) -> None:
     """All of it, by the thread that makes calls; it is unshared, and nothing runs in it any more.
+    Where that fails, what is left of the loan is what was not given back.  note: is told what will
+    be left, each time.
 
     A page of tables in which the kernel has made entries of its own stays."""
-    had = list(loan.pieces)
-    _, tables, size = loan.tables
-    if not any(ram.read_physical(tables, size)):
-        had.append(loan.tables)
-    for address, _, length in had:
+    while loan.pieces:
+        # Never twice: rather is a piece lost to the guest than free while somebody has it.
+        address, _, length = loan.pieces.pop()
+        note(loan)
         call(lender.release, address, (length // lender.page).bit_length() - 1)
+    address, tables, size = loan.tables
+    loan.tables = (0, 0, 0)
+    note(loan)
+    if size and not any(ram.read_physical(tables, size)):
+        call(lender.release, address, (size // lender.page).bit_length() - 1)

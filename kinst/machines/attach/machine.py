@@ -4,6 +4,7 @@ its guest.  It runs on while it is looked at."""
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -66,6 +67,7 @@ class AttachedVm(StubTarget):
         self._paging = isa.paging
         self._territory = territory
         self._closed = False
+        self._settled: tuple[int | None, Lender | None] = (None, None)
         self._loan: Loan | None = None
         self._mapped = (0, 0)  # virtual addresses of scratch
         self._scratch: ForeignMemory | None = None
@@ -86,23 +88,43 @@ class AttachedVm(StubTarget):
             try:
                 self._journal = Journal(pid, self._process.started)
                 # One that was killed while the machine stood has left it standing.
-                if not self._journal.is_there:
+                if not self._journal.is_begun:
                     wait_running(self._process)
-                guardian = Guardian(self._process, place, isa, territory, self._journal)
-                kept = (self._process.fileno(), self._lock.fileno())
-                self._guardian = Companion(guardian.serve, kept)
+                self._place = place
+                self._guardian = self._new_guardian()
             except BaseException:
                 left(place)
                 raise
             try:
                 self._reach()
             except BaseException:
-                self._guardian.close()
+                self._end_guardian()
                 raise
         except BaseException:
             self._lock.close()
             self._process.close()
             raise
+
+    def _new_guardian(self) -> Companion:
+        assert self._lock is not None
+        kept = (self._process.fileno(), self._lock.fileno())
+        guardian = Guardian(self._process, self._place, self.isa, self._territory, self._journal)
+        return Companion(guardian.serve, kept)
+
+    def _end_guardian(self) -> None:
+        """Wait until it has undone what is left.  Where it was killed another one does what the
+        next start of kinst would do.  Raises TargetError where that fails."""
+        if self._guardian.close():
+            return
+        if hasattr(self, "_rsp"):
+            self._rsp.close()
+        self._guardian = self._new_guardian()
+        try:
+            _, descriptor = self._guardian.ask("reach")
+            os.close(descriptor)
+            self._guardian.ask("settle", *self._settled)
+        finally:
+            self._guardian.close()
 
     def _reach(self) -> None:
         found, descriptor = self._guardian.ask("reach")
@@ -126,6 +148,7 @@ class AttachedVm(StubTarget):
         """See core/machine.py."""
         if page_tables is not None:
             self.memory.set_tables(page_tables)
+        self._settled = page_tables, lender
         undone, _ = self._guardian.ask("settle", page_tables, lender)
         if undone:
             self._stub.handed_back(running=True)
@@ -252,9 +275,11 @@ class AttachedVm(StubTarget):
         finally:
             with contextlib.suppress(OSError):
                 self._rsp.close()
-            self._guardian.close()
-            self._process.close()
-            assert self._lock is not None
-            self._lock.close()
+            try:
+                self._end_guardian()
+            finally:
+                self._process.close()
+                assert self._lock is not None
+                self._lock.close()
         if trouble:
             raise TargetError(str(trouble))

@@ -115,13 +115,15 @@ class Debugger:
         """Make the stub read memory as this CPU does."""
         self._rsp.ask_ok(self._rsp.select_request(self._threads[cpu]), "select a CPU")
 
-    def detach(self) -> None:
-        """Take every breakpoint out and let the machine run, as far as the stub still works."""
+    def detach(self) -> bool:
+        """Take every breakpoint out and let the machine run, as far as the stub still works;
+        whether it did."""
         with contextlib.suppress(TargetError):
             self.stop()
             for address in sorted(self._inserted):
                 self.remove_breakpoint(address)
-            self._rsp.ask(b"D")
+            return self._rsp.ask(b"D") == b"OK"
+        return False
 
     def insert_breakpoint(self, address: int) -> None:
         self._need_stopped("a breakpoint can be inserted")

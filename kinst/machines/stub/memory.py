@@ -107,6 +107,11 @@ class GuestMemory:
             yield leaf.physical + inside, length
             address += length
 
+    def is_code(self, address: int) -> bool:
+        """Whether the kernel can run what is there."""
+        leaf = self._paging.walk(self._read_table, self.root, address)
+        return leaf is not None and leaf.executable
+
     def reader(self) -> Callable[[int, int], bytes]:
         """read(), for many reads while nothing is mapped anew: mappings are looked up once."""
         leaves: dict[int, Leaf] = {}

@@ -40,6 +40,14 @@ _LOOKED = 32  # call sites that are looked at to know their layout
 _NEAR = 4096  # bytes between records that are read at once
 
 
+def no_users(kernel: Kernel) -> tuple[int, int] | None:
+    """Address of a word, and what it is while no ftrace_ops is registered; None where that is not
+    known."""
+    if not (kernel.has("ftrace_ops_list") and kernel.has("ftrace_list_end")):
+        return None
+    return kernel.symbol("ftrace_ops_list"), kernel.symbol("ftrace_list_end")
+
+
 @dataclass(frozen=True, slots=True)
 class FtraceRecord:
     """flags_address: of the 8-byte flags word.  flags: its value when it was read.
@@ -195,10 +203,8 @@ class Ftrace:
 
     def idle(self) -> bool:
         """Whether ftrace has no user at all (no ftrace_ops is registered)."""
-        kernel = self._kernel
-        if not (kernel.has("ftrace_ops_list") and kernel.has("ftrace_list_end")):
-            return False
-        return kernel.number(kernel.symbol("ftrace_ops_list")) == kernel.symbol("ftrace_list_end")
+        known = no_users(self._kernel)
+        return known is not None and self._kernel.number(known[0]) == known[1]
 
     def claims(self, addresses: Iterable[int]) -> list[tuple[int, bytes]]:
         """Writes of data that keep ftrace off these nops; made while the machine is stopped

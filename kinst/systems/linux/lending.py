@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kinst.core.system import Facts, Lender, Threads, TrapPath
 from kinst.image.btf import Btf
+from kinst.systems.linux.ftrace import no_users
 from kinst.systems.linux.memory import Kernel
 from kinst.systems.linux.user import stack_size
 
@@ -46,7 +47,9 @@ def lender(kernel: Kernel, btf: Btf, facts: Facts) -> Lender | None:
         return None
     hooks = (facts.trap_hook, facts.fault_hook, facts.bug_hook)
     traps = TrapPath(tuple(filter(None, hooks)), facts.trap_pc_delta)
-    return Lender(entries, landing, allocate, _FLAGS, release, forget, _PAGE, alive, traps)
+    return Lender(
+        entries, landing, allocate, _FLAGS, release, forget, _PAGE, alive, traps, no_users(kernel)
+    )  # fmt: skip
 
 
 def threads(kernel: Kernel, btf: Btf) -> Threads | None:

@@ -1,0 +1,155 @@
+"""Errors and signals at random calls and random moments of traces of a running guest that is
+somebody else's: kinst, its guardian or its next start puts the kernel's text back, the guest goes
+on, and nothing of it is lost.
+
+    KINST_MOMENTS=500 KINST_SEED=1    how many, and which
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attach_guest import AttachGuest, attach_guest
+from attach_picture import Photographer
+from hurt import BOTH, ERRORS, SIGNALS, Hurt, Outcome, Run, Runs
+
+from kinst.kernels.fetch import Prepared
+
+pytestmark = [pytest.mark.vm, pytest.mark.slow]
+MOMENTS = int(os.environ.get("KINST_MOMENTS", "500"))
+SEED = int(os.environ.get("KINST_SEED", "1"))
+PROBES = "kinst::vfs_read:, kinst::vfs_write:, kinst::ksys_read:"
+PROGRAMS = (
+    f"{PROBES} {{ @[probefunc] = count(); }}",
+    f"{PROBES} {{ @[execname, probename] = count(); }}",
+    "fbt::vfs_*:entry { @[probefunc] = count(); } fbt::vfs_*:return { @r = count(); }",
+    'kinst::vfs_read:0 { printf("%s", execname); }',
+)
+WAYS = ("auto", "auto", "jump", "trap", "stop")
+LASTS = "tick-200ms { exit(0); }"
+LOAD = "(while true; do reads 2000 >/dev/null; sleep 0.1; done) & echo $!"
+# kinst and its guardian killed together while a thread of the guest lends memory, or of QEMU is
+# made to map it: docs/safety.md says what then does not go on.
+LENDING = ("Calls.",)
+MOST_LOST = 8 * 1024  # kB of the guest's, in all
+
+
+class Rig:
+    """A guest under load, and the runs that are hurt."""
+
+    def __init__(self, vm: AttachGuest, folder: Path) -> None:
+        self.vm = vm
+        self.folder = folder
+        self.photographer = Photographer(vm, "amd64", 512)
+        self.load = vm.run(LOAD).splitlines()[-1]
+        self.runs = Runs()
+        self.text = self.photographer.text()
+        self.err = ""
+
+    def words(self, program: str, way: str) -> list[str]:
+        place = ["--attach", str(self.vm.pid), "--kernel", str(self.vm.debug), "-q"]
+        return [*place, "-x", f"plant={way}", "-n", program, "-n", LASTS]
+
+    def run(
+        self, program: str, way: str, hurt: Hurt | None = None, number: str = "", after: float = 0.0
+    ) -> Outcome:
+        out, err = self.folder / "out", self.folder / "err"
+        run = Run(self.words(program, way), str(out), str(err), hurt, number, after)
+        outcome = self.runs.run(run)
+        self.err = err.read_text(errors="replace")
+        return outcome
+
+    def differences(self) -> int:
+        """Bytes of the kernel's text that are not what they were."""
+        now = self.photographer.text()
+        return sum(a != b for a, b in zip(self.text, now, strict=True)) if now != self.text else 0
+
+    def is_restored_by(self, both: bool) -> str:
+        """Who has put the text back: these processes, or the next start; "" for nobody.  both: none
+        of these processes was left, and the guest may stand."""
+        if not self.differences() and not both:
+            return "itself"
+        self.run(PROGRAMS[0], "auto")
+        return "" if self.differences() else "the next start"
+
+    def close(self) -> None:
+        self.runs.close()
+
+
+@pytest.fixture
+def rig(prepared: Prepared, reads: Path, tmp_path: Path) -> Iterator[Rig]:
+    with attach_guest("pc", prepared, reads, tmp_path) as vm:
+        made = Rig(vm, tmp_path)
+        yield made
+        made.close()
+
+
+def drawn(draw: random.Random, calls: dict[str, dict[str, int]]) -> Hurt:
+    """One of the calls that such a run makes: each name is as likely as each other."""
+    names = [(who, name) for who in calls for name, count in calls[who].items() if count]
+    who, name = draw.choice(names)
+    number = draw.randint(1, calls[who][name])
+    what = draw.choice((*ERRORS, *ERRORS, *SIGNALS, "SIGKILL", BOTH))
+    if what in (BOTH, "SIGKILL") and name.startswith(LENDING):
+        what = "SIGTERM"
+    return Hurt(who, name, number, what, draw.random() < 0.4)
+
+
+def test_the_text_is_put_back(rig: Rig) -> None:
+    draw = random.Random(SEED)
+    # Once for caches, and once to know what a run does.
+    known: dict[tuple[str, str], tuple[dict[str, dict[str, int]], float]] = {}
+    wrong: list[str] = []
+    how: Counter[str] = Counter()
+    free = 0
+    for turn in range(MOMENTS):
+        program, way = draw.choice(PROGRAMS), draw.choice(WAYS)
+        if way == "stop":
+            program = PROGRAMS[3]  # the others would bring the guest to a halt
+        if (program, way) not in known:
+            if not known:
+                rig.run(program, way)
+            whole = rig.run(program, way)
+            assert whole.status == 0, rig.err
+            assert not rig.differences()
+            known[program, way] = {k: dict(v) for k, v in whole.calls.items()}, whole.seconds
+            free = free or rig.vm.free()
+        calls, longest = known[program, way]
+        if turn % 2:
+            hurt = drawn(draw, calls)
+            about = str(hurt)
+            outcome = rig.run(program, way, hurt)
+            kind = f"{hurt.who}: {hurt.what}" if outcome.happened else "not come to"
+        else:
+            number, after = draw.choice(SIGNALS), draw.uniform(0.0, longest)
+            about = f"{number} after {after:.3f} of {longest:.3f} s"
+            outcome = rig.run(program, way, None, number, after)
+            kind = f"moment: {number}"
+        said, restorer = rig.err, rig.is_restored_by(kind.endswith(BOTH))
+        how[f"{kind}, text by {restorer}"] += 1
+        troubles = [f"{outcome.hangs} hangs"] if outcome.hangs else []
+        troubles += [] if restorer else [f"{rig.differences()} bytes of text are others"]
+        troubles += ["a traceback"] if "Traceback" in said else []
+        try:
+            answer = rig.vm.run("reads 10", 60.0)
+            troubles += [] if "reads 10 " in answer else [f"the guest says {answer!r}"]
+        except TimeoutError:
+            troubles.append("the guest stands")
+        if troubles:
+            wrong.append(f"{turn}: {about}; {way}, {program}: {troubles}; {said!r}")
+            print(wrong[-1], flush=True)
+            if "the guest stands" in troubles:
+                break
+        if turn % 10 == 9:
+            print(f"{turn + 1} runs, {len(wrong)} wrong, {rig.vm.free()} kB free", flush=True)
+    for kind, count in sorted(how.items()):
+        print(f"{count:5} {kind}")
+    assert not wrong, f"seed {SEED}, {len(wrong)} of {MOMENTS}:\n" + "\n".join(wrong)
+    whole = rig.run(PROGRAMS[0], "auto")  # what both were killed with is given back by now
+    assert whole.status == 0 and not rig.differences()
+    assert rig.vm.free() > free - MOST_LOST, (free, rig.vm.free())
