@@ -12,6 +12,7 @@
 #include <unicorn/unicorn.h>
 
 enum { PAGE = 4096, POOL = 48, BLOCKS = 16, REGISTERS = 96, TRIES = 20, FRAMES = 16384 };
+enum { STACKS = 8, SPARE = 4 }; /* pages that what stands for the original may touch besides */
 #define TEXT_AT 0x10000000ull
 #define PLANTED_AT 0x20000000ull
 #define SCRATCH_AT 0x40000000ull
@@ -67,6 +68,10 @@ struct outcome {
     struct page page[POOL];
 };
 
+struct stack {
+    uint64_t lowest, highest; /* values of the stack pointer */
+};
+
 struct pairs {
     uc_engine *uc;
     struct reg reg[REGISTERS];
@@ -85,7 +90,9 @@ struct pairs {
     uint64_t last, left_at;
     const struct pair *pair;
     int second; /* what runs stands for the original */
-    uint64_t turn, next, steps, sp_start, sp_most;
+    uint64_t turn, next, steps, sp_start;
+    struct stack stack[STACKS];
+    int stacks;
     int trapped, bad_read, gone;
     uint8_t written[FRAMES]; /* which bytes below where the stack pointer was the original wrote */
     struct outcome one, two;
@@ -119,6 +126,21 @@ static const struct trap *trap_at(const struct pairs *p, uint64_t address)
     return low < p->traps && p->trap[low].address == address ? &p->trap[low] : NULL;
 }
 
+/* Random states change the stack pointer at will, so a function may have been on several stacks. */
+static void follow_stack(struct pairs *p, uint64_t sp)
+{
+    for (int k = 0; k < p->stacks; k++) {
+        struct stack *stack = &p->stack[k];
+        if (sp - stack->lowest + PAGE < 2 * PAGE + (stack->highest - stack->lowest)) {
+            stack->lowest = sp < stack->lowest ? sp : stack->lowest;
+            stack->highest = sp > stack->highest ? sp : stack->highest;
+            return;
+        }
+    }
+    if (p->stacks < STACKS)
+        p->stack[p->stacks++] = (struct stack){sp, sp};
+}
+
 static void on_code(uc_engine *uc, uint64_t address, uint32_t size, void *data)
 {
     struct pairs *p = data;
@@ -143,8 +165,7 @@ static void on_code(uc_engine *uc, uint64_t address, uint32_t size, void *data)
     if (!p->second && pair->below) {
         uint64_t sp = 0;
         uc_reg_read(uc, p->sp, &sp);
-        if (sp - p->sp_start < PAGE && sp > p->sp_most)
-            p->sp_most = sp;
+        follow_stack(p, sp);
     }
     if (!inside || ++p->steps > pair->steps * (p->second ? 32 : 1)) {
         p->gone = !inside;
@@ -208,16 +229,16 @@ static bool on_fill(uc_engine *uc, uint64_t address, uc_mem_type type, uc_tlb_en
         entry->paddr = page - p->text_low + (p->second ? PLANTED_AT : TEXT_AT);
     } else if (page >= p->scratch && page < p->scratch + p->scratch_size) {
         entry->paddr = page - p->scratch + SCRATCH_AT;
+    } else if (type == UC_MEM_FETCH) {
+        /* Also where data is: the emulator translates what it comes to before it asks whether to go
+         * on, and does not survive every word. */
+        entry->paddr = NOPS_AT;
+        entry->perms = UC_PROT_EXEC;
     } else {
         int k = 0;
         while (k < outcome->pages && outcome->page[k].address != page)
             k++;
-        if (k == outcome->pages && type == UC_MEM_FETCH) {
-            entry->paddr = NOPS_AT;
-            entry->perms = UC_PROT_EXEC;
-            goto found;
-        }
-        if (k == POOL)
+        if (k == (p->second ? POOL : POOL - SPARE))
             return false;
         if (k == outcome->pages) {
             uint8_t *content = p->block[page / PAGE % BLOCKS];
@@ -229,8 +250,8 @@ static bool on_fill(uc_engine *uc, uint64_t address, uc_mem_type type, uc_tlb_en
             outcome->pages++;
         }
         entry->paddr = POOL_AT + k * PAGE;
+        entry->perms = UC_PROT_READ | UC_PROT_WRITE;
     }
-found:
     entry->paddr += address % PAGE & -p->smallest_page;
     return true;
 }
@@ -288,13 +309,15 @@ static void run(struct pairs *p, int second)
     p->second = second;
     p->steps = p->trapped = p->gone = p->bad_read = 0;
     p->last = -1;
-    if (!second && p->pair->below)
+    if (!second && p->pair->below) {
         memset(p->written, 0, sizeof p->written);
+        p->stacks = 0;
+    }
     for (int k = 0; k < p->registers; k++) {
         if (p->reg[k].kind != WIDE || p->pair->vectors)
             uc_reg_write(p->uc, p->reg[k].id, p->value[k]);
         if (p->reg[k].id == p->sp && !second)
-            p->sp_start = p->sp_most = p->value[k][0];
+            p->sp_start = p->value[k][0];
     }
     uc_ctl_flush_tlb(p->uc);
     uc_err error =
@@ -315,8 +338,11 @@ static void run(struct pairs *p, int second)
 static int unfit(const struct pairs *p)
 {
     for (int k = 0; k < p->registers; k++)
-        if (p->one.registers[k][0] & p->reg[k].unfit ||
-            (p->reg[k].id == p->sp && p->one.registers[k][0] < p->pair->below))
+        if (p->one.registers[k][0] & p->reg[k].unfit)
+            return 1;
+    /* A stack at one of the ends of memory has no other side. */
+    for (int k = 0; k < p->stacks && p->pair->below; k++)
+        if (p->stack[k].lowest < PAGE || p->stack[k].highest + PAGE < PAGE)
             return 1;
     return 0;
 }
@@ -329,14 +355,26 @@ static const uint8_t *page_of(const struct outcome *outcome, uint64_t address)
     return NULL;
 }
 
-static int is_dead(const uint64_t (*dead)[2], uint64_t address)
+/* Whether nobody reads an address any more: it is below the stack pointer, on a stack that was left,
+ * or in a frame where the original wrote nothing. */
+static int is_dead(const struct pairs *p, uint64_t address, uint64_t end)
 {
-    return (address >= dead[0][0] && address < dead[0][1]) ||
-           (address >= dead[1][0] && address < dead[1][1]);
+    uint64_t frame = address - (p->sp_start - FRAMES);
+    if (!p->pair->below)
+        return 0;
+    if (frame < FRAMES && !p->written[frame])
+        return 1;
+    for (int k = 0; k < p->stacks; k++) {
+        const struct stack *stack = &p->stack[k];
+        int last = end - stack->lowest + PAGE < 2 * PAGE + (stack->highest - stack->lowest);
+        if (address >= stack->lowest - p->pair->below && address < (last ? end : stack->highest))
+            return 1;
+    }
+    return address >= end - p->pair->below && address < end;
 }
 
-static int memory_differs(const struct pairs *p, const struct outcome *pages,
-                          const uint64_t (*dead)[2], uint64_t *where)
+static int memory_differs(const struct pairs *p, const struct outcome *pages, uint64_t end,
+                          uint64_t *where)
 {
     for (int k = 0; k < pages->pages; k++) {
         uint64_t page = pages->page[k].address;
@@ -347,11 +385,7 @@ static int memory_differs(const struct pairs *p, const struct outcome *pages,
         if (!memcmp(a, b, PAGE))
             continue;
         for (int i = 0; i < PAGE; i++)
-            if (a[i] != b[i] && !is_dead(dead, page + i)) {
-                /* A frame's bytes that nothing was written to hold whatever was there. */
-                uint64_t frame = page + i - (p->sp_start - FRAMES);
-                if (p->pair->below && frame < FRAMES && !p->written[frame])
-                    continue;
+            if (a[i] != b[i] && !is_dead(p, page + i, end)) {
                 *where = page + i;
                 return 1;
             }
@@ -363,7 +397,7 @@ static int memory_differs(const struct pairs *p, const struct outcome *pages,
 static int differs(const struct pairs *p, char *text, size_t size)
 {
     const struct outcome *a = &p->one, *b = &p->two;
-    uint64_t where = 0, end = 0, start = p->sp_start, dead[2][2] = {{0, 0}, {0, 0}};
+    uint64_t where = 0, end = 0;
     uint64_t lost = p->lost ? p->lost[p->left_at - p->pair->low] : 0;
     if (b->failed)
         return snprintf(text, size, "it does not come to an end (last at %#lx)", b->next);
@@ -379,17 +413,7 @@ static int differs(const struct pairs *p, char *text, size_t size)
             return snprintf(text, size, "register %d is %#lx, not %#lx", k, b->registers[k][0],
                             a->registers[k][0]);
     }
-    if (p->pair->below) {
-        /* Below the stack pointer; and below where it was, where it is on another stack now. */
-        int near = (end > start ? end - start : start - end) < PAGE;
-        uint64_t lowest = near && start < end ? start : end;
-        dead[0][0] = lowest - p->pair->below;
-        dead[0][1] = end;
-        dead[1][0] = start - p->pair->below;
-        dead[1][1] = near ? dead[1][0] : p->sp_most;
-    }
-    const uint64_t (*ranges)[2] = (const uint64_t(*)[2])dead;
-    if (memory_differs(p, a, ranges, &where) || memory_differs(p, b, ranges, &where))
+    if (memory_differs(p, a, end, &where) || memory_differs(p, b, end, &where))
         return snprintf(text, size, "memory at %#lx", where);
     return 0;
 }

@@ -16,7 +16,7 @@ from kinst.core.displaced import Refused
 from kinst.core.instruction import Instruction
 from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
-from kinst.patch.flows import flows_of
+from kinst.patch.flows import BRANCH, JUMP, flows_of
 from kinst.patch.patches import Patch
 from kinst.patch.plan import Plan, plan_sites
 from kinst.patch.runs import NO_RUNS, Run, Runs, find_runs, lines_of, runs_of
@@ -115,9 +115,13 @@ def _runs(
     flows = flows_of(columns, isa)
     place = (columns.address - np.uint64(start)).astype(np.int64)
     nothing = np.zeros(count, np.bool_)
+    # What is displaced leads to a trampoline, and never into a run.
+    displaced = np.isin(flows.kind, (BRANCH, JUMP)) & np.isin(
+        columns.address, np.array(list(ways), np.uint64)
+    )
     lines = lines_of(
         place, columns.size, flows, np.arange(count) > 0,
-        entered=np.isin(columns.address, flows.target[flows.direct]),
+        entered=np.isin(columns.address, flows.target[flows.direct & ~displaced]),
         unfit=np.isin(columns.address, np.array(sorted(held), np.uint64)),
         idle=nothing, padding=np.zeros(count, np.int64),
         begins=np.array(free) != 0 if isa.needs_spare else ~nothing,

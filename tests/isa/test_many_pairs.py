@@ -58,7 +58,7 @@ def _amd64() -> World:
         ),
         re.compile(
             r"encls|invpcid|monitorx?|(rd|wr)pkru|stgi|xgetbv|xrstor|xsave|xsetbv|tilerelease|"
-            r"serialize|pvalidate|rmpadjust|ud[012]|int|iret"
+            r"serialize|pvalidate|rmpadjust|ud[012]|int|iret|mov [c-g]s,"
         ),
     )  # fmt: skip
 
@@ -71,7 +71,8 @@ def _arm64() -> World:
             r"mrs .*(cnt|pmc)|msr (?!daif)|dc|ic|at |tlbi|sys|wf[ie]|hvc|smc|brk|eret|svc|"
             r"(ld|st)a?l?xrb?h? |(ld|st)a?l?xp "
         ),
-        re.compile(r"mrs|msr|udf|.*\b[zp]\d"),
+        # System registers that it does not have, memory tags, vectors of any length.
+        re.compile(r"mrs|msr|udf|ldgm?|st2?z?2?gm?|rdvl|addvl|cnt[bhwd]|.*\b[zp]\d"),
     )  # fmt: skip
 
 
@@ -184,8 +185,9 @@ def lost_registers(kernel: Kernel, made: PlannedFunction) -> U64:
     names = list(kernel.world.whole.registers)
     for one in made.known:
         if kernel.isa.name == "amd64":
-            # Neither a function nor who called it reads flags that were there before.
-            leaves = kernel.isa.flow(one.code, one.address).kind in ("call", "return")
+            # Neither a function nor who called it reads flags that were there before.  (A return
+            # is a jump to a thunk; and what div leaves of them is undefined, but not here.)
+            leaves = kernel.isa.flow(one.code, one.address).kind in ("call", "return", "jump")
             bits = 1 << names.index("eflags") if leaves else 0
         else:
             free = made.spare[one.address]
