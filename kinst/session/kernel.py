@@ -10,6 +10,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import translate
 from functools import cached_property
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -40,6 +41,7 @@ MOST_ENTRIES = 1024  # of a jump table whose code does not say how many it has
 SUGGESTION_SPREAD = 3  # how much longer or shorter than the wrong name a suggestion may be
 
 
+FIRST = 3  # instructions that are a function's beginning
 BEGINNING = 20  # bytes of a function's first instruction, and of a landing pad before it
 SCANNED = 512  # functions or sites that are decoded at once
 READ_GAP, READ_MOST = 4096, 1 << 20  # bytes between functions that are read at once, and of all
@@ -149,7 +151,8 @@ class RunningKernel:
     def beginning(self, function: Function) -> Sequence[Instruction]:
         """See core.kernel.Kernel.beginning."""
         known = self._instructions.get(function.address)
-        return known or tuple(self.isa.decode(self.code(function)[:BEGINNING], function.address))
+        first = self.isa.decode(self.code(function)[:BEGINNING], function.address)
+        return known or tuple(islice(first, FIRST))
 
     def columns(self, functions: Sequence[Function]) -> Scanned:
         """See core.kernel.Kernel.columns."""

@@ -115,6 +115,16 @@ def test_a_saved_word_points_there(isa: str, inside: int, where: int) -> None:
     assert counts(traced) == expected(isa)
 
 
+@pytest.mark.parametrize("cpu", [0, 1])
+def test_a_register_points_there(isa: str, inside: int, cpu: int) -> None:
+    """As a return address does that was just read from the stack."""
+    machine = FakeMachine(isa)
+    machine.processors[cpu].set({"amd64": "r12", "riscv64": "s4"}[isa], inside)
+    traced = trace(machine, PROGRAM, WORK)
+    assert single(traced) == 1
+    assert counts(traced) == expected(isa)
+
+
 def test_a_word_that_points_beside_it_is_nobody(isa: str, inside: int) -> None:
     machine = FakeMachine(isa)
     for at, value in ((0x1230, inside + 1), (0x1244, inside)):  # the second is not aligned

@@ -5,6 +5,7 @@ with all there is, and without runs, gates and blocks, are those of instructions
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,8 @@ def test_faults_and_signals(isa: str, append: str, cold: bool, tmp_path: Path) -
         copies, signals = present(guest, COPIES), present(guest, SIGNALS)
         functions = [*copies, *signals, *present(guest, PATHS)]
         found = compare(guest, functions, f"busy {ROUNDS}", ROUNDS, RULES)
-        base = guest.machine.execute("grep ' _text$' /proc/kallsyms").output.decode().split()[0]
-        print(f"{found.told(f'{isa} {append}')}; the kernel is at {base}")
+        (base,) = re.findall(r"(\w+) T _stext\n", guest.run("grep ' _stext$' /proc/kallsyms"))
+        print(f"{found.told(f'{isa} {append}')}; the kernel's text is at {base}")
         assert not found.wrong, f"{len(found.wrong)}, {list(found.wrong.items())[:9]}"
         assert len(found.functions & {*copies}) >= 3 and len(found.functions & {*signals}) >= 8
         assert not guest.run("dmesg | grep -E 'BUG|WARNING|Oops|stall'; true")
