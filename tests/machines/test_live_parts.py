@@ -92,6 +92,37 @@ def test_lockdown_is_told(root: Path, mode: str) -> None:
         set_up.load()
 
 
+def test_dkms_builds_this_version() -> None:
+    said = dict(
+        line.split("=", 1) for line in (set_up.SOURCES / "dkms.conf").read_text().splitlines()
+    )
+    assert said["PACKAGE_VERSION"] == f'"{device.VERSION}"'
+    assert said["PACKAGE_NAME"] == said["BUILT_MODULE_NAME[0]"] == f'"{set_up.NAME}"'
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_what_dkms_has_built_is_loaded_by_its_name(
+    root: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """modprobe knows compressed modules and looks at signatures."""
+    there = root / platform.release() / "updates/dkms"
+    there.mkdir(parents=True)
+    (there / "kinst.ko.xz").write_bytes(b"")
+    tools = root / "tools"
+    tools.mkdir()
+    modprobe = tools / "modprobe"
+    modprobe.write_text(f'#!/bin/sh\necho "$@" >{root}/asked\necho no key >&2\nexit {status}\n')
+    modprobe.chmod(0o755)
+    monkeypatch.setattr(set_up, "_MODULES", root)
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+    if status:
+        with pytest.raises(TargetError, match="DKMS has built: no key"):
+            set_up.load()
+    else:
+        assert set_up.load()
+    assert (root / "asked").read_text() == "kinst\n"
+
+
 def test_missing_headers_are_told_with_their_package(root: Path) -> None:
     with pytest.raises(
         TargetError, match=r"headers of kernel 1\.2\.3-no.*linux-headers-1\.2\.3-no"

@@ -41,7 +41,7 @@ LOADED = Path("/sys/module/kinst")
 MODULE = "kinst"
 # Functions with loops too, in which chains lead back into themselves.
 SOME = """
-    fbt::vfs_*:entry, kinst::vfs_read:, kinst::link_path_walk:, kinst::__d_lookup_rcu: {
+    fbt::vfs_*:entry, kinst::vfs_read:, kinst::link_path_walk*:, kinst::__d_lookup_rcu: {
         @ = count();
     }
 """

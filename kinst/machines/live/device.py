@@ -211,7 +211,7 @@ def _check(fd: int) -> None:
     if version != VERSION:
         raise TargetError(
             f"the module that is loaded is of another version of kinst's: {version}, not {VERSION}",
-            "rmmod kinst",
+            "rmmod kinst; where DKMS has built it, dkms remove kinst --all",
         )
 
 

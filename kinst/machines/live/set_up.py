@@ -1,4 +1,5 @@
-"""The module for the kernel that runs: built once for each release, loaded, and taken out."""
+"""The module for the kernel that runs: built once for each release, or by DKMS, which signs it too;
+loaded, and taken out."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ NAME = "kinst"
 SOURCES = Path(__file__).parent / "module"
 _FILES = ("Kbuild", "kinst.c", "kinst.h")
 _LOADED = Path("/sys/module") / NAME
+_MODULES = Path("/lib/modules")
 _LOCKDOWN = Path("/sys/kernel/security/lockdown")
 _MACHINE = "x86_64"
 _LINES = 3  # of what the compiler says
@@ -31,7 +33,11 @@ def load() -> bool:
     _check()
     if _LOADED.exists():
         return False
-    module = built(platform.release())
+    release = platform.release()
+    if any((_MODULES / release / "updates/dkms").glob(f"{NAME}.ko*")):
+        _load_by_name()
+        return True
+    module = built(release)
     try:
         load_module(module)
     except OSError as error:
@@ -39,6 +45,20 @@ def load() -> bool:
             return False
         raise TargetError(*_not_loaded(error)) from error
     return True
+
+
+def _load_by_name() -> None:
+    """Raises TargetError."""
+    try:
+        done = subprocess.run(["modprobe", NAME], capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise TargetError(f"modprobe cannot be run: {error.strerror}") from error
+    if done.returncode:
+        said = done.stderr.strip() or f"modprobe ended with {done.returncode}"
+        raise TargetError(
+            f"the kernel does not take the module that DKMS has built: {said.splitlines()[0]}",
+            f"dmesg says why; without it (dkms remove {NAME} --all), kinst builds its own",
+        )
 
 
 def unload() -> None:
@@ -81,7 +101,7 @@ def built(release: str) -> Path:
     kept = cache_folder() / "modules" / f"{release}-{mark}" / f"{NAME}.ko"
     if kept.is_file():
         return kept
-    headers = Path("/lib/modules") / release / "build"
+    headers = _MODULES / release / "build"
     if not (headers / "Makefile").is_file():
         raise TargetError(
             f"the headers of kernel {release} are not installed, for kinst's module",
@@ -121,7 +141,7 @@ def _not_loaded(error: OSError) -> tuple[str, str]:
     if error.errno == errno.EKEYREJECTED:
         return (
             f"{start}: it takes signed modules only",
-            "sign it with a key that it knows (scripts/sign-file)",
+            "DKMS signs with this machine's key: docs/live.md",
         )
     if error.errno == errno.EOPNOTSUPP:
         return f"{start}: this kernel lacks what it needs", "dmesg says what"
