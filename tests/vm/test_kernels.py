@@ -18,6 +18,7 @@ from isa_guest import Guest
 from locals_rig import compare
 from test_inline import WORK, in_flight, tables
 from test_isas_inline import drawn
+from test_isas_modules import TRAFFIC
 
 from kinst.image.elf import open_elf
 from kinst.kernels.fetch import prepare, prepared
@@ -162,6 +163,25 @@ def test_inline_entries_equal_returns(guest: Guest, tmp_path: Path) -> None:
     apart = {name: in_flight(name, found) for name in entered if in_flight(name, found)}
     assert not {name for name, n in apart.items() if abs(n) > 2}, apart
     assert len(apart) <= len(entered) // 10, apart
+
+
+@pytest.mark.slow
+def test_a_module(guest: Guest) -> None:
+    """Its functions and sections are read from the kernel: dummy_xmit runs once for each packet
+    that the device says it sent, and is called from where the debug files say."""
+    done = guest.trace(
+        "-v", "--module", "dummy",
+        "-n", "fbt:dummy:dummy_xmit:entry { @[func(caller)] = count(); }",
+        "-n", "kinst:dummy:dummy_xmit: { @all[probefunc] = count(); }",
+        "-c", TRAFFIC, copy=[],
+    )  # fmt: skip
+    sent, found = int(done.guest), counts(done.out)
+    ((caller, entered),) = ((key[0], n) for key, n in found.items() if "`" in key[0])
+    # A packet may leave between the two counters being read and the end of the trace.
+    assert 0 < sent <= entered <= sent + 5
+    assert caller.startswith("vmlinux`dev_hard_start_xmit")
+    assert found["dummy_xmit",] > 5 * entered
+    assert "kernel text is as before" in done.err
 
 
 @pytest.mark.slow

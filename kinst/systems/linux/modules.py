@@ -30,6 +30,7 @@ U64 = npt.NDArray[np.uint64]
 
 MAX_MODULES = 4096
 MAX_TABLE = 1 << 22  # entries of one table of one module: more is not a module
+MAX_SECTIONS = 1024
 TEXT_LETTERS = frozenset(b"tTwW")
 STT_FUNC = 2
 BUG_SIZE = 2
@@ -219,15 +220,27 @@ class Modules:
         attrs = reader.number("sect_attrs") if reader.has("sect_attrs") else 0
         if not attrs:
             return ()
-        count = kernel.number(attrs + btf.offset("module_sect_attrs", "nsections"), 4)
+        if btf.has("module_sect_attrs", "nsections"):
+            count = kernel.number(attrs + btf.offset("module_sect_attrs", "nsections"), 4)
+            size, where = btf.size("module_sect_attr"), btf.offset("module_sect_attr", "address")
+            file = btf.offset("module_sect_attr", "battr")
+        else:  # since 6.14
+            count = self._listed(attrs + btf.offset("module_sect_attrs", "grp.bin_attrs"))
+            size, where = btf.size("bin_attribute"), btf.offset("bin_attribute", "private")
+            file = 0
         first = attrs + btf.offset("module_sect_attrs", "attrs")
-        size = btf.size("module_sect_attr")
-        where = btf.offset("module_sect_attr", "address")
-        named = btf.offset("module_sect_attr", "battr") + btf.offset("bin_attribute", "attr.name")
+        named = file + btf.offset("bin_attribute", "attr.name")
         return tuple(
             Section(kernel.text(kernel.number(at + named), 128), kernel.number(at + where))
-            for at in range(first, first + min(count, 1024) * size, size)
+            for at in range(first, first + min(count, MAX_SECTIONS) * size, size)
         )
+
+    def _listed(self, pointer: int) -> int:
+        """How many pointers are before the null one in the list that this pointer leads to."""
+        kernel = self._kernel
+        start = kernel.number(pointer)
+        ends = (n for n in range(MAX_SECTIONS) if not kernel.number(start + 8 * n))
+        return next(ends, MAX_SECTIONS)
 
     def _forbidden(self, reader: _Reader) -> tuple[tuple[int, int, str], ...]:
         noinstr = reader.region("noinstr_text_start", "noinstr_text_size")
