@@ -85,7 +85,7 @@ def test_the_hook_stays_until_it_has_passed(
     guardian = Guardian(absent, absent, isa, absent, absent)
     state = cast(Any, guardian)
     state._memory = state._rsp = state._debugger = machine
-    state._lender = SimpleNamespace(traps=TrapPath((HOOK - 4,), delta))
+    state._lender = SimpleNamespace(traps=TrapPath((HOOK - 4,), delta), tracer=None)
 
     def write(address: int, data: bytes) -> None:
         state._changes.note_text(*changed_bytes([(address, data)], machine.read))
@@ -102,3 +102,22 @@ def test_the_hook_stays_until_it_has_passed(
     machine.story.clear()
     state._restore_text()
     assert not machine.story, "nothing is left to undo"
+
+
+MARK, WORD = TEXT + 0x800, TEXT + 0xF00  # in data: a record of ftrace's, and its list of users
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+def test_marks_stay_while_the_kernels_own_tracer_is_in_use(in_use: bool) -> None:
+    isa = instruction_sets.load("amd64")
+    machine = Machine("", 0, 0, {"cs": 0x10})
+    machine.is_code = lambda address: False  # type: ignore[attr-defined]
+    absent = cast(Any, None)
+    state = cast(Any, Guardian(absent, absent, isa, absent, absent))
+    state._memory = state._rsp = state._debugger = machine
+    state._lender = SimpleNamespace(traps=TrapPath((), 1), tracer=(WORD, 17))
+    machine.text[WORD - TEXT] = 18 if in_use else 17
+    state._changes.note_text(*changed_bytes([(MARK, b"\x02")], machine.read))
+    machine.text[MARK - TEXT] = 2
+    state._restore_text()
+    assert machine.text[MARK - TEXT] == (2 if in_use else 0)
