@@ -21,7 +21,6 @@ from command import KINST, MARK, SECONDS, counts, kinst, marked
 
 pytestmark = pytest.mark.vm
 
-TIMES = 20
 FOLDERS = ("/tmp", "/dev/shm")
 CHECKOUT = Path(__file__).resolve().parents[2]
 NEW_MOUNTS = " && ".join(f"mount -t tmpfs e2e {folder}" for folder in FOLDERS)
@@ -123,7 +122,8 @@ def wait_for_guest(one: Isolated) -> None:
         time.sleep(0.02)
 
 
-def test_twenty_kills_at_random_moments(read_function: str, reads: Path) -> None:
+@pytest.mark.parametrize("times", [8, pytest.param(20, marks=pytest.mark.slow)])
+def test_kills_at_random_moments(read_function: str, reads: Path, times: int) -> None:
     """Half of them at any moment of a run, half when there is a guest, whose command would run
     for hours."""
     program = f"kinst::{read_function}:, kinst::vfs_read: {{ @[probename] = count(); }}"
@@ -139,13 +139,13 @@ def test_twenty_kills_at_random_moments(read_function: str, reads: Path) -> None
     seed = int.from_bytes(os.urandom(4), "little")
     print(f"seed {seed}, one run takes {span:.2f} s")
     chance = random.Random(seed)
-    for turn in range(TIMES):
+    for turn in range(times):
         booted = turn % 2
         one = start([*arguments, "reads 100000000000" if booted else "reads 10000"])
         if booted:
             wait_for_guest(one)
         # A moment in each part of the run, so that the whole of it is covered.
-        moment = span * (turn + chance.random()) / TIMES
+        moment = span * (turn + chance.random()) / times
         time.sleep(moment)
         hold(one)
         offspring = {p: fields(p)[19] for p in children(one.process.pid) if fields(p)}
