@@ -191,7 +191,7 @@ class Placement:
 
     @property
     def running(self) -> tuple[EnabledSite, ...]:
-        """Every probe that can fire, in id order."""
+        """Every probe that can fire: the host's, those of timers, and sites as they are planned."""
         sites = (e for e, _ in (*self.planted, *self.stopped))
         return (*self.host, *self.sampled, *sites)
 
