@@ -61,8 +61,16 @@ def drawn_functions(text: Text, isa: Isa, rng: random.Random, longest: int) -> I
         if end - start > 8 * longest:
             continue
         known = tuple(isa.decode(text.code[start - text.address : end - text.address], start))
-        if 1 < len(known) <= longest:
+        if 1 < len(known) <= longest and not _overlaps(isa, start, end, known):
             yield start, end, known
+
+
+def _overlaps(isa: Isa, start: int, end: int, known: tuple[Instruction, ...]) -> bool:
+    """Whether it jumps into the middle of an instruction, as the thunks for returns do, which kinst
+    refuses by their names."""
+    targets = {isa.flow(one.code, one.address).target or 0 for one in known}
+    inside = {target for target in targets if start <= target < end}
+    return not inside <= {one.address for one in known}
 
 
 def plan_function(
