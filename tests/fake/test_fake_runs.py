@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from fake_machine import RAM, SCRATCH, STACKS, Call, FakeMachine
 from fake_reference import steps
+from fake_system import FakeSystem
 from fake_tracing import Traced, trace
 
 from kinst.core.held import EndedCode
@@ -182,6 +184,23 @@ def test_a_machine_whose_memory_cannot_be_looked_through(isa: str) -> None:
     traced = trace(machine, PROGRAM, WORK)
     assert single(traced) == 0
     assert counts(traced) == expected(isa)
+
+
+def test_what_lies_under_a_jump_is_claimed(
+    isa: str, inside: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what has a patch of its own is: the kernel's tracer may have a nop there."""
+    claimed = set[int]()
+
+    def claims(_: FakeSystem, addresses: Sequence[int]) -> Sequence[tuple[int, bytes]]:
+        claimed.update(addresses)
+        return ()
+
+    monkeypatch.setattr(FakeSystem, "claims", claims)
+    machine = FakeMachine(isa)
+    traced = trace(machine, PROGRAM, [])
+    assert single(traced) == 0
+    assert inside in claimed and inside - 1 not in claimed
 
 
 @pytest.mark.parametrize("way", ["no-run", "no-chain", "no-gate"])
