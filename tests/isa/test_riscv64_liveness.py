@@ -49,6 +49,14 @@ def spare_of(source: str, folder: Path) -> list[set[str]]:
         ),
         # Not at the start: no room for a call.
         ("auipc t0, 1\nauipc t1, 1\n.word 0x13\nret", [{"t0", "t1"}] * 4),
+        # A call that is the last does not come back, where a compiler has made the function.
+        (
+            f"{TRACED}beqz a0, 1f\nret\n1: jal ra, . - 64",
+            [FREE - {f"a{n}" for n in range(2, 8)}] * 3
+            + [FREE]
+            + [FREE - {f"a{n}" for n in range(2, 8)}],
+        ),
+        ("li t1, 1\njal ra, . - 64", [{"t1"}, set()]),
         ("li a0, 1\nret", [{"a0"}, set()]),  # the result
         ("li a5, 1\nj 1f + 64\n1:", [{"a5"}, set()]),  # out of the function: who knows
         ("li a5, 1\njr a5", [{"a5"}, set()]),

@@ -8,10 +8,11 @@ the function, any register that the function leaves alone: then only those come 
 it writes itself, somewhere.  GCC does not look (-fipa-ra) where functions begin with room for a
 tracer's call (toplev.cc, process_options: function_entry_patch_area_size): two nops, or an auipc
 and a nop, which may become the jalr of that auipc at any time and then reads its register.  A
-called function reads
-its arguments; whether it keeps a temporary is not assumed either way.  Jumps out of the function,
-and what is not known, read everything.  Source: RISC-V unprivileged specification, "RV32/64G
-Instruction Set Listings" and "RVC Instruction Set Listings".
+called function reads its arguments; whether it keeps a temporary is not assumed either way.  One
+that a compiler has put last in a function, such as that of the stack protector, does not come back:
+there is nothing to come back to.  Jumps out of the function, and what is not known, read
+everything.  Source: RISC-V unprivileged specification, "RV32/64G Instruction Set Listings" and "RVC
+Instruction Set Listings".
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def spare(instructions: Sequence[Instruction], flows: Sequence[Flow]) -> list[in
     index = {one.address: k for k, one in enumerate(instructions)}
     count, written = len(instructions), 0
     effects = [_effect(one.code) for one in instructions]
+    # Code of a compiler: it begins with room for a tracer's call.
     patchable = [one.code for one in instructions[:2]] == [NOP, NOP]
     if _is_room_for_call(instructions):
         patchable = True
@@ -60,6 +62,8 @@ def spare(instructions: Sequence[Instruction], flows: Sequence[Flow]) -> list[in
     ways, reads, passed = list[tuple[int, ...]](), list[int](), list[int]()
     for k, (one, flow) in enumerate(zip(instructions, flows, strict=True)):
         following, out = _ways(k, one, flow, index, instructions)
+        if patchable and flow.kind == "call" and k == count - 1:
+            following, out = [], 0
         if flow.kind == "call":
             # The alternate link register (t0) is for calls of another convention.
             out |= _CALLED if effects[k][1] == _BITS_RA else ALL
