@@ -236,8 +236,7 @@ def orders() -> object:
 
 
 def many() -> object:
-    """Sites, the seconds that planting and unplanting took, and by how many seconds a thread that
-    must run was late meanwhile, and before."""
+    """Sites, and the seconds that planting and unplanting took."""
     found = recorded(here(), MANY, f"{PROGRAM} 1000")
     return [len(found.sites), found.times]
 

@@ -163,15 +163,3 @@ def replayed(what: Recorded, patience: int = 20, rest: float = 0.0) -> Iterator[
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(reading)
-
-
-def latest(seconds: float, cpu: int) -> float:
-    """The most by which a thread of the highest priority was woken late on a CPU, in seconds, while
-    it slept for a millisecond at a time."""
-    os.sched_setaffinity(0, {cpu})
-    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(90))
-    worst, end = 0.0, time.monotonic() + seconds
-    while (before := time.monotonic()) < end:
-        time.sleep(0.001)
-        worst = max(worst, time.monotonic() - before - 0.001)
-    return worst
