@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from kinst.core.errors import KinstError
+from kinst.core.errors import KinstError, UnmappedError
 from kinst.image.btf import Btf
 from kinst.systems.linux.isafacts import CallSite
 from kinst.systems.linux.memory import Kernel
@@ -82,9 +82,17 @@ class Ftrace:
 
         def fitting(one: CallSite) -> int:
             sites = [ip - one.head_size for ip in looked]
-            return sum(self._kernel.read(s, one.size) in self._unused(one, s) for s in sites)
+            return sum(self._at(s, one.size) in self._unused(one, s) for s in sites)
 
         return max(self._call_sites, key=fitting)
+
+    def _at(self, site: int, size: int) -> bytes:
+        """Code, or none where none is: a module may begin with what another layout has the second
+        half of a call site."""
+        try:
+            return self._kernel.read(site, size)
+        except UnmappedError:
+            return b""
 
     def _unused(self, layout: CallSite, site: int) -> tuple[bytes, ...]:
         """What a call site of this layout has while ftrace does not use it."""
