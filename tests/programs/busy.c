@@ -1,10 +1,12 @@
 /* busy N: what programs ask of a kernel, N times over, as one thread that does the same each time.
  * Only meanwhile is it called "at work" (prctl(PR_SET_NAME)); all its memory has been touched before,
- * and a round of the same was run, so that what a round does is the same in each.
+ * and a round of the same was run, so that what a round does is the same in each.  It stays on one CPU.
  * Prints: "busy N ns NS", with the mean time of a round. */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,6 +107,15 @@ int main(int argc, char **argv)
     if (n <= 0) {
         fprintf(stderr, "usage: busy N\n");
         return 2;
+    }
+    if (argc < 3) {
+        /* Memory that only one CPU has used is flushed in other ways than what two have. */
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(0, &one);
+        must(sched_setaffinity(0, sizeof one, &one) == 0, "sched_setaffinity");
+        execl("/proc/self/exe", "busy", argv[1], "on one CPU", (char *)0);
+        must(0, "exec");
     }
     must(signal(SIGUSR1, count) != SIG_ERR, "signal");
     page = mmap(0, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -85,8 +85,9 @@ def compare(
     def run(plant: str) -> None:
         nonlocal runs
         runs += 1
-        for key, n in counted(guest, sites, "probefunc, probename", command, plant, where).items():
-            seen[plant][key].append(n)
+        found = counted(guest, sites, "probefunc, probename", command, plant, where)
+        for key in {*found, *seen[plant], *seen[ALONE]}:
+            seen[plant][key].append(found.get(key, 0))
 
     for plant in (ALONE, *rules, ALONE):
         run(plant)
@@ -95,7 +96,7 @@ def compare(
     regular = {
         key: values[0]
         for key, values in alone.items()
-        if len(values) == 2 and values[0] == values[1] and values[0] % rounds == 0
+        if len(values) == 2 and values[0] == values[1] and values[0] % rounds == 0 and values[0]
     }
 
     def differing() -> dict[Site, tuple[list[int], list[int]]]:
