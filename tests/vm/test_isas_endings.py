@@ -16,7 +16,7 @@ RECORDS = 100_000
 DROPS = re.compile(r"^dtrace: (\d+) drops? on (?:CPU \d+|the host)$", re.M)
 
 
-SMALL = ("-x", "bufsize=16k", "-x", "switchrate=1s")
+SMALL = ("-x", "bufsize=1k", "-x", "switchrate=1s")
 
 
 @pytest.mark.parametrize("buffers", [(), SMALL])
