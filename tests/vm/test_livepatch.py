@@ -9,9 +9,9 @@ import pytest
 from attach_guest import AttachGuest, attach_guest
 from attach_picture import Photographer, symbols
 from command import Running, counts, kinst, listed
-from kernel_headers import module_for
 
 from kinst.kernels.fetch import Prepared
+from tools.kernel_headers import module_for
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
 SOURCES = Path(__file__).resolve().parents[1] / "programs" / "livepatch"
