@@ -226,8 +226,16 @@ static bool on_fill(uc_engine *uc, uint64_t address, uc_mem_type type, uc_tlb_en
     (void)uc;
     entry->perms = UC_PROT_ALL;
     if (page >= p->text_low && page < p->text_high) {
+        /* A random pointer may lead here; the text is the same for all who come later. */
+        if (type == UC_MEM_WRITE)
+            return false;
+        entry->perms = UC_PROT_READ | UC_PROT_EXEC;
         entry->paddr = page - p->text_low + (p->second ? PLANTED_AT : TEXT_AT);
     } else if (page >= p->scratch && page < p->scratch + p->scratch_size) {
+        if (type == UC_MEM_WRITE && !p->second)
+            return false;
+        if (!p->second)
+            entry->perms = UC_PROT_READ | UC_PROT_EXEC;
         entry->paddr = page - p->scratch + SCRATCH_AT;
     } else if (type == UC_MEM_FETCH) {
         /* Also where data is: the emulator translates what it comes to before it asks whether to go
