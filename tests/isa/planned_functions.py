@@ -4,14 +4,14 @@ runs where the ISA has them."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from kernel_text import Text, extents
 
 from kinst.core.bodies import CountBody
-from kinst.core.columns import columns_of
+from kinst.core.columns import Bools, columns_of
 from kinst.core.displaced import Refused
 from kinst.core.instruction import Instruction
 from kinst.core.isa import Isa
@@ -90,17 +90,15 @@ def plan_function(
     free = list(isa.spare(known, [isa.flow(i.code, i.address) for i in known]))
     function = Function("vmlinux", "f", start, end - start)
     sites = [Site(function, i.address - start, i.code) for i in known if i.address not in held]
-    ways = {
-        site.address: "jump"
-        if isa.jump_patch(len(site.code), site.address, scratch) is not None
-        else "trap"
+    room = {
+        site.address: isa.jump_patch(len(site.code), site.address, scratch) is not None
         for site in sites
     }
-    runs = NO_RUNS if isa.name == "arm64" else _runs(isa, code, known, ways, held, free)
+    runs = runs_in(isa, code, known, room, free, held) if isa.RUN_SIZE else NO_RUNS
     offsets = {site.address: counters + 8 * k for k, site in enumerate(sites)}
     wanted = [
         Wanted(
-            site, ways[site.address], (CountBody((offsets[site.address],)),),
+            site, "jump" if room[site.address] else "trap", (CountBody((offsets[site.address],)),),
             code[site.offset + len(site.code) :],
         )
         for site in sites
@@ -114,31 +112,33 @@ def plan_function(
     return PlannedFunction(start, end, known, plan, offsets, spare, patches)
 
 
-def _runs(
-    isa: Isa, code: bytes, known: tuple[Instruction, ...], ways: dict[int, str], held: set[int],
-    free: list[int],
+def runs_in(
+    isa: Isa, code: bytes, known: Sequence[Instruction], room: Mapping[int, bool],
+    free: Sequence[int], held: Collection[int] = (),
 ) -> Runs:  # fmt: skip
-    start, count = known[0].address, len(known)
+    """The runs of a function to which nothing leads from elsewhere.
+
+    room: of each planted instruction, whether it has room for a jump of its own.  free: Isa.spare
+    of all.  held: what cannot be in a run."""
+    count = len(known)
     columns = columns_of([i.address for i in known], [i.code for i in known])
     flows = flows_of(columns, isa)
-    place = (columns.address - np.uint64(start)).astype(np.int64)
+    place = (columns.address - columns.address[0]).astype(np.int64)
     nothing = np.zeros(count, np.bool_)
+
+    def among(addresses: Iterable[int]) -> Bools:
+        return np.isin(columns.address, np.array(list(addresses), np.uint64))
+
     # What is displaced leads to a trampoline, and never into a run.
-    displaced = np.isin(flows.kind, (BRANCH, JUMP)) & np.isin(
-        columns.address, np.array(list(ways), np.uint64)
-    )
+    displaced = np.isin(flows.kind, (BRANCH, JUMP)) & among(room)
     lines = lines_of(
         place, columns.size, flows, np.arange(count) > 0,
         entered=np.isin(columns.address, flows.target[flows.direct & ~displaced]),
-        unfit=np.isin(columns.address, np.array(sorted(held), np.uint64)),
-        idle=nothing, padding=np.zeros(count, np.int64),
+        unfit=among(held), idle=nothing, padding=np.zeros(count, np.int64),
         begins=np.array(free) != 0 if isa.needs_spare else ~nothing,
     )  # fmt: skip
-    found = find_runs(
-        lines, np.isin(columns.address, np.array(list(ways), np.uint64)),
-        np.isin(columns.address, np.array([a for a, w in ways.items() if w == "jump"], np.uint64)),
-        isa.RUN_SIZE,
-    )  # fmt: skip
+    own = among(at for at, has in room.items() if has)
+    found = find_runs(lines, among(room), own, isa.RUN_SIZE)
     rows = zip(found.first.tolist(), found.behind.tolist(), found.size.tolist(), strict=True)
     return runs_of(
         Run(tuple(columns.address[first:behind].tolist()), size, code[place[first] :][:size])

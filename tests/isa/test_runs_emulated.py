@@ -8,9 +8,9 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 from gnu_assembler import assembled
+from planned_functions import runs_in
 from test_chains import (
     COUNTERS,
     DATA_BYTES,
@@ -25,14 +25,12 @@ from test_chains import (
 )
 
 from kinst.core.bodies import CountBody
-from kinst.core.columns import columns_of
 from kinst.core.probe import Function, Site
 from kinst.isa import load
-from kinst.patch.flows import BRANCH, JUMP, flows_of
 from kinst.patch.listing import list_plan
 from kinst.patch.patches import Patch
 from kinst.patch.plan import Plan, plan_sites, ways_back
-from kinst.patch.runs import Run, Runs, find_runs, lines_of, runs_of
+from kinst.patch.runs import Run, Runs, runs_of
 from kinst.patch.wanted import Wanted
 
 RUNS = {"amd64": 6, "riscv64": 7}
@@ -49,21 +47,8 @@ def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Pla
     while isa.name == "riscv64" and code[:length].endswith(b"\x01\0"):  # c.nop, of .balign
         length -= 2
     decoded = list(isa.decode(code[:length], TEXT))
-    columns = columns_of([i.address for i in decoded], [i.code for i in decoded])
-    flows, count = flows_of(columns, isa), len(decoded)
     free = isa.spare(decoded, [isa.flow(i.code, i.address) for i in decoded])
     spare = dict(zip([i.address for i in decoded], free, strict=True))
-    place = (columns.address - np.uint64(TEXT)).astype(np.int64)
-    nothing = np.zeros(count, np.bool_)
-    displaced = np.isin(flows.kind, (JUMP, BRANCH))  # planted branches lead to trampolines
-    if asked is not None:
-        displaced &= np.isin(place, list(asked))
-    lines = lines_of(
-        place, columns.size, flows, np.arange(count) > 0,
-        entered=np.isin(columns.address, flows.target[flows.direct & ~displaced]), unfit=nothing,
-        idle=nothing, padding=np.zeros(count, np.int64),
-        begins=np.array(free) != 0 if isa.needs_spare else ~nothing,
-    )  # fmt: skip
     function = Function("vmlinux", "f", TEXT, length)
     sites = [Site(function, i.address - TEXT, i.code) for i in decoded]
     asked = {site.offset for site in sites} if asked is None else asked
@@ -72,15 +57,7 @@ def planned(name: str, folder: Path, asked: set[int] | None = None) -> tuple[Pla
         for site in sites
         if site.offset in asked
     }
-    found = find_runs(
-        lines, np.isin(columns.address, list(room)),
-        np.isin(columns.address, [at for at, has in room.items() if has]), isa.RUN_SIZE,
-    )  # fmt: skip
-    rows = zip(found.first.tolist(), found.behind.tolist(), found.size.tolist(), strict=True)
-    runs = runs_of(
-        Run(tuple(columns.address[first:behind].tolist()), size, code[place[first] :][:size])
-        for first, behind, size in rows
-    )
+    runs = runs_in(isa, code, decoded, room, free)
     in_runs = {at for run in runs for at in run.members}
     sites = [site for site in sites if site.offset in asked or site.address in in_runs]
     wanted = []

@@ -50,10 +50,6 @@ def _exclusive(word: int) -> int:
     return _SETS_EVENT if word == _SEVL else _PLAIN
 
 
-def _is_prefix(word: int) -> bool:
-    return word & 0xFF3EE000 == 0x04102000 or word & 0xFFFFFC00 == 0x0420BC00
-
-
 def hangs_together(code: bytes) -> bool:
     """See Isa.hangs_together."""
     words = np.frombuffer(code[: len(code) & -SIZE], "<u4")
@@ -62,7 +58,7 @@ def hangs_together(code: bytes) -> bool:
 
 
 def _prefixes(words: U32) -> Bools:
-    """Which are movprfx: _is_prefix() of many."""
+    """Which are movprfx."""
     found: Bools = (words & 0xFF3EE000 == 0x04102000) | (words & 0xFFFFFC00 == 0x0420BC00)
     return found
 
@@ -80,9 +76,10 @@ def unsafe(instructions: Sequence[Instruction]) -> Mapping[int, str]:
     for address, (_, why) in _sequences(addresses, words.tobytes()).items():
         if why:
             found[address] = f"{_EXCLUSIVE}, and {why}"
-    for k in np.flatnonzero(_prefixes(words) | _literals(words)).tolist():
+    prefixes = _prefixes(words)
+    for k in np.flatnonzero(prefixes | _literals(words)).tolist():
         address, word = addresses[k], int(words[k])
-        if _is_prefix(word):
+        if prefixes[k]:
             found |= {address: _PREFIX, address + SIZE: _PREFIX}
         else:
             parsed = p.parse(word.to_bytes(SIZE, "little"), address)
