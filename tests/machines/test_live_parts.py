@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from host_processes import wait_until_ended
 
 from kinst.core.errors import KinstError, TargetError
 from kinst.kernels import running
@@ -241,8 +242,7 @@ def test_a_command_and_what_it_has_started_are_killed(tmp_path: Path) -> None:
     started = time.monotonic()
     one.end()
     assert time.monotonic() - started < 10
-    child = Path("/proc") / pids.read_text().strip() / "stat"
-    assert not child.exists() or child.read_text().split()[2] in "ZX"
+    assert wait_until_ended(int(pids.read_text()))
 
 
 def test_a_command_that_leaves_a_writer_behind_ends_all_the_same() -> None:

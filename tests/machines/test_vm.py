@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from booted import ISA, SECONDS, Guest, boot, is_gone, wait_for
+from host_processes import wait_until_ended
 
 from kinst.core.errors import TargetError
 from kinst.core.machine import CommandEnded, Stopped
@@ -351,16 +352,9 @@ def test_kill_9_leaves_nothing(prepared: Prepared) -> None:
         assert "qemu" in Path(f"/proc/{pid}/comm").read_text()
         parent.kill()
         parent.wait(SECONDS)
-        dead = wait_for(lambda: ended(pid))
+        dead = wait_until_ended(pid)
     assert dead
     assert names() <= before
-
-
-def ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
 
 
 def test_a_guest_that_does_not_boot_is_started_again(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from command import KINST, MARK, SECONDS, counts, kinst, marked
+from host_processes import fields
 
 pytestmark = pytest.mark.vm
 
@@ -47,14 +48,6 @@ def children(pid: int) -> list[int]:
     except OSError:
         return []
     return found
-
-
-def fields(pid: int) -> list[str]:
-    """Fields of proc(5)'s stat from the state on; none for a process that is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
 
 
 def runs(pid: int, began: str) -> bool:

@@ -11,28 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from host_processes import SECONDS, has_ended, wait_until_ended
 
 from kinst.core.errors import TargetError
 from kinst.wire.process import Child, Pump, SharedMemory, find_program, stream_pair
-
-SECONDS = 120.0  # a hang takes this long, a busy machine is slow
-
-
-def gone(pid: int) -> bool:
-    """Whether no process of that id runs (a zombie does not run)."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state in "ZX"
-
-
-def wait_gone(pid: int) -> bool:
-    end = time.monotonic() + SECONDS
-    while not gone(pid) and time.monotonic() < end:
-        time.sleep(0.02)
-    return gone(pid)
-
 
 PARENT = """
 import sys, time
@@ -49,10 +31,10 @@ def test_a_child_dies_with_its_parent(how: signal.Signals) -> None:
     assert parent.stdout is not None
     with parent.stdout:
         pid = int(parent.stdout.readline())
-    assert not gone(pid)
+    assert not has_ended(pid)
     parent.send_signal(how)
     parent.wait(SECONDS)
-    assert wait_gone(pid)
+    assert wait_until_ended(pid)
 
 
 def test_a_child_is_out_of_reach_of_the_terminal() -> None:
@@ -61,7 +43,7 @@ def test_a_child_is_out_of_reach_of_the_terminal() -> None:
     assert child.status() is None
     assert child.end() == -signal.SIGKILL
     assert child.end() == -signal.SIGKILL
-    assert gone(child.pid)
+    assert has_ended(child.pid)
 
 
 def test_a_child_outlives_the_thread_that_started_it() -> None:
