@@ -3,11 +3,13 @@
  * What kinst needs inside of the kernel that it runs on: to read its memory,
  * to have memory in reach of its text, and to plant sites while it runs.
  *
- * Text is changed by the kernel's own text_poke_queue() and its like, which
- * let every CPU see either the old instruction or the new one, while others
- * are kept out by ftrace_lock and text_mutex.  A site is a jump over one
- * instruction, or a breakpoint at its first byte; breakpoints come here by
- * the kernel's die notifier.  Whatever ends the owner, release() restores all.
+ * Text is changed by the kernel's own text_poke(), in the three steps of its
+ * text_poke_bp_batch(), which let every CPU see either the old instruction or
+ * the new one, while others are kept out by ftrace_lock and text_mutex.  That
+ * function itself writes site by site; here, all that is in a page is written
+ * at once.  A site is a jump over one instruction, or a breakpoint at its
+ * first byte; breakpoints come here by the kernel's die notifier.  Whatever
+ * ends the owner, release() restores all.
  */
 #define pr_fmt(fmt) "kinst: " fmt
 
@@ -54,6 +56,8 @@
 #define MOST_SITES (1 << 20)
 #define MOST_SCRATCH (768UL << 20)
 #define TOGETHER 128 /* sites between two chances for others */
+#define WRITTEN 1024 /* sites that are written between two, likewise */
+#define GAP 512 /* bytes that are sooner written anew than left out */
 #define PAGES 256 /* of scratch, likewise */
 #define MOST_MODULES 256
 #define MOST_READ (1UL << 30)
@@ -66,6 +70,7 @@ struct site {
 	u8 size;
 	bool stuck; /* somebody else's bytes are there */
 	bool near; /* perhaps at what the kernel rewrites */
+	bool early; /* a breakpoint there does not get as far as on_die() */
 	u8 old[KINST_JUMP];
 	u8 new[KINST_JUMP];
 };
@@ -91,6 +96,10 @@ static struct {
 	void (*queue)(void *addr, const void *opcode, size_t len,
 		      const void *emulate);
 	void (*finish)(void);
+	void (*sync)(void); /* every CPU forgets what it has decoded */
+	void (*tell_perf)(const void *addr, const void *old_bytes,
+			  size_t old_len, const void *new_bytes,
+			  size_t new_len);
 	struct mutex *text_mutex; /* of all changes of text */
 	struct mutex *ftrace_lock; /* of its records */
 	void *(*allocate)(unsigned long size, unsigned long align,
@@ -136,6 +145,8 @@ static const struct {
 	{ &kernel.text_poke, "text_poke" },
 	{ &kernel.queue, "text_poke_queue", "smp_text_poke_batch_add" },
 	{ &kernel.finish, "text_poke_finish", "smp_text_poke_batch_finish" },
+	{ &kernel.sync, "text_poke_sync", "smp_text_poke_sync_each_cpu" },
+	{ &kernel.tell_perf, "perf_event_text_poke", NULL, true },
 	{ &kernel.text_mutex, "text_mutex" },
 	{ &kernel.ftrace_lock, "ftrace_lock", NULL, true },
 	{ &kernel.allocate, "__vmalloc_node_range",
@@ -205,6 +216,9 @@ static unsigned long heard; /* jiffies when the owner was last heard of */
 static unsigned long patience; /* jiffies */
 static bool twice; /* QEMU's translator keeps breakpoints that are gone */
 static handler_t handler;
+static struct site *changing; /* that are being written, by address */
+static unsigned long changed; /* how many */
+static u8 image[PAGE_SIZE]; /* of what is written at once */
 static struct ticker __percpu *tickers; /* MOST_TIMERS for each CPU */
 static unsigned int timers; /* that run */
 
@@ -236,13 +250,46 @@ static int look_up(void)
 
 /* Breakpoints. */
 
+/*
+ * Send who has met the breakpoint of a jump that is being written to where it
+ * leads.  They are not forgotten before every CPU is out of here.
+ */
+static bool send_on(struct pt_regs *regs)
+{
+	struct site *all = smp_load_acquire(&changing);
+	unsigned long low = 0, high = READ_ONCE(changed), mid;
+	unsigned long address = regs->ip - 1;
+	s32 by;
+
+	if (!all)
+		return false;
+	while (low < high) {
+		mid = (low + high) / 2;
+		if (all[mid].address < address)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	if (low == READ_ONCE(changed) || all[low].address != address ||
+	    all[low].size != KINST_JUMP || all[low].stuck)
+		return false;
+	__builtin_memcpy(&by, all[low].new + 1, sizeof(by));
+	regs->ip = address + KINST_JUMP + by;
+	return true;
+}
+NOKPROBE_SYMBOL(send_on);
+
 static int on_die(struct notifier_block *self, unsigned long event, void *data)
 {
 	struct die_args *args = data;
 	handler_t call = READ_ONCE(handler);
 	int ours;
 
-	if (event != DIE_INT3 || !call || user_mode(args->regs))
+	if (event != DIE_INT3 || user_mode(args->regs))
+		return NOTIFY_DONE;
+	if (send_on(args->regs))
+		return NOTIFY_STOP;
+	if (!call)
 		return NOTIFY_DONE;
 	/*
 	 * The way here counts as an NMI's.  The probe is where the breakpoint
@@ -386,31 +433,130 @@ static bool is_there(const struct site *site, const u8 *bytes)
 	return !memcmp(now, bytes, site->size);
 }
 
-/* Write those of the sites [from, to) of a table that are not stuck.  Locked. */
-static void write_sites(struct site *sites, unsigned long from,
-			unsigned long to, bool plant)
+/* The steps in which an instruction becomes another one. */
+enum step {
+	BREAK, /* a breakpoint at its first byte */
+	TAIL, /* what is behind it */
+	HEAD, /* the first byte */
+};
+
+/* Whether a step writes something at a site. */
+static bool is_for(const struct site *site, enum step step, bool plant)
+{
+	if (site->stuck || site->early)
+		return false;
+	if (site->size == KINST_JUMP)
+		return true;
+	return step == (plant ? BREAK : HEAD);
+}
+
+/* Make a step at some of a table's sites: all of a page are one write. */
+static void make_step(struct site *sites, unsigned long n, enum step step,
+		      bool plant)
+{
+	unsigned long i, next, start, end, last;
+
+	for (i = 0; i < n; i = next) {
+		struct site *site = sites + i;
+
+		next = i + 1;
+		if (!is_for(site, step, plant))
+			continue;
+		start = site->address;
+		end = start + site->size;
+		for (; next < n; next++) {
+			site = sites + next;
+			last = site->address + site->size - 1;
+			if (site->address - end > GAP ||
+			    (last ^ start) & PAGE_MASK)
+				break;
+			if (is_for(site, step, plant))
+				end = last + 1;
+		}
+		memcpy(image, (void *)start, end - start);
+		for (site = sites + i; site < sites + next; site++) {
+			u8 *at = image + (site->address - start);
+			const u8 *bytes = plant ? site->new : site->old;
+
+			if (!is_for(site, step, plant))
+				continue;
+			if (step == BREAK)
+				*at = INT3;
+			else if (step == HEAD)
+				*at = *bytes;
+			else
+				memcpy(at + 1, bytes + 1, site->size - 1);
+		}
+		kernel.text_poke((void *)start, image, end - start);
+		cond_resched();
+	}
+}
+
+/* For who follows what processors do by what is in the text. */
+static void tell_perf(const struct site *sites, unsigned long n, bool plant)
 {
 	unsigned long i;
 
-	for (i = from; i < to; i++) {
+	for (i = 0; kernel.tell_perf && i < n; i++) {
+		const struct site *site = sites + i;
+
+		if (is_for(site, HEAD, plant))
+			kernel.tell_perf((void *)site->address,
+					 plant ? site->old : site->new,
+					 site->size,
+					 plant ? site->new : site->old,
+					 site->size);
+	}
+}
+
+/*
+ * The same for sites at which the kernel itself has to see to breakpoints,
+ * and for code in scratch that such a site may lead to.
+ */
+static void write_early(struct site *sites, unsigned long n, bool plant)
+{
+	unsigned long i;
+	int some = 0;
+
+	/* In between, who comes by goes where the jump leads. */
+	for (i = 0; i < n; i++) {
 		struct site *site = sites + i;
 
-		/*
-		 * In between there is a breakpoint.  Who meets it goes where
-		 * the jump leads, before and after; a breakpoint that is one
-		 * itself is handed on to on_die().
-		 */
-		if (!site->stuck)
-			kernel.queue((void *)site->address,
-				     plant ? site->new : site->old, site->size,
-				     site->new);
+		if (!site->early || site->stuck)
+			continue;
+		kernel.queue((void *)site->address,
+			     plant ? site->new : site->old, site->size,
+			     site->new);
+		some++;
 	}
+	if (!some)
+		return;
 	kernel.finish();
-	for (i = from; twice && i < to; i++)
-		if (!sites[i].stuck)
+	for (i = 0; twice && i < n; i++)
+		if (sites[i].early && !sites[i].stuck)
 			kernel.text_poke((void *)sites[i].address,
 					 plant ? sites[i].new : sites[i].old,
 					 sites[i].size);
+}
+
+/* Write those of n sites that are not stuck.  Locked. */
+static void write_sites(struct site *sites, unsigned long n, bool plant)
+{
+	WRITE_ONCE(changed, n);
+	smp_store_release(&changing, sites);
+	make_step(sites, n, BREAK, plant);
+	kernel.sync();
+	make_step(sites, n, TAIL, plant);
+	tell_perf(sites, n, plant);
+	kernel.sync();
+	make_step(sites, n, HEAD, plant);
+	/* None that has met a breakpoint which is gone is here after that. */
+	kernel.sync();
+	WRITE_ONCE(changing, NULL);
+	kernel.sync();
+	if (twice)
+		make_step(sites, n, HEAD, plant);
+	write_early(sites, n, plant);
 }
 
 /* The first of n addresses that is not below one. */
@@ -509,9 +655,11 @@ static void leave(void)
 
 	for (from = 0; from < exiting; from = to) {
 		to = min(from + TOGETHER, exiting);
-		for (i = from; i < to; i++)
+		for (i = from; i < to; i++) {
+			exits[i].early = true;
 			exits[i].stuck = !is_there(exits + i, exits[i].old);
-		write_sites(exits, from, to, true);
+		}
+		write_early(exits + from, to - from, true);
 		if (to < exiting)
 			pause_text();
 	}
@@ -552,11 +700,11 @@ static void unplant(void)
 		return;
 	lock_text();
 	for (from = 0; from < planted; from = to) {
-		to = min(from + TOGETHER, planted);
+		to = min(from + WRITTEN, planted);
 		for (left = from; left < to; left++)
 			sites[left].stuck =
 				!is_there(sites + left, sites[left].new);
-		write_sites(sites, from, to, false);
+		write_sites(sites + from, to - from, false);
 		if (to < planted)
 			pause_text();
 	}
@@ -617,7 +765,7 @@ static int decode(struct insn *insn, const u8 *code)
  */
 struct walk {
 	unsigned long start, at;
-	bool forbidden;
+	bool forbidden, early;
 };
 
 /* Why no instruction of enough bytes starts at a site, as far as it goes. */
@@ -789,7 +937,7 @@ static void tell_all_near(unsigned long n)
 	}
 }
 
-static enum kinst_why check_site(const struct site *site, struct walk *walk,
+static enum kinst_why check_site(struct site *site, struct walk *walk,
 				 unsigned long call)
 {
 	unsigned long first = site->address, last = first + site->size - 1;
@@ -813,9 +961,10 @@ static enum kinst_why check_site(const struct site *site, struct walk *walk,
 		walk->start = first - offset;
 		walk->at = walk->start;
 		walk->forbidden = kernel.forbidden(first);
+		walk->early = is_before_us(first);
 	}
-	if (walk->forbidden ||
-	    (site->size == 1 && is_before_us(first)))
+	site->early = walk->early;
+	if (walk->forbidden || (site->size == 1 && site->early))
 		return KINST_RESERVED;
 	if (site->near && kernel.jump_labels &&
 	    kernel.jump_labels((void *)first, (void *)last))
@@ -893,14 +1042,14 @@ static unsigned long write_all(unsigned long n, enum kinst_why *why)
 	marks = all;
 	all = old;
 	for (from = 0; from < n; from = to) {
-		to = min(from + TOGETHER, n);
+		to = min(from + WRITTEN, n);
 		/* Whoever came in the pause: his bytes stay, ours do not. */
 		for (i = from; i < to; i++) {
 			*why = KINST_CHANGED;
 			if (!is_there(sites + i, sites[i].old))
 				goto out;
 		}
-		write_sites(sites, from, to, true);
+		write_sites(sites + from, to - from, true);
 		planted = to;
 		if (to < n)
 			pause_text();
