@@ -49,7 +49,7 @@ def rows_of(vmlinux: Path) -> Iterator[Row]:
             yield int(words[0], 16), end, rule[1], int(rule[2]), back
 
 
-@pytest.mark.parametrize("isa", ["arm64", "riscv64"])
+@pytest.mark.parametrize("isa", ["arm64", pytest.param("riscv64", marks=pytest.mark.slow)])
 def test_rules_are_readelfs(isa: str) -> None:
     """At the first and the last byte of rows drawn at random, and of every kind of row."""
     kernel = prepared_kernel(isa)

@@ -109,7 +109,7 @@ def test_200_inline_functions_at_random(kernel: Index, by_libdw: dict[str, list[
         assert as_copies(kernel, name) == by_libdw[name], f"{name}, seed {seed}"
 
 
-@pytest.mark.parametrize("isa", ["arm64", "riscv64"])
+@pytest.mark.parametrize("isa", [pytest.param("arm64", marks=pytest.mark.slow), "riscv64"])
 def test_200_inline_functions_of_other_kernels(
     isa: str, libdw: Callable[[Path], dict[str, list[Copy]]], tmp_path: Path
 ) -> None:

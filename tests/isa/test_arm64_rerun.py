@@ -88,7 +88,7 @@ def selections(one: Held) -> list[tuple[Instruction, ...]]:
     return [*((i,) for i in inside), *itertools.combinations(inside, 2), inside]
 
 
-@pytest.mark.parametrize("kind", ["call", "count"])
+@pytest.mark.parametrize("kind", ["call", pytest.param("count", marks=pytest.mark.slow)])
 def test_every_sequence_of_the_kernel(
     kind: str, text: Text, forms: Mapping[str, list[Held]], clause: bytes, report: list[str]
 ) -> None:
@@ -281,7 +281,7 @@ def test_what_an_instruction_reads_and_writes(text: Text) -> None:
     rng = random.Random(9)
     words = {
         text.code[at : at + 4] for at in range(0, len(text.code) - 3, 4)
-        if rng.random() < 0.0008
+        if rng.random() < 0.0003
     }  # fmt: skip
     machine = Machine(TEXT, bytes(4096))
     checked = 0

@@ -254,6 +254,7 @@ def test_a_kernel_hung_with_interrupts_off_is_reported(prepared: Prepared) -> No
         guest.vm.close()
 
 
+@pytest.mark.slow
 def test_a_loop_that_only_qemu_has_is_left(prepared: Prepared) -> None:
     """A translation of code that is no longer in memory, as QEMU's races leave it; here the code
     is changed behind its back.  Seen by the ticks that do not come, and made anew."""

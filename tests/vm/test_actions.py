@@ -34,6 +34,7 @@ def test_probes_inside_the_unwinder(reads: Path) -> None:
     assert "it was already in a probe" in done.err
 
 
+@pytest.mark.slow
 def test_stop_planted_stacks_are_the_same(read_path: dict[str, list[Row]], reads: Path) -> None:
     """What kinst unwinds with the kernel's tables is what the kernel's unwinder finds; and
     speculation, tracemem and the dynamic number of its bytes are the same in all ways."""

@@ -75,7 +75,7 @@ def check(seed: int, count: int, reads: Path, sites: str, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("count", "scripts"),
-    [(60, 1), *(pytest.param(100, 5, marks=pytest.mark.slow, id=f"500-{n}") for n in range(3))],
+    [(40, 1), *(pytest.param(100, 5, marks=pytest.mark.slow, id=f"500-{n}") for n in range(3))],
 )
 def test_everywhere_as_the_evaluator_says(
     count: int, scripts: int, reads: Path, read_path: dict[str, list[Row]], tmp_path: Path

@@ -50,7 +50,10 @@ def test_one_site_in_each_way(once: list[Row], reads: Path, way: str, count: int
     assert counts(done.out) == {(): count}
 
 
-@pytest.mark.parametrize("way, count", [("auto", 200_000), ("trap", 100_000), ("stop", 300)])
+@pytest.mark.parametrize(
+    "way, count",
+    [("auto", 200_000), ("trap", 100_000), pytest.param("stop", 300, marks=pytest.mark.slow)],
+)
 def test_clauses_that_do_more_than_count(
     once: list[Row], reads: Path, way: str, count: int
 ) -> None:

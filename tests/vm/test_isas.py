@@ -67,6 +67,11 @@ def test_the_caller_of_every_instruction(guest: Guest) -> None:
     assert set(found.values()) == {100}
 
 
+@pytest.mark.parametrize(
+    "guest",
+    ["riscv64", *(pytest.param(isa, marks=pytest.mark.slow) for isa in ("amd64", "arm64"))],
+    indirect=True,
+)
 def test_every_instruction_of_many_functions(guest: Guest, tmp_path: Path) -> None:
     """Planted at once under a workload that checks its results: nothing breaks, the kernel's log
     has no new warning, and all text is put back."""

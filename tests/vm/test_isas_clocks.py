@@ -14,7 +14,7 @@ from command import kinst
 pytestmark = pytest.mark.vm
 
 
-@pytest.mark.parametrize("isa", ["arm64", "riscv64"])
+@pytest.mark.parametrize("isa", [pytest.param("arm64", marks=pytest.mark.slow), "riscv64"])
 def test_clocks(isa: str, program_for: Callable[[str, str], Path]) -> None:
     """moments sleeps between its 20 reads and tells the time of each; reads does nothing but
     read.  A busy host is late now and then: most of the moments must agree well."""

@@ -39,7 +39,7 @@ def symbols(isa: str) -> list[str]:
     return [name for name, times in seen.items() if times == 1]
 
 
-@pytest.mark.parametrize("isa", ["amd64", "arm64", "riscv64"])
+@pytest.mark.parametrize("isa", ["amd64", "riscv64", pytest.param("arm64", marks=pytest.mark.slow)])
 def test_faults_on_purpose(
     isa: str, program_for: Callable[[str, str], Path], tmp_path: Path
 ) -> None:

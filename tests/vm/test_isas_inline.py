@@ -64,6 +64,9 @@ def beside_traps(
     return found
 
 
+@pytest.mark.parametrize(
+    "guest", ["arm64", "riscv64", pytest.param("amd64", marks=pytest.mark.slow)], indirect=True
+)
 def test_entries_equal_kprobes_and_returns(guest: Guest, tmp_path: Path) -> None:
     names = drawn(guest)
     words = [w for n in names for w in ("-n", f"kinst::{n}:entry {{}}")]

@@ -162,7 +162,12 @@ def places(isa: str, chosen: list[tuple[Row, Row]], fetched: Row) -> dict[str, s
 
 @pytest.mark.parametrize(
     ("guest", "way"),
-    [("amd64", "jump"), ("arm64", "jump"), ("arm64", "trap"), ("riscv64", "trap")],
+    [
+        ("arm64", "jump"),
+        ("riscv64", "trap"),
+        pytest.param("amd64", "jump", marks=pytest.mark.slow),
+        pytest.param("arm64", "trap", marks=pytest.mark.slow),
+    ],
     indirect=["guest"],
 )
 def test_counts_and_registers(guest: Guest, way: str, tmp_path: Path) -> None:

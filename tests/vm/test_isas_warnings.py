@@ -48,6 +48,11 @@ def trapping(guest: Guest) -> tuple[str, set[str]]:
     return function, {str(row.offset) for row in rows if TRAPPING.fullmatch(row.text)}
 
 
+@pytest.mark.parametrize(
+    "guest",
+    ["riscv64", *(pytest.param(isa, marks=pytest.mark.slow) for isa in ("amd64", "arm64"))],
+    indirect=True,
+)
 def test_a_probe_on_what_traps(guest: Guest, tmp_path: Path) -> None:
     function, offsets = trapping(guest)
     _, found = warn(guest, tmp_path, f", kinst::{function}:")

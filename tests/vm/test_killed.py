@@ -115,7 +115,7 @@ def wait_for_guest(one: Isolated) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("times", [8, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [6, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_at_random_moments(read_function: str, reads: Path, times: int) -> None:
     """Half of them at any moment of a run, half when there is a guest, whose command would run
     for hours."""

@@ -16,7 +16,7 @@ from kinst.kernels.fetch import Prepared
 
 pytestmark = pytest.mark.vm
 
-WAYS = ["jump", "trap", "stop"]
+WAYS = ["jump", "trap", pytest.param("stop", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -80,7 +80,7 @@ def linked(prepared: Prepared, name: str) -> int:
     return int(address, 16)
 
 
-@pytest.mark.parametrize("append", ["", "nokaslr"])
+@pytest.mark.parametrize("append", ["", pytest.param("nokaslr", marks=pytest.mark.slow)])
 def test_addresses_and_callers_with_and_without_kaslr(
     prepared: Prepared, read_path: dict[str, list[Row]], reads: Path, tmp_path: Path, append: str
 ) -> None:

@@ -177,7 +177,7 @@ def test_other_instruction_sets(isa: str, tmp_path: Path, data: Path) -> None:
     check_entry(done.out)
 
 
-@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_as_gdb_says(count: int, prepared: Prepared, guest_program: Callable[[str], Path]) -> None:
     """Pairs of an instruction and a variable, drawn at random in functions that run: where gdb
     has a value kinst's is the same, and where kinst refuses that is told."""

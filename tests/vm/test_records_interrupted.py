@@ -29,7 +29,9 @@ WORK = "for n in 1 2 3; do rounds 500 120 >/dev/null & done; wait"
 READS = 3 * 500 * 120
 
 
-@pytest.mark.parametrize("append", ["preempt=full", "preempt=voluntary"])
+@pytest.mark.parametrize(
+    "append", ["preempt=full", pytest.param("preempt=voluntary", marks=pytest.mark.slow)]
+)
 def test_each_hit_has_its_record_and_each_is_whole(append: str, tmp_path: Path) -> None:
     done = kinst(
         "-q", "-x", "bufsize=32m", "-n", PROGRAM, "-c", WORK,

@@ -1,5 +1,6 @@
 """Every instruction of the kernel that can be planted, in batches, each under a mixed workload:
-files, pipes, sockets on loopback, fork and exec, memory, signals, timers.
+files, pipes, sockets on loopback, fork and exec, memory, signals, timers, a module loaded and
+unloaded.
 
 KINST_BATCH_SECONDS=20 python -m pytest -s tests/vm/test_whole_kernel.py    the default is shorter
 """
@@ -22,11 +23,15 @@ SECONDS = float(os.environ.get("KINST_BATCH_SECONDS", "5"))
 LEAST = {"amd64": 2_400_000, "arm64": 2_800_000, "riscv64": 3_400_000}
 CALLS = 1000  # of getppid(), in each batch
 TOLD = re.compile(r"kinst: (\d+) instructions were planted, in (\d+) batches; (\d+) cannot")
+MODULE = "/lib/kinst/*dummy.ko"
 SCRIPT = f"""\
+ifconfig lo up
 variety 1000 >/dev/null 2>&1 & V=$!
 sleepers 3 >/tmp/slept 2>&1 & S=$!
+for k in 1 2 3; do rmmod dummy && insmod {MODULE} || echo ==lost module; sleep 1; done & M=$!
 workload {SECONDS:g} || echo ==lost workload
 wait $S || echo ==lost sleepers
+wait $M
 kill -9 $V
 for k in 1 2 3; do getppid {CALLS} >/dev/null || echo ==lost getppid; done
 dmesg | grep -E 'BUG|WARNING|Oops|stall|lockup' && echo ==complaint
@@ -39,8 +44,8 @@ def test_the_kernel_does_not_notice(isa: str, tmp_path: Path) -> None:
     programs = compile_programs(["workload", "variety", "sleepers", "getppid"], tmp_path, isa)
     script = guest_script(tmp_path, "whole.sh", SCRIPT)
     done = kinst(
-        "-q", "-x", "batch=10min",
-        "-n", "kinst::*: { @all = count(); }",
+        "-q", "-x", "batch=10min", "--module", "dummy",
+        "-n", "kinst:vmlinux:*: { @all = count(); }",
         "-n", 'fbt::__*_sys_getppid:entry /execname == "getppid"/ { @calls = count(); }',
         "-c", "whole.sh", f"--vm={isa}", copy=[*map(Path, programs), script], seconds=6 * 3600.0,
     ).good()  # fmt: skip
