@@ -204,8 +204,9 @@ class Lender:
     """How memory is had from the kernel's own allocator, by calls that a thread of it makes.
 
     entries: addresses of functions at whose entry a thread may be made to call: it may sleep, holds
-    no lock, and takes interrupts.  landing: an address that nothing comes to otherwise.  All others
-    are addresses of C functions: allocate(flags, order), which returns the address of
+    no lock, and takes interrupts.  landing: an address that nothing comes to otherwise.  returning:
+    that of a function that only returns an error, which few come to; or 0.  All others are
+    addresses of C functions: allocate(flags, order), which returns the address of
     page << order bytes or 0; release(address, order); forget(start, end) makes all CPUs forget
     translations of addresses that are not mapped any more.
 
@@ -215,6 +216,7 @@ class Lender:
 
     entries: tuple[int, ...]
     landing: int
+    returning: int
     allocate: int
     flags: int
     release: int

@@ -30,6 +30,7 @@ from kinst.core.probe import Function, ProbeName, ProbePattern
 from kinst.core.records import ProgramLayout
 from kinst.core.source import CodeImage, SourceFunction
 from kinst.core.system import System
+from kinst.core.threads_inside import left_by_stacks
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.loaded import LoadedImages, moved_by
 from kinst.patch.plan import ways_back
@@ -370,11 +371,24 @@ class OpenMachine:
         target = self.traced.target
         assert target is not None
         counters = 8 * len(program.enabled) if self._rules(program.compiled).blocks else 0
-        if not pool.is_short(program.enabled) and self._counters.has_room(counters):
+        short = partial(pool.is_short, program.compiled, program.enabled)
+        if not short() and self._counters.has_room(counters):
             return
         if self.isa.signature_bits and pool.in_clause:
             return  # a function that it calls may have signed the address to which it returns
-        free, trap = left(target, self._ended), self.isa.breakpoint
+        self._take_back(pool, left(target, self._ended))
+        if short():
+            # Words are left over from interrupts in all of it, as on many CPUs.
+            lender = self.traced.personality.lender if self.traced.personality else None
+            if lender is not None:
+                self._take_back(pool, left_by_stacks(target, self.isa, lender.threads, self._ended))
+        if short() and not self._ended:
+            pool.start_again()
+
+    def _take_back(self, pool: ScratchPool, free: Sequence[EndedCode]) -> None:
+        """Code of ended traces that nobody is in is others' room, and so are its counters."""
+        target, trap = self.traced.target, self.isa.breakpoint
+        assert target is not None
         # Through QEMU, which forgets its translations of it.
         pieces = [(one.range[0], one.range[1] - one.range[0]) for one in free]
         target.write_text([(low, trap * (size // len(trap))) for low, size in pieces])

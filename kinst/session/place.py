@@ -43,7 +43,8 @@ class ScratchPool:
 
         | heads of ended traces, data of the trace | code of all -> | free | counter blocks |
 
-    When the heads have taken the room for data, the same begins anew in what is free.
+    When the heads have taken the room for data, all begins anew where no code is in use any more
+    (start_again()), else in what is free.
     """
 
     def __init__(self, traced: TracedMachine, size: int, reserved: int, data: int) -> None:
@@ -78,8 +79,7 @@ class ScratchPool:
         if self._address is None:
             own = memoryview(mmap.mmap(-1, need))
             return ScratchMemory(own, 0, native.address_of(own), need)
-        data = data_needed(compiled.options, compiled.program, self._cpus)
-        data = data + _described(compiled.program, enabled) + PAGE - 1 & -PAGE
+        data = self._data_of(compiled, enabled)
         base, (code, end) = self._heads, self._most_room()
         if self._first_code and base + data > self._first_code:
             base, code = self._behind_all_code(data)
@@ -103,10 +103,24 @@ class ScratchPool:
         behind = max(self._data, self._last_code), self._size
         return max((behind, *self._released), key=lambda piece: piece[1] - piece[0])
 
-    def is_short(self, enabled: Sequence[EnabledSite]) -> bool:
-        """Whether code for these probes may not fit beside that of ended traces."""
+    def _data_of(self, compiled: Compiled, enabled: Sequence[EnabledSite]) -> int:
+        data = data_needed(compiled.options, compiled.program, self._cpus)
+        return data + _described(compiled.program, enabled) + PAGE - 1 & -PAGE
+
+    def is_short(self, compiled: Compiled, enabled: Sequence[EnabledSite]) -> bool:
+        """Whether code for these probes may not fit beside that of ended traces, or data beside
+        their heads."""
+        if not self._first_code:
+            return False
         low, high = self._most_room()
-        return bool(self._first_code) and high - low < SITE_CODE * len(enabled)
+        crowded = self._heads + self._data_of(compiled, enabled) > self._first_code
+        return crowded or high - low < SITE_CODE * len(enabled)
+
+    def start_again(self) -> None:
+        """Nobody is in any trace's code any more: all of it is free."""
+        self._heads = self._first_code = self._last_code = 0
+        self._released = []
+        self._sequences = []
 
     def _behind_all_code(self, data: int) -> tuple[int, int]:
         """Where data, and code behind it, begin anew: there is no room left for data before the

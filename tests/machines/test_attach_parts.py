@@ -11,10 +11,10 @@ import pytest
 
 from kinst.core.errors import TargetError
 from kinst.core.system import Threads
+from kinst.core.threads_inside import threads_inside
 from kinst.machines.attach import find
 from kinst.machines.attach.changes import Changes, changed_bytes
 from kinst.machines.attach.find import monitor_of, stub_of
-from kinst.machines.attach.inside import threads_inside
 from kinst.machines.attach.loan import borrow
 from kinst.machines.attach.ram import FOUR_GB, HIGH_PAGES, find_ram
 
@@ -200,7 +200,8 @@ class Guest:
         return bytes(self.data[at : at + size])
 
     def inside(self, *places: tuple[int, int]) -> bool:
-        return threads_inside(self.read, THREADS, SCRATCH, places)
+        """places: program counter and stack pointer of each CPU."""
+        return threads_inside(self.read, THREADS, SCRATCH, [((pc, 1), sp) for pc, sp in places])
 
 
 def test_who_is_inside() -> None:

@@ -106,6 +106,9 @@ class Traces:
         self.first = first
         return (start - first) // PAGE, (start - first) // PAGE + pages
 
+    def is_short(self, probes: int = 1) -> bool:
+        return self.pool.is_short(self.compiled, self.probes * probes)
+
     def release(self, pages: tuple[int, int]) -> None:
         low, high = pages
         self.pool.release((self.first + low * PAGE, self.first + high * PAGE - 8))
@@ -115,8 +118,8 @@ def test_code_is_used_again_where_it_is_released_alone() -> None:
     traces = Traces(20)
     some = [traces.add(6), traces.add(3), traces.add(6)]
     assert some == [(0, 6), (6, 9), (9, 15)]
-    assert not traces.pool.is_short(traces.probes)
-    assert traces.pool.is_short(traces.probes * (6 * PAGE // SITE_CODE))
+    assert not traces.is_short()
+    assert traces.is_short(6 * PAGE // SITE_CODE)
     traces.release(some[0])
     assert traces.add(2) == (0, 2)  # larger than the 5 that are left
     assert traces.add(1) == (15, 16)
@@ -128,6 +131,24 @@ def test_code_is_used_again_where_it_is_released_alone() -> None:
     assert traces.add(8) == (0, 8)
     assert traces.add(4) == (16, 20)
     assert traces.add(1) == (8, 9)
+
+
+def test_heads_of_ended_traces_leave_no_room_for_data() -> None:
+    """Each trace's stay before the data, until nobody is in the code of any."""
+    traces, count = Traces(20), 0
+    while not traces.is_short():
+        pages = traces.add(1)
+        traces.release(pages)
+        count += 1
+        assert count < 1000
+    assert pages[0] < 20, "it was not code that there was no room for"
+    first = traces.placed.memory.offset
+    assert first > 0
+    traces.pool.start_again()
+    for _ in range(2):
+        assert not traces.is_short()
+        traces.add(10)
+    assert traces.placed.memory.offset < first
 
 
 def test_a_cpu_in_a_clause_of_any_trace_is_seen() -> None:

@@ -144,6 +144,7 @@ def test_the_text_is_put_back(rig: Rig) -> None:
             wrong.append(f"{turn}: {about}; {way}, {program}: {troubles}; {said!r}")
             print(wrong[-1], flush=True)
             if "the guest stands" in troubles:
+                print((rig.folder / "log").read_text(errors="replace")[-8000:], flush=True)
                 break
         if turn % 10 == 9:
             print(f"{turn + 1} runs, {len(wrong)} wrong, {rig.vm.free()} kB free", flush=True)
@@ -153,3 +154,22 @@ def test_the_text_is_put_back(rig: Rig) -> None:
     whole = rig.run(PROGRAMS[0], "auto")  # what both were killed with is given back by now
     assert whole.status == 0 and not rig.differences()
     assert rig.vm.free() > free - MOST_LOST, (free, rig.vm.free())
+
+
+@pytest.mark.parametrize("what", ["SIGKILL", BOTH])
+def test_killed_while_a_thread_of_the_guest_lends(rig: Rig, what: str) -> None:
+    """The guardian, or with it kinst, at each entry of the journal that is made while memory is
+    given back: a system call of that thread fails, and nothing else."""
+    whole = rig.run(PROGRAMS[0], "auto")
+    assert whole.status == 0, rig.err
+    entries = whole.calls["guardian"]["Journal._note"]
+    for number in range(entries, entries - 6, -1):
+        for after in (False, True):
+            outcome = rig.run(
+                PROGRAMS[0], "auto", Hurt("guardian", "Journal._note", number, what, after)
+            )
+            assert outcome.happened
+            assert rig.is_restored_by(what == BOTH)
+            assert "reads 10 " in rig.vm.run("reads 10", 60.0), (number, after)
+    assert rig.run(PROGRAMS[0], "auto").status == 0, rig.err
+    assert "panic" not in (rig.folder / "log").read_text(errors="replace")

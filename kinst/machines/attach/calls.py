@@ -5,8 +5,11 @@ registers and a return address are set, its stack pointer lowered.  It may sleep
 come back on another CPU; it is known by its stack pointer.  Afterwards it has its registers again
 and enters the function as if nothing had been.
 
-A thread that is away must come home whatever fails here: where it lands there is nothing to go on
-with.  So a failure on the way is followed by a new beginning with the stub, and the wait goes on.
+A thread that is away must come home whatever fails here: so a failure on the way is followed by a
+new beginning with the stub, and the wait goes on.  Should nobody be left who waits (all of this was
+killed), a thread whose return address is on its stack comes home by itself: the function that it
+was to enter has failed, as its caller sees it.  With the return address in a register there is no
+such way, and the thread lands where there is nothing to go on with.
 """
 
 from __future__ import annotations
@@ -26,8 +29,9 @@ from kinst.machines.stub.memory import GuestMemory
 
 ENTRY_SECONDS = 15.0  # until a thread enters one of the functions
 CALL_SECONDS = 60.0  # for one call, on a busy host
-_LOWERED = 256  # bytes of the thread's stack that are left alone
+_LOWERED = 256  # bytes of the thread's stack that are left alone, with a link register
 _ALIGNED = 16
+_WORD = 8
 _TRIES = 3
 _Result = TypeVar("_Result")
 
@@ -50,27 +54,33 @@ class GuestCalls:
         self._isa = isa
         self._board = isa.board
         self._lender = lender
+        # Another function than what it was made to enter returns, then, to that one's caller.
+        self._by_itself = not isa.board.LINK and bool(lender.returning)
+        self._landing = lender.returning if self._by_itself else lender.landing
         self._memory = memory
         self._write = write
         names = {one.slot: one.gdb_name for one in isa.registers}
         self._arguments = [names[slot] for slot in isa.argument_slots]
         self._result = names[isa.result_slot]
         self._cpu = 0
-        self._stack = 0
+        self._stack = self._home = 0
         self._place = (0, 0)  # the thread's program counter and stack pointer, before a call
 
     @contextmanager
     def thread(self) -> Iterator[Callable[..., int]]:
         """A thread that makes calls: function(address, arguments...) returns what the C function
         does.  Raises TargetError when no thread comes by, or one does not return."""
-        landing = self._lender.landing
+        landing = self._landing
         self._cpu = self._caught()
         before = self._surely(lambda: self._debugger.registers(self._cpu))
         saved = {name: before[name] for name in self._board.CALL_CHANGES}
-        lowered = (saved[self._board.SP] - _LOWERED) & -_ALIGNED
+        self._home = lowered = saved[self._board.SP]
+        if not self._by_itself:
+            lowered = (lowered - _LOWERED) & -_ALIGNED
         self._place = saved[self._board.PC], saved[self._board.SP]
         lost = False
-        landings = itertools.cycle((lowered, lowered - _ALIGNED))
+        apart = _WORD if self._by_itself else _ALIGNED
+        landings = itertools.cycle((lowered, lowered - apart))
 
         def call(address: int, *arguments: int) -> int:
             nonlocal lost
@@ -164,21 +174,23 @@ class GuestCalls:
 
     def _beginning(self, address: int, arguments: tuple[int, ...]) -> dict[str, int]:
         """The registers with which the thread begins a call."""
-        board, landing = self._board, self._lender.landing
+        board, landing = self._board, self._landing
         values = dict(zip(self._arguments, arguments, strict=False))
         values[board.PC] = address
         values[board.SP] = self._stack
         if board.LINK:
             values[board.LINK] = landing
         else:
-            values[board.SP] -= 8
-            self._write(values[board.SP], landing.to_bytes(8, "little"))
+            values[board.SP] -= _WORD
+            # Up to where the caller's address is, which a thread that nobody catches comes to.
+            words = (self._home - values[board.SP]) // _WORD if self._by_itself else 1
+            self._write(values[board.SP], landing.to_bytes(_WORD, "little") * words)
         return values
 
     def _landed(self, deadline: float, values: Mapping[str, int]) -> int:
         """Let the thread run until it is back from a call; what that returned.  values: registers
         that it gets before."""
-        board, debugger, landing = self._board, self._debugger, self._lender.landing
+        board, debugger, landing = self._board, self._debugger, self._landing
         debugger.want_breakpoints([landing])
         while True:
             stopped = self._stopped(deadline, values)
@@ -190,5 +202,7 @@ class GuestCalls:
             if stopped.pc == landing and registers[board.SP] == self._stack:
                 self._cpu = stopped.cpu
                 return registers[self._result]
-            if stopped.pc == landing:
+            if stopped.pc == landing and not self._by_itself:
                 raise _LostError("the guest's kernel has panicked")
+            if stopped.pc == landing:
+                debugger.step_over(stopped.cpu, landing)

@@ -21,10 +21,10 @@ from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
 from kinst.core.page_tables import LEAF_SIZE, Root
 from kinst.core.system import HOOK_BYTES, Lender, Territory, TrapPath
+from kinst.core.threads_inside import threads_inside
 from kinst.core.trapped import let_pass
 from kinst.machines.attach.calls import GuestCalls
 from kinst.machines.attach.changes import Changes
-from kinst.machines.attach.inside import threads_inside
 from kinst.machines.attach.journal import Journal
 from kinst.machines.attach.loan import Loan, borrow, give_back
 from kinst.machines.attach.place import Place, left
@@ -407,10 +407,10 @@ class Guardian:
         paging, board = self._isa.paging, self._isa.board
         while True:
             debugger.stop()
-            cpus = [debugger.registers(cpu) for cpu in range(debugger.cpus)]
-            places = [(c[board.PC], c[board.SP]) for c in cpus if not paging.in_user_mode(c)]
+            every = [debugger.registers(cpu) for cpu in range(debugger.cpus)]
+            cpus = [(c.values(), c[board.SP]) for c in every if not paging.in_user_mode(c)]
             if not threads_inside(
-                self._memory.reader(), self._lender.threads, self._changes.mapped, places
+                self._memory.reader(), self._lender.threads, self._changes.mapped, cpus
             ):
                 return True
             if time.monotonic() > deadline:

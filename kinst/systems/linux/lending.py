@@ -20,6 +20,8 @@ _ENTRIES = (
 )  # fmt: skip
 # Nothing runs through it while the kernel is well.
 _LANDING = "panic"
+# What a system call of a number that there is none of leads to: the error ENOSYS.
+_RETURNING = "sys_ni_syscall"
 # Since 6.10 the functions have names of their own below the macros (CONFIG_MEM_ALLOC_PROFILING).
 _ALLOCATE = ("__get_free_pages", "get_free_pages_noprof")
 _RELEASE = "free_pages"
@@ -41,14 +43,15 @@ def lender(kernel: Kernel, btf: Btf, facts: Facts) -> Lender | None:
 
     entries = tuple(kernel.symbol(name) for name in _ENTRIES if kernel.has(name))
     allocate, release = first(_ALLOCATE), first((_RELEASE,))
-    landing, forget = first((_LANDING,)), first(_FORGET)
+    landing, returning, forget = first((_LANDING,)), first((_RETURNING,)), first(_FORGET)
     alive = threads(kernel, btf)
     if not (entries and allocate and release and landing and forget and alive):
         return None
     hooks = (facts.trap_hook, facts.fault_hook, facts.bug_hook)
     traps = TrapPath(tuple(filter(None, hooks)), facts.trap_pc_delta)
     return Lender(
-        entries, landing, allocate, _FLAGS, release, forget, _PAGE, alive, traps, no_users(kernel)
+        entries, landing, returning, allocate, _FLAGS, release, forget, _PAGE, alive, traps,
+        no_users(kernel),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Whether a thread of the guest will go on in memory that is to be given back.
+"""Whether a thread of the guest will go on in code that nothing leads to any more.
 
 A probe's code may be left at any moment (an interrupt, a fault of a displaced access to user
 memory), for as long as the thread is not scheduled: what it goes on with lies on its stack.  Once
@@ -9,32 +9,50 @@ machine that stands, nothing will.  Of each stack only the part in use counts: b
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 
 from kinst.core.errors import TargetError
+from kinst.core.held import EndedCode
+from kinst.core.isa import Isa
+from kinst.core.machine import Target
 from kinst.core.system import Threads
 
 Read = Callable[[int, int], bytes]
 Ranges = Sequence[tuple[int, int]]
+OnCpu = tuple[Collection[int], int]  # values of a CPU's registers, and its stack pointer
 MOST_THREADS = 1 << 16  # a list that is longer is none
 
 
-def threads_inside(
-    read: Read, threads: Threads, ranges: Ranges, places: Sequence[tuple[int, int]]
-) -> bool:
+def threads_inside(read: Read, threads: Threads, ranges: Ranges, cpus: Sequence[OnCpu]) -> bool:
     """Whether a thread or a CPU is in one of the ranges [low, high), or will return there.
 
-    read: the kernel's memory; the machine stands.  places: (program counter, stack pointer) of the
-    CPUs that are in the kernel.  Raises TargetError where the lists of threads cannot be read."""
-    if any(low <= pc < high for pc, _ in places for low, high in ranges):
+    read: the kernel's memory; the machine stands.  cpus: those that are in the kernel.  Raises
+    TargetError where the lists of threads cannot be read."""
+    if any(low <= value < high for values, _ in cpus for value in values for low, high in ranges):
         return True
-    pointers = [pointer for _, pointer in places]
+    pointers = [pointer for _, pointer in cpus]
     return any(
         _leads_inside(read, start, end, ranges)
         for thread in all_threads(read, threads)
         for start, end in _used(threads, thread, pointers)
     )
+
+
+def left_by_stacks(
+    target: Target, isa: Isa, threads: Threads, ended: Sequence[EndedCode]
+) -> Sequence[EndedCode]:
+    """The code of ended traces that no thread is in any more; none where that cannot be told.  The
+    machine stands.  left() of held.py needs to know less of the system, and finds less."""
+    every = [target.registers(cpu) for cpu in range(target.cpus)]
+    in_kernel = [each for each in every if not isa.paging.in_user_mode(each)]
+    cpus = [(each.values(), each[isa.board.SP]) for each in in_kernel]
+    try:
+        return [
+            one for one in ended if not threads_inside(target.read, threads, (one.range,), cpus)
+        ]
+    except TargetError:
+        return ()
 
 
 class _Fields:
