@@ -1,21 +1,24 @@
-"""How costs are compared on a machine that is not quiet: many short takes in turns, several boots.
+"""How costs are compared on a machine that is not quiet: short takes in turns, several boots.
 
-Two things disturb such figures here, and each has its answer:
-- CPUs change their speed, by 2 to 4 and for seconds at a time, and other programs want them.  That
-  only ever adds time.  So benchmark and guests have a real-time priority where the host allows it
-  (go_first()), and a mode is measured in several short takes (tens of ms), modes by turns, with
-  untraced rounds directly around each; the least of a boot's rounds counts.  A take whose untraced
-  rounds, before or behind it, are not near the least of the boot fell into a slow stretch and is
-  not used; a mode that has no other take has no figure of this boot.
+A take is a few dozen rounds of a ms or less of a guest's calls, and its figure the least of them:
+whatever disturbs a round only ever adds time.  A mode's takes each stand between two untraced ones
+of as many rounds, and a hit costs by how much the take is above the mean of those two: the median
+of a boot's takes, and then the median over boots, with their range.  What that is for:
+- The least of many rounds is less than the least of few.  Where a boot's untraced least was of all
+  its rounds, and a mode's of its own, a jump seemed to cost 44 ns, and 30 to 83 by boot; by pairs
+  of equal numbers of rounds it costs 13, and 11 to 17.
+- CPUs change their speed, by 2 to 4 and for seconds at a time, and other programs want them.  So
+  benchmark and guests have a real-time priority where the host allows it (go_first()), and a take
+  beside an untraced one that is 10% slower than such ones of the boot mostly are fell into a slow
+  stretch and is not used; a mode that has no other take has no figure of this boot.
 - QEMU finds translated code and the host's addresses of memory in small direct-mapped tables.
-  Where code lies decides what meets what there, and that can cost one mode tens of ns for as long
-  as the guest lives.  Each boot has its own addresses: the kernel's (KASLR) and kinst's.  So the
-  figure is the median over boots, each of which has its least, and the range over boots is told.
+  What meets what there is another matter in each boot, where the kernel and what kinst puts beside
+  it have addresses of their own (KASLR), and what code is translated to lies elsewhere after each
+  planting.  So there are many takes, each of a planting of its own, and several boots.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,40 +29,53 @@ from bench.hit_table import Cost
 from bench.hit_tools import Effort, rounds_of
 from kinst import KinstError
 
-LAPS = 4  # of a boot, at most
-NEAR = 1.1  # times the least of a boot's untraced rounds: as fast as the machine gets
+LAPS = 14  # of a boot, at most: good takes that are wanted of what costs little
+NEAR = 1.1  # times a boot's untraced takes, at their lower quartile: as fast as the machine is
 OTHERS = 200  # hits of the guest's other programs while a mode is measured, at most
-
-
-@dataclass(slots=True)
-class Bare:
-    """Untraced rounds of a guest: the ns of a call."""
-
-    guest: Guest
-    least: dict[Effort, float] = field(default_factory=dict)
-
-    def take(self, effort: Effort) -> float:
-        """The least of a few rounds of as many calls as `effort` has."""
-        bare = effort.bare
-        found = min(rounds_of(self.guest.run(bare.command)))
-        self.least[bare] = min(found, self.least.get(bare, math.inf))
-        return found
-
-    def of(self, effort: Effort) -> float:
-        """The least so far."""
-        return self.least[effort.bare]
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """least: ns of a call, in a take's fastest round.  around: untraced, before it or behind it,
-    whichever was slower."""
+    """least: ns of a call, in a take's fastest round.  before, after: of the untraced takes."""
 
     least: float
-    around: float
+    before: float
+    after: float
 
-    def is_good(self, bare: float) -> bool:
-        return self.around <= NEAR * bare
+    @property
+    def added(self) -> float:
+        """ns of a call that are the probes'."""
+        return self.least - (self.before + self.after) / 2
+
+
+@dataclass(slots=True)
+class Bare:
+    """Untraced takes of a guest, by their effort: the least ns of a call in each."""
+
+    guest: Guest
+    takes: dict[Effort, list[float]] = field(default_factory=dict)
+    _last: Effort | None = None
+
+    def take(self, effort: Effort) -> float:
+        """Of as many rounds as an effort has, and as many calls in each."""
+        bare = effort.bare
+        self.takes.setdefault(bare, []).append(min(rounds_of(self.guest.run(bare.command))))
+        self._last = bare
+        return self.takes[bare][-1]
+
+    def before(self, effort: Effort) -> float:
+        """The take that a mode's follows: the last one, where that was of such rounds."""
+        return self.takes[effort.bare][-1] if self._last == effort.bare else self.take(effort)
+
+    def usual(self, effort: Effort) -> float:
+        """What such a take is where nothing disturbs it."""
+        each = self.takes[effort.bare]
+        return statistics.quantiles(each, n=4, method="inclusive")[0] if each[1:] else each[0]
+
+    def good(self, effort: Effort, takes: Iterable[Take]) -> list[Take]:
+        """Those of an effort's takes beside which the machine was not slow."""
+        most = NEAR * self.usual(effort)
+        return [take for take in takes if max(take.before, take.after) <= most]
 
 
 @dataclass(slots=True)
@@ -76,19 +92,19 @@ class Mode:
     enough: int = LAPS
     takes: list[Take] = field(default_factory=list)
 
-    def run(self, bare: Bare, before: float) -> float:
-        """Take it once, between untraced rounds; the least of those behind it.  Raises KinstError
-        when hits are missing, or there are more than the guest's other programs explain."""
+    def run(self, bare: Bare) -> None:
+        """Take it once, between untraced takes.  Raises KinstError when hits are missing, or there
+        are more than the guest's other programs explain."""
+        before = bare.before(self.effort)
         rounds, hits = self.take(self.effort)
         wanted = self.effort.total * self.hits
         if not wanted <= hits <= wanted + OTHERS * max(self.hits, 1):
             raise KinstError(f"{self.name}: {hits} hits were counted, and there were {wanted}")
-        after = bare.take(self.effort)
-        self.takes.append(Take(min(rounds), max(before, after)))
-        return after
+        least = min(rounds[-self.effort.rounds :])
+        self.takes.append(Take(least, before, bare.take(self.effort)))
 
     def good(self, bare: Bare) -> list[Take]:
-        return [take for take in self.takes if take.is_good(bare.of(self.effort))]
+        return bare.good(self.effort, self.takes)
 
 
 @dataclass(slots=True)
@@ -116,8 +132,9 @@ class Boots:
             for mode in modes:
                 if mode.name not in self.failed:
                     self._settle(mode, bare)
-        for effort, ns in bare.least.items():
-            self.untraced.setdefault(effort.call or "read", []).append(ns)
+        for call in {effort.call for effort in bare.takes}:
+            least = min(bare.usual(effort) for effort in bare.takes if effort.call == call)
+            self.untraced.setdefault(call or "read", []).append(least)
 
     def _take(self, groups: Sequence[Sequence[Mode]], bare: Bare) -> None:
         for modes in groups:
@@ -133,12 +150,9 @@ class Boots:
                     self._lap(left, bare)
 
     def _lap(self, modes: Iterable[Mode], bare: Bare) -> None:
-        before, of = 0.0, None
         for mode in modes:
             try:
-                if of != mode.effort.bare:
-                    before, of = bare.take(mode.effort), mode.effort.bare
-                before = mode.run(bare, before)
+                mode.run(bare)
             except GuestHangsError:
                 raise
             except KinstError as error:
@@ -153,10 +167,9 @@ class Boots:
         if not good:
             self.budget.say(f"boot {self.count}: the machine was slow around {mode.name}")
             return
-        least = min(take.least for take in good)
-        cost = (least - bare.of(mode.effort)) / max(mode.hits, 1)
-        self.costs.setdefault(mode.name, []).append(cost)
-        self.calls.setdefault(mode.name, []).append(least)
+        added = statistics.median(take.added for take in good)
+        self.costs.setdefault(mode.name, []).append(added / max(mode.hits, 1))
+        self.calls.setdefault(mode.name, []).append(statistics.median(t.least for t in good))
 
     def untraced_call(self, call: str = "read") -> float:
         """ns of a call with no probe, the median over boots."""

@@ -12,9 +12,10 @@ For all instructions of one function, the same instructions are given to every t
 
 What is done for fairness:
 - Several boots, each with addresses of its own; in each, short takes of all probes by turns, with
-  untraced rounds directly around each.  A boot's figure is by the least of its rounds, and what is
-  told is the median over boots, with their range (bench/boots.py says why).  (gdb has a guest of
-  its own: a stub serves one debugger.  Its hits cost so much that nothing else matters.)
+  untraced takes of as many rounds directly around each.  A boot's figure is by the median of its
+  takes, and what is told is the median over boots, with their range (bench/boots.py says why).
+  (gdb has a guest of its own: a stub serves one debugger.  Its hits cost so much that nothing else
+  matters.)
 - In each boot kinst goes first, and others, as well as traps, behind it: they leave addresses in
   the guest's memory, and kinst plants no run where memory points inside, but traps in its place.
 - Every mode's hits are counted.  If one is missing, or there are more than the reads of the
@@ -28,8 +29,8 @@ What is done for fairness:
 - Modes of kinst that record print into memory.  They run three times, so that the ring is gone
   through more than once: the host gives a page of it memory when it is first written to, which
   costs a record 40 ns and is over soon.
-- What costs a microsecond or more has one good take in each boot, the rest four: their figures
-  are the nearest to what the takes of one boot differ by.
+- What costs a microsecond or more has one good take in each boot, the rest fourteen: their
+  figures are the nearest to what takes differ by.
 
 Behind that come sites with no room for a jump, planted alone, and shares of ways
 (bench/short_sites.py), and a verdict for each figure that is wanted (bench/bars.py).

@@ -25,11 +25,12 @@ from kinst import KinstError, Program
 
 PROBING = 1000  # reads for finding out what a read runs
 
-QUICK = Effort(1000, 40)  # for what costs up to a few hundred ns
-MIDDLE = Effort(1000, 20)
-RECORDS = Effort(1000, 20, times=3)
-LONG = Effort(100, 60)  # all instructions of a function
-SHORT = Effort(100, 60, "getppid")  # of a short one
+# Rounds of 0.2 ms: most have no interrupt in them.
+QUICK = Effort(200, 60)  # for what costs up to a few hundred ns
+MIDDLE = Effort(200, 40)
+RECORDS = Effort(200, 60, times=3)
+LONG = Effort(200, 60)  # all instructions of a function
+SHORT = Effort(500, 60, "getppid")  # of a short one
 DEAR = Effort(100, 10)  # the same by traps
 SHORT_DEAR = Effort(100, 10, "getppid")
 STOPS = Effort(10, 15)

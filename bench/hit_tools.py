@@ -21,7 +21,7 @@ _SET = f"test -e {OPTIMIZATION} && echo {{}} >{OPTIMIZATION}\n"
 @dataclass(frozen=True, slots=True)
 class Effort:
     """calls in a round, rounds in a pass.  call: what is called: "" for read(2), or getppid.
-    times: so often, with a pause in which kinst empties its ring."""
+    times: so often, with a pause in which kinst empties its ring; the last time counts."""
 
     calls: int
     rounds: int
@@ -31,7 +31,7 @@ class Effort:
     @property
     def command(self) -> str:
         once = f"rounds {self.calls} {self.rounds} {self.call}".strip()
-        return "; usleep 500000; ".join([once] * self.times)
+        return "; usleep 100000; ".join([once] * self.times)
 
     @property
     def total(self) -> int:
@@ -39,8 +39,8 @@ class Effort:
 
     @property
     def bare(self) -> Effort:
-        """For the untraced rounds beside it: as many calls in a round, where that is short."""
-        return Effort(max(self.calls, 100), 30, self.call)
+        """For the untraced take beside it: as many rounds and calls."""
+        return Effort(self.calls, self.rounds, self.call)
 
 
 def rounds_of(text: str) -> list[float]:

@@ -8,9 +8,9 @@ that each page which is touched behind a read costs half a microsecond, probed o
 functions that each call runs, by a count of all entries, instructions are drawn at random that are
 run by each call and have no room for a jump of their own.  Each is planted alone in the best way,
 and in the first boot by its trap where that is asked for; a hit costs (ns of a call with the probe
-- ns without) / hits in a call.  All of them are measured in each of several boots, between untraced
-rounds, and the figure of a site is the median over boots (bench/boots.py says why).  Hits are
-counted: a probe that misses would be cheap.
+- ns without) / hits in a call.  All of them are measured in each of several boots, by a few takes
+between untraced ones; a site's figure is the median over boots (bench/boots.py says why).  Hits
+are counted: a probe that misses would be cheap.
 
 The shares of ways are of all instructions of functions that are drawn at random from the whole
 kernel: planted with all of their function, and each by itself (of those, some are drawn).
@@ -47,7 +47,7 @@ ENTRIES = 5000  # reads for finding out which functions a read runs
 PROBING = 500  # reads for finding out what a read runs
 ROOM = {"amd64": 5, "arm64": 4, "riscv64": 8}  # bytes of a jump
 CHEAP, CHEAPER = 60, 10  # ns; times cheaper than a trap
-TRIES = 4  # to find the machine not slow
+ENOUGH, TRIES = 3, 5  # good takes of a boot that are wanted, and all of them at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,27 +123,23 @@ def sites(guest: Guest, room: int, call: str, drawn: int, seed: int) -> list[Sit
     return random.Random(seed).sample(possible, min(drawn, len(possible)))
 
 
-def measure(
-    guest: Guest, bare: Bare, effort: Effort, site: Site, plant: str = ""
-) -> tuple[str, float] | None:
-    """How a site is planted, and ns of a hit, in this boot; None where the machine was slow around
-    each try.  Raises KinstError when hits are missing."""
+def measure(bare: Bare, effort: Effort, site: Site, plant: str = "") -> tuple[str, list[float]]:
+    """How a site is planted, and ns of a hit in each take beside which the machine was not slow, in
+    this boot.  Raises KinstError when hits are missing."""
+    guest, takes = bare.guest, list[Take]()
     program = guest.compile(f"kinst::{site.function}:{site.offset} {{ @ = count(); }}", plant)
-    wanted, takes = effort.total * site.hits, list[Take]()
-    way = guest.ways(program)[0]
-    before = bare.take(effort)
+    wanted, way = effort.total * site.hits, guest.ways(program)[0]
     for _ in range(TRIES):
+        before = bare.before(effort)
         ran = guest.trace(program, effort.command)
         seen = sum(counts_of(ran).values())
         if seen < wanted:  # others of the guest may come there, too
             raise KinstError(f"{site.function}+{site.offset}: {seen} hits, not {wanted}")
-        after = bare.take(effort)
-        takes.append(Take(min(rounds_of(ran.output)), max(before, after)))
-        before = after
-        if takes[-1].is_good(bare.of(effort)):
+        takes.append(Take(min(rounds_of(ran.output)), before, bare.take(effort)))
+        good = bare.good(effort, takes)
+        if len(good) == ENOUGH:
             break
-    good = [take.least for take in takes if take.is_good(bare.of(effort))]
-    return (way, (min(good) - bare.of(effort)) / site.hits) if good else None
+    return way, [take.added / site.hits for take in good]
 
 
 def measure_all(
@@ -166,15 +162,15 @@ def measure_all(
             for site in chosen:
                 if budget.over(end):
                     break
-                found = measure(guest, bare, effort, site)
-                if found is not None:
-                    ways[site] = found[0]
-                    taken.setdefault(site, []).append(found[1])
+                way, each = measure(bare, effort, site)
+                if each:
+                    ways[site] = way
+                    taken.setdefault(site, []).append(statistics.median(each))
             # Behind all others: traps leave addresses in memory, and then there are fewer runs.
             for site in chosen if number == 0 and BARS[isa].reached is not None else ():
                 if not budget.over(end):
-                    trap = measure(guest, bare, effort, site, "trap")
-                    traps[site] = trap[1] if trap else 0.0
+                    _, each = measure(bare, effort, site, "trap")
+                    traps[site] = statistics.median(each) if each else 0.0
         finally:
             guest.close()
     several = sum(len(each) > 1 for each in taken.values())
