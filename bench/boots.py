@@ -4,9 +4,8 @@ A take is a few dozen rounds of a ms or less of a guest's calls, and its figure 
 whatever disturbs a round only ever adds time.  A mode's takes each stand between two untraced ones
 of as many rounds, and a hit costs by how much the take is above the mean of those two: the median
 of a boot's takes, and then the median over boots, with their range.  What that is for:
-- The least of many rounds is less than the least of few.  Where a boot's untraced least was of all
-  its rounds, and a mode's of its own, a jump seemed to cost 44 ns, and 30 to 83 by boot; by pairs
-  of equal numbers of rounds it costs 13, and 11 to 17.
+- The least of many rounds is less than the least of few, so what is compared has to have as many:
+  not a mode's own rounds and all untraced ones of a boot.
 - CPUs change their speed, by 2 to 4 and for seconds at a time, and other programs want them.  So
   benchmark and guests have a real-time priority where the host allows it (go_first()), and a take
   beside an untraced one that is 10% slower than such ones of the boot mostly are fell into a slow
