@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +51,7 @@ class Rig:
         self.load = vm.run(LOAD).splitlines()[-1]
         self.runs = Runs()
         self.text = self.photographer.text()
+        self.start = vm.run("grep ' _text$' /proc/kallsyms").split()[0]
         self.err = ""
 
     def words(self, program: str, way: str) -> list[str]:
@@ -76,6 +79,22 @@ class Rig:
             return "itself"
         self.run(PROGRAMS[0], "auto")
         return "" if self.differences() else "the next start"
+
+    def where(self) -> str:
+        """What the CPUs of a guest that stands are at, as gdb has it."""
+        (linked,) = re.findall(
+            r"^([0-9a-f]+) T _text$",
+            subprocess.check_output(["nm", self.vm.debug], text=True),
+            re.M,
+        )
+        slide = int(self.start, 16) - int(linked, 16)
+        commands = [f"symbol-file -o {slide:#x} {self.vm.debug}", f"target remote {self.vm.stub}"]
+        commands += ["thread apply all info registers rip rsp eflags", "thread apply all bt 12"]
+        words = [word for one in commands for word in ("-ex", one)]
+        done = subprocess.run(
+            ["gdb", "-q", "-nx", "-batch", *words], capture_output=True, text=True, timeout=120
+        )
+        return done.stdout + done.stderr
 
     def close(self) -> None:
         self.runs.close()
@@ -145,6 +164,7 @@ def test_the_text_is_put_back(rig: Rig) -> None:
             print(wrong[-1], flush=True)
             if "the guest stands" in troubles:
                 print((rig.folder / "log").read_text(errors="replace")[-8000:], flush=True)
+                print(rig.where(), flush=True)
                 break
         if turn % 10 == 9:
             print(f"{turn + 1} runs, {len(wrong)} wrong, {rig.vm.free()} kB free", flush=True)
