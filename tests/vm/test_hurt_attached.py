@@ -193,3 +193,18 @@ def test_killed_while_a_thread_of_the_guest_lends(rig: Rig, what: str) -> None:
             assert "reads 10 " in rig.vm.run("reads 10", 60.0), (number, after)
     assert rig.run(PROGRAMS[0], "auto").status == 0, rig.err
     assert "panic" not in (rig.folder / "log").read_text(errors="replace")
+
+
+def test_interrupted_while_it_waits_for_its_guardian(rig: Rig) -> None:
+    """The guardian uses the stub then: kinst does not any more."""
+    whole = rig.run(PROGRAMS[0], "auto")
+    assert whole.status == 0, rig.err
+    waits = whole.calls["kinst"]["Channel.receive"]
+    assert waits >= 4, "reach, settle, borrow, finish"
+    for number in range(1, waits + 1):
+        for what in ("SIGINT", "SIGTERM"):
+            outcome = rig.run(PROGRAMS[0], "auto", Hurt("kinst", "Channel.receive", number, what))
+            assert outcome.happened and not outcome.hangs
+            assert not rig.differences()
+            assert "reads 10 " in rig.vm.run("reads 10", 60.0), (number, what)
+    assert rig.run(PROGRAMS[0], "auto").status == 0, rig.err

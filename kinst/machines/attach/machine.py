@@ -7,11 +7,12 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kinst.core.errors import TargetError
+from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
 from kinst.core.machine import Abilities, Bearings
 from kinst.core.page_tables import LEAF_SIZE
@@ -126,8 +127,22 @@ class AttachedVm(StubTarget):
         finally:
             self._guardian.close()
 
+    def _ask(self, *message: object) -> tuple[Any, int]:
+        """The guardian's answer, and a descriptor or -1.
+
+        Who is interrupted meanwhile does not use the stub any more: the guardian does, for as long
+        as what it was asked for takes, and undoes everything then, as kinst asks no more."""
+        try:
+            return self._guardian.ask(*message)
+        except KinstError:
+            raise
+        except BaseException:
+            if hasattr(self, "_rsp"):
+                self._rsp.close()
+            raise
+
     def _reach(self) -> None:
-        found, descriptor = self._guardian.ask("reach")
+        found, descriptor = self._ask("reach")
         assert isinstance(found, Reached)
         self._rsp = Rsp.adopted(descriptor, found.agreed)
         self._stub = Debugger(self._rsp, self.isa.board, len(self.isa.breakpoint), found.seen)
@@ -149,7 +164,7 @@ class AttachedVm(StubTarget):
         if page_tables is not None:
             self.memory.set_tables(page_tables)
         self._settled = page_tables, lender
-        undone, _ = self._guardian.ask("settle", page_tables, lender)
+        undone, _ = self._ask("settle", page_tables, lender)
         if undone:
             self._stub.handed_back(running=True)
             self._say(str(undone))
@@ -218,7 +233,7 @@ class AttachedVm(StubTarget):
     def _borrow(self, size: int) -> None:
         self.stop()
         try:
-            loan, descriptor = self._guardian.ask("borrow", size)
+            loan, descriptor = self._ask("borrow", size)
         finally:
             self._stub.handed_back(running=True)
         assert isinstance(loan, Loan)
