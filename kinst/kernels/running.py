@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from kinst.core.errors import KinstError
+from kinst.core.paths import cache_folder
+from kinst.wire import debuginfod
 
 _DEBUG = Path("/usr/lib/debug")
 _MODULES = Path("/lib/modules")
+_NOTES = Path("/sys/kernel/notes")
+_KALLSYMS = Path("/proc/kallsyms")
 
 
 @dataclass(frozen=True, slots=True)
 class RunningFiles:
-    """debug: the vmlinux with symbols, None where none is installed.  folders: where debug files of
-    modules may be."""
+    """debug: the vmlinux with symbols, None where none is installed.  boot: the image that was
+    booted, None where none is known.  folders: where debug files of modules may be."""
 
     release: str
     debug: Path | None
+    boot: Path | None
     folders: tuple[Path, ...]
 
 
@@ -35,16 +42,36 @@ def files(root: Path = Path("/"), release: str = "") -> RunningFiles:
         own / "vmlinux",
         root / "boot" / f"vmlinux-{name}",
     )
-    found = next((place for place in places if place.is_file()), None)
+    images = (root / "boot" / f"vmlinuz-{name}", own / "vmlinuz")
     folders = (debug / "lib/modules" / name, own)
-    return RunningFiles(name, found, tuple(folder for folder in folders if folder.is_dir()))
+    return RunningFiles(
+        name, _first(places), _first(images), tuple(one for one in folders if one.is_dir())
+    )
 
 
-def vmlinux(found: RunningFiles) -> Path:
-    """Raises KinstError where no vmlinux with symbols is there."""
-    if found.debug is None:
+def _first(places: tuple[Path, ...]) -> Path | None:
+    return next((place for place in places if place.is_file()), None)
+
+
+def vmlinux(found: RunningFiles, say: Callable[[str, float | None], None]) -> Path:
+    """The installed one; else what debuginfod servers have, where the user has any; else one
+    without DWARF, made of the boot image and of the symbols that the kernel shows.
+
+    Raises KinstError where there is none of them."""
+    if found.debug is not None:
+        return found.debug
+    without = import_module("kinst.kernels.without_debug")
+    if debuginfod.is_set():
+        fetched = debuginfod.find_debuginfo(without.running_build_id(_NOTES), say)
+        if fetched is not None:
+            return fetched
+    if found.boot is None:
         raise KinstError(
-            f"the vmlinux with symbols of kernel {found.release} is not installed",
+            f"neither the vmlinux with symbols of kernel {found.release} is installed nor its boot"
+            f" image, /boot/vmlinuz-{found.release}",
             f"apt-get install linux-image-{found.release}-dbg, or --debug VMLINUX",
         )
-    return found.debug
+    made: Path = without.make_vmlinux(
+        found.boot, _KALLSYMS, _NOTES, cache_folder() / "running", say
+    )
+    return made

@@ -208,7 +208,7 @@ def find_files(request: Request, progress: Callable[[str, float | None], None]) 
     if not request.machine.abilities.boots:
         if request.live:
             found = running.files()
-            debug = Path(request.debug) if request.debug else running.vmlinux(found)
+            debug = Path(request.debug) if request.debug else running.vmlinux(found, progress)
             return Files(debug, folders=(*folders, *found.folders))
         return Files(Path(request.debug or request.kernel), folders=folders)
     if request.kernel and request.initrd and not request.runs_command:

@@ -1,0 +1,226 @@
+"""A vmlinux with symbols for a kernel whose debug package is not installed: the stripped one of its
+boot image, with the symbols that /proc/kallsyms shows.
+
+The boot image has what the running kernel has freed (tables of code that boot rewrites) and its
+BTF; what it lacks are DWARF and symbols.  kallsyms has no sizes: a symbol reaches to the next one,
+and a function loses the padding that is at its end."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kinst.core.errors import KinstError
+from kinst.image.elf import (
+    SHN_ABS,
+    STB_GLOBAL,
+    STB_LOCAL,
+    STB_WEAK,
+    STT_FUNC,
+    STT_NOTYPE,
+    STT_OBJECT,
+    SYMBOL,
+    Elf,
+)
+from kinst.image.elf_file import (
+    HEADER,
+    SECTION,
+    SHF_ALLOC,
+    SHF_EXECINSTR,
+    SHT_SYMTAB,
+    ElfSection,
+    build_id_in,
+    open_file,
+)
+from kinst.image.functions import MARKERS
+from kinst.image.variables import PER_CPU_SECTION
+from kinst.kernels.boot_image import elf_in
+
+_TEXT = "_text"  # the first byte of the kernel's code
+_STRTAB = 3  # SHT_STRTAB
+_ALIGN = 8
+# The linker's marks around tables, besides functions.MARKERS.
+_BOUNDS = re.compile(r"__(start|stop)_")
+_LONGEST_PADDING = 64  # bytes that are looked at behind a function
+# int3, and the no-operations that gas and the linker fill with, up to 15 bytes each.
+_PADDING = re.compile(
+    rb"(?:\xcc|\x90|\x66\x90|\x0f\x1f\x00|\x0f\x1f\x40\x00|\x66?\x0f\x1f\x44\x00\x00"
+    rb"|\x0f\x1f\x80\x00{4}|\x66{0,8}\x2e?\x0f\x1f\x84\x00{5})+\Z",
+    re.S,
+)
+_SHORT_JUMP, _ONE_BYTE = 0xEB, b"\xcc\x90"  # whose distance may look like padding
+
+Rows = npt.NDArray[np.void]
+
+
+def make_vmlinux(
+    boot: Path, kallsyms: Path, notes: Path, folder: Path, say: Callable[[str, float | None], None]
+) -> Path:
+    """The file, made once for each build-id and kept in a folder.
+
+    notes: the running kernel's (/sys/kernel/notes).  Raises KinstError where the boot image is
+    another kernel's or cannot be unpacked, and where the kernel hides its symbols."""
+    running = running_build_id(notes)
+    kept = folder / f"vmlinux-{running}"
+    if kept.is_file():
+        return kept
+    say("unpacking the kernel's boot image", None)
+    folder.mkdir(parents=True, exist_ok=True)
+    part = kept.with_suffix(f".{os.getpid()}")
+    try:
+        part.write_bytes(elf_in(boot))
+        elf = open_file(part)
+        if elf.build_id != running:
+            raise KinstError(
+                f"{boot} is not the kernel that runs (build-id {elf.build_id or 'none'}, not"
+                f" {running})",
+                "reboot, if it was upgraded; or --debug VMLINUX",
+            )
+        say("reading the kernel's symbols", None)
+        data = with_symbols(
+            Elf(elf.path, elf.mapped, elf.machine, elf.kind, elf.sections), kallsyms
+        )
+        part.write_bytes(data)
+        part.replace(kept)
+    finally:
+        part.unlink(missing_ok=True)
+    return kept
+
+
+def running_build_id(notes: Path) -> str:
+    """Of the kernel that runs.  Raises KinstError where it has none."""
+    try:
+        found = build_id_in(notes.read_bytes())
+    except OSError as error:
+        raise KinstError(f"{notes}: cannot be read: {error.strerror}") from error
+    if not found:
+        raise KinstError("the kernel that runs has no build-id", "--debug VMLINUX")
+    return found
+
+
+def with_symbols(elf: Elf, kallsyms: Path) -> bytes:
+    """The bytes of a stripped vmlinux with a symbol table behind it, as linked.  Raises KinstError
+    where the kernel shows no addresses."""
+    address, kinds, names = _read(kallsyms)
+    if _TEXT not in names or not address[names.index(_TEXT)]:
+        raise KinstError(
+            "the kernel hides the addresses of its symbols", "sysctl kernel.kptr_restrict=1"
+        )
+    code = [s for s in elf.sections if s.flags & SHF_EXECINSTR and s.address]
+    slide = address[names.index(_TEXT)] - np.uint64(min(s.address for s in code))
+    rows = np.zeros(len(names) + 1, SYMBOL)
+    rows["value"][1:] = address - slide
+    _place_per_cpu(elf, rows[1:], address)
+    for section in elf.sections:
+        _place_in(elf, section, rows)
+    kind = rows["info"][1:]
+    kind[_marks(elf, names)] = STT_NOTYPE
+    letters = np.frombuffer(kinds, np.uint8)
+    upper = (letters >= ord("A")) & (letters <= ord("Z"))
+    binding = np.where(upper, STB_GLOBAL, STB_LOCAL)
+    binding[np.isin(letters, np.frombuffer(b"WwVv", np.uint8))] = STB_WEAK
+    rows["info"][1:] = kind | binding.astype(np.uint8) << 4
+    strings = b"\0" + b"\0".join(name.encode() for name in names) + b"\0"
+    lengths = [len(name.encode()) + 1 for name in names]
+    rows["name"][1:] = np.cumsum([1, *lengths[:-1]])
+    return _appended(elf, rows, strings)
+
+
+def _read(kallsyms: Path) -> tuple[npt.NDArray[np.uint64], bytes, list[str]]:
+    """Addresses, kinds and names of the kernel's own symbols: those of modules, and of code that it
+    has generated, have a fourth column."""
+    lines = [line.split(" ", 2) for line in kallsyms.read_text().splitlines() if "\t" not in line]
+    address = np.array([int(one[0], 16) for one in lines], np.uint64)
+    return address, "".join(one[1] for one in lines).encode(), [one[2] for one in lines]
+
+
+def _marks(elf: Elf, names: Sequence[str]) -> list[int]:
+    """Which symbols only mark a place.  Some functions are called like the linker's marks: BTF has
+    their names."""
+    section = elf.section(".BTF")
+    known = elf.data(section) if section is not None else b""
+    found = [i for i, name in enumerate(names) if MARKERS.match(name) or _BOUNDS.match(name)]
+    return [i for i in found if b"\0" + names[i].encode() + b"\0" not in known]
+
+
+def _place_per_cpu(elf: Elf, rows: Rows, address: npt.NDArray[np.uint64]) -> None:
+    """Per-CPU variables that are linked at 0 do not slide."""
+    section = elf.section(PER_CPU_SECTION)
+    if section is not None and not section.address:
+        inside = address < np.uint64(section.end)
+        rows["value"][inside] = address[inside]
+
+
+def _place_in(elf: Elf, section: ElfSection, rows: Rows) -> None:
+    """Give the symbols of a section their kind and size, in place."""
+    if not section.flags & SHF_ALLOC or not section.size:
+        return
+    start, end = np.uint64(section.address), np.uint64(section.end)
+    inside = np.flatnonzero((rows["value"] >= start) & (rows["value"] < end))
+    if section.index == 0 or not len(inside):
+        return
+    inside = inside[inside > 0]
+    code = bool(section.flags & SHF_EXECINSTR)
+    rows["section"][inside] = section.index
+    rows["info"][inside] = STT_FUNC if code else STT_OBJECT
+    places, group = np.unique(rows["value"][inside], return_inverse=True)
+    sizes = np.append(places[1:], end) - places
+    if code:
+        data = elf.data(section)
+        begins = (places - start).tolist()
+        sizes = np.array(
+            [_unpadded(data, at, size) for at, size in zip(begins, sizes.tolist(), strict=True)],
+            np.uint64,
+        )
+    rows["size"][inside] = sizes[group]
+
+
+def _unpadded(data: bytes, at: int, size: int) -> int:
+    """The size of a function without padding at its end."""
+    low = max(at, at + size - _LONGEST_PADDING)
+    found = _PADDING.search(data[low : at + size])
+    if found is None:
+        return size
+    begin = low + found.start()
+    if begin > at and data[begin - 1] == _SHORT_JUMP and data[begin] in _ONE_BYTE:
+        begin += 1
+    return begin - at or size
+
+
+def _appended(elf: Elf, rows: Rows, strings: bytes) -> bytes:
+    """The file with a symbol table, its strings and new section headers behind what it has."""
+    data = bytearray(elf.mapped[:])
+    headers = _headers(data, elf.sections)
+    data += bytes(-len(data) % _ALIGN)
+    count = len(headers)
+    rows["section"][(rows["section"] == 0) & (np.arange(len(rows)) > 0)] = SHN_ABS
+    # The names of the two sections are those of the table that is there: ".symtab" is not in it.
+    table_at = len(data)
+    data += rows.tobytes()
+    strings_at = len(data)
+    data += strings
+    data += bytes(-len(data) % _ALIGN)
+    headers.append(
+        SECTION.pack(
+            0, SHT_SYMTAB, 0, 0, table_at, rows.nbytes, count + 1, 1, _ALIGN, SYMBOL.itemsize
+        )
+    )
+    headers.append(SECTION.pack(0, _STRTAB, 0, 0, strings_at, len(strings), 0, 0, 1, 0))
+    header = list(HEADER.unpack_from(data))
+    header[6], header[12] = len(data), len(headers)
+    HEADER.pack_into(data, 0, *header)
+    return bytes(data) + b"".join(headers)
+
+
+def _headers(data: bytearray, sections: Sequence[ElfSection]) -> list[bytes]:
+    """The section headers, as they are."""
+    header = HEADER.unpack_from(data)
+    start, size = header[6], header[11]
+    if size != SECTION.size:
+        raise KinstError(f"section headers of {size} bytes")
+    return [bytes(data[start + i * size : start + i * size + size]) for i in range(len(sections))]
