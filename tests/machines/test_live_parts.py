@@ -101,27 +101,39 @@ def test_dkms_builds_this_version() -> None:
     assert said["PACKAGE_NAME"] == said["BUILT_MODULE_NAME[0]"] == f'"{set_up.NAME}"'
 
 
-@pytest.mark.parametrize("status", [0, 1])
-def test_what_dkms_has_built_is_loaded_by_its_name(
-    root: Path, monkeypatch: pytest.MonkeyPatch, status: int
+@pytest.mark.parametrize(
+    ("by_name", "by_file", "asked", "told"),
+    [
+        ("", "never asked", "modprobe kinst", ""),
+        ("no key", "never asked", "modprobe kinst", "DKMS has built: no key"),
+        ("kinst not found in directory /lib", "", "insmod {file}", ""),
+        ("kinst not found in directory /lib", "damaged", "insmod {file}", "has built: damaged"),
+    ],
+)
+def test_what_dkms_has_built_is_loaded(
+    root: Path, monkeypatch: pytest.MonkeyPatch, by_name: str, by_file: str, asked: str, told: str
 ) -> None:
-    """modprobe knows compressed modules and looks at signatures."""
+    """By its name: modprobe knows compressed modules and looks at signatures.  insmod knows the
+    former, and needs no list of modules."""
     there = root / platform.release() / "updates/dkms"
     there.mkdir(parents=True)
     (there / "kinst.ko.xz").write_bytes(b"")
     tools = root / "tools"
     tools.mkdir()
-    modprobe = tools / "modprobe"
-    modprobe.write_text(f'#!/bin/sh\necho "$@" >{root}/asked\necho no key >&2\nexit {status}\n')
-    modprobe.chmod(0o755)
+    for name, says in (("modprobe", by_name), ("insmod", by_file)):
+        tool = tools / name
+        tool.write_text(
+            f'#!/bin/sh\necho {name} "$@" >{root}/asked\necho {says} >&2\ntest -z "{says}"\n'
+        )
+        tool.chmod(0o755)
     monkeypatch.setattr(set_up, "_MODULES", root)
     monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
-    if status:
-        with pytest.raises(TargetError, match="DKMS has built: no key"):
+    if told:
+        with pytest.raises(TargetError, match=told):
             set_up.load()
     else:
         assert set_up.load()
-    assert (root / "asked").read_text() == "kinst\n"
+    assert (root / "asked").read_text() == asked.format(file=there / "kinst.ko.xz") + "\n"
 
 
 def test_missing_headers_are_told_with_their_package(root: Path) -> None:

@@ -25,6 +25,7 @@ _MODULES = Path("/lib/modules")
 _LOCKDOWN = Path("/sys/kernel/security/lockdown")
 _MACHINE = "x86_64"
 _LINES = 3  # of what the compiler says
+_NOT_LISTED = "not found in directory"  # modprobe's words for what modules.dep does not have
 
 
 def load() -> bool:
@@ -34,8 +35,9 @@ def load() -> bool:
     if _LOADED.exists():
         return False
     release = platform.release()
-    if any((_MODULES / release / "updates/dkms").glob(f"{NAME}.ko*")):
-        _load_by_name()
+    by_dkms = next((_MODULES / release / "updates/dkms").glob(f"{NAME}.ko*"), None)
+    if by_dkms is not None:
+        _load_from_dkms(by_dkms)
         return True
     module = built(release)
     try:
@@ -47,18 +49,24 @@ def load() -> bool:
     return True
 
 
-def _load_by_name() -> None:
-    """Raises TargetError."""
-    try:
-        done = subprocess.run(["modprobe", NAME], capture_output=True, text=True, errors="replace")
-    except OSError as error:
-        raise TargetError(f"modprobe cannot be run: {error.strerror}") from error
-    if done.returncode:
-        said = done.stderr.strip() or f"modprobe ended with {done.returncode}"
-        raise TargetError(
-            f"the kernel does not take the module that DKMS has built: {said.splitlines()[0]}",
-            f"dmesg says why; without it (dkms remove {NAME} --all), kinst builds its own",
-        )
+def _load_from_dkms(module: Path) -> None:
+    """By its name; or by its file, which may be compressed, where depmod(8) has not listed what is
+    installed.  Raises TargetError."""
+    said = ""
+    for command in (["modprobe", NAME], ["insmod", str(module)]):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        except OSError as error:
+            raise TargetError(f"{command[0]} cannot be run: {error.strerror}") from error
+        if not done.returncode:
+            return
+        said = done.stderr.strip() or f"{command[0]} ended with {done.returncode}"
+        if _NOT_LISTED not in said:
+            break
+    raise TargetError(
+        f"the kernel does not take the module that DKMS has built: {said.splitlines()[0]}",
+        f"dmesg says why; without it (dkms remove {NAME} --all), kinst builds its own",
+    )
 
 
 def unload() -> None:
