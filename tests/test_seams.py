@@ -25,6 +25,7 @@ LINUX = ROOT / "systems" / "linux"
 
 # Names that Linux kernels happen to have too.
 OWN_NAMES = {
+    "_text": "the first byte of code, by the name that linker scripts give it",
     "copy_string": "a helper function in the LLVM IR that codegen makes",
     "d_path": "a subroutine of D",
     "device_add": "a command of QEMU's monitor",
