@@ -18,9 +18,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -71,13 +73,14 @@ MOST_SECONDS = 300.0  # of a run
 @dataclass(frozen=True)
 class Hurt:
     """At the number'th call (from 1) of this name by this process.  after: when it has been made,
-    instead of making it."""
+    instead of making it.  late: a signal arrives so many seconds after the call was begun."""
 
     who: str
     name: str
     number: int
     what: str
     after: bool = False
+    late: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,10 @@ def _patched(
         if hurt is None or (WHO[who], NAMES[index], count) != (hurt.who, hurt.name, hurt.number):
             return call(*arguments, **named)
         board.happens()
+        if hurt.late:
+            send = partial(os.kill, os.getpid(), signal.Signals[hurt.what])
+            threading.Timer(hurt.late, send).start()
+            return call(*arguments, **named)
         value = call(*arguments, **named) if hurt.after else None
         _happen(hurt.what, board)
         return value if hurt.after else call(*arguments, **named)  # behind a signal

@@ -195,7 +195,8 @@ def test_killed_while_a_thread_of_the_guest_lends(rig: Rig, what: str) -> None:
     assert "panic" not in (rig.folder / "log").read_text(errors="replace")
 
 
-def test_interrupted_while_it_waits_for_its_guardian(rig: Rig) -> None:
+@pytest.mark.parametrize("late", [0.0, 0.01, 0.05])
+def test_interrupted_while_it_waits_for_its_guardian(rig: Rig, late: float) -> None:
     """The guardian uses the stub then: kinst does not any more."""
     whole = rig.run(PROGRAMS[0], "auto")
     assert whole.status == 0, rig.err
@@ -203,7 +204,9 @@ def test_interrupted_while_it_waits_for_its_guardian(rig: Rig) -> None:
     assert waits >= 4, "reach, settle, borrow, finish"
     for number in range(1, waits + 1):
         for what in ("SIGINT", "SIGTERM"):
-            outcome = rig.run(PROGRAMS[0], "auto", Hurt("kinst", "Channel.receive", number, what))
+            outcome = rig.run(
+                PROGRAMS[0], "auto", Hurt("kinst", "Channel.receive", number, what, late=late)
+            )
             assert outcome.happened and not outcome.hangs
             assert not rig.differences()
             assert "reads 10 " in rig.vm.run("reads 10", 60.0), (number, what)
