@@ -23,6 +23,7 @@ from urllib.parse import unquote
 from kinst.core.errors import KinstError
 
 _CHUNK = 1 << 20
+_FAILED = re.compile(r"Failed to fetch \S+/dists/([^/\s]+)/")  # a suite, in apt's words
 _GONE = "404 Not Found"  # in apt's words for a file that the mirror does not have
 _POLL = 0.1  # seconds between two looks at a running download
 # A release, by code name or by its place in time; other vendors' suites are not Debian's.
@@ -142,6 +143,18 @@ def narrow(sources: Sequence[Source], suite: str) -> str:
     return "\n".join(dict.fromkeys(stanzas))
 
 
+def _without(sources: str, suites: Collection[str]) -> str:
+    """deb822 text of narrow()'s without these suites; "" where nothing would change."""
+    kept = []
+    for stanza in sources.split("\n\n"):
+        (named,) = re.findall(r"^Suites: (.*)$", stanza, re.M)
+        left = [suite for suite in named.split() if suite not in suites]
+        if left:
+            kept.append(stanza.replace(f"Suites: {named}", f"Suites: {' '.join(left)}"))
+    found = "\n\n".join(kept)
+    return found if found != sources else ""
+
+
 class Apt:
     """apt-get for one release and architecture, in a folder of its own."""
 
@@ -163,11 +176,12 @@ class Apt:
         for part in ("lists/partial", "cache/archives/partial", "state"):
             (folder / part).mkdir(parents=True, exist_ok=True)
         # The ending is how apt knows the format.
-        (folder / "kinst.sources").write_text(sources)
+        self._sources = folder / "kinst.sources"
+        self._sources.write_text(sources)
         self._options = [
             f"-oAPT::Architecture={architecture}",
             f"-oAPT::Architectures={architecture}",
-            f"-oDir::Etc::SourceList={folder}/kinst.sources",
+            f"-oDir::Etc::SourceList={self._sources}",
             "-oDir::Etc::SourceParts=/dev/null",
             "-oDir::Etc::Preferences=/dev/null",
             "-oDir::Etc::PreferencesParts=/dev/null",
@@ -187,7 +201,8 @@ class Apt:
         """Fetch the package lists; what apt complained of, or "".
 
         One mirror of several may fail and the rest be enough: whether it matters is seen when
-        the wanted packages are there or not.
+        the wanted packages are there or not.  Of one that is being written apt keeps nothing, and
+        nothing of the others: then that suite is left out.
         """
         started = time.monotonic()
 
@@ -196,7 +211,13 @@ class Apt:
             progress(f"reading the package lists of Debian {self._suite} ({seconds:.0f} s)", None)
 
         # Without a network apt only warns, and ends well: the lists may be old and still do.
-        status, complaint = self._run(["apt-get", "update"], None, tell)
+        status, complaint = again, said = self._run(["apt-get", "update"], None, tell)
+        while again and not self.names(""):
+            others = _without(self._sources.read_text(), _FAILED.findall(said))
+            if not others:
+                break
+            self._sources.write_text(others)
+            again, said = self._run(["apt-get", "update"], None, tell)
         return complaint or (f"apt-get update failed with status {status}" if status else "")
 
     def names(self, prefix: str) -> set[str]:

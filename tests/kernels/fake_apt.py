@@ -23,7 +23,17 @@ for word; do
     esac
 done
 [ -e "$FAKE_APT/broken" ] && { cat "$FAKE_APT/broken" >&2; exit 100; }
-[ "$verb" = update ] && exit 0
+if [ "$verb" = update ]; then
+    touch "$FAKE_APT/no-lists"
+    sources=${*##*SourceList=} sources=${sources%% *}
+    for suite in $(cat "$FAKE_APT/written" 2>&-); do
+        grep -Eq "^Suites:.* $suite( |$)" "$sources" || continue
+        echo "E: Failed to fetch http://192.0.2.1/debian/dists/$suite/main/Packages.xz" >&2
+        exit 100
+    done
+    rm "$FAKE_APT/no-lists"
+    exit 0
+fi
 for name in $names; do
     file=$(echo "$FAKE_APT/packages/$name"_*.deb)
     case "$*" in
@@ -47,7 +57,7 @@ done
 APT_CACHE = """\
 #!/bin/sh
 echo "$0 $*" >>"$FAKE_APT/calls"
-ls "$FAKE_APT/packages" | sed 's/_.*//'
+[ -e "$FAKE_APT/no-lists" ] || ls "$FAKE_APT/packages" | sed 's/_.*//'
 """
 
 APT_CONFIG = """\
@@ -106,6 +116,10 @@ class Machine:
     def loses(self, name: str) -> None:
         """From now on this package is in the lists and cannot be downloaded."""
         (self.folder / f"gone-{name}").touch()
+
+    def is_written(self, *suites: str) -> None:
+        """From now on the mirror's lists of these suites are not what it says that they are."""
+        (self.folder / "written").write_text(" ".join(suites))
 
     def breaks_off(self, times: int) -> None:
         """The next downloads fail, so many of them."""

@@ -484,6 +484,24 @@ def test_no_kernel_in_the_lists(machine: Machine) -> None:
     assert "no kernel package for amd64" in error_of()
 
 
+def test_a_mirror_that_is_being_written_is_left_out(machine: Machine) -> None:
+    """apt keeps no list of any mirror then."""
+    release = machine.add_kernel(7)
+    machine.is_written("bookworm-security", "bookworm-updates")
+    sources = ONE_LINE + "deb http://a.test/debian bookworm-updates main\n"
+    (machine.folder / "etc/sources.list").write_text(sources)
+    assert prepare("amd64", quiet).kernel.name == f"vmlinuz-{release}"
+    assert len(machine.calls("update")) == 3
+
+
+@pytest.mark.parametrize("suite", ["bookworm", "bookworm-security"])
+def test_the_only_mirror_is_being_written(machine: Machine, suite: str) -> None:
+    machine.add_kernel(7)
+    (machine.folder / "etc/sources.list").write_text(f"deb http://a.test/debian {suite} main\n")
+    machine.is_written(suite)
+    assert f"dists/{suite}/main/Packages.xz" in error_of()
+
+
 def test_no_mirror(machine: Machine) -> None:
     (machine.folder / "etc/sources.list").write_text("deb http://vendor.test/ other main\n")
     assert "no Debian mirror" in error_of()
