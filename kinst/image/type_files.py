@@ -111,11 +111,17 @@ class FileTypes:
 
     def local(self, function: str, variable: str, module: str = "") -> DType | None:
         """See TypeSource."""
+        looked_in = 0
         for image in self._images(module):
             known = self.with_dwarf(image.module).locals()
-            found = known.type_in(function, variable) if known is not None else None
+            if known is None:
+                continue
+            looked_in += 1
+            found = known.type_in(function, variable)
             if found is not None:
                 return found
+        if not looked_in:
+            raise KinstError(f"{module or KERNEL} has no debug information: no local variables")
         return None
 
     def locals(self, function: str, module: str = "") -> Sequence[str]:
