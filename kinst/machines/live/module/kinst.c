@@ -1297,7 +1297,8 @@ static int make_scratch(struct kinst_scratch *ask)
 		unseal();
 		clear_scratch();
 	}
-	fresh = true;
+	/* For on_mmap(): what is above comes first. */
+	smp_store_release(&fresh, true);
 	ask->address = (unsigned long)scratch;
 	return 0;
 }
@@ -1430,13 +1431,14 @@ static long on_ioctl(struct file *file, unsigned int command,
 
 static int on_mmap(struct file *file, struct vm_area_struct *area)
 {
-	int error = -EINVAL;
-
-	mutex_lock(&lock);
-	if (fresh && area->vm_flags & VM_SHARED && !(area->vm_flags & VM_EXEC))
-		error = remap_vmalloc_range(area, scratch, area->vm_pgoff);
-	mutex_unlock(&lock);
-	return error;
+	/*
+	 * Without the lock, whose holders may fault and so wait for mmap_lock,
+	 * which is held here: an owner's scratch stays until on_release().
+	 */
+	if (!smp_load_acquire(&fresh) || !(area->vm_flags & VM_SHARED) ||
+	    area->vm_flags & VM_EXEC)
+		return -EINVAL;
+	return remap_vmalloc_range(area, scratch, area->vm_pgoff);
 }
 
 static int on_open(struct inode *inode, struct file *file)
