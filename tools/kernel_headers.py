@@ -1,5 +1,4 @@
-"""The headers of one of Debian's kernels, for who builds a module for it; fetched on first use by
-the same apt as the kernel itself."""
+"""The headers of one of Debian's kernels, for who builds a module for it."""
 
 from __future__ import annotations
 
@@ -8,8 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from kinst.core.paths import cache_folder
-from kinst.kernels.fetch import alone, apt_with
+from tools.unpacked_packages import unpacked
 
 
 def _packages(release: str) -> list[str]:
@@ -28,19 +26,7 @@ def _packages(release: str) -> list[str]:
 
 def headers_of(isa: str, release: str) -> Path:
     """A folder with them as if it were /.  Raises KinstError where they cannot be had."""
-    place = cache_folder() / "tests" / f"headers-{release}"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with alone(place.with_suffix(".lock"), lambda text, part: None):
-        if not place.is_dir():
-            part = place.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir()
-            apt = apt_with(isa, release, part / "apt", lambda text, part: None)
-            for package in apt.download(_packages(release), part / "apt", lambda text, part: None):
-                subprocess.run(["dpkg-deb", "-x", package.file, part], check=True)
-            shutil.rmtree(part / "apt")
-            part.rename(place)
-    return place
+    return unpacked(f"headers-{release}", isa, release, _packages(release))
 
 
 def module_for(isa: str, release: str, sources: Path, folder: Path) -> list[Path]:

@@ -46,7 +46,7 @@ def left(target: Target, ended: Sequence[EndedCode]) -> tuple[EndedCode, ...]:
     """The code that nobody is in any more, nor will be: nothing leads to code of an ended trace but
     itself.  Stopped."""
     held = words_in(target, around(ended)) if ended else None
-    return () if held is None else tuple(one for one in ended if not _is_held(one, held))
+    return () if held is None else tuple(one for one in ended if not is_held(one, held))
 
 
 def around(ended: Sequence[EndedCode]) -> list[tuple[int, int]]:
@@ -57,7 +57,7 @@ def around(ended: Sequence[EndedCode]) -> list[tuple[int, int]]:
 
 def with_ways_back(held: U64, ended: Sequence[EndedCode]) -> U64:
     """These addresses, ascending, and those to which ended code leads back that has one of them."""
-    back = [one.ways_back for one in ended if _is_held(one, held)]
+    back = [one.ways_back for one in ended if is_held(one, held)]
     return np.union1d(held, np.array(sorted(frozenset().union(*back)), np.uint64))
 
 
@@ -67,7 +67,7 @@ def held_in(target: Target, low: int, high: int, ended: Sequence[EndedCode]) -> 
     return with_ways_back(np.zeros(0, np.uint64) if held is None else held, ended)
 
 
-def _is_held(one: EndedCode, held: U64) -> bool:
+def is_held(one: EndedCode, held: U64) -> bool:
     """Whether one of these addresses is in it."""
     low, high = np.searchsorted(held, np.array(one.range, np.uint64)).tolist()
     return bool(low < high)

@@ -12,8 +12,10 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 
+import numpy as np
+
 from kinst.core.errors import TargetError
-from kinst.core.held import EndedCode
+from kinst.core.held import EndedCode, is_held
 from kinst.core.isa import Isa
 from kinst.core.machine import Target
 from kinst.core.system import Threads
@@ -29,30 +31,34 @@ def threads_inside(read: Read, threads: Threads, ranges: Ranges, cpus: Sequence[
 
     read: the kernel's memory; the machine stands.  cpus: those that are in the kernel.  Raises
     TargetError where the lists of threads cannot be read."""
-    if any(low <= value < high for values, _ in cpus for value in values for low, high in ranges):
-        return True
+    used = _values_in_use(read, threads, cpus)
+    return any(low <= value < high for value in used for low, high in ranges)
+
+
+def _values_in_use(read: Read, threads: Threads, cpus: Sequence[OnCpu]) -> Iterator[int]:
+    """The registers of these CPUs, and the words of all threads' stacks that are in use."""
+    for values, _ in cpus:
+        yield from values
     pointers = [pointer for _, pointer in cpus]
-    return any(
-        _leads_inside(read, start, end, ranges)
-        for thread in all_threads(read, threads)
-        for start, end in _used(threads, thread, pointers)
-    )
+    for thread in all_threads(read, threads):
+        for start, end in _used(threads, thread, pointers):
+            yield from _words(read, start, end)
 
 
 def left_by_stacks(
     target: Target, isa: Isa, threads: Threads, ended: Sequence[EndedCode]
-) -> Sequence[EndedCode]:
+) -> tuple[EndedCode, ...]:
     """The code of ended traces that no thread is in any more; none where that cannot be told.  The
     machine stands.  left() of held.py needs to know less of the system, and finds less."""
     every = [target.registers(cpu) for cpu in range(target.cpus)]
     in_kernel = [each for each in every if not isa.paging.in_user_mode(each)]
     cpus = [(each.values(), each[isa.board.SP]) for each in in_kernel]
     try:
-        return [
-            one for one in ended if not threads_inside(target.read, threads, (one.range,), cpus)
-        ]
+        used = set(_values_in_use(target.read, threads, cpus))
     except TargetError:
         return ()
+    held = np.array(sorted(value for value in used if 0 <= value < 1 << 64), np.uint64)
+    return tuple(one for one in ended if not is_held(one, held))
 
 
 class _Fields:
@@ -114,10 +120,9 @@ def _used(threads: Threads, thread: _Fields, pointers: Sequence[int]) -> Iterato
         yield pointer, end
 
 
-def _leads_inside(read: Read, start: int, end: int, ranges: Ranges) -> bool:
+def _words(read: Read, start: int, end: int) -> Sequence[int]:
     start &= -8
     data = b""
     with suppress(TargetError):  # a thread that ends may have given its stack back
         data = read(start, end - start)
-    words = struct.unpack(f"<{len(data) // 8}Q", data[: len(data) & -8])
-    return any(low <= word < high for low, high in ranges for word in words)
+    return struct.unpack(f"<{len(data) // 8}Q", data[: len(data) & -8])

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from kinst.core.errors import TargetError
+from kinst.core.held import EndedCode
 from kinst.core.system import Threads
-from kinst.core.threads_inside import threads_inside
+from kinst.core.threads_inside import left_by_stacks, threads_inside
+from kinst.isa import load
 from kinst.machines.attach import find
 from kinst.machines.attach.changes import Changes, changed_bytes
 from kinst.machines.attach.find import monitor_of, stub_of
@@ -217,6 +219,29 @@ def test_who_is_inside() -> None:
     assert not guest.inside(), "its CPU is in user mode now"
     assert guest.inside((0x5000, 0x9000)), "a CPU is on a stack for interrupts: it may be that one"
     assert not guest.inside((0x5000, 0x4800 + 0x310)), "it has gone on"
+
+
+def test_whose_code_nobody_is_in() -> None:
+    """By the same: of two traces that have ended, and of CPUs in the kernel."""
+    guest, other = Guest(), (0xFFFF_8000, 0xFFFF_9000)
+    ended = [EndedCode(one, frozenset()) for one in (*SCRATCH, other)]
+    isa = load("amd64")
+    cpu = dict.fromkeys(("cs", "rip", "rax"), 0) | {isa.board.SP: 0x9000}
+    target = SimpleNamespace(read=guest.read, cpus=1, registers=lambda number: cpu)
+
+    def left() -> list[EndedCode]:
+        return list(left_by_stacks(target, isa, THREADS, ended))  # type: ignore[arg-type]
+
+    assert left() == ended
+    guest.word(0x4800 + 0x308, 0xFFFF_0010)
+    assert left() == ended[-1:], "a thread returns to the first"
+    cpu["rax"] = other[0] + 8
+    assert left() == []
+    cpu["cs"] = 3
+    assert left() == ended[-1:], "that CPU is in user mode"
+    guest.word(0x2100, 0x1100 + 24)
+    guest.word(0x1100 + 24, 0x1100 + 24)
+    assert left() == [], "the list has no end: nothing is known"
 
 
 def test_a_list_without_an_end() -> None:

@@ -7,20 +7,17 @@ by --vm either, for the library runs it: $0 without a script."""
 from __future__ import annotations
 
 import json
-import platform
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import kinst as command
+from live_guest_run import run_in_guest
 from live_programs import HERE, cases, is_printed, programs, said, scripts
 
 import kinst
 from kinst.kernels.fetch import Prepared
-from tools.kernel_headers import headers_of
-from tools.live_guest import PROCESSOR, SET_UP
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
 Said = dict[str, tuple[str, str]]
@@ -41,23 +38,12 @@ def by_live(
     guest_program: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Said:
-    if platform.machine() != "x86_64":
-        pytest.skip("the module is for amd64")
     folder = tmp_path_factory.mktemp("live-programs")
-    release = prepared.debug.name.removeprefix("vmlinux-")
-    script = SET_UP.format(headers=headers_of("amd64", release), cache=folder / "cache")
-    script += (
+    line = (
         f"{sys.executable} {HERE / 'live_programs.py'} {prepared.debug} {reads.parent}"
-        f" {guest_program('deeds').parent} >{folder}/out\n"
+        f" {guest_program('deeds').parent} >{folder}/out"
     )
-    (folder / "prepare").write_text(script)
-    done = command(
-        "--root", "/", "--rw", str(folder), "--memory", "3g",
-        "--qemu-arg", "-cpu", "--qemu-arg", PROCESSOR,
-        "-qn", "tick-9999s { }", "-c", f"sh {folder}/prepare",
-        seconds=7200.0,
-    )  # fmt: skip
-    print(done)
+    print(run_in_guest(prepared, folder, line))
     lines = map(json.loads, (folder / "out").read_text().splitlines())
     return {name: (out, told) for name, out, told in lines}
 

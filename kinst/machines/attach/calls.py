@@ -202,7 +202,7 @@ class GuestCalls:
             if stopped.pc == landing and registers[board.SP] == self._stack:
                 self._cpu = stopped.cpu
                 return registers[self._result]
-            if stopped.pc == landing and not self._by_itself:
-                raise _LostError("the guest's kernel has panicked")
             if stopped.pc == landing:
+                if not self._by_itself:
+                    raise _LostError("the guest's kernel has panicked")
                 debugger.step_over(stopped.cpu, landing)

@@ -1,0 +1,34 @@
+"""Packages of the release that one of Debian's kernels is of, unpacked into the cache for tests;
+fetched on first use by the same apt as the kernel itself."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kinst.core.paths import cache_folder
+from kinst.kernels.fetch import alone, apt_with
+
+
+def unpacked(
+    name: str, isa: str, release: str, packages: Sequence[str],
+    finish: Callable[[Path], None] = lambda folder: None,
+) -> Path:  # fmt: skip
+    """A folder of this name with the packages as if it were /.  finish: what else is done with it,
+    once.  Raises KinstError where they cannot be had."""
+    place = cache_folder() / "tests" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with alone(place.with_suffix(".lock"), lambda text, part: None):
+        if not place.is_dir():
+            part = place.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+            apt = apt_with(isa, release, part / "apt", lambda text, part: None)
+            for package in apt.download(packages, part / "apt", lambda text, part: None):
+                subprocess.run(["dpkg-deb", "-x", package.file, part], check=True)
+            shutil.rmtree(part / "apt")
+            finish(part)
+            part.rename(place)
+    return place
