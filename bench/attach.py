@@ -58,7 +58,7 @@ COMMAND = Path(sys.executable).with_name("kinst")
 
 def own_rounds(guest: Guest, program: kinst.Program, effort: Effort) -> tuple[list[float], int]:
     """ns of a call in each round, and hits counted, in kinst's own guest."""
-    ran = guest.trace(program, effort.command)
+    ran = guest.trace(program, effort.alone)
     return rounds_of(ran.output), _count(ran.aggregations)
 
 
@@ -70,7 +70,7 @@ def attached_rounds(
 
     def work() -> None:
         nonlocal output
-        output = guest.run(effort.command)
+        output = guest.run(effort.alone)
         trace.stop()
 
     with machine.trace(program) as trace:

@@ -1,19 +1,22 @@
 """How costs are compared on a machine that is not quiet: short takes in turns, several boots.
 
-A take is a few dozen rounds of a ms or less of a guest's calls, and its figure the least of them:
-whatever disturbs a round only ever adds time.  A mode's takes each stand between two untraced ones
+A take is some hundred rounds of a guest's calls, each of a fraction of a ms, and its figure the
+least of them: whatever disturbs a round only ever adds time.  A mode's takes each stand between two untraced ones
 of as many rounds, and a hit costs by how much the take is above the mean of those two: the median
 of a boot's takes, and then the median over boots, with their range.  What that is for:
 - The least of many rounds is less than the least of few, so what is compared has to have as many:
   not a mode's own rounds and all untraced ones of a boot.
-- CPUs change their speed, by 2 to 4 and for seconds at a time, and other programs want them.  So
-  benchmark and guests have a real-time priority where the host allows it (go_first()), and a take
-  beside an untraced one that is 10% slower than such ones of the boot mostly are fell into a slow
-  stretch and is not used; a mode that has no other take has no figure of this boot.
+- CPUs change their speed, by 2 to 4, for ms or for seconds, and other programs want them.  A take
+  is 0.1 s, which outlasts most slow stretches: the least of 600 rounds is within 2% of that of the
+  next take's, the least of 60 was not within 40%.  Benchmark and guests have a real-time priority
+  where the host allows it (go_first()).  A take beside an untraced one that is 5% slower than such
+  ones of the boot mostly are fell into a slow stretch and is not used; a mode that has no other
+  take has no figure of this boot.
 - QEMU finds translated code and the host's addresses of memory in small direct-mapped tables.
   What meets what there is another matter in each boot, where the kernel and what kinst puts beside
   it have addresses of their own (KASLR), and what code is translated to lies elsewhere after each
-  planting.  So there are many takes, each of a planting of its own, and several boots.
+  planting.  So there are many takes, each of a planting of its own, and several boots.  One
+  process of the guest makes all of a boot's calls (bench/caller.py).
 """
 
 from __future__ import annotations
@@ -23,13 +26,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bench.budget import Budget
+from bench.caller import Callers
 from bench.guest import Guest, GuestHangsError
 from bench.hit_table import Cost
 from bench.hit_tools import Effort, rounds_of
 from kinst import KinstError
 
-LAPS = 14  # of a boot, at most: good takes that are wanted of what costs little
-NEAR = 1.1  # times a boot's untraced takes, at their lower quartile: as fast as the machine is
+LAPS = 8  # of a boot, at most: good takes that are wanted of what costs little
+NEAR = 1.05  # times a boot's untraced takes, at their lower quartile: as fast as the machine is
 OTHERS = 200  # hits of the guest's other programs while a mode is measured, at most
 
 
@@ -99,7 +103,7 @@ class Mode:
         wanted = self.effort.total * self.hits
         if not wanted <= hits <= wanted + OTHERS * max(self.hits, 1):
             raise KinstError(f"{self.name}: {hits} hits were counted, and there were {wanted}")
-        least = min(rounds[-self.effort.rounds :])
+        least = min(rounds[-self.effort.bare.rounds :])
         self.takes.append(Take(least, before, bare.take(self.effort)))
 
     def good(self, bare: Bare) -> list[Take]:
@@ -117,11 +121,13 @@ class Boots:
     modes: dict[str, Mode] = field(default_factory=dict)  # of the last boot
     untraced: dict[str, list[float]] = field(default_factory=dict)  # by call, ns
     failed: set[str] = field(default_factory=set)  # modes, which are left out from then on
+    callers: Callers = field(default_factory=Callers)
 
     def measure(self, guest: Guest, groups: Sequence[Sequence[Mode]]) -> None:
         """One boot: the modes of a group by turns, until each has takes enough; then the next
         group.  Where the guest hangs, the boot is over, and has figures of what was before."""
         self.count += 1
+        self.callers.begin(guest)
         bare = Bare(guest)
         try:
             self._take(groups, bare)

@@ -26,10 +26,10 @@ What is done for fairness:
   (On riscv64 the buffer takes nothing even when tracing is on: tests/vm/kprobe_events.py.)
 - BPF is what bpftrace compiles `@ = count()` to (tests/programs/bpfcount.c), without bpftrace.
 - gdb has no symbols to load, and only passes the hits by (`ignore`), or runs an empty command.
-- Modes of kinst that record print into memory.  They run three times, so that the ring is gone
-  through more than once: the host gives a page of it memory when it is first written to, which
+- Modes of kinst that record print into memory.  Their first records do not count, so that the ring
+  has been gone through once: the host gives a page of it memory when it is first written to, which
   costs a record 40 ns and is over soon.
-- What costs a microsecond or more has one good take in each boot, the rest fourteen: their
+- What costs a microsecond or more has one good take in each boot, the rest eight: their
   figures are the nearest to what takes differ by.
 
 Behind that come sites with no room for a jump, planted alone, and shares of ways
@@ -221,7 +221,7 @@ def _debug(found: Found, copies: Sequence[str], budget: Budget) -> None:
     base = found.costs[0].call_ns
     try:
         budget.say("gdb, in a guest of its own")
-        told = measure_gdb(copies, found.place.function, found.place.offset, STOPS.command)
+        told = measure_gdb(copies, found.place.function, found.place.offset, STOPS.alone)
     except KinstError as error:
         budget.failed(f"gdb: {error}")
         return

@@ -26,11 +26,11 @@ from kinst import KinstError, Program
 PROBING = 1000  # reads for finding out what a read runs
 
 # Rounds of 0.2 ms: most have no interrupt in them.
-QUICK = Effort(200, 60)  # for what costs up to a few hundred ns
-MIDDLE = Effort(200, 40)
-RECORDS = Effort(200, 60, times=3)
-LONG = Effort(200, 60)  # all instructions of a function
-SHORT = Effort(500, 60, "getppid")  # of a short one
+QUICK = Effort(200, 600)  # for what costs up to a few hundred ns
+MIDDLE = Effort(200, 300)
+RECORDS = Effort(200, 60, times=10)  # each fits into the ring
+LONG = Effort(200, 600)  # all instructions of a function
+SHORT = Effort(400, 600, "getppid")  # of a short one
 DEAR = Effort(100, 10)  # the same by traps
 SHORT_DEAR = Effort(100, 10, "getppid")
 STOPS = Effort(10, 15)

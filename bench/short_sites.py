@@ -36,11 +36,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.bars import BARS, bars_of
 from bench.boots import Bare, Take
 from bench.budget import Budget
+from bench.caller import Callers
 from bench.guest import Guest, compile_programs
 from bench.hit_tools import Effort, counts_of, rounds_of
 from kinst import KinstError, Program
 
-ROUNDS = 200, 60  # calls in a round, rounds: short, so that some fit between two interruptions
+ROUNDS = 200, 600  # calls in a round, rounds: long enough to outlast the machine's slow stretches
 CALLS = {"riscv64": "getppid"}  # "": read
 BOOTS = 3
 ENTRIES = 5000  # reads for finding out which functions a read runs
@@ -147,12 +148,14 @@ def measure_all(
 ) -> list[Cost]:
     """Costs of `drawn` sites, in several boots or until `end` of the budget."""
     effort = Effort(*ROUNDS, CALLS.get(isa, ""))
+    callers = Callers()
     chosen, taken = list[Site](), dict[Site, list[float]]()
     ways, traps = dict[Site, str](), dict[Site, float]()
     for number in range(BOOTS):
         if budget.over(end):
             break
         guest = boot()
+        callers.begin(guest)
         bare = Bare(guest)
         try:
             if not chosen:

@@ -1,12 +1,33 @@
 /* rounds CALLS ROUNDS [getppid]: ROUNDS times, call read(2) of one byte of /dev/zero exactly CALLS
  * times, or getppid(2).  Prints: "rounds CALLS ns NS NS ..." with the mean time of one call in each round in ns.
- * Short rounds are for busy machines: one of them fits between two interruptions. */
+ * Short rounds are for busy machines: one of them fits between two interruptions.
+ *
+ * rounds serve: leave a process behind, on one CPU, that does so whenever
+ * rounds ask CALLS ROUNDS [getppid]: is called, which prints what it found.  All such rounds are one
+ * process's, with the same stacks and the same addresses, so that they can be compared: in an
+ * emulator, what meets what in its tables of addresses is decided anew by each exec. */
+#define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#define SHARED "/tmp/rounds.shared"
+#define MOST 4096 /* rounds of one request */
+
+struct request {
+    pid_t server, client;
+    long calls, rounds;
+    int getppid_only, failed;
+    double took[MOST];
+};
 
 static double now_ns(void)
 {
@@ -15,35 +36,98 @@ static double now_ns(void)
     return t.tv_sec * 1e9 + t.tv_nsec;
 }
 
+static int run(int fd, struct request *request)
+{
+    char byte;
+    for (long r = 0; r < request->rounds; r++) {
+        double start = now_ns();
+        for (long i = 0; i < request->calls; i++) {
+            if (request->getppid_only)
+                syscall(SYS_getppid);
+            else if (syscall(SYS_read, fd, &byte, 1) != 1)
+                return 1;
+        }
+        request->took[r] = (now_ns() - start) / request->calls;
+    }
+    return 0;
+}
+
+static struct request *shared(int flags)
+{
+    int fd = open(SHARED, O_RDWR | flags, 0600);
+    if (fd < 0 || (flags && ftruncate(fd, sizeof(struct request))))
+        return NULL;
+    void *at = mmap(NULL, sizeof(struct request), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+static int serve(int fd, const sigset_t *wake)
+{
+    struct request *request = shared(O_CREAT);
+    if (!request)
+        return 1;
+    if (request->server)
+        kill(request->server, SIGKILL); /* there is one at a time */
+    pid_t child = fork();
+    if (child) {
+        request->server = child;
+        return child < 0;
+    }
+    setsid();
+    for (int n = 0; n < 3; n++)
+        dup2(fd, n); /* whoever waits for the end of our output does not wait for this */
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    CPU_SET(sysconf(_SC_NPROCESSORS_ONLN) - 1, &cpus);
+    sched_setaffinity(0, sizeof cpus, &cpus);
+    for (int signal;;) {
+        sigwait(wake, &signal);
+        request->failed = run(fd, request);
+        kill(request->client, SIGUSR1);
+    }
+}
+
 int main(int argc, char **argv)
 {
-    long calls = argc > 1 ? strtol(argv[1], NULL, 0) : 0;
-    long rounds = argc > 2 ? strtol(argv[2], NULL, 0) : 1;
-    int fd = open("/dev/zero", O_RDONLY);
-    char byte;
-    int getppid_only = argc > 3;
-    if (calls <= 0 || rounds <= 0 || fd < 0) {
-        fprintf(stderr, "usage: rounds CALLS ROUNDS [getppid] (and /dev/zero must open)\n");
+    const char *usage = "usage: rounds [ask] CALLS ROUNDS [getppid], rounds serve (and /dev/zero must open)\n";
+    int fd = open("/dev/zero", O_RDONLY), asks = argc > 1 && !strcmp(argv[1], "ask"), signal;
+    sigset_t wake;
+    sigemptyset(&wake);
+    sigaddset(&wake, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &wake, NULL);
+    if (argc == 2 && !strcmp(argv[1], "serve") && fd >= 0)
+        return serve(fd, &wake);
+    argc -= asks, argv += asks;
+    struct request *request = asks ? shared(0) : calloc(1, sizeof *request);
+    if (!request) {
+        fprintf(stderr, "rounds: no memory, or nobody serves\n");
+        return 1;
+    }
+    request->calls = argc > 1 ? strtol(argv[1], NULL, 0) : 0;
+    request->rounds = argc > 2 ? strtol(argv[2], NULL, 0) : 1;
+    request->getppid_only = argc > 3;
+    if (request->calls <= 0 || request->rounds <= 0 || request->rounds > MOST || fd < 0) {
+        fputs(usage, stderr);
         return 2;
     }
-    double *took = calloc(rounds, sizeof *took);
-    if (!took)
-        return 1;
-    for (long r = 0; r < rounds; r++) {
-        double start = now_ns();
-        for (long i = 0; i < calls; i++) {
-            if (getppid_only) {
-                syscall(SYS_getppid);
-            } else if (syscall(SYS_read, fd, &byte, 1) != 1) {
-                perror("read");
-                return 1;
-            }
+    if (asks) {
+        request->client = getpid();
+        if (kill(request->server, SIGUSR1)) {
+            perror("rounds: the server");
+            return 1;
         }
-        took[r] = (now_ns() - start) / calls;
+        sigwait(&wake, &signal);
+    } else {
+        request->failed = run(fd, request);
     }
-    printf("rounds %ld ns", calls);
-    for (long r = 0; r < rounds; r++)
-        printf(" %.1f", took[r]);
+    if (request->failed) {
+        fprintf(stderr, "rounds: read failed\n");
+        return 1;
+    }
+    printf("rounds %ld ns", request->calls);
+    for (long r = 0; r < request->rounds; r++)
+        printf(" %.1f", request->took[r]);
     printf("\n");
     return 0;
 }
