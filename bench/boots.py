@@ -1,9 +1,10 @@
 """How costs are compared on a machine that is not quiet: short takes in turns, several boots.
 
 A take is some hundred rounds of a guest's calls, each of a fraction of a ms, and its figure the
-least of them: whatever disturbs a round only ever adds time.  A mode's takes each stand between two untraced ones
-of as many rounds, and a hit costs by how much the take is above the mean of those two: the median
-of a boot's takes, and then the median over boots, with their range.  What that is for:
+least of them: whatever disturbs a round only ever adds time.  A mode's takes each stand between two
+untraced ones of as many rounds, and a hit costs by how much the take is above the mean of those
+two: the median of a boot's takes, and then the median over boots, with their range.  What that is
+for:
 - The least of many rounds is less than the least of few, so what is compared has to have as many:
   not a mode's own rounds and all untraced ones of a boot.
 - CPUs change their speed, by 2 to 4, for ms or for seconds, and other programs want them.  A take

@@ -1,4 +1,4 @@
-"""The guest's process that makes all calls of a benchmark (tests/programs/rounds.c, `rounds serve`).
+"""The guest's process that makes a benchmark's calls (tests/programs/rounds.c, `rounds serve`).
 
 QEMU finds pages of memory in small direct-mapped tables.  Which of a call's pages meet there is
 decided by the addresses of a process's stacks, and so anew by each exec: a read(2) of one process
