@@ -1,9 +1,9 @@
 """What clauses write: the layouts that codegen decides and the consumer reads.
 
-A ring record is RECORD_HEADER bytes (core/layout.py) followed by the clause's fields.  One
-record is written for each clause that runs to its end and has at least one recording action
-(trace, printf, printa, exit, clear, trunc, normalize, or no action at all); a clause that only
-evaluates and aggregates writes none.
+A ring record is RECORD_HEADER bytes (core/layout.py) followed by the clause's fields; a field that
+is the time is the header's.  One record is written for each clause that runs to its end and has at
+least one recording action (trace, printf, printa, exit, clear, trunc, normalize, or no action at
+all); a clause that only evaluates and aggregates writes none.
 
 An aggregation table lies in every CPU slot's two aggregation halves, at `area`: `capacity`
 entries of `entry_size` bytes.  Entry: u64 tag, keys, data.

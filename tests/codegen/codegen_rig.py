@@ -104,7 +104,12 @@ class RingRecord:
     probe: int
     cpu: int
     time: int
-    data: bytes  # behind the header
+    raw: bytes
+
+    @property
+    def data(self) -> bytes:
+        """What is behind the header."""
+        return self.raw[lay.RECORD_HEADER :]
 
 
 @dataclass
@@ -198,8 +203,7 @@ class Rig:
             assert size and size % 8 == 0
             if clause != lay.RECORD_PAD:
                 probe, cpu, time = struct.unpack_from("<IIQ", ring, at + 8)
-                data = ring[at + lay.RECORD_HEADER : at + size]
-                found.append(RingRecord(clause, probe, cpu, time, data))
+                found.append(RingRecord(clause, probe, cpu, time, ring[at : at + size]))
             tail += size
         assert tail == head
         return found
@@ -211,7 +215,7 @@ class Rig:
     def fields(self, record: RingRecord, action: int = 0) -> list[bytes]:
         """The raw fields of one action."""
         places = self.layout.clauses[record.clause].fields[action]
-        return [record.data[f.offset - lay.RECORD_HEADER :][: f.size] for f in places]
+        return [record.raw[f.offset :][: f.size] for f in places]
 
     def table(self, index: int, slot: int, half: int = 0) -> dict[bytes, tuple[int, ...]]:
         """Used entries: raw keys (or the entry's number, 8 bytes) -> data words."""

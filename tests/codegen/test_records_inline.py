@@ -129,8 +129,9 @@ class Inline(TargetRig):
         found, times = Counter[tuple[int, ...]](), []
         for record in self.records(0):
             assert (record.clause, record.probe, record.cpu) == (0, 1, 0)
-            printed, *values, seven, number = struct.unpack_from("<4Qii", record.data)
-            assert (printed, seven, number) == (record.time, 7, 0)
+            *values, seven, number = struct.unpack_from("<3Qii", record.data)
+            (printed, *_) = self.fields(record)
+            assert (printed, seven, number) == (record.time.to_bytes(8, "little"), 7, 0)
             found[tuple(values)] += 1
             times.append(record.time)
         assert found <= self.written and found.total() == len(times)

@@ -115,7 +115,7 @@ def test_real_time_in_order() -> None:
         run.fire(1)
     records = run.records(0)
     times = [r.time for r in records]
-    assert [int.from_bytes(r.data, "little") for r in records] == times
+    assert [int.from_bytes(run.fields(r)[0], "little") for r in records] == times
     assert times[0::2] == times[1::2], "one firing has one time"
     assert times[0::2] == sorted(set(times[0::2]))
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from kinst.codegen.layout.aggregation_tables import Probed, capacities, entry_shapes
 from kinst.codegen.layout.variable_places import lay_out_dynamic, place, place_variables, up
-from kinst.core.layout import RECORD_HEADER
-from kinst.core.records import AggregationLayout, ClauseLayout, ProgramLayout
+from kinst.core.layout import RECORD_HEADER, RECORD_TIME
+from kinst.core.records import AggregationLayout, ClauseLayout, Field, ProgramLayout
 from kinst.dlang import typed
 
 
@@ -37,9 +37,24 @@ def _lay_out_clause(clause: typed.Clause, strsize: int) -> ClauseLayout:
     for action in clause.actions:
         values = recorded(action)
         records = records or values is not None
-        placed, at = place([v.type for v in values or ()], at, strsize)
+        placed, at = _place_recorded(values or (), at, strsize)
         fields.append(placed)
     return ClauseLayout(clause.index, up(at, 8) if records else 0, tuple(fields))
+
+
+def _place_recorded(
+    values: Sequence[typed.Expr], at: int, strsize: int
+) -> tuple[tuple[Field, ...], int]:
+    """Fields for what one action records, and where they end.  A record's header has the time
+    already."""
+    found = list[Field]()
+    for value in values:
+        if isinstance(value, typed.Builtin) and value.name == "timestamp":
+            found.append(Field(RECORD_TIME, 8, value.type))
+        else:
+            placed, at = place([value.type], at, strsize)
+            found += placed
+    return tuple(found), at
 
 
 def lay_out_program(

@@ -139,7 +139,7 @@ def _filled(body: RecordBody, on_stack: Mapping[int, int]) -> bytes:
     code += b"\x48\xc1\xe1" + shift + b"\x48\x01\xca\x48\xc1\xe9" + shift
     code += _store(places, RECORD_TIME, 8, e.R11)
     for field in body.fields:
-        if field.kind == "time":
+        if field.kind == "time" and field.offset != RECORD_TIME:
             code += _store(places, field.offset, field.size, e.R11)
     code += e.load_value(e.R11, body.clause << 32 | body.size)
     code += _store(places, RECORD_SIZE, 8, e.R11)
