@@ -7,7 +7,7 @@ kinst.systems, found from the kernel's image.  Addresses are virtual unless a na
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -66,6 +66,14 @@ class Clock:
     shift: int
     wall_offset: int
     now_ns: int = 0
+
+    def from_zero(self) -> Clock:
+        """The same clock by the cycles at which it showed 0, so that base_ns is 0: by these it
+        shows as much, or 1 ns less.  Itself where a cycle is longer than a ns."""
+        if self.mult > 1 << self.shift:
+            return self
+        zero = self.base_cycles - (self.base_ns << self.shift) // self.mult
+        return replace(self, base_cycles=zero, base_ns=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ import random
 import struct
 from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from codegen_rig import (
     BASE,
     BUILTINS,
+    CLOCK,
     CPU_AT,
     GS_BASE,
     STACK,
@@ -32,7 +34,7 @@ from kinst.core.bodies import CallBody
 from kinst.core.displaced import Relocated
 from kinst.core.dtypes import INT
 from kinst.core.probe import Function, Site
-from kinst.core.system import Access
+from kinst.core.system import Access, Clock
 from kinst.isa import load
 
 ISA = load("amd64")
@@ -41,6 +43,9 @@ BUSY_AT = CPU_AT + 0x40
 SETTLED = TEXT + 0x100
 NAMES = ("rax", "rcx", "rdx", "rbx", "rbp", "rsi", "rdi", *(f"r{n}" for n in range(8, 16)))
 IDS = {name: getattr(x86, f"UC_X86_REG_{name.upper()}") for name in NAMES}
+RDTSC = b"\x0f\x31"
+# Of a processor of 2.5 GHz, as Linux has it.
+GHZ = Clock(10**12, 7 * 10**12, 0x666666, 24, 0).from_zero()
 RECORDED = ("rdx", "r11", "r9")  # two that the code changes, one that it leaves
 SITE = Site(Function("vmlinux", "f", TEXT, 64), 0, b"\x48\x11\xc3")  # adc rbx, rax
 
@@ -54,8 +59,9 @@ class Inline(TargetRig):
 
     timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
 
-    def __init__(self, settled: int | None = None) -> None:
-        self.settled = settled
+    def __init__(self, settled: int | None = None, clock: Clock = CLOCK) -> None:
+        self.settled, self.clock = settled, clock
+        self.cycles = list[int]()  # that the inline code has read
         values = [reg(index_of(name)) for name in RECORDED]
         actions = [
             trace(builtin("timestamp")),
@@ -83,7 +89,7 @@ class Inline(TargetRig):
         builtins = {**BUILTINS, "interrupt": busy, "cpu": cpu}
         return replace(
             super().target_machine(), builtins=builtins, reserves=True, registers=ISA.registers,
-            preemption=self.settled,
+            preemption=self.settled, clock=self.clock,
             frame_slots=ISA.frame_slots, sp_slot=ISA.sp_slot,
         )  # fmt: skip
 
@@ -109,6 +115,9 @@ class Inline(TargetRig):
                 self.shown()
                 emulator.context_restore(kept)
             emulator.emu_start(pc, end, count=1)
+            if emulator.mem_read(pc, 2) == RDTSC:
+                low, high = map(emulator.reg_read, (x86.UC_X86_REG_EAX, x86.UC_X86_REG_EDX))
+                self.cycles.append(high << 32 | low)
             pc = emulator.reg_read(x86.UC_X86_REG_RIP)
             steps += 1
             assert steps < 2000
@@ -156,9 +165,37 @@ def test_a_record_and_the_next() -> None:
     assert cpu.state(lay.STATE_SEQUENCE, 0) == 0
 
 
-@pytest.fixture(params=[None, 0, SETTLED], ids=["raised", "never", "asked"])
+@pytest.mark.parametrize("clock", [CLOCK, GHZ])
+def test_the_time_is_that_of_the_cycles(clock: Clock) -> None:
+    cpu, rng = Inline(clock=clock), random.Random(7)
+    for _ in range(20):
+        cpu.hit(rng)
+    passed = [Fraction((n - clock.base_cycles) * clock.mult, 1 << clock.shift) for n in cpu.cycles]
+    assert cpu.check() == [clock.base_ns + int(ns) for ns in passed]
+
+
+def test_a_clock_from_zero_shows_the_same_or_a_nanosecond_less() -> None:
+    rng = random.Random(8)
+    for _ in range(500):
+        shift = rng.randrange(10, 33)
+        base, ns = rng.getrandbits(60), rng.getrandbits(50)
+        old = Clock(base, ns, rng.randrange(1, 2 << shift), shift, 5)
+        new, cycles = old.from_zero(), base + rng.getrandbits(48)
+        shown, wanted = (
+            one.base_ns + ((cycles - one.base_cycles) * one.mult >> shift) for one in (new, old)
+        )
+        if old.mult > 1 << shift:  # 1 ns is not told
+            assert new == old
+        else:
+            assert new.base_ns == 0 and wanted - shown in (0, 1), old
+
+
+@pytest.fixture(
+    params=[(None, CLOCK), (0, CLOCK), (SETTLED, CLOCK), (0, GHZ)],
+    ids=["raised", "never", "asked", "clock from zero"],
+)
 def cpu(request: pytest.FixtureRequest) -> Inline:
-    return Inline(request.param)
+    return Inline(*request.param)
 
 
 def test_interrupted_before_each_instruction(cpu: Inline) -> None:

@@ -32,6 +32,7 @@ from kinst.core.layout import (
     STATE_RESERVED,
     STATE_TAIL,
 )
+from kinst.core.system import Clock
 from kinst.isa.amd64 import encode as e
 from kinst.isa.amd64 import registers as r
 
@@ -96,13 +97,22 @@ def _reserved(body: RecordBody) -> bytes:
     code += b"\x48\xc1\xfa\x3f\x49\x31\xd3"
     code += b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0"  # rdtsc; shl rdx, 32; or rax, rdx
     code += e.load_value(e.RDX, -clock.base_cycles) + b"\x48\x01\xd0"  # add rax, rdx
-    code += e.load_value(e.RDX, clock.mult) + b"\x48\xf7\xea"  # imul rdx: rdx and rax
-    code += b"\x48\x0f\xac\xd0" + bytes((clock.shift,))  # shrd rax, rdx, shift
-    code += e.load_value(e.RDX, clock.base_ns) + b"\x48\x01\xd0"
-    code += b"\x49\x93"  # xchg rax, r11
+    code += _nanoseconds(clock)
     code += b"\x48\x8d\x90" + e.disp32(body.size)  # lea rdx, [rax + size]
     code += b"\x48\x0f\xb1\x91" + _near(state + STATE_RESERVED)  # cmpxchg [rcx + RESERVED], rdx
     return code
+
+
+def _nanoseconds(clock: Clock) -> bytes:
+    """Of the cycles in rax: to r11, and what r11 was to rax."""
+    whole = clock.mult << 64 - clock.shift if clock.shift <= 64 else 1 << 64
+    if clock.base_ns == 0 and whole < 1 << 64:  # the product's upper half is what is looked for
+        code = e.load_value(e.RDX, whole) + b"\x48\xf7\xe2"  # mul rdx: rdx and rax
+        return code + e.move(e.RAX, e.R11) + e.move(e.R11, e.RDX)
+    code = e.load_value(e.RDX, clock.mult) + b"\x48\xf7\xea"  # imul rdx: rdx and rax
+    code += b"\x48\x0f\xac\xd0" + bytes((clock.shift,))  # shrd rax, rdx, shift
+    code += e.load_value(e.RDX, clock.base_ns) + b"\x48\x01\xd0"  # add rax, rdx
+    return code + b"\x49\x93"  # xchg rax, r11
 
 
 def _branch(condition: int, distance: int) -> bytes:
