@@ -26,6 +26,9 @@ virtiofsd: virtiofsd_package
 pgrep: procps
 man: man-db
 jq: jq
+xz: xz-utils
+zstd: zstd
+lz4: lz4
 lcov: lcov
 dot: graphviz
 zsh: zsh
@@ -132,6 +135,7 @@ prove() {
     man) man -l "$checkout/docs/kinst.1" | grep kinst ;;
     zsh) zsh -fc 'autoload -U compinit && compinit -D && echo works' | grep works ;;
     bash-completion) bash -c '. /usr/share/bash-completion/bash_completion && complete -p -D' ;;
+    xz | zstd | lz4) "$1" -cq sample.c | "$1" -dcq | cmp sample.c ;;
     jq) [ "$(jq -n '6 * 7')" = 42 ] ;;
     lcov)
         printf '%s\n' "SF:$PWD/sample.c" DA:1,1 DA:2,0 end_of_record >sample.info &&

@@ -18,7 +18,6 @@ from kinst.core.errors import KinstError
 _SECTORS, _MAGIC, _PAYLOAD = 0x1F1, 0x202, 0x248  # where they are in the header
 _GZIP, _XZ, _ZSTD = b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"
 _LZ4 = b"\x02\x21\x4c\x18"  # of the format that lz4 calls its legacy frame
-_SHORTEST = 4  # bytes of a match of LZ4's
 
 
 def elf_in(path: Path) -> bytes:
@@ -37,7 +36,7 @@ def elf_in(path: Path) -> bytes:
         raise KinstError(f"{path}: truncated: the file ends inside of the kernel")
     try:
         found = _unpacked(payload[:-4])
-    except (zlib.error, lzma.LZMAError, IndexError, ValueError) as error:
+    except (zlib.error, lzma.LZMAError, ValueError) as error:
         raise KinstError(f"{path}: damaged: {error}") from error
     (size,) = struct.unpack("<I", payload[-4:])
     if len(found) != size or not found.startswith(b"\x7fELF"):
@@ -46,87 +45,31 @@ def elf_in(path: Path) -> bytes:
 
 
 def _unpacked(packed: bytes) -> bytes:
-    """Raises KinstError for a compression that cannot be undone, and ValueError, IndexError and
-    what the libraries raise for damage."""
+    """Raises KinstError for a compression that cannot be undone, and ValueError and what
+    the libraries raise for damage."""
     if packed.startswith(_GZIP):
         return zlib.decompressobj(wbits=31).decompress(packed)
     if packed.startswith(_XZ):
         return lzma.LZMADecompressor().decompress(packed)
     if packed.startswith(_ZSTD):
-        return _unzstd(packed)
+        return _by_program("zstd", packed)
     if packed.startswith(_LZ4):
-        return _unlz4(packed)
+        return _by_program("lz4", packed)
     raise KinstError(
         f"the kernel is compressed in a way that kinst does not know ({packed[:4].hex()})",
         "kinst knows gzip, xz, zstd and lz4",
     )
 
 
-def _unzstd(packed: bytes) -> bytes:
-    if shutil.which("zstd") is None:
+def _by_program(name: str, packed: bytes) -> bytes:
+    """What a compressor's own program unpacks.  Raises ValueError where it finds damage."""
+    if shutil.which(name) is None:
         raise KinstError(
-            "the kernel is compressed with zstd, and there is no zstd to unpack it with",
-            "apt-get install zstd",
+            f"the kernel is compressed with {name}, and there is no {name} to unpack it with",
+            f"apt-get install {name}",
         )
-    done = subprocess.run(["zstd", "-dcq"], input=packed, capture_output=True)
+    done = subprocess.run([name, "-dcq"], input=packed, capture_output=True)
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip()
-        raise ValueError(said or f"zstd ended with {done.returncode}")
+        raise ValueError(said or f"{name} ended with {done.returncode}")
     return done.stdout
-
-
-def _unlz4(packed: bytes) -> bytes:
-    """Blocks of at most 8 MB, each with its size in front (lz4_Frame_format.md, "Legacy frame")."""
-    if shutil.which("lz4") is not None:
-        done = subprocess.run(["lz4", "-dcq"], input=packed, capture_output=True)
-        if not done.returncode:
-            return done.stdout
-    found = bytearray()
-    at = len(_LZ4)
-    while at + 4 <= len(packed):
-        (size,) = struct.unpack_from("<I", packed, at)
-        at += 4
-        if packed[at - 4 : at] == _LZ4:  # another frame
-            continue
-        if at + size > len(packed):
-            raise ValueError("a block ends behind the file")
-        found += _block(packed, at, at + size)
-        at += size
-    return bytes(found)
-
-
-def _block(packed: bytes, at: int, end: int) -> bytearray:
-    """One block (lz4_Block_format.md): sequences of literals and of a match of what was before."""
-    found = bytearray()
-    while at < end:
-        token = packed[at]
-        at += 1
-        count, at = _length(packed, token >> 4, at)
-        found += packed[at : at + count]
-        at += count
-        if at >= end:
-            break
-        back = packed[at] | packed[at + 1] << 8
-        count, at = _length(packed, token & 15, at + 2)
-        count += _SHORTEST
-        if not 0 < back <= len(found):
-            raise ValueError("a match lies before the block")
-        start = len(found) - back
-        if back >= count:
-            found += found[start : start + count]
-        else:  # it overlaps what it makes: a pattern that repeats
-            found += (found[start:] * (count // back + 1))[:count]
-    return found
-
-
-def _length(packed: bytes, nibble: int, at: int) -> tuple[int, int]:
-    """A length that goes on in further bytes where its four bits are full; and what follows it."""
-    count = nibble
-    if nibble == 15:
-        while True:
-            more = packed[at]
-            at += 1
-            count += more
-            if more != 255:
-                break
-    return count, at
