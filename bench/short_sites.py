@@ -41,8 +41,9 @@ from bench.guest import Guest, compile_programs
 from bench.hit_tools import Effort, counts_of, rounds_of
 from kinst import KinstError, Program
 
-ROUNDS = 200, 600  # calls in a round, rounds: long enough to outlast the machine's slow stretches
+ROUNDS = 200, 400  # calls in a round, rounds: long enough to outlast the machine's slow stretches
 CALLS = {"riscv64": "getppid"}  # "": read
+TRAP_ROUNDS = 100
 BOOTS = 3
 ENTRIES = 5000  # reads for finding out which functions a read runs
 PROBING = 500  # reads for finding out what a read runs
@@ -124,7 +125,9 @@ def sites(guest: Guest, room: int, call: str, drawn: int, seed: int) -> list[Sit
     return random.Random(seed).sample(possible, min(drawn, len(possible)))
 
 
-def measure(bare: Bare, effort: Effort, site: Site, plant: str = "") -> tuple[str, list[float]]:
+def measure(
+    bare: Bare, effort: Effort, site: Site, plant: str = "", enough: int = ENOUGH
+) -> tuple[str, list[float]]:
     """How a site is planted, and ns of a hit in each take beside which the machine was not slow, in
     this boot.  Raises KinstError when hits are missing."""
     guest, takes = bare.guest, list[Take]()
@@ -138,7 +141,7 @@ def measure(bare: Bare, effort: Effort, site: Site, plant: str = "") -> tuple[st
             raise KinstError(f"{site.function}+{site.offset}: {seen} hits, not {wanted}")
         takes.append(Take(min(rounds_of(ran.output)), before, bare.take(effort)))
         good = bare.good(effort, takes)
-        if len(good) == ENOUGH:
+        if len(good) == enough:
             break
     return way, [take.added / site.hits for take in good]
 
@@ -148,6 +151,7 @@ def measure_all(
 ) -> list[Cost]:
     """Costs of `drawn` sites, in several boots or until `end` of the budget."""
     effort = Effort(*ROUNDS, CALLS.get(isa, ""))
+    short = replace(effort, rounds=TRAP_ROUNDS)
     callers = Callers()
     chosen, taken = list[Site](), dict[Site, list[float]]()
     ways, traps = dict[Site, str](), dict[Site, float]()
@@ -172,7 +176,7 @@ def measure_all(
             # Behind all others: traps leave addresses in memory, and then there are fewer runs.
             for site in chosen if number == 0 and BARS[isa].reached is not None else ():
                 if not budget.over(end):
-                    _, each = measure(bare, effort, site, "trap")
+                    _, each = measure(bare, short, site, "trap", 1)
                     traps[site] = statistics.median(each) if each else 0.0
         finally:
             guest.close()
