@@ -167,6 +167,10 @@ class MachineKind(Protocol):
         that can be told before it is there."""
         ...
 
+    def check(self) -> None:
+        """Raises TargetError where there is none of it here, before files are looked for."""
+        ...
+
     def begin(self, config: MachineConfig) -> Begun | None:
         """Start what can be started at once, for open() to take over; None where that is nothing.
         Raises KinstError and TargetError."""
@@ -198,6 +202,7 @@ class Planter(Protocol):
         patches: Sequence[LivePatch],
         hook: int,
         code: tuple[int, int],
+        active: int,
         exits: Sequence[LivePatch] = (),
         samplers: Sequence[tuple[int, int]] = (),
     ) -> None:
@@ -206,7 +211,8 @@ class Planter(Protocol):
 
         hook: address in scratch of what a breakpoint is to reach, called with the registers that
         the kernel has saved; it returns whether that was a site.  0 where there are no breakpoints.
-        code: addresses [low, high) of scratch that are not written any more.  exits: patches in
+        code: addresses [low, high) of scratch that are not written any more.  active: address in
+        there of a u64 without which, once it is 0, clauses do not run.  exits: patches in
         there that are written once all else has been restored.  samplers: (period in ns, address
         of a function there), to be called on each CPU with the registers of what it was at.
         Raises TargetError."""

@@ -19,14 +19,21 @@ class PlantedRunning:
     """What is in the target now.  Same methods as Planted (plant.py)."""
 
     def __init__(
-        self, traced: TracedMachine, target: Target, planter: Planter, built: PlantedImage
+        self,
+        traced: TracedMachine,
+        target: Target,
+        planter: Planter,
+        built: PlantedImage,
+        active: int,
     ) -> None:
+        """active: see core/machine.py, Planter."""
         self._target = target
         self._planter = planter
         self._personality = traced.personality
         self._range = traced.text
         self._code = built.code
         self._samplers = built.samplers
+        self._active = active
         self._before = NO_TEXT
         self._in = False  # the text
         self.hidden = 0  # see session/plant.py: the kernel's own locks keep ftrace off
@@ -56,7 +63,7 @@ class PlantedRunning:
         self._in = True
         end = max(code.address + len(code.code), plan.end)
         exits = [LivePatch(p.address, p.old, p.new) for p in plan.exits]
-        self._planter.plant(patches, hook, (code.address, end), exits, samplers)
+        self._planter.plant(patches, hook, (code.address, end), self._active, exits, samplers)
         return ""
 
     def plant_stop(self, enabled: EnabledSite) -> None:

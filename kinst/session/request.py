@@ -204,6 +204,8 @@ def find_files(request: Request, progress: Callable[[str, float | None], None]) 
     for option, name in (("--root", request.root), *(("--rw", rw) for rw in request.writable)):
         if name and not Path(name).is_dir():
             raise KinstError(f"{option} {name}: no such folder")
+    if not (request.names_alone or request.compile_only):
+        request.machine.check()
     folders = tuple(Path(name) for name in request.debug_folders)
     if not request.machine.abilities.boots:
         if request.live:

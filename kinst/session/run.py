@@ -22,6 +22,7 @@ from kinst.consumer.rings import Chunk, Drainer, Rings
 from kinst.consumer.schema import Schema
 from kinst.core.endings import HANG, status_when_gone
 from kinst.core.errors import GoneError, KinstError, TargetError
+from kinst.core.layout import HEADER_ACTIVE
 from kinst.core.machine import CommandEnded, Gone, MachineEvent, Stopped
 from kinst.core.probe import Probe
 from kinst.dlang.vocabulary.d_options import Options
@@ -167,7 +168,10 @@ class RunningTrace:
         set_speculations(self._view, options.nspec, options.specsize)
         self._planted: Planted | PlantedRunning | None = None
         if traced.target is not None and traced.target.planter is not None:
-            self._planted = PlantedRunning(traced, traced.target, traced.target.planter, built)
+            self._planted = PlantedRunning(
+                traced, traced.target, traced.target.planter, built,
+                placed.scratch.address + HEADER_ACTIVE,
+            )  # fmt: skip
         elif traced.target is not None:
             self._planted = Planted(traced, traced.target)
         self._timers = Timers()

@@ -512,6 +512,9 @@ class FakeKind:
     def cpus(self, arguments: Sequence[str]) -> int:
         return int(self.machine.cpus)
 
+    def check(self) -> None:
+        """It can be had."""
+
     def begin(self, config: MachineConfig) -> None:
         """It runs."""
 

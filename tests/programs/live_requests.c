@@ -69,7 +69,7 @@ int main(int count, char **arguments)
 	/* Bytes of each request's structure, and which ways it goes: 1 in, 2 out. */
 	static const struct {
 		unsigned size, way;
-	} known[] = { { 48, 2 }, { 24, 1 }, { 16, 3 }, { 16, 1 }, { 56, 3 }, { 8, 2 }, { 8, 2 }, { 24, 1 } };
+	} known[] = { { 48, 2 }, { 24, 1 }, { 16, 3 }, { 16, 1 }, { 64, 3 }, { 8, 2 }, { 8, 2 }, { 32, 1 } };
 	long made = 0, accepted = 0, wanted = count > 1 ? atol(arguments[1]) : 1000;
 	int fd = open("/dev/kinst", O_RDWR);
 
@@ -104,11 +104,12 @@ int main(int count, char **arguments)
 			data[1] = (uintptr_t)room;
 			data[2] = below(3);
 			data[3] = (uintptr_t)room + 24 * below(8);
-			data[6] = 20ULL << 32;
+			data[5] = below(2) ? 0 : word();
+			data[7] = 20ULL << 32;
 			fill();
 		}
 		if (number == 7 && below(2))
-			data[2] = 20;
+			data[3] = 20;
 		if (ioctl(fd, way << 30 | size << 16 | 'k' << 8 | ((0xf0 + number) & 0xff), data) >= 0)
 			accepted += number == 4 || number == 7;
 	}

@@ -24,15 +24,20 @@ from kinst.machines.live.device import Device, LiveSite
 
 PAGE = 4096
 _ENDS = ("_stext", "_etext")
+# Where ftrace keeps whom it calls: it leaves that as it was last.
+_FTRACE, _CALL = ("ftrace_call", "ftrace_regs_call"), 5
 
 
 class Kcore:
-    """The kernel's text by way of /proc/kcore, which is not kinst's."""
+    """The kernel's text by way of /proc/kcore, which is not kinst's; zeros where the kernel itself
+    leaves another text than there was."""
 
     def __init__(self) -> None:
         symbols = (line.split() for line in Path("/proc/kallsyms").read_text().splitlines())
-        ends = {name: int(place, 16) for place, _, name, *_ in symbols if name in _ENDS}
-        self.low, self.high = (ends[name] for name in _ENDS)
+        wanted = (*_ENDS, *_FTRACE)
+        places = {name: int(place, 16) for place, _, name, *_ in symbols if name in wanted}
+        self.low, self.high = (places[name] for name in _ENDS)
+        self._own = [places[name] for name in _FTRACE if name in places]
         self._fd = os.open("/proc/kcore", os.O_RDONLY)
         head = os.pread(self._fd, 64, 0)
         start, count = struct.unpack_from("<Q", head, 32)[0], struct.unpack_from("<H", head, 56)[0]
@@ -51,6 +56,9 @@ class Kcore:
             )
             assert part, "/proc/kcore does not have all of it"
             data += part
+        for place in self._own:
+            if low <= place and place + _CALL <= high:
+                data[place - low : place - low + _CALL] = bytes(_CALL)
         return bytes(data)
 
     def text(self) -> bytes:
@@ -73,6 +81,7 @@ class Recorded:
     sites: Sequence[LiveSite] = ()
     exits: Sequence[LiveSite] = ()
     handler: int = 0
+    active: int = 0
     times: list[float] = field(default_factory=list)
 
     def again(
@@ -91,7 +100,7 @@ class Recorded:
         taken = []
         for _ in range(rounds):
             begun = time.monotonic()
-            device.plant(self.sites, self.exits, self.handler, patience)
+            device.plant(self.sites, self.exits, self.handler, self.active, patience)
             planted = time.monotonic()
             time.sleep(rest)
             removing = time.monotonic()
@@ -116,15 +125,20 @@ def recorded(here: kinst.Machine, program: str, command: str) -> Recorded:
         real["seal"](offset, size)
 
     def plant(
-        sites: Sequence[LiveSite], exits: Sequence[LiveSite], handler: int, seconds: int
+        sites: Sequence[LiveSite],
+        exits: Sequence[LiveSite],
+        handler: int,
+        active: int,
+        seconds: int,
     ) -> None:
         scratch = np.frombuffer(planter._view, np.uint8).reshape(-1, PAGE)
         used = np.flatnonzero(scratch.any(axis=1)).tolist()
         found.pages = {number: scratch[number].tobytes() for number in used}
         found.address, found.size = planter._scratch, scratch.size
         found.sites, found.exits, found.handler = sites, exits, handler
+        found.active = active
         begun = time.monotonic()
-        real["plant"](sites, exits, handler, seconds)
+        real["plant"](sites, exits, handler, active, seconds)
         found.times.append(round(time.monotonic() - begun, 2))
 
     def unplant() -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from kinst.core.errors import TargetError
 from kinst.core.machine import MachineConfig, Target
 from kinst.machines.live.machine import LiveKernel
+from kinst.machines.live.set_up import check
 
 _POSSIBLE = Path("/sys/devices/system/cpu/possible")
 
@@ -25,6 +26,10 @@ class _Live:
             return int(_POSSIBLE.read_text().strip().split("-")[-1].split(",")[-1]) + 1
         except (OSError, ValueError):
             return 1
+
+    def check(self) -> None:
+        """Raises TargetError."""
+        check()
 
     def begin(self, config: MachineConfig) -> None:
         """It runs."""

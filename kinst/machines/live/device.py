@@ -21,7 +21,7 @@ import numpy.typing as npt
 from kinst.core.errors import TargetError, UnmappedError
 from kinst.wire.mapped import Mapped
 
-VERSION = 3
+VERSION = 4
 DEVICE = Path("/dev/kinst")
 JUMP = 5  # bytes of a site's patch, at most
 _NUMBER = Path("/sys/class/misc/kinst/dev")
@@ -30,8 +30,8 @@ _WRITE, _READ = 1, 2
 _INFO = struct.Struct("<IIQQQQQ")
 _MEMORY = struct.Struct("<QQQ")
 _SCRATCH = struct.Struct("<QQ")
-_PLANT = struct.Struct("<QQQQQQII")
-_TIMER = struct.Struct("<QQII")
+_PLANT = struct.Struct("<QQQQQQQII")
+_TIMER = struct.Struct("<QQQII")
 _WORD = struct.Struct("<Q")
 _SITE = struct.Struct(f"<QB{JUMP}s{JUMP}s5x")  # address, size, old, new
 
@@ -125,16 +125,22 @@ class Device:
             raise TargetError(f"scratch cannot be made code: {error.strerror}") from error
 
     def plant(
-        self, sites: Sequence[LiveSite], exits: Sequence[LiveSite], handler: int, seconds: int
+        self,
+        sites: Sequence[LiveSite],
+        exits: Sequence[LiveSite],
+        handler: int,
+        active: int,
+        seconds: int,
     ) -> None:
         """All, or none.  exits: in scratch, written when all sites have been restored.  handler: of
         breakpoints, 0 without.  seconds: after which all is taken out unless beat() or another is
-        called.  Raises TargetError."""
+        called.  active: address of a u64 that becomes 0 then, before anything else.  Raises
+        TargetError."""
         table, leaving = _table(sites), _table(exits)
         data = bytearray(
             _PLANT.pack(
-                len(sites), table.ctypes.data, len(exits), leaving.ctypes.data, handler, 0, 0,
-                seconds,
+                len(sites), table.ctypes.data, len(exits), leaving.ctypes.data, handler, active,
+                0, 0, seconds,
             )
         )  # fmt: skip
         try:
@@ -148,11 +154,11 @@ class Device:
                 ) from error
             raise TargetError(f"nothing is planted: {error.strerror}") from error
 
-    def start_timer(self, period: int, function: int, seconds: int) -> None:
-        """Call a function in scratch on each CPU, every period (ns).  seconds: as for plant().
-        Raises TargetError."""
+    def start_timer(self, period: int, function: int, active: int, seconds: int) -> None:
+        """Call a function in scratch on each CPU, every period (ns).  active, seconds: as for
+        plant().  Raises TargetError."""
         try:
-            self._ask(7, _WRITE, _TIMER.pack(period, function, seconds, 0))
+            self._ask(7, _WRITE, _TIMER.pack(period, function, active, seconds, 0))
         except OSError as error:
             raise TargetError(
                 f"no more timers can be started: {error.strerror}", "fewer profile-N at once"

@@ -125,6 +125,7 @@ class LiveKernel:
         patches: Sequence[LivePatch],
         hook: int,
         code: tuple[int, int],
+        active: int,
         exits: Sequence[LivePatch] = (),
         samplers: Sequence[tuple[int, int]] = (),
     ) -> None:
@@ -141,11 +142,11 @@ class LiveKernel:
         ]
         leaving = [LiveSite(p.address, p.old, p.new) for p in exits]
         if sites:
-            self._device.plant(sites, leaving, hook, PATIENCE)
+            self._device.plant(sites, leaving, hook, active, PATIENCE)
         self._planted = True
         try:
             for period, function in samplers:
-                self._device.start_timer(period, function, PATIENCE)
+                self._device.start_timer(period, function, active, PATIENCE)
         except TargetError:
             self.restore()
             raise
@@ -176,7 +177,7 @@ class LiveKernel:
             if self._device.beat():
                 return Gone(
                     f"its module has heard nothing of kinst for {PATIENCE} s, and has taken all"
-                    " probes out"
+                    " probes out: kinst was stopped, or they left the machine no time"
                 )
         if self._command is None:
             time.sleep(timeout)

@@ -35,7 +35,7 @@ def load() -> bool:
     if _LOADED.exists():
         return False
     release = platform.release()
-    by_dkms = next((_MODULES / release / "updates/dkms").glob(f"{NAME}.ko*"), None)
+    by_dkms = _from_dkms(release)
     if by_dkms is not None:
         _load_from_dkms(by_dkms)
         return True
@@ -47,6 +47,10 @@ def load() -> bool:
             return False
         raise TargetError(*_not_loaded(error)) from error
     return True
+
+
+def _from_dkms(release: str) -> Path | None:
+    return next((_MODULES / release / "updates/dkms").glob(f"{NAME}.ko*"), None)
 
 
 def _load_from_dkms(module: Path) -> None:
@@ -73,6 +77,15 @@ def unload() -> None:
     """Take it out, unless it is still needed: sites that are stuck, another kinst."""
     with suppress(OSError):
         unload_module(NAME)
+
+
+def check() -> None:
+    """Raises TargetError where the module cannot be had, as far as that can be told at once."""
+    _check()
+    release = platform.release()
+    there = _LOADED.exists() or _from_dkms(release) is not None
+    if not there and not kept_module(release, cache_folder()).is_file():
+        _headers(release)
 
 
 def _check() -> None:
@@ -102,27 +115,42 @@ def _lockdown() -> str:
     return "" if chosen == "none" else chosen
 
 
-def built(release: str) -> Path:
-    """The module for a kernel's release.  Raises TargetError where it cannot be built."""
-    sources = {name: (SOURCES / name).read_bytes() for name in _FILES}
-    mark = sha256(b"\0".join(sources.values())).hexdigest()[:12]
-    kept = cache_folder() / "modules" / f"{release}-{mark}" / f"{NAME}.ko"
-    if kept.is_file():
-        return kept
+def kept_module(release: str, cache: Path) -> Path:
+    """Where the module for a kernel's release is kept once it is built from today's sources."""
+    sources = (_read(name) for name in _FILES)
+    mark = sha256(b"\0".join(sources)).hexdigest()[:12]
+    return cache / "modules" / f"{release}-{mark}" / f"{NAME}.ko"
+
+
+def _read(name: str) -> bytes:
+    return (SOURCES / name).read_bytes()
+
+
+def _headers(release: str) -> Path:
+    """Raises TargetError where they are not."""
     headers = _MODULES / release / "build"
     if not (headers / "Makefile").is_file():
         raise TargetError(
             f"the headers of kernel {release} are not installed, for kinst's module",
             f"apt-get install linux-headers-{release}, or the like",
         )
+    return headers
+
+
+def built(release: str) -> Path:
+    """The module for a kernel's release.  Raises TargetError where it cannot be built."""
+    kept = kept_module(release, cache_folder())
+    if kept.is_file():
+        return kept
+    headers = _headers(release)
     for tool in ("make", "gcc"):
         if shutil.which(tool) is None:
             raise TargetError(f"there is no {tool} to build kinst's module with",
                               "apt-get install gcc make")  # fmt: skip
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kinst-module-") as folder:
-        for name, data in sources.items():
-            (Path(folder) / name).write_bytes(data)
+        for name in _FILES:
+            (Path(folder) / name).write_bytes(_read(name))
         command = ["make", "-C", str(headers), f"M={folder}", "modules"]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if done.returncode:

@@ -71,5 +71,8 @@ class RunningKind:
         """It is the stub that says how many; until then, one."""
         return 1
 
+    def check(self) -> None:
+        """Others say when they are connected to."""
+
     def begin(self, config: MachineConfig) -> None:
         """It runs."""

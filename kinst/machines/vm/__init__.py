@@ -25,6 +25,9 @@ class _Booted:
     abilities = Vm.abilities
     cpus = staticmethod(cpus_of)
 
+    def check(self) -> None:
+        """QEMU is looked for when it is started."""
+
     def begin(self, config: MachineConfig) -> BegunGuest | None:
         """A guest that goes on from where one like it had booted; none where that is only looked
         at."""

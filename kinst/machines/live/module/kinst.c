@@ -16,6 +16,7 @@
 #include <linux/bitmap.h>
 #include <linux/capability.h>
 #include <linux/cpu.h>
+#include <linux/cpuhotplug.h>
 #include <linux/ftrace.h>
 #include <linux/fs.h>
 #include <linux/hardirq.h>
@@ -212,6 +213,9 @@ static unsigned long *marks; /* call sites whose ftrace records are marked */
 static unsigned long marked;
 static bool kept; /* by itself, because of sites that are stuck */
 static bool lifted; /* by the dead man's switch */
+static bool silenced; /* likewise, at first: the owner's clauses do not run */
+static u64 *active; /* whether they do; in scratch */
+static struct hrtimer silence; /* looks whether the owner is heard of */
 static unsigned long heard; /* jiffies when the owner was last heard of */
 static unsigned long patience; /* jiffies */
 static bool twice; /* QEMU's translator keeps breakpoints that are gone */
@@ -220,7 +224,8 @@ static struct site *changing; /* that are being written, by address */
 static unsigned long changed; /* how many */
 static u8 image[PAGE_SIZE]; /* of what is written at once */
 static struct ticker __percpu *tickers; /* MOST_TIMERS for each CPU */
-static unsigned int timers; /* that run */
+static unsigned int timers; /* that run; CPUs that come read it */
+static int coming; /* what calls on_cpu_up() */
 
 static int look_up(void)
 {
@@ -310,12 +315,38 @@ static struct notifier_block die_block = {
 static void watch(struct work_struct *work);
 static DECLARE_DELAYED_WORK(dead_man, watch);
 
-/* Something of the owner's runs now: see to it that he is alive. */
-static void await(u32 seconds)
+static bool is_overdue(void)
 {
+	return time_after(jiffies, READ_ONCE(heard) + READ_ONCE(patience));
+}
+
+/*
+ * Probes may leave the kernel no time for watch(), nor the owner for a sign of
+ * life: they end here, in an interrupt, and watch() does the rest.
+ */
+static enum hrtimer_restart on_silence(struct hrtimer *timer)
+{
+	if (is_overdue()) {
+		WRITE_ONCE(silenced, true);
+		if (active)
+			WRITE_ONCE(*active, 0);
+		return HRTIMER_NORESTART;
+	}
+	hrtimer_forward_now(timer, NSEC_PER_SEC);
+	return HRTIMER_RESTART;
+}
+
+/* Something of the owner's runs now: see to it that he is alive. */
+static void await(u64 flag, u32 seconds)
+{
+	/* It may be of a timer's, and stands where this one is. */
+	hrtimer_cancel(&silence);
 	lifted = false;
+	silenced = false;
 	heard = jiffies;
 	patience = seconds * HZ;
+	active = (u64 *)flag;
+	hrtimer_start(&silence, NSEC_PER_SEC, HRTIMER_MODE_REL_HARD);
 	schedule_delayed_work(&dead_man, HZ);
 }
 
@@ -341,11 +372,33 @@ static enum hrtimer_restart on_tick(struct hrtimer *timer)
 
 static void start_ticker(void *data)
 {
-	struct ticker *ticker = this_cpu_ptr(tickers) + timers;
+	struct ticker *ticker = this_cpu_ptr(tickers) + *(unsigned int *)data;
 
 	ticker->cpu = smp_processor_id();
 	hrtimer_start(&ticker->timer, ticker->period,
 		      HRTIMER_MODE_REL_PINNED_HARD);
+}
+
+/* Without the lock, whose holders wait for CPUs that come. */
+static int on_cpu_up(unsigned int cpu)
+{
+	unsigned int i;
+
+	for (i = 0; i < timers; i++)
+		start_ticker(&i);
+	return 0;
+}
+
+static void set_up_timer(struct hrtimer *timer,
+			 enum hrtimer_restart (*call)(struct hrtimer *),
+			 enum hrtimer_mode mode)
+{
+#ifdef NEW_TIMERS
+	hrtimer_setup(timer, call, CLOCK_MONOTONIC, mode);
+#else
+	hrtimer_init(timer, CLOCK_MONOTONIC, mode);
+	timer->function = call;
+#endif
 }
 
 static bool is_sealed(unsigned long address)
@@ -357,6 +410,16 @@ static bool is_sealed(unsigned long address)
 	       test_bit(offset >> PAGE_SHIFT, sealed);
 }
 
+/* Whether there is a word that stays writable, or none is asked for. */
+static bool is_flag(unsigned long address)
+{
+	unsigned long offset = address - (unsigned long)scratch;
+
+	return !address || (fresh && offset < scratch_size &&
+			    !(address % sizeof(u64)) &&
+			    !test_bit(offset >> PAGE_SHIFT, sealed));
+}
+
 static int start_timer(const struct kinst_timer *ask)
 {
 	struct ticker *ticker;
@@ -365,37 +428,38 @@ static int start_timer(const struct kinst_timer *ask)
 	if (!ask->seconds || ask->seconds > MOST_SECONDS ||
 	    ask->period < SHORTEST ||
 	    ask->period > MOST_SECONDS * (u64)NSEC_PER_SEC ||
-	    !is_sealed(ask->code) || timers == MOST_TIMERS)
+	    !is_sealed(ask->code) || !is_flag(ask->active) ||
+	    timers == MOST_TIMERS)
 		return -EINVAL;
 	for_each_possible_cpu(cpu) {
 		ticker = per_cpu_ptr(tickers, cpu) + timers;
-#ifdef NEW_TIMERS
-		hrtimer_setup(&ticker->timer, on_tick, CLOCK_MONOTONIC,
-			      HRTIMER_MODE_REL_PINNED_HARD);
-#else
-		hrtimer_init(&ticker->timer, CLOCK_MONOTONIC,
+		set_up_timer(&ticker->timer, on_tick,
 			     HRTIMER_MODE_REL_PINNED_HARD);
-		ticker->timer.function = on_tick;
-#endif
 		ticker->period = ns_to_ktime(ask->period);
 		ticker->call = (sampler_t)ask->code;
 	}
 	used = true;
-	on_each_cpu(start_ticker, NULL, 1);
+	cpus_read_lock();
+	on_each_cpu(start_ticker, &timers, 1);
 	timers++;
-	await(ask->seconds);
+	cpus_read_unlock();
+	await(ask->active, ask->seconds);
 	return 0;
 }
 
 static void stop_timers(void)
 {
-	unsigned int i;
+	unsigned int i, some = timers;
 	int cpu;
 
-	for (i = 0; i < timers; i++)
+	hrtimer_cancel(&silence);
+	active = NULL;
+	cpus_read_lock();
+	timers = 0;
+	cpus_read_unlock();
+	for (i = 0; i < some; i++)
 		for_each_possible_cpu(cpu)
 			hrtimer_cancel(&per_cpu_ptr(tickers, cpu)[i].timer);
-	timers = 0;
 }
 
 /* Text. */
@@ -782,8 +846,12 @@ static enum kinst_why check_instruction(struct walk *walk,
 					     MAX_INSN_SIZE))
 			return KINST_NO_TEXT;
 		from = walk->at;
-		if (kernel.recover)
+		if (kernel.recover) {
+			/* It looks at kprobes, which stay that long. */
+			preempt_disable();
 			from = kernel.recover(plain, walk->at);
+			preempt_enable();
+		}
 		if (!from)
 			return KINST_RESERVED;
 		if (from == walk->at)
@@ -1146,7 +1214,7 @@ static void watch(struct work_struct *work)
 {
 	mutex_lock(&lock);
 	if (owned && (planted || timers)) {
-		if (time_after(jiffies, heard + patience)) {
+		if (silenced || is_overdue()) {
 			pr_warn("nothing heard of kinst for %lu s: its sites are restored\n",
 				patience / HZ);
 			unplant();
@@ -1169,7 +1237,8 @@ static int plant(struct kinst_plant *ask)
 	if (!ask->count || ask->count > MOST_SITES ||
 	    ask->exiting > MOST_SITES || !ask->seconds ||
 	    ask->seconds > MOST_SECONDS ||
-	    (ask->handler && !is_sealed(ask->handler)))
+	    (ask->handler && !is_sealed(ask->handler)) ||
+	    !is_flag(ask->active))
 		return -EINVAL;
 	error = take_all(ask);
 	if (!error && !are_exits())
@@ -1197,7 +1266,7 @@ static int plant(struct kinst_plant *ask)
 			forget_sites();
 		return -EINVAL;
 	}
-	await(ask->seconds);
+	await(ask->active, ask->seconds);
 	return 0;
 }
 
@@ -1307,12 +1376,15 @@ static int seal(const struct kinst_seal *ask)
 {
 	unsigned long page = ask->offset >> PAGE_SHIFT, at, some;
 	unsigned long end = page + (ask->size >> PAGE_SHIFT);
+	unsigned long flag = (unsigned long)active - (unsigned long)scratch;
 	int error;
 
 	if (!fresh || (ask->offset | ask->size) & ~PAGE_MASK ||
 	    ask->offset > scratch_size ||
 	    ask->size > scratch_size - ask->offset)
 		return -EINVAL;
+	if (active && flag >= ask->offset && flag - ask->offset < ask->size)
+		return -EBUSY;
 	for (; page < end; page += some) {
 		some = alike(page, end);
 		cond_resched();
@@ -1390,7 +1462,7 @@ static long asked(unsigned int command, void *value)
 		((struct kinst_unplant *)value)->stuck = planted;
 		return 0;
 	case KINST_BEAT:
-		((struct kinst_beat *)value)->lifted = lifted;
+		((struct kinst_beat *)value)->lifted = lifted || silenced;
 		return 0;
 	}
 	return -ENOTTY;
@@ -1465,6 +1537,7 @@ static int on_release(struct inode *inode, struct file *file)
 	owned = false;
 	fresh = false;
 	lifted = false;
+	silenced = false;
 	mutex_unlock(&lock);
 	return 0;
 }
@@ -1507,11 +1580,19 @@ static int __init kinst_init(void)
 	error = register_die_notifier(&die_block);
 	if (error)
 		goto no_notifier;
+	set_up_timer(&silence, on_silence, HRTIMER_MODE_REL_HARD);
+	coming = cpuhp_setup_state_nocalls(CPUHP_AP_ONLINE_DYN, "kinst",
+					   on_cpu_up, NULL);
+	error = min(coming, 0);
+	if (error)
+		goto no_coming;
 	error = misc_register(&device);
 	if (error)
 		goto no_device;
 	return 0;
 no_device:
+	cpuhp_remove_state_nocalls(coming);
+no_coming:
 	unregister_die_notifier(&die_block);
 no_notifier:
 	free_percpu(tickers);
@@ -1521,6 +1602,7 @@ no_notifier:
 static void __exit kinst_exit(void)
 {
 	misc_deregister(&device);
+	cpuhp_remove_state_nocalls(coming);
 	cancel_delayed_work_sync(&dead_man);
 	cancel_delayed_work_sync(&again);
 	unregister_die_notifier(&die_block);

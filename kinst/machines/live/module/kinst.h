@@ -11,7 +11,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define KINST_VERSION 3
+#define KINST_VERSION 4
 #define KINST_JUMP 5 /* bytes of a jump */
 
 /* Of the module and of the kernel that it is in. */
@@ -75,6 +75,9 @@ enum kinst_why {
  * which one part leads to another.  handler: address in sealed scratch of
  * int (*)(struct pt_regs *), which says whether a breakpoint was a site's.
  * seconds: without an ioctl of the owner's for so long, all is taken out.
+ * active: address in scratch, not sealed, of a __u64 that becomes 0 when that
+ * time is over, in an interrupt: probes that leave the kernel no time for
+ * anything else return at once then.  0 for none.
  */
 struct kinst_plant {
 	__u64 count;
@@ -82,19 +85,22 @@ struct kinst_plant {
 	__u64 exiting; /* how many */
 	__u64 exits;
 	__u64 handler;
+	__u64 active;
 	__u64 failed;
 	__u32 why;
 	__u32 seconds;
 };
 
 /*
- * On every CPU that is there, call code in sealed scratch each period (ns):
- * void (*)(struct pt_regs *), with interrupts off, and with the registers of
- * what the CPU was at.  Timers end with KINST_UNPLANT.  seconds: as above.
+ * On every CPU that is there or comes, call code in sealed scratch each period
+ * (ns): void (*)(struct pt_regs *), with interrupts off, and with the registers
+ * of what the CPU was at.  Timers end with KINST_UNPLANT.  active, seconds: as
+ * above.
  */
 struct kinst_timer {
 	__u64 period;
 	__u64 code;
+	__u64 active;
 	__u32 seconds;
 	__u32 zero;
 };
