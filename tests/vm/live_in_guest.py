@@ -20,7 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import live_changes
 from live_replay import Kcore, Recorded, recorded, replayed
+from live_soak import Soak
+from other_probes import BpfFentry, BpfKprobe, FunctionTracer, KprobeEvent, Livepatch
 
 import kinst
 from kinst.errors import KinstError
@@ -32,6 +35,8 @@ from kinst.wire.kernel_module import unload_module
 VMLINUX, READS = sys.argv[1], int(sys.argv[2])
 PROGRAM, REQUESTS = sys.argv[3:5]
 FUZZ = int(os.environ.get("KINST_TEST_FUZZ", "1000000"))
+PATCH = os.environ.get("KINST_TEST_LIVEPATCH", "")
+SOAK, SEED = (int(os.environ.get(f"KINST_TEST_{name}", "60")) for name in ("SOAK", "SEED"))
 KILLS = int(os.environ.get("KINST_TEST_KILLS", "200"))
 OWN = '/execname == "reads"/'
 BAD = re.compile(r"BUG|WARNING|Oops|general protection|soft lockup|Call Trace")
@@ -170,27 +175,10 @@ def refused() -> object:
     return found
 
 
-TRACEFS = Path("/sys/kernel/tracing")
-ORDERS = ("K+ X+ K- X-", "K+ X+ X- K-", "X+ K+ K- X-", "X+ K+ X- K-")
+ORDERS = ("K+ X+ K- X-", "K+ X+ X- K-", "X+ K+ K- X-", "X+ K+ X- K-", "X+ X- K+ K-", "K+ K- X+ X-")
 
 
-def _write(*settings: tuple[str, str]) -> None:
-    for name, value in settings:
-        (TRACEFS / name).write_text(value + "\n")
-
-
-def _other(name: str, *, on: bool) -> None:
-    """Put one of the kernel's own ways to trace on vfs_read, or take it off."""
-    if name == "function tracer":
-        settings = [("set_ftrace_filter", "vfs_read"), ("current_tracer", "function")]
-        off = [("current_tracer", "nop"), ("set_ftrace_filter", "")]
-    else:
-        settings = [("kprobe_events", f"p:other {name}"), ("events/kprobes/other/enable", "1")]
-        off = [("events/kprobes/other/enable", "0"), ("kprobe_events", "")]
-    _write(*(settings if on else off))
-
-
-def _in_order(program: kinst.Program, name: str, order: str) -> list[str]:
+def _in_order(program: kinst.Program, other: Any, order: str, run: list[str]) -> list[str]:
     """What the steps said: K is kinst, X the other; + puts it on, - takes it off."""
     said: list[str] = []
     trace: Any = None
@@ -205,33 +193,45 @@ def _in_order(program: kinst.Program, name: str, order: str) -> list[str]:
                 trace.stop()
                 for _ in events:
                     pass
+            elif step == "X+":
+                other.on()
             else:
-                _other(name, on=step == "X+")
-        except (KinstError, OSError, StopIteration) as error:
+                other.off()
+        except (KinstError, OSError, StopIteration, TimeoutError) as error:
             said.append(f"{step} {type(error).__name__}: {error}")
-        subprocess.run([PROGRAM, "50"], check=True, capture_output=True)
+        subprocess.run(run, check=True, capture_output=True)
     if trace is not None:
         trace.close()
     return said
 
 
 def orders() -> object:
-    """kinst, and kprobes and the function tracer on the same function, in every order: what was
-    said, and whether the text is as before after each."""
+    """kinst, and each of the kernel's own ways to probe on the same function, in every order: what
+    was said, and whether the text is as before after each."""
     before()
-    if not (TRACEFS / "kprobe_events").exists():
-        subprocess.run(["mount", "-t", "tracefs", "none", TRACEFS], check=True)
-    program = here().compile("kinst::vfs_read: { @ = count(); } tick-20ms { trace(1); }")
+    whole = "kinst::{}: {{ @ = count(); }} tick-20ms {{ trace(1); }}"
+    program = here().compile(whole.format("vfs_read"))
     trace = here().trace(program)
     inside = trace.sites[4]  # an instruction on the way of each read
     trace.close()
-    place = f"vfs_read+{inside.offset}"
+    reads = [PROGRAM, "50"]
+    ways: list[tuple[str, Any, kinst.Program, list[str]]] = [
+        ("kprobe", KprobeEvent("vfs_read"), program, reads),
+        ("kprobe inside", KprobeEvent(f"vfs_read+{inside.offset}"), program, reads),
+        ("function tracer", FunctionTracer("vfs_read"), program, reads),
+        ("BPF on a kprobe", BpfKprobe("vfs_read"), program, reads),
+        ("BPF at the entry", BpfFentry("vfs_read"), program, reads),
+    ]
+    if PATCH:
+        shown = here().compile(whole.format("cmdline_proc_show"))
+        ways.append(("livepatch", Livepatch(Path(PATCH)), shown, ["cat", "/proc/cmdline"]))
     found = []
-    for name in ("vfs_read", place, "function tracer"):
+    for name, other, wanted, run in ways:
         for order in ORDERS:
-            said = _in_order(program, name, order)
+            said = _in_order(wanted, other, order, run)
             time.sleep(2)  # what a kprobe had is tried again each second
             found.append([name, order, said, same()])
+            print(json.dumps(found[-1]), file=sys.stderr, flush=True)
     return found
 
 
@@ -303,6 +303,22 @@ def malformed() -> object:
     return [made, accepted, same()]
 
 
+def soaked() -> object:
+    """How often each thing happened in SOAK seconds, what was not as it should be, and whether the
+    text is as before."""
+    if here.cache_info().currsize:
+        alone()
+
+    def record() -> Recorded:
+        with kinst.live(debug=VMLINUX) as machine:
+            return recorded(machine, SOME, f"{PROGRAM} 100")
+
+    soak = Soak(record, KCORE, REQUESTS, PATCH, SEED)
+    with busy():
+        soak.run(SOAK)
+    return [soak.done, soak.wrong, same()]
+
+
 def unloaded() -> object:
     """Whether the module is there: while kinst is, and behind it."""
     alone()
@@ -315,6 +331,21 @@ def unloaded() -> object:
     return [*found, LOADED.exists()]
 
 
+def changes() -> object:
+    """What live_changes.py has found, by name."""
+    found: dict[str, object] = {}
+    for check in (live_changes.turned_off, live_changes.slept, live_changes.on_its_own_path):
+        found[check.__name__] = check(here(), min(roomy()), PROGRAM, READS // 10)
+        print(json.dumps([check.__name__, found[check.__name__]]), file=sys.stderr, flush=True)
+    return found
+
+
+def overloaded() -> object:
+    """What is said of probes that leave the machine no time, and whether the text is as before."""
+    alone()
+    return [live_changes.overloaded(VMLINUX), same()]
+
+
 def log() -> object:
     """What the kernel complained of."""
     said = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
@@ -324,7 +355,8 @@ def log() -> object:
 CHECKS = {
     one.__name__: one
     for one in (
-        exact, sampled, refused, orders, many, killed, silent, malformed, unloaded, log,
+        exact, sampled, refused, orders, changes, many, killed, silent, malformed, soaked, unloaded,
+        overloaded, log,
     )
 }  # fmt: skip
 

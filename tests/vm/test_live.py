@@ -19,12 +19,16 @@ from command import counts, kinst
 from live_guest_run import run_in_guest
 
 from kinst.kernels.fetch import Prepared
+from tools.kernel_headers import module_for
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
 READS = int(os.environ.get("KINST_TEST_LIVE_READS", "1000000"))
 CPUS = os.environ.get("KINST_TEST_LIVE_CPUS", "2")
 SCRIPT = Path(__file__).with_name("live_in_guest.py")
-CHECK = "{python} {script} {vmlinux} {reads} {program} {requests} >{out}"
+LIVEPATCH = SCRIPT.parents[1] / "programs/livepatch"
+CHECK = (
+    "KINST_TEST_LIVEPATCH={patch} {python} {script} {vmlinux} {reads} {program} {requests} >{out}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +41,11 @@ def found(
     """What each check has found, by its name."""
     folder = tmp_path_factory.mktemp("live")
     out = folder / "out"
+    release = prepared.debug.name.removeprefix("vmlinux-")
+    (patch,) = module_for("amd64", release, LIVEPATCH, folder / "livepatch")
     check = CHECK.format(
         python=sys.executable, script=SCRIPT, vmlinux=prepared.debug, reads=READS, program=reads,
-        requests=guest_program("live_requests"), out=out,
+        requests=guest_program("live_requests"), out=out, patch=patch,
     )  # fmt: skip
     done = run_in_guest(prepared, folder, check, "--cpus", CPUS)
     lines = out.read_text().splitlines() if out.exists() else []
@@ -127,6 +133,43 @@ def test_the_kernel_complains_of_nothing(found: Mapping[str, Any]) -> None:
 
 def test_the_kernels_own_probes_on_the_same_function(found: Mapping[str, Any]) -> None:
     """Who comes second may be refused; nobody's bytes are lost."""
+    assert len({name for name, *_ in found["orders"]}) == 6
     for name, order, said, restored in found["orders"]:
         print(name, order, said)
         assert restored, (name, order, said)
+
+
+def test_cpus_that_go_and_come(found: Mapping[str, Any]) -> None:
+    reads, said, ages = found["changes"]["turned_off"]
+    assert reads == 3 * (READS // 10)
+    assert said[-1] == CPUS and str(int(CPUS) - 1) in said
+    # Of each CPU, also of the one that was away, samples until the end.
+    assert sorted(ages) == [str(cpu) for cpu in range(int(CPUS))]
+    assert max(ages.values()) < 2.0, ages
+
+
+def test_a_machine_that_sleeps(found: Mapping[str, Any]) -> None:
+    reads, said, copied = found["changes"]["slept"]
+    assert copied and "asleep" not in said and said[-1] == CPUS
+    assert reads == 2 * (READS // 10)
+
+
+def test_probes_on_what_writes_and_meets_probes(found: Mapping[str, Any]) -> None:
+    path = found["changes"]["on_its_own_path"]
+    for way in ("auto", "trap"):
+        sites, reads, hit = path[way]
+        assert sites > 100 and reads == READS // 10 and hit, (way, path[way])
+    assert all(said != "planted" for name, said in path.items() if name not in ("auto", "trap"))
+
+
+def test_probes_that_leave_no_time_are_switched_off(found: Mapping[str, Any]) -> None:
+    said, same = found["overloaded"]
+    assert "has heard nothing of kinst for 20 s" in said and "no time" in said, said
+    assert same
+
+
+def test_all_at_random(found: Mapping[str, Any]) -> None:
+    """For a minute; for longer with KINST_TEST_SOAK."""
+    done, wrong, same = found["soaked"]
+    print(done)
+    assert done and not wrong and same, (done, wrong)

@@ -1,0 +1,81 @@
+"""What happens to a machine while --live traces it: CPUs go and come, it is sent to sleep, probes
+are on the very path that writes them, and some leave it no time.  Runs as root in a guest
+(live_in_guest.py)."""
+
+from __future__ import annotations
+
+import subprocess
+
+from timer_path import endless
+
+import kinst
+from kinst.errors import KinstError
+
+OWN = '/execname == "reads"/'
+CPU1 = "/sys/devices/system/cpu/cpu1/online"
+# What runs while sites are written, and what a breakpoint and a timer run through.
+OWN_PATH = (
+    "text_poke*", "__text_poke", "on_each_cpu*", "smp_call_function*", "do_sync_core",
+    "notify_die", "atomic_notifier_call_chain", "notifier_call_chain", "mutex_lock",
+    "mutex_unlock", "copy_from_kernel_nofault", "hrtimer_*", "__hrtimer_*", "perf_event_text_poke",
+    "exc_int3", "asm_exc_int3", "poke_int3_handler", "kprobe_int3_handler", "schedule",
+    "__x64_sys_ioctl",
+)  # fmt: skip
+
+
+def turned_off(machine: kinst.Machine, place: int, reads: str, count: int) -> object:
+    """A CPU goes and comes back: reads that were counted, how many had its number, and seconds from
+    its last sample to the end, of both."""
+    clauses = f"""
+        kinst::vfs_read:{place} {OWN} {{ @reads = count(); }}
+        profile-97 {{ @last[cpu] = max(timestamp); @all = max(timestamp); }}
+    """
+    again = f"{reads} {count}"
+    command = f"{again}; echo 0 >{CPU1}; {again}; nproc; echo 1 >{CPU1}; {again}; sleep 3; nproc"
+    run = machine.run(clauses, command)
+    last = {key[0]: at for key, at in run.aggregations["last"].items()}
+    end = run.aggregations["all"][()]
+    ages = {cpu: (end - at) / 1e9 for cpu, at in last.items()}
+    return [run.aggregations["reads"][()], run.output.decode().split(), ages]
+
+
+def slept(machine: kinst.Machine, place: int, reads: str, count: int) -> object:
+    """To sleep and back: all of its memory is copied, and cannot be written as there is no swap."""
+    clauses = f"kinst::vfs_read:{place} {OWN} {{ @reads = count(); }}"
+    again = f"{reads} {count}"
+    command = f"{again}; echo disk 2>/dev/null >/sys/power/state && echo asleep; {again}; nproc"
+    run = machine.run(clauses, command)
+    log = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
+    return [run.aggregations["reads"][()], run.output.decode().split(), "Image created" in log]
+
+
+def on_its_own_path(machine: kinst.Machine, place: int, reads: str, count: int) -> object:
+    """Probes on what writes and meets probes, by each way: sites, reads that were counted beside,
+    whether the rest was hit; and what is said of the module's own functions and of some others."""
+    found: dict[str, object] = {}
+    path = ", ".join(f"kinst::{name}:" for name in OWN_PATH)
+    clauses = f"{path} {{ @all = count(); }} kinst::vfs_read:{place} {OWN} {{ @reads = count(); }}"
+    for way in ("auto", "trap"):
+        trace = machine.trace(machine.compile(clauses, {"plant": way}))
+        sites = len(trace.sites)
+        trace.close()
+        run = machine.run(clauses, f"{reads} {count}", {"plant": way})
+        found[way] = [sites, run.aggregations["reads"][()], run.aggregations["all"][()] > count]
+    for name in ("kinst:kinst:on_die:0", "kinst::exc_int3:0", "kinst::poke_int3_handler:0"):
+        try:
+            machine.run(f"{name} {{ @ = count(); }}", "true")
+            found[name] = "planted"
+        except KinstError as error:
+            found[name] = str(error)
+    return found
+
+
+def overloaded(debug: str) -> str:
+    """Probes that leave the machine no time: what is said when they are out, and whether it goes on
+    then.  All instructions of the timer interrupt's path, as in test_overload_live.py."""
+    with kinst.live(debug=debug) as machine:
+        try:
+            run = machine.run(endless(), "while :; do :; done", {"aggsize": "1m"}, seconds=600)
+            return f"it went on: {run.reason}"
+        except KinstError as error:
+            return str(error)
