@@ -19,14 +19,24 @@ import os
 import random
 import sys
 import time
-import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tools.mutation.mutants import Mutant, mutants
-from tools.mutation.runs import Recorded, record, run
+from tools.mutation.recorded import Recorded, record
+from tools.mutation.runs import (
+    OPTIONS,
+    Chosen,
+    Outcome,
+    in_fork,
+    load_heavy_modules,
+    run_fresh,
+    run_warm,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
+RESULTS = Path.home() / ".cache/kinst-mutation"
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 
 
@@ -36,9 +46,15 @@ def main() -> None:
     parser.add_argument("--draw", type=int, default=50, metavar="N", help="mutants (50)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tests", nargs="*", default=[], help="folders of tests (the same name)")
-    parser.add_argument("--results", type=Path, default=Path("/tmp/kinst-mutation"))
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds for a mutant (300)")
-    parser.add_argument("--again", action="store_true", help="run only what survived")
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder ({RESULTS})")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds for a mutant (20)")
+    parser.add_argument(
+        "--again", action="store_true", help="run only what survived, on all tests of the files"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="forget what tests were seen to reach"
+    )
+    parser.add_argument("--interpret", action="store_true", help="without numba's compiler: scan/")
     parser.add_argument("--table", action="store_true", help="print what all runs found")
     asked = parser.parse_args()
     asked.results.mkdir(parents=True, exist_ok=True)
@@ -46,30 +62,96 @@ def main() -> None:
     if asked.table or not asked.folder:
         print("\n".join(table(asked.results)))
         return
-    folders = asked.tests or [f"tests/{asked.folder}"]
-    known = _coverage(asked.folder, folders, asked.results)
-    results = asked.results / f"{asked.folder}.jsonl"
-    done = {(row["path"], row["number"]): row for row in _rows(results)}
-    survived = [row for row in done.values() if row["outcome"] == "survived"]
-    for mutant in drawn(asked.folder, asked.draw, asked.seed):
-        key = (mutant.path, mutant.number)
-        if asked.again != (key in {(row["path"], row["number"]) for row in survived}):
-            continue
-        if key in done and not asked.again:
-            continue
-        began = time.monotonic()
-        tests = known.tests_of(mutant)
-        outcome, by = "survived", ""
-        if tests:
-            outcome, by = run(ROOT, mutant, tests, asked.results, asked.limit)
+    load_heavy_modules(jit=not asked.interpret)
+    Campaign(asked, asked.tests or [f"tests/{asked.folder}"]).run()
+
+
+class Campaign:
+    """The mutants of a folder, and what became of them."""
+
+    def __init__(self, asked: argparse.Namespace, folders: list[str]) -> None:
+        self._asked = asked
+        self._folders = folders
+        self._results = asked.results / f"{asked.folder}.jsonl"
+        self._log = asked.results / f"{asked.folder}.log"
+        self._known = _coverage(folders, asked)
+        self._killers: dict[str, dict[str, int]] = {}  # function -> test -> mutants of it
+        for row in _rows(self._results):
+            self._note(row)
+
+    def run(self) -> None:
+        mutants = [m for m in self._wanted() if self._known.tests_of(m)]
+        for mutant in self._wanted():
+            if mutant not in mutants:
+                self._report(Chosen(mutant, ()), Outcome("survived"))
+        warm = [m for m in mutants if not self._known.runs_at_import(m)]
+        if warm:
+            run_warm(ROOT, self._folders, map(self._choose, warm), self._report, self._log)
+        done = self._done() if not self._asked.again else set()
+        for mutant in mutants:
+            if (mutant.path, mutant.number) in done or (self._asked.again and mutant in warm):
+                continue
+            chosen = self._choose(mutant)
+            self._report(chosen, run_fresh(ROOT, chosen, self._log))
+
+    def _wanted(self) -> list[Mutant]:
+        """Those drawn that are to be run."""
+        last = {(row["path"], row["number"]): row for row in _rows(self._results)}
+        found = []
+        for mutant in drawn(self._asked.folder, self._asked.draw, self._asked.seed):
+            row = last.get((mutant.path, mutant.number))
+            interpreted = "/dwarf/scan/" in mutant.path  # else it is compiled, and not seen to run
+            if interpreted != self._asked.interpret:
+                continue
+            if (row is None) if not self._asked.again else (row and row["outcome"] == "survived"):
+                found.append(mutant)
+        return found
+
+    def _done(self) -> set[tuple[str, int]]:
+        return {(row["path"], row["number"]) for row in _rows(self._results)}
+
+    def _choose(self, mutant: Mutant) -> Chosen:
+        """The tests to run, as many as the time allows: first those that noticed another mutant of
+        the function, then the quickest."""
+        tests = self._known.tests_of(mutant)
+        if self._asked.again:
+            tests += [test for test in self._known.neighbours(tests) if test not in tests]
+        killers = self._killers.get(_function(mutant.path, mutant.inside), {})
+        first = sorted((t for t in tests if t in killers), key=lambda test: -killers[test])[:5]
+        chosen: list[tuple[str, float]] = []
+        left = self._asked.budget
+        for test in dict.fromkeys([*first, *tests]):
+            seconds = self._known.seconds[test]
+            left -= seconds
+            if left < 0 and chosen:
+                break
+            chosen.append((test, seconds))
+        return Chosen(mutant, tuple(chosen))
+
+    def _report(self, chosen: Chosen, outcome: Outcome) -> None:
+        mutant = chosen.mutant
         row: dict[str, Any] = {
-            "path": mutant.path, "number": mutant.number, "text": str(mutant), "outcome": outcome,
-            "by": by, "tests": len(tests), "seconds": round(time.monotonic() - began, 1),
-            "seed": asked.seed,
+            "path": mutant.path, "number": mutant.number, "text": str(mutant),
+            "inside": mutant.inside, "outcome": outcome.what, "by": outcome.by,
+            "tests": len(chosen.tests), "ran": outcome.ran, "seed": self._asked.seed,
+            "again": self._asked.again, "time": round(time.time()),
         }  # fmt: skip
-        with results.open("a") as file:
+        with self._results.open("a") as file:
             file.write(json.dumps(row) + "\n")
-        print(f"{outcome:9} {row['seconds']:6} s {len(tests):4} tests  {mutant}", flush=True)
+        self._note(row)
+        print(
+            f"{outcome.what:9} {outcome.ran:4} of {len(chosen.tests):4} tests  {mutant}",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+
+    def _note(self, row: dict[str, Any]) -> None:
+        if row["outcome"] == "killed":
+            tests = self._killers.setdefault(_function(row["path"], row.get("inside", "")), {})
+            tests[row["by"]] = tests.get(row["by"], 0) + 1
+
+
+def _function(path: str, inside: str) -> str:
+    return f"{path} {inside}"
 
 
 def drawn(folder: str, count: int, seed: int) -> list[Mutant]:
@@ -114,13 +196,20 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def _coverage(folder: str, tests: list[str], results: Path) -> Recorded:
-    """Which test reaches which line; kept until a source or a test changes."""
-    kept = results / f"{folder}-{zlib.crc32(' '.join(tests).encode()):x}.coverage.json"
-    files = [*(ROOT / "kinst").rglob("*.py"), *(p for t in tests for p in (ROOT / t).rglob("*.py"))]
-    if not kept.exists() or kept.stat().st_mtime < max(path.stat().st_mtime for path in files):
-        print(f"the tests of {', '.join(tests)} are run once, with coverage", file=sys.stderr)
-        record(ROOT, folder, tests, kept)
+def _coverage(folders: list[str], asked: argparse.Namespace) -> Recorded:
+    """Which test reaches which line: kept for each folder of tests, with and without numba's
+    compiler."""
+    kept = []
+    for folder in folders:
+        name = folder.replace("/", ".") + (".interpreted" if asked.interpret else "")
+        file = asked.results / f"{name}.coverage.json"
+        if asked.record or not file.exists():
+            print(f"the tests of {folder} are run once, with coverage", file=sys.stderr)
+            run = partial(record, ROOT, [*OPTIONS, folder], file)
+            status = in_fork(file.with_suffix(".log"), run)
+            if status:
+                sys.exit(f"status {status}, see {file.with_suffix('.log')}")
+        kept.append(file)
     return Recorded.read(kept)
 
 

@@ -43,7 +43,11 @@ _CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A change of one node.  number: which of the file's; line: from 1; before, after: its text."""
+    """A change of one node.  number: which of the file's; line: from 1; before, after: its text.
+
+    lines: of the statement that has it, first and last (of one with a body, the head alone).
+    function: (the outermost function around it, its first line); ("", 0): importing runs it.
+    """
 
     path: str
     number: int
@@ -51,6 +55,8 @@ class Mutant:
     inside: str
     before: str
     after: str
+    lines: tuple[int, int]
+    function: tuple[str, int]
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line} in {self.inside}: {self.before}  ->  {self.after}"
@@ -58,12 +64,15 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a node hangs: tree.field, or tree.field[index].  inside: the function's name."""
+    """Where a node hangs: tree.field, or tree.field[index].  inside: the function's name; lines,
+    function: as in Mutant."""
 
     parent: ast.AST
     field: str
     index: int | None
     inside: str
+    lines: tuple[int, int]
+    function: tuple[str, int]
 
     @property
     def node(self) -> Any:
@@ -82,7 +91,18 @@ def mutants(source: str, path: str) -> list[Mutant]:
     found = []
     for number, (place, changed) in enumerate(_changes(ast.parse(source))):
         before, after = _short(place.node), _short(changed)
-        found.append(Mutant(path, number, place.node.lineno, place.inside, before, after))
+        found.append(
+            Mutant(
+                path,
+                number,
+                place.node.lineno,
+                place.inside,
+                before,
+                after,
+                place.lines,
+                place.function,
+            )
+        )
     return found
 
 
@@ -107,7 +127,15 @@ def _changes(tree: ast.Module) -> Iterator[tuple[_Place, ast.AST]]:
             yield place, changed
 
 
-def _places(parent: ast.AST, inside: str) -> Iterator[_Place]:
+_TOP = ("", 0)
+
+
+def _places(
+    parent: ast.AST,
+    inside: str,
+    lines: tuple[int, int] = (1, 1),
+    function: tuple[str, int] = _TOP,
+) -> Iterator[_Place]:
     """Every place of a tree whose node may be changed, outer ones first."""
     for field, value in ast.iter_fields(parent):
         if field in ("annotation", "returns", "decorator_list", "type_params"):
@@ -115,11 +143,25 @@ def _places(parent: ast.AST, inside: str) -> Iterator[_Place]:
         for index, node in enumerate(value) if isinstance(value, list) else ((None, value),):
             if not isinstance(node, ast.AST) or _for_nobody(node, parent):
                 continue
-            name = inside
+            name, spans, of = inside, lines, function
+            if isinstance(node, (ast.stmt, ast.excepthandler)):
+                spans = _head(node)
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 name = node.name if inside == "<module>" else f"{inside}.{node.name}"
-            yield _Place(parent, field, index, name)
-            yield from _places(node, name)
+                if isinstance(node, ast.FunctionDef) and of == _TOP:
+                    of = (name, min([node.lineno, *(d.lineno for d in node.decorator_list)]))
+            if isinstance(parent, ast.FunctionDef) and field == "args" and of[0] == inside:
+                of = _TOP  # defaults
+            yield _Place(parent, field, index, name, spans, of)
+            yield from _places(node, name, spans, of)
+
+
+def _head(node: ast.stmt | ast.excepthandler) -> tuple[int, int]:
+    """The lines of a statement without its body."""
+    body = getattr(node, "body", None)
+    if isinstance(body, list) and body:
+        return node.lineno, max(node.lineno, body[0].lineno - 1)
+    return node.lineno, node.end_lineno or node.lineno
 
 
 def _for_nobody(node: ast.AST, parent: ast.AST) -> bool:

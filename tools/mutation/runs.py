@@ -1,22 +1,28 @@
-"""Tests run in a forked process: once with coverage, and on one mutant."""
+"""Tests run on mutants, each in a process of its own that was forked with its modules loaded.
+
+A mutant of a function's body runs in a fork of a process that has collected the tests already:
+there the function gets the changed code (warm).  A mutant of what importing runs needs kinst
+imported after it: in a fork of a process that has loaded what is heavy and not kinst's (fresh).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import importlib.machinery
-import json
 import os
 import resource
+import select
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
@@ -32,121 +38,189 @@ COPIED = ("compiled",)  # of the cache: what a mutant could spoil
 EMPTY = ("guests", "planted")
 OPENED = ("tests",)  # each file there is a link
 MEMORY = 4 << 30  # bytes that a run may really use: of addresses an emulator takes many more
+OPTIONS = (
+    "-n", "0", "-q", "-p", "no:cacheprovider", "-m", "not slow and not vm", "--tb=line",
+    "-W", "ignore", "--capture=sys",
+)  # fmt: skip
+SLOWER, GRACE = 8.0, 4.0  # a test that takes so many times as long and seconds more hangs
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What each test reaches.  lines: "path:line" -> tests; seconds: of each test."""
+class Chosen:
+    """A mutant and the tests to run on it: (node id, seconds that it takes), in order."""
 
-    lines: dict[str, list[str]]
-    seconds: dict[str, float]
-
-    @classmethod
-    def read(cls, path: Path) -> Recorded:
-        return cls(**json.loads(path.read_text()))
-
-    def tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that run the line, or, of a line that importing runs, any line of the file.  The
-        quickest first."""
-        found = set(self.lines.get(f"{mutant.path}:{mutant.line}", ()))
-        if not found:
-            start = f"{mutant.path}:"
-            of_file = (tests for line, tests in self.lines.items() if line.startswith(start))
-            found = {test for tests in of_file for test in tests}
-        return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
+    mutant: Mutant
+    tests: tuple[tuple[str, float], ...]
 
 
-class _Contexts:
-    """A pytest plugin: tells coverage which test runs, and notes how long it takes."""
+@dataclass(frozen=True)
+class Outcome:
+    """what: killed, crashed, too much (time or memory), survived.  by: the test; ran: how many."""
 
-    def __init__(self, coverage: Any) -> None:
-        self._coverage = coverage
-        self.seconds: dict[str, float] = {}
-
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._coverage.switch_context(item.nodeid)
-        began = time.monotonic()
-        yield
-        self.seconds[item.nodeid] = time.monotonic() - began
+    what: str
+    by: str = ""
+    ran: int = 0
 
 
-class _Failures:
-    """A pytest plugin: which tests failed, in order."""
-
-    def __init__(self) -> None:
-        self.tests: list[str] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.tests.append(report.nodeid)
+Report = Callable[[Chosen, Outcome], None]
 
 
-def record(root: Path, folder: str, tests: list[str], result: Path) -> None:
-    """Run the tests, and write what they reach of the folder.  Those that fail are left out, and
-    said."""
+def run_warm(
+    root: Path, folders: Sequence[str], chosen: Iterable[Chosen], report: Report, log: Path
+) -> None:
+    """Report the outcome of each; of one whose function is not found, nothing is reported."""
 
     def child() -> int:
-        coverage = importlib.import_module("coverage").Coverage(
-            data_file=None, source=[str(root / "kinst" / folder)], config_file=False
-        )
-        contexts, failures = _Contexts(coverage), _Failures()
-        coverage.start()
-        pytest.main([*_OPTIONS, *tests], plugins=[contexts, failures])
-        coverage.stop()
-        data = coverage.get_data()
-        lines: dict[str, list[str]] = {}
-        for path in data.measured_files():
-            name = str(Path(path).relative_to(root))
-            for line, reached in data.contexts_by_lineno(path).items():
-                if by := [test for test in reached if test and test not in failures.tests]:
-                    lines[f"{name}:{line}"] = by
-        result.write_text(json.dumps({"lines": lines, "seconds": contexts.seconds}))
-        said.write_text("\n".join(failures.tests))
-        return 0
+        return int(pytest.main([*OPTIONS, *folders], plugins=[_Warm(root, chosen, report)]))
 
-    said = result.with_suffix(".failed")
-    status, _ = _forked(child, root, 7200.0, log=result.with_suffix(".log"))
-    if status:
-        raise RuntimeError(f"status {status}, see {result.with_suffix('.log')}")
-    for test in said.read_text().splitlines():
-        print(f"fails without a mutant, and is left out: {test}", file=sys.stderr)
+    with _own_cache() as own:
+        _ended(_forked(lambda: _prepared(own, log, child)))
 
 
-_OPTIONS = (
-    "-n", "0", "-q", "-p", "no:cacheprovider", "-m", "not slow and not vm", "--tb=line",
-    "-W", "ignore",
-)  # fmt: skip
-
-
-def run(
-    root: Path, mutant: Mutant, tests: list[str], results: Path, limit: float
-) -> tuple[str, str]:
-    """("killed", the test that failed), ("crashed", why), ("too much", "") of time or memory,
-    ("survived", "")."""
-    path = root / mutant.path
-    code = mutated(path.read_text(), mutant, str(path))
+def run_fresh(root: Path, chosen: Chosen, log: Path) -> Outcome:
+    """The outcome of a mutant that importing runs."""
+    path = root / chosen.mutant.path
+    code = mutated(path.read_text(), chosen.mutant, str(path))
+    files = sorted({test.partition("::")[0] for test, _ in chosen.tests})
+    reader, writer = os.pipe()
 
     def child() -> int:
-        if "/dwarf/scan/" in mutant.path:
-            os.environ["NUMBA_DISABLE_JIT"] = "1"
         _put(path, code)
         # Before pytest: it loads the modules of its plugins, and so kinst's, in its own way.
-        importlib.import_module(_module(mutant.path))
-        failures = _Failures()
-        status = int(pytest.main([*_OPTIONS, "-x", *tests], plugins=[failures]))
-        said.write_text("".join(failures.tests[:1]))
-        return status
+        importlib.import_module(_module(chosen.mutant.path))
+        return int(pytest.main([*OPTIONS, *files], plugins=[_Fresh(chosen, writer)]))
 
-    said = results / f"said-{os.getpid()}"
-    said.unlink(missing_ok=True)
-    status, late = _forked(child, root, limit, log=results / f"last-{os.getpid()}.log")
-    if late:
-        return "too much", ""
-    if status == 0:
-        return "survived", ""
-    failed = said.read_text() if said.exists() else ""
-    return ("killed", failed) if failed else ("crashed", f"status {status}")
+    with _own_cache() as own:
+        pid = _forked(lambda: _prepared(own, log, child))
+        os.close(writer)
+        return _watched(pid, reader, dict(chosen.tests), start=30.0)
+
+
+def in_fork(log: Path, child: Callable[[], int]) -> int:
+    """The status of child() in a process with a cache folder of its own."""
+    with _own_cache() as own:
+        return _ended(_forked(lambda: _prepared(own, log, child)))
+
+
+class _Warm:
+    """A pytest plugin: in place of running the collected tests, forks for each mutant."""
+
+    def __init__(self, root: Path, chosen: Iterable[Chosen], report: Report) -> None:
+        self._root = root
+        self._chosen = chosen
+        self._report = report
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        _find_no_smaller_examples(session.items)
+        functions: dict[tuple[str, str, int], FunctionType] = {}
+        for found in gc.get_objects():
+            if type(found) is FunctionType:
+                its = found.__code__
+                functions[its.co_filename, its.co_qualname, its.co_firstlineno] = found
+        gc.collect()
+        gc.freeze()
+        for chosen in self._chosen:
+            mutant = chosen.mutant
+            path = self._root / mutant.path
+            function = functions.get((str(path), *mutant.function))
+            if function is None:
+                continue
+            code = _code_of(mutated(path.read_text(), mutant, str(path)), mutant.function)
+            if code is None or len(code.co_freevars) != len(function.__code__.co_freevars):
+                continue
+            self._report(chosen, self._run(session, items, chosen, function, code))
+        return True
+
+    def _run(
+        self,
+        session: pytest.Session,
+        items: dict[str, pytest.Item],
+        chosen: Chosen,
+        function: FunctionType,
+        code: CodeType,
+    ) -> Outcome:
+        tests = [items[test] for test, _ in chosen.tests if test in items]
+        if not tests:
+            return Outcome("survived")
+        reader, writer = os.pipe()
+
+        def child() -> int:
+            os.environ.update(XDG_CACHE_HOME=str(own), TMPDIR=str(own / "tmp"))
+            tempfile.tempdir = None
+            getattr(session.config, "_tmp_path_factory")._basetemp = own / "tmp"  # noqa: B009
+            function.__code__ = code
+            _run_until_one_fails(session, tests, writer)
+            return 0
+
+        with _own_cache() as own:
+            pid = _forked(child)
+            os.close(writer)
+            return _watched(pid, reader, dict(chosen.tests), start=GRACE)
+
+
+class _Fresh:
+    """A pytest plugin: runs the chosen tests in their order."""
+
+    def __init__(self, chosen: Chosen, writer: int) -> None:
+        self._chosen = chosen
+        self._writer = writer
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        _find_no_smaller_examples(session.items)
+        tests = [items[test] for test, _ in self._chosen.tests if test in items]
+        _run_until_one_fails(session, tests, self._writer)
+        return True
+
+
+class _Failed:
+    """A pytest plugin: tells the watching process of the first test that fails, and ends."""
+
+    def __init__(self, writer: int) -> None:
+        self._writer = writer
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            os.write(self._writer, f"-{report.nodeid}\n".encode())
+            os._exit(1)
+
+
+def _run_until_one_fails(session: pytest.Session, tests: list[pytest.Item], writer: int) -> None:
+    session.config.pluginmanager.register(_Failed(writer))
+    for item, following in zip(tests, [*tests[1:], None], strict=True):
+        os.write(writer, f"+{item.nodeid}\n".encode())
+        session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    os.write(writer, b"=\n")
+    os._exit(0)
+
+
+def _find_no_smaller_examples(items: Iterable[pytest.Item]) -> None:
+    """Let hypothesis stop at the first example that fails, and remember none."""
+    hypothesis = importlib.import_module("hypothesis")
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+    name = "_hypothesis_internal_use_settings"
+    for item in items:
+        function = getattr(item, "obj", None)
+        function = getattr(function, "__func__", function)
+        if getattr(function, "is_hypothesis_test", False):
+            kept = getattr(function, name, None) or hypothesis.settings.default
+            found = hypothesis.settings(
+                kept, phases=phases, database=None, report_multiple_bugs=False
+            )
+            setattr(function, name, found)
+
+
+def _code_of(module: CodeType, function: tuple[str, int]) -> CodeType | None:
+    """A function's code in a module's."""
+    for constant in module.co_consts:
+        if isinstance(constant, CodeType):
+            if (constant.co_qualname, constant.co_firstlineno) == function:
+                return constant
+            if function[0].startswith(f"{constant.co_qualname}."):
+                return _code_of(constant, function)
+    return None
 
 
 def _put(path: Path, code: CodeType) -> None:
@@ -166,65 +240,97 @@ def _module(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _forked(child: Callable[[], int], root: Path, limit: float, log: Path) -> tuple[int, bool]:
-    """(the status of child(), run in a process of its own, whether it was ended at the limit).
-    Nothing of what it started is left."""
+def load_heavy_modules(*, jit: bool) -> None:
+    """Call it before anything is forked.  jit: whether numba compiles."""
     for name in HEAVY:
         importlib.import_module(name)
+    importlib.import_module("numba").config.DISABLE_JIT = not jit
     assert not any(name.partition(".")[0] == "kinst" for name in sys.modules)
-    with tempfile.TemporaryDirectory(prefix="kinst-mutant-") as own:
-        pid = os.fork()
-        if not pid:
-            status = 99
-            try:
-                os.setsid()
-                _prepare(Path(own), log)
-                os.chdir(root)
-                status = child()
-            finally:
-                sys.stdout.flush()
-                os._exit(status)
-        return _waited(pid, limit)
 
 
-def _prepare(own: Path, log: Path) -> None:
-    """In the new process: output to a file, a cache folder and TMPDIR in `own`."""
+def _forked(child: Callable[[], int]) -> int:
+    """The process that runs child(), in a session of its own."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 99
+    try:
+        os.setsid()
+        status = child()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def _ended(pid: int) -> int:
+    """The status of a process; nothing of what it started is left."""
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _prepared(own: Path, log: Path, child: Callable[[], int]) -> int:
+    """child(), with output to a file."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    real = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kinst"
-    mine = own / "kinst"
-    mine.mkdir()
-    for entry in real.iterdir():
-        if entry.name in COPIED:
-            shutil.copytree(entry, mine / entry.name)
-        elif entry.name in OPENED:
-            (mine / entry.name).mkdir()
-            for file in entry.iterdir():
-                (mine / entry.name / file.name).symlink_to(file)
-        elif entry.name not in EMPTY:
-            (mine / entry.name).symlink_to(entry)
-    (own / "tmp").mkdir()
     os.environ.update(XDG_CACHE_HOME=str(own), TMPDIR=str(own / "tmp"))
     tempfile.tempdir = None
+    return child()
 
 
-def _waited(pid: int, limit: float) -> tuple[int, bool]:
-    ends = time.monotonic() + limit
-    pause = 0.01
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        late = time.monotonic() > ends or _resident(pid) > MEMORY
-        if done or late:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            if not done:
-                _, status = os.waitpid(pid, 0)
-            return os.waitstatus_to_exitcode(status), late and not done
-        time.sleep(pause)
-        pause = min(0.2, pause * 1.5)
+@contextlib.contextmanager
+def _own_cache() -> Iterator[Path]:
+    """A folder for temporary files that has a cache folder: links to what the real one has."""
+    real = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kinst"
+    with tempfile.TemporaryDirectory(prefix="kinst-mutant-", ignore_cleanup_errors=True) as name:
+        own = Path(name)
+        mine = own / "kinst"
+        mine.mkdir()
+        (own / "tmp").mkdir()
+        for entry in real.iterdir():
+            if entry.name in COPIED:
+                shutil.copytree(entry, mine / entry.name, symlinks=True)
+            elif entry.name in OPENED:
+                (mine / entry.name).mkdir()
+                for file in entry.iterdir():
+                    (mine / entry.name / file.name).symlink_to(file)
+            elif entry.name not in EMPTY:
+                (mine / entry.name).symlink_to(entry)
+        yield own
+
+
+def _watched(pid: int, reader: int, seconds: dict[str, float], start: float) -> Outcome:
+    """Follow a process that says which test it runs, and end it when that takes too long.
+
+    start: seconds that it may take to begin.
+    """
+    ran, test, told = 0, "", b""
+    ends = time.monotonic() + start
+    outcome = None
+    while outcome is None:
+        ready, _, _ = select.select([reader], [], [], 0.5)
+        data = os.read(reader, 1 << 16) if ready else b""
+        *lines, told = (told + data).split(b"\n")
+        for line in lines:
+            kind, test = line[:1], line[1:].decode() or test
+            if kind == b"+":
+                ran += 1
+                ends = time.monotonic() + SLOWER * seconds.get(test, 1.0) + GRACE
+            else:
+                outcome = Outcome("survived" if kind == b"=" else "killed", test, ran)
+        if outcome is None and ready and not data:
+            outcome = Outcome("crashed", test, ran)
+        elif outcome is None and (time.monotonic() > ends or _resident(pid) > MEMORY):
+            outcome = Outcome("too much", test, ran)
+    os.close(reader)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return outcome
 
 
 def _resident(pid: int) -> int:

@@ -1,0 +1,145 @@
+"""Which test of kinst runs which line, and how long each takes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.mutation.mutants import Mutant
+
+IMPORT = "(import)"  # what runs before the first test does
+
+
+@dataclass
+class Recorded:
+    """What tests reach.  lines: "path:line" -> tests, or IMPORT; seconds: of each test, those of
+    the fixtures included that it shares with others."""
+
+    lines: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, files: Iterable[Path]) -> Recorded:
+        every = cls()
+        for file in files:
+            kept = json.loads(file.read_text())
+            for line, tests in kept["lines"].items():
+                every.lines[line].update(kept["tests"][index] for index in tests)
+            every.seconds.update(kept["seconds"])
+        return every
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """Those that run the mutant's statement; of one that importing runs, any line of the file.
+        The quickest first."""
+        found = self._reached(mutant)
+        if not mutant.function[0] or IMPORT in found:
+            start = f"{mutant.path}:"
+            of_file = (tests for line, tests in self.lines.items() if line.startswith(start))
+            found = {test for tests in of_file for test in tests}
+            if found == {IMPORT}:  # nothing but tables
+                found = set(self.seconds)
+        return sorted(found - {IMPORT}, key=self.cost)
+
+    def runs_at_import(self, mutant: Mutant) -> bool:
+        return not mutant.function[0] or IMPORT in self._reached(mutant)
+
+    def neighbours(self, tests: Iterable[str]) -> list[str]:
+        """All tests of the same files: what one test has kept, another one may look at."""
+        files = {test.partition("::")[0] for test in tests}
+        same = (test for test in self.seconds if test.partition("::")[0] in files)
+        return sorted(same, key=self.cost)
+
+    def cost(self, test: str) -> tuple[float, str]:
+        return self.seconds.get(test, 0.0), test
+
+    def _reached(self, mutant: Mutant) -> set[str]:
+        first, last = mutant.lines
+        found: set[str] = set()
+        for line in {mutant.line, *range(first, last + 1)}:
+            found |= self.lines.get(f"{mutant.path}:{line}", set())
+        return found
+
+
+class _Contexts:
+    """A pytest plugin: tells coverage which test runs, and notes how long it takes."""
+
+    def __init__(self, coverage: Any) -> None:
+        self._coverage = coverage
+        self._fixtures: dict[tuple[str, str], float] = {}
+        self._within: list[float] = []  # for each fixture being set up: seconds of inner ones
+        self._shared = 0.0
+        self._own: dict[str, float] = {}
+        self._uses: dict[str, list[tuple[str, str]]] = {}
+        self.failed: set[str] = set()
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return {
+            test: own + sum(self._fixtures.get(name, 0.0) for name in self._uses[test])
+            for test, own in self._own.items()
+        }
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._coverage.switch_context(item.nodeid)
+        self._shared = 0.0
+        began = time.monotonic()
+        yield
+        self._own[item.nodeid] = max(0.0, time.monotonic() - began - self._shared)
+        definitions = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
+        self._uses[item.nodeid] = [(d[-1].baseid, d[-1].argname) for d in definitions]
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
+        began = time.monotonic()
+        self._within.append(0.0)
+        yield
+        took = time.monotonic() - began
+        alone = took - self._within.pop()
+        if self._within:
+            self._within[-1] += took
+        if fixturedef.scope != "function":
+            self._shared += alone
+            self._fixtures[fixturedef.baseid, fixturedef.argname] = alone
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.add(report.nodeid)
+
+
+def record(root: Path, arguments: list[str], result: Path) -> int:
+    """Run these tests, and write what they reach of kinst.  Those that fail are left out, and
+    said."""
+    coverage = importlib.import_module("coverage").Coverage(
+        data_file=None, source=[str(root / "kinst")], config_file=False
+    )
+    contexts = _Contexts(coverage)
+    coverage.start()
+    coverage.switch_context(IMPORT)
+    pytest.main(arguments, plugins=[contexts])
+    coverage.stop()
+    tests = sorted(set(contexts.seconds) - contexts.failed)
+    index = {test: number for number, test in enumerate([*tests, IMPORT])}
+    lines: dict[str, list[int]] = {}
+    data = coverage.get_data()
+    for path in data.measured_files():
+        with contextlib.suppress(ValueError):
+            name = str(Path(path).relative_to(root))
+            for line, reached in data.contexts_by_lineno(path).items():
+                if by := [index[test] for test in reached if test in index]:
+                    lines[f"{name}:{line}"] = by
+    seconds = {test: round(contexts.seconds[test], 4) for test in tests}
+    result.write_text(json.dumps({"tests": [*tests, IMPORT], "lines": lines, "seconds": seconds}))
+    for test in sorted(contexts.failed):
+        print(f"fails without a mutant, and is left out: {test}", file=sys.stderr)
+    return 0
