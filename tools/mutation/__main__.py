@@ -47,7 +47,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tests", nargs="*", default=[], help="folders of tests (the same name)")
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder ({RESULTS})")
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds for a mutant (20)")
+    parser.add_argument(
+        "--budget", type=float, default=20.0, help="of the processor for a mutant (20 s)"
+    )
     parser.add_argument(
         "--again", action="store_true", help="run only what survived, on all tests of the files"
     )
@@ -83,7 +85,7 @@ class Campaign:
         mutants = [m for m in self._wanted() if self._known.tests_of(m)]
         for mutant in self._wanted():
             if mutant not in mutants:
-                self._report(Chosen(mutant, ()), Outcome("survived"))
+                self._report(Chosen(mutant, (), 0.0), Outcome("survived"))
         warm = [m for m in mutants if not self._known.runs_at_import(m)]
         if warm:
             run_warm(ROOT, self._folders, map(self._choose, warm), self._report, self._log)
@@ -111,22 +113,16 @@ class Campaign:
         return {(row["path"], row["number"]) for row in _rows(self._results)}
 
     def _choose(self, mutant: Mutant) -> Chosen:
-        """The tests to run, as many as the time allows: first those that noticed another mutant of
+        """The tests to run while the time allows: first those that noticed another mutant of
         the function, then the quickest."""
         tests = self._known.tests_of(mutant)
         if self._asked.again:
             tests += [test for test in self._known.neighbours(tests) if test not in tests]
         killers = self._killers.get(_function(mutant.path, mutant.inside), {})
         first = sorted((t for t in tests if t in killers), key=lambda test: -killers[test])[:5]
-        chosen: list[tuple[str, float]] = []
-        left = self._asked.budget
-        for test in dict.fromkeys([*first, *tests]):
-            seconds = self._known.seconds[test]
-            left -= seconds
-            if left < 0 and chosen:
-                break
-            chosen.append((test, seconds))
-        return Chosen(mutant, tuple(chosen))
+        tests = list(dict.fromkeys([*first, *tests]))
+        chosen = tuple((test, self._known.seconds[test]) for test in tests)
+        return Chosen(mutant, chosen, self._asked.budget)
 
     def _report(self, chosen: Chosen, outcome: Outcome) -> None:
         mutant = chosen.mutant

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
+import signal
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import pytest
 
 from tools.mutation.mutants import Mutant
 
+LONGEST = 12.0  # seconds of the processor: what takes longer is cut, here and on mutants
 IMPORT = "(import)"  # what runs before the first test does
 
 
@@ -93,18 +95,20 @@ class _Contexts:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._coverage.switch_context(item.nodeid)
         self._shared = 0.0
-        began = time.monotonic()
+        began = _computed()
+        signal.setitimer(signal.ITIMER_PROF, LONGEST, 2.0)
         yield
-        self._own[item.nodeid] = max(0.0, time.monotonic() - began - self._shared)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        self._own[item.nodeid] = max(0.0, _computed() - began - self._shared)
         definitions = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
         self._uses[item.nodeid] = [(d[-1].baseid, d[-1].argname) for d in definitions]
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
-        began = time.monotonic()
+        began = _computed()
         self._within.append(0.0)
         yield
-        took = time.monotonic() - began
+        took = _computed() - began
         alone = took - self._within.pop()
         if self._within:
             self._within[-1] += took
@@ -113,8 +117,21 @@ class _Contexts:
             self._fixtures[fixturedef.baseid, fixturedef.argname] = alone
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
+        if report.failed and _Cut.__name__ not in str(report.longrepr):
             self.failed.add(report.nodeid)
+
+
+class _Cut(BaseException):
+    """A test has taken long enough."""
+
+
+def _cut(signal_number: int, frame: Any) -> None:
+    raise _Cut
+
+
+def _computed() -> float:
+    """Seconds of the processor, those of ended children included."""
+    return sum(os.times()[:4])
 
 
 def record(root: Path, arguments: list[str], result: Path) -> int:
@@ -124,6 +141,7 @@ def record(root: Path, arguments: list[str], result: Path) -> int:
         data_file=None, source=[str(root / "kinst")], config_file=False
     )
     contexts = _Contexts(coverage)
+    signal.signal(signal.SIGPROF, _cut)
     coverage.start()
     coverage.switch_context(IMPORT)
     pytest.main(arguments, plugins=[contexts])

@@ -42,15 +42,20 @@ OPTIONS = (
     "-n", "0", "-q", "-p", "no:cacheprovider", "-m", "not slow and not vm", "--tb=line",
     "-W", "ignore", "--capture=sys",
 )  # fmt: skip
-SLOWER, GRACE = 8.0, 4.0  # a test that takes so many times as long and seconds more hangs
+SLOWER, GRACE = 6.0, 4.0  # a test that takes so many times as long and seconds more hangs
+WAITS = 30.0  # seconds on the clock for one of the processor's, on a machine with other work
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A mutant and the tests to run on it: (node id, seconds that it takes), in order."""
+    """A mutant and the tests to run on it: (node id, seconds that it takes), in order.
+
+    budget: seconds of the processor after which no more is tried.
+    """
 
     mutant: Mutant
     tests: tuple[tuple[str, float], ...]
+    budget: float
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def run_fresh(root: Path, chosen: Chosen, log: Path) -> Outcome:
     with _own_cache() as own:
         pid = _forked(lambda: _prepared(own, log, child))
         os.close(writer)
-        return _watched(pid, reader, dict(chosen.tests), start=30.0)
+        return _watched(pid, reader, dict(chosen.tests), start=15.0)
 
 
 def in_fork(log: Path, child: Callable[[], int]) -> int:
@@ -109,6 +114,7 @@ class _Warm:
         self._root = root
         self._chosen = chosen
         self._report = report
+        self._cache = _Cache()
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
@@ -130,6 +136,7 @@ class _Warm:
             if code is None or len(code.co_freevars) != len(function.__code__.co_freevars):
                 continue
             self._report(chosen, self._run(session, items, chosen, function, code))
+        self._cache.remove()
         return True
 
     def _run(
@@ -146,17 +153,46 @@ class _Warm:
         reader, writer = os.pipe()
 
         def child() -> int:
-            os.environ.update(XDG_CACHE_HOME=str(own), TMPDIR=str(own / "tmp"))
-            tempfile.tempdir = None
             getattr(session.config, "_tmp_path_factory")._basetemp = own / "tmp"  # noqa: B009
             function.__code__ = code
-            _run_until_one_fails(session, tests, writer)
+            _run_until_one_fails(session, tests, writer, chosen.budget)
             return 0
 
-        with _own_cache() as own:
-            pid = _forked(child)
-            os.close(writer)
-            return _watched(pid, reader, dict(chosen.tests), start=GRACE)
+        own = self._cache.clean()
+        pid = _forked(child)
+        os.close(writer)
+        return _watched(pid, reader, dict(chosen.tests), start=GRACE)
+
+
+class _Cache:
+    """The cache folder of mutants that run one after the other; a new one when one changed it."""
+
+    def __init__(self) -> None:
+        self._made = contextlib.ExitStack()
+        self._state: list[int] = []
+        self._own = Path()
+
+    def clean(self) -> Path:
+        """The folder that has it, which is set in the environment, with an empty folder tmp."""
+        if not self._state or self._state != self._now():
+            self._made.close()
+            self._own = self._made.enter_context(_own_cache())
+            self._state = self._now()
+            os.environ.update(XDG_CACHE_HOME=str(self._own), TMPDIR=str(self._own / "tmp"))
+            tempfile.tempdir = None
+        for entry in (self._own / "tmp").iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink()
+        return self._own
+
+    def remove(self) -> None:
+        self._made.close()
+
+    def _now(self) -> list[int]:
+        every = [self._own / "kinst", *(self._own / "kinst").rglob("*/")]
+        return [folder.stat().st_mtime_ns for folder in every if not folder.is_symlink()]
 
 
 class _Fresh:
@@ -170,7 +206,7 @@ class _Fresh:
         items = {item.nodeid: item for item in session.items}
         _find_no_smaller_examples(session.items)
         tests = [items[test] for test, _ in self._chosen.tests if test in items]
-        _run_until_one_fails(session, tests, self._writer)
+        _run_until_one_fails(session, tests, self._writer, self._chosen.budget)
         return True
 
 
@@ -187,7 +223,18 @@ class _Failed:
             os._exit(1)
 
 
-def _run_until_one_fails(session: pytest.Session, tests: list[pytest.Item], writer: int) -> None:
+def _run_until_one_fails(
+    session: pytest.Session, tests: list[pytest.Item], writer: int, budget: float
+) -> None:
+    """Say on a pipe: +TEST when it begins, -TEST when it fails, = at the end, or when the
+    processor's seconds are used."""
+
+    def enough(signal_number: int, frame: Any) -> None:
+        os.write(writer, b"=\n")
+        os._exit(0)
+
+    signal.signal(signal.SIGPROF, enough)
+    signal.setitimer(signal.ITIMER_PROF, budget, 1.0)
     session.config.pluginmanager.register(_Failed(writer))
     for item, following in zip(tests, [*tests[1:], None], strict=True):
         os.write(writer, f"+{item.nodeid}\n".encode())
@@ -293,7 +340,8 @@ def _own_cache() -> Iterator[Path]:
         (own / "tmp").mkdir()
         for entry in real.iterdir():
             if entry.name in COPIED:
-                shutil.copytree(entry, mine / entry.name, symlinks=True)
+                # What is written there is renamed into its place: the original stays.
+                shutil.copytree(entry, mine / entry.name, copy_function=os.link)
             elif entry.name in OPENED:
                 (mine / entry.name).mkdir()
                 for file in entry.iterdir():
@@ -309,7 +357,8 @@ def _watched(pid: int, reader: int, seconds: dict[str, float], start: float) -> 
     start: seconds that it may take to begin.
     """
     ran, test, told = 0, "", b""
-    ends = time.monotonic() + start
+    may, began = start, 0.0
+    ends = time.monotonic() + WAITS * may
     outcome = None
     while outcome is None:
         ready, _, _ = select.select([reader], [], [], 0.5)
@@ -319,18 +368,29 @@ def _watched(pid: int, reader: int, seconds: dict[str, float], start: float) -> 
             kind, test = line[:1], line[1:].decode() or test
             if kind == b"+":
                 ran += 1
-                ends = time.monotonic() + SLOWER * seconds.get(test, 1.0) + GRACE
+                may, began = SLOWER * seconds.get(test, 1.0) + GRACE, _computed(pid)
+                ends = time.monotonic() + WAITS * may
             else:
                 outcome = Outcome("survived" if kind == b"=" else "killed", test, ran)
         if outcome is None and ready and not data:
             outcome = Outcome("crashed", test, ran)
-        elif outcome is None and (time.monotonic() > ends or _resident(pid) > MEMORY):
+        elif outcome is None and (
+            _computed(pid) - began > may or time.monotonic() > ends or _resident(pid) > MEMORY
+        ):
             outcome = Outcome("too much", test, ran)
     os.close(reader)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return outcome
+
+
+def _computed(pid: int) -> float:
+    """Seconds that a process has had of the processor."""
+    with contextlib.suppress(OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def _resident(pid: int) -> int:
