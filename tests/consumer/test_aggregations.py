@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import threading
 import time
@@ -34,6 +35,11 @@ from kinst.dlang.typed import AggFunction
 
 SUM, MIN, MAX = AggFunction("sum"), AggFunction("min"), AggFunction("max")
 AVG, STDDEV = AggFunction("avg"), AggFunction("stddev")
+
+
+class NoMembers:
+    def members(self, struct: dtypes.StructType) -> tuple[dtypes.Member, ...]:
+        return ()
 
 
 def array(*values: int) -> Data:
@@ -311,3 +317,47 @@ def test_what_counters_add_to_others() -> None:
     w = World((), [(agg, layout)], counters=[block], sums=sums)
     w.store.snapshot()
     assert values(w) == {(1,): [7], (2,): [10]}
+
+
+def test_sums_of_squares_wrap_at_128_bits() -> None:
+    into = stddev_data([2**63 - 1])
+    into[2:] = np.array([5, 2**63], np.uint64).view(np.int64)
+    combine(STDDEV, into, into.copy())
+    assert into.view(np.uint64)[2:].tolist() == [10, 0]
+
+
+@pytest.mark.parametrize(
+    ("type_", "c"),
+    [
+        (dtypes.INT8, ctypes.c_int8), (dtypes.UINT8, ctypes.c_uint8),
+        (dtypes.INT, ctypes.c_int32), (dtypes.UINT, ctypes.c_uint32),
+        (dtypes.INT64, ctypes.c_int64), (dtypes.UINT64, ctypes.c_uint64),
+    ],
+)  # fmt: skip
+def test_constant_keys_are_those_of_c(type_: dtypes.IntType, c: type[ctypes.c_int64]) -> None:
+    numbers = [0, 1, -1, 127, 128, 255, 256, -128, -129, 2**31 - 1, 2**31, 2**63 - 1, -(2**63)]
+    for number in numbers:
+        agg = aggregation(0, "count", (type_,))
+        layout = table_layout(agg, 0, 8, capacity=1, constant_keys=((number,),), counters=0)
+        blocks = [np.ones(1, dtype=np.uint64)]
+        w = World((), [(agg, layout)], counters=blocks)
+        w.store.snapshot()
+        assert list(values(w)) == [(c(number).value,)], number
+
+
+def test_keys_that_are_structures_are_told_apart_by_all_their_bytes() -> None:
+    made = dtypes.StructType("struct", "s", 8, "s", NoMembers())
+    agg = aggregation(0, "sum", (made, dtypes.INT64))
+    keys = [Field(8, 8, made), Field(16, 8, dtypes.INT64)]
+    w = World((), [(agg, table_layout(agg, 0, 8, keys, capacity=4))])
+    same, other = b"abcdefgh", b"abcdefg\0"
+    for slot, row, key in ((0, 0, same), (1, 0, same), (0, 1, other)):
+        w.entry(0, slot, 0, row, key + struct.pack("<q", 7), [10])
+    w.store.snapshot()
+    assert values(w) == {(same, 7): [20], (other, 7): [10]}
+
+
+def test_a_distribution_without_data_has_all_its_buckets() -> None:
+    agg = aggregation(0, "quantize")
+    w = World((), [(agg, table_layout(agg, 64, 127 * 8, capacity=1))])
+    assert w.store.tables[0].zero().tolist() == [0] * 127

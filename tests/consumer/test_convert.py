@@ -149,6 +149,7 @@ def test_grouping_follows_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: {"thousands_sep": ",", "grouping": [3, 0], "decimal_point": "."},
     )
     assert spec("%'d").format(1234567, hex) == "1,234,567"
+    assert spec("%'x").format(0x1234567, hex) == "1234567"
 
 
 def test_pointer_width() -> None:

@@ -26,7 +26,7 @@ from kinst.consumer.interpreter import following_of
 from kinst.core import dtypes
 from kinst.core.dtypes import StringType
 from kinst.core.errors import TargetError
-from kinst.core.layout import HEADER_HALF
+from kinst.core.layout import HEADER_HALF, RECORD_TIME
 from kinst.dlang.typed import Action, Clear, Normalize, Perform, Printa, Trace, Trunc
 from kinst.dlang.vocabulary.d_options import Options
 from kinst.events import (
@@ -210,3 +210,31 @@ def test_a_record_of_another_size_or_clause_is_refused() -> None:
         world = World([([Trace(SPAN, const())], [made], size)])
         with pytest.raises(TargetError, match="corrupt"):
             list(world.interpreter.take([chunk(record(0, bytes(4)), wrong)]))
+
+
+def test_a_fault_among_the_records_stands_before_what_follows_it() -> None:
+    """Two faults, one between two records that act and one behind them."""
+    world = counting(Clear(SPAN, AGG))
+    data = [record(0, bytes(8), time=t) for t in (10, 20, 30)]
+    size = len(data[0])
+    faults = [
+        PlacedFault(0, n * size, t, Fault(str(n), 1, READ, 1, "badaddr", 0))
+        for n, t in ((1, 12), (2, 22))
+    ]
+    told: list[str] = []
+    for one in world.interpreter.take([chunk(*data)], faults):
+        if isinstance(one, Fault):
+            told.append(one.text)
+        elif isinstance(one, Batch) and one.clauses.size:
+            told += [str(time) for time in one.data.view("<u8")[(one.offsets + RECORD_TIME) >> 3]]
+    # Of a record that acts there is a batch before it does and one behind.
+    assert list(dict.fromkeys(told)) == ["10", "1", "20", "2", "30"]
+
+
+def test_a_cpu_that_has_all_it_may_have() -> None:
+    """bufpolicy fill: tracing is over when a record no longer fits."""
+    world = counting(options=Options(bufpolicy="fill", bufsize=2 * len(record(0))))
+    world.interpreter.take([chunk(record(0))])
+    for expected in (False, False, True):
+        list(world.interpreter.take([chunk(record(0))]))
+        assert world.interpreter.full == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kinst.consumer.messages import (
     LIST_HEADER,
     description_matched,
@@ -62,3 +64,19 @@ def test_the_slot_behind_the_last_cpu_is_the_host() -> None:
     on_cpu, on_host = lost_events([SlotLosses(1, 2, 0, 0, 0), SlotLosses(2, 1, 0, 0, 0)], 2)
     assert (on_cpu.cpu, on_cpu.text) == (1, "dtrace: 2 drops on CPU 1")
     assert (on_host.cpu, on_host.text) == (None, "dtrace: 1 drop on the host")
+
+
+def test_what_is_lost_is_told_by_its_kind() -> None:
+    """The sentences are dtrace(1)'s (dt_handle.c, dt_aggregate.c); the kinds are told apart by
+    whoever reads the events."""
+    nothing = SlotLosses(0, 0, 0, 0, 0)
+    names = ("double", "dynamic", "dirty", "rinsing")
+    told = {}
+    for name in names:
+        losses = [nothing, replace(nothing, slot=1, **{name: 3})]
+        told[name] = [(e.kind, e.count, e.cpu, e.text) for e in lost_events(losses, 2)]
+    assert told["double"] == [("error", 3, None, "dtrace: 3 errors in ERROR probe enabling")]
+    drops = "dtrace: 3 dynamic variable drops"
+    assert told["dynamic"] == [("dynamic", 3, None, drops)]
+    assert told["dirty"] == [("dirty", 3, None, f"{drops} with non-empty dirty list")]
+    assert told["rinsing"] == [("rinsing", 3, None, f"{drops} with non-empty rinsing list")]

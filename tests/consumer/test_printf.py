@@ -41,3 +41,8 @@ def test_a_width_of_each_record() -> None:
     for width, precision, expected in ((5, 2, "[   ab]"), (-5, -1, "[abc  ]"), (0, 9, "[abc]")):
         data = struct.pack("<ii8s", width, precision, b"abc\0\xff")
         assert rendered(data, fields, *star) == [expected] * 2
+
+
+def test_no_format_at_all() -> None:
+    """system("") and freopen("")."""
+    assert rendered(bytes(8), []) == ["", ""]

@@ -14,6 +14,7 @@ from kinst.consumer.rings import Bytes, Drainer, FaultEntry, Rings
 from kinst.core.errors import TargetError
 from kinst.core.layout import (
     FAULTS_KEPT,
+    PAGE,
     STATE_AGG_DROPS,
     STATE_DROPS,
     STATE_FAULTS,
@@ -236,3 +237,17 @@ def test_what_stops_the_drainer_reaches_its_reader() -> None:
     drainer.start()
     with pytest.raises(TargetError, match="corrupt"):
         drainer.batch(timeout=60)
+
+
+def test_before_the_first_batch_nothing_is_behind() -> None:
+    s, memory = scratch()
+    assert not Drainer(Rings(memoryview(memory), s), 1 << 20).behind
+
+
+def test_of_the_scratch_only_what_has_counters_is_read_as_words() -> None:
+    """The state pages of all CPUs and of the host, however long the rest is."""
+    s, memory = scratch(cpus=3)
+    put64(memory, s.state_of(3) + STATE_DROPS, 9)
+    cut = memoryview(memory)[: s.state_of(3) + PAGE]
+    (lost,) = Rings(cut, s).lost()
+    assert (lost.slot, lost.records) == (3, 9)

@@ -21,7 +21,7 @@ from consumer_world import (
     record,
     table_layout,
 )
-from hypothesis import given
+from hypothesis import example, given
 
 from kinst.consumer.aggregations import Entry, KeyedTable
 from kinst.consumer.symbols import FrameFinder, Names, Symbol
@@ -179,6 +179,12 @@ def test_members_of_anonymous_members() -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
+@example(2**63 - 1)
+@example(2**62)
+@example(2**62 - 1)
+@example(0)
+@example(-(2**63))
+@example(1 - 2**62)
 def test_quantize_buckets(value: int) -> None:
     """Of a power of two: what is as far from 0, and less than twice as far."""
     (bucket,) = (
@@ -338,3 +344,23 @@ def test_what_is_shown_as_one_counts_as_one(kind: str, counted: int) -> None:
 
 def test_an_array_of_what_has_no_size_stays_bytes() -> None:
     assert plain(b"\0" * 4, ArrayType(dtypes.VOID, 0)) == b"\0" * 4
+
+
+def test_a_caller_is_looked_up_where_it_calls() -> None:
+    """A return address is behind the call, perhaps in another line, copy or function: what is
+    there is asked of the byte before it; what was traced, of the very address."""
+    asked: list[tuple[str, int]] = []
+
+    def place(module: str, at: int) -> None:
+        asked.append(("place", at))
+
+    def copies(at: int) -> tuple[str, ...]:
+        asked.append(("copies", at))
+        return ()
+
+    made = Names(
+        lambda address: Symbol("vmlinux", "f", 0x1000), names().user, place=place, copies=copies
+    )
+    frames = FrameFinder(made).stack(words(0x1010, 0x1020, 0), StackType(3)).frames
+    assert [one.address for one in frames] == [0x1010, 0x1020]
+    assert asked == [("place", 0x1010), ("copies", 0x1010), ("place", 0x101F), ("copies", 0x101F)]

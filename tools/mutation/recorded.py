@@ -18,7 +18,7 @@ import pytest
 
 from tools.mutation.mutants import Mutant
 
-LONGEST = 12.0  # seconds of the processor: what takes longer is cut, here and on mutants
+LONGEST = 3.0  # seconds of the processor: what takes longer is cut, here and on mutants
 IMPORT = "(import)"  # what runs before the first test does
 
 
