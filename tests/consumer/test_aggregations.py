@@ -361,3 +361,11 @@ def test_a_distribution_without_data_has_all_its_buckets() -> None:
     agg = aggregation(0, "quantize")
     w = World((), [(agg, table_layout(agg, 64, 127 * 8, capacity=1))])
     assert w.store.tables[0].zero().tolist() == [0] * 127
+
+
+def test_a_constant_key_that_is_a_string_ends_at_its_nul() -> None:
+    agg = aggregation(0, "count", (StringType(16),))
+    layout = table_layout(agg, 0, 8, capacity=1, constant_keys=((b"vfs\0x",),), counters=0)
+    w = World((), [(agg, layout)], counters=[np.ones(1, dtype=np.uint64)])
+    w.store.snapshot()
+    assert list(values(w)) == [(b"vfs",)]

@@ -157,6 +157,7 @@ def test_pointer_width() -> None:
     assert fixed("?", "") == 16
     assert fixed("*", "") is None
     assert fixed(7, "") == 7
+    assert fixed(7, "?") == 7
 
 
 def test_bytes_that_are_not_utf8_survive() -> None:

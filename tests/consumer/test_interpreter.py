@@ -238,3 +238,34 @@ def test_a_cpu_that_has_all_it_may_have() -> None:
     for expected in (False, False, True):
         list(world.interpreter.take([chunk(record(0))]))
         assert world.interpreter.full == expected
+
+
+def speculative(end: str) -> World:
+    """speculate(n) and trace(x) in a clause; commit(n) or discard(n) in another one."""
+    made, size = fields(dtypes.LONG, dtypes.LONG)
+    one, one_size = fields(dtypes.LONG)
+    first = [Perform(SPAN, "speculate", (const(),)), Trace(SPAN, const())]
+    second = [Perform(SPAN, end, (const(),))]
+    return World([(first, [made[:1], made[1:]], size), (second, [one], one_size)])
+
+
+@pytest.mark.parametrize("end", ["commit", "discard"])
+def test_only_the_speculation_that_is_named_ends(end: str) -> None:
+    world = speculative(end)
+    kept = [record(0, struct.pack("<qq", use, 70 + use)) for use in (5, 6)]
+    world.take([chunk(*kept, record(1, struct.pack("<q", 6)))])
+    ended = world.text()
+    assert ("76" in ended) == (end == "commit") and "75" not in ended
+    # What arrives later of an ended one is shown or not as the rest was.
+    assert world.interpreter._speculations.commit(6) == []
+    assert len(world.interpreter._speculations.commit(5)) == 1
+
+
+def test_only_speculations_are_silent() -> None:
+    """commit() alone shows no row of its own; system() does (dtrace(1) without -q)."""
+    world = speculative("commit")
+    world.take([chunk(record(1, struct.pack("<q", 6)))])
+    assert "vfs_read" not in world.text()
+    world = performed("system", types=())
+    world.take([chunk(record(0))])
+    assert "vfs_read:19" in world.text()
