@@ -30,6 +30,9 @@ _UNKNOWN_TO_CAPSTONE = {
     b"\xc4\xe2\x78\x49\xc0": "tilerelease",
 }
 
+# What has a ModRM byte that this capstone takes for the next instruction (SDM volume 2, UD).
+_CUT_SHORT = frozenset(("ud0", "ud1"))
+
 PLAIN = PlainDisassembly(CS_ARCH_X86, CS_MODE_64, 0, _PADDING, _NEVER_FALLS_THROUGH)
 
 
@@ -57,19 +60,39 @@ def _decode_all(code: bytes, address: int) -> Iterator[Decoded]:
     at = 0
     while at < len(code):
         last = at + _CHUNK >= len(code)
-        start = at
+        start, more = at, False
         for one in _DISASSEMBLER.disasm_lite(code[at : at + _CHUNK], address + at):
             offset = one[0] - address
             if not last and offset + _LONGEST > start + _CHUNK:
                 break  # the chunk may cut this one short: it opens the next chunk
+            if one[2] in _CUT_SHORT:
+                where, size, mnemonic, operands = one
+                size += _operand_size(code, offset + size)
+                if offset + size > len(code):
+                    return
+                yield where, size, mnemonic, operands
+                at, more = offset + size, True
+                break
             yield one
             at = offset + one[1]
-        if at == start or last:
+        if not more and (at == start or last):
             extra = _unknown(code, at)
             if not extra:
                 return
             yield address + at, len(extra), _UNKNOWN_TO_CAPSTONE[extra], ""
             at += len(extra)
+
+
+def _operand_size(code: bytes, at: int) -> int:
+    """Bytes of the operands whose ModRM is at `at` (SDM volume 2, table 2-2 and 2-3)."""
+    modrm, sib = (*code[at : at + 2], 0, 0)[:2]
+    mod, rm = modrm >> 6, modrm & 7
+    if mod == 3:
+        return 1
+    has_sib = rm == 4
+    base = sib & 7 if has_sib else rm
+    displacement = (4 if base == 5 else 0, 1, 4)[mod]
+    return 1 + has_sib + displacement
 
 
 def split(code: bytes, address: int, count: int) -> list[tuple[int, str, str]]:
