@@ -1,0 +1,127 @@
+"""Where data lie and how much they take: as C lays them out, and as the consumer counts them."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import random
+import struct
+from typing import Any
+
+import pytest
+
+from kinst.codegen import hooks
+from kinst.codegen.layout.aggregation_tables import data_words, literal_keys
+from kinst.codegen.layout.variable_places import place
+from kinst.codegen.site_records import _field
+from kinst.consumer.aggregations import llquantize_bounds
+from kinst.consumer.values import bucket_bounds
+from kinst.core import dtypes
+from kinst.core.columns import Pairs
+from kinst.core.dtypes import DType, IntType, StringType
+from kinst.core.errors import KinstError, Span
+from kinst.core.kernel import Argument
+from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT
+from kinst.core.records import Field
+from kinst.dlang import typed
+from kinst.dlang.typed import AggFunction
+from kinst.isa import load
+
+SPAN = Span("t.d", 1, 1)
+C: list[tuple[IntType, Any]] = [
+    (dtypes.INT8, ctypes.c_int8), (dtypes.UINT8, ctypes.c_uint8),
+    (dtypes.SHORT, ctypes.c_int16), (dtypes.USHORT, ctypes.c_uint16),
+    (dtypes.INT, ctypes.c_int32), (dtypes.UINT, ctypes.c_uint32),
+    (dtypes.INT64, ctypes.c_int64), (dtypes.UINT64, ctypes.c_uint64),
+]  # fmt: skip
+NUMBERS = (0, 1, -1, 127, 128, 255, 256, 300, -129, 2**15, 2**31, 2**32 - 1, 2**63 - 1, -(2**63))
+
+
+def test_fields_lie_as_those_of_a_c_structure() -> None:
+    """The header before them is a multiple of 8; strings are arrays of char."""
+    draw = random.Random(1)
+    for _ in range(50):
+        chosen: list[tuple[DType, Any]] = []
+        for _ in range(draw.randrange(1, 7)):
+            size = draw.randrange(1, 20)
+            string: tuple[DType, Any] = (StringType(size), ctypes.c_char * size)
+            chosen.append(draw.choice([*C, string]))
+        fields = [(f"m{n}", c) for n, (_, c) in enumerate(chosen)]
+        made = type("Made", (ctypes.Structure,), {"_fields_": fields})
+        found, end = place([type_ for type_, _ in chosen], 24, 256)
+        for name, field in zip((name for name, _ in fields), found, strict=True):
+            there = getattr(made, name)
+            assert (field.offset - 24, field.size) == (there.offset, there.size)
+        assert end - 24 == there.offset + there.size
+
+
+@pytest.mark.parametrize(("type_", "c"), C, ids=str)
+def test_constant_keys_are_numbers_of_their_type(type_: IntType, c: Any) -> None:
+    for number in NUMBERS:
+        plain = typed.IntConst(type_, SPAN, number)
+        wide = typed.IntConst(dtypes.INT64, SPAN, number)
+        minus = typed.Unary(type_, SPAN, "-", plain)
+        keys = literal_keys([plain, typed.Cast(type_, SPAN, wide), minus])
+        assert keys == (c(number).value, c(number).value, c(-c(number).value).value), number
+    not_known = typed.Builtin(dtypes.INT, SPAN, "pid")
+    assert literal_keys([typed.IntConst(type_, SPAN, 1), not_known]) is None
+    name = typed.StrConst(StringType(4), SPAN, b"abc")
+    assert literal_keys([name]) == (b"abc",)
+
+
+def test_distributions_have_as_many_buckets_as_are_shown() -> None:
+    """The Dynamic Tracing Guide, "Aggregations": one below, one above, and the steps between."""
+    assert data_words(AggFunction("quantize")) == 127  # 63 powers both ways, and 0
+    for base, limit, step, count in ((0, 10, 1, 12), (0, 10, 3, 5), (-10, 20, 15, 4), (5, 6, 1, 3)):
+        function = AggFunction("lquantize", (base, limit, step))
+        assert data_words(function) == count
+        assert len(bucket_bounds(function, count)) == count
+    for wrong in ((0, 10, 0), (0, 10, -1), (10, 10, 1), (11, 10, 1)):
+        with pytest.raises(KinstError):
+            data_words(AggFunction("lquantize", wrong))
+    ranges = ((2, 3, 10), (0, 1, 3), (0, 1, 4), (1, 2, 4, 5, 10))
+    for factor, low, more, times in itertools.product(*ranges):
+        power, steps = factor, factor * times
+        while power < steps:
+            power *= factor
+        if power % steps:
+            continue  # refused: steps divide a power of the factor
+        function = AggFunction("llquantize", (factor, low, low + more, steps))
+        # What is below the first bound is a bucket too.
+        assert data_words(function) == len(llquantize_bounds(function)) + 1, function
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (1, 0), (5, 3), (64, 100)])
+def test_a_trap_table_is_as_long_as_its_directory_says(counts: tuple[int, int]) -> None:
+    """Two entries of the directory, each (address, entries - 1, shift), and the tables behind
+    them, at most half full."""
+    draw = random.Random(1)
+    area = 0xFFFFFFFF_A0000000
+    given = [[(draw.getrandbits(63) | 1, draw.getrandbits(64)) for _ in range(n)] for n in counts]
+    made = hooks.build_trap_table(area, *(Pairs.of(pairs) for pairs in given))
+    end = 48
+    for which, pairs in enumerate(given):
+        address, last, shift = struct.unpack_from("<QQQ", made, 24 * which)
+        assert address == area + end and last + 1 == 1 << 64 - shift and last + 1 >= 2 * len(pairs)
+        entries = list(struct.iter_unpack("<QQ", made[end : end + 16 * (last + 1)]))
+        assert sorted(entry for entry in entries if entry[0]) == sorted(pairs)
+        end += 16 * (last + 1)
+    assert len(made) == end
+
+
+def test_arguments_in_registers_are_recorded_in_line() -> None:
+    isa: Any = load("amd64")
+    machine: Any = None
+    slot = min(isa.snippets.names)
+    arguments = [Argument(ARGUMENT_CONSTANT, 7), Argument(ARGUMENT_SLOT, slot)]
+    field = Field(24, 8, dtypes.INT64)
+
+    def recorded(name: str) -> Any:
+        value = typed.Builtin(dtypes.INT64, SPAN, name)
+        return _field(value, field, arguments, machine, isa)
+
+    constant = recorded("arg0")
+    assert (constant.kind, constant.value, constant.offset) == ("constant", 7, 24)
+    assert (recorded("arg1").kind, recorded("arg1").value) == ("register", slot)
+    assert recorded("arg2") is recorded("argX") is recorded("vtimestamp") is None
+    assert (recorded("timestamp").kind, recorded("cpu").kind) == ("time", "cpu")
