@@ -85,13 +85,13 @@ def _decode_all(code: bytes, address: int) -> Iterator[Decoded]:
 
 def _operand_size(code: bytes, at: int) -> int:
     """Bytes of the operands whose ModRM is at `at` (SDM volume 2, table 2-2 and 2-3)."""
-    modrm, sib = (*code[at : at + 2], 0, 0)[:2]
+    modrm, sib = code[at : at + 2].ljust(2, b"\0")
     mod, rm = modrm >> 6, modrm & 7
     if mod == 3:
         return 1
     has_sib = rm == 4
     base = sib & 7 if has_sib else rm
-    displacement = (4 if base == 5 else 0, 1, 4)[mod]
+    displacement: int = (4 if base == 5 else 0, 1, 4)[mod]
     return 1 + has_sib + displacement
 
 
