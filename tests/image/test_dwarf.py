@@ -17,6 +17,7 @@ import pytest
 from dwarf_made import COPIES, CROSS, C, compiled
 
 from kinst.core.inline import DebugIndex
+from kinst.image.dwarf.build import build
 from kinst.image.dwarf.index import Index, open_index
 from kinst.image.dwarf.lines import Lines
 from kinst.image.dwarf.sections import DebugSections
@@ -281,6 +282,13 @@ def test_other_shapes(
     path = compiled(tmp_path, "gcc", "-O2", "-g", *flags)
     index, theirs = open_index(path), libdw(path)
     assert {name: as_copies(index, name) for name in index.inline_names()} == theirs
+
+
+def test_it_is_told_before_anything_takes_long(tmp_path: Path) -> None:
+    told: list[float] = []
+    build(open_file(compiled(tmp_path, "gcc", "-O2", "-g")), told.append)
+    assert told[0] == 0.0
+    assert told == sorted(told)
 
 
 def test_dwz_partial_units(tmp_path: Path, libdw: Callable[[Path], dict[str, list[Copy]]]) -> None:
