@@ -374,6 +374,8 @@ class OpenMachine:
         short = partial(pool.is_short, program.compiled, program.enabled)
         if not short() and self._counters.has_room(counters):
             return
+        if self.traced.never_stands:
+            return  # where its threads are is not to be seen
         if self.isa.signature_bits and pool.in_clause:
             return  # a function that it calls may have signed the address to which it returns
         self._take_back(pool, left(target, self._ended))
