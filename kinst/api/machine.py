@@ -161,11 +161,12 @@ class Machine:
         """The program with inline functions, source lines and local variables replaced by plain
         clauses, in the running kernel.
 
-        command: prepared in the guest, so that $target is its process id."""
+        command: prepared in the guest, so that $target is its process id; without one, $target is
+        the process of live()."""
         found = self._compiled(program, None, ())
         if found.expanded and found.command == command:
             return found
-        if command or self.needs_kernel(found):
+        if command or found.request.process or self.needs_kernel(found):
             self.start(found if not self._roomy else None)
         return self._expanded(found, command)
 
@@ -177,7 +178,7 @@ class Machine:
         opened = self._opened
         try:
             opened.stand()
-            pid = self._prepare(command) if command else 0
+            pid = self._prepare(command) if command else program.request.process
             compiled = opened.expand(program.request, program.compiled, pid)
         except BaseException:
             self._drop_command()

@@ -107,6 +107,7 @@ def live(
     debug: PathLike = "",
     debug_folders: Iterable[PathLike] = (),
     *,
+    process: int = 0,
     start: bool = True,
     on_message: Say = ignore,
     on_progress: ShowProgress = ignore,
@@ -114,10 +115,13 @@ def live(
     """The machine that this process runs on, as root: probes are planted in its kernel while it
     runs (docs/live.md).
 
-    debug: its vmlinux with symbols, where that is not where the distribution puts it.  Raises
+    debug: its vmlinux with symbols, where that is not where the distribution puts it.  process:
+    the id of one that runs, which is $target, and with which a trace ends.  Raises
     KinstError where its files are not there, and TargetError where kinst's module cannot be
     built or loaded, or another kinst traces it."""
-    request = Request(live=True, debug=_path(debug), debug_folders=_paths(debug_folders))
+    request = Request(
+        live=True, debug=_path(debug), debug_folders=_paths(debug_folders), process=process
+    )
     return _opened(request, start, on_message, on_progress)
 
 

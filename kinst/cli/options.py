@@ -38,7 +38,6 @@ REFUSED = {
     "-G": "it makes object files of a program's own probes, which kinst does not trace",
     "-k": "kernels do not load D of their own",
     "-L": "D libraries are not searched for: what they define is built in; -s takes a file",
-    "-p": "the processes of the traced kernel cannot be grabbed; use a predicate: /pid == N/",
     "-3": _64_BITS,
     "-2": _64_BITS,
     "-6": _64_BITS,
@@ -46,8 +45,8 @@ REFUSED = {
 }
 
 USAGE = """\
-usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-D name[=value]] [-U name] [-I path]
-             [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --live
+usage: kinst [-CdeFHlqSvVwZh] [-b bufsz] [-c command] [-p pid] [-D name[=value]] [-U name]
+             [-I path] [-o file] [-x opt[=val]] [-X a|c|s|t] [--vm[=ISA] | --live
              | --attach MACHINE | --gdb ADDRESS] [--build DIR]
              [--kernel FILE|VERSION] [--debug FILE] [--initrd FILE] [--append TEXT]
              [--cpus N] [--memory SIZE] [--cold] [--qemu-arg ARG] [--copy FILE]
@@ -74,6 +73,7 @@ Which functions of the file system run, and how often:
   -s FILE    enable or list probes by a D script ("-" is standard input)
   -c CMD     run CMD in the guest; the trace ends with it, and kinst's exit status is that of
              CMD; its pid is $target
+  -p PID     with --live: that process is $target, and the trace ends with it
   --shell    have a shell of the guest on this terminal instead; Ctrl-] ends the trace
   -l         list the probes that match; with -v each instruction's bytes, disassembly, and
              the way it would be planted or why it is refused
@@ -251,6 +251,13 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _process(text: str) -> int:
+    """Of -p.  Raises UsageError."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31):
+        raise UsageError(f"-p {text}: not the id of a process", "-p 1")
+    return int(text)
+
+
 def _conflicts(request: Request) -> None:
     """Raises UsageError for options that exclude one another."""
     given = {
@@ -278,6 +285,11 @@ def _conflicts(request: Request) -> None:
             raise UsageError(f"{booted[0]} is about what kinst boots, and {own} boots nothing")
     if request.live:
         _live_conflicts(request, booted)
+    elif request.process:
+        raise UsageError(
+            "-p is about a process of the machine that kinst runs on, which --live traces",
+            "use a predicate: /pid == N/",
+        )
     if request.cpu_count and {"-smp", "--smp"} & {*request.qemu_args}:
         raise UsageError("--cpus and --qemu-arg -smp both say how many CPUs there are")
     if request.shell and request.command:
@@ -313,6 +325,8 @@ def _live_conflicts(request: Request, booted: Sequence[str]) -> None:
         raise UsageError("--kernel is one to boot, and --live boots nothing", "--debug VMLINUX")
     if request.shell:
         raise UsageError("--shell is of the VM", "with --live, use another terminal")
+    if request.command and request.process:
+        raise UsageError("-c and -p: one of them", "$target is one process")
     if booted:
         raise UsageError(f"{booted[0]} is about what kinst boots, and --live boots nothing")
 
@@ -357,6 +371,10 @@ def _apply(request: Request, option: str, value: str, stdin: Callable[[], str]) 
         if value not in STRICTNESS:
             raise UsageError(f"-X {value}: no such conformance", "a, c, s or t")
         return request
+    if option == "-p":
+        if request.process:
+            raise UsageError("-p: one process at a time", "$target is one process")
+        return replace(request, process=_process(value))
     if option == "--timeout":
         return replace(request, timeout=_seconds(value))
     if option == "--dump":

@@ -126,7 +126,8 @@ class MachineConfig:
     earlier ones.  begun: what begin() made of this but for scratch, territory and image.  terminal:
     that its commands have.  beside: kinst's init is not process 1, but beside the user's own.
     looked_at: nothing is to run or to be written: its memory is read, and what is kept of a machine
-    like it has that too.
+    like it has that too.  process: that runs on it already, with whose end traces end as with that
+    of a command; 0 for none.
     """
 
     isa: Isa
@@ -145,6 +146,7 @@ class MachineConfig:
     terminal: Terminal | None = None
     beside: bool = False
     looked_at: bool = False
+    process: int = 0
     scratch: int = 0
     territory: Territory | None = None
     image: str = ""

@@ -37,7 +37,8 @@ class Request:
 
     vm, gdb, attach and live say which machine; none means the VM, if any probe needs a kernel.
     kernel: a file of the user's; release: one of Debian's kernels instead (kernels/releases.py).
-    cpu_count, memory (bytes): of the VM, 0 for what is usual.
+    cpu_count, memory (bytes): of the VM, 0 for what is usual.  process: the id of one that runs
+    already, for $target, and with which traces end; 0 for none.
     """
 
     programs: tuple[ProgramText, ...] = ()
@@ -50,6 +51,7 @@ class Request:
     show_code: bool = False
     show_program: bool = False
     command: str = ""
+    process: int = 0
     output: str = ""
     vm: str = ""
     gdb: str = ""
@@ -170,6 +172,7 @@ def machine_config(request: Request, isa: Isa, files: Files, scratch: int) -> Ma
         control=not request.initrd or request.runs_command,
         beside=bool(request.initrd),
         looked_at=request.names_alone,
+        process=request.process,
         modules=bool(files.modules),
         append=guest_append(request),
         arguments=request.qemu_args,

@@ -9,6 +9,7 @@ import platform
 import re
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -263,3 +264,43 @@ def test_a_command_that_leaves_a_writer_behind_ends_all_the_same() -> None:
     assert one.wait(20.0) == 5
     one.end()
     assert output
+
+
+def test_a_process_is_followed_to_its_end() -> None:
+    child = subprocess.Popen(["sleep", "100"])
+    one = command.FollowedProcess(child.pid)
+    try:
+        assert not one.wait(0.05)
+        child.kill()
+        assert one.wait(20.0)  # before anybody has waited for it
+        assert one.wait(0.0)
+    finally:
+        one.close()
+        child.wait()
+
+
+def test_a_process_that_is_not_there_is_told() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    with pytest.raises(TargetError, match=f"-p {child.pid}: no such process"):
+        command.FollowedProcess(child.pid)
+
+
+def test_a_thread_is_not_followed() -> None:
+    started, over = threading.Event(), threading.Event()
+    number: list[int] = []
+
+    def stay() -> None:
+        number.append(threading.get_native_id())
+        started.set()
+        over.wait()
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    started.wait()
+    try:
+        with pytest.raises(TargetError, match="a thread of a process"):
+            command.FollowedProcess(number[0])
+    finally:
+        over.set()
+        thread.join()

@@ -71,11 +71,21 @@ def test_a_helper_beside_the_users_init() -> None:
         ["--rw", "/", "--gdb", "x", "--kernel", "x"],
         ["--build", "x", "--kernel", "x", "--debug", "y"],
         ["--shell", "--gdb", "x", "--kernel", "x"],
+        ["--live", "-p", "1", "-c", "ls"],
+        ["--live", "-p", "1", "-p", "2"],
     ],
 )
 def test_what_excludes_one_another(argv: list[str]) -> None:
     with pytest.raises(UsageError):
         parse(argv)
+
+
+def test_a_process_that_runs() -> None:
+    assert parse(["--live", "-p", "12"]).request.process == 12
+    assert parse(["--live"]).request.process == 0
+    for machine in ([], ["--vm"], ["--gdb", "x", "--kernel", "x"]):
+        with pytest.raises(UsageError, match="machine that kinst runs on"):
+            parse([*machine, "-p", "12"])
 
 
 def test_timeout() -> None:
@@ -96,6 +106,9 @@ def test_timeout() -> None:
         ["--timeout", "0"],
         ["--timeout", "-1"],
         ["--timeout", "inf"],
+        ["--live", "-p", "0"],
+        ["--live", "-p", "init"],
+        ["--live", "-p", "²"],
     ],
 )
 def test_usage_errors(argv: list[str]) -> None:

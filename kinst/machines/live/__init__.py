@@ -40,7 +40,7 @@ class _Live:
         """Load kinst's module where it is not loaded, and be its owner.  Raises TargetError."""
         if config.territory is None:
             raise TargetError(f"{config.image}: not the vmlinux of a system that kinst knows")
-        return LiveKernel(config.isa, on_output)
+        return LiveKernel(config.isa, on_output, config.process)
 
 
 MACHINE = _Live()

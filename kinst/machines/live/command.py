@@ -1,7 +1,9 @@
-"""The -c command on the machine that kinst runs on: a process that waits until it may begin."""
+"""What a trace of the machine that kinst runs on ends with: the -c command, a process that waits
+until it may begin, or the process of -p, which runs already."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import select
@@ -93,3 +95,24 @@ class HeldCommand:
         if self._child.stdout is not None:
             self._child.stdout.close()
         self._open = False
+
+
+class FollowedProcess:
+    """A process that is not kinst's.  Nothing is done to it."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises TargetError."""
+        try:
+            self._fd = os.pidfd_open(pid)
+        except OSError as error:
+            # Of a thread that is not its process's first, the kernel says so, or ENOENT.
+            thread = error.errno in (errno.EINVAL, errno.ENOENT)
+            why = "a thread of a process" if thread else "no such process"
+            raise TargetError(f"-p {pid}: {why}", "ps -e lists them") from error
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it has ended, for which so many seconds are waited."""
+        return bool(select.select([self._fd], [], [], timeout)[0])
+
+    def close(self) -> None:
+        os.close(self._fd)

@@ -24,7 +24,7 @@ from kinst.core.machine import (
     MachineEvent,
 )
 from kinst.core.system import Lender
-from kinst.machines.live.command import HeldCommand
+from kinst.machines.live.command import FollowedProcess, HeldCommand
 from kinst.machines.live.device import JUMP, Device, LiveSite
 from kinst.machines.live.set_up import load, unload
 
@@ -39,16 +39,24 @@ class LiveKernel:
 
     abilities = Abilities(runs_commands=True, reads_running=True)
 
-    def __init__(self, isa: Isa, on_output: Callable[[bytes], None] | None = None) -> None:
-        """Load the module and own its device.  Raises TargetError."""
+    def __init__(
+        self, isa: Isa, on_output: Callable[[bytes], None] | None = None, process: int = 0
+    ) -> None:
+        """Load the module and own its device.  process: of MachineConfig.  Raises TargetError."""
         self.isa = isa
         self._on_output = on_output or (lambda data: None)
         self._command: HeldCommand | None = None
         self._closed = False
-        self._loaded = load()
+        self._followed = FollowedProcess(process) if process else None
+        try:
+            self._loaded = load()
+        except BaseException:
+            self._unfollow()
+            raise
         try:
             self._device = Device()
         except BaseException:
+            self._unfollow()
             self._unload()
             raise
         info = self._device.info()
@@ -179,11 +187,13 @@ class LiveKernel:
                     f"its module has heard nothing of kinst for {PATIENCE} s, and has taken all"
                     " probes out: kinst was stopped, or they left the machine no time"
                 )
-        if self._command is None:
-            time.sleep(timeout)
-            return None
-        status = self._command.wait(timeout)
-        return None if status is None else CommandEnded(status)
+        if self._command is not None:
+            status = self._command.wait(timeout)
+            return None if status is None else CommandEnded(status)
+        if self._followed is not None:
+            return CommandEnded(0) if self._followed.wait(timeout) else None
+        time.sleep(timeout)
+        return None
 
     def take_warnings(self) -> list[Complaint]:
         return []
@@ -210,9 +220,15 @@ class LiveKernel:
             return
         self._closed = True
         self.end_command()
+        self._unfollow()
         self._view = memoryview(b"")
         self._device.close()
         self._unload()
+
+    def _unfollow(self) -> None:
+        if self._followed is not None:
+            self._followed.close()
+            self._followed = None
 
     def _unload(self) -> None:
         if self._loaded:
