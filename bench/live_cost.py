@@ -25,8 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import kinst
 from bench.guest import compile_programs
 from bench.hit_tools import rounds_of
-from tools.kernel_headers import headers_of
-from tools.live_guest import PROCESSOR, SET_UP
+from tools.live_guest import PROCESSOR, set_up
 
 CALLS, ROUNDS, LAPS = 50, 400, 5
 MODES: dict[str, tuple[str, dict[str, str]]] = {
@@ -60,10 +59,10 @@ def by_live(program: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="kinst-live-cost-") as name:
         folder = Path(name)
         inside = f"{sys.executable} {Path(__file__).resolve()} --inside {debug} {program}"
-        set_up = SET_UP.format(headers=headers_of("amd64", release), cache=folder / "cache")
-        (folder / "script").write_text(f"{set_up}{inside} >{folder}/out\n")
+        lines, cache = set_up(release)
+        (folder / "script").write_text(f"{lines}{inside} >{folder}/out\n")
         with kinst.boot(
-            root="/", writable=[folder], memory="3g", qemu_args=["-cpu", PROCESSOR]
+            root="/", writable=[folder, cache], memory="3g", qemu_args=["-cpu", PROCESSOR]
         ) as machine:
             machine.run("tick-9999s { }", f"sh {folder}/script")
         found: dict[str, float] = json.loads((folder / "out").read_text())

@@ -1,12 +1,23 @@
-"""A guest that has this machine's files, for kinst to run in (test_live.py, bench/live_cost.py)."""
+"""A guest that has this machine's files, for kinst to run in (test_live.py, bench/live_cost.py).
+
+Emulation makes it slow to build the module, and to make the indexes of the kernel's symbols: the
+module is built out here, and what kinst keeps in such guests is kept for the next one."""
 
 from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from kinst.core.paths import cache_folder
+from kinst.machines.live.set_up import SOURCES, kept_module
+from tools.kernel_headers import headers_of, module_for
 
 # What numpy's packages need; and of a maker whose processors the kernel keeps no second page tables
 # for, which would cost each system call a hundred times its time in a guest.
 PROCESSOR = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
 # The kernel's headers are where a package would have put them; what it says is not lost.
-SET_UP = """
+_SET_UP = """
 ln -s {headers}/usr/src/linux-headers-* /usr/src/
 ln -s {headers}/usr/lib/linux-kbuild-* /usr/lib/
 mkdir -p /lib/modules
@@ -15,3 +26,16 @@ mount -t securityfs none /sys/kernel/security
 export XDG_CACHE_HOME={cache}
 mkdir -p {cache}
 """
+
+
+def set_up(release: str) -> tuple[str, Path]:
+    """Lines of shell for such a guest to begin with, and a folder that it must be able to write to.
+    Raises KinstError where there are no headers of the kernel's."""
+    cache = cache_folder() / "tests" / "live-guests"
+    module = kept_module(release, cache / "kinst")
+    if not module.is_file():
+        module.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="kinst-live-module-") as folder:
+            (made,) = module_for("amd64", release, SOURCES, Path(folder))
+            shutil.copyfile(made, module)
+    return _SET_UP.format(headers=headers_of("amd64", release), cache=cache), cache

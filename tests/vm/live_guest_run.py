@@ -9,8 +9,7 @@ import pytest
 from command import Result, kinst
 
 from kinst.kernels.fetch import Prepared
-from tools.kernel_headers import headers_of
-from tools.live_guest import PROCESSOR, SET_UP
+from tools.live_guest import PROCESSOR, set_up
 
 
 def run_in_guest(prepared: Prepared, folder: Path, line: str, *words: str) -> Result:
@@ -19,10 +18,10 @@ def run_in_guest(prepared: Prepared, folder: Path, line: str, *words: str) -> Re
     if platform.machine() != "x86_64":
         pytest.skip("the module is for amd64")
     release = prepared.debug.name.removeprefix("vmlinux-")
-    set_up = SET_UP.format(headers=headers_of("amd64", release), cache=folder / "cache")
-    (folder / "prepare").write_text(f"{set_up}{line}\n")
+    lines, cache = set_up(release)
+    (folder / "prepare").write_text(f"{lines}{line}\n")
     return kinst(
-        "--root", "/", "--rw", str(folder), "--memory", "3g", *words,
+        "--root", "/", "--rw", str(folder), "--rw", str(cache), "--memory", "3g", *words,
         "--qemu-arg", "-cpu", "--qemu-arg", PROCESSOR,
         "-qn", "tick-9999s { }", "-c", f"sh {folder}/prepare",
         seconds=7200.0,

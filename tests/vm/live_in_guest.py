@@ -1,6 +1,6 @@
 """What test_live.py runs as root in a guest: kinst on the very machine that it is on.
 
-live_in_guest.py VMLINUX READS PROGRAM REQUESTS CHECK...: each check prints a line of JSON, [its
+live_in_guest.py VMLINUX READS PROGRAM REQUESTS LATENESS CHECK...: each prints a line of JSON, [its
 name, what was found, seconds].  All in one process and, but for those that kill it, on one
 kinst.live(): to start kinst takes a guest a minute."""
 
@@ -27,13 +27,14 @@ from other_probes import BpfFentry, BpfKprobe, FunctionTracer, KprobeEvent, Live
 
 import kinst
 from kinst.errors import KinstError
+from kinst.events import Record
 from kinst.machines.live.device import DEVICE, JUMP, Device
 from kinst.machines.live.machine import LiveKernel
 from kinst.machines.live.set_up import load, unload
 from kinst.wire.kernel_module import unload_module
 
 VMLINUX, READS = sys.argv[1], int(sys.argv[2])
-PROGRAM, REQUESTS = sys.argv[3:5]
+PROGRAM, REQUESTS, LATENESS = sys.argv[3:6]
 FUZZ = int(os.environ.get("KINST_TEST_FUZZ", "1000000"))
 PATCH = os.environ.get("KINST_TEST_LIVEPATCH", "")
 SOAK, SEED = (int(os.environ.get(f"KINST_TEST_{name}", "60")) for name in ("SOAK", "SEED"))
@@ -134,7 +135,7 @@ def sampled() -> object:
         profile-97 /arg0 && execname == "reads"/ { @top[stack(1), arg0] = count(); }
         profile-97 /execname == "reads"/ { @pid[pid == $target] = count(); }
     """
-    found = here().run(clauses, f"{PROGRAM} {READS // 4}").aggregations
+    found = here().run(clauses, f"{PROGRAM} {READS}").aggregations
     seconds = (found["last"][()] - found["first"][()]) / 1e9
     top = [
         [{f.address for f in stack.frames} == {place % (1 << 64)}, n]
@@ -236,15 +237,66 @@ def orders() -> object:
 
 
 def many() -> object:
-    """Sites, and the seconds that planting and unplanting took."""
-    found = recorded(here(), MANY, f"{PROGRAM} 1000")
-    return [len(found.sites), found.times]
+    """Sites, and exits of chains; three times, with all CPUs busy, the seconds that to plant and to
+    unplant took, and how late a thread was, first with nothing to do; whether the text is as
+    before."""
+    alone()
+    with kinst.live(debug=VMLINUX) as machine:
+        what = recorded(machine, MANY, f"{PROGRAM} 100")
+    found = []
+    with busy():
+        time.sleep(1.0)
+        for _ in range(3):
+            with late() as without:
+                time.sleep(4.0)
+            with late() as planting:
+                taken = what.again(lambda: None, 20, 0.3)
+            found.append([*taken, without, planting])
+    return [len(what.sites), len(what.exits), found, same()]
+
+
+@contextmanager
+def late() -> Iterator[list[float]]:
+    """How late a thread of each CPU was at most, in ms; known at the end."""
+    found: list[float] = []
+    pipe = subprocess.PIPE
+    with subprocess.Popen([LATENESS, "10"], stdin=pipe, stdout=pipe, text=True) as watching:
+        yield found
+        said, _ = watching.communicate()
+    found += [int(line.split()[4]) / 1000 for line in said.splitlines()]
+
+
+def followed() -> object:
+    """By -p a process that reads and then ends: how often it was seen to, whether by $target, why
+    the trace was over, and what is said of one that is not there."""
+    alone()
+    child = subprocess.Popen(
+        ["sh", "-c", f"kill -STOP $$; exec {PROGRAM} 300"], stdout=subprocess.DEVNULL
+    )
+    program = """
+        fbt::vfs_read:entry /pid == $target/ { @[execname] = count(); }
+        tick-1s { trace("it is planted"); }
+    """
+    with kinst.live(debug=VMLINUX, process=child.pid) as machine, machine.trace(program) as trace:
+        for event in trace:
+            if isinstance(event, Record):
+                os.kill(child.pid, signal.SIGCONT)
+                child.wait()
+        end, counted = trace.end, trace.aggregations()[""]
+    assert end is not None
+    try:
+        kinst.live(debug=VMLINUX, process=child.pid)
+        said = ""
+    except KinstError as error:
+        said = str(error)
+    return [{key[0]: n for key, n in counted.items()}, end.reason, end.status, said]
 
 
 @cache
 def alone() -> None:
     """From now on nobody has the device, and the module stays, with its scratch."""
-    some()
+    if {"killed", "silent"} & {*CHOSEN}:
+        some()
     here().close()
 
 
@@ -284,7 +336,7 @@ def silent() -> object:
     places = [site.address for site in some().sites]
     pages, found = KCORE.pages(places), []
     with busy():
-        for patience, stands in ((1, 4.0),) * max(KILLS // 20, 1) + ((20, 60.0),):
+        for patience, stands in ((1, 4.0),) * max(KILLS // 20, 5) + ((20, 60.0),):
             with replayed(some(), patience, 0.3) as child:
                 time.sleep(chance.uniform(0.0, 2.0))
                 os.kill(child, signal.SIGSTOP)
@@ -355,16 +407,17 @@ def log() -> object:
 CHECKS = {
     one.__name__: one
     for one in (
-        exact, sampled, refused, orders, changes, many, killed, silent, malformed, soaked, unloaded,
-        overloaded, log,
+        exact, sampled, refused, orders, changes, many, followed, killed, silent, malformed, soaked,
+        unloaded, overloaded, log,
     )
 }  # fmt: skip
+CHOSEN = sys.argv[6:] or [*CHECKS]
 
 
 def main() -> None:
     load()
     before()
-    for name in sys.argv[5:] or CHECKS:
+    for name in CHOSEN:
         started = time.monotonic()
         try:
             result = CHECKS[name]()
