@@ -305,9 +305,40 @@ def riscv64_words(draw: random.Random) -> Iterator[bytes]:
         jumps = (quadrant == 1 and funct3 in (5, 6, 7)) or (
             quadrant == 2 and funct3 == 4 and not half >> 2 & 31
         )
-        if jumps:
+        extension = quadrant == 1 and funct3 == 4 and half >> 10 & 7 == 7 and half >> 6 & 1
+        if jumps or extension:
             continue
         yield half.to_bytes(2, "little")
+
+
+def test_what_leads_to_the_start_of_code_and_just_before_it() -> None:
+    """Addresses within the code count, its first one too."""
+    for name, code, place in (
+        ("amd64", "9090ebfcebf990", 2),  # two nops; jmp .-2; jmp .-5
+        ("riscv64", "130000006ff0dfff6ff05fff", 4),  # nop; j .-4; j .-12
+    ):
+        places, targets = load(name).branches(bytes.fromhex(code), TEXT)
+        found = list(zip(places.tolist(), targets.tolist(), strict=True))
+        assert (TEXT + place, TEXT) in found
+        assert all(TEXT <= target < TEXT + len(code) // 2 for _, target in found)
+
+
+def test_riscv64_addresses_of_two_instructions(tmp_path: Path) -> None:
+    """auipc and straight behind it what adds to the same register; to another one, nothing."""
+    pairs = [(5, 5, True), (5, 4, False), (5, 21, False), (4, 5, False), (1, 1, True)]
+    lines = [".option norvc"]
+    for number, (made, used, _) in enumerate(pairs):
+        lines += [f".org {number * 32}", f"auipc x{made}, 1", f"addi x6, x{used}, -3"]
+        lines += [f".org {number * 32 + 16}", f"auipc x{made}, 1", f"jalr x0, 8(x{used})"]
+    code = assembled("riscv64", "\n".join([*lines, ".org 8192"]), tmp_path)
+    places, targets = load("riscv64").branches(code, TEXT)
+    found = set(zip(places.tolist(), targets.tolist(), strict=True))
+    expected = set()
+    for number, (_, _, same) in enumerate(pairs):
+        if same:
+            at = TEXT + number * 32
+            expected |= {(at, at + 4096 - 3), (at + 16, at + 16 + 4096 + 8)}
+    assert found == expected
 
 
 def test_riscv64_registers_read_and_written() -> None:
@@ -315,7 +346,7 @@ def test_riscv64_registers_read_and_written() -> None:
     for each register, with values and memory drawn at random."""
     draw = random.Random(1)
     machine = unicorn.Uc(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64)
-    codes = [code for code in riscv64_words(draw) if liveness._effect(code)[0] != liveness.ALL]
+    codes = list(riscv64_words(draw))
     code_at, data_at, room = 0x10000, 0x100000, 0x4000
     machine.mem_map(code_at, 0x10000)
     machine.mem_map(data_at, room)
@@ -363,6 +394,7 @@ def test_riscv64_registers_read_and_written() -> None:
         # the same only where what is written does.
         found_reads &= ~(writes & ~reads) | reads
         seen += 1
+        assert reads != liveness.ALL, code.hex()
         assert found_reads & ~reads == 0, (code.hex(), hex(reads), hex(found_reads))
         assert found_writes & ~writes == 0, (code.hex(), hex(writes), hex(found_writes))
         unseen += (reads, writes) != (found_reads, found_writes)
