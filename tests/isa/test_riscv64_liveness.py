@@ -3,13 +3,16 @@ filled with rubbish, and the function does what it did."""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from gnu_assembler import assembled
 from test_chains import DATA_BYTES, PAGE, SOURCES, STOP, TEXT, Cpu, Planned, first_visits, original
+from unicorn import UC_ARCH_RISCV, UC_MODE_RISCV64, Uc, riscv_const
 
+from kinst.core.displaced import Onward, Relocated
 from kinst.isa import load
 from kinst.isa.riscv64.liveness import choose
 from kinst.patch.plan import plan_sites
@@ -110,3 +113,30 @@ def test_rubbish_in_what_is_dead(tmp_path: Path) -> None:
 def test_t0_is_the_last_choice() -> None:
     assert choose(1 << 5 | 1 << 28) == 28 and choose(1 << 5) == 5 and choose(0) == 0
     assert choose(1 << 15) == 15
+
+
+@pytest.mark.parametrize(("imm", "spare"), [(0x212, 1 << 28), (-7, 1 << 28 | 1 << 6), (0x7FF, 0)])
+def test_a_call_by_its_own_link_register(imm: int, spare: int) -> None:
+    """jalr ra, imm(ra): through a register that nobody needs, where there is one."""
+    code = struct.pack("<I", (imm & 0xFFF) << 20 | 1 << 15 | 1 << 7 | 0x67)
+    site, scratch, base = TEXT + 0x24, TEXT + 0x10000, TEXT + 0x4000
+    made = ISA.displace(code, site, scratch, Onward({}, -1, False, {site: spare}))
+    assert isinstance(made, Relocated)
+    texts = [one.text for one in ISA.decode(made.code, scratch)]
+    assert ("sret" in texts) == (not spare)
+    if not spare:  # what it does then, the emulated tests of relocation show
+        return
+    emulator = Uc(UC_ARCH_RISCV, UC_MODE_RISCV64)
+    emulator.mem_map(TEXT, 0x20000)
+    emulator.mem_write(scratch, made.code)
+    names = [getattr(riscv_const, f"UC_RISCV_REG_X{n}") for n in range(1, 32)]
+    before = {one: TEXT + 0x8000 + 64 * k for k, one in enumerate(names)}
+    before[names[0]] = base
+    for one, value in before.items():
+        emulator.reg_write(one, value)
+    emulator.emu_start(scratch, base + imm & -2, count=10)
+    after = {one: emulator.reg_read(one) for one in names}
+    assert emulator.reg_read(riscv_const.UC_RISCV_REG_PC) == base + imm & -2
+    assert after.pop(names[0]) == site + 4
+    changed = {1 + names.index(one) for one, value in after.items() if value != before[one]}
+    assert len(changed) == 1 and all(spare >> register & 1 for register in changed)

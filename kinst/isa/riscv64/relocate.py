@@ -4,7 +4,8 @@ What depends on its own address is rewritten:
 - auipc loads the value it would have had;
 - a branch keeps its condition, and each side goes its own way;
 - a call loads the original return address into its link register first; where that is also the
-  register that it jumps by, the target is kept before.
+  register that it jumps by, the target is kept before: in a register that is dead there, or as
+  below.
 refuse.py says what is not displaced at all.
 
 **The way back.**  No jump reaches the kernel from a trampoline without a register: jal has 1 MB.
@@ -113,7 +114,8 @@ def _move(
         jump = _go_on(to + len(link), address + parsed.imm, onward, _TARGET)
         return Moved(link + jump, False, True, -1)
     if parsed.kind == p.JALR:
-        return Moved(_move_indirect(parsed, after, to), False, True, -1)
+        spare = choose(onward.spare.get(address, 0))
+        return Moved(_move_indirect(parsed, after, to, spare), False, True, -1)
     if parsed.kind == p.BRANCH:
         target = address + parsed.imm
         if onward.falls_into == after:
@@ -210,15 +212,20 @@ def load(rd: int, at: int, value: int) -> bytes:
         return e.load_value(rd, value)
 
 
-def _move_indirect(parsed: p.Parsed, after: int, to: int) -> bytes:
+def _move_indirect(parsed: p.Parsed, after: int, to: int, spare: int) -> bytes:
+    """spare: a register that nobody needs, or 0."""
     rd, rs1 = parsed.rd, parsed.rs1
     jump = e.jalr(e.X0, rs1, parsed.imm)
     if not rd:
         return jump
     if rd != rs1:
         return e.load_address(rd, to, after) + jump
-    # The register that it jumps by becomes the return address.  jalr clears bit 0 itself; that
-    # sepc has none is the specification's word, but not QEMU's.
+    # The register that it jumps by becomes the return address.
+    if spare:
+        keep = e.move(spare, rs1)
+        link = e.load_address(rd, to + len(keep), after)
+        return keep + link + e.jalr(e.X0, spare, parsed.imm)
+    # jalr clears bit 0 itself; that sepc has none is the specification's word, but not QEMU's.
     code = _save() + e.addi(e.T0, rs1, parsed.imm) + e.andi(e.T0, e.T0, -2) + _return_state()
     if rd in _SAVED:
         at = to + len(code)
