@@ -99,7 +99,7 @@ def another_device() -> Said:
 def a_second_kinst() -> Said:
     keep("kinst")
     first = subprocess.Popen(
-        [KINST, "--live", "-q", "-n", 'tick-100ms { printf("begun\\n"); }'],
+        [KINST, "--live", "-q", "-n", PROGRAM, "-n", 'tick-100ms { printf("begun\\n"); }'],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert first.stdout is not None
