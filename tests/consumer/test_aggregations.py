@@ -195,14 +195,15 @@ def test_a_cpu_inside_a_clause_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     assert values(w) == {(b"late", 1): [1]}
 
 
-def test_a_cpu_that_stays_inside_keeps_its_half_for_later() -> None:
+@pytest.mark.parametrize("slot", [0, 1, 2])  # two CPUs and the host
+def test_a_cpu_that_stays_inside_keeps_its_half_for_later(slot: int) -> None:
     w = string_world()
-    put64(w.memory, w.scratch.state_of(0) + STATE_SEQUENCE, 5)
-    w.entry(0, 0, 0, 1, key(b"stuck", 1), [1])
-    w.entry(0, 1, 0, 1, key(b"free", 1), [1])
+    put64(w.memory, w.scratch.state_of(slot) + STATE_SEQUENCE, 5)
+    w.entry(0, slot, 0, 1, key(b"stuck", 1), [1])
+    w.entry(0, (slot + 1) % 3, 0, 1, key(b"free", 1), [1])
     w.store.snapshot()
     assert values(w) == {(b"free", 1): [1]}
-    put64(w.memory, w.scratch.state_of(0) + STATE_SEQUENCE, 6)
+    put64(w.memory, w.scratch.state_of(slot) + STATE_SEQUENCE, 6)
     w.store.snapshot()
     assert values(w) == {(b"free", 1): [1], (b"stuck", 1): [1]}
 

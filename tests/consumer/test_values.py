@@ -364,3 +364,11 @@ def test_a_caller_is_looked_up_where_it_calls() -> None:
     frames = FrameFinder(made).stack(words(0x1010, 0x1020, 0), StackType(3)).frames
     assert [one.address for one in frames] == [0x1010, 0x1020]
     assert asked == [("place", 0x1010), ("copies", 0x1010), ("place", 0x101F), ("copies", 0x101F)]
+
+
+def test_a_key_that_is_an_address_has_its_name() -> None:
+    made = table(AggFunction("count"), (SymbolType("func"),))
+    made.entries[(words(0x1004),)] = Entry(np.array([3], np.int64))
+    for source in (names(), FrameFinder(names())):
+        rows = aggregation_of(made, Options(), source).rows
+        assert rows == {(Frame(0x1004, "vmlinux", "f", 4),): 3}

@@ -82,9 +82,11 @@ class Campaign:
             self._note(row)
 
     def run(self) -> None:
-        mutants = [m for m in self._wanted() if self._known.tests_of(m)]
+        mutants = []
         for mutant in self._wanted():
-            if mutant not in mutants:
+            if self._known.tests_of(mutant):
+                mutants.append(mutant)
+            else:
                 self._report(Chosen(mutant, (), 0.0), Outcome("survived"))
         warm = [m for m in mutants if not self._known.runs_at_import(m)]
         if warm:
