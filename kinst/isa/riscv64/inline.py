@@ -65,12 +65,12 @@ def inline(work: SiteWork, to: int, end: _Maker, frame: _Maker) -> bytes:
     return code + frame(to + len(code))
 
 
-def count(at: int, body: CountBody) -> bytes:
-    """t1 is 1; t0 is spoiled."""
+def count(at: int, body: CountBody, one: int = e.T1, spoiled: int = e.T0) -> bytes:
+    """one: a register that is 1."""
     code = b""
     for address in body.offsets:
-        code += e.load_address(e.T0, at + len(code), address, "the counter")
-        code += e.add_atomic(e.T1, e.T0)
+        code += e.load_address(spoiled, at + len(code), address, "the counter")
+        code += e.add_atomic(one, spoiled)
     return code
 
 

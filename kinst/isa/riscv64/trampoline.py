@@ -1,7 +1,7 @@
 """The whole trampoline: the probe's work, then the displaced instruction, then the way back.
 
-Counting alone is one amoadd.d for each counter (inline.py, as all that needs no frame).  A site
-has come here by a trap, which costs a hundred times what the atomic addition does.
+Counting alone is one amoadd.d for each counter (inline.py, as all that needs no frame), by two
+registers that are dead at the site or saved around it.
 
 A call is in the C convention (LLVM's preserve-most convention on this ISA restores a0 over the
 result): what a C function may spoil is saved, and of the rest what the clauses read.  Interrupts
@@ -21,6 +21,7 @@ from kinst.isa.riscv64 import encode as e
 from kinst.isa.riscv64 import registers as r
 from kinst.isa.riscv64 import relocate
 from kinst.isa.riscv64.inline import count, inline
+from kinst.isa.riscv64.liveness import choose
 
 _ROOM = 16
 
@@ -55,7 +56,8 @@ def _behind_head(
     busy = bool(divided_work.inline or divided_work.calls)
     goal = relocate.quiet_goal(site.code, site.address) if busy and not linked else None
     try:
-        work = _work(site, to, divided_work, goal)
+        free = onward.spare.get(site.address, 0)
+        work = _work(site, to, divided_work, goal, free)
     except OutOfReach as far:
         return Refused(far.what)
     there = to + len(work)
@@ -69,9 +71,9 @@ def _behind_head(
     return Relocated(work + displaced.code, at if at < 0 else at + len(work))
 
 
-def _work(site: Site, to: int, work: SiteWork, goal: int | None) -> bytes:
+def _work(site: Site, to: int, work: SiteWork, goal: int | None, free: int) -> bytes:
     """goal: relocate.quiet_goal, for which interrupts are off and relocate.return_to has been run
-    at the end, whatever way the work went."""
+    at the end, whatever way the work went.  free: registers that nobody needs, as bits."""
 
     def end(at: int) -> bytes:
         return b"" if goal is None or work.frame else _counts(at, (), goal)
@@ -83,12 +85,19 @@ def _work(site: Site, to: int, work: SiteWork, goal: int | None) -> bytes:
     if work.snippets:
         code = inline(work, to, end, frame)
     elif work.inline:
-        code = _counts(to, work.inline, goal)
+        code = _counts(to, work.inline, goal, free)
     return code + frame(to + len(code)) if work.frame else code
 
 
-def _counts(to: int, bodies: Sequence[CountBody], goal: int | None) -> bytes:
-    """Counting alone, without guards.  goal: as in _work."""
+def _counts(to: int, bodies: Sequence[CountBody], goal: int | None, free: int = 0) -> bytes:
+    """Counting alone, without guards.  goal, free: as in _work."""
+    one = choose(free)
+    spoiled = choose(free & ~(1 << one))
+    if bodies and goal is None and one and spoiled:
+        code = e.addi(one, e.X0, 1)
+        for body in bodies:
+            code += count(to + len(code), body, one, spoiled)
+        return code
     code = e.addi(e.SP, e.SP, -_ROOM) + e.c_sdsp(e.T0, 0) + e.c_sdsp(e.T1, 8)
     if bodies:
         code += e.addi(e.T1, e.X0, 1)
