@@ -27,50 +27,33 @@ CHOSEN = os.environ.get("KINST_TEST_LIVE_CHECKS", "").split()  # all
 CPUS = os.environ.get("KINST_TEST_LIVE_CPUS", "2")
 SCRIPT = Path(__file__).with_name("live_in_guest.py")
 LIVEPATCH = SCRIPT.parents[1] / "programs/livepatch"
-# Of QEMU's clock: a nanosecond for each instruction that any of its CPUs executes, however busy the
-# host is.
-BY_INSTRUCTIONS = ("--qemu-arg", "-icount", "--qemu-arg", "shift=0,sleep=off")
-MOST_HELD = 10.0  # ms
-
-
-Check = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def check(
-    prepared: Prepared,
-    reads: Path,
-    guest_program: Callable[[str], Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Check:
-    """Make checks in one guest: what each has found, by its name."""
-    programs = (reads, guest_program("live_requests"), guest_program("lateness"))
-    release = prepared.debug.name.removeprefix("vmlinux-")
-
-    def made(*names: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
-        folder = tmp_path_factory.mktemp("live")
-        out = folder / "out"
-        (patch,) = module_for("amd64", release, LIVEPATCH, folder / "livepatch")
-        words = (sys.executable, SCRIPT, prepared.debug, READS, *programs, *names)
-        line = f"KINST_TEST_LIVEPATCH={patch} {' '.join(map(str, words))} >{out}"
-        done = run_in_guest(prepared, folder, line, "--cpus", CPUS, *options)
-        lines = out.read_text().splitlines() if out.exists() else []
-        print(done, *lines, f"load {os.getloadavg()}", sep="\n")
-        return {name: result for name, result, _ in map(json.loads, lines)}
-
-    return made
 
 
 class Found(dict[str, Any]):
-    """Of the checks that were chosen."""
+    """What each check that was chosen has found, by its name."""
 
     def __missing__(self, name: str) -> Any:
         pytest.skip(f"the check {name} was not made")
 
 
 @pytest.fixture(scope="module")
-def found(check: Check) -> Found:
-    return Found(check(*CHOSEN))
+def found(
+    prepared: Prepared,
+    reads: Path,
+    guest_program: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Found:
+    folder = tmp_path_factory.mktemp("live")
+    out = folder / "out"
+    release = prepared.debug.name.removeprefix("vmlinux-")
+    (patch,) = module_for("amd64", release, LIVEPATCH, folder / "livepatch")
+    programs = (reads, guest_program("live_requests"), guest_program("lateness"))
+    words = (sys.executable, SCRIPT, prepared.debug, READS, *programs, *CHOSEN)
+    line = f"KINST_TEST_LIVEPATCH={patch} {' '.join(map(str, words))} >{out}"
+    done = run_in_guest(prepared, folder, line, "--cpus", CPUS)
+    lines = out.read_text().splitlines() if out.exists() else []
+    print(done, *lines, f"load {os.getloadavg()}", sep="\n")
+    return Found({name: result for name, result, _ in map(json.loads, lines)})
 
 
 def test_reads_are_counted_exactly_by_each_way(found: Mapping[str, Any]) -> None:
@@ -115,19 +98,10 @@ def test_what_cannot_be_is_refused_in_a_line(found: Mapping[str, Any]) -> None:
 
 def test_ten_thousand_sites_take_three_seconds(found: Mapping[str, Any]) -> None:
     sites, _, rounds, same = found["many"]
-    told(found["many"])
+    told(found["many"])  # how late a thread was is the host's doing as well: it is not judged
     assert sites > 10_000
     for way in (0, 1):  # to plant, to unplant
         assert min(times[way] for times, *_ in rounds) * 10_000 / sites < 3.0
-    assert same
-
-
-def test_no_cpu_is_held_for_long(check: Check) -> None:
-    """By instructions, whatever the host does meanwhile."""
-    found = check("many", options=BY_INSTRUCTIONS)["many"]
-    told(found)
-    *_, rounds, same = found
-    assert max(max(planting) for *_, planting in rounds) < MOST_HELD
     assert same
 
 

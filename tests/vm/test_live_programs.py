@@ -1,8 +1,8 @@
 """What --live prints is what --vm prints: a hundred programs of the conformance suite, whose output
 was worked out from the Guide's text, and examples, whose counts are those of deeds.c.
 
-How far this has been run is in docs/live.md: not to its end.  One is not as the Guide has it,
-by --vm either, for the library runs it: $0 without a script."""
+How far this has been run is in docs/live.md.  One is not as the Guide has it, by --vm either, for
+the library runs it: $0 without a script."""
 
 from __future__ import annotations
 
