@@ -33,7 +33,7 @@ from bench.hit_table import Cost
 from bench.hit_tools import Effort, rounds_of
 from kinst import KinstError
 
-LAPS = 8  # of a boot, at most: good takes that are wanted of what costs little
+LAPS = 5  # of a boot, at most: good takes that are wanted of what costs little
 NEAR = 1.05  # times a boot's untraced takes, at their lower quartile: as fast as the machine is
 OTHERS = 200  # hits of the guest's other programs while a mode is measured, at most
 

@@ -29,7 +29,7 @@ What is done for fairness:
 - Modes of kinst that record print into memory.  Their first records do not count, so that the ring
   has been gone through once: the host gives a page of it memory when it is first written to, which
   costs a record 40 ns and is over soon.
-- What costs a microsecond or more has one good take in each boot, the rest eight: their
+- What costs a microsecond or more has one good take in each boot, the rest five: their
   figures are the nearest to what takes differ by.
 
 Behind that come sites with no room for a jump, planted alone, and shares of ways
@@ -259,7 +259,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     parser.add_argument("--boots", type=int, default=5, help="in how many all is measured (5)")
     parser.add_argument("--only", default="", help="ways to probe with this in their names")
-    parser.add_argument("--minutes", type=float, default=8, help="end in about so many (8)")
+    parser.add_argument("--minutes", type=float, default=12, help="end in about so many (12)")
     parser.add_argument("--docs", action="store_true", help="put the figures into README and docs")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     return parser.parse_args(argv)
