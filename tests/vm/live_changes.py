@@ -43,10 +43,14 @@ def slept(machine: kinst.Machine, place: int, reads: str, count: int) -> object:
     """To sleep (suspend to idle), until its clock wakes it up after 3 s."""
     clauses = f"kinst::vfs_read:{place} {OWN} {{ @reads = count(); }}"
     again = f"{reads} {count}"
-    command = f"{again}; rtcwake -m freeze -s 3 >/dev/null && echo slept; {again}; nproc"
+    command = f"{again}; rtcwake -m freeze -s 3 2>&1 >/dev/null && echo slept; {again}; nproc"
     run = machine.run(clauses, command)
     log = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
-    return [run.aggregations["reads"][()], run.output.decode().split(), log.count("PM: suspend exit")]
+    return [
+        run.aggregations["reads"][()],
+        run.output.decode().split(),
+        [line for line in log.splitlines() if "PM:" in line][-9:],
+    ]
 
 
 def on_its_own_path(machine: kinst.Machine, place: int, reads: str, count: int) -> object:

@@ -302,8 +302,8 @@ def alone() -> None:
 
 def killed() -> object:
     """kill -9, or an end for want of memory, at any moment: how often each, how often the module
-    could be taken out meanwhile, in how many of ten moments the text was another one, how often it
-    was not as before afterwards, and whether it is at last."""
+    could be taken out meanwhile, in how many moments (each third is looked at) the text was another
+    one, how often it was not as before afterwards, and whether it is at last."""
     alone()
     chance, wrong, taken_out, seen = random.Random(1), 0, 0, 0
     ways = {"kill": 0, "memory": 0}
@@ -314,7 +314,7 @@ def killed() -> object:
             way = ("kill", "memory")[number % 2]
             with replayed(some()) as child:
                 time.sleep(chance.uniform(0.0, 2.0))
-                if number % 10 == 0:
+                if number % 3 == 0:
                     seen += any(KCORE.pages(places) != pages for _ in range(20))
                 with suppress(OSError):
                     unload_module(MODULE)
