@@ -1,7 +1,10 @@
-/* busy N: what programs ask of a kernel, N times over, as one thread that does the same each time.
+/* busy N [ticks]: what programs ask of a kernel, N times over, as one thread that does the same each time.
  * Only meanwhile is it called "at work" (prctl(PR_SET_NAME)); all its memory has been touched before,
  * and a round of the same was run, so that what a round does is the same in each.  It stays on one CPU.
- * Prints: "busy N ns NS", with the mean time of a round. */
+ * Prints: "busy N ns NS", with the mean time of a round.
+ *
+ * ticks: wait for the kernel's coarse clock to move before each call that may change a file's times. It
+ * changes them only then, so that otherwise a quick round goes other ways than a slow one. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -47,6 +50,17 @@ static void must(int good, const char *what)
     }
 }
 
+static int waits;
+
+static void tick(void)
+{
+    struct timespec then, now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &then);
+    do
+        clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    while (waits && now.tv_sec == then.tv_sec && now.tv_nsec == then.tv_nsec);
+}
+
 static int zero, null, file, ends[2], pair[2], event, epoll;
 static char bytes[64], *page;
 static void *volatile nowhere = (void *)8;
@@ -69,15 +83,21 @@ static void once(void)
     must(readv(zero, parts, 2) == 16, "readv");
     must(write(null, bytes, 16) == 16, "write");
     must(writev(null, parts, 2) == 16, "writev");
+    tick();
     must(write(ends[1], bytes, 8) == 8, "write to a pipe");
     must(poll(asked, 2, 0) == 2, "poll");
+    tick();
     must(read(ends[0], bytes, 8) == 8, "read from a pipe");
     must(send(pair[0], bytes, 8, 0) == 8, "send");
     must(epoll_wait(epoll, &seen, 1, 0) == 1, "epoll_wait");
     must(recv(pair[1], bytes, 8, 0) == 8, "recv");
     must(write(event, &one, 8) == 8 && read(event, &one, 8) == 8, "eventfd");
-    must(pwrite(file, bytes, 32, 0) == 32 && pread(file, bytes, 32, 0) == 32, "a file");
+    tick();
+    must(pwrite(file, bytes, 32, 0) == 32, "write to a file");
+    tick();
+    must(pread(file, bytes, 32, 0) == 32, "read from a file");
     must(lseek(file, 0, SEEK_SET) == 0 && fstat(file, &about) == 0, "fstat");
+    tick();
     must(stat("/proc/self", &about) == 0 && stat("/tmp/busy.file", &about) == 0, "stat");
     must(access("/tmp/nothing", F_OK) == -1 && errno == ENOENT, "access");
     must(faccessat(AT_FDCWD, "/tmp/busy.file", R_OK, 0) == 0, "faccessat");
@@ -105,16 +125,17 @@ int main(int argc, char **argv)
     long n = argc > 1 ? strtol(argv[1], NULL, 0) : 0;
     struct epoll_event wanted = {EPOLLIN, {0}};
     if (n <= 0) {
-        fprintf(stderr, "usage: busy N\n");
+        fprintf(stderr, "usage: busy N [ticks]\n");
         return 2;
     }
-    if (argc < 3) {
+    waits = argc > 2 && !strcmp(argv[2], "ticks");
+    if (argc < 4) {
         /* Memory that only one CPU has used is flushed in other ways than what two have. */
         cpu_set_t one;
         CPU_ZERO(&one);
         CPU_SET(0, &one);
         must(sched_setaffinity(0, sizeof one, &one) == 0, "sched_setaffinity");
-        execl("/proc/self/exe", "busy", argv[1], "on one CPU", (char *)0);
+        execl("/proc/self/exe", "busy", argv[1], waits ? "ticks" : "", "on one CPU", (char *)0);
         must(0, "exec");
     }
     must(signal(SIGUSR1, count) != SIG_ERR, "signal");
