@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static uint64_t state;
@@ -25,7 +26,11 @@ static uint64_t below(uint64_t n)
 	return next() % n;
 }
 
-static unsigned char room[1 << 16] __attribute__((aligned(4096)));
+/* What is read goes to somewhere in the first ROOM bytes, and may be up to 1 GB: nothing of the
+ * program's own lies behind them, such as a lock of stdio's. */
+#define ROOM (1 << 16)
+#define BEHIND (2UL << 30)
+static unsigned char *room;
 
 static uint64_t word(void)
 {
@@ -41,7 +46,7 @@ static uint64_t word(void)
 	case 1:
 		return next() >> below(64);
 	case 2:
-		return (uintptr_t)room + below(sizeof(room));
+		return (uintptr_t)room + below(ROOM);
 	case 3:
 		return 0xFFFFFFFF81000000 + below(16 << 20);
 	default:
@@ -75,6 +80,11 @@ int main(int count, char **arguments)
 
 	if (fd < 0) {
 		perror("/dev/kinst");
+		return 1;
+	}
+	room = mmap(NULL, ROOM + BEHIND, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (room == MAP_FAILED || mprotect(room, 2 * ROOM, PROT_READ | PROT_WRITE)) {
+		perror("mmap");
 		return 1;
 	}
 	state = count > 2 ? strtoull(arguments[2], NULL, 0) | 1 : 1;
