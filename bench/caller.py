@@ -8,7 +8,7 @@ one process; and where its calls cost more than they do elsewhere, another one i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bench.guest import Guest
 from bench.hit_tools import Effort, rounds_of
@@ -23,16 +23,14 @@ class Callers:
     """Starts such processes.  least: ns of a call of the best one that there was in any guest."""
 
     least: float = float("inf")
-    told: list[float] = field(default_factory=list)  # ns of a call, of each that was kept
 
     def begin(self, guest: Guest) -> None:
         """Leave one in this guest whose calls cost what they cost in the best of the others, or
         the last that was tried."""
-        took = float("inf")
+        known = self.least < float("inf")
         for tried in range(1, _TRIES + 1):
             guest.run("rounds serve")
             took = min(rounds_of(guest.run(_TRIAL.command)))
             self.least = min(self.least, took)
-            if took <= _ALIKE * self.least and (self.told or tried >= _FIRST):
+            if took <= _ALIKE * self.least and (known or tried >= _FIRST):
                 break
-        self.told.append(took)

@@ -32,13 +32,17 @@ class Effort:
     @property
     def command(self) -> str:
         """By the guest's process for it (bench/caller.py)."""
-        once = f"rounds ask {self.calls} {self.rounds} {self.call}".strip()
+        once = f"rounds ask {self._words}"
         return "; usleep 100000; ".join([once] * self.times)
 
     @property
     def alone(self) -> str:
         """By a process of its own."""
-        return f"rounds {self.calls} {self.rounds} {self.call}".strip()
+        return f"rounds {self._words}"
+
+    @property
+    def _words(self) -> str:
+        return f"{self.calls} {self.rounds} {self.call}".strip()
 
     @property
     def total(self) -> int:

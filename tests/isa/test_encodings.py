@@ -211,17 +211,31 @@ def ran(machine: unicorn.Uc, at: int, code: bytes) -> None:
     machine.emu_start(at, at + len(code), count=20)
 
 
+def loads_values(
+    machine: unicorn.Uc,
+    load: Callable[[int, int], bytes],
+    numbers: Sequence[int],
+    registers: Sequence[int],
+    most: int,
+    draw: random.Random,
+) -> None:
+    """What loads a value into one of these registers does so, in so many bytes at most.
+
+    registers: of the emulator, by their numbers."""
+    for value in interesting(draw):
+        number = draw.choice(numbers)
+        code = load(number, value)
+        assert len(code) <= most
+        ran(machine, 0x40000100, code)
+        assert machine.reg_read(registers[number]) == value & 2**64 - 1, hex(value)
+
+
 def test_arm64_values_and_addresses() -> None:
     machine = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
     machine.mem_map(0x40000000, 0x10000)
     registers = [getattr(arm64_const, f"UC_ARM64_REG_X{n}") for n in range(31)]
     draw = random.Random(1)
-    for value in interesting(draw):
-        number = draw.randrange(29)
-        code = arm64.load_value(number, value)
-        assert len(code) <= 16
-        ran(machine, 0x40000100, code)
-        assert machine.reg_read(registers[number]) == value & 2**64 - 1, hex(value)
+    loads_values(machine, arm64.load_value, range(29), registers, 16, draw)
     for distance in (0, 1, 4095, 4096, -1, -0x101, 2**32 - 4096, -(2**30), 2**31 + 12345):
         number = draw.randrange(29)
         ran(machine, 0x40000100, arm64.address_of(number, 0x40000100, 0x40000100 + distance))
@@ -313,12 +327,7 @@ def test_riscv64_values_and_addresses() -> None:
     machine.mem_map(0x40000000, 0x10000)
     registers = [getattr(riscv_const, f"UC_RISCV_REG_X{n}") for n in range(32)]
     draw = random.Random(1)
-    for value in interesting(draw):
-        number = draw.randrange(1, 32)
-        code = riscv64.load_value(number, value)
-        assert len(code) <= 8 * 4
-        ran(machine, 0x40000100, code)
-        assert machine.reg_read(registers[number]) == value & 2**64 - 1, hex(value)
+    loads_values(machine, riscv64.load_value, range(1, 32), registers, 8 * 4, draw)
     at = 0x40000100
     far = (2**31 - 2049, -(2**31) - 2048)
     for distance in (0, 4, 2046, 2048, -2048, -2050, 4096, 0x12345678, *far):

@@ -1,7 +1,7 @@
 /* busy N [ticks]: what programs ask of a kernel, N times over, as one thread that does the same each time.
  * Only meanwhile is it called "at work" (prctl(PR_SET_NAME)); all its memory has been touched before,
  * and a round of the same was run, so that what a round does is the same in each.  It stays on one CPU.
- * Prints: "busy N ns NS", with the mean time of a round.
+ * Prints: "busy N ns NS" (or "busy N ticks ns NS"), with the mean time of a round.
  *
  * ticks: wait for the kernel's coarse clock to move before each call that may change a file's times. It
  * changes them only then, so that otherwise a quick round goes other ways than a slow one. */
@@ -160,6 +160,6 @@ int main(int argc, char **argv)
     double end = now_ns();
     prctl(PR_SET_NAME, "busy");
     must(signals == n + 20, "signals");
-    printf("busy %ld ns %.0f\n", n, (end - start) / n);
+    printf("busy %ld%s ns %.0f\n", n, waits ? " ticks" : "", (end - start) / n);
     return 0;
 }

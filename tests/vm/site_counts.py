@@ -50,12 +50,11 @@ class Compared:
 def counted(
     guest: Guest, sites: str, keys: str, command: str, plant: str = "", where: str = AT_WORK
 ) -> Counts:
-    """The counts of a program's sites while a command runs that prints itself when all is well
-    ("busy N ticks" prints "busy N")."""
+    """The counts of a program's sites while a command runs that prints itself when all is well."""
     options: dict[str, str | int] = {**ROOM, **({"plant": plant} if plant else {})}
     program = guest.machine.compile(f"{sites} {where} {{ @[{keys}] = count(); }}", options)
     ran = guest.trace(program, command)
-    assert command.removesuffix(" ticks") in ran.output and not ran.lost, ran
+    assert command in ran.output and not ran.lost, ran
     (table,) = ran.aggregations.values()
     return {tuple(map(str, key)): n for key, n in table.items() if isinstance(n, int)}
 
