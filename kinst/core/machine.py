@@ -188,12 +188,13 @@ class MachineKind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LivePatch:
-    """One instruction's worth of text that is changed while the kernel runs: what is written, and
-    what is there before."""
+    """What is written into text while the kernel runs, and what is there before.  several: it lies
+    over more than one instruction, and nothing leads to any of those but the one before it."""
 
     address: int
     old: bytes
     new: bytes
+    several: bool = False
 
 
 class Planter(Protocol):
@@ -209,7 +210,8 @@ class Planter(Protocol):
         samplers: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Plant all of them, or none where one is not what was planned on: each a jump into scratch
-        or a breakpoint, over one instruction.
+        or a breakpoint.  Over several instructions a jump is whole only once nobody is in the
+        middle of them, nor in code of an earlier trace; a breakpoint leads where it does before.
 
         hook: address in scratch of what a breakpoint is to reach, called with the registers that
         the kernel has saved; it returns whether that was a site.  0 where there are no breakpoints.

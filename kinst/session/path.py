@@ -34,7 +34,6 @@ from kinst.core.threads_inside import left_by_stacks
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.loaded import LoadedImages, moved_by
 from kinst.patch.plan import ways_back
-from kinst.patch.ways import PlantRules
 from kinst.providers import load_all
 from kinst.session import batches
 from kinst.session.build import build, fill, split, with_runs
@@ -370,7 +369,7 @@ class OpenMachine:
         take back what nobody can be in any more."""
         target = self.traced.target
         assert target is not None
-        counters = 8 * len(program.enabled) if self._rules(program.compiled).blocks else 0
+        counters = 8 * len(program.enabled) if program.compiled.plant.blocks else 0
         short = partial(pool.is_short, program.compiled, program.enabled)
         if not short() and self._counters.has_room(counters):
             return
@@ -401,11 +400,14 @@ class OpenMachine:
 
     @property
     def _entrances(self) -> Entrances | None:
-        """None where no runs can be planted: without need, or without a look at all memory."""
+        """None where no runs can be planted: without need, or where the machine stands to be
+        planted in, and its memory cannot be looked through."""
         traced = self.traced
         if not self.isa.RUN_SIZE or not traced.target or not traced.personality:
             return None
-        if traced.kernel is None or traced.target.pointers(()) is None:
+        if traced.kernel is None:
+            return None
+        if not traced.never_stands and traced.target.pointers(()) is None:
             return None
         known = self._known_entrances
         if known is None:
@@ -441,11 +443,11 @@ class OpenMachine:
         if self._among is None:
             self._tell_ways(compiled, parts, memory)
         layout = _layout(compiled, parts)
-        more = 8 * len(parts.planted) if self._rules(compiled).blocks else 0
+        more = 8 * len(parts.planted) if compiled.plant.blocks else 0
         counters = self._counters.place(memory, layout.counters_size, more)
         placed = place_all(traced, memory, compiled, layout, parts.running, counters)
         symbols = running_addresses(compiled.program, compiled.types, traced)
-        rules = self._rules(compiled)
+        rules = compiled.plant
         image = build(
             compiled.program, parts, placed, traced, symbols,
             chained=rules.chains, blocks=rules.blocks,
@@ -455,13 +457,6 @@ class OpenMachine:
         self.report.stage("code and plan")
         image = replace(image, ended=self._ended)
         return BuiltProgram(compiled, parts, placed, image, program.matched)
-
-    def _rules(self, compiled: Compiled) -> PlantRules:
-        """What may be planted how: in a machine that never stands still, each patch is over one
-        instruction."""
-        if not self.traced.never_stands:
-            return compiled.plant
-        return replace(compiled.plant, runs=False, gates=False)
 
     def fill(self, built: BuiltProgram) -> None:
         """Write all but the patches: from now on the scratch is this program's."""
@@ -493,7 +488,7 @@ class OpenMachine:
         if kernel is not None and images is not None and len(program.enabled) <= MOST_LINES:
             source = source_of(kernel, images, self.report.say)
         about = partial(probe_stability, providers=load_all(), types=program.compiled.types)
-        plant = self._rules(program.compiled)
+        plant = program.compiled.plant
         no_run = "no run of neighbours is safe there"
         if self._entrances is None or not self.isa.RUN_SIZE:
             no_run = "there are no runs on this machine"

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+import numpy as np
+
 from kinst.core.errors import TargetError
 from kinst.core.held import EndedCode
 from kinst.core.machine import LivePatch, Planter, Target
@@ -47,17 +49,21 @@ class PlantedRunning:
         return LiveText(low, self._target.read(low, high - low))
 
     def plant(self, hooks: Patches, plan: Plan, ended: Sequence[EndedCode]) -> str:
-        """Write the sites' patches, and start the timers of samples.  There are no hooks and no
-        runs: all patches are over one instruction.  Raises KinstError with nothing planted."""
-        assert not hooks and not len(plan.runs)
+        """Write the sites' patches, and start the timers of samples.  There are no hooks.  That
+        nobody is in the middle of a run is the machine's to see to.  Raises KinstError with nothing
+        planted."""
+        assert not hooks
         code, samplers = self._code, self._samplers
-        if code is None or not (plan.patches or samplers):
+        runs = plan.runs.patches
+        if code is None or not (plan.patches or runs or samplers):
             return ""
         if self._personality is not None:
             # What is to be written is the machine's to do, under the kernel's locks; a call site
             # that is in use is told here, by the name of its function.
-            self._personality.claims(plan.patches.address.tolist())
+            over = (plan.patches.address, runs.address, plan.runs.insides)
+            self._personality.claims(np.concatenate(over).tolist())
         patches = [LivePatch(p.address, p.old, p.new) for p in plan.patches]
+        patches += [LivePatch(p.address, p.old, p.new, several=True) for p in runs]
         traps = bool(len(plan.traps))
         hook = code.address + code.trap_hook if traps else 0
         self._in = True

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from kinst.core.errors import TargetError, UnmappedError
 from kinst.wire.mapped import Mapped
 
-VERSION = 4
+VERSION = 5
 DEVICE = Path("/dev/kinst")
 JUMP = 5  # bytes of a site's patch, at most
 _NUMBER = Path("/sys/class/misc/kinst/dev")
@@ -33,15 +33,15 @@ _SCRATCH = struct.Struct("<QQ")
 _PLANT = struct.Struct("<QQQQQQQII")
 _TIMER = struct.Struct("<QQQII")
 _WORD = struct.Struct("<Q")
-_SITE = struct.Struct(f"<QB{JUMP}s{JUMP}s5x")  # address, size, old, new
+_SITE = struct.Struct(f"<QB{JUMP}s{JUMP}s?4x")  # address, size, old, new, several
 
 # Of enum kinst_why.
 _WHY = {
     1: "its patch is no jump into scratch and no breakpoint",
     2: "no code of the kernel's, or of a module that is loaded, is there",
     3: "the kernel has changed it while the plan was made",
-    4: "the kernel rewrites it, or a kprobe is there, or none may be",
-    5: "no instruction of that size starts there, or the jump of a kprobe lies over it",
+    4: "the kernel rewrites what is there, or a kprobe is there, or none may be",
+    5: "no such instructions are there, or the jump of a kprobe lies over them",
     6: "ftrace has begun to use its call site",
     7: "two patches overlap there",
 }
@@ -67,11 +67,13 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class LiveSite:
-    """A patch: at most JUMP bytes, and what is there before."""
+    """A patch: at most JUMP bytes, and what is there before.  several: it lies over more than one
+    instruction."""
 
     address: int
     old: bytes
     new: bytes
+    several: bool = False
 
 
 class Device:
@@ -194,7 +196,7 @@ class Device:
 def _table(sites: Sequence[LiveSite]) -> npt.NDArray[np.uint8]:
     """By address, as the module wants them."""
     ordered = sorted(sites, key=lambda one: one.address)
-    rows = (_SITE.pack(one.address, len(one.new), one.old, one.new) for one in ordered)
+    rows = (_SITE.pack(one.address, len(one.new), one.old, one.new, one.several) for one in ordered)
     return np.frombuffer(b"".join(rows) or bytes(1), np.uint8)
 
 

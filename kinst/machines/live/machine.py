@@ -145,7 +145,7 @@ class LiveKernel:
         trap = self.isa.breakpoint
         sizes = [len(trap) if p.new.startswith(trap) else JUMP for p in patches]
         sites = [
-            LiveSite(p.address, p.old[:size], p.new[:size])
+            LiveSite(p.address, p.old[:size], p.new[:size], p.several)
             for p, size in zip(patches, sizes, strict=True)
         ]
         leaving = [LiveSite(p.address, p.old, p.new) for p in exits]

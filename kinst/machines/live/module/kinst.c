@@ -7,9 +7,12 @@
  * text_poke_bp_batch(), which let every CPU see either the old instruction or
  * the new one, while others are kept out by ftrace_lock and text_mutex.  That
  * function itself writes site by site; here, all that is in a page is written
- * at once.  A site is a jump over one instruction, or a breakpoint at its
- * first byte; breakpoints come here by the kernel's die notifier.  Whatever
- * ends the owner, release() restores all.
+ * at once.  A site is a jump, or a breakpoint at an instruction's first byte;
+ * breakpoints come here by the kernel's die notifier.  A jump over several
+ * instructions is written as the kernel writes those of its own kprobes: the
+ * breakpoint first, then nothing until every thread and every CPU that may
+ * have been in the middle has left, then the rest.  Whatever ends the owner,
+ * release() restores all.
  */
 #define pr_fmt(fmt) "kinst: " fmt
 
@@ -72,6 +75,8 @@ struct site {
 	bool stuck; /* somebody else's bytes are there */
 	bool near; /* perhaps at what the kernel rewrites */
 	bool early; /* a breakpoint there does not get as far as on_die() */
+	bool several; /* its jump is over several instructions */
+	bool begun; /* its breakpoint may be there, and the rest may not */
 	u8 old[KINST_JUMP];
 	u8 new[KINST_JUMP];
 };
@@ -115,6 +120,7 @@ static struct {
 	bool (*forbidden)(unsigned long addr);
 	int (*jump_labels)(void *start, void *end);
 	int (*static_calls)(void *start, void *end);
+	const void *(*fixup)(unsigned long addr);
 	struct jump_entry *first_jump, *end_jump;
 	struct static_call_site *first_call, *end_call;
 	void (*jump_label_lock)(void);
@@ -160,6 +166,7 @@ static const struct {
 	{ &kernel.forbidden, "within_kprobe_blacklist" },
 	{ &kernel.jump_labels, "jump_label_text_reserved", NULL, true },
 	{ &kernel.static_calls, "static_call_text_reserved", NULL, true },
+	{ &kernel.fixup, "search_exception_tables", NULL, true },
 	{ &kernel.first_jump, "__start___jump_table", NULL, true },
 	{ &kernel.end_jump, "__stop___jump_table", NULL, true },
 	{ &kernel.first_call, "__start_static_call_sites", NULL, true },
@@ -220,7 +227,7 @@ static unsigned long heard; /* jiffies when the owner was last heard of */
 static unsigned long patience; /* jiffies */
 static bool twice; /* QEMU's translator keeps breakpoints that are gone */
 static handler_t handler;
-static struct site *changing; /* that are being written, by address */
+static struct site *changing; /* among which some are begun, by address */
 static unsigned long changed; /* how many */
 static u8 image[PAGE_SIZE]; /* of what is written at once */
 static struct ticker __percpu *tickers; /* MOST_TIMERS for each CPU */
@@ -276,7 +283,7 @@ static bool send_on(struct pt_regs *regs)
 			high = mid;
 	}
 	if (low == READ_ONCE(changed) || all[low].address != address ||
-	    all[low].size != KINST_JUMP || all[low].stuck)
+	    all[low].size != KINST_JUMP || !READ_ONCE(all[low].begun))
 		return false;
 	__builtin_memcpy(&by, all[low].new + 1, sizeof(by));
 	regs->ip = address + KINST_JUMP + by;
@@ -497,9 +504,21 @@ static bool is_there(const struct site *site, const u8 *bytes)
 	return !memcmp(now, bytes, site->size);
 }
 
+/* Whether there is what was there before, or the breakpoint over it. */
+static bool is_unplanted(const struct site *site)
+{
+	u8 bytes[KINST_JUMP];
+
+	memcpy(bytes, site->old, sizeof(bytes));
+	if (site->begun)
+		bytes[0] = INT3;
+	return is_there(site, bytes);
+}
+
 /* The steps in which an instruction becomes another one. */
 enum step {
-	BREAK, /* a breakpoint at its first byte */
+	OPEN, /* a breakpoint at its first byte, where it is the first of several */
+	BREAK, /* the same everywhere */
 	TAIL, /* what is behind it */
 	HEAD, /* the first byte */
 };
@@ -507,7 +526,7 @@ enum step {
 /* Whether a step writes something at a site. */
 static bool is_for(const struct site *site, enum step step, bool plant)
 {
-	if (site->stuck || site->early)
+	if (site->stuck || site->early || (step == OPEN && !site->several))
 		return false;
 	if (site->size == KINST_JUMP)
 		return true;
@@ -544,7 +563,7 @@ static void make_step(struct site *sites, unsigned long n, enum step step,
 
 			if (!is_for(site, step, plant))
 				continue;
-			if (step == BREAK)
+			if (step == OPEN || step == BREAK)
 				*at = INT3;
 			else if (step == HEAD)
 				*at = *bytes;
@@ -603,24 +622,51 @@ static void write_early(struct site *sites, unsigned long n, bool plant)
 					 sites[i].size);
 }
 
+/* Put breakpoints at n sites, and send on who meets them.  Locked. */
+static void begin(struct site *sites, unsigned long n, enum step step,
+		  bool plant)
+{
+	unsigned long i;
+
+	for (i = 0; i < n; i++)
+		if (sites[i].size == KINST_JUMP && is_for(sites + i, step, plant))
+			WRITE_ONCE(sites[i].begun, true);
+	make_step(sites, n, step, plant);
+	kernel.sync();
+}
+
 /* Write those of n sites that are not stuck.  Locked. */
 static void write_sites(struct site *sites, unsigned long n, bool plant)
 {
-	WRITE_ONCE(changed, n);
-	smp_store_release(&changing, sites);
-	make_step(sites, n, BREAK, plant);
-	kernel.sync();
+	unsigned long i;
+
+	begin(sites, n, BREAK, plant);
 	make_step(sites, n, TAIL, plant);
 	tell_perf(sites, n, plant);
 	kernel.sync();
 	make_step(sites, n, HEAD, plant);
-	/* None that has met a breakpoint which is gone is here after that. */
 	kernel.sync();
+	if (twice) {
+		make_step(sites, n, HEAD, plant);
+		kernel.sync();
+	}
+	/* None that has met a breakpoint which is gone is here any more. */
+	for (i = 0; i < n; i++)
+		WRITE_ONCE(sites[i].begun, false);
+	write_early(sites, n, plant);
+}
+
+static void watch_breakpoints(struct site *sites, unsigned long n)
+{
+	WRITE_ONCE(changed, n);
+	smp_store_release(&changing, sites);
+}
+
+/* No breakpoint is left: nobody looks through the sites any more. */
+static void ignore_breakpoints(void)
+{
 	WRITE_ONCE(changing, NULL);
 	kernel.sync();
-	if (twice)
-		make_step(sites, n, HEAD, plant);
-	write_early(sites, n, plant);
 }
 
 /* The first of n addresses that is not below one. */
@@ -639,11 +685,16 @@ static unsigned long first_from(const unsigned long *all, unsigned long n,
 	return low;
 }
 
+static bool reaches(const struct site *site, unsigned long address)
+{
+	return site->address + site->size > address;
+}
+
 /*
- * Keep ftrace away from the call sites among n addresses, which are in order:
- * a record that is marked as not ready is none of its concern.  The marked
- * call sites are added to marks, which has room.  Returns the index of the
- * first that ftrace uses, and marks none then; n if all is well.  Locked.
+ * Keep ftrace away from the call sites under the sites, of which these are the
+ * n addresses: a record that is marked as not ready is none of its concern.
+ * The marked call sites are added to marks, which has room.  Returns the index
+ * of the first that ftrace uses, and marks none then; n if all is well.  Locked.
  */
 static unsigned long mark(const unsigned long *all, unsigned long n)
 {
@@ -660,6 +711,8 @@ static unsigned long mark(const unsigned long *all, unsigned long n)
 			cond_resched();
 			record = kernel.record(at);
 			found = first_from(all, n, record->ip);
+			if (found && reaches(sites + found - 1, record->ip))
+				found--;
 			if (found == n ||
 			    all[found] >= record->ip + MCOUNT_INSN_SIZE ||
 			    record->flags & FTRACE_FL_DISABLED)
@@ -763,15 +816,20 @@ static void unplant(void)
 	if (!planted && !marked)
 		return;
 	lock_text();
+	watch_breakpoints(sites, planted);
 	for (from = 0; from < planted; from = to) {
 		to = min(from + WRITTEN, planted);
-		for (left = from; left < to; left++)
-			sites[left].stuck =
-				!is_there(sites + left, sites[left].new);
+		for (left = from; left < to; left++) {
+			struct site *site = sites + left;
+
+			site->stuck = !is_there(site, site->new) &&
+				      !(site->begun && is_unplanted(site));
+		}
 		write_sites(sites + from, to - from, false);
 		if (to < planted)
 			pause_text();
 	}
+	ignore_breakpoints();
 	for (left = from = 0; from < planted; from++) {
 		if (!(from % TOGETHER))
 			cond_resched();
@@ -832,33 +890,68 @@ struct walk {
 	bool forbidden, early;
 };
 
+/*
+ * The instruction at an address, as it is without kprobes.  Returns its
+ * length, or an enum kinst_why below 0; code has what is there.
+ */
+static int plain_instruction(unsigned long at, u8 *code, u8 *plain)
+{
+	unsigned long from = at;
+	struct insn insn;
+	int length;
+
+	if (copy_from_kernel_nofault(code, (void *)at, MAX_INSN_SIZE))
+		return -KINST_NO_TEXT;
+	if (kernel.recover) {
+		/* It looks at kprobes, which stay that long. */
+		preempt_disable();
+		from = kernel.recover(plain, at);
+		preempt_enable();
+	}
+	if (!from)
+		return -KINST_RESERVED;
+	if (from == at)
+		memcpy(plain, code, MAX_INSN_SIZE);
+	length = decode(&insn, plain);
+	return length > 0 ? length : -KINST_BOUNDARY;
+}
+
+/*
+ * Of a jump over several instructions, those that it is not at: a kprobe or a
+ * fix-up of one would lead there.  length: of the first.
+ */
+static enum kinst_why check_others(const struct site *site, int length)
+{
+	u8 code[MAX_INSN_SIZE + 1] = {}, plain[MAX_INSN_SIZE + 1] = {};
+	unsigned long size, offset, at = site->address + length;
+
+	if (site->early)
+		return KINST_RESERVED;
+	if (!kernel.size_of(site->address, &size, &offset) ||
+	    size - offset < site->size)
+		return KINST_BOUNDARY;
+	for (; at < site->address + site->size; at += length) {
+		length = plain_instruction(at, code, plain);
+		if (length <= 0)
+			return -length;
+		if (memcmp(plain, code, length) ||
+		    (kernel.fixup && kernel.fixup(at)))
+			return KINST_RESERVED;
+	}
+	return KINST_FINE;
+}
+
 /* Why no instruction of enough bytes starts at a site, as far as it goes. */
 static enum kinst_why check_instruction(struct walk *walk,
 					const struct site *site)
 {
-	unsigned long from;
 	u8 code[MAX_INSN_SIZE + 1] = {}, plain[MAX_INSN_SIZE + 1] = {};
-	struct insn insn;
 	int length;
 
 	for (;;) {
-		if (copy_from_kernel_nofault(code, (void *)walk->at,
-					     MAX_INSN_SIZE))
-			return KINST_NO_TEXT;
-		from = walk->at;
-		if (kernel.recover) {
-			/* It looks at kprobes, which stay that long. */
-			preempt_disable();
-			from = kernel.recover(plain, walk->at);
-			preempt_enable();
-		}
-		if (!from)
-			return KINST_RESERVED;
-		if (from == walk->at)
-			memcpy(plain, code, MAX_INSN_SIZE);
-		length = decode(&insn, plain);
+		length = plain_instruction(walk->at, code, plain);
 		if (length <= 0)
-			return KINST_BOUNDARY;
+			return -length;
 		if (walk->at == site->address)
 			break;
 		walk->at += length;
@@ -867,7 +960,9 @@ static enum kinst_why check_instruction(struct walk *walk,
 	}
 	if (memcmp(plain, code, length))
 		return KINST_RESERVED; /* a kprobe is there */
-	return site->size <= length ? KINST_FINE : KINST_BOUNDARY;
+	if (site->size <= length)
+		return site->several ? KINST_BOUNDARY : KINST_FINE;
+	return site->several ? check_others(site, length) : KINST_BOUNDARY;
 }
 
 static bool same_function(unsigned long one, unsigned long other)
@@ -1032,6 +1127,8 @@ static enum kinst_why check_site(struct site *site, struct walk *walk,
 		walk->early = is_before_us(first);
 	}
 	site->early = walk->early;
+	if (site->several && site->size == 1)
+		return KINST_MALFORMED;
 	if (walk->forbidden || (site->size == 1 && site->early))
 		return KINST_RESERVED;
 	if (site->near && kernel.jump_labels &&
@@ -1075,6 +1172,60 @@ static unsigned long check_sites(unsigned long n, unsigned long call,
 	return i;
 }
 
+static void nothing(struct work_struct *work)
+{
+}
+
+/*
+ * Until all who were in some code have left it, wherever they were preempted.
+ * Nobody comes there meanwhile.
+ */
+static void wait_outside(void)
+{
+	synchronize_rcu_tasks();
+	synchronize_rcu();
+	/* Idle CPUs are none of RCU's concern: they come out of it here. */
+	kernel.everywhere(nothing);
+}
+
+/* Whether all of n sites from one on are what they are to be; else i is one. */
+static bool are_unplanted(unsigned long *i, unsigned long n)
+{
+	for (n += *i; *i < n; ++*i)
+		if (!is_unplanted(sites + *i))
+			return false;
+	return true;
+}
+
+/*
+ * Put the breakpoints at sites over several instructions, and wait until
+ * nobody is behind them any more.  Others may have the locks meanwhile: who
+ * finds a breakpoint that is not his keeps away.  Returns the index of a site
+ * that was changed, or n.  Locked.
+ */
+static unsigned long open_several(unsigned long n)
+{
+	unsigned long from, to, i;
+	bool some = false;
+
+	for (i = 0; i < n && !some; i++)
+		some = sites[i].several;
+	for (from = 0; some && from < n; from = to) {
+		to = min(from + WRITTEN, n);
+		i = from;
+		if (!are_unplanted(&i, to - from))
+			return i;
+		begin(sites + from, to - from, OPEN, true);
+		pause_text();
+	}
+	if (some) {
+		unlock_text();
+		wait_outside();
+		lock_text();
+	}
+	return n;
+}
+
 /* Write n sites that were looked at, if they are still what they were. */
 static unsigned long write_all(unsigned long n, enum kinst_why *why)
 {
@@ -1109,21 +1260,25 @@ static unsigned long write_all(unsigned long n, enum kinst_why *why)
 	memmove(all, marks, marked * sizeof(*all));
 	marks = all;
 	all = old;
+	watch_breakpoints(sites, n);
+	planted = n;
+	*why = KINST_CHANGED;
+	i = open_several(n);
+	if (i < n)
+		goto out;
 	for (from = 0; from < n; from = to) {
 		to = min(from + WRITTEN, n);
 		/* Whoever came in the pause: his bytes stay, ours do not. */
-		for (i = from; i < to; i++) {
-			*why = KINST_CHANGED;
-			if (!is_there(sites + i, sites[i].old))
-				goto out;
-		}
+		i = from;
+		if (!are_unplanted(&i, to - from))
+			goto out;
 		write_sites(sites + from, to - from, true);
-		planted = to;
 		if (to < n)
 			pause_text();
 	}
 	*why = KINST_FINE;
 	i = n;
+	ignore_breakpoints();
 out:
 	unlock_text();
 	kvfree(all);
@@ -1148,11 +1303,13 @@ static struct site *take_sites(u64 table, u64 count)
 			goto bad;
 		error = -EINVAL;
 		if (memchr_inv(one.zero, 0, sizeof(one.zero)) ||
+		    one.several > 1 ||
 		    (i && one.address < all[i - 1].address))
 			goto bad;
 		error = -EFAULT;
 		all[i].address = one.address;
 		all[i].size = one.size;
+		all[i].several = one.several;
 		memcpy(all[i].old, one.old, KINST_JUMP);
 		memcpy(all[i].new, one.new, KINST_JUMP);
 		if (!(i % TOGETHER))
@@ -1310,19 +1467,11 @@ static void clear_scratch(void)
 	}
 }
 
-static void nothing(struct work_struct *work)
-{
-}
-
-/* Until no thread is in scratch, wherever it was preempted. */
+/* Until no thread is in scratch. */
 static void wait_empty(void)
 {
-	if (!used)
-		return;
-	synchronize_rcu_tasks();
-	synchronize_rcu();
-	/* Idle CPUs are none of RCU's concern: they come out of it here. */
-	kernel.everywhere(nothing);
+	if (used)
+		wait_outside();
 	used = false;
 }
 

@@ -11,7 +11,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define KINST_VERSION 4
+#define KINST_VERSION 5
 #define KINST_JUMP 5 /* bytes of a jump */
 
 /* Of the module and of the kernel that it is in. */
@@ -47,13 +47,18 @@ struct kinst_seal {
 	__u64 size;
 };
 
-/* One site: what is there, and a jump into sealed scratch or a breakpoint. */
+/*
+ * One site: what is there, and a jump into sealed scratch or a breakpoint.
+ * several: the jump lies over more than one instruction; nothing leads to any
+ * of them but the one before it, or the jump.
+ */
 struct kinst_site {
 	__u64 address;
 	__u8 size; /* KINST_JUMP, or 1 for a breakpoint */
 	__u8 old[KINST_JUMP];
 	__u8 new[KINST_JUMP];
-	__u8 zero[5];
+	__u8 several;
+	__u8 zero[4];
 };
 
 enum kinst_why {
