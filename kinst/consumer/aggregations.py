@@ -11,7 +11,7 @@ keeps its part of the old half untouched, to be merged by the next snapshot.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import isqrt
@@ -160,11 +160,14 @@ class AggregationStore:
         names: Names = NO_NAMES,
         sums: CounterSums | None = None,
         before: AggregationStore | None = None,
+        gather: Callable[[], None] | None = None,
     ) -> None:
         """view: scratch, writable.  counters: the counter block of each target CPU (monotonic
         u64 elements), where counts of some keys are also kept.  names: what decides which
         recorded addresses are one key.  sums: what counters add to others.  before: of the same
-        program with other probes, whose tables are added to."""
+        program with other probes, whose tables are added to.  gather: brings the counters up to
+        date, where they are copies."""
+        self._gather = gather
         self._names = names
         self._bytes: Bytes = np.frombuffer(view, dtype=np.uint8)
         self._words = np.frombuffer(view, dtype="<u8", count=len(self._bytes) // 8)
@@ -292,6 +295,8 @@ class AggregationStore:
     def _merge_counters(self) -> None:
         if not self._counters:
             return
+        if self._gather is not None:
+            self._gather()
         counted = self._counted()
         for index, table in self.tables.items():
             layout = self._layouts[index]

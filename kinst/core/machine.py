@@ -222,6 +222,17 @@ class Planter(Protocol):
         Raises TargetError."""
         ...
 
+    def lend_counters(self, offset: int, size: int) -> tuple[int, int]:
+        """Memory of each CPU that its code reaches from the per-CPU base: the displacement, and how
+        many of `size` bytes there are, 0 for none.  They are zero.  offset: in scratch, where
+        gather() puts what is in them.  Once for all traces."""
+        ...
+
+    def gather(self) -> None:
+        """Copy what was lent, that of each CPU behind that of the one before.  Raises
+        TargetError."""
+        ...
+
     def restore(self) -> int:
         """Take all of them out; how many are left, because somebody else's patch lies over them.
         Raises TargetError."""

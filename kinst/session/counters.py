@@ -75,10 +75,11 @@ def map_counters(
 class CounterBlocks:
     """The counter blocks of all traces of one machine.
 
-    The room behind scratch is mapped for the first that counts.  Each trace has blocks of its
-    own there: a thread that was preempted in a counting trampoline may go on when its trace has
-    ended, and looks at nothing before it counts.  The room of a trace becomes another's when nobody
-    can be in its code any more (release()).
+    The room behind scratch is mapped for the first that counts; of a machine that is planted in
+    while it runs, it has what is gathered there from memory that each CPU is lent.  Each trace has
+    blocks of its own there: a thread that was preempted in a counting trampoline may go on when its
+    trace has ended, and looks at nothing before it counts.  The room of a trace becomes another's
+    when nobody can be in its code any more (release()).
     """
 
     def __init__(self, traced: TracedMachine) -> None:
@@ -145,6 +146,12 @@ class CounterBlocks:
             self._limit = room
             return
         bases = traced.facts.per_cpu_bases
+        if traced.target.planter is not None:
+            displacement, size = traced.target.planter.lend_counters(offset, room // len(bases))
+            if size:
+                places = range(offset, offset + size * len(bases), size)
+                self._first, self._limit = Counters(displacement, tuple(places)), size
+            return
         self._first = map_counters(traced.target, bases, offset + room, block_size)
         if self._first is not None:
             end = offset + mapped_size(bases, block_size) - max(self._first.offsets)

@@ -144,6 +144,7 @@ class RunningTrace:
         )
         self._fail = options.fail.split(",")  # what makes the trace fail
         names = names_of(traced)
+        planter = traced.target.planter if traced.target is not None else None
         self._store: AggregationStore = AggregationStore(
             self._view,
             placed.scratch,
@@ -153,6 +154,7 @@ class RunningTrace:
             names,
             self._sums(),
             before._store if before is not None else None,
+            planter.gather if planter is not None else None,
         )
         # What is shown is shown by the first batch's schema; only the host's probes make records.
         probes: dict[int, Probe] = {} if before is None else before._probes
@@ -167,9 +169,9 @@ class RunningTrace:
             self._interpreter.options = before._interpreter.options
         set_speculations(self._view, options.nspec, options.specsize)
         self._planted: Planted | PlantedRunning | None = None
-        if traced.target is not None and traced.target.planter is not None:
+        if traced.target is not None and planter is not None:
             self._planted = PlantedRunning(
-                traced, traced.target, traced.target.planter, built,
+                traced, traced.target, planter, built,
                 placed.scratch.address + HEADER_ACTIVE,
             )  # fmt: skip
         elif traced.target is not None:

@@ -166,6 +166,25 @@ class Device:
                 f"no more timers can be started: {error.strerror}", "fewer profile-N at once"
             ) from error
 
+    def lend_counters(self, size: int) -> tuple[int, int]:
+        """Memory of each CPU: its displacement from the per-CPU base, and how much of `size` bytes
+        there is; (0, 0) for none."""
+        try:
+            some, displacement = _SCRATCH.unpack(
+                self._ask(8, _WRITE | _READ, _SCRATCH.pack(size, 0))
+            )
+        except OSError:
+            return 0, 0
+        return displacement - (displacement >> 63 << 64), some
+
+    def gather(self, offset: int, size: int) -> None:
+        """Copy the first `size` bytes of each CPU's counters to scratch, one behind the other.
+        Raises TargetError."""
+        try:
+            self._ask(9, _WRITE, _SCRATCH.pack(offset, size))
+        except OSError as error:
+            raise TargetError(f"the counters cannot be read: {error.strerror}") from error
+
     def unplant(self) -> int:
         """How many sites could not be restored, because somebody else's bytes are there."""
         try:

@@ -64,6 +64,7 @@ class LiveKernel:
         self._text = info.text
         self._scratch = 0  # address
         self._view = memoryview(b"")
+        self._counters_at = self._counters_size = 0
         self._planted = False
         self._beat_at = 0.0
 
@@ -158,6 +159,17 @@ class LiveKernel:
         except TargetError:
             self.restore()
             raise
+
+    def lend_counters(self, offset: int, size: int) -> tuple[int, int]:
+        """See core/machine.py."""
+        displacement, self._counters_size = self._device.lend_counters(size)
+        self._counters_at = offset
+        return displacement, self._counters_size
+
+    def gather(self) -> None:
+        """See core/machine.py."""
+        if self._counters_size:
+            self._device.gather(self._counters_at, self._counters_size)
 
     def restore(self) -> int:
         """See core/machine.py."""

@@ -32,6 +32,7 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
+#include <linux/percpu.h>
 #include <linux/rcupdate.h>
 #include <linux/sched/clock.h>
 #include <linux/slab.h>
@@ -67,6 +68,8 @@
 #define MOST_READ (1UL << 30)
 #define MOST_SECONDS 86400
 #define MOST_TIMERS 32
+#define MOST_COUNTERS 4096UL /* bytes of each CPU's: modules have 8 KB in all */
+#define LEAST_COUNTERS 256
 #define SHORTEST 100000 /* ns between two calls of a timer's code */
 
 struct site {
@@ -112,6 +115,8 @@ static struct {
 			  unsigned long start, unsigned long end, gfp_t gfp,
 			  pgprot_t prot, unsigned long flags, int node,
 			  const void *caller);
+	void __percpu *(*reserve)(size_t size, size_t align, bool reserved,
+				  gfp_t gfp);
 	int (*everywhere)(work_func_t call);
 	int (*set_ro)(unsigned long addr, int pages);
 	int (*set_rw)(unsigned long addr, int pages);
@@ -158,6 +163,7 @@ static const struct {
 	{ &kernel.ftrace_lock, "ftrace_lock", NULL, true },
 	{ &kernel.allocate, "__vmalloc_node_range",
 	  "__vmalloc_node_range_noprof" },
+	{ &kernel.reserve, "pcpu_alloc", "pcpu_alloc_noprof", true },
 	{ &kernel.everywhere, "schedule_on_each_cpu" },
 	{ &kernel.set_ro, "set_memory_ro" },
 	{ &kernel.set_rw, "set_memory_rw" },
@@ -209,6 +215,9 @@ static u8 *scratch;
 static unsigned long scratch_size;
 static unsigned long *sealed; /* a bit for each page of scratch */
 static bool fresh; /* it is this owner's */
+static u8 __percpu *counters;
+static unsigned long counters_size;
+static bool counting; /* they are this owner's */
 static bool used; /* a thread may be in scratch */
 static struct site *sites; /* planted, by address */
 static unsigned long planted;
@@ -1550,6 +1559,57 @@ static int seal(const struct kinst_seal *ask)
 	return 0;
 }
 
+/*
+ * Whoever counts has one instruction for it, which reaches 2 GB from the CPU's
+ * per-CPU base: what is allocated there for modules that are loaded, and few
+ * other bytes.  The owner's scratch is new, so nobody counts any more.
+ */
+static int make_counters(struct kinst_counters *ask)
+{
+	unsigned long some;
+	int cpu;
+
+	if (!fresh || counting)
+		return -EBUSY;
+	if (!ask->size)
+		return -EINVAL;
+	for (some = MOST_COUNTERS; kernel.reserve && !counters &&
+	     some >= LEAST_COUNTERS; some /= 2) {
+		counters = kernel.reserve(some, SMP_CACHE_BYTES, true,
+					  GFP_KERNEL | __GFP_NOWARN);
+		counters_size = some;
+	}
+	if (!counters)
+		return -ENOMEM;
+	ask->displacement = (u64)(uintptr_t)counters;
+	if ((s64)ask->displacement != (s32)ask->displacement)
+		return -ENOMEM;
+	for_each_possible_cpu(cpu)
+		memset(per_cpu_ptr(counters, cpu), 0, counters_size);
+	ask->size = min_t(u64, ask->size, counters_size);
+	counting = true;
+	return 0;
+}
+
+static int gather(const struct kinst_gather *ask)
+{
+	unsigned long end;
+	int cpu;
+
+	if (!counting || !ask->size || ask->size > counters_size ||
+	    ask->offset % sizeof(u64) || ask->size % sizeof(u64) ||
+	    ask->offset > scratch_size ||
+	    nr_cpu_ids > (scratch_size - ask->offset) / ask->size)
+		return -EINVAL;
+	end = PAGE_ALIGN(ask->offset + nr_cpu_ids * ask->size) >> PAGE_SHIFT;
+	if (find_next_bit(sealed, end, ask->offset >> PAGE_SHIFT) < end)
+		return -EINVAL;
+	for_each_possible_cpu(cpu)
+		memcpy(scratch + ask->offset + cpu * ask->size,
+		       per_cpu_ptr(counters, cpu), ask->size);
+	return 0;
+}
+
 static int read_memory(const struct kinst_read *ask)
 {
 	u8 __user *to = u64_to_user_ptr(ask->buffer);
@@ -1610,6 +1670,10 @@ static long asked(unsigned int command, void *value)
 		unplant();
 		((struct kinst_unplant *)value)->stuck = planted;
 		return 0;
+	case KINST_COUNTERS:
+		return make_counters(value);
+	case KINST_GATHER:
+		return gather(value);
 	case KINST_BEAT:
 		((struct kinst_beat *)value)->lifted = lifted || silenced;
 		return 0;
@@ -1630,6 +1694,8 @@ static long on_ioctl(struct file *file, unsigned int command,
 		struct kinst_timer timer;
 		struct kinst_unplant unplant;
 		struct kinst_beat beat;
+		struct kinst_counters counters;
+		struct kinst_gather gather;
 	} value = {};
 	size_t size = _IOC_SIZE(command);
 	long error;
@@ -1685,6 +1751,7 @@ static int on_release(struct inode *inode, struct file *file)
 	unplant();
 	owned = false;
 	fresh = false;
+	counting = false;
 	lifted = false;
 	silenced = false;
 	mutex_unlock(&lock);
@@ -1760,6 +1827,7 @@ static void __exit kinst_exit(void)
 			marked);
 	kvfree(marks);
 	free_scratch();
+	free_percpu(counters);
 	free_percpu(tickers);
 }
 

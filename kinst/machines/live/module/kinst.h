@@ -120,6 +120,26 @@ struct kinst_beat {
 	__u64 lifted;
 };
 
+/*
+ * Memory of each CPU, zeros, for code in scratch to count in: at displacement,
+ * a signed number of 32 bits, from the CPU's per-CPU base.  size: in, how much
+ * is wanted; out, how much there is, of the little that the kernel keeps in
+ * such reach for the variables of modules.  Once for each owner.
+ */
+struct kinst_counters {
+	__u64 size;
+	__u64 displacement;
+};
+
+/*
+ * Copy size bytes from the start of each CPU's counters to scratch, not sealed:
+ * those of CPU n to offset + n * size.
+ */
+struct kinst_gather {
+	__u64 offset;
+	__u64 size;
+};
+
 #define KINST_INFO _IOR('k', 0xf0, struct kinst_info)
 #define KINST_READ _IOW('k', 0xf1, struct kinst_read)
 #define KINST_SCRATCH _IOWR('k', 0xf2, struct kinst_scratch)
@@ -128,5 +148,7 @@ struct kinst_beat {
 #define KINST_UNPLANT _IOR('k', 0xf5, struct kinst_unplant)
 #define KINST_BEAT _IOR('k', 0xf6, struct kinst_beat)
 #define KINST_TIMER _IOW('k', 0xf7, struct kinst_timer)
+#define KINST_COUNTERS _IOWR('k', 0xf8, struct kinst_counters)
+#define KINST_GATHER _IOW('k', 0xf9, struct kinst_gather)
 
 #endif
