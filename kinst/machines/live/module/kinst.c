@@ -8,11 +8,12 @@
  * the new one, while others are kept out by ftrace_lock and text_mutex.  That
  * function itself writes site by site; here, all that is in a page is written
  * at once.  A site is a jump, or a breakpoint at an instruction's first byte;
- * breakpoints come here by the kernel's die notifier.  A jump over several
- * instructions is written as the kernel writes those of its own kprobes: the
- * breakpoint first, then nothing until every thread and every CPU that may
- * have been in the middle has left, then the rest.  Whatever ends the owner,
- * release() restores all.
+ * breakpoints come here by the kernel's die notifier or, while there are such
+ * sites, straight from exc_int3(), one call of which leads here.  A jump over
+ * several instructions is written as the kernel writes those of its own
+ * kprobes: the breakpoint first, then nothing until every thread and every CPU
+ * that may have been in the middle has left, then the rest.  Whatever ends the
+ * owner, release() restores all.
  */
 #define pr_fmt(fmt) "kinst: " fmt
 
@@ -38,6 +39,7 @@
 #include <linux/slab.h>
 #include <linux/sort.h>
 #include <linux/static_call_types.h>
+#include <linux/stop_machine.h>
 #include <linux/uaccess.h>
 #include <linux/version.h>
 #include <linux/vmalloc.h>
@@ -58,6 +60,7 @@
 #endif
 #define INT3 0xcc
 #define JUMP 0xe9
+#define CALL 0xe8
 #define MOST_SITES (1 << 20)
 #define MOST_SCRATCH (768UL << 20)
 #define TOGETHER 128 /* sites between two chances for others */
@@ -70,6 +73,7 @@
 #define MOST_TIMERS 32
 #define MOST_COUNTERS 4096UL /* bytes of each CPU's: modules have 8 KB in all */
 #define LEAST_COUNTERS 256
+#define FIRST_CALL 32 /* bytes of exc_int3() in which it asks */
 #define SHORTEST 100000 /* ns between two calls of a timer's code */
 
 struct site {
@@ -118,6 +122,9 @@ static struct {
 	void __percpu *(*reserve)(size_t size, size_t align, bool reserved,
 				  gfp_t gfp);
 	int (*everywhere)(work_func_t call);
+	int (*stop)(cpu_stop_fn_t call, void *data, const struct cpumask *cpus);
+	const u8 *int3; /* the first function of C that a breakpoint reaches */
+	int (*own_int3)(struct pt_regs *regs); /* what it asks first */
 	int (*set_ro)(unsigned long addr, int pages);
 	int (*set_rw)(unsigned long addr, int pages);
 	int (*set_x)(unsigned long addr, int pages);
@@ -165,6 +172,10 @@ static const struct {
 	  "__vmalloc_node_range_noprof" },
 	{ &kernel.reserve, "pcpu_alloc", "pcpu_alloc_noprof", true },
 	{ &kernel.everywhere, "schedule_on_each_cpu" },
+	{ &kernel.stop, "stop_machine_cpuslocked", NULL, true },
+	{ &kernel.int3, "exc_int3", NULL, true },
+	{ &kernel.own_int3, "poke_int3_handler", "smp_text_poke_int3_handler",
+	  true },
 	{ &kernel.set_ro, "set_memory_ro" },
 	{ &kernel.set_rw, "set_memory_rw" },
 	{ &kernel.set_x, "set_memory_x" },
@@ -236,6 +247,8 @@ static unsigned long heard; /* jiffies when the owner was last heard of */
 static unsigned long patience; /* jiffies */
 static bool twice; /* QEMU's translator keeps breakpoints that are gone */
 static handler_t handler;
+static unsigned long asks; /* address of the call of kernel.own_int3, or 0 */
+static bool asked_first; /* that call leads to on_int3() */
 static struct site *changing; /* among which some are begun, by address */
 static unsigned long changed; /* how many */
 static u8 image[PAGE_SIZE]; /* of what is written at once */
@@ -275,7 +288,7 @@ static int look_up(void)
  * Send who has met the breakpoint of a jump that is being written to where it
  * leads.  They are not forgotten before every CPU is out of here.
  */
-static bool send_on(struct pt_regs *regs)
+static noinstr bool send_on(struct pt_regs *regs)
 {
 	struct site *all = smp_load_acquire(&changing);
 	unsigned long low = 0, high = READ_ONCE(changed), mid;
@@ -298,7 +311,19 @@ static bool send_on(struct pt_regs *regs)
 	regs->ip = address + KINST_JUMP + by;
 	return true;
 }
-NOKPROBE_SYMBOL(send_on);
+
+/*
+ * A breakpoint of whoever's, before anything else is done about it: what was
+ * interrupted goes on at the probe, when this has returned.
+ */
+static noinstr int on_int3(struct pt_regs *regs)
+{
+	handler_t call = READ_ONCE(handler);
+
+	if (!user_mode(regs) && (send_on(regs) || (call && call(regs))))
+		return 1;
+	return kernel.own_int3(regs);
+}
 
 static int on_die(struct notifier_block *self, unsigned long event, void *data)
 {
@@ -665,6 +690,29 @@ static void write_sites(struct site *sites, unsigned long n, bool plant)
 	write_early(sites, n, plant);
 }
 
+static int lead_call(void *to)
+{
+	s32 by = (unsigned long)to - (asks + KINST_JUMP);
+
+	kernel.text_poke((void *)(asks + 1), &by, sizeof(by));
+	return 0;
+}
+
+/*
+ * Have exc_int3() ask here first, or not any more.  No breakpoint can be put
+ * there to write it, so every CPU waits elsewhere for as long as that takes;
+ * there are no sites then.  Locked.
+ */
+static void ask_first(bool here)
+{
+	if (!asks || !kernel.stop || asked_first == here)
+		return;
+	kernel.stop(lead_call, here ? on_int3 : kernel.own_int3, NULL);
+	/* And none is in on_int3() that has come by the old way. */
+	kernel.sync();
+	asked_first = here;
+}
+
 static void watch_breakpoints(struct site *sites, unsigned long n)
 {
 	WRITE_ONCE(changed, n);
@@ -849,6 +897,7 @@ static void unplant(void)
 	if (!left) {
 		leave();
 		unmark();
+		ask_first(false);
 	}
 	unlock_text();
 	if (planted && !left)
@@ -888,6 +937,30 @@ static int decode(struct insn *insn, const u8 *code)
 	kernel.decode(insn);
 	return insn->length;
 #endif
+}
+
+/* Find the call by which exc_int3() asks kernel.own_int3. */
+static void find_call(void)
+{
+	u8 code[FIRST_CALL + MAX_INSN_SIZE];
+	struct insn insn;
+	int at, length;
+	s32 by;
+
+	if (!kernel.int3 || !kernel.own_int3 ||
+	    copy_from_kernel_nofault(code, kernel.int3, sizeof(code)))
+		return;
+	for (at = 0; at < FIRST_CALL; at += length) {
+		length = decode(&insn, code + at);
+		if (length <= 0)
+			return;
+		memcpy(&by, code + at + 1, sizeof(by));
+		if (code[at] == CALL &&
+		    kernel.int3 + at + length + by == (u8 *)kernel.own_int3) {
+			asks = (unsigned long)kernel.int3 + at;
+			return;
+		}
+	}
 }
 
 /*
@@ -1271,6 +1344,8 @@ static unsigned long write_all(unsigned long n, enum kinst_why *why)
 	all = old;
 	watch_breakpoints(sites, n);
 	planted = n;
+	if (handler)
+		ask_first(true);
 	*why = KINST_CHANGED;
 	i = open_several(n);
 	if (i < n)
@@ -1788,6 +1863,7 @@ static int __init kinst_init(void)
 	error = look_up();
 	if (error)
 		return error;
+	find_call();
 	twice = hypervisor_cpuid_base("TCGTCGTCGTCG", 0);
 	tickers = __alloc_percpu(MOST_TIMERS * sizeof(*tickers),
 				 __alignof__(*tickers));
