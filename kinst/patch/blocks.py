@@ -5,10 +5,11 @@ instruction faults and the kernel goes on elsewhere; so an instruction that may 
 ends its block, as does one that goes elsewhere, and one that a branch of the chain leads to begins
 one.  A block counts once, at the first instruction where the flags that counting changes are dead.
 
-Somebody may also come to an instruction in the middle, by its own patch: a thread that slept there
-while it was planted, a return, a computed jump.  That patch leads to a *stub*, which adds to a
-counter of its own and then joins the block.  Let the block count C at instruction p, and stubs
-count E[m] at instruction m.  Who joins at m runs m and all behind it, and passes p if m <= p.  So
+Somebody may also come to an instruction in the middle, by its own patch or by that of a run that
+begins there: a thread that slept there while it was planted, a return, a computed jump.  That patch
+leads to a *stub*, which adds to a counter of its own and then joins the block.  Let the block count
+C at instruction p, and stubs count E[m] at instruction m.  Who joins at m runs m and all behind it,
+and passes p if m <= p.  So
 
     hits of instruction i = C - sum of E[m], i < m <= p     for i <= p
                             C + sum of E[m], p < m <= i     for i >= p
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kinst.core.bodies import CountBody
-from kinst.core.columns import I64, Bools, ragged
+from kinst.core.columns import I64, U64, Bools, ragged
 from kinst.patch.chains import Chains
 from kinst.patch.wanted import Wanted
 
@@ -56,6 +57,7 @@ class BlockSums:
 
 NO_SUMS = BlockSums(*(np.zeros(0, np.int64) for _ in range(3)))
 _MASK = (1 << 64) - 1
+_NO_ADDRESSES: U64 = np.zeros(0, np.uint64)
 
 
 def _none() -> I64:
@@ -73,9 +75,16 @@ class Blocks:
     sums: BlockSums = NO_SUMS
 
 
-def arrange(wanted: Sequence[Wanted], chains: Chains, free: Bools, rules: BlockRules) -> Blocks:
+def arrange(
+    wanted: Sequence[Wanted],
+    chains: Chains,
+    free: Bools,
+    rules: BlockRules,
+    started: U64 = _NO_ADDRESSES,
+) -> Blocks:
     """The blocks of sites in the order of their addresses.  free: where counting need not save
-    anything."""
+    anything.  started: addresses of those to which a run's jump leads, whether anybody asked for
+    them or not."""
     if not wanted:
         return Blocks(wanted)
     places = _Places.of(wanted)
@@ -88,7 +97,9 @@ def arrange(wanted: Sequence[Wanted], chains: Chains, free: Bools, rules: BlockR
     high = np.append(low[1:], len(wanted))
     block = np.cumsum(begins) - 1  # of each site
 
-    joined = ~begins & np.fromiter((bool(w.way) for w in wanted), np.bool_, len(wanted))
+    patched = np.fromiter((bool(w.way) for w in wanted), np.bool_, len(wanted))
+    patched |= np.isin(np.array([w.site.address for w in wanted], np.uint64), started)
+    joined = ~begins & patched
     need = 1 + np.add.reduceat(joined, low, dtype=np.int64)
     made = np.add.reduceat(places.count > 0, low, dtype=np.int64) >= 2
     made = _within(made & (high - low > 1), need, rules.room)

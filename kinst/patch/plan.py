@@ -222,7 +222,7 @@ def plan_sites(
         counted, free = Blocks(wanted), chains.straight
         if blocks is not None and chains:
             free = isa.counts_freely(sites, [work.following for work in wanted])
-            counted = arrange(wanted, chains, free, blocks)
+            counted = arrange(wanted, chains, free, blocks, runs.start)
         layout = _Layout(counted.wanted, sites, isa, chains, _aligned(start), limit, spare)
         if not layout.settle() or (runs and not chained):
             chained = False

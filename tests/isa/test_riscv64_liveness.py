@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 from gnu_assembler import assembled
-from test_chains import DATA_BYTES, PAGE, SOURCES, STOP, TEXT, Cpu, Planned, first_visits, original
+from small_functions import (
+    DATA_BYTES,
+    PAGE,
+    SOURCES,
+    STOP,
+    TEXT,
+    Cpu,
+    Planned,
+    first_visits,
+    original,
+)
 from unicorn import UC_ARCH_RISCV, UC_MODE_RISCV64, Uc, riscv_const
 
 from kinst.core.displaced import Onward, Relocated

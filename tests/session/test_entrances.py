@@ -6,7 +6,6 @@ something leads to the second or the third.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +13,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from gnu_assembler import assembled
 
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function, Site
 from kinst.isa import load
 from kinst.session.entrances import Entrances
 from kinst.session.kernel import RunningKernel
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "isa"))
-from gnu_assembler import assembled
 
 BASE = 0xFFFF_FFFF_8100_0000
 SHORT = "xor eax, eax\n" * 6 + "ret\n"

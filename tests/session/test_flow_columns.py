@@ -3,22 +3,19 @@ each function by itself."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gnu_assembler import assembled
+from small_functions import SOURCES
 
 from kinst.core.columns import FLOW_KINDS
 from kinst.core.probe import Function
 from kinst.isa import load
 from kinst.session.kernel import RunningKernel
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "isa"))
-from gnu_assembler import assembled
-from test_chains import SOURCES
 
 BASE = 0xFFFF_FFFF_8100_0000
 MORE = {  # a warning that is fatal, one that is not, thunks, an access that may fault

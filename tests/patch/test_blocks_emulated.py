@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_chains import (
+from small_functions import (
     COUNTERS,
     PAGE,
     SCRATCH,
@@ -21,7 +21,7 @@ from test_chains import (
     first_visits,
     original,
 )
-from test_chains import planned as planned_chain
+from small_functions import planned as planned_chain
 
 from kinst.core.bodies import CallBody, CountBody
 from kinst.core.columns import columns_of

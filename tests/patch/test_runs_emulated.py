@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from gnu_assembler import assembled
 from planned_functions import runs_in
-from test_chains import (
+from small_functions import (
     COUNTERS,
     DATA_BYTES,
     PAGE,

@@ -1,0 +1,255 @@
+"""Small functions drawn at random, planted in ways drawn at random, in an emulator.
+
+Every function ends: whoever goes backward takes one from a register that starts at ROUNDS.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from gnu_assembler import assembled
+from planned_functions import runs_in
+from small_functions import COUNTERS, PAGE, SCRATCH, TEXT, Cpu
+
+from kinst.core.bodies import Body, CountBody
+from kinst.core.isa import Isa
+from kinst.core.probe import Function, Site
+from kinst.isa import load
+from kinst.patch.blocks import BlockRules
+from kinst.patch.patches import Patch
+from kinst.patch.plan import Plan, plan_sites
+from kinst.patch.runs import NO_RUNS, Runs
+from kinst.patch.wanted import Wanted
+
+SLOT = 512  # bytes that the assembler leaves for each function, more than any is long
+VALUE = 0x5AFE_0123_4567_89AB  # the data of each function, straight behind it
+COUNTER_ROOM = 200  # counters of blocks, behind those of the sites
+
+
+@dataclass(frozen=True)
+class Language:
+    """What functions of an instruction set are drawn from.  {to}: a label."""
+
+    begin: str
+    end: str  # with a function that it calls
+    straight: tuple[str, ...]
+    forward: tuple[str, ...]
+    backward: tuple[str, ...]  # ends when the rounds are used up
+
+
+LANGUAGES: Mapping[str, Language] = {
+    "amd64": Language(
+        "push rbp; mov rbp, rsp; mov r9d, edi",
+        "mov [rsi + 64], rax; pop rbp; ret\n sub{k}: inc qword ptr [rsi]; ret\n"
+        "value{k}: .quad {value}",
+        (
+            "add rax, rcx", "inc edx", "dec r8", "xor eax, eax", "adc rbx, 5", "sbb rdx, rdx",
+            "lea rax, [rax + rcx*2 + 1000]", "mov ecx, 77", "mov rbx, [rsi + 8]", "clc", "cmc",
+            "mov [rsi + 16], rax", "add rdx, [rip + value{k}]", "lea r10, [rip + value{k}]",
+            "cmovc rcx, rdx", "setz al", "cmp ecx, 5", "test al, 1", "imul rcx, rdx", "nop", "cqo",
+            "shl rax, 3", "mov edx, edi", "call sub{k}", "xchg rax, rbx", "mov rbx, 0x1234567890",
+            "add dword ptr [rsi + 24], 0x11223344", "push rax; pop rcx", "stc", "cbw", "sti",
+        ),
+        ("jz {to}", "jc {to}", "jg {to}", "jrcxz {to}", "jmp {to}", "js {to}"),
+        ("dec r9d; jg {to}", "sub r9d, 1; jns {to}", "dec r9d; js 9f; jmp {to}; 9: nop"),
+    ),
+    "arm64": Language(
+        "stp x29, x30, [sp, -16]!; mov w9, w0",
+        "str x4, [x1, 64]; ldp x29, x30, [sp], 16; ret\n"
+        "sub{k}: ldr x10, [x1]; add x10, x10, 1; str x10, [x1]; ret\nvalue{k}: .quad {value}",
+        (
+            "add x4, x4, x5", "subs x6, x4, 3", "adcs x5, x5, x4", "mov x7, 0x7700",
+            "ldr x6, [x1, 8]", "str x5, [x1, 16]", "ldr x3, value{k}", "adr x8, value{k}",
+            "csel x7, x4, x6, lo", "cset x2, eq", "cmp w5, 5", "mul x5, x4, x6", "nop",
+            "bl sub{k}", "eor x4, x4, x5", "tst x4, 1",
+        ),
+        ("cbz w5, {to}", "tbnz x4, 0, {to}", "b.lt {to}", "b {to}", "cbnz x6, {to}", "b.eq {to}"),
+        ("subs w9, w9, 1; b.gt {to}", "sub w9, w9, 1; tbz w9, 31, {to}"),
+    ),
+    "riscv64": Language(
+        "addi sp, sp, -16; sd ra, 8(sp); mv t1, a0",
+        # What calls may change is not read behind one.
+        "sd a5, 64(a1); jal sub{k}; ld ra, 8(sp); addi sp, sp, 16; ret\n"
+        "sub{k}: ld t4, 0(a1); addi t4, t4, 1; sd t4, 0(a1); ret\nvalue{k}: .8byte {value}",
+        (
+            "add a5, a5, a4", "addi a3, a3, 1", "mv a4, a5", "li a2, 5", "sltu a7, a5, a6",
+            "ld a3, 8(a1)", "sd a5, 16(a1)", "auipc a6, 0", "slli a3, a4, 1", "andi a2, a5, 1",
+            "mul a4, a4, a3", "nop", "xor a5, a5, a2", "sub a3, a3, a2", "not a6, a5",
+        ),
+        ("beqz a2, {to}", "bnez a3, {to}", "blt a4, a2, {to}", "j {to}", "bgeu a5, a6, {to}"),
+        ("addi t1, t1, -1; bgtz t1, {to}", "addi t1, t1, -1; bltz t1, 9f; j {to}; 9: nop"),
+    ),
+}  # fmt: skip
+
+
+def source(language: Language, k: int, rng: random.Random) -> str:
+    """A function, its label f{k}."""
+    length = rng.randrange(4, 16)
+    lines = [f".org {k * SLOT}", f"f{k}: {language.begin}"]
+    for n in range(length):
+        kind, to = rng.random(), "f{k}_{n}"
+        if kind < 0.2:
+            line = rng.choice(language.forward).replace("{to}", to)
+            line = line.format(k=k, n=rng.randrange(n + 1, length + 1))
+        elif kind < 0.32:
+            line = rng.choice(language.backward).replace("{to}", to)
+            line = line.format(k=k, n=rng.randrange(n + 1))
+        else:
+            line = rng.choice(language.straight).format(k=k)
+        lines.append(f"f{k}_{n}: {line}")
+    return "\n".join([*lines, f"f{k}_{length}: {language.end.format(k=k, value=VALUE)}"])
+
+
+def random_codes(name: str, count: int, seed: int, folder: Path) -> list[tuple[bytes, int]]:
+    """(the bytes of a function and its data, how many of them are instructions)."""
+    rng, language = random.Random(seed), LANGUAGES[name]
+    functions = [source(language, k, rng) for k in range(count)]
+    intel = ".intel_syntax noprefix\n" if name == "amd64" else ""
+    whole = assembled(name, intel + "\n".join(functions) + f"\n.org {count * SLOT}\n", folder)
+    slots = [whole[k * SLOT :][:SLOT] for k in range(count)]
+    lengths = [slot.index(VALUE.to_bytes(8, "little")) for slot in slots]
+    return [(slot[: size + 8], size) for slot, size in zip(slots, lengths, strict=True)]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A function, what of it is asked for, and the plan.
+
+    counters: of each site, by its address, how often each counter is to be added to.  refused:
+    those that cannot be planted."""
+
+    isa: Isa
+    code: bytes
+    sites: tuple[Site, ...]
+    wanted: tuple[Wanted, ...]
+    runs: Runs
+    chained: bool
+    blocks: BlockRules | None
+    plan: Plan
+    counters: Mapping[int, Counter[int]]
+    refused: frozenset[int]
+
+    @property
+    def displaced(self) -> set[int]:
+        """Addresses of all that is copied to trampolines."""
+        return {address for address, _, _ in self.plan.sites}
+
+    @property
+    def starts(self) -> dict[int, int]:
+        """Where the trampoline of each is."""
+        pairs = zip(self.plan.sites, self.plan.text, strict=True)
+        return {site[0]: at for site, (at, _) in pairs}
+
+    @property
+    def insides(self) -> set[int]:
+        return {at for run in self.plan.runs for at in run.insides}
+
+    def patches(self, found: bool = False) -> list[Patch]:
+        """found: somebody is about to go on inside of the runs."""
+        of_runs = [p for run in self.plan.runs for p in (run.instead if found else (run.patch,))]
+        return sorted([*self.plan.patches, *of_runs], key=lambda patch: patch.address)
+
+    def planted(self, found: bool = False) -> Cpu:
+        cpu = Cpu(self.isa, self.code)
+        for at, code in (*self.plan.text, *self.plan.stubs):
+            cpu.write(at, code)
+        for patch in self.patches(found):
+            there = bytes(cpu.uc.mem_read(patch.address, len(patch.old)))
+            assert there == patch.old and len(patch.new) == len(patch.old)
+            cpu.write(patch.address, patch.new)
+        cpu.traps = dict(self.plan.traps)
+        return cpu
+
+    def counted(self, cpu: Cpu) -> Counter[int]:
+        """What each counter of the sites says, the sums of blocks worked out."""
+        base = COUNTERS if self.isa.shared_counters else 0
+        words = np.frombuffer(bytes(cpu.uc.mem_read(COUNTERS, PAGE)), np.int64).copy()
+        raw, sums = words.copy(), self.plan.sums
+        for from_, to, weight in zip(sums.source, sums.target, sums.weight, strict=True):
+            words[(to - base) >> 3] += weight * raw[(from_ - base) >> 3]
+        first = len(self.sites)
+        assert self.blocks is not None or not words[first:].any(), "counted in no one's counter"
+        numbers = enumerate(words[:first].tolist())
+        return Counter({base + 8 * k: number for k, number in numbers if number})
+
+    def expected(self, ran: Mapping[int, int]) -> Counter[int]:
+        """The same, from how often each instruction ran."""
+        total = Counter[int]()
+        for address, counters in self.counters.items():
+            for counter, times in counters.items():
+                total[counter] += times * ran.get(address, 0)
+        return +total
+
+
+def random_trial(name: str, code: bytes, length: int, rng: random.Random) -> Trial:
+    """A function's instructions, some of them asked for, with whatever else may be there."""
+    isa = load(name)
+    known = list(isa.decode(code[:length], TEXT))
+    assert sum(one.size for one in known) == length
+    function = Function("vmlinux", "f", TEXT, length)
+    share = rng.choice((1.0, 1.0, 0.7, 0.3))
+    asked = {one.address for one in known if rng.random() < share} or {known[0].address}
+    free = isa.spare(known, [isa.flow(one.code, one.address) for one in known])
+    spare = dict(zip([one.address for one in known], free, strict=True))
+    fits = {
+        one.address: isa.jump_patch(one.size, one.address, SCRATCH) is not None for one in known
+    }
+    chained = rng.random() < 0.8
+    runs = NO_RUNS
+    if chained and isa.RUN_SIZE and rng.random() < 0.6:
+        room = {at: fits[at] for at in asked}
+        runs = runs_in(isa, code, known, room, free)
+    gates = {
+        at for at, fit in fits.items() if fit and at not in asked and chained and rng.random() < 0.2
+    }
+    in_runs = set(runs.member.tolist())
+    marks = dict.fromkeys(fits, 0)
+    if rng.random() < 0.5:
+        scanned = isa.scan([(TEXT, code[:length])]).columns
+        marks |= dict(zip(scanned.address.tolist(), scanned.marks.tolist(), strict=True))
+    base = COUNTERS if isa.shared_counters else 0
+    sites, wanted, counters = [], [], {}
+    places = [base + 8 * k for k in range(len(known))]
+    for one in known:
+        at = one.address
+        if at not in asked | in_runs | gates:
+            continue
+        site = Site(function, at - TEXT, one.code)
+        bodies: tuple[Body, ...] = ()
+        way = "gate" if at in gates and at not in in_runs else ""
+        if at in asked:
+            way = "jump" if fits[at] and rng.random() < 0.9 else "trap"
+            of = [
+                rng.sample(places, rng.choice((1, 1, 1, 2, 0))) for _ in range(rng.choice((1, 2)))
+            ]
+            bodies = tuple(CountBody(tuple(each)) for each in of)
+            counters[at] = Counter(place for each in of for place in each)
+        sites.append(site)
+        following = code[one.end - TEXT : length]
+        if name == "amd64" and one.code == b"\xfb" and rng.random() < 0.5:
+            following = b"\xf4"  # sti before hlt: refused
+            counters.pop(at, None)
+        wanted.append(Wanted(site, way, bodies, following, marks=marks[at]))
+    blocks = None
+    if chained and rng.random() < 0.5:
+        faulting = {at for at in fits if rng.random() < rng.choice((0.0, 0.2))}
+        room_of = rng.choice((COUNTER_ROOM, COUNTER_ROOM, rng.randrange(12)))
+        blocks = BlockRules(base + 8 * len(known), room_of, faulting)
+    if rng.random() < 0.3:
+        shuffled = list(zip(sites, wanted, strict=True))
+        if chained:
+            rng.shuffle(shuffled)
+        sites, wanted = [s for s, _ in shuffled], [w for _, w in shuffled]
+    start = SCRATCH + rng.randrange(64)
+    plan = plan_sites(
+        wanted, isa, start, SCRATCH + 8 * PAGE, chained=chained, runs=runs, blocks=blocks,
+        spare=spare,
+    )  # fmt: skip
+    refused = frozenset(w.site.address for w in wanted if w.following == b"\xf4" and w.bodies)
+    every = tuple(Site(function, one.address - TEXT, one.code) for one in known)
+    return Trial(isa, code, every, tuple(wanted), runs, chained, blocks, plan, counters, refused)
