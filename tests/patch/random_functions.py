@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from gnu_assembler import assembled
 from planned_functions import runs_in
 from small_functions import COUNTERS, PAGE, SCRATCH, TEXT, Cpu
 
-from kinst.core.bodies import Body, CountBody
+from kinst.core.bodies import Body, CallBody, CountBody
 from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
 from kinst.isa import load
@@ -28,18 +28,25 @@ from kinst.patch.wanted import Wanted
 
 SLOT = 512  # bytes that the assembler leaves for each function, more than any is long
 VALUE = 0x5AFE_0123_4567_89AB  # the data of each function, straight behind it
+CALLED = SCRATCH + 12 * PAGE
 COUNTER_ROOM = 200  # counters of blocks, behind those of the sites
 
 
 @dataclass(frozen=True)
 class Language:
-    """What functions of an instruction set are drawn from.  {to}: a label."""
+    """What functions of an instruction set are drawn from.  {to}: a label.
+
+    called: adds one to the word at its first argument, and spoils what such code may spoil.
+    guard: puts what the function was given, which is not zero and does not change, where a
+    snippet's word goes."""
 
     begin: str
     end: str  # with a function that it calls
     straight: tuple[str, ...]
     forward: tuple[str, ...]
     backward: tuple[str, ...]  # ends when the rounds are used up
+    called: str
+    guard: str
 
 
 LANGUAGES: Mapping[str, Language] = {
@@ -57,6 +64,8 @@ LANGUAGES: Mapping[str, Language] = {
         ),
         ("jz {to}", "jc {to}", "jg {to}", "jrcxz {to}", "jmp {to}", "js {to}"),
         ("dec r9d; jg {to}", "sub r9d, 1; jns {to}", "dec r9d; js 9f; jmp {to}; 9: nop"),
+        "inc qword ptr [rdi]; mov r11, -1; cmp r11, 5; ret",
+        "mov rcx, rdi",
     ),
     "arm64": Language(
         "stp x29, x30, [sp, -16]!; mov w9, w0",
@@ -70,6 +79,8 @@ LANGUAGES: Mapping[str, Language] = {
         ),
         ("cbz w5, {to}", "tbnz x4, 0, {to}", "b.lt {to}", "b {to}", "cbnz x6, {to}", "b.eq {to}"),
         ("subs w9, w9, 1; b.gt {to}", "sub w9, w9, 1; tbz w9, 31, {to}"),
+        "ldr x1, [x0]; add x1, x1, 1; str x1, [x0]; cmp x1, 5; mov x2, -1; mov x17, -1; ret",
+        "mov x{result}, x0",
     ),
     "riscv64": Language(
         "addi sp, sp, -16; sd ra, 8(sp); mv t1, a0",
@@ -83,6 +94,8 @@ LANGUAGES: Mapping[str, Language] = {
         ),
         ("beqz a2, {to}", "bnez a3, {to}", "blt a4, a2, {to}", "j {to}", "bgeu a5, a6, {to}"),
         ("addi t1, t1, -1; bgtz t1, {to}", "addi t1, t1, -1; bltz t1, 9f; j {to}; 9: nop"),
+        "ld a1, 0(a0); addi a1, a1, 1; sd a1, 0(a0); li a0, -3; li t1, -3; li t6, -3; ret",
+        ".option norvc; mv x{result}, a0",
     ),
 }  # fmt: skip
 
@@ -90,7 +103,7 @@ LANGUAGES: Mapping[str, Language] = {
 def source(language: Language, k: int, rng: random.Random) -> str:
     """A function, its label f{k}."""
     length = rng.randrange(4, 16)
-    lines = [f".org {k * SLOT}", f"f{k}: {language.begin}"]
+    lines = [f"f{k}: {language.begin}"]
     for n in range(length):
         kind, to = rng.random(), "f{k}_{n}"
         if kind < 0.2:
@@ -105,15 +118,30 @@ def source(language: Language, k: int, rng: random.Random) -> str:
     return "\n".join([*lines, f"f{k}_{length}: {language.end.format(k=k, value=VALUE)}"])
 
 
-def random_codes(name: str, count: int, seed: int, folder: Path) -> list[tuple[bytes, int]]:
-    """(the bytes of a function and its data, how many of them are instructions)."""
-    rng, language = random.Random(seed), LANGUAGES[name]
+@dataclass(frozen=True)
+class Material:
+    """What trials of an instruction set are made of.  codes: the bytes of functions, each with its
+    data, and how many of them are instructions."""
+
+    isa: Isa
+    codes: tuple[tuple[bytes, int], ...]
+    called: bytes
+    guard: bytes
+
+
+def material(name: str, count: int, seed: int, folder: Path) -> Material:
+    rng, language, isa = random.Random(seed), LANGUAGES[name], load(name)
     functions = [source(language, k, rng) for k in range(count)]
+    result = isa.snippets.result.removeprefix("x")
+    parts = [*functions, language.called, language.guard.format(result=result), "nop"]
+    lines = [f".org {k * SLOT}\n{part}" for k, part in enumerate(parts)]
     intel = ".intel_syntax noprefix\n" if name == "amd64" else ""
-    whole = assembled(name, intel + "\n".join(functions) + f"\n.org {count * SLOT}\n", folder)
-    slots = [whole[k * SLOT :][:SLOT] for k in range(count)]
-    lengths = [slot.index(VALUE.to_bytes(8, "little")) for slot in slots]
-    return [(slot[: size + 8], size) for slot, size in zip(slots, lengths, strict=True)]
+    whole = assembled(name, intel + "\n".join(lines) + "\n", folder)
+    slots = [whole[k * SLOT :][:SLOT] for k in range(len(parts))]
+    lengths = [slot.index(VALUE.to_bytes(8, "little")) for slot in slots[:count]]
+    codes = [(slot[: size + 8], size) for slot, size in zip(slots, lengths, strict=False)]
+    first = next(iter(isa.decode(slots[count + 1], TEXT)))
+    return Material(isa, tuple(codes), slots[count], first.code)
 
 
 @dataclass(frozen=True)
@@ -125,6 +153,7 @@ class Trial:
 
     isa: Isa
     code: bytes
+    called: bytes
     sites: tuple[Site, ...]
     wanted: tuple[Wanted, ...]
     runs: Runs
@@ -156,7 +185,7 @@ class Trial:
 
     def planted(self, found: bool = False) -> Cpu:
         cpu = Cpu(self.isa, self.code)
-        for at, code in (*self.plan.text, *self.plan.stubs):
+        for at, code in (*self.plan.text, *self.plan.stubs, (CALLED, self.called)):
             cpu.write(at, code)
         for patch in self.patches(found):
             there = bytes(cpu.uc.mem_read(patch.address, len(patch.old)))
@@ -186,70 +215,92 @@ class Trial:
         return +total
 
 
-def random_trial(name: str, code: bytes, length: int, rng: random.Random) -> Trial:
+def random_bodies(
+    made: Material, places: Sequence[int], rng: random.Random
+) -> tuple[tuple[Body, ...], Counter[int]]:
+    """Work, and how often it adds to each counter.  Most work is counting alone."""
+    isa, only = made.isa, rng.random() < 0.7
+    expected = Counter[int]()
+    bodies: list[Body] = []
+    for _ in range(rng.choice((1, 2))):
+        kind = 0.0 if only else rng.random()
+        some = rng.sample(places, rng.choice((1, 1, 1, 2, 0)))
+        if kind < 0.3:
+            bodies.append(CountBody(tuple(some)))
+            expected.update(some)
+        elif kind < 0.6:
+            zero = rng.random() < 0.5
+            guard = isa.snippet(made.guard, zero)
+            assert guard is not None
+            bodies.append(CountBody(tuple(some), guard))
+            expected.update(() if zero else some)
+        else:
+            place = rng.choice(places)
+            at = place if isa.shared_counters else COUNTERS + place
+            slots = frozenset(rng.sample(isa.argument_slots, rng.randrange(4)))
+            bodies.append(CallBody(CALLED, at, slots))
+            expected[place] += 1
+    return tuple(bodies), expected
+
+
+def random_trial(made: Material, which: int, rng: random.Random) -> Trial:
     """A function's instructions, some of them asked for, with whatever else may be there."""
-    isa = load(name)
+    isa, (code, length) = made.isa, made.codes[which]
     known = list(isa.decode(code[:length], TEXT))
     assert sum(one.size for one in known) == length
     function = Function("vmlinux", "f", TEXT, length)
     share = rng.choice((1.0, 1.0, 0.7, 0.3))
     asked = {one.address for one in known if rng.random() < share} or {known[0].address}
     free = isa.spare(known, [isa.flow(one.code, one.address) for one in known])
-    spare = dict(zip([one.address for one in known], free, strict=True))
     fits = {
         one.address: isa.jump_patch(one.size, one.address, SCRATCH) is not None for one in known
     }
     chained = rng.random() < 0.8
     runs = NO_RUNS
     if chained and isa.RUN_SIZE and rng.random() < 0.6:
-        room = {at: fits[at] for at in asked}
-        runs = runs_in(isa, code, known, room, free)
-    gates = {
-        at for at, fit in fits.items() if fit and at not in asked and chained and rng.random() < 0.2
-    }
+        runs = runs_in(isa, code, known, {at: fits[at] for at in asked}, free)
     in_runs = set(runs.member.tolist())
+    gates = {at for at, fit in fits.items() if fit and chained and rng.random() < 0.2}
+    gates -= asked | in_runs
     marks = dict.fromkeys(fits, 0)
     if rng.random() < 0.5:
         scanned = isa.scan([(TEXT, code[:length])]).columns
         marks |= dict(zip(scanned.address.tolist(), scanned.marks.tolist(), strict=True))
     base = COUNTERS if isa.shared_counters else 0
-    sites, wanted, counters = [], [], {}
     places = [base + 8 * k for k in range(len(known))]
+    wanted = []
+    counters: dict[int, Counter[int]] = {}
+    refused = set[int]()
     for one in known:
-        at = one.address
-        if at not in asked | in_runs | gates:
-            continue
-        site = Site(function, at - TEXT, one.code)
+        at, way = one.address, ""
         bodies: tuple[Body, ...] = ()
-        way = "gate" if at in gates and at not in in_runs else ""
+        following = code[one.end - TEXT : length]
         if at in asked:
             way = "jump" if fits[at] and rng.random() < 0.9 else "trap"
-            of = [
-                rng.sample(places, rng.choice((1, 1, 1, 2, 0))) for _ in range(rng.choice((1, 2)))
-            ]
-            bodies = tuple(CountBody(tuple(each)) for each in of)
-            counters[at] = Counter(place for each in of for place in each)
-        sites.append(site)
-        following = code[one.end - TEXT : length]
-        if name == "amd64" and one.code == b"\xfb" and rng.random() < 0.5:
-            following = b"\xf4"  # sti before hlt: refused
-            counters.pop(at, None)
+            bodies, counters[at] = random_bodies(made, places, rng)
+            if one.code == b"\xfb" and rng.random() < 0.5:
+                following = b"\xf4"  # sti before hlt
+                refused.add(at)
+                del counters[at]
+        elif at in gates:
+            way = "gate"
+        elif at not in in_runs:
+            continue
+        site = Site(function, at - TEXT, one.code)
         wanted.append(Wanted(site, way, bodies, following, marks=marks[at]))
     blocks = None
     if chained and rng.random() < 0.5:
         faulting = {at for at in fits if rng.random() < rng.choice((0.0, 0.2))}
-        room_of = rng.choice((COUNTER_ROOM, COUNTER_ROOM, rng.randrange(12)))
-        blocks = BlockRules(base + 8 * len(known), room_of, faulting)
-    if rng.random() < 0.3:
-        shuffled = list(zip(sites, wanted, strict=True))
-        if chained:
-            rng.shuffle(shuffled)
-        sites, wanted = [s for s, _ in shuffled], [w for _, w in shuffled]
-    start = SCRATCH + rng.randrange(64)
+        room = rng.choice((COUNTER_ROOM, COUNTER_ROOM, rng.randrange(12)))
+        blocks = BlockRules(base + 8 * len(known), room, faulting)
+    if chained and rng.random() < 0.3:
+        rng.shuffle(wanted)
     plan = plan_sites(
-        wanted, isa, start, SCRATCH + 8 * PAGE, chained=chained, runs=runs, blocks=blocks,
-        spare=spare,
+        wanted, isa, SCRATCH + rng.randrange(64), SCRATCH + 8 * PAGE, chained=chained, runs=runs,
+        blocks=blocks, spare=dict(zip(fits, free, strict=True)),
     )  # fmt: skip
-    refused = frozenset(w.site.address for w in wanted if w.following == b"\xf4" and w.bodies)
     every = tuple(Site(function, one.address - TEXT, one.code) for one in known)
-    return Trial(isa, code, every, tuple(wanted), runs, chained, blocks, plan, counters, refused)
+    return Trial(
+        isa, code, made.called, every, tuple(wanted), runs, chained, blocks, plan, counters,
+        frozenset(refused),
+    )  # fmt: skip

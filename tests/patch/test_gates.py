@@ -7,16 +7,14 @@ import numpy as np
 from kinst.core.columns import columns_of
 from kinst.isa import load
 from kinst.patch.flows import flows_of
-from kinst.patch.gates import ways_to
+from kinst.patch.gates import Ways, ways_to
 
 AT = 0x1000
 ISA = load("amd64")
 
 
-def ways(
-    code: str, *sites: int, elsewhere: tuple[int, ...] = ()
-) -> dict[int, tuple[tuple[int, ...], bool]]:
-    """By offsets: from where control comes, and whether that is all.  code: hexadecimal."""
+def ways_in(code: str, *sites: int, elsewhere: tuple[int, ...] = ()) -> tuple[Ways, list[int]]:
+    """How control comes to these offsets, and those of all.  code: hexadecimal."""
     instructions = list(ISA.decode(bytes.fromhex(code), AT))
     starts = [one.address - AT for one in instructions]
     columns = columns_of([one.address for one in instructions], [one.code for one in instructions])
@@ -26,6 +24,14 @@ def ways(
     found = ways_to(
         np.isin(starts, sites), flows, np.array(goals), behind, np.isin(starts, elsewhere)
     )
+    return found, starts
+
+
+def ways(
+    code: str, *sites: int, elsewhere: tuple[int, ...] = ()
+) -> dict[int, tuple[tuple[int, ...], bool]]:
+    """By offsets: from where control comes, and whether that is all."""
+    found, starts = ways_in(code, *sites, elsewhere=elsewhere)
     rows = [starts.index(at) for at in sites]
     from_ = {k: sorted(starts[b] for b in found.before[found.site == k].tolist()) for k in rows}
     return {starts[k]: (tuple(from_[k]), bool(found.known[k])) for k in rows}
@@ -52,3 +58,20 @@ def test_a_call_comes_back() -> None:
 
 def test_nothing_falls_through_a_jump() -> None:
     assert ways("eb02 90 90 c3", 2, 4) == {2: ((), False), 4: ((0, 3), True)}
+
+
+def test_gates_cover_what_they_all_lead_to() -> None:
+    found, starts = ways_in(LOOP, 2, 4, 8)
+
+    def covered(*displaced: int) -> list[int]:
+        return [starts[k] for k in np.flatnonzero(found.covered(np.isin(starts, displaced)))]
+
+    assert covered() == [] and covered(0, 2, 4, 6, 8) == [2, 4, 8]
+    assert covered(0, 6) == [2, 8] and covered(0) == [] and covered(6) == [8]
+    assert covered(2) == [4]
+
+
+def test_a_trap_may_come_back_too() -> None:
+    code = "0f0b ffc0 75fc c3"  # ud2, of a warning; inc; jne back to inc
+    assert ways(code, 2) == {2: ((4,), False)}
+    assert ways(code, 4, 6) == {4: ((2,), True), 6: ((4,), True)}

@@ -6,21 +6,39 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
-from random_functions import Trial, random_codes, random_trial
+from random_functions import Material, Trial, material, random_trial
 from small_functions import TEXT, Cpu, first_visits
 
+from kinst.patch.plan import ways_back
+
 SEED = random.randrange(1 << 30) if os.environ.get("KINST_RANDOM") else 1
-COUNT = 40  # functions of each ISA
+PARTS, PART = 4, 6  # functions of each ISA
 
 
-@pytest.fixture(scope="module", params=["amd64", "arm64", "riscv64"])
-def trials(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Trial]:
-    name, folder = str(request.param), tmp_path_factory.mktemp("functions")
-    rng = random.Random(SEED)
-    return [random_trial(name, *each, rng) for each in random_codes(name, COUNT, SEED, folder)]
+@cache
+def drawn(name: str, folder: Path) -> Material:
+    return material(name, PARTS * PART, SEED, folder)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("functions")
+
+
+@pytest.fixture(params=range(PARTS))
+def part(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(params=["amd64", "arm64", "riscv64"])
+def trials(request: pytest.FixtureRequest, folder: Path, part: int) -> list[Trial]:
+    made, rng = drawn(str(request.param), folder), random.Random(SEED + part)
+    return [random_trial(made, part * PART + k, rng) for k in range(PART)]
 
 
 def result(trial: Trial, cpu: Cpu) -> tuple[dict[str, int], bytes]:
@@ -55,13 +73,40 @@ def test_what_is_planned(trials: list[Trial]) -> None:
     """What cannot be planted is told, all else that is asked for is planted, and nothing lies on
     anything else."""
     for k, trial in enumerate(trials):
-        where, plan = f"function {k}, seed {SEED}", trial.plan
+        where, plan = f"seed {SEED}, function {k}", trial.plan
         assert {site.address for site, _ in plan.refused} == trial.refused, where
         ways = {address: way for address, _, way in plan.sites}
         asked = {w.site.address for w in trial.wanted if w.way in ("jump", "trap")}
         assert {at for at, way in ways.items() if way in ("jump", "trap", "run")} == (
             asked - trial.refused
         ), where
+        flows = {at: trial.isa.flow(code, at) for at, code, _ in plan.sites}
+        goals = {at: flow.target for at, flow in flows.items() if flow.target in ways}
+        behind = {at: at + len(code) for at, code, _ in plan.sites}
+        falls = {
+            at for at, flow in flows.items()
+            if flow.falls_through and flow.kind != "call" and behind[at] in ways
+        }  # fmt: skip
+        heads = {to for at, to in goals.items() if to is not None and to <= at}
+        reached = {to for to in goals.values() if to is not None} | {behind[at] for at in falls}
+        if not trial.chained:
+            heads, reached = set(), set()
+        starts = dict(zip([at for at, _ in plan.text], ways, strict=True))
+        assert sorted(starts[patch.address] for patch in plan.exits) == sorted(heads), where
+        assert plan.chained.tolist() == sorted(reached), where
+        # Where a thread may come back to the text: behind what does not fall into another one.
+        out = {flow.target for flow in flows.values() if flow.target} - reached
+        loose = set(behind.values()) - (set(ways) if reached else set())
+        assert ways_back(plan) == out | heads | loose, where
+        copies = dict(plan.copies)
+        assert set(copies.values()) <= asked - trial.refused, where
+        texts, originals = dict(plan.text), {at: code for at, code, _ in plan.sites}
+        for at, to in copies.items():
+            start, isa = trial.starts[to], trial.isa
+            assert start <= at < start + len(texts[start])
+            if flows[to].kind in ("next", "landing", "return"):
+                copy = next(isa.decode(texts[start][at - start :], at))
+                assert copy.text.split()[0] == next(isa.decode(originals[to], to)).text.split()[0]
         gates = {w.site.address for w in trial.wanted if w.way == "gate"} - trial.insides
         assert {at for at, way in ways.items() if way == "gate"} == gates, where
         for found in (False, True):
@@ -79,12 +124,12 @@ def test_it_does_and_counts_the_same(trials: list[Trial]) -> None:
         plain = original(trial)
         cpu = trial.planted()
         cpu.run(TEXT, *cpu.start_state())
-        assert result(trial, cpu) == result(trial, plain), f"function {k}, seed {SEED}"
-        assert trial.counted(cpu) == trial.expected(plain.ran), f"function {k}, seed {SEED}"
+        assert result(trial, cpu) == result(trial, plain), f"seed {SEED}, function {k}"
+        assert trial.counted(cpu) == trial.expected(plain.ran), f"seed {SEED}, function {k}"
         steps = [at for at, *_ in plain.seen]
         patched = sum(n for at, n in cpu.ran.items() if at in trial.displaced)
         if not trial.isa.needs_spare:  # of riscv64 the emulator tells a trapped one twice
-            assert patched == entrances(trial, steps), f"function {k}, seed {SEED}"
+            assert patched == entrances(trial, steps), f"seed {SEED}, function {k}"
 
 
 def test_entered_at_every_instruction(trials: list[Trial]) -> None:
@@ -98,7 +143,7 @@ def test_entered_at_every_instruction(trials: list[Trial]) -> None:
             uncounted = inside - set(dict(trial.plan.traps)) if trial.blocks else set()
             for step, address, *state in first_visits(plain):
                 cpu.run(starts[address] if address in inside else address, *state)
-                where = f"function {k}, seed {SEED}, entered at {address:#x}"
+                where = f"seed {SEED}, function {k}, entered at {address:#x}"
                 assert result(trial, cpu) == result(trial, plain), where
                 rest = Counter(at for at, *_ in plain.seen[step:])
                 if address not in uncounted:
@@ -118,7 +163,7 @@ def test_unplanting_leads_out(trials: list[Trial]) -> None:
             if address not in starts:
                 continue
             cpu.run(starts[address], *state)
-            where = f"function {k}, seed {SEED}, from {address:#x}"
+            where = f"seed {SEED}, function {k}, from {address:#x}"
             assert result(trial, cpu) == result(trial, plain), where
             if trial.blocks is None:
                 once = trial.expected(dict.fromkeys(trial.counters, 1))

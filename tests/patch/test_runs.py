@@ -132,6 +132,36 @@ def choices(line: Lines, at: int = 0) -> Iterator[list[tuple[int, int]]]:
             yield [(at, behind), *rest]
 
 
+def worth(
+    line: Lines, planted: Bools, own: Bools, reached: Bools, runs: list[tuple[int, int]]
+) -> tuple[int, int, int]:
+    """What is bad about a choice, the worst first: traps that are used, traps that are not known to
+    be; then what is displaced unasked, which costs twice what a patch does."""
+    inside = {k for first, behind in runs for k in range(first, behind)}
+    left = [k for k in np.flatnonzero(planted & ~own).tolist() if k not in inside]
+    silent = sum(not planted[k] for k in inside)
+    jumps = sum(k not in inside for k in np.flatnonzero(own).tolist())
+    unused = sum(bool(reached[k]) for k in left)
+    return len(left) - unused, unused, 2 * silent + len(runs) + jumps
+
+
+@given(lines(), st.integers(0, 511))
+def test_no_choice_is_better(text: str, bits: int) -> None:
+    line, planted, own = drawn(text)
+    reached = planted & np.array([bits >> k & 1 for k in range(len(planted))], np.bool_)
+    found = find_runs(line, planted, own, JUMP, reached)
+    bounds = list(zip(found.first.tolist(), found.behind.tolist(), strict=True))
+    every = [worth(line, planted, own, reached, one) for one in useful(line, planted, own)]
+    assert worth(line, planted, own, reached, bounds) == min(every)
+
+
+def useful(line: Lines, planted: Bools, own: Bools) -> Iterator[list[tuple[int, int]]]:
+    """The choices of which every run serves somebody, and none begins at what has its own jump."""
+    for one in choices(line):
+        if all(planted[a:b].any() and not own[a] for a, b in one):
+            yield one
+
+
 @given(lines())
 def test_no_choice_leaves_fewer_traps(text: str) -> None:
     line, planted, own = drawn(text)

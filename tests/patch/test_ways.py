@@ -68,8 +68,54 @@ def test_the_best_way_first() -> None:
 def test_forced_ways() -> None:
     assert way(LONG, PlantingAbility(SCRATCH, True, True, "trap")) == "trap"
     assert way(LONG, PlantingAbility(SCRATCH, True, True, "stop")) == "stop"
-    assert "too short" in way(SHORT, PlantingAbility(SCRATCH, True, True, "jump"))
+    too_short = way(SHORT, PlantingAbility(SCRATCH, True, True, "jump"))
+    assert too_short == "refused: 3 bytes are too short for a jump"
+    one = Site(FUNCTION, 13, b"\x55")  # push rbp
+    too_short = way(one, PlantingAbility(SCRATCH, True, True, "jump"))
+    assert too_short == "refused: 1 byte is too short for a jump"
     assert "no trap handler" in way(SHORT, PlantingAbility(SCRATCH, False, True, "trap"))
+
+
+def test_why_a_way_is_no_better() -> None:
+    def why(site: Site, ability: PlantingAbility) -> tuple[str, str]:
+        choice = choose(site, b"\x90" * 16, ISA, ability, "", False)
+        return choice.way, choice.reason
+
+    far = TEXT - (1 << 32)
+    assert why(LONG, MEANS) == ("jump", "")
+    assert why(SHORT, MEANS) == ("trap", "3 bytes are too short for a jump")
+    reason = "no jump of one instruction reaches a trampoline from there"
+    assert why(LONG, PlantingAbility(far, True, True)) == ("trap", reason)
+    assert why(SHORT, PlantingAbility(far, True, True)) == ("trap", reason)
+    no_hook = "and this kernel has no trap handler that kinst can hook"
+    short = "3 bytes are too short for a jump"
+    assert why(SHORT, PlantingAbility(SCRATCH, False, True)) == ("stop", f"{short}, {no_hook}")
+    nothing = "this machine has no memory for trampolines"
+    assert why(SHORT, PlantingAbility(0, True, True)) == ("stop", nothing)
+    assert why(SHORT, PlantingAbility(SCRATCH, True, True, "stop")) == ("stop", "")
+    held = "the machine that kinst runs on cannot be stopped"
+    running = PlantingAbility(SCRATCH, False, True, stops=False)
+    assert why(SHORT, running) == ("", f"{short}, {no_hook}, and {held}")
+    assert why(SHORT, PlantingAbility(0, True, True, stops=False)) == ("", f"{nothing}, and {held}")
+    assert why(SHORT, PlantingAbility(SCRATCH, True, True, "stop", False)) == ("", held)
+
+
+def test_a_stop_does_not_need_room() -> None:
+    """Nothing is displaced: what only that could not do is no reason."""
+    assert way(STI, PlantingAbility(0, True, True), following=b"\xf4") == "stop"
+    assert way(STI, PlantingAbility(SCRATCH, True, True, "stop"), following=b"\xf4") == "stop"
+    again = choose(SHORT, b"", ISA, PlantingAbility(0, True, True), "", False, b"\x90")
+    assert again.way == "" and "undoes" in again.reason
+
+
+def test_what_is_run_again_is_kept() -> None:
+    arm64 = load("arm64")
+    nop, add = bytes.fromhex("1f2003d5"), bytes.fromhex("00040091")
+    site = Site(Function("vmlinux", "f", TEXT, 8), 4, add)
+    for forced in ("", "trap"):
+        choice = choose(site, b"", arm64, PlantingAbility(TEXT + 0x10000, True, True, forced),
+                        "", False, nop)  # fmt: skip
+        assert choice == Choice(forced or "jump", "", nop)
 
 
 def test_refusals() -> None:
@@ -80,6 +126,7 @@ def test_refusals() -> None:
     assert way(LONG, PlantingAbility(SCRATCH, True, False), fixup=True).startswith(
         "refused: it may fault"
     )
+    assert way(LONG, fixup=True) == "jump"
     # A direct call is rewritten: nothing of it can fault where it is not expected.
     assert way(CALL, PlantingAbility(SCRATCH, True, False), fixup=True) == "jump"
 
