@@ -1,4 +1,4 @@
-"""kinst/systems/linux/functions.py against nm, for a kernel and for a made program."""
+"""kinst/image/functions.py against nm, for a kernel and for a made program."""
 
 from __future__ import annotations
 

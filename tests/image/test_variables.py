@@ -1,4 +1,4 @@
-"""kinst/systems/linux/variables.py for a made program."""
+"""kinst/image/variables.py for a made program."""
 
 from __future__ import annotations
 
