@@ -1,12 +1,16 @@
-"""What a hit costs by --live and by --vm, in the same kernel on the same emulated processor.
+"""What a hit costs by --live and by --vm, in one boot of one kernel.
 
-    .venv/bin/python bench/live_cost.py [--boots N]
+    .venv/bin/python bench/live_cost.py [--boots N] [--only MODE] [--priority]
 
-Both are guests of QEMU's.  In one, kinst traces from outside; in the other it runs inside, as root,
-on this machine's files, and plants by its module.  A guest program calls read(2) in short rounds
-and prints the ns of a call in each; a mode's figure is its least round, less the least untraced
-one of that guest: whatever else runs only ever adds time.  Modes go by turns, and boots too.
-Each boot's figures are printed, and at the end the least of all boots beside each other.
+A guest of QEMU's has this machine's files, and in it a process that traces by --live the kernel
+that it runs on.  The same guest is traced from outside as --vm does it.  Both ways take turns, with
+the same process of the guest for all calls (bench/caller.py), and each take stands between two
+untraced ones (bench/boots.py); so the same kernel at the same addresses makes the same calls, and
+what differs is what was planted.
+
+A mode's figure in a boot is the median of its takes, and it is printed for each boot; at the end
+the medians over boots stand beside each other.  --priority: once the guest is up, nothing else
+runs on this machine's CPUs while the guest wants them.
 """
 
 from __future__ import annotations
@@ -15,87 +19,192 @@ import argparse
 import json
 import math
 import os
+import shlex
+import statistics
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-
 import kinst
-from bench.guest import compile_programs
-from bench.hit_tools import rounds_of
+from bench.boots import Boots, Mode
+from bench.budget import Budget, go_first
+from bench.caller import Callers
+from bench.guest import Guest, compile_programs
+from bench.hit_tools import Effort, counts_of, rounds_of
+from bench.short_sites import in_a_call
 from tools.live_guest import PROCESSOR, set_up
 
-CALLS, ROUNDS, LAPS = 50, 400, 5
-MODES: dict[str, tuple[str, dict[str, str]]] = {
-    "untraced": ("tick-9999s { }", {}),
-    "jump": ("kinst::vfs_read:0 { @ = count(); }", {"plant": "jump"}),
-    "trap": ("kinst::vfs_read:0 { @ = count(); }", {"plant": "trap"}),
-    "all of vfs_read": ("kinst::vfs_read: { @[probename] = count(); }", {}),
+READ_ONCE = Effort(200, 600)
+ONE = "kinst::vfs_read:0 { @ = count(); }"
+ALL = "kinst::vfs_read: { @[probename] = count(); }"
+OWN = 'kinst::vfs_read: /execname == "rounds"/ { @[probename] = count(); }'
+# Program, way of planting, effort.  Where words of memory lead to --vm plants no runs: traps leave
+# some, and kinst in the guest has the addresses of all that it plants.
+WHOLE = "all of vfs_read"
+MODES: dict[str, tuple[str, str, Effort]] = {
+    WHOLE: (ALL, "", READ_ONCE),
+    "jump": (ONE, "jump", READ_ONCE),
+    "trap": (ONE, "trap", READ_ONCE),
 }
+SECONDS = 900.0  # for kinst to start in the guest, or to plan there, at most
+OPTIONS: dict[str, str | int] = {"aggsize": 1 << 18, "bufsize": 1 << 16}  # as bench/guest.py's
+ASK, ANSWER = "/tmp/live_cost.ask", "/tmp/live_cost.answer"  # pipes in the guest
 
 
-def measured(machine: kinst.Machine, rounds: str) -> dict[str, float]:
-    """The least ns of a call in each mode."""
-    least = dict.fromkeys(MODES, math.inf)
-    command = f"{rounds} {CALLS} {ROUNDS}"
-    for _ in range(LAPS):
-        for mode, (text, options) in MODES.items():
-            run = machine.run(text, f"{command}; {command}", options=options)
-            least[mode] = min(least[mode], *rounds_of(run.output.decode()))
-    return least
+class LiveGuest(Guest):
+    """A guest with this machine's files in which kinst runs, too."""
+
+    def __init__(self, folder: Path) -> None:
+        """folder: has the guest's programs, and is written to."""
+        self._seconds = SECONDS
+        debug = kinst.kernel_files().debug
+        lines, cache = set_up(Path(debug).name.removeprefix("vmlinux-"))
+        self.machine = kinst.boot(
+            root="/", writable=[folder, cache], memory="3g", cold=True,
+            qemu_args=["-cpu", PROCESSOR], on_message=print,
+        )  # fmt: skip
+        self._start = folder / "start"
+        self._begun = False
+        inside = shlex.join([sys.executable, str(Path(__file__).resolve()), "--inside", str(debug)])
+        self._start.write_text(
+            f"{lines}mkfifo {ASK} {ANSWER}\n"
+            f"setsid {inside} </dev/null >{folder}/inside.log 2>&1 &\ncat {ANSWER}\n"
+        )
+
+    def live(self, mode: str, effort: Effort) -> tuple[str, dict[str, int]]:
+        """By --live: what a traced command printed, and the counts."""
+        if not self._begun:
+            self.run(f"sh {self._start}")
+            self._begun = True
+        words = shlex.quote(json.dumps([mode, effort.command]))
+        said = self.run(f"echo {words} >{ASK}; cat {ANSWER}")
+        output, counts, error = json.loads(said.splitlines()[-1])
+        if error:
+            raise kinst.KinstError(f"--live, {mode}: {error}")
+        return output, counts
 
 
-def by_vm(program: Path) -> dict[str, float]:
-    with kinst.boot(copies=[program], qemu_args=["-cpu", PROCESSOR], memory="3g") as machine:
-        return measured(machine, program.name)
+def serve(debug: str) -> None:
+    """In the guest: trace what is asked for, until the guest ends."""
+    with kinst.live(debug=debug) as machine:
+        programs: dict[str, kinst.Program] = {}
+        Path(ANSWER).write_text("is up\n")
+        while True:
+            mode, command = json.loads(Path(ASK).read_text())
+            try:
+                text, plant, _ = MODES[mode]
+                if mode not in programs:
+                    programs[mode] = machine.compile(text, options_of(plant))
+                found = machine.run(programs[mode], command)
+                counts = {str(*key): n for key, n in found.aggregations[""].items()}
+                lost = "; ".join(map(str, found.lost))
+                answer: list[Any] = [found.output.decode(), counts, lost]
+            except kinst.KinstError as error:
+                answer = ["", {}, str(error)]
+            Path(ANSWER).write_text(json.dumps(answer) + "\n")
 
 
-def by_live(program: Path) -> dict[str, float]:
-    """In a guest that runs this file with --inside."""
-    debug = kinst.kernel_files().debug
-    release = Path(debug).name.removeprefix("vmlinux-")
-    with tempfile.TemporaryDirectory(prefix="kinst-live-cost-") as name:
-        folder = Path(name)
-        inside = f"{sys.executable} {Path(__file__).resolve()} --inside {debug} {program}"
-        lines, cache = set_up(release)
-        (folder / "script").write_text(f"{lines}{inside} >{folder}/out\n")
-        with kinst.boot(
-            root="/", writable=[folder, cache], memory="3g", qemu_args=["-cpu", PROCESSOR]
-        ) as machine:
-            machine.run("tick-9999s { }", f"sh {folder}/script")
-        found: dict[str, float] = json.loads((folder / "out").read_text())
-        return found
+def options_of(plant: str) -> dict[str, str | int]:
+    return {**OPTIONS, **({"plant": plant} if plant else {})}
 
 
-def costs(least: dict[str, float]) -> dict[str, float]:
-    """ns that tracing adds to a call."""
-    return {mode: round(ns - least["untraced"], 1) for mode, ns in least.items()}
+@dataclass(frozen=True, slots=True)
+class ByVm:
+    """Takes of a mode from outside.  each: hits of a call, by probe."""
+
+    guest: LiveGuest
+    program: kinst.Program
+    each: Mapping[str, int]
+
+    def take(self, effort: Effort) -> tuple[list[float], int]:
+        ran = self.guest.trace(self.program, effort.command)
+        if ran.lost:
+            raise kinst.KinstError(f"records were lost: {ran.lost}")
+        return rounds_of(ran.output), own_hits(counts_of(ran), self.each, effort)
+
+
+@dataclass(frozen=True, slots=True)
+class ByLive:
+    """Takes of a mode from within."""
+
+    guest: LiveGuest
+    mode: str
+    each: Mapping[str, int]
+
+    def take(self, effort: Effort) -> tuple[list[float], int]:
+        output, counts = self.guest.live(self.mode, effort)
+        return rounds_of(output), own_hits(counts, self.each, effort)
+
+
+def own_hits(counts: Mapping[str, int], each: Mapping[str, int], effort: Effort) -> int:
+    """Of what was counted, the calls' hits; kinst itself and others read meanwhile, too."""
+    return sum(min(counts.get(key, 0), n * effort.total) for key, n in each.items())
+
+
+def modes_of(guest: LiveGuest, only: str) -> list[list[Mode]]:
+    """In groups whose modes take turns; by --live where --vm has planted all its runs."""
+    vm, live = dict[str, Mode](), dict[str, Mode]()
+    for mode, (text, plant, effort) in MODES.items():
+        if only not in mode:
+            continue
+        program = guest.machine.compile(text, options_of(plant))
+        own = guest.machine.compile(OWN, OPTIONS)
+        each = in_a_call(guest, own, effort.call) if text == ALL else {"": 1}
+        hits = sum(each.values())
+        vm[mode] = Mode(f"--vm {mode}", effort, hits, ByVm(guest, program, each).take)
+        live[mode] = Mode(f"--live {mode}", effort, hits, ByLive(guest, mode, each).take)
+    groups = [[vm.pop(WHOLE)], [live.pop(WHOLE)]] if WHOLE in vm else []
+    return [*groups, *([vm[mode], live[mode]] for mode in vm)]
+
+
+def show(boots: Boots, modes: Sequence[str], last: bool = False) -> None:
+    """ns that a call has more by each way, in the last boot or, at the end, the medians."""
+    for mode in modes:
+        both = [boots.costs.get(f"--{way} {mode}", []) for way in ("vm", "live")]
+        if not all(both):
+            print(f"{mode}: no figure")
+            continue
+        hits = boots.modes[f"--vm {mode}"].hits
+        vm, live = (hits * (statistics.median(each) if last else each[-1]) for each in both)
+        ratios = [one / other for one, other in zip(both[1], both[0], strict=False)]
+        ratio = statistics.median(ratios) if last else ratios[-1]
+        print(f"{mode}: --vm {vm:.1f} ns a read, --live {live:.1f}: {ratio:.2f} times;"
+              f" {hits} hits", flush=True)  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--boots", type=int, default=3)
-    parser.add_argument("--inside", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--only", default="", help="modes with this in their names")
+    parser.add_argument("--priority", action="store_true", help="go before all other processes")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
     words = parser.parse_args()
     if words.inside:
-        with kinst.live(debug=words.inside[0]) as machine:
-            print(json.dumps(measured(machine, words.inside[1])))
+        serve(words.inside)
         return
-    folder = tempfile.TemporaryDirectory(prefix="kinst-live-cost-")
-    (made,) = compile_programs(["rounds"], Path(folder.name))
-    program = Path(made)
-    best = {way: dict.fromkeys(MODES, math.inf) for way in ("vm", "live")}
-    for boot in range(words.boots):
-        for way, measure in (("vm", by_vm), ("live", by_live)):
-            found = measure(program)
-            best[way] = {mode: min(ns, found[mode]) for mode, ns in best[way].items()}
-            print(f"boot {boot + 1}, --{way}:", costs(found), f"load {os.getloadavg()[0]:.1f}",
-                  flush=True)  # fmt: skip
-    vm, live = costs(best["vm"]), costs(best["live"])
-    for mode in list(MODES)[1:]:
-        print(f"{mode}: --vm {vm[mode]} ns, --live {live[mode]} ns, {live[mode] / vm[mode]:.2f}")
+    chosen = [mode for mode in MODES if words.only in mode]
+    boots = Boots(Budget(math.inf), callers=Callers())
+    with tempfile.TemporaryDirectory(prefix="kinst-live-cost-") as name:
+        compile_programs(["rounds"], Path(name))
+        os.environ["PATH"] = f"{name}:{os.environ['PATH']}"  # the guest's commands have it
+        for boot in range(words.boots):
+            guest = LiveGuest(Path(name))
+            if words.priority:
+                go_first(guests=True)
+            try:
+                boots.measure(guest, modes_of(guest, words.only))
+            finally:
+                guest.close()
+            untraced = boots.untraced["read"][-1]
+            print(f"boot {boot + 1}: untraced {untraced:.0f} ns, load {os.getloadavg()[0]:.1f}")
+            show(boots, chosen)
+    print(f"the medians of {boots.count} boots:")
+    show(boots, chosen, last=True)
 
 
 if __name__ == "__main__":
