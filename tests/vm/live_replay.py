@@ -72,10 +72,12 @@ class Kcore:
 
 @dataclass
 class Recorded:
-    """pages: of scratch, by their numbers.  times: seconds that planting took, then unplanting."""
+    """pages: of scratch, by their numbers.  counters: where its code counts, and how much of it.
+    times: seconds that planting took, then unplanting."""
 
     address: int = 0
     size: int = 0
+    counters: tuple[int, int] = (0, 0)
     pages: dict[int, bytes] = field(default_factory=dict)
     seals: list[tuple[int, int]] = field(default_factory=list)
     sites: Sequence[LiveSite] = ()
@@ -92,6 +94,8 @@ class Recorded:
         device = Device()
         address, view = device.map_scratch(self.size)
         assert address == self.address, "scratch is elsewhere"
+        if self.counters[1]:
+            assert device.lend_counters(self.counters[1]) == self.counters, "counters are elsewhere"
         told()
         for number, data in self.pages.items():
             view[number * PAGE : (number + 1) * PAGE] = data
@@ -136,7 +140,7 @@ def recorded(here: kinst.Machine, program: str, command: str) -> Recorded:
         found.pages = {number: scratch[number].tobytes() for number in used}
         found.address, found.size = planter._scratch, scratch.size
         found.sites, found.exits, found.handler = sites, exits, handler
-        found.active = active
+        found.active, found.counters = active, planter.counters
         begun = time.monotonic()
         real["plant"](sites, exits, handler, active, seconds)
         found.times.append(round(time.monotonic() - begun, 2))

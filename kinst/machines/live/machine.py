@@ -64,7 +64,8 @@ class LiveKernel:
         self._text = info.text
         self._scratch = 0  # address
         self._view = memoryview(b"")
-        self._counters_at = self._counters_size = 0
+        self.counters = (0, 0)  # displacement from the per-CPU base, bytes of each CPU
+        self._counters_at = 0  # in scratch, where gather() puts them
         self._planted = False
         self._beat_at = 0.0
 
@@ -162,14 +163,13 @@ class LiveKernel:
 
     def lend_counters(self, offset: int, size: int) -> tuple[int, int]:
         """See core/machine.py."""
-        displacement, self._counters_size = self._device.lend_counters(size)
-        self._counters_at = offset
-        return displacement, self._counters_size
+        self.counters, self._counters_at = self._device.lend_counters(size), offset
+        return self.counters
 
     def gather(self) -> None:
         """See core/machine.py."""
-        if self._counters_size:
-            self._device.gather(self._counters_at, self._counters_size)
+        if self.counters[1]:
+            self._device.gather(self._counters_at, self.counters[1])
 
     def restore(self) -> int:
         """See core/machine.py."""
