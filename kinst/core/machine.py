@@ -228,6 +228,11 @@ class Planter(Protocol):
         gather() puts what is in them.  Once for all traces."""
         ...
 
+    def empty(self) -> None:
+        """Wait until no thread is in code of the traces that have ended.  Then scratch may be
+        written again, and what lend_counters() has lent is zero.  Raises TargetError."""
+        ...
+
     def gather(self) -> None:
         """Copy what was lent, that of each CPU behind that of the one before.  Raises
         TargetError."""

@@ -136,6 +136,10 @@ class CounterBlocks:
         for offset in self._first.offsets:
             view[offset + low : offset + high] = bytes(high - low)
 
+    def start_again(self) -> None:
+        """Nobody is in any trace's code any more, and all counters are zero."""
+        self._used = []
+
     def _map(self, memory: ScratchMemory, block_size: int) -> None:
         traced, room = self._traced, memory.counters_room
         offset = memory.counters_at

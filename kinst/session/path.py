@@ -369,12 +369,18 @@ class OpenMachine:
         take back what nobody can be in any more."""
         target = self.traced.target
         assert target is not None
-        counters = 8 * len(program.enabled) if program.compiled.plant.blocks else 0
+        # What the program counts at each site, and the counter of its block.
+        counters = (16 if program.compiled.plant.blocks else 8) * len(program.enabled)
         short = partial(pool.is_short, program.compiled, program.enabled)
         if not short() and self._counters.has_room(counters):
             return
-        if self.traced.never_stands:
-            return  # where its threads are is not to be seen
+        if target.planter is not None:
+            if self._ended:
+                target.planter.empty()
+                pool.start_again()
+                self._counters.start_again()
+                self._ended = ()
+            return
         if self.isa.signature_bits and pool.in_clause:
             return  # a function that it calls may have signed the address to which it returns
         self._take_back(pool, left(target, self._ended))

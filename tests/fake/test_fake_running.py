@@ -3,16 +3,19 @@ plant, and that each hit is counted while it runs."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 
 import capstone
 import pytest
+from fake_kernel_file import kernel_file
 from fake_machine import PER_CPU_SIZE, Call, FakeMachine
 from fake_reference import steps
 from fake_system import FakeSystem
-from fake_tracing import trace
+from fake_tracing import Request, found_by_name, trace
 
+from kinst import api
 from kinst.core.errors import TargetError
 from kinst.core.machine import Abilities, LivePatch
 
@@ -38,7 +41,7 @@ class RunningMachine(FakeMachine):
         super().__init__("amd64")
         self.handed: Sequence[LivePatch] = ()
         self.exits: Sequence[LivePatch] = ()
-        self.came_out = self.gathered = 0
+        self.came_out = self.gathered = self.emptied = 0
         self.before = self.text
         self.counters_at = -1
 
@@ -100,6 +103,11 @@ class RunningMachine(FakeMachine):
     def lend_counters(self, offset: int, size: int) -> tuple[int, int]:
         self.counters_at = offset
         return PER_CPU_SIZE - LENT, min(size, LENT)
+
+    def empty(self) -> None:
+        self.emptied += 1
+        for base in self.per_cpu_bases:
+            self.virtual.write(base + PER_CPU_SIZE - LENT, bytes(LENT))
 
     def gather(self) -> None:
         self.gathered += 1
@@ -217,3 +225,20 @@ def test_what_is_claimed_is_all_that_lies_under_a_patch(monkeypatch: pytest.Monk
     trace(machine, PROGRAM, WORK)
     assert inside_of_a_run(machine) in claimed
     assert {patch.address for patch in machine.handed} <= claimed
+
+
+def test_room_for_counters_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of several traces of a machine counts as the first did, though all of them together have
+    more counters than there is room for."""
+    monkeypatch.setattr(sys.modules[__name__], "LENT", 4096)
+    machine = RunningMachine()
+    machine.workload = tuple(WORK)
+    asked = Request(debug=str(kernel_file("amd64")))
+    options = {"quiet": "", "bufsize": "256k", "aggsize": "256k"}
+    with found_by_name(machine), api.Machine(asked) as opened:
+        opened.start()
+        for _ in range(4):
+            found = opened.run(PROGRAM, "workload", options=options).aggregations[""]
+            counts = {(str(name), int(str(place))): n for (name, place), n in found.items()}
+            assert counts == expected()
+    assert machine.emptied

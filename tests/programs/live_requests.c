@@ -75,7 +75,7 @@ int main(int count, char **arguments)
 	static const struct {
 		unsigned size, way;
 	} known[] = { { 48, 2 }, { 24, 1 }, { 16, 3 }, { 16, 1 }, { 64, 3 }, { 8, 2 }, { 8, 2 }, { 32, 1 },
-		    { 16, 3 }, { 16, 1 } };
+		    { 16, 3 }, { 16, 1 }, { 0, 0 } };
 	long made = 0, accepted = 0, wanted = count > 1 ? atol(arguments[1]) : 1000;
 	int fd = open("/dev/kinst", O_RDWR);
 
@@ -90,7 +90,7 @@ int main(int count, char **arguments)
 	}
 	state = count > 2 ? strtoull(arguments[2], NULL, 0) | 1 : 1;
 	for (; made < wanted; made++) {
-		unsigned number = below(50) ? 3 + below(7) : below(256);
+		unsigned number = below(50) ? 3 + below(8) : below(256);
 		unsigned size, way;
 		uint64_t data[2048];
 
@@ -98,8 +98,8 @@ int main(int count, char **arguments)
 			number = 1;
 		if (!below(2000))
 			number = 2;
-		size = number < 10 ? known[number].size : 8 * below(9);
-		way = number < 10 ? known[number].way : below(4);
+		size = number < 11 ? known[number].size : 8 * below(9);
+		way = number < 11 ? known[number].way : below(4);
 		if (!below(20))
 			size = below(1 << 14);
 		if (!below(20))

@@ -185,6 +185,14 @@ class Device:
         except OSError as error:
             raise TargetError(f"the counters cannot be read: {error.strerror}") from error
 
+    def empty(self) -> None:
+        """Wait until no thread is in scratch, of which no page is code then, and zero the counters.
+        Raises TargetError."""
+        try:
+            fcntl.ioctl(self._fd, _command(10, 0, 0))
+        except OSError as error:
+            raise TargetError(f"scratch cannot be used again: {error.strerror}") from error
+
     def unplant(self) -> int:
         """How many sites could not be restored, because somebody else's bytes are there."""
         try:

@@ -166,6 +166,10 @@ class LiveKernel:
         self.counters, self._counters_at = self._device.lend_counters(size), offset
         return self.counters
 
+    def empty(self) -> None:
+        """See core/machine.py."""
+        self._device.empty()
+
     def gather(self) -> None:
         """See core/machine.py."""
         if self.counters[1]:

@@ -1634,6 +1634,25 @@ static int seal(const struct kinst_seal *ask)
 	return 0;
 }
 
+static void clear_counters(void)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		memset(per_cpu_ptr(counters, cpu), 0, counters_size);
+}
+
+static int empty(void)
+{
+	if (!fresh || planted || timers)
+		return -EBUSY;
+	wait_empty();
+	unseal();
+	if (counting)
+		clear_counters();
+	return 0;
+}
+
 /*
  * Whoever counts has one instruction for it, which reaches 2 GB from the CPU's
  * per-CPU base: what is allocated there for modules that are loaded, and few
@@ -1642,7 +1661,6 @@ static int seal(const struct kinst_seal *ask)
 static int make_counters(struct kinst_counters *ask)
 {
 	unsigned long some;
-	int cpu;
 
 	if (!fresh || counting)
 		return -EBUSY;
@@ -1659,8 +1677,7 @@ static int make_counters(struct kinst_counters *ask)
 	ask->displacement = (u64)(uintptr_t)counters;
 	if ((s64)ask->displacement != (s32)ask->displacement)
 		return -ENOMEM;
-	for_each_possible_cpu(cpu)
-		memset(per_cpu_ptr(counters, cpu), 0, counters_size);
+	clear_counters();
 	ask->size = min_t(u64, ask->size, counters_size);
 	counting = true;
 	return 0;
@@ -1747,6 +1764,8 @@ static long asked(unsigned int command, void *value)
 		return 0;
 	case KINST_COUNTERS:
 		return make_counters(value);
+	case KINST_EMPTY:
+		return empty();
 	case KINST_GATHER:
 		return gather(value);
 	case KINST_BEAT:

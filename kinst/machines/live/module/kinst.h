@@ -140,6 +140,10 @@ struct kinst_gather {
 	__u64 size;
 };
 
+/*
+ * KINST_EMPTY: wait until no thread is in scratch any more; then none of it is
+ * sealed, and counters are zero.  Not while something is planted.
+ */
 #define KINST_INFO _IOR('k', 0xf0, struct kinst_info)
 #define KINST_READ _IOW('k', 0xf1, struct kinst_read)
 #define KINST_SCRATCH _IOWR('k', 0xf2, struct kinst_scratch)
@@ -150,5 +154,6 @@ struct kinst_gather {
 #define KINST_TIMER _IOW('k', 0xf7, struct kinst_timer)
 #define KINST_COUNTERS _IOWR('k', 0xf8, struct kinst_counters)
 #define KINST_GATHER _IOW('k', 0xf9, struct kinst_gather)
+#define KINST_EMPTY _IO('k', 0xfa)
 
 #endif
