@@ -51,7 +51,7 @@ SOME = """
         @ = count();
     }
 """
-MANY = "kinst::vfs_*:, kinst::tcp_[a-e]*: { @ = count(); }"
+MANY = "kinst::vfs_*:, kinst::tcp_[a-g]*: { @ = count(); }"
 
 
 @cache
