@@ -27,6 +27,8 @@ def child(request: dict[str, object]) -> None:
         (2, "stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
     ):
         os.dup2(os.open(name, flags, 0o644), number)
+    # Not those that a test runner has put in their places.
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__  # type: ignore[assignment]
     words = [str(word) for word in request["argv"]]  # type: ignore[attr-defined]
     status = 70
     try:

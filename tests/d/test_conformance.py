@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import server
 from cases import Case, all_cases, tidy
 
 SECONDS = 60.0  # of a run that hangs; a busy machine is slow
@@ -77,22 +79,44 @@ class Result:
     err: str
 
 
-class Runs:
-    """Runs cases beside each other, each in a folder of its own."""
+class ForkServer:
+    """The same in a fork of this process: with the code that this process has changed."""
 
-    def __init__(self, folder: Path) -> None:
+    def run(self, argv: list[str], cwd: Path) -> int:
+        answer = server.run({"argv": argv, "cwd": str(cwd), "seconds": SECONDS})
+        return int(str(answer["status"]))
+
+    def close(self) -> None:
+        pass
+
+
+class Runs:
+    """Runs cases beside each other, each in a folder of its own.
+
+    here: in forks of this process, when their results are asked for."""
+
+    def __init__(self, folder: Path, here: bool) -> None:
         self._folder = folder
+        self._here = here
         self._pool = ThreadPoolExecutor(WORKERS)
         self._own = threading.local()
-        self._servers: list[Server] = []
-        self.results: dict[str, Future[Result]] = {}
+        self._servers: list[Server | ForkServer] = []
+        self._results: dict[str, Future[Result]] = {}
+        self._numbers: dict[str, int] = {}
 
     def start(self, number: int, case: Case) -> None:
-        self.results[name_of(case)] = self._pool.submit(self._run, number, case)
+        self._numbers[name_of(case)] = number
+        if not self._here:
+            self._results[name_of(case)] = self._pool.submit(self._run, number, case)
+
+    def result(self, case: Case) -> Result:
+        if self._here:
+            return self._run(self._numbers[name_of(case)], case)
+        return self._results[name_of(case)].result()
 
     def _run(self, number: int, case: Case) -> Result:
         if not hasattr(self._own, "server"):
-            self._own.server = Server()
+            self._own.server = ForkServer() if self._here else Server()
             self._servers.append(self._own.server)
         folder = self._folder / str(number)
         folder.mkdir()
@@ -108,8 +132,8 @@ class Runs:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
-        for server in self._servers:
-            server.close()
+        for each in self._servers:
+            each.close()
 
 
 def name_of(case: Case) -> str:
@@ -121,7 +145,7 @@ def runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runs]:
     """All cases that are selected, started in their order."""
-    made = Runs(tmp_path_factory.mktemp("d"))
+    made = Runs(tmp_path_factory.mktemp("d"), bool(os.environ.get("KINST_MUTATED")))
     for number, item in enumerate(request.session.items):
         call = getattr(item, "callspec", None)
         case = call.params.get("case") if call is not None else None
@@ -142,7 +166,7 @@ def _in_order(wanted: list[str], text: str) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=[name_of(c) for c in CASES])
 def test_case(case: Case, runs: Runs) -> None:
-    result = runs.results[name_of(case)].result()
+    result = runs.result(case)
     status, out, err = result.status, result.out, result.err
     told = f"\n{case.chapter}.cases:{case.line}\n{case.program}\nstatus {status}\nstderr:\n{err}"
     assert tidy(out) == (case.out or ""), told

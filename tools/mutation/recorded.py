@@ -8,11 +8,12 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -72,11 +73,46 @@ class Recorded:
         return found
 
 
-class _Contexts:
-    """A pytest plugin: tells coverage which test runs, and notes how long it takes."""
+class _Forks:
+    """What forks of this process run of kinst, for tests that run the command in one: they write
+    it to files when they end by os._exit()."""
 
-    def __init__(self, coverage: Any) -> None:
+    def __init__(self, coverage: Any, folder: Path) -> None:
+        self._coverage, self._folder = coverage, folder
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        leave = os._exit
+
+        def ended(status: int) -> NoReturn:
+            with contextlib.suppress(Exception):
+                self._coverage.stop()
+                data = self._coverage.get_data()
+                lines = {path: data.lines(path) or [] for path in data.measured_files()}
+                (self._folder / str(os.getpid())).write_text(json.dumps(lines))
+            leave(status)
+
+        os._exit = ended
+
+    def collect(self) -> dict[str, set[int]]:
+        """Lines by file of the forks that have ended since the last time."""
+        found: dict[str, set[int]] = defaultdict(set)
+        for file in self._folder.iterdir():
+            for path, lines in json.loads(file.read_text()).items():
+                found[path].update(lines)
+            file.unlink()
+        return found
+
+
+class _Contexts:
+    """A pytest plugin: tells coverage which test runs, and notes how long it takes.
+
+    forked: of a test, the lines by file that forks of the process ran."""
+
+    def __init__(self, coverage: Any, forks: _Forks) -> None:
         self._coverage = coverage
+        self._forks = forks
+        self.forked: dict[str, dict[str, set[int]]] = {}
         self._fixtures: dict[tuple[str, str], float] = {}
         self._within: list[float] = []  # for each fixture being set up: seconds of inner ones
         self._shared = 0.0
@@ -99,6 +135,8 @@ class _Contexts:
         signal.setitimer(signal.ITIMER_PROF, LONGEST, 2.0)
         yield
         signal.setitimer(signal.ITIMER_PROF, 0)
+        if more := self._forks.collect():
+            self.forked[item.nodeid] = more
         self._own[item.nodeid] = max(0.0, _computed() - began - self._shared)
         definitions = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
         self._uses[item.nodeid] = [(d[-1].baseid, d[-1].argname) for d in definitions]
@@ -140,7 +178,8 @@ def record(root: Path, arguments: list[str], result: Path) -> int:
     coverage = importlib.import_module("coverage").Coverage(
         data_file=None, source=[str(root / "kinst")], config_file=False
     )
-    contexts = _Contexts(coverage)
+    folder = Path(tempfile.mkdtemp(prefix="forks-"))
+    contexts = _Contexts(coverage, _Forks(coverage, folder))
     signal.signal(signal.SIGPROF, _cut)
     coverage.start()
     coverage.switch_context(IMPORT)
@@ -156,6 +195,12 @@ def record(root: Path, arguments: list[str], result: Path) -> int:
             for line, reached in data.contexts_by_lineno(path).items():
                 if by := [index[test] for test in reached if test in index]:
                     lines[f"{name}:{line}"] = by
+    for test, files in contexts.forked.items():
+        for path, reached in files.items():
+            with contextlib.suppress(ValueError, KeyError):
+                name = str(Path(path).relative_to(root))
+                for line in reached:
+                    lines.setdefault(f"{name}:{line}", []).append(index[test])
     seconds = {test: round(contexts.seconds[test], 4) for test in tests}
     result.write_text(json.dumps({"tests": [*tests, IMPORT], "lines": lines, "seconds": seconds}))
     for test in sorted(contexts.failed):
