@@ -1,0 +1,340 @@
+"""Stacks, registers and arguments of processes: memory is drawn at random, and walked here by what
+the documentation says of each chain."""
+
+from __future__ import annotations
+
+import random
+import struct
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import unicorn
+from codegen_rig import (
+    CURRENT_AT,
+    FRAME,
+    GS_BASE,
+    NOW,
+    PID,
+    SLOTS,
+    TASK_AT,
+    HostRig,
+    Rig,
+    TargetRig,
+    read_memory,
+)
+from subroutines_rig import compiled
+from unicorn import x86_const as x86
+
+from kinst.codegen.code_machine import CodeMachine
+from kinst.core import layout as lay
+from kinst.core.dtypes import USER_WORDS
+from kinst.core.errors import KinstError
+from kinst.core.system import Access, ThreadTime, Unwinder, UserMemory, UserState
+
+READ, UNWIND = 0x7100000, 0x7200000
+TASK, MM = GS_BASE + TASK_AT, 0xFFFF_8880_0100_0000
+KERNEL_STACK, FILE, DENTRY = 0xFFFF_C900_0010_0000, 0xFFFF_8880_0200_0000, 0xFFFF_8880_0300_0000
+USER = 0x7FFF_0000_0000
+STACK_OFFSET, MM_OFFSET, RUN_TIME = 0x40, 0x48, 0x60  # in the thread
+ARG_START, ARG_END, CODE_START, EXE = 0x30, 0x38, 0x20, 0x28  # in mm
+SAVED, PC, FP, R3, R5 = 0x3F58, 0x80, 0x20, 0x18, 0x58
+MASK = (1 << 56) - 1
+STATE = UserState(STACK_OFFSET, SAVED, {"R_3": R3, "R_5": R5}, PC, FP, -16, -8, MASK, CODE_START,
+                  (EXE, 0x18, 0x60))  # fmt: skip
+SIZE = 96
+UNWINDER = Unwinder(UNWIND, 20, ((0, ""), (8, "R_4")), ((16, 0x77),))
+
+
+def words(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+@dataclass
+class World:
+    """A process.  None, where there is nothing readable."""
+
+    mm: int = MM
+    arguments: bytes = b"prog\0-x\0\0"
+    pc: int = 0x401234
+    frame: int = 0
+    stack: dict[int, bytes] = field(default_factory=dict)
+    name: bytes | None = b"bash"
+    saved: bool = True
+
+    def memory(self) -> dict[int, bytes]:
+        task = bytearray(0x100)
+        struct.pack_into("<QQ", task, STACK_OFFSET, KERNEL_STACK, self.mm)
+        found = {TASK: bytes(task), USER: self.arguments} | self.stack
+        mm = bytearray(0x100)
+        struct.pack_into("<QQQQ", mm, CODE_START, 0x400000, FILE, USER, USER + len(self.arguments))
+        found[MM] = bytes(mm)
+        found[FILE + 0x18] = words(DENTRY)
+        found[DENTRY + 0x60] = words(DENTRY + 0x100)
+        if self.name is not None:
+            found[DENTRY + 0x100] = (self.name + b"\0").ljust(SIZE, b"#")
+        if self.saved:
+            regs = bytearray(0x100)
+            for at, value in ((PC, self.pc), (FP, self.frame), (R3, 0x3333), (R5, 0x5555)):
+                struct.pack_into("<Q", regs, at, value)
+            found[KERNEL_STACK + SAVED] = bytes(regs)
+        return found
+
+
+@dataclass
+class ProcessRig(TargetRig):
+    """A kernel with a process, and with an unwinder."""
+
+    world: World = field(default_factory=World)
+    frames: tuple[int, ...] = ()
+
+    def target_machine(self) -> CodeMachine:
+        mm = Access(CURRENT_AT, (MM_OFFSET,), 8)
+        user = UserMemory(READ, 0, mm, ARG_START, ARG_END)
+        plus, minus = (Access(CURRENT_AT, (RUN_TIME + at,), 8) for at in (0, 8))
+        time = ThreadTime(plus=(plus,), minus=(minus,), offset_ns=-50)
+        return replace(super().target_machine(), user=user, user_state=STATE, thread_time=time,
+                       unwinder=UNWINDER)  # fmt: skip
+
+    def start(self) -> None:
+        super().start()
+        self.memory = self.world.memory()
+        self.emulator.mem_write(TASK + STACK_OFFSET, self.memory[TASK][STACK_OFFSET:][:16])
+        self.emulator.mem_write(TASK + RUN_TIME, words(1000, 300))
+        self.unwound: list[tuple[bytes, int, int]] = []
+        for function, hook in ((READ, self._read_user), (UNWIND, self._unwind)):
+            self.emulator.mem_map(function, 4096)
+            self.emulator.mem_write(function, b"\xc3")
+            self.emulator.hook_add(unicorn.UC_HOOK_CODE, hook, begin=function, end=function)
+
+    def _arguments(self) -> list[int]:
+        registers = (x86.UC_X86_REG_RDI, x86.UC_X86_REG_RSI, x86.UC_X86_REG_RDX, x86.UC_X86_REG_RCX)
+        return [self.emulator.reg_read(one) for one in registers]
+
+    def _read_user(self, emulator: unicorn.Uc, *_: Any) -> None:
+        to, at, size, _rest = self._arguments()
+        data = read_memory(self.memory, at, size)
+        if data is not None:
+            emulator.mem_write(to, data)
+        emulator.reg_write(x86.UC_X86_REG_RAX, 0 if data is not None else -14)
+
+    def _unwind(self, emulator: unicorn.Uc, *_: Any) -> None:
+        saved, to, entries, skip = self._arguments()
+        regs = bytes(emulator.mem_read(saved, UNWINDER.size))
+        self.unwound.append((regs, entries & 0xFFFFFFFF, skip & 0xFFFFFFFF))
+        frames = self.frames[: entries & 0xFFFFFFFF]
+        emulator.mem_write(to, words(*frames))
+        emulator.reg_write(x86.UC_X86_REG_RAX, 0xABCD << 32 | len(frames))  # a u32: the rest is any
+
+
+def fired(body: str, kind: type[Rig] = ProcessRig, **more: Any) -> Rig:
+    program = compiled(f"kinst::f:0 {{ {body} }} dtrace:::ERROR {{ trace(arg4); trace(arg5); }}")
+    rig = kind(program, {7: (0,)}, error=(1,), strsize=64, **more)
+    rig.fire(7, {4: 0x4444})
+    return rig
+
+
+def value(rig: Rig) -> int | tuple[int, int]:
+    """What was traced, or the kind and the value of the fault."""
+    (record,) = rig.records(rig.slot)
+    numbers = [int.from_bytes(rig.fields(record, k)[0], "little") for k in range(1 + record.clause)]
+    return (numbers[0], numbers[1]) if record.clause else numbers[0]
+
+
+def raw(rig: Rig) -> bytes:
+    (record,) = rig.records(rig.slot)
+    assert record.clause == 0
+    return rig.fields(record)[0]
+
+
+def walked(world: World, most: int) -> list[int]:
+    """By the definition: each frame has the caller's at -16 and the return address at -8; the chain
+    ends at 0, at what is not aligned or cannot be read, and at what is not above the one before."""
+    if not world.mm or not world.saved or not world.pc:
+        return []
+    found, here = [world.pc], world.frame
+    while len(found) < most and here and here % 8 == 0:
+        pair = read_memory(world.stack, here - 16, 16)
+        if pair is None:
+            break
+        above, back = struct.unpack("<QQ", pair)
+        if not back & MASK:
+            break
+        found.append(back & MASK)
+        if above <= here:
+            break
+        here = above
+    return found
+
+
+def random_world(rng: random.Random) -> World:
+    places = sorted(rng.sample(range(0x1000, 0x4000, 8), rng.randrange(0, 9)))
+    stack = {}
+    for k, at in enumerate(places):
+        above = places[k + 1] if k + 1 < len(places) else 0
+        back = 0x400000 + rng.randrange(1 << 20) | rng.choice((0, 0xAB << 56))
+        odd = rng.random()
+        if odd < 0.08:
+            above = rng.choice((at, at - 8, above + 4, 0x9000, places[0]))
+        elif odd < 0.12:
+            back = rng.choice((0, 0xAB << 56))
+        if rng.random() > 0.04:
+            stack[at - 16] = words(above, back)
+    frame = rng.choice([places[0]] * 9 + [0, places[0] + 1]) if places else rng.choice((0, 0x5000))
+    return World(rng.choice((MM,) * 9 + (0,)), pc=rng.choice((0x401234,) * 9 + (0,)), frame=frame,
+                 stack=stack, saved=rng.random() > 0.05)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stacks() -> ProcessRig:
+    rig = fired("ustack(4); trace(ustackdepth); trace(ucaller);")
+    assert isinstance(rig, ProcessRig)
+    return rig
+
+
+def test_stacks_of_threads(stacks: ProcessRig) -> None:
+    rng, deep = random.Random(5), 0
+    for _ in range(150):
+        world = random_world(rng)
+        stacks.memory = world.memory()
+        stacks.emulator.mem_write(TASK + MM_OFFSET, words(world.mm))
+        stacks.consume(stacks.slot)
+        stacks.fire(7)
+        (record,) = stacks.records(stacks.slot)
+        assert record.clause == 0
+        stack, depth, caller = (stacks.fields(record, k)[0] for k in range(3))
+        assert len(stack) == 8 * (USER_WORDS + 4)
+        whole, four = walked(world, 512), walked(world, 4)
+        shown = struct.unpack_from("<4Q", stack, 8 * USER_WORDS)
+        assert shown == (*four, *[0] * (4 - len(four)))
+        assert int.from_bytes(depth, "little") == len(whole)
+        assert int.from_bytes(caller, "little") == (whole[1] if len(whole) > 1 else 0)
+        pid, start = struct.unpack_from("<QQ", stack)
+        name = stack[16 : 8 * USER_WORDS]
+        assert pid == PID and (start, name.rstrip(b"\0")) == (
+            (0x400000, b"bash") if world.mm else (0, b"")
+        )
+        deep += len(whole) > 4
+    assert deep > 15
+
+
+@pytest.mark.parametrize("name", [b"", b"a" * 31, b"b" * 32, b"c" * 50])
+def test_the_name_of_a_program_is_cut(name: bytes) -> None:
+    stack = raw(fired("ustack(1);", world=World(name=name)))
+    room = 8 * (USER_WORDS - 2)
+    assert stack[16 : 16 + room] == name[: room - 1].ljust(room, b"\0")
+
+
+def test_a_program_whose_name_cannot_be_read() -> None:
+    stack = raw(fired("ustack(1);", world=World(name=None)))
+    assert struct.unpack_from("<QQ", stack) == (PID, 0x400000)
+    assert stack[16 : 8 * USER_WORDS] == bytes(8 * USER_WORDS - 16)
+
+
+def test_a_deep_stack_is_counted_to_its_limit() -> None:
+    places = range(0x1000, 0x1000 + 600 * 16, 16)
+    stack = {at - 16: words(at + 16, 0x400000 + at) for at in places}
+    world = World(frame=0x1000, stack=stack)
+    assert value(fired("trace(ustackdepth);", world=world)) == 512 == len(walked(world, 512))
+
+
+def test_registers_of_user_mode() -> None:
+    assert value(fired("trace(uregs[R_3]);")) == 0x3333
+    assert value(fired("trace(uregs[R_5]);")) == 0x5555
+    assert value(fired("trace(uregs[R_3]);", world=World(mm=0))) == (lay.FAULT_ILLOP, 0)
+    fault = value(fired("trace(uregs[R_3]);", world=World(saved=False)))
+    assert fault == (lay.FAULT_BADADDR, KERNEL_STACK + SAVED + R3)
+    with pytest.raises(KinstError, match=r"uregs\[4\] is not a register"):
+        fired("trace(uregs[R_4]);")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (b"prog\0-x\0file\0", b"prog -x file"),
+        (b"one\0", b"one"),
+        (b"one", b"one"),
+        (b"a\0\0b\0\0\0", b"a  b"),
+        (b"\0\0", b""),
+        (b"", b""),
+        (b"x" * 62 + b"\0", b"x" * 62),
+        (b"x" * 63 + b"\0", b"x" * 63),
+        (b"x" * 64 + b"\0", b"x" * 63),
+        (b"x" * 62 + b"\0y\0", b"x" * 62),
+        (b"x" * 40 + b"\0" + b"y" * 40, b"x" * 40 + b" " + b"y" * 22),
+    ],
+)
+def test_arguments_of_a_process(arguments: bytes, expected: bytes) -> None:
+    rig = fired("trace(execargs);", world=World(arguments=arguments))
+    assert raw(rig).split(b"\0")[0] == expected
+
+
+def test_arguments_that_are_not_there() -> None:
+    assert raw(fired("trace(execargs);", world=World(mm=0))).split(b"\0")[0] == b""
+    text = "kinst::f:0 { trace(execargs); } dtrace:::ERROR { trace(arg4); trace(arg5); }"
+    for missing, bad in ((USER, USER), (MM, MM + ARG_START), (TASK, TASK + MM_OFFSET)):
+        rig = ProcessRig(compiled(text), {7: (0,)}, error=(1,), strsize=64)
+        rig.memory = {at: data for at, data in rig.memory.items() if at != missing}
+        rig.fire(7)
+        assert value(rig) == (lay.FAULT_BADADDR, bad)
+
+
+def test_time_of_a_thread() -> None:
+    assert value(fired("trace(vtimestamp);")) == NOW - 50 + 1000 - 300
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3, 5])
+def test_the_kernels_own_unwinder(depth: int) -> None:
+    frames = tuple(0xFFFF_FFFF_8100_0000 + 16 * k for k in range(depth))
+    rig = fired("stack(3);", frames=frames)
+    assert isinstance(rig, ProcessRig)
+    assert struct.unpack("<3Q", raw(rig)) == (*frames[:3], *[0] * (3 - len(frames[:3])))
+    ((regs, entries, skip),) = rig.unwound
+    # The program counter of the site's descriptor, a register, a constant; 20 bytes of it.
+    assert (entries, skip) == (3, 0)
+    assert regs == words(0, 0x4444) + (0x77).to_bytes(4, "little")
+    rig = fired("trace(stackdepth);", frames=frames)
+    assert isinstance(rig, ProcessRig)
+    assert value(rig) == depth and rig.unwound[0][1:] == (512, 0)
+
+
+def test_a_sample_is_unwound_from_where_its_cpu_was() -> None:
+    """The site has no address; behind the frame's registers is the place, or 0 in user mode."""
+
+    class Sampled(ProcessRig):
+        def target_machine(self) -> CodeMachine:
+            return replace(super().target_machine(), samples=True)
+
+    program = compiled("kinst::f:0 { stack(3); }")
+    for place in (0xFFFF_FFFF_8123_4567, 0):
+        rig = Sampled(program, {7: (0,)}, strsize=64)
+        rig.emulator.mem_write(FRAME + 8 * SLOTS, words(place))
+        rig.fire(7)
+        assert rig.unwound[0][0][:8] == words(place)
+
+
+def test_without_what_the_kernel_must_offer() -> None:
+    for body, said in (("ustack(2);", "user mode of threads is not known"),
+                       ("stack(2);", "no unwinder that clauses can call"),
+                       ("trace(execargs);", "memory cannot be read"),
+                       ("trace(vtimestamp);", "vtimestamp is not available")):  # fmt: skip
+        with pytest.raises(KinstError, match=said):
+            fired(body, TargetRig)
+
+    class NoArguments(ProcessRig):
+        def target_machine(self) -> CodeMachine:
+            user = UserMemory(READ, 0, Access(CURRENT_AT, (MM_OFFSET,), 8))
+            return replace(super().target_machine(), user=user)
+
+    with pytest.raises(KinstError, match="where this kernel keeps them is not known"):
+        fired("trace(execargs);", NoArguments)
+
+
+def test_where_no_process_is_traced() -> None:
+    """On the host, in BEGIN and the like: the pid of the context, and nothing else."""
+    stack = raw(fired("ustack(2);", HostRig))
+    assert stack == words(PID, *[0] * (USER_WORDS + 1))
+    assert value(fired("trace(ustackdepth);", HostRig)) == 0
+    assert value(fired("trace(ucaller);", HostRig)) == 0
+    assert value(fired("trace(uregs[R_3]);", HostRig)) == 0
+    assert raw(fired("trace(execargs);", HostRig)).split(b"\0")[0] == b""

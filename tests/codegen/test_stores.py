@@ -1,0 +1,152 @@
+"""Stores to members of structures, bit-fields among them, against the C compiler's; stores to where
+nothing may be written."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from codegen_rig import RIGS, HostRig, Rig
+from subroutines_rig import compiled
+
+from kinst.core import layout as lay
+
+SIZES = {"char": 8, "short": 16, "int": 32, "long": 64}
+ERROR = "dtrace:::ERROR { trace(arg4); trace(arg5); }"
+SEEDS = 8
+# A structure in each kind of variable: how it is declared, and what it is called.
+PLACES = (("struct s x;", "x"), ("this struct s y;", "this->y"),
+          ("struct s z[string, int];", 'z["key", 2]'))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stores:
+    """A structure's members, as they are declared, and expressions on them; AT: the structure."""
+
+    declared: str
+    expressions: tuple[str, ...]
+
+
+def random_stores(rng: random.Random) -> Stores:
+    members = []
+    for k in range(rng.randrange(2, 6)):
+        kind = rng.choice(list(SIZES))
+        bits = f" : {rng.randrange(1, SIZES[kind] + 1)}" if rng.random() < 0.6 else ""
+        members.append((f"m{k}", f"{rng.choice(('signed', 'unsigned'))} {kind} m{k}{bits};"))
+    expressions = []
+    for _ in range(8):
+        name = f"AT.{rng.choice(members)[0]}"
+        number = rng.choice((rng.getrandbits(6), rng.getrandbits(31), 1, 0))
+        if rng.random() < 0.7:
+            operator = rng.choice(("=", "+=", "-=", "|=", "^=", "&=", "*="))
+            expressions.append(f"(long)({name} {operator} {number})")
+        else:
+            expressions.append(
+                f"(long)({rng.choice((name + '++', name + '--', '++' + name, '--' + name))})"
+            )
+    expressions += [f"(long)AT.{name}" for name, _ in members]
+    expressions.append("(long)sizeof (struct s)")
+    return Stores(" ".join(text for _, text in members), tuple(expressions))
+
+
+@pytest.fixture(scope="module")
+def said_by_c(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Stores, list[int]]]:
+    """What each expression is in C, one after the other."""
+    folder: Path = tmp_path_factory.mktemp("stores")
+    drawn = [random_stores(random.Random(seed)) for seed in range(SEEDS)]
+    functions = []
+    for k, one in enumerate(drawn):
+        lines = [f'printf("%ld ", {e.replace("AT", "at")});' for e in one.expressions]
+        body = f"struct s {{ {one.declared} }} at; memset(&at, 0, sizeof at); {' '.join(lines)}"
+        functions.append(f'void f{k}(void) {{ {body} puts(""); }}')
+    calls = " ".join(f"f{k}();" for k in range(SEEDS))
+    text = "\n".join(["#include <stdio.h>", "#include <string.h>", *functions,
+                      f"int main(void) {{ {calls} }}"])  # fmt: skip
+    (folder / "a.c").write_text(text)
+    subprocess.run(
+        ["gcc", "-w", "-fwrapv", "-o", str(folder / "a"), str(folder / "a.c")], check=True
+    )
+    out = subprocess.run([str(folder / "a")], capture_output=True, text=True, check=True).stdout
+    return [(one, list(map(int, line.split())))
+            for one, line in zip(drawn, out.splitlines(), strict=True)]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("rig", RIGS)
+def test_members_are_what_c_makes_of_them(
+    rig: type[Rig], seed: int, said_by_c: list[tuple[Stores, list[int]]]
+) -> None:
+    """A few stores one after the other; each one's value, and all members at the end."""
+    stores, expected = said_by_c[seed]
+    variable, place = PLACES[seed % 3]
+    traced = " ".join(f"trace({one.replace('AT', place)});" for one in stores.expressions)
+    found = values(rig, traced, f"struct s {{ {stores.declared} }}; {variable}")
+    assert found == [0, *expected], stores
+
+
+def values(rig: type[Rig], text: str, declared: str = "") -> list[int]:
+    """The clause whose record there is, and what it traced."""
+    program = compiled(f"{declared} kinst::f:0 {{ {text} }} {ERROR}")
+    run = rig(program, {7: (0,)}, error=(1,), strsize=64)
+    run.fire(7)
+    (record,) = run.records(run.slot)
+    places = [one for fields in run.layout.clauses[record.clause].fields for one in fields]
+    raw = [record.raw[one.offset :][: one.size] for one in places]
+    return [record.clause, *(int.from_bytes(one, "little", signed=True) for one in raw)]
+
+
+@pytest.mark.parametrize("rig", RIGS)
+def test_memory_of_the_clause(rig: type[Rig]) -> None:
+    """All of an allocation may be written, and no byte around it."""
+    assert values(rig, "this->p = (int *)alloca(8); this->p[1] = -7; *this->p = 3;"
+                       "trace((int)this->p[0]); trace((int)this->p[1]);") == [0, 3, -7]  # fmt: skip
+    text = "this->p = (char *)alloca(8); *(long *)this->p = -1; this->p[7] = 2;"
+    expected = int.from_bytes(b"\xff" * 7 + b"\2", "little")
+    assert values(rig, f"{text} trace(*(long *)this->p);") == [0, expected]
+
+
+@pytest.mark.parametrize("rig", RIGS)
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "*(long *)0x1000 = 1;",
+        "this->p = (long *)alloca(8); this->p[4096] = 1;",
+        "this->p = (long *)alloca(8); *(this->p - 100000) = 1;",
+        "*(char *)regs[R_1] = 5;",
+    ],
+)
+def test_nothing_else_is_written(rig: type[Rig], bad: str) -> None:
+    clause, kind, _ = values(rig, f"{bad} trace(1);")
+    assert (clause, kind) == (1, lay.FAULT_BADADDR)
+
+
+@pytest.mark.parametrize("rig", RIGS)
+def test_a_pointer_into_a_variable_stays_in_it(rig: type[Rig]) -> None:
+    declared = "struct s { int a[4]; int b; }; struct s x; struct s y;"
+    text = "x.a[{}] = 9; trace(x.a[0]); trace(x.a[3]); trace(x.b);"
+    assert values(rig, text.format(3), declared) == [0, 0, 9, 0]
+    assert values(rig, text.format("(int)regs[R_1]"), declared) == [0, 9, 0, 0]
+    for index in ("(int)regs[R_1] + 5", "(int)regs[R_1] - 1", "(int)regs[R_1] + 100000"):
+        clause, kind, _ = values(rig, text.format(index), declared)
+        assert (clause, kind) == (1, lay.FAULT_BADADDR)
+
+
+@pytest.mark.parametrize("rig", RIGS)
+def test_structures_and_strings_as_a_whole(rig: type[Rig]) -> None:
+    declared = "struct in { int a; char t[6]; }; struct s { long l; struct in i; }; struct s x, y;"
+    text = ("x.i.a = 5; x.i.t[5] = 'z'; y.l = 1; y.i = x.i; x.i.a = 6;"
+            "trace(y.i.a); trace(y.i.t[5]); trace(y.l); trace(x.i.a);")  # fmt: skip
+    assert values(rig, text, declared) == [0, 5, ord("z"), 1, 6]
+    declared = "string a[int]; string s;"
+    text = ('a[1] = "one"; a[2] = a[1]; a[1] = "other"; s = a[2];'
+            'trace(s == "one"); trace(a[1] == "other"); trace(strlen(s));')  # fmt: skip
+    assert values(rig, text, declared) == [0, 1, 1, 3]
+
+
+def test_the_place_of_a_store_on_the_host_is_its_own() -> None:
+    """kinst's process writes nothing of its own either."""
+    clause, kind, _ = values(HostRig, "*(long *)regs[R_2] = 1; trace(1);")
+    assert (clause, kind) == (1, lay.FAULT_BADADDR)
