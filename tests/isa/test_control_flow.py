@@ -15,6 +15,8 @@ from gnu_assembler import assembled
 from unicorn import riscv_const, x86_const
 
 from kinst.isa import load
+from kinst.isa._plain import disassemble
+from kinst.isa.amd64.decode import PLAIN, split
 from kinst.isa.riscv64 import liveness
 
 STRIDE = 32
@@ -403,13 +405,29 @@ def test_riscv64_registers_read_and_written() -> None:
 
 
 def test_amd64_undefined_instructions_have_operands(tmp_path: Path) -> None:
-    """What follows ud0 and ud1 is decoded where the assembler has put it: Linux tells by a ud1's
-    operand which check has failed."""
+    """What follows ud0 and ud1 is where the assembler has put it, whoever decodes: Linux tells by a
+    ud1's operand which check has failed."""
     operands = ["ecx", "[rax]", "[eax + 5]", "[rsp]", "[rbp + 4096]", "[r12 + rcx*8 + 3]"]
     operands += ["[rip + 64]", "[rbx*2 + 7]", "[r13]"]
     texts = [f"{name} eax, {text}" for name in ("ud0", "ud1") for text in operands]
     source = "\n".join([HEADS["amd64"], *(f"{text}\nnop\ncld" for text in texts)])
     code = assembled("amd64", source, tmp_path)
-    found = [one.text.split()[0] for one in load("amd64").decode(code, TEXT)]
-    assert found == [word for text in texts for word in (text.split()[0], "nop", "cld")]
-    assert b"".join(one.code for one in load("amd64").decode(code, TEXT)) == code
+    expected = [word for text in texts for word in (text.split()[0], "nop", "cld")]
+    found = list(load("amd64").decode(code, TEXT))
+    assert [one.text.split()[0] for one in found] == expected
+    assert b"".join(one.code for one in found) == code
+    sizes = [one.size for one in found]
+    assert [(size, word) for size, word, _ in split(code, TEXT, 1000)] == [
+        *zip(sizes, expected, strict=True)
+    ]
+    for count in range(1, 8):
+        assert len(split(code, TEXT, count)) == count
+    plain = list(disassemble(PLAIN, code, TEXT))
+    assert [TEXT + at for at, _ in plain] == [one.address for one in found]
+    assert [text.split()[0] for _, text in plain] == expected
+    # Cut short anywhere: what is whole is told, and nothing else.
+    ends = [one.end - TEXT for one in found]
+    for end in range(len(code)):
+        whole = sum(at <= end for at in ends)
+        assert len(list(load("amd64").decode(code[:end], TEXT))) == whole
+        assert len(split(code[:end], TEXT, 1000)) == whole

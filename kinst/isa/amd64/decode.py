@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from capstone import CS_ARCH_X86, CS_MODE_64, Cs
 
 from kinst.core.instruction import Instruction
-from kinst.isa._plain import PlainDisassembly
+from kinst.isa._plain import Decoded, PlainDisassembly, decoded
 
 _DISASSEMBLER = Cs(CS_ARCH_X86, CS_MODE_64)
 _LONGEST = 15
 _PADDING = "int3"
 _NEVER_FALLS_THROUGH = ("ret", "jmp", "notrack jmp", "ud2")
-Decoded = tuple[int, int, str, str]  # address, size, mnemonic, operands
 _CHUNK = 1 << 16  # capstone keeps what it decoded in one call in memory
 _PREFIX_WORDS = {
     "lock", "rep", "repe", "repz", "repne", "repnz", "notrack", "bnd", "data16", "xacquire",
@@ -30,10 +29,10 @@ _UNKNOWN_TO_CAPSTONE = {
     b"\xc4\xe2\x78\x49\xc0": "tilerelease",
 }
 
-# What has a ModRM byte that this capstone takes for the next instruction (SDM volume 2, UD).
-_CUT_SHORT = frozenset(("ud0", "ud1"))
+# These have a ModRM byte (SDM volume 2, UD), which this capstone does not know.
+_WITH_MODRM = ("ud0", "ud1")
 
-PLAIN = PlainDisassembly(CS_ARCH_X86, CS_MODE_64, 0, _PADDING, _NEVER_FALLS_THROUGH)
+PLAIN = PlainDisassembly(CS_ARCH_X86, CS_MODE_64, 0, _PADDING, _NEVER_FALLS_THROUGH, _WITH_MODRM)
 
 
 def decode(code: bytes, address: int) -> Iterator[Instruction]:
@@ -60,22 +59,14 @@ def _decode_all(code: bytes, address: int) -> Iterator[Decoded]:
     at = 0
     while at < len(code):
         last = at + _CHUNK >= len(code)
-        start, more = at, False
-        for one in _DISASSEMBLER.disasm_lite(code[at : at + _CHUNK], address + at):
+        start = at
+        for one in decoded(_DISASSEMBLER, code[at : at + _CHUNK], address + at, _WITH_MODRM):
             offset = one[0] - address
             if not last and offset + _LONGEST > start + _CHUNK:
                 break  # the chunk may cut this one short: it opens the next chunk
-            if one[2] in _CUT_SHORT:
-                where, size, mnemonic, operands = one
-                size += _operand_size(code, offset + size)
-                if offset + size > len(code):
-                    return
-                yield where, size, mnemonic, operands
-                at, more = offset + size, True
-                break
             yield one
             at = offset + one[1]
-        if not more and (at == start or last):
+        if at == start or last:
             extra = _unknown(code, at)
             if not extra:
                 return
@@ -83,23 +74,11 @@ def _decode_all(code: bytes, address: int) -> Iterator[Decoded]:
             at += len(extra)
 
 
-def _operand_size(code: bytes, at: int) -> int:
-    """Bytes of the operands whose ModRM is at `at` (SDM volume 2, table 2-2 and 2-3)."""
-    modrm, sib = code[at : at + 2].ljust(2, b"\0")
-    mod, rm = modrm >> 6, modrm & 7
-    if mod == 3:
-        return 1
-    has_sib = rm == 4
-    base = sib & 7 if has_sib else rm
-    displacement: int = (4 if base == 5 else 0, 1, 4)[mod]
-    return 1 + has_sib + displacement
-
-
 def split(code: bytes, address: int, count: int) -> list[tuple[int, str, str]]:
     """Up to `count` instructions as (size, mnemonic without prefixes, operands)."""
     found = [
         (size, mnemonic if " " not in mnemonic else bare(mnemonic), operands)
-        for _, size, mnemonic, operands in _DISASSEMBLER.disasm_lite(code, address, count)
+        for _, size, mnemonic, operands in decoded(_DISASSEMBLER, code, address, _WITH_MODRM, count)
     ]
     extra = b"" if found else _unknown(code, 0)
     return [(len(extra), _UNKNOWN_TO_CAPSTONE[extra], "")] if extra else found
