@@ -114,7 +114,8 @@ def test_what_does_not_come_back_is_copied_alone(isa: Isa, code: str) -> None:
     ("code", "word"),
     [
         ("f30f1efa", "find it there"),
-        ("0fb9c0", "looks up"), ("0fff4005", "looks up"), ("0fb9", "known"), ("cc", "looks up"), ("cd80", "looks up"),
+        ("0fb9c0", "looks up"), ("0fff4005", "looks up"), ("0fb9", "known"),
+        ("cc", "looks up"), ("cd80", "looks up"),
         ("f1", "looks up"), ("f4", "slept"), ("0f01c9", "slept"), ("0f01fb", "slept"),
         ("0f01f8", "gs"), ("8ee8", "gs"), ("0fa9", "gs"), ("f3480faed8", "gs"),
         ("8ed0", "holds back"), ("0fb230", "holds back"), ("0f22d8", "unmap"),
