@@ -19,7 +19,7 @@ from kinst.wire.kernel_module import load_module, unload_module
 
 NAME = "kinst"
 SOURCES = Path(__file__).parent / "module"
-_FILES = ("Kbuild", "kinst.c", "kinst.h")
+_BUILT = ("", ".c", ".h")  # suffixes of what the module is made of
 _LOADED = Path("/sys/module") / NAME
 _MODULES = Path("/lib/modules")
 _LOCKDOWN = Path("/sys/kernel/security/lockdown")
@@ -117,9 +117,12 @@ def _lockdown() -> str:
 
 def kept_module(release: str, cache: Path) -> Path:
     """Where the module for a kernel's release is kept once it is built from today's sources."""
-    sources = (_read(name) for name in _FILES)
-    mark = sha256(b"\0".join(sources)).hexdigest()[:12]
+    mark = sha256(b"\0".join(_read(name) for name in _sources())).hexdigest()[:12]
     return cache / "modules" / f"{release}-{mark}" / f"{NAME}.ko"
+
+
+def _sources() -> list[str]:
+    return sorted(file.name for file in SOURCES.iterdir() if file.suffix in _BUILT)
 
 
 def _read(name: str) -> bytes:
@@ -149,7 +152,7 @@ def built(release: str) -> Path:
                               "apt-get install gcc make")  # fmt: skip
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kinst-module-") as folder:
-        for name in _FILES:
+        for name in _sources():
             (Path(folder) / name).write_bytes(_read(name))
         command = ["make", "-C", str(headers), f"M={folder}", "modules"]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
