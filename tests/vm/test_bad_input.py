@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 from command import Result, kinst
 
+from kinst import boot
 from kinst.core.endings import PANIC
+from kinst.core.errors import DError
 from kinst.kernels.fetch import Prepared
 
 pytestmark = pytest.mark.vm
@@ -133,26 +135,34 @@ def name_of_two(prepared: Prepared) -> str:
     return min(name for name, k in code.items() if k == 2 and re.fullmatch("[a-z_]+", name))
 
 
+def test_a_function_that_is_not_there() -> None:
+    description = "kinst::vfs_raed:0"
+    program = description + " { @ = count(); }"
+    done = kinst("-n", program, "-c", "echo ran")
+    assert "ran" not in done.guest, "nothing is run when nothing is planted"
+    pattern = r'no function named "vfs_raed" \(did you mean .*\bvfs_read\b.*\?\)'
+    first = done.err.splitlines()[0]
+    assert re.fullmatch(f"kinst: failed to compile: -n argument:1:1: {pattern}", first), done
+    check_caret(done, program, 1, len(description))
+
+
+def test_good_d_for_an_instruction_that_no_one_may_plant_on() -> None:
+    done = kinst("-n", "kinst::asm_exc_page_fault:0 { @ = count(); }", "-c", "echo ran")
+    assert "ran" not in done.guest
+    one_line(done, 1, r"asm_exc_page_fault\+0 cannot be planted: .+")
+
+
 def test_functions_and_offsets_that_are_not_there(prepared: Prepared) -> None:
-    """These need the kernel: one guest each."""
     twice = name_of_two(prepared)
-    for description, pattern in (
-        ("kinst::vfs_raed:0", r'no function named "vfs_raed" \(did you mean .*\bvfs_read\b.*\?\)'),
-        ("kinst::vfs_read:1", r"vfs_read\+1 is inside an instruction \(the nearest are \+0 .*\)"),
-        ("kinst::vfs_read:99999", r"vfs_read\+99999 is outside the function \(.*\)"),
-        (f"kinst::{twice}:0", rf'"{twice}" names 2 functions: (.* at 0x\w+, .* at 0x\w+) \(.*\)'),
-        ("kinst::asm_exc_page_fault:0", None),
-    ):  # fmt: skip
-        program = description + " { @ = count(); }"
-        done = kinst("-n", program, "-c", "echo ran")
-        assert "ran" not in done.guest, "nothing is run when nothing is planted"
-        if pattern is None:
-            # Good D for an instruction that no one may plant on.
-            one_line(done, 1, r"asm_exc_page_fault\+0 cannot be planted: .+")
-            continue
-        first = done.err.splitlines()[0]
-        assert re.fullmatch(f"kinst: failed to compile: -n argument:1:1: {pattern}", first), done
-        check_caret(done, program, 1, len(description))
+    with boot() as machine:
+        for description, pattern in (
+            ("kinst::vfs_read:1", r"vfs_read\+1 is inside an instruction"),
+            ("kinst::vfs_read:99999", r"vfs_read\+99999 is outside the function"),
+            (f"kinst::{twice}:0", rf'"{twice}" names 2 functions: .* at 0x\w+, .* at 0x\w+'),
+        ):
+            with pytest.raises(DError, match=pattern) as found:
+                machine.run(description + " { @ = count(); }")
+            assert found.value.caret().splitlines()[1] == "^" * len(description)
 
 
 def test_one_of_two_functions_of_a_name_can_be_chosen(prepared: Prepared) -> None:
