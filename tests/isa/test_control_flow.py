@@ -431,3 +431,12 @@ def test_amd64_undefined_instructions_have_operands(tmp_path: Path) -> None:
         whole = sum(at <= end for at in ends)
         assert len(list(load("amd64").decode(code[:end], TEXT))) == whole
         assert len(split(code[:end], TEXT, 1000)) == whole
+
+
+def test_amd64_branches_that_processors_read_differently() -> None:
+    """66 before a near branch: two bytes of distance or four (SDM volume 2, Jcc; APM volume 3)."""
+    isa = load("amd64")
+    for code in ("660f80f275", "f2660f80f275", "660f8ff275"):
+        flow = isa.flow(bytes.fromhex(code), TEXT)
+        assert (flow.kind, flow.falls_through, flow.target) == ("indirect", True, None)
+    assert isa.flow(bytes.fromhex("0f80f2750000"), TEXT).target == TEXT + 6 + 0x75F2

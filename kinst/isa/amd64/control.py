@@ -9,7 +9,7 @@ import struct
 import numpy as np
 
 from kinst.core.instruction import Flow
-from kinst.isa.amd64.parse import ADDRESS_SIZE, ONE_BYTE, RSP, TWO_BYTE, Parsed, parse
+from kinst.isa.amd64.parse import ADDRESS_SIZE, ONE_BYTE, OPERAND_SIZE, RSP, TWO_BYTE, Parsed, parse
 
 _FLAGS = "regs[R_RFL]"
 _LESS = f"(({_FLAGS} >> 7 ^ {_FLAGS} >> 11) & 0x1)"  # SF != OF
@@ -95,6 +95,9 @@ def flow(code: bytes, address: int) -> Flow:
             return _indirect(parsed, after)
         return _ONE.get(op, NEXT)
     if parsed.map == TWO_BYTE:
+        if op & 0xF0 == 0x80 and OPERAND_SIZE in parsed.prefixes:
+            # Processors differ on how many bytes of distance there are (relocate.py refuses it).
+            return Flow("indirect", falls_through=True)
         if op & 0xF0 == 0x80:
             return _conditional(op & 0xF, after + _signed("<i", parsed))
         if code in _ENDBR or code in _SEALED:

@@ -1,0 +1,125 @@
+"""What is marked of instructions when many are decoded at once says the same of each as the methods
+for one do, and so do the trampolines that are made of marks: encodings of all kinds, drawn at
+random, which a kernel's text has few of."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+
+from kinst.core.bodies import CountBody
+from kinst.core.columns import FLOW_KINDS, FOLLOWING, WIDTH
+from kinst.core.instruction import Instruction
+from kinst.core.isa import Isa
+from kinst.core.probe import Function, Site
+from kinst.isa import load
+from kinst.patch.plan import plan_sites
+from kinst.patch.wanted import Wanted
+
+TEXT, SCRATCH = 0xFFFFFFFF_81000000, 0xFFFFFFFF_84000000
+SEED = 3
+COUNT = {"amd64": 1200, "arm64": 400, "riscv64": 400}
+PREFIXES = (b"", b"", b"", b"", b"\x66", b"\xf3", b"\xf2", b"\x67", b"\x65", b"\x2e", b"\xf0")
+REX = (b"", b"", b"", b"\x48", b"\x41", b"\x4c", b"\x40")
+MAPS = (b"", b"", b"\x0f", b"\x0f", b"\x0f\x38", b"\x0f\x3a")
+
+
+def random_bytes(isa: Isa, rng: random.Random) -> bytes:
+    """What may be an instruction."""
+    if isa.name != "amd64":
+        return rng.randbytes(4)
+    modrm = rng.choice((0x05, 0x0D, 0x3D, rng.randrange(256), rng.randrange(256)))
+    opcode = bytes([rng.randrange(256), modrm])
+    head = rng.choice(PREFIXES) + rng.choice(PREFIXES) + rng.choice(REX) + rng.choice(MAPS)
+    return head + opcode + rng.randbytes(9)
+
+
+@cache
+def drawn(name: str) -> list[tuple[Instruction, bytes, int]]:
+    """(an instruction, some that follow it, what is marked of the first)."""
+    isa, rng = load(name), random.Random(SEED)
+    found: list[Instruction] = []
+    while len(found) < COUNT[name]:
+        one = next(isa.decode(random_bytes(isa, rng), TEXT), None)
+        if one is not None and one.size <= WIDTH:
+            found.append(one)
+    rows = []
+    for k, one in enumerate(found):
+        behind = b"".join(rng.choice(found).code for _ in range(rng.randrange(6)))[:FOLLOWING]
+        address = TEXT + 64 * k
+        scanned = isa.scan([(address, one.code + behind)])
+        assert int(scanned.columns.size[0]) == one.size
+        assert scanned.columns.code[0].tobytes() == one.code.ljust(WIDTH, b"\0")
+        marks = int(scanned.columns.marks[0])
+        rows.append((Instruction(address, one.code, one.text), behind, marks))
+    return rows
+
+
+@pytest.fixture(params=["amd64", "arm64", "riscv64"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_all_pieces_at_once(name: str) -> None:
+    isa, rows = load(name), drawn(name)
+    scanned = isa.scan([(one.address, one.code + behind) for one, behind, _ in rows])
+    first = scanned.bounds[:-1]
+    assert scanned.columns.marks[first].tolist() == [marks for _, _, marks in rows]
+    assert scanned.columns.address[first].tolist() == [one.address for one, _, _ in rows]
+    if name == "amd64":
+        assert np.mean(scanned.columns.marks[first] != 0) > 0.5
+
+
+def test_where_control_goes(name: str) -> None:
+    isa, rows = load(name), [row for row in drawn(name) if row[2]]
+    if not rows:
+        return
+    scanned = isa.scan([(one.address, one.code) for one, _, _ in rows])
+    columns = scanned.columns
+    leads = isa.leads(columns)
+    for k, (one, _, _) in enumerate(rows):
+        flow = isa.flow(one.code, one.address)
+        kind = FLOW_KINDS[leads.kind[k]]
+        assert kind == flow.kind or {kind, flow.kind} == {"next", "landing"}, one
+        assert int(leads.target[k]) == (flow.target or 0), one
+        assert bool(leads.falls[k]) == (flow.falls_through and flow.kind != "call"), one
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_trampolines_of_marks_are_those_of_one(name: str, chained: bool) -> None:
+    """Marked or not: what is refused, the trampolines, the patches, and where copies are."""
+    isa, plans = load(name), []
+    function = Function("vmlinux", "f", TEXT, 64 * COUNT[name])
+    for marked in (True, False):
+        wanted = []
+        for k, (one, behind, marks) in enumerate(drawn(name)):
+            at = SCRATCH - (1 << 20) + 8 * k if isa.shared_counters else 8 * k - 400
+            way = "jump" if isa.jump_patch(one.size, one.address, SCRATCH) else "trap"
+            site = Site(function, one.address - TEXT, one.code)
+            bodies = (CountBody((at,)),) if k % 7 else ()
+            wanted.append(Wanted(site, way, bodies, behind, b"", marks if marked else 0))
+        plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + (2 << 20), chained=chained)
+        plans.append(
+            ([(site.address, why) for site, why in plan.refused], list(plan.text),
+             list(plan.patches), list(plan.copies), list(plan.traps), plan.end)
+        )  # fmt: skip
+    for one_by_one, at_once in zip(*plans, strict=True):
+        assert at_once == one_by_one
+    assert len(plans[0][2]) > COUNT[name] / 4
+
+
+def test_where_counting_saves_nothing(name: str) -> None:
+    """By marks, and by the bytes that follow."""
+    isa = load(name)
+    scanned = [isa.scan([(one.address, one.code + behind)]) for one, behind, _ in drawn(name)[:200]]
+    for found, (_, behind, _) in zip(scanned, drawn(name), strict=False):
+        first = found.columns.take(slice(0, 1))
+        bare = first.take(slice(0, 1))
+        bare.marks[:] = 0
+        free = bool(isa.counts_freely(first, [behind])[0])
+        if first.marks[0]:
+            first.marks[:] = 0
+            assert free == bool(isa.counts_freely(first, [behind])[0])
