@@ -176,3 +176,17 @@ def test_damaged_files_never_crash(small: Path, tmp_path: Path, data: st.DataObj
             elf.data(section)
     except KinstError as error:
         assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(("at", "mark"), [(0, b"MZ"), (0x202, b"HdrS")])
+def test_compressed_kernels_are_told(tmp_path: Path, at: int, mark: bytes) -> None:
+    """An EFI program, or Linux's boot header at its place (Documentation/arch/x86/boot.rst)."""
+    data = bytearray(0x400)
+    data[at : at + len(mark)] = mark
+    (tmp_path / "bzImage").write_bytes(data)
+    with pytest.raises(KinstError, match="a compressed kernel image"):
+        open_elf(tmp_path / "bzImage")
+    data[at : at + len(mark) + 1] = b"\0" + mark
+    (tmp_path / "bzImage").write_bytes(data)
+    with pytest.raises(KinstError, match="not an ELF file"):
+        open_elf(tmp_path / "bzImage")

@@ -73,6 +73,7 @@ def joined(*functions: str, **more: tuple[int, ...] | int) -> list[int]:
         ("c3 90 31c0", [1]),
         ("c3 31c0 90", [3]),  # this one goes on
         ("ffe0 6690 cc 31c0", [2, 4]),
+        ("c3 6690 90 6690", [1, 3, 4]),
         ("eb00 90 31c0", [2]),
         ("ffd0 90 90", [3]),  # what a call comes back to is no padding
     ],

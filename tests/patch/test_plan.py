@@ -199,8 +199,25 @@ def test_runs_of_a_plan() -> None:
     assert [way for _, _, way in plan.sites] == ["run", "run", "", "run"]
     assert not plan.patches
     # Without chains there are no runs, and nothing that nobody asked for.
-    alone = plan_sites(wanted, ISA, SCRATCH, SCRATCH + PAGE, runs=runs_of(rows))
-    assert not alone.runs and [site[0] for site in alone.sites] == [TEXT, TEXT + 3, TEXT + 10]
+    long = Wanted(Site(function, 13, bytes.fromhex("b800100000")), "jump", (), b"")
+    alone = plan_sites([*wanted, long], ISA, SCRATCH, SCRATCH + PAGE, runs=runs_of(rows))
+    assert not alone.runs
+    assert [site[0] for site in alone.sites] == [TEXT, TEXT + 3, TEXT + 10, TEXT + 13]
+
+
+def test_what_no_jump_reaches_is_told() -> None:
+    """And nothing else suffers; what nobody asked for is left out in silence."""
+    code = bytes.fromhex("b800100000 b800200000 4801c8")
+    function = Function("vmlinux", "f", TEXT, len(code))
+    sites = [Site(function, at, code[at : at + 5]) for at in (0, 5, 10)]
+    ways = ("jump", "gate", "trap")
+    wanted = [Wanted(s, w, (), b"") for s, w in zip(sites, ways, strict=True)]
+    far = TEXT + (1 << 33)
+    for chained in (False, True):
+        plan = plan_sites(wanted, ISA, far, far + PAGE, chained=chained)
+        reasons = [(site.address, reason) for site, reason in plan.refused]
+        assert [at for at, _ in reasons] == [TEXT, TEXT + 10]
+        assert not plan.patches and not len(plan.sites)
 
 
 def test_detours_lie_behind_each_other() -> None:

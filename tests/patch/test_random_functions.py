@@ -14,6 +14,7 @@ import pytest
 from random_functions import Material, Trial, material, random_trial
 from small_functions import TEXT, Cpu, first_visits
 
+from kinst.patch.listing import list_plan
 from kinst.patch.plan import ways_back
 
 SEED = random.randrange(1 << 30) if os.environ.get("KINST_RANDOM") else 1
@@ -100,6 +101,19 @@ def test_what_is_planned(trials: list[Trial]) -> None:
         assert ways_back(plan) == out | heads | loose, where
         copies = dict(plan.copies)
         assert set(copies.values()) <= asked - trial.refused, where
+        if trial.isa.name == "amd64":  # of the others some are made anew
+            plain = {at for at in asked - trial.refused if flows[at].kind == "next"}
+            assert plain <= set(copies.values()), where
+        rows = list(list_plan(plan, trial.isa, lambda at: f"f+{at - TEXT:x}"))
+        said = Counter(row.split(" f+")[0].strip().split(" of ")[0] for row in rows)
+        straight = [at for at in falls if trial.chained and flows[at].kind != "branch"]
+        assert len(straight) <= said["falls into"] <= len(falls) * trial.chained, where
+        assert said["one patch"] == len(plan.runs), where
+        assert sum("the head of a loop" in row for row in rows) == len(plan.exits), where
+        assert sum("a stub:" in row for row in rows) == len(plan.stubs), where
+        assert sum(row.endswith(", chained") for row in rows) == len(
+            reached & {at for at, way in ways.items() if way}
+        ), where
         texts, originals = dict(plan.text), {at: code for at, code, _ in plan.sites}
         for at, to in copies.items():
             start, isa = trial.starts[to], trial.isa

@@ -101,7 +101,7 @@ def test_runs_as_columns() -> None:
     ]
     runs = runs_of(rows)
     assert list(runs) == rows and runs[1] == rows[1] and list(runs[1:]) == rows[1:]
-    assert runs.start.tolist() == [100, 90, 7]
+    assert runs.start.tolist() == [100, 90, 7] == [row.start for row in rows]
     assert list(runs.without(np.array([92, 103], np.uint64))) == rows[2:]
     assert list(runs.without(np.array([91], np.uint64))) == rows
     assert list(joined_runs([runs[:1], runs_of([]), runs[1:]])) == rows
