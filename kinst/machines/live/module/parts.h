@@ -44,6 +44,7 @@ struct site {
 	bool early; /* a breakpoint there does not get as far as on_die() */
 	bool several; /* its jump is over several instructions */
 	bool begun; /* its breakpoint may be there, and the rest may not */
+	bool ours; /* something was written there */
 	u8 old[KINST_JUMP];
 	u8 new[KINST_JUMP];
 };

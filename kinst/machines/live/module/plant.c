@@ -94,8 +94,9 @@ void unplant(void)
 		for (left = from; left < to; left++) {
 			struct site *site = sites + left;
 
-			site->stuck = !is_there(site, site->new) &&
-				      !(site->begun && is_unplanted(site));
+			site->stuck = !site->ours ||
+				      (!is_there(site, site->new) &&
+				       !(site->begun && is_unplanted(site)));
 		}
 		write_sites(sites + from, to - from, false);
 		if (to < planted)
@@ -105,7 +106,8 @@ void unplant(void)
 	for (left = from = 0; from < planted; from++) {
 		if (!(from % TOGETHER))
 			cond_resched();
-		if (is_there(sites + from, sites[from].old))
+		if (!sites[from].ours ||
+		    is_there(sites + from, sites[from].old))
 			continue;
 		sites[left++] = sites[from];
 	}
@@ -170,6 +172,8 @@ static unsigned long open_several(unsigned long n)
 		i = from;
 		if (!are_unplanted(&i, to - from))
 			return i;
+		for (i = from; i < to; i++)
+			sites[i].ours = sites[i].several;
 		open_sites(sites + from, to - from);
 		pause_text();
 	}
@@ -211,6 +215,8 @@ static unsigned long write_all(unsigned long n, enum kinst_why *why)
 		i = from;
 		if (!are_unplanted(&i, to - from))
 			goto out;
+		for (i = from; i < to; i++)
+			sites[i].ours = true;
 		write_sites(sites + from, to - from, true);
 		if (to < n)
 			pause_text();
