@@ -90,6 +90,8 @@ debug_index
 if [ "${1:-}" = test ]; then
     kernel arm64
     kernel riscv64
+    # For kinst's module, which tests/vm/test_live_module.py builds.
+    PYTHONPATH=. $venv/bin/python setup/fetch_headers.py
     # Of tests/vm/test_kernels.py, whose other kernels are fetched by `make test-all`.
     kernel amd64 6.12
 fi

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tools.unpacked_packages import unpacked
+from tools.unpacked_packages import is_unpacked, unpacked
 
 
 def _packages(release: str) -> list[str]:
@@ -24,9 +24,18 @@ def _packages(release: str) -> list[str]:
             f"linux-kbuild-{version}"]  # fmt: skip
 
 
+def _folder(release: str) -> str:
+    return f"headers-{release}"
+
+
+def are_there(release: str) -> bool:
+    """Whether they were fetched before."""
+    return is_unpacked(_folder(release))
+
+
 def headers_of(isa: str, release: str) -> Path:
     """A folder with them as if it were /.  Raises KinstError where they cannot be had."""
-    return unpacked(f"headers-{release}", isa, release, _packages(release))
+    return unpacked(_folder(release), isa, release, _packages(release))
 
 
 def module_for(isa: str, release: str, sources: Path, folder: Path) -> list[Path]:

@@ -12,13 +12,22 @@ from kinst.core.paths import cache_folder
 from kinst.kernels.fetch import alone, apt_with
 
 
+def _place(name: str) -> Path:
+    return cache_folder() / "tests" / name
+
+
+def is_unpacked(name: str) -> bool:
+    """Whether there is a folder of this name already."""
+    return _place(name).is_dir()
+
+
 def unpacked(
     name: str, isa: str, release: str, packages: Sequence[str],
     finish: Callable[[Path], None] = lambda folder: None,
 ) -> Path:  # fmt: skip
     """A folder of this name with the packages as if it were /.  finish: what else is done with it,
     once.  Raises KinstError where they cannot be had."""
-    place = cache_folder() / "tests" / name
+    place = _place(name)
     place.parent.mkdir(parents=True, exist_ok=True)
     with alone(place.with_suffix(".lock"), lambda text, part: None):
         if not place.is_dir():

@@ -1,0 +1,49 @@
+"""Fetch the headers of the kernel that kinst traces, for the tests that build its module:
+fetch_headers.py, with the checkout on PYTHONPATH.  Says nothing when they are there already; what a
+mirror or the network does not give is asked for again, and said.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from fetch_kernel import PAUSES
+
+from kinst.core.errors import KinstError
+from kinst.kernels.apt import PassingError
+from kinst.kernels.fetch import prepared
+from tools.kernel_headers import are_there, headers_of
+
+ISA = "amd64"
+
+
+def main() -> int:
+    kernel = prepared(ISA, "")
+    if kernel is None:
+        print("kinst: there is no kernel yet to have headers of")
+        return 1
+    if are_there(kernel.release):
+        return 0
+    print(f"  headers of {kernel.release}")
+    started = time.monotonic()
+    for pause in (*PAUSES, None):
+        try:
+            place = headers_of(ISA, kernel.release)
+        except PassingError as error:
+            print(f"kinst: {error}")
+            if pause is None:
+                return 1
+            print(f"  again in {pause:g} s")
+            time.sleep(pause)
+        except KinstError as error:
+            print(f"kinst: {error}")
+            return 1
+        else:
+            print(f"headers are ready in {place} ({time.monotonic() - started:.1f} s)")
+            return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
