@@ -32,7 +32,8 @@ def random_bytes(isa: Isa, rng: random.Random) -> bytes:
         return rng.randbytes(4)
     modrm = rng.choice((0x05, 0x0D, 0x3D, rng.randrange(256), rng.randrange(256)))
     opcode = bytes([rng.randrange(256), modrm])
-    head = rng.choice(PREFIXES) + rng.choice(PREFIXES) + rng.choice(REX) + rng.choice(MAPS)
+    early = rng.choice(REX) if rng.random() < 0.2 else b""  # ignored, when a prefix follows
+    head = rng.choice(PREFIXES) + early + rng.choice(PREFIXES) + rng.choice(REX) + rng.choice(MAPS)
     return head + opcode + rng.randbytes(9)
 
 

@@ -128,6 +128,7 @@ def _marks(found: Columns, names: I64, piece: I64) -> U16:
     rex = first & 0xF0 == 0x40
     at += rex
     op = code[rows, at]
+    alone = rex & (_LEGACY[op] | (op & 0xF0 == 0x40))  # a REX that is ignored
     vector = ~rex & np.isin(op, (0xC4, 0xC5, 0x62, 0x8F))  # and pop, which has no other 8F
     two = ~vector & (op == 0x0F)
     at += two
@@ -140,7 +141,7 @@ def _marks(found: Columns, names: I64, piece: I64) -> U16:
     modrm_at = at + 1
     modrm = code[rows, np.minimum(modrm_at, WIDTH - 1)]
     group5 = one & (op == 0xFF) & np.isin(modrm >> 3 & 7, (2, 3, 4, 5))
-    alone = vector | narrow | group5 | (has_modrm & (modrm_at >= found.size))
+    alone |= vector | narrow | group5 | (has_modrm & (modrm_at >= found.size))
     alone |= np.where(one, _ONE_BYTE_ALONE[op], two & _TWO_BYTE_ALONE[op])
     read, written, unknown, plain = _words().columns(names)
     alone |= ~plain

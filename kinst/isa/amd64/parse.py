@@ -91,14 +91,23 @@ class Parsed:
         )
 
 
+def _is_rex(byte: int) -> bool:
+    return byte & 0xF0 == 0x40
+
+
+def _is_prefix(byte: int) -> bool:
+    return byte in LEGACY or _is_rex(byte)
+
+
 def parse(code: bytes) -> Parsed | None:
     """Take one instruction apart; None when the bytes end before its ModRM."""
     at = 0
     try:
-        while code[at] in LEGACY:
+        # A REX that is not straight before the opcode is ignored.
+        while code[at] in LEGACY or (_is_rex(code[at]) and _is_prefix(code[at + 1])):
             at += 1
-        prefixes = code[:at]
-        rex = code[at] if code[at] & 0xF0 == 0x40 else 0
+        prefixes = bytes(byte for byte in code[:at] if byte in LEGACY)
+        rex = code[at] if _is_rex(code[at]) else 0
         at += bool(rex)
         opcode = code[at]
         if not rex and _is_vector(code, at):

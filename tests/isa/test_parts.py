@@ -1,0 +1,114 @@
+"""The parts of instructions and what kind of branch they are, against capstone's own details:
+encodings drawn at random, of which kernels have few or none."""
+
+from __future__ import annotations
+
+import random
+
+import capstone
+import pytest
+from capstone import x86
+
+from kinst.isa import load
+from kinst.isa.amd64.parse import LEGACY, parse
+
+TEXT = 0x1000
+PREFIXES = (
+    b"",
+    b"",
+    b"\x66",
+    b"\xf3",
+    b"\xf2",
+    b"\x67",
+    b"\x65",
+    b"\x2e",
+    b"\xf0",
+    b"\x48",
+    b"\x41",
+)
+MAPS = (b"", b"", b"\x0f", b"\x0f\x38", b"\x0f\x3a")
+
+
+def vector(rng: random.Random) -> bytes:
+    """The start of a VEX or EVEX encoding."""
+    opmap, rest = rng.randrange(256) & 0xF0 | rng.choice((1, 2, 3)), rng.randrange(256)
+    return rng.choice((bytes([0xC5, rest]), bytes([0xC4, opmap, rest]),
+                       bytes([0x62, opmap, rest | 4, rng.randrange(256)])))  # fmt: skip
+
+
+def test_amd64_parts_are_where_capstone_has_them() -> None:
+    """Prefixes in any order: a REX that is not straight before the opcode is ignored (SDM volume 2,
+    2.2.1)."""
+    disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    disassembler.detail = True
+    rng, seen, vectors, relative, ignored = random.Random(6), 0, 0, 0, 0
+    for _ in range(6000):
+        head = vector(rng)
+        if rng.random() < 0.7:
+            head = b"".join(rng.choice(PREFIXES) for _ in range(3)) + rng.choice(MAPS)
+        modrm = rng.choice((0x05, 0x0D, 0x04, 0x44, 0x84, rng.randrange(256), rng.randrange(256)))
+        code = head + bytes([rng.randrange(256), modrm]) + rng.randbytes(9)
+        one = next(disassembler.disasm(code, TEXT), None)
+        if one is None or one.mnemonic in ("ud0", "ud1"):
+            continue  # of these capstone leaves out the ModRM
+        code, encoding = bytes(one.bytes), one.encoding
+        found = parse(code)
+        assert found is not None, code.hex()
+        assert max(found.modrm_at, 0) == encoding.modrm_offset, code.hex()
+        memory = [o.mem for o in one.operands if o.type == x86.X86_OP_MEM]
+        bases = {one.reg_name(m.base) for m in memory if m.base}
+        if found.modrm_at >= 0:
+            is_relative = "rip" in bases or "eip" in bases
+            assert found.rip_relative == is_relative, code.hex()
+            if is_relative:
+                assert encoding.disp_offset == found.modrm_at + 1
+            if memory and not {"push", "pop"} & {one.mnemonic} and len(memory) == 1:
+                assert found.based_on_rsp == bool(bases & {"rsp", "esp"}), code.hex()
+            relative += is_relative
+        start = code[: found.opcode_at]
+        assert {*found.prefixes} <= {*LEGACY} and {*found.prefixes} <= {*start}
+        if not found.vector:
+            legacy = [byte for byte in start if byte in LEGACY]
+            assert [*found.prefixes] == legacy, code.hex()
+            ignored += any(b & 0xF0 == 0x40 and code[k + 1] in LEGACY for k, b in enumerate(start))
+        seen += 1
+        vectors += found.vector
+    assert seen > 1500 and vectors > 80 and relative > 200 and ignored > 20, (
+        seen, vectors, relative, ignored,
+    )  # fmt: skip
+
+
+def test_amd64_cut_short() -> None:
+    for code in ("", "48", "66", "0f", "0f38", "8b", "488b", "c5", "c4e2", "62f1", "c5f877"):
+        found = parse(bytes.fromhex(code))
+        assert (found is not None) == (code == "c5f877"), code
+
+
+KINDS = {
+    **dict.fromkeys(("br", "braa", "brab", "braaz", "brabz"), ("indirect", False)),
+    **dict.fromkeys(("blr", "blraa", "blrab", "blraaz", "blrabz"), ("call", True)),
+    **dict.fromkeys(("ret", "retaa", "retab"), ("return", False)),
+}
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_arm64_branches_by_register(part: int) -> None:
+    """All of Arm's "unconditional branch (register)" that capstone knows, and neighbours."""
+    isa, rng, seen = load("arm64"), random.Random(part), set[str]()
+    words = [0xD61F0000 | op << 21 | auth << 10 | n << 5 | m for op in (0, 1, 2, 8, 9)
+             for auth in (0, 2, 3) for n in (0, 7, 30, 31) for m in (0, 5, 31)]  # fmt: skip
+    words += [0xD6000000 | rng.getrandbits(25) for _ in range(300)]
+    words += [rng.choice(words) ^ 1 << rng.randrange(25) for _ in range(300)]
+    for word in words[part::4]:
+        code = word.to_bytes(4, "little")
+        one = next(isa.decode(code, TEXT), None)
+        if one is None:
+            continue
+        name = one.text.split()[0]
+        flow = isa.flow(code, TEXT)
+        expected = KINDS.get(name)
+        if expected is not None:
+            assert (flow.kind, flow.falls_through) == expected, one.text
+            assert flow.target is None
+            seen.add(name)
+    assert {"br", "blr", "ret"} <= seen and len(seen) > 6, seen
