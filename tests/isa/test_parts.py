@@ -110,5 +110,9 @@ def test_arm64_branches_by_register(part: int) -> None:
         if expected is not None:
             assert (flow.kind, flow.falls_through) == expected, one.text
             assert flow.target is None
+            register = one.text.split()[-1].upper()
+            value = "0" if register == "XZR" else f"regs[R_{register}]"
+            # A signed address is not the one that the register holds.
+            assert flow.destination == (value if name == "br" else ""), one.text
             seen.add(name)
     assert {"br", "blr", "ret"} <= seen and len(seen) > 6, seen

@@ -1,0 +1,113 @@
+"""What cannot be planted because of the other instructions of its function, on riscv64: functions
+drawn at random, and every path between a load-reserved and a store-conditional, from how the
+function was written."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+from gnu_assembler import assembled
+
+from kinst.isa import load
+
+TEXT = 0xFFFFFFFF_81000000
+PLAIN = ("nop", "add a3, a3, a4", "ld a5, 0(a1)", "sd a5, 8(a1)", "li a4, 5", "csrr a4, cycle",
+         "csrr a4, sepc", "csrw scounteren, a4", "fence", "amoadd.d a4, a5, (a1)")  # fmt: skip
+STATE = ("csrw sepc, a4", "csrw sscratch, a4", "csrrw a4, scause, a5", "sret")
+COUNT, STRIDE = 60, 128
+
+
+def drawn(rng: random.Random) -> list[tuple[str, int]]:
+    """(instruction, index of the one that it leads to or -1)."""
+    length = rng.randrange(3, 14)
+    lines = []
+    for _ in range(length):
+        kind = rng.random()
+        to = rng.randrange(length)
+        if kind < 0.15:
+            lines.append(("lr.d a4, (a1)", -1))
+        elif kind < 0.3:
+            lines.append(("sc.d a2, a4, (a1)", -1))
+        elif kind < 0.45:
+            lines.append((f"bnez a2, L{{k}}_{to}", to))
+        elif kind < 0.5:
+            lines.append((f"j L{{k}}_{to}", to))
+        elif kind < 0.53:
+            lines.append(("ret", -1))
+        elif kind < 0.55:
+            lines.append((rng.choice(STATE), -1))
+        else:
+            lines.append((rng.choice(PLAIN), -1))
+    return lines
+
+
+def between(lines: list[tuple[str, int]]) -> set[int]:
+    """All that lie on a way from an lr to an sc with neither in its midst, and all of both."""
+    count = len(lines)
+    ends = [text[:2] in ("lr", "sc") for text, _ in lines]
+    leads = np.zeros((count, count), np.bool_)
+    for k, (text, to) in enumerate(lines):
+        if to >= 0:
+            leads[k, to] = True
+        if not text.startswith(("j ", "ret", "sret")) and k + 1 < count:
+            leads[k, k + 1] = True
+    # Ways of any length whose midst is plain.
+    ways = leads.copy()
+    for through in range(count):
+        if not ends[through]:
+            ways |= np.outer(ways[:, through], ways[through])
+    first = [k for k in range(count) if lines[k][0].startswith("lr")]
+    last = [k for k in range(count) if lines[k][0].startswith("sc")]
+    inside = {k for k in range(count) if any(ways[a, k] for a in first)
+              and any(ways[k, b] for b in last)}  # fmt: skip
+    return inside | set(first) | set(last)
+
+
+def test_every_way_from_a_reservation_to_its_end(tmp_path: Path) -> None:
+    rng, isa = random.Random(9), load("riscv64")
+    functions = [drawn(rng) for _ in range(COUNT)]
+    source = []
+    for k, lines in enumerate(functions):
+        source.append(f".org {k * STRIDE}")
+        source += [f"L{k}_{n}: {text.format(k=k)}" for n, (text, _) in enumerate(lines)]
+    code = assembled("riscv64", "\n".join([*source, f".org {COUNT * STRIDE}"]), tmp_path)
+    some = whole = 0
+    for k, lines in enumerate(functions):
+        known = []
+        for one in isa.decode(code[k * STRIDE :][:STRIDE], TEXT):
+            if len(known) < len(lines):
+                known.append(one)
+        body = b"".join(one.code for one in known)
+        found = {n for n, one in enumerate(known) if one.address in isa.unsafe(known)}
+        if any(text in STATE for text, _ in lines):
+            assert found == set(range(len(lines))), lines
+            whole += 1
+        else:
+            assert found == between(lines), lines
+            some += bool(found)
+        assert not found or isa.hangs_together(body)
+        marks = ("lr.", "sc.", "amo", "csr", "sret")
+        if not any(text.startswith(marks) for text, _ in lines):
+            assert not found
+    assert some > 20 and whole > 5
+
+
+def test_what_takes_no_longer_look(tmp_path: Path) -> None:
+    """Nothing of a function of plain instructions hangs together; of these it may."""
+    plain = assembled("riscv64", "add a0, a0, a1; ld a5, 0(a1); ret; li a4, 5; mul a1, a2, a3",
+                      tmp_path)  # fmt: skip
+    isa = load("riscv64")
+    assert not isa.hangs_together(plain) and not isa.hangs_together(b"")
+    for text in ("lr.d a4, (a1)", "sc.w a2, a4, (a1)", "sret", "csrw sepc, a0"):
+        one = assembled("riscv64", text, tmp_path)
+        for code in (one, plain + one, one + plain, plain + one + b"\x01"):
+            assert isa.hangs_together(code), text
+    arm64 = load("arm64")
+    plain = assembled("arm64", "add x0, x0, x1; ldr x5, [x1]; ret; mul x1, x2, x3; b .", tmp_path)
+    assert not arm64.hangs_together(plain) and not arm64.hangs_together(b"")
+    for text in ("ldxr x4, [x1]", "stlxr w2, x4, [x1]", "ldaxp x1, x2, [x3]"):
+        one = assembled("arm64", text, tmp_path)
+        for code in (one, plain + one, one + plain, plain + one + b"\0\0\0"):
+            assert arm64.hangs_together(code), text
