@@ -1,5 +1,6 @@
 """A program whose probes leave a machine no time: all instructions of the timer interrupt's path,
-with a clause that takes far longer than a tick lasts when it runs at each of them."""
+or of other functions, with a clause that takes far longer than a tick lasts when it runs at each of
+them."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ PATH = (
 SEARCHES = 60  # of a string of 150 characters, in each firing
 
 
-def endless() -> str:
-    """Expensive, and without any error."""
+def endless(path: tuple[str, ...] = PATH) -> str:
+    """Expensive, and without any error.  path: functions."""
     searches = [f'this->n{k} = index(this->text, "zz{k}");' for k in range(SEARCHES)]
     found = " + ".join(f"this->n{k}" for k in range(SEARCHES))
     text = f'this->text = strjoin("{"0123456789" * 14}", execname);'
-    sites = ", ".join(f"kinst::{name}:" for name in PATH)
+    sites = ", ".join(f"kinst::{name}:" for name in path)
     return f"{sites} {{ {text} {' '.join(searches)} @[stack(30), {found}] = count(); }}"
