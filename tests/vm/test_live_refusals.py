@@ -58,7 +58,7 @@ def modules(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Pat
     changes = {
         "kinst": ("", "", ""),
         "version": ("kinst.h", r"(#define KINST_VERSION) \d+", r"\1 99"),
-        "symbol": ("kinst.c", r'"text_mutex"', '"no_mutex_of_text"'),
+        "symbol": ("kernel.c", r'"text_mutex"', '"no_mutex_of_text"'),
     }
     for name, (file, old, new) in changes.items():
         sources = folder / f"{name}-sources"
