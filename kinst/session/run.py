@@ -369,6 +369,18 @@ class RunningTrace:
                 # Tables of many keys are emptied before they are full.
                 self._store.snapshot()
                 merge_at = time.monotonic() + self._interpreter.options.aggrate / 1e9
+        return self._ended()
+
+    def _ended(self) -> str:
+        """Why clauses do not run any more: by exit(), or because a machine that is planted in while
+        it runs has turned them off, which it says when it is asked."""
+        if self._target is not None and self._target.planter is not None:
+            event = self._target.wait(0.0)
+            if isinstance(event, Gone):
+                self._gone = event
+                return "gone"
+            if event is not None:
+                self._seen.append(event)
         return "exit"
 
     def _every(self) -> float:

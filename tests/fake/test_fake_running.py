@@ -17,7 +17,7 @@ from fake_tracing import Request, found_by_name, trace
 
 from kinst import api
 from kinst.core.errors import TargetError
-from kinst.core.machine import Abilities, LivePatch
+from kinst.core.machine import Abilities, Gone, LivePatch
 
 FUNCTIONS = ("leaf", "work", "fibonacci", "choose", "exercise")
 PROGRAM = (
@@ -216,6 +216,23 @@ def test_what_has_changed_is_not_planted_on() -> None:
     at = changed - machine.address("text_start")
     other[at : at + 8] = b"\x90" * 8
     assert machine.text == bytes(other)
+
+
+def test_a_machine_that_turns_clauses_off_says_why() -> None:
+    """It is not taken for an exit() of the program's."""
+    machine = RunningMachine()
+    real = machine.plant
+
+    def plant(
+        patches: Sequence[LivePatch], hook: int, code: tuple[int, int], active: int, *more: object
+    ) -> None:
+        real(patches, hook, code, active, *more)  # type: ignore[arg-type]
+        machine._write([(active, bytes(8))])
+        machine.wait = lambda _timeout: Gone("nothing was heard of kinst")  # type: ignore[method-assign]
+
+    machine.plant = plant  # type: ignore[method-assign,assignment]
+    with pytest.raises(TargetError, match="nothing was heard of kinst"):
+        trace(machine, PROGRAM, WORK)
 
 
 def test_what_is_claimed_is_all_that_lies_under_a_patch(monkeypatch: pytest.MonkeyPatch) -> None:
