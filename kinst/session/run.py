@@ -564,7 +564,9 @@ class RunningTrace:
     def _lifting(self) -> TargetError | None:
         if self._gone is not None:
             console = f"; its last lines:\n{self._gone.console}" if self._gone.console else ""
-            return GoneError(f"the guest is gone: {self._gone.reason}{console}", self._gone.kind)
+            still_there = self._target is not None and self._target.planter is not None
+            over = "the trace is over" if still_there else "the guest is gone"
+            return GoneError(f"{over}: {self._gone.reason}{console}", self._gone.kind)
         if self._target is None or self._planted is None:
             return None
         try:
