@@ -76,9 +76,13 @@ class RunningKernel:
         personality: Names,
         isa: Isa,
         among: Collection[int] | None = None,
+        *,
+        inlines: bool = True,
     ) -> None:
-        """among: addresses of the functions that find() finds, or None for all."""
+        """among: addresses of the functions that find() finds, or None for all.  inlines: inline
+        functions can be known, by debug information."""
         self._among = among
+        self._inlines = inlines
         self._target = target
         self._personality = personality
         self.isa = isa
@@ -137,7 +141,10 @@ class RunningKernel:
         longer = sorted(n for n in names if n.startswith(f"{function}_"))
         longer = sorted(longer, key=len)[:2]
         close = list(dict.fromkeys([*longer, *get_close_matches(function, near, 3, 0.7)]))[:3]
-        return f"did you mean {' or '.join(close)}?" if close else ""
+        meant = [f"did you mean {' or '.join(close)}?"] if close else []
+        if not self._inlines:
+            meant.append("no debug information says which functions are inline")
+        return " ".join(meant)
 
     def instructions(self, function: Function) -> Sequence[Instruction]:
         """See core.kernel.Kernel.instructions."""

@@ -207,7 +207,7 @@ class OpenMachine:
             report.stage("start")
             personality = attach(target, self._image, system, report.say)
             report.stage("boot")
-            kernel = RunningKernel(target, personality, self.isa)
+            kernel = RunningKernel(target, personality, self.isa, inlines=self._image.has_dwarf)
             programs = programs_of(self.request, files)
             self.traced = TracedMachine(
                 self.isa, target, personality, kernel, personality.text,
@@ -234,7 +234,9 @@ class OpenMachine:
         # Through a bare stub it would take seconds: there little is decoded, and again each time.
         text = target.read(low, high - low) if self._pool and self._pool.in_target else b""
         if not text or text != self._text or among is not self._among:
-            kernel = RunningKernel(target, personality, self.isa, among)
+            kernel = RunningKernel(
+                target, personality, self.isa, among, inlines=self._image.has_dwarf
+            )
             self.traced = replace(self.traced, kernel=kernel)
             if not text or text != self._text:
                 self._known_entrances = None

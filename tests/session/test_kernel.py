@@ -67,6 +67,13 @@ def test_suggestions(kernel: RunningKernel) -> None:
     assert kernel.suggest("vfs").startswith("did you mean vfs_read or vfs_write")
 
 
+def test_an_unknown_name_may_be_an_inline_function() -> None:
+    kernel = RunningKernel(None, FakePersonality(), None, inlines=False)  # type: ignore[arg-type]
+    assert kernel.suggest("zzz") == "no debug information says which functions are inline"
+    told = kernel.suggest("vfs_raed")
+    assert told.startswith("did you mean vfs_read") and "no debug information" in told
+
+
 def test_what_the_compiler_has_made_of_a_function_is_told(kernel: RunningKernel) -> None:
     assert kernel.suggest("finish") == "the compiler has made finish.isra.0 of it"
 
