@@ -440,3 +440,20 @@ def test_amd64_branches_that_processors_read_differently() -> None:
         flow = isa.flow(bytes.fromhex(code), TEXT)
         assert (flow.kind, flow.falls_through, flow.target) == ("indirect", True, None)
     assert isa.flow(bytes.fromhex("0f80f2750000"), TEXT).target == TEXT + 6 + 0x75F2
+
+
+def test_amd64_padding_is_what_assemblers_fill_room_with(tmp_path: Path) -> None:
+    """Of every length that the GNU assembler has no-operations for, breakpoints behind them or not;
+    behind a return breakpoints are no instructions, for whoever decodes."""
+    isa = load("amd64")
+    for count in range(24):
+        nops = assembled("amd64", f".nops {count}", tmp_path) if count else b""
+        for breakpoints in (b"", b"\xcc" * 3):
+            filled = nops + breakpoints
+            assert isa.padding(filled) == len(filled)
+            assert isa.padding(filled + b"\x55\x90") == len(filled)  # push rbp
+            assert isa.padding(b"\x55" + filled) == 0
+    code = bytes.fromhex("c3 cc cc 90 cc 55 eb00 cc 90 0f0b cc cc 90")
+    kept = [0, 3, 4, 5, 6, 9, 10, 14]
+    assert [one.address - TEXT for one in isa.decode(code, TEXT)] == kept
+    assert [at for at, _ in disassemble(PLAIN, code, TEXT)] == kept
