@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import live_changes
+import numpy as np
 from live_replay import Kcore, Recorded, recorded, replayed
 from live_soak import Soak
 from other_probes import BpfFentry, BpfKprobe, FunctionTracer, KprobeEvent, Livepatch
@@ -45,6 +47,7 @@ BAD = re.compile(r"BUG|WARNING|Oops|general protection|soft lockup|Call Trace")
 OUT_OF_MEMORY = re.compile(r"invoked oom-killer.*?Out of memory: Killed process[^\n]*", re.S)
 LOADED = Path("/sys/module/kinst")
 MODULE = "kinst"
+MOST_PLACES = 5
 # Functions with loops too, in which chains lead back into themselves.
 SOME = """
     fbt::vfs_*:entry, kinst::vfs_read:, kinst::link_path_walk*:, kinst::__d_lookup_rcu: {
@@ -76,6 +79,24 @@ def before() -> bytes:
 
 def same() -> bool:
     return KCORE.text() == before()
+
+
+def changed() -> list[str]:
+    """Where the text differs, at the most MOST_PLACES: function and offset, what was there and what
+    is."""
+    was, now = before(), KCORE.text()
+    if was == now:
+        return []
+    lines = (line.split() for line in Path("/proc/kallsyms").read_text().splitlines())
+    names = sorted((int(place, 16), name) for place, kind, name, *_ in lines if kind in "tT")
+    places = np.flatnonzero(np.frombuffer(was, np.uint8) != np.frombuffer(now, np.uint8))
+    first = places[np.flatnonzero(np.diff(places, prepend=-9) > 8)][:MOST_PLACES].tolist()
+    found = []
+    for at in first:
+        start, name = names[bisect_right(names, (KCORE.low + at, "~")) - 1]
+        bytes_ = f"{was[at : at + 8].hex()} {now[at : at + 8].hex()}"
+        found.append(f"{name}+{KCORE.low + at - start} {bytes_}")
+    return found
 
 
 @contextmanager
@@ -211,7 +232,7 @@ def _in_order(program: kinst.Program, other: Any, order: str, run: list[str]) ->
 
 def orders() -> object:
     """kinst, and each of the kernel's own ways to probe on the same function, in every order: what
-    was said, and whether the text is as before after each."""
+    was said, and where the text is not as before after each."""
     before()
     whole = "kinst::{}: {{ @ = count(); }} tick-20ms {{ trace(1); }}"
     program = here().compile(whole.format("vfs_read"))
@@ -234,7 +255,7 @@ def orders() -> object:
         for order in ORDERS:
             said = _in_order(wanted, other, order, run)
             time.sleep(2)  # what a kprobe had is tried again each second
-            found.append([name, order, said, same()])
+            found.append([name, order, said, changed()])
             print(json.dumps(found[-1]), file=sys.stderr, flush=True)
     return found
 
