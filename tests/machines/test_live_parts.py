@@ -21,7 +21,7 @@ from kinst.kernels import running
 from kinst.machines.live import command, device, set_up
 
 NUMBERS = {0: "INFO", 1: "READ", 2: "SCRATCH", 3: "SEAL", 4: "PLANT", 5: "UNPLANT", 6: "BEAT",
-           7: "TIMER"}  # fmt: skip
+           7: "TIMER", 8: "COUNTERS", 9: "GATHER", 10: "EMPTY"}  # fmt: skip
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def test_structures_and_numbers_are_those_of_the_header(tmp_path: Path) -> None:
     source.write_text(
         '#include <stdio.h>\n#include <stddef.h>\n#include <sys/ioctl.h>\n#include "kinst.h"\n'
         f"int main(void) {{ {lines}"
-        'printf("%zu\\n%zu\\n%zu\\n%d\\n%d\\n", sizeof(struct kinst_site),'
+        'printf("%zu\\n%zu\\n%zu\\n%zu\\n%d\\n%d\\n", sizeof(struct kinst_site),'
         " offsetof(struct kinst_site, old), offsetof(struct kinst_site, new),"
-        " KINST_VERSION, KINST_JUMP); return 0; }\n"
+        " offsetof(struct kinst_site, several), KINST_VERSION, KINST_JUMP); return 0; }\n"
     )
     program = tmp_path / "sizes"
     subprocess.run(["gcc", "-I", set_up.SOURCES, "-o", program, source], check=True)
@@ -53,12 +53,15 @@ def test_structures_and_numbers_are_those_of_the_header(tmp_path: Path) -> None:
     wanted = [
         (0, read, device._INFO), (1, write, device._MEMORY), (2, read | write, device._SCRATCH),
         (3, write, device._SCRATCH), (4, read | write, device._PLANT), (5, read, device._WORD),
-        (6, read, device._WORD), (7, write, device._TIMER),
+        (6, read, device._WORD), (7, write, device._TIMER), (8, read | write, device._SCRATCH),
+        (9, write, device._SCRATCH),
     ]  # fmt: skip
-    assert said[:8] == [device._command(n, way, form.size) for n, way, form in wanted]
-    row = device._SITE.pack(0, 1, b"old", b"new")
-    assert said[8:11] == [len(row), row.index(b"old"), row.index(b"new")]
-    assert said[11:] == [device.VERSION, device.JUMP]
+    asked = [device._command(n, way, form.size) for n, way, form in wanted]
+    assert said[:11] == [*asked, device._command(10, 0, 0)]
+    row = device._SITE.pack(0, 1, b"old", b"new", True)
+    places = [row.index(b"old"), row.index(b"new"), row.index(b"\1", row.index(b"new"))]
+    assert said[11:15] == [len(row), *places]
+    assert said[15:] == [device.VERSION, device.JUMP]
 
 
 def test_every_reason_of_the_modules_has_words() -> None:
@@ -70,8 +73,11 @@ def test_every_reason_of_the_modules_has_words() -> None:
 
 
 def test_the_module_is_of_this_package() -> None:
-    assert all((set_up.SOURCES / name).is_file() for name in set_up._FILES)
-    assert 'MODULE_LICENSE("Dual BSD/GPL")' in (set_up.SOURCES / "kinst.c").read_text()
+    """And is made of all that its Kbuild names."""
+    objects = re.findall(r"(\w+)\.o\b", (set_up.SOURCES / "Kbuild").read_text())
+    made_of = {f"{name}.c" for name in objects} - {"kinst.c"}
+    assert {"Kbuild", "kinst.h", "parts.h", *made_of} == set(set_up._sources())
+    assert 'MODULE_LICENSE("Dual BSD/GPL")' in (set_up.SOURCES / "device.c").read_text()
 
 
 def test_who_is_not_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
