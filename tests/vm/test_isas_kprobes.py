@@ -164,7 +164,7 @@ def places(isa: str, chosen: list[tuple[Row, Row]], fetched: Row) -> dict[str, s
     ("guest", "way"),
     [
         ("arm64", "jump"),
-        ("riscv64", "trap"),
+        pytest.param("riscv64", "trap", marks=pytest.mark.slow),
         pytest.param("amd64", "jump", marks=pytest.mark.slow),
         pytest.param("arm64", "trap", marks=pytest.mark.slow),
     ],
