@@ -1,0 +1,64 @@
+"""How long --live holds a CPU while it plants twelve thousand sites: each write of text, and each
+time that all CPUs are stopped, by the guest's own clock.
+
+    .venv/bin/python bench/live_hold.py
+
+A guest of QEMU's has this machine's files, and in it kinst plants and unplants three times by
+--live, with both CPUs busy (the check `many` of tests/vm/live_in_guest.py).  The same guest is
+traced from outside, by --vm, at the functions of the kernel that the module calls for it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import kinst
+from bench.guest import compile_programs
+from tools.live_guest import PROCESSOR, set_up
+
+SCRIPT = Path(__file__).resolve().parent.parent / "tests/vm/live_in_guest.py"
+# The functions that do not let a CPU go: one writes, the other has all CPUs wait.
+FUNCTIONS = ("text_poke", "stop_machine_cpuslocked")
+CLAUSES = """
+    fbt::{0}:entry {{ self->begun = timestamp; }}
+    fbt::{0}:return /self->begun/ {{
+        this->us = (timestamp - self->begun) / 1000;
+        @calls[probefunc] = count();
+        @longest[probefunc] = max(this->us);
+        @us[probefunc] = quantize(this->us);
+        self->begun = 0;
+    }}
+"""
+
+
+def main() -> None:
+    debug = kinst.kernel_files().debug
+    lines, cache = set_up(Path(debug).name.removeprefix("vmlinux-"))
+    program = "".join(CLAUSES.format(name) for name in FUNCTIONS)
+    with tempfile.TemporaryDirectory(prefix="kinst-live-hold-") as name:
+        folder = Path(name)
+        made = compile_programs(["reads", "live_requests", "lateness"], folder)
+        words = (sys.executable, SCRIPT, debug, 2000, *made, "many")
+        line = f"{' '.join(map(str, words))} >{folder}/out 2>&1"
+        (folder / "script").write_text(f"{lines}{line}\n")
+        with kinst.boot(
+            root="/", writable=[folder, cache], memory="3g", qemu_args=["-cpu", PROCESSOR]
+        ) as machine:
+            run = machine.run(program, f"sh {folder}/script")
+        print((folder / "out").read_text().strip())
+    for function in FUNCTIONS:
+        calls, longest = (
+            run.aggregations[table].get((function,)) for table in ("calls", "longest")
+        )
+        print(f"{function}: {calls} calls, the longest took {longest} us")
+        buckets = run.aggregations["us"].get((function,))
+        for bucket in buckets if isinstance(buckets, tuple) else ():
+            print(f"  {bucket.low:>6} to {bucket.high} us: {bucket.count}")
+
+
+if __name__ == "__main__":
+    main()
