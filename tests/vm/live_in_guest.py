@@ -83,13 +83,16 @@ def same() -> bool:
 
 def changed() -> list[str]:
     """Where the text differs, at the most MOST_PLACES: function and offset, what was there and what
-    is."""
+    is.  Not where a static key was flipped, such as that which a kernel has for the first pointer
+    that it prints."""
     was, now = before(), KCORE.text()
     if was == now:
         return []
     lines = (line.split() for line in Path("/proc/kallsyms").read_text().splitlines())
     names = sorted((int(place, 16), name) for place, kind, name, *_ in lines if kind in "tT")
-    places = np.flatnonzero(np.frombuffer(was, np.uint8) != np.frombuffer(now, np.uint8))
+    every = np.flatnonzero(np.frombuffer(was, np.uint8) != np.frombuffer(now, np.uint8))
+    keyed = KCORE.keyed()
+    places = np.array([at for at in every.tolist() if KCORE.low + at not in keyed], np.int64)
     first = places[np.flatnonzero(np.diff(places, prepend=-9) > 8)][:MOST_PLACES].tolist()
     found = []
     for at in first:

@@ -24,6 +24,8 @@ from kinst.machines.live.device import Device, LiveSite
 
 PAGE = 4096
 _ENDS = ("_stext", "_etext")
+_KEYS = ("__start___jump_table", "__stop___jump_table")
+_ENTRY = struct.Struct("<iiq")  # of static keys: distances to the code, to where it leads, to a key
 # Where ftrace keeps whom it calls: it leaves that as it was last.
 _FTRACE, _CALL = ("ftrace_call", "ftrace_regs_call"), 5
 
@@ -34,9 +36,10 @@ class Kcore:
 
     def __init__(self) -> None:
         symbols = (line.split() for line in Path("/proc/kallsyms").read_text().splitlines())
-        wanted = (*_ENDS, *_FTRACE)
+        wanted = (*_ENDS, *_FTRACE, *_KEYS)
         places = {name: int(place, 16) for place, _, name, *_ in symbols if name in wanted}
         self.low, self.high = (places[name] for name in _ENDS)
+        self._keys = tuple(places[name] for name in _KEYS)
         self._own = [places[name] for name in _FTRACE if name in places]
         self._fd = os.open("/proc/kcore", os.O_RDONLY)
         head = os.pread(self._fd, 64, 0)
@@ -47,6 +50,14 @@ class Kcore:
             for _, _, offset, address, _, size, _, _ in struct.iter_unpack("<IIQQQQQQ", table)
             if address <= self.low and self.high <= address + size
         )
+
+    def keyed(self) -> frozenset[int]:
+        """Addresses of the bytes that the kernel itself rewrites when a static key is flipped."""
+        low, high = self._keys
+        table = self.read(low, high)
+        rows = zip(range(low, high, _ENTRY.size), _ENTRY.iter_unpack(table), strict=True)
+        code = (at + distance for at, (distance, _, _) in rows)
+        return frozenset(first + k for first in code for k in range(_CALL))
 
     def read(self, low: int, high: int) -> bytes:
         data = bytearray()
