@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 
-from fetch_kernel import PAUSES
+from fetch_kernel import patiently
 
 from kinst.core.errors import KinstError
-from kinst.kernels.apt import PassingError
 from kinst.kernels.fetch import prepared
 from tools.kernel_headers import are_there, headers_of
 
@@ -27,22 +27,13 @@ def main() -> int:
         return 0
     print(f"  headers of {kernel.release}")
     started = time.monotonic()
-    for pause in (*PAUSES, None):
-        try:
-            place = headers_of(ISA, kernel.release)
-        except PassingError as error:
-            print(f"kinst: {error}")
-            if pause is None:
-                return 1
-            print(f"  again in {pause:g} s")
-            time.sleep(pause)
-        except KinstError as error:
-            print(f"kinst: {error}")
-            return 1
-        else:
-            print(f"headers are ready in {place} ({time.monotonic() - started:.1f} s)")
-            return 0
-    return 1
+    try:
+        place = patiently(partial(headers_of, ISA, kernel.release), print)
+    except KinstError as error:
+        print(f"kinst: {error}")
+        return 1
+    print(f"headers are ready in {place} ({time.monotonic() - started:.1f} s)")
+    return 0
 
 
 if __name__ == "__main__":

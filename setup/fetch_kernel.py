@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -22,6 +23,7 @@ from kinst.machines.vm.kvm import prove, verdict
 
 _EVERY = 5.0  # seconds between two lines where there is no terminal
 PAUSES = (5.0, 20.0)  # seconds before another attempt
+Fetched = TypeVar("Fetched")
 
 
 def _prove_kvm(isa: str, kernel: Prepared) -> None:
@@ -34,15 +36,20 @@ def _prove_kvm(isa: str, kernel: Prepared) -> None:
 def _fetch(
     isa: str, asked: str, refresh: bool, show: Progress, say: Callable[[str], None]
 ) -> Prepared:
-    """The kernel, after as many attempts as there are pauses, and one.  Raises KinstError."""
+    """The kernel.  Raises KinstError."""
+    return patiently(lambda: prepare(isa, show, asked, refresh=refresh), say)
+
+
+def patiently(fetch: Callable[[], Fetched], say: Callable[[str], None]) -> Fetched:
+    """What is fetched, after as many attempts as there are pauses, and one.  Raises KinstError."""
     for pause in PAUSES:
         try:
-            return prepare(isa, show, asked, refresh=refresh)
+            return fetch()
         except PassingError as error:
             say(f"kinst: {error}")
             say(f"  again in {pause:g} s; what is whole is kept")
             time.sleep(pause)
-    return prepare(isa, show, asked, refresh=refresh)
+    return fetch()
 
 
 def main() -> int:
