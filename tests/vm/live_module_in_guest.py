@@ -14,8 +14,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from kinst.core.machine import LivePatch
 from kinst.errors import KinstError
-from kinst.machines.live.device import Device, LiveSite
+from kinst.machines.live.device import Device
 from kinst.wire.kernel_module import load_module, unload_module
 
 PAGE, SCRATCH = 4096, 1 << 20
@@ -49,7 +50,7 @@ def address_of(name: str) -> int:
     return next(int(words[0], 16) for words in lines if words[2] == name)
 
 
-def refused(device: Device, sites: list[LiveSite], hook: int) -> str:
+def refused(device: Device, sites: list[LivePatch], hook: int) -> str:
     try:
         device.plant(sites, [], hook, 0, 20)
     except KinstError as error:
@@ -74,7 +75,7 @@ def main() -> None:
         code += jump(base + place + len(code), start + at + size)
         view[place : place + len(code)] = code
         new = jump(start + at, base + place) if number < 2 else INT3
-        sites.append(LiveSite(start + at, before[at : at + len(new)], new, several=number == 1))
+        sites.append(LivePatch(start + at, before[at : at + len(new)], new, several=number == 1))
     hook = base + CODE + HANDLER
     code = handler(hook, start + trap[0], base + CODE + FIRST + 2 * ROOM)
     view[CODE : CODE + len(code)] = code
@@ -88,7 +89,7 @@ def main() -> None:
         "no start": refused(
             device,
             [
-                LiveSite(
+                LivePatch(
                     start + run[0] + first - 1,
                     before[run[0] + first - 1 :][:JUMP],
                     jump(start + run[0] + first - 1, hook),
@@ -99,7 +100,7 @@ def main() -> None:
         ),
         "overlapping": refused(
             device,
-            [several, LiveSite(start + run[0] + first, before[run[0] + first :][:1], INT3)],
+            [several, LivePatch(start + run[0] + first, before[run[0] + first :][:1], INT3)],
             hook,
         ),
         "no handler": refused(device, [broken], 0),

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 import kinst
-from kinst.machines.live.device import Device, LiveSite
+from kinst.core.machine import LivePatch
+from kinst.machines.live.device import Device
 
 PAGE = 4096
 _ENDS = ("_stext", "_etext")
@@ -91,8 +92,8 @@ class Recorded:
     counters: tuple[int, int] = (0, 0)
     pages: dict[int, bytes] = field(default_factory=dict)
     seals: list[tuple[int, int]] = field(default_factory=list)
-    sites: Sequence[LiveSite] = ()
-    exits: Sequence[LiveSite] = ()
+    sites: Sequence[LivePatch] = ()
+    exits: Sequence[LivePatch] = ()
     handler: int = 0
     active: int = 0
     times: list[float] = field(default_factory=list)
@@ -140,8 +141,8 @@ def recorded(here: kinst.Machine, program: str, command: str) -> Recorded:
         real["seal"](offset, size)
 
     def plant(
-        sites: Sequence[LiveSite],
-        exits: Sequence[LiveSite],
+        sites: Sequence[LivePatch],
+        exits: Sequence[LivePatch],
         handler: int,
         active: int,
         seconds: int,

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kinst.core.errors import TargetError, UnmappedError
+from kinst.core.machine import LivePatch
 from kinst.wire.mapped import Mapped
 
 VERSION = 5
@@ -63,17 +64,6 @@ class Info:
     scratch_size: int
     planted: int
     stuck: int
-
-
-@dataclass(frozen=True, slots=True)
-class LiveSite:
-    """A patch: at most JUMP bytes, and what is there before.  several: it lies over more than one
-    instruction."""
-
-    address: int
-    old: bytes
-    new: bytes
-    several: bool = False
 
 
 class Device:
@@ -128,16 +118,16 @@ class Device:
 
     def plant(
         self,
-        sites: Sequence[LiveSite],
-        exits: Sequence[LiveSite],
+        sites: Sequence[LivePatch],
+        exits: Sequence[LivePatch],
         handler: int,
         active: int,
         seconds: int,
     ) -> None:
-        """All, or none.  exits: in scratch, written when all sites have been restored.  handler: of
-        breakpoints, 0 without.  seconds: after which all is taken out unless beat() or another is
-        called.  active: address of a u64 that becomes 0 then, before anything else.  Raises
-        TargetError."""
+        """All, or none, of at most JUMP bytes each.  exits: in scratch, written when all sites have
+        been restored.  handler: of breakpoints, 0 without.  seconds: after which all is taken out
+        unless beat() or another is called.  active: address of a u64 that becomes 0 then, before
+        anything else.  Raises TargetError."""
         table, leaving = _table(sites), _table(exits)
         data = bytearray(
             _PLANT.pack(
@@ -220,7 +210,7 @@ class Device:
         return bytes(buffer)
 
 
-def _table(sites: Sequence[LiveSite]) -> npt.NDArray[np.uint8]:
+def _table(sites: Sequence[LivePatch]) -> npt.NDArray[np.uint8]:
     """By address, as the module wants them."""
     ordered = sorted(sites, key=lambda one: one.address)
     rows = (_SITE.pack(one.address, len(one.new), one.old, one.new, one.several) for one in ordered)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from kinst.core.machine import (
 )
 from kinst.core.system import Lender
 from kinst.machines.live.command import FollowedProcess, HeldCommand
-from kinst.machines.live.device import JUMP, Device, LiveSite
+from kinst.machines.live.device import JUMP, Device
 from kinst.machines.live.set_up import load, unload
 
 # Seconds of silence from kinst after which the module takes everything out, and between two signs
@@ -147,12 +148,11 @@ class LiveKernel:
         trap = self.isa.breakpoint
         sizes = [len(trap) if p.new.startswith(trap) else JUMP for p in patches]
         sites = [
-            LiveSite(p.address, p.old[:size], p.new[:size], p.several)
+            replace(p, old=p.old[:size], new=p.new[:size])
             for p, size in zip(patches, sizes, strict=True)
         ]
-        leaving = [LiveSite(p.address, p.old, p.new) for p in exits]
         if sites:
-            self._device.plant(sites, leaving, hook, active, PATIENCE)
+            self._device.plant(sites, exits, hook, active, PATIENCE)
         self._planted = True
         try:
             for period, function in samplers:
