@@ -282,6 +282,16 @@ def original(made: Planned) -> Cpu:
     return cpu
 
 
+def entered_everywhere(plain: Cpu, cpu: Cpu) -> Iterator[tuple[int, Counter[int]]]:
+    """Run a planted function from each instruction, in the state that the original first had there,
+    and compare what it does: the instruction's address, and how often each is to be counted."""
+    expected = plain.result()
+    for step, address, values, data, stack in first_visits(plain):
+        cpu.run(address, values, data, stack)
+        assert cpu.result() == expected, f"entered at {address:#x}"
+        yield address, Counter(where for where, *_ in plain.seen[step:])
+
+
 def first_visits(cpu: Cpu) -> Iterator[tuple[int, int, Mapping[str, int], bytes, bytes]]:
     """(step, address, state) where the original came to an instruction for the first time."""
     known = set[int]()
