@@ -3,6 +3,8 @@
  * The kernel's own tracer, which is kept off the call sites that are planted on.
  */
 #include <linux/bsearch.h>
+#include <linux/kprobes.h>
+#include <linux/rcupdate.h>
 #include <linux/slab.h>
 #include <linux/sort.h>
 
@@ -16,19 +18,97 @@ unsigned long marked_sites(void)
 	return marked;
 }
 
-/* Have room for the marks of n sites.  Returns whether there is. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 0, 0)
+/*
+ * BPF comes to a function's entry by register_ftrace_direct() there, which does
+ * not look at marks: it would succeed without an effect, and the kernel would
+ * warn when BPF goes.  It is told that a marked site is in use, as it is where
+ * it finds its own.  A call that is past this when a site is marked is too late
+ * to be told.
+ */
+static int refuse_direct(struct kprobe *probe, struct pt_regs *regs)
+{
+	unsigned long i, n = READ_ONCE(marked);
+	const unsigned long *all = READ_ONCE(marks);
+
+	/* It names the function, and a mark may be behind its first ENDBR. */
+	for (i = 0; i < n; i++)
+		if (all[i] - regs->di < MCOUNT_INSN_SIZE)
+			break;
+	if (i == n)
+		return 0;
+	regs->ax = -EBUSY;
+	regs->ip = *(unsigned long *)regs->sp;
+	regs->sp += sizeof(regs->ip);
+	return 1;
+}
+
+/* Who goes elsewhere must not be led there by a jump: this keeps jumps away. */
+static void no_jump(struct kprobe *probe, struct pt_regs *regs,
+		    unsigned long flags)
+{
+}
+
+static struct kprobe direct = {
+	.symbol_name = "register_ftrace_direct",
+	.pre_handler = refuse_direct,
+	.post_handler = no_jump,
+};
+static bool refusing;
+
+/* Returns whether those who come are refused, or there is nobody to come. */
+static bool refuse_others(void)
+{
+	int error;
+
+	if (refusing)
+		return true;
+	direct.addr = NULL;
+	error = register_kprobe(&direct);
+	refusing = !error;
+	return refusing || error == -ENOENT;
+}
+
+static void let_others(void)
+{
+	if (refusing)
+		unregister_kprobe(&direct);
+	refusing = false;
+}
+#else
+static bool refuse_others(void)
+{
+	return true;
+}
+
+static void let_others(void)
+{
+}
+#endif
+
+/*
+ * Have room for the marks of n sites, and others refused at those.  Returns
+ * whether there is.
+ */
 bool make_room_for_marks(unsigned long n)
 {
 	unsigned long *all = kvmalloc_array(marked + n, sizeof(*all),
 					    GFP_KERNEL);
+	unsigned long *old = marks;
 
 	if (!all)
 		return false;
 	if (marked)
-		memcpy(all, marks, marked * sizeof(*all));
-	kvfree(marks);
-	marks = all;
-	return true;
+		memcpy(all, old, marked * sizeof(*all));
+	smp_store_release(&marks, all);
+	if (old) {
+		synchronize_rcu();
+		kvfree(old);
+	}
+	if (refuse_others())
+		return true;
+	forget_marks();
+	return false;
 }
 
 static bool reaches(const struct site *site, unsigned long address)
@@ -64,7 +144,8 @@ unsigned long mark(const struct site *sites, unsigned long n)
 				continue;
 			if (pass) {
 				record->flags |= FTRACE_FL_DISABLED;
-				marks[marked++] = record->ip;
+				marks[marked] = record->ip;
+				smp_store_release(&marked, marked + 1);
 			} else if (ftrace_rec_count(record) ||
 				   record->flags & FTRACE_FL_ENABLED) {
 				return found;
@@ -101,7 +182,15 @@ void unmark(void)
 			    compare))
 			record->flags &= ~FTRACE_FL_DISABLED;
 	}
-	marked = 0;
+	WRITE_ONCE(marked, 0);
+}
+
+/* There is no mark any more, and no site that needs one. */
+void forget_marks(void)
+{
+	if (marked)
+		return;
+	let_others();
 	kvfree(marks);
 	marks = NULL;
 }
@@ -111,5 +200,6 @@ void end_marks(void)
 	if (marked)
 		pr_warn("ftrace does not know %lu functions until the next boot\n",
 			marked);
+	let_others();
 	kvfree(marks);
 }

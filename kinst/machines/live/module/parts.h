@@ -164,6 +164,7 @@ unsigned long mark(const struct site *sites, unsigned long n);
 void unmark(void);
 unsigned long marked_sites(void);
 bool make_room_for_marks(unsigned long n);
+void forget_marks(void);
 void end_marks(void);
 
 /* check.c */

@@ -117,6 +117,8 @@ void unplant(void)
 		ask_first(false);
 	}
 	unlock_text();
+	if (!left)
+		forget_marks();
 	if (planted && !left)
 		forget_sites();
 	planted = left;
@@ -345,10 +347,12 @@ int plant(struct kinst_plant *ask)
 	ask->why = why;
 	if (why != KINST_FINE) {
 		ask->failed = sites[done].address;
-		if (planted)
+		if (planted) {
 			unplant();
-		else
+		} else {
+			forget_marks();
 			forget_sites();
+		}
 		return -EINVAL;
 	}
 	await(ask->active, ask->seconds);
