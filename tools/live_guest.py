@@ -16,8 +16,10 @@ from tools.kernel_headers import headers_of, module_for
 # What numpy's packages need; and of a maker whose processors the kernel keeps no second page tables
 # for, which would cost each system call a hundred times its time in a guest.
 PROCESSOR = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
+# What says that numpy has another processor (the host's) is not for it.
 # The kernel's headers are where a package would have put them; what it says is not lost.
 _SET_UP = """
+unset OPENBLAS_CORETYPE
 ln -s {headers}/usr/src/linux-headers-* /usr/src/
 ln -s {headers}/usr/lib/linux-kbuild-* /usr/lib/
 mkdir -p /lib/modules
