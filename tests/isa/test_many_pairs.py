@@ -11,7 +11,7 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from planned_functions import PlannedFunction, drawn_functions, plan_function
 
 from kinst.core.columns import U64
 from kinst.core.displaced import Refused
+from kinst.core.instruction import Instruction
 from kinst.core.isa import Isa
 from kinst.isa import load
 
@@ -226,6 +227,19 @@ class Planted:
         return ""
 
 
+def calls_itself(isa: Isa, code: bytes, start: int, known: Sequence[Instruction]) -> bool:
+    """Whether one of its calls leads into it.  Then it goes on behind its own return, which loses
+    what callers do not expect to be kept, and ends where that is not lost."""
+    places, _ = isa.branches(code, start)  # of what leads into it
+    inside = set(places.tolist())
+    kinds = [isa.flow(one.code, one.address).kind for one in known]
+    # A call may take two instructions, the first of which has a part of where it leads.
+    return any(
+        one.address in inside and (kind == "call" or (kind == "next" and following == "call"))
+        for one, kind, following in zip(known, kinds, [*kinds[1:], ""], strict=True)
+    )
+
+
 def planted_functions(
     kernel: Kernel, pairs: Pairs, rng: random.Random, longest: int, damage: bool = False
 ) -> Iterator[Planted]:
@@ -234,6 +248,9 @@ def planted_functions(
     text, world = kernel.text, kernel.world
     for start, end, known in drawn_functions(text, kernel.isa, rng, longest):
         if any(world.restless.match(one.text) for one in known):
+            continue
+        original = text.code[start - text.address : end - text.address]
+        if kernel.isa.needs_spare and calls_itself(kernel.isa, original, start, known):
             continue
         made = plan_function(
             kernel.isa, text, start, known, world.whole.scratch, SCRATCH_SIZE - 8192,
@@ -251,7 +268,7 @@ def planted_functions(
         pairs.write(kernel.counters, bytes(4096))
         pairs.forget()
         yield Planted(kernel, pairs, made, np.zeros(end - start, np.uint32))
-        pairs.write(start, text.code[start - text.address : end - text.address])
+        pairs.write(start, original)
 
 
 def compare_functions(kernel: Kernel, pairs: Pairs, wanted: int) -> tuple[int, Counter[str]]:
