@@ -42,12 +42,18 @@ def module_for(isa: str, release: str, sources: Path, folder: Path) -> list[Path
     """The modules that a folder of sources (with its Kbuild) makes for a kernel; built in `folder`.
 
     The headers name each other by where they are installed: they are seen there by what builds.
-    Raises KinstError where there are no headers."""
+    $KINST_BUILD_ROOT names a folder with a system that has the compiler and the C library that the
+    kernel's own programs want, where this one is too old for them.  Raises KinstError where there
+    are no headers."""
     headers = headers_of(isa, release)
     shutil.copytree(sources, folder, dirs_exist_ok=True)
+    root = Path(os.environ.get("KINST_BUILD_ROOT", "/")).resolve()
+    inside = root / folder.resolve().relative_to("/")
+    inside.mkdir(parents=True, exist_ok=True)
     script = (
-        f"mount -t overlay kinst -o lowerdir={headers}/usr:/usr /usr &&"
-        f" make -C /usr/src/linux-headers-{release} M={folder} CC=gcc modules"
+        f"mount -t overlay kinst -o lowerdir={headers}/usr:{root / 'usr'} {root / 'usr'} &&"
+        f" mount --bind {folder} {inside} &&"
+        f" chroot {root} make -C /usr/src/linux-headers-{release} M={folder} CC=gcc modules"
     )
     unshare = ["unshare", "-m"] if os.getuid() == 0 else ["unshare", "-r", "-m"]
     done = subprocess.run([*unshare, "sh", "-c", script], capture_output=True, text=True)
