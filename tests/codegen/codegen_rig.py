@@ -6,6 +6,7 @@ Both rigs have the same face, so a test can run one program twice and compare by
 from __future__ import annotations
 
 import mmap
+import random
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -135,6 +136,9 @@ class Rig:
         self.entries = list(dict.fromkeys(self.probes.values()))
         self.start()
         self.write(lay.HEADER_ACTIVE, struct.pack("<Q", 1))
+        places = self.scratch
+        dirt = random.Random(1).randbytes((places.cpus + 1) * places.temp_size)
+        self.write(places.temp, dirt)  # working memory may hold anything
         self._write_sites()
 
     # What the two machines do differently.
@@ -245,8 +249,11 @@ def read_memory(memory: Mapping[int, bytes], address: int, size: int) -> bytes |
 
 
 class HostRig(Rig):
+    """context: words of the context (CONTEXT_*) in place of the usual ones."""
+
     no_argument = lay.ARGUMENT_HOST
     slot = 2
+    context: ClassVar[Mapping[int, int]] = {}
 
     def start(self) -> None:
         self.map = mmap.mmap(-1, SIZE)
@@ -285,6 +292,8 @@ class HostRig(Rig):
         context[lay.CONTEXT_EXECNAME] = int.from_bytes(COMM, "little")
         for i in range(10):
             context[lay.CONTEXT_ARGS + i] = 1000 + i
+        for word, value in self.context.items():
+            context[word] = value
         words = self.frame_words(registers) + context
         frame = bytearray(struct.pack(f"<{len(words)}Q", *words))
         self.calls[self.probes[probe]](self.site(probe), native.address_of(frame))

@@ -11,7 +11,7 @@ from subroutines_rig import compiled
 
 from kinst.codegen import analysis
 from kinst.codegen.code_machine import CodeMachine, parents_of
-from kinst.core.system import Unwinder
+from kinst.core.system import Access, Facts, Unwinder
 from kinst.dlang import typed
 
 UNWINDER = Unwinder(0x1000, 32, ((0, ""), (8, "R_4"), (16, "R_7")), ())
@@ -125,4 +125,12 @@ def test_the_strings_of_a_program() -> None:
 
 def test_parents_where_nothing_is_known() -> None:
     assert parents_of(None) == (0, 0)
+    facts = Facts("Linux", "6.1", 0, 2, {}, 0, 0, 0, 0, 0, (), None)
+    assert parents_of(facts) == (0, 0)
+    # The parent's address is in the thread, its id in the parent.
+    known = {"ppid": Access(0x40, (0x18, 0x10), 4), "pid": Access(0x40, (0x10,), 4)}
+    assert parents_of(replace(facts, builtins=known)) == (0x18, 0x10)
+    for offsets in ((0x18,), (), (1, 2, 3)):
+        known = {"ppid": Access(0x40, offsets, 4)}
+        assert parents_of(replace(facts, builtins=known)) == (0, 0)
     assert name_of(7).function == "function_7" and scratch().cpus == 2

@@ -25,6 +25,7 @@ from codegen_rig import (
     trace,
 )
 from dynamic_tables_rig import BUCKETS, KEYS, OWN, ROUNDS, THREADS, Tables
+from subroutines_rig import compiled
 
 from kinst.codegen.code_machine import target_machine
 from kinst.codegen.compile import compile_target
@@ -131,6 +132,33 @@ def test_without_a_free_entry_a_search_ends() -> None:
     assert all(control & rec.DYNAMIC_PASSED for control in tables.controls())
     tables.call("remove", made.index(next(filter(None, made))) + 1)
     assert tables.call("obtain", 200, state)  # a thread's own is free at once
+
+
+@pytest.mark.parametrize("kind", RIGS)
+@pytest.mark.parametrize("keys", ["{}", "{}, 2, 3, 4, 5, 6"])
+@pytest.mark.parametrize("buckets", [1, 2, 3, rec.DYNAMIC_PROBES])
+def test_every_entry_can_be_had(kind: type[Rig], keys: str, buckets: int) -> None:
+    """With no more buckets than a key may be in, each key may be in all of them."""
+    element = f"a[{keys.format('regs[R_1]')}]"
+    code = compiled(f"kinst::f:0 {{ {element} = regs[R_2]; }} kinst::g:0 {{ trace({element}); }}")
+    layout = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0]
+    size = buckets * layout.stride
+    rig = kind(code, {1: (0,), 2: (1,)}, strsize=64, scratch=scratch(dynamic_size=size))
+    entries = buckets * rec.DYNAMIC_ENTRIES
+
+    def dropped() -> int:
+        return rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot)
+
+    for key in range(entries):
+        rig.fire(1, {1: key * key, 2: 1000 + key})
+    assert dropped() == 0
+    rig.fire(1, {1: 7**7, 2: 5})
+    assert dropped() == 1
+    for key, value in [*((k * k, 1000 + k) for k in range(entries)), (7**7, 0), (5**8, 0)]:
+        rig.consume(rig.slot)
+        rig.fire(2, {1: key})
+        (record,) = rig.records(rig.slot)
+        assert rig.fields(record) == [struct.pack("<q", value)]
 
 
 # Clauses, on the host and in the emulator.

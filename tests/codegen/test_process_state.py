@@ -218,6 +218,20 @@ def test_stacks_of_threads(stacks: ProcessRig) -> None:
     assert deep > 15
 
 
+def test_return_addresses_are_kept_whole_where_no_bits_are_masked() -> None:
+    """Whatever a process has put there."""
+
+    class Unmasked(ProcessRig):
+        def target_machine(self) -> CodeMachine:
+            state = replace(STATE, address_mask=(1 << 64) - 1)
+            return replace(super().target_machine(), user_state=state)
+
+    back, pc = 0xFEDC_BA98_7654_3211, 0x8765_4321_FEDC_BA99
+    world = World(frame=0x5010, pc=pc, stack={0x5000: words(0, back)})
+    rig = fired("ustack(3);", Unmasked, world=world)
+    assert raw(rig)[8 * USER_WORDS :] == words(pc, back, 0)
+
+
 @pytest.mark.parametrize("name", [b"", b"a" * 31, b"b" * 32, b"c" * 50])
 def test_the_name_of_a_program_is_cut(name: bytes) -> None:
     stack = raw(fired("ustack(1);", world=World(name=name)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from typing import ClassVar
 
 import pytest
 from codegen_rig import (
@@ -212,6 +213,41 @@ def test_builtins(rig: type[Rig]) -> None:
     expected = [name.provider, name.module, name.function, name.name]
     got = [text(run.fields(record, len(names) + i)[0]) for i in range(5)]
     assert got == [p.encode() for p in expected] + [COMM]
+
+
+def test_the_host_is_told_what_it_runs_for() -> None:
+    """Each word of the context (core/layout.py) is one variable's, and no other's."""
+    names = ("cpu", "pid", "tid", "ppid", "uid", "gid", "curthread", "timestamp", "vtimestamp",
+             "walltimestamp", "caller")  # fmt: skip
+    places = (lay.CONTEXT_CPU, lay.CONTEXT_PID, lay.CONTEXT_TID, lay.CONTEXT_PPID,
+              lay.CONTEXT_UID, lay.CONTEXT_GID, lay.CONTEXT_CURTHREAD, lay.CONTEXT_TIMESTAMP,
+              lay.CONTEXT_VTIMESTAMP, lay.CONTEXT_WALLTIMESTAMP, lay.CONTEXT_CALLER)  # fmt: skip
+    told = {place: (k + 1) * 0x0101_0101_0101_0101 for k, place in enumerate(places)}
+
+    class Told(HostRig):
+        context = told
+
+    run = Told(program([trace(builtin(name)) for name in names]), {1: (0,)})
+    run.fire(1)
+    (record,) = run.records(run.slot)
+    found = {name: u64(run.fields(record, k)[0]) for k, name in enumerate(names)}
+    assert found == {name: told[place] for name, place in zip(names, places, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "user", "outside"),
+    [(0, 1, 1), (0, 0x7FFF_0000_1235, 1), (5, 0, 0), (0, 0, 0), (1 << 63, 0, 0), (1, 1, 0)],
+)
+def test_user_mode_is_where_a_sample_has_no_place_in_the_kernel(
+    kernel: int, user: int, outside: int
+) -> None:
+    class Sampled(HostRig):
+        context: ClassVar[dict[int, int]] = {lay.CONTEXT_ARGS: kernel, lay.CONTEXT_ARGS + 1: user}
+
+    run = Sampled(program([trace(builtin("usermode", INT))]), {1: (0,)})
+    run.fire(1)
+    (record,) = run.records(run.slot)
+    assert run.fields(record) == [outside.to_bytes(4, "little")]
 
 
 def test_arguments_on_each_machine() -> None:

@@ -28,6 +28,7 @@ from codegen_rig import (
 from unicorn import x86_const as x86
 
 from kinst.codegen.code_machine import CodeMachine
+from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.codegen.site_records import record_shapes
 from kinst.core import layout as lay
 from kinst.core.bodies import CallBody
@@ -35,6 +36,7 @@ from kinst.core.displaced import Relocated
 from kinst.core.dtypes import INT
 from kinst.core.probe import Function, Site
 from kinst.core.system import Access, Clock
+from kinst.dlang.api import Environment, compile_text
 from kinst.isa import load
 
 ISA = load("amd64")
@@ -252,3 +254,72 @@ def test_a_full_ring_drops_and_counts() -> None:
     kept = len(cpu.records(0))
     assert 40 < kept < 200 and cpu.state(lay.STATE_DROPS, 0) == 200 - kept
     assert cpu.state(lay.STATE_HEAD, 0) == cpu.state(lay.STATE_RESERVED, 0)
+
+
+@pytest.fixture(scope="module")
+def inline_machine() -> CodeMachine:
+    return Inline().target_machine()
+
+
+def shapes(text: str, machine: CodeMachine) -> int:
+    """Of how many probes a trampoline can write the record: one that runs each clause alone, and
+    one that runs all of them."""
+    known = {register.d_name: register.index for register in ISA.registers}
+    found = compile_text(text, "test", environment=Environment(known))[1]
+    alone = [((k,), ()) for k in range(len(found.clauses))]
+    probes = [*alone, (tuple(range(len(found.clauses))), ())]
+    layout = lay_out_program(found, [], 64, 4096)
+    return len(record_shapes(found, layout, probes, machine, ISA))
+
+
+@pytest.mark.parametrize(
+    ("clauses", "count"),
+    [
+        ("{ trace(timestamp); }", 1),
+        ('{ printf("%d %d", cpu, regs[R_RDX]); trace(5); }', 1),
+        ("/regs[R_RAX] == 5/ { trace(1); }", 1),
+        ("/pid == 5 && !(regs[R_RAX] + 1)/ { trace(1); }", 1),
+        ("/cpu == 0/ { trace(1); }", 0),  # asked where it could be another one than is recorded
+        ("/regs[R_RAX] + cpu > 3/ { trace(cpu); }", 0),
+        ("{ trace(1); @ = count(); }", 0),
+        ("{ x = 1; }", 0),
+        ("{ trace(pid); }", 0),
+        ("{ trace(execname); }", 0),
+        ("{ trace(1); exit(0); }", 0),
+        ("{ trace((char)regs[R_RAX]); }", 1),
+        ("{ trace((long)(char)regs[R_RAX]); }", 0),  # made wider
+        ("{ trace(regs[R_RAX] + 1); }", 0),
+        ("{ trace(1); } kinst::f:0 { trace(2); }", 2),  # each alone, not both
+    ],
+)
+def test_what_is_written_without_a_call(
+    clauses: str, count: int, inline_machine: CodeMachine
+) -> None:
+    assert shapes(f"kinst::f:0 {clauses}", inline_machine) == count
+
+
+def test_machines_where_records_need_a_call(inline_machine: CodeMachine) -> None:
+    """The CPU's number and the count of interrupts are words at fixed places of a CPU's data, the
+    rest is within the reach of 32 bits, and there is a clock."""
+    text = "kinst::f:0 { trace(cpu); }"
+    builtins = dict(inline_machine.builtins)
+    assert shapes(text, inline_machine) == 1
+    for name in ("cpu", "interrupt"):
+        for access in (Access(CPU_AT, (), 8), Access(CPU_AT, (8,), 4), Access(None, (), 4),
+                       Access(1 << 31, (), 4), Access(-(1 << 31) - 1, (), 4)):  # fmt: skip
+            other = replace(inline_machine, builtins=builtins | {name: access})
+            assert shapes(text, other) == 0, access
+        for at in ((1 << 31) - 4, -(1 << 31)):
+            other = replace(inline_machine, builtins=builtins | {name: Access(at, (), 4)})
+            assert shapes(text, other) == 1, at
+        left = {key: access for key, access in builtins.items() if key != name}
+        assert shapes(text, replace(inline_machine, builtins=left)) == 0
+    places = inline_machine.scratch
+    for changed, count in (
+        ({"clock": None}, 0), ({"timestamp_asm": ""}, 0), ({"base": 1 << 40}, 0),
+        ({"base": (1 << 64) - (1 << 31)}, 1), ({"base": (1 << 64) - (1 << 31) - 4096}, 0),
+        ({"base": (1 << 64) - places.ring_of(3)}, 1),
+        ({"base": (1 << 64) - places.ring_of(3) + 4096}, 0),
+        ({"scratch": replace(places, ring_size=2048)}, 0),
+    ):  # fmt: skip
+        assert shapes(text, replace(inline_machine, **changed)) == count, changed

@@ -146,6 +146,17 @@ def test_structures_and_strings_as_a_whole(rig: type[Rig]) -> None:
     assert values(rig, text, declared) == [0, 1, 1, 3]
 
 
+@pytest.mark.parametrize("rig", RIGS)
+@pytest.mark.parametrize("place", ["x", "this->y", "self->v", "z[3]", "w[3, 4]"])
+def test_a_structure_that_cannot_be_read_is_an_error(rig: type[Rig], place: str) -> None:
+    """Not a 0 that frees the variable."""
+    declared = ("struct s { long a; long b; }; struct s x; this struct s y; self struct s v;"
+                "struct s z[int]; struct s w[int, int];")  # fmt: skip
+    for address in (0, 0x123456):
+        text = f"{place}.b = 5; {place} = *(struct s *){address}; trace(1);"
+        assert values(rig, text, declared) == [1, lay.FAULT_BADADDR, address]
+
+
 def test_the_place_of_a_store_on_the_host_is_its_own() -> None:
     """kinst's process writes nothing of its own either."""
     clause, kind, _ = values(HostRig, "*(long *)regs[R_2] = 1; trace(1);")

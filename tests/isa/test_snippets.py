@@ -201,7 +201,7 @@ def predicate(rng: random.Random, registers: Sequence[str], depth: int = 2) -> t
                 )
     one, two = rng.choice(registers), rng.choice(registers)
     number = rng.choice((0, 1, 2, 77, 255, 1 << 31, 1 << 40))
-    match rng.randrange(11):
+    match rng.randrange(12):
         case 0:
             return f"regs[{one}] == {number}", lambda r, s: r(one) == number
         case 1:
@@ -233,6 +233,11 @@ def predicate(rng: random.Random, registers: Sequence[str], depth: int = 2) -> t
             return "pid == 77", lambda r, s: s.pid == 77
         case 9:
             return "uid > 1000", lambda r, s: s.uid > 1000
+        case 10:
+            return (
+                f"(long)((int)regs[{one}] != {number & 0xFF})",
+                lambda r, s: signed(r(one), 32) != number & 0xFF,
+            )
         case _:
             return f"(short)regs[{one}] == -1", lambda r, s: signed(r(one), 16) == -1
 

@@ -1,0 +1,160 @@
+"""What a firing may write: its own CPU's areas and those that all share (core/layout.py); and that
+nothing depends on what working memory held before.  Many sizes of strings are odd on purpose."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from codegen_rig import RIGS, SIZE, HostRig, Rig, scratch
+from subroutines_rig import REGS
+
+from kinst.core import layout as lay
+from kinst.core.dtypes import StringType
+from kinst.dlang import typed as t
+from kinst.dlang.api import Environment, compile_text
+
+both = pytest.mark.parametrize("kind", RIGS)
+STRSIZES = (9, 16, 17, 65, 111, 256)
+AT, HIGH = 0x10000, 0x20000  # where the kernel has the letters, and every byte above 127
+LETTERS = "".join(chr(ord("a") + k % 26) for k in range(400))
+
+
+def compiled(kind: type[Rig], text: str, strsize: int = 64) -> Rig:
+    """Each line is a clause of the one probe."""
+    program = compile_text(text, "test", environment=Environment(REGS, strsize))[1]
+    clauses = tuple(range(text.count("kinst::f:0")))
+    error = (len(clauses),) if "dtrace:::ERROR" in text else ()
+    memory = {AT: LETTERS.encode() + bytes(1024), HIGH: bytes(range(128, 256)) + bytes(1024)}
+    places = scratch(ring_size=8192)
+    return kind(program, {7: clauses}, error, strsize=strsize, memory=memory, scratch=places)
+
+
+def own_areas(run: Rig, slot: int) -> list[tuple[int, int]]:
+    """(first, end) of what a firing on this CPU may write."""
+    places, layout = run.scratch, run.layout
+    working, tables = places.temp + slot * places.temp_size, places.agg_of(slot, 0)
+    return sorted([
+        (0, lay.PAGE), (places.state_of(slot), places.state_of(slot + 1)),
+        (places.ring_of(slot), places.ring_of(slot + 1)),
+        (tables, tables + sum(a.capacity * a.entry_size for a in layout.aggregations)),
+        (working, working + places.temp_size),
+        (places.globals, places.globals + layout.globals_area),
+        (places.dynamic, places.dynamic + layout.dynamic_size),
+    ])  # fmt: skip
+
+
+def fire(run: Rig, rng: random.Random, cpu: int = 0) -> None:
+    """One firing, with random bytes in working memory and in the areas of other CPUs."""
+    slot = run.slot if isinstance(run, HostRig) else cpu
+    places, own = run.scratch, own_areas(run, slot)
+    run.write(places.temp + slot * places.temp_size, rng.randbytes(places.temp_size))
+    others = [(end, start) for (_, end), (start, _) in zip(own, [*own[1:], (SIZE, 0)], strict=True)]
+    for first, end in others:
+        if first < end <= places.strings:
+            run.write(first, rng.randbytes(end - first))
+    before = run.read(0, SIZE)
+    run.fire(7, {1: AT, 2: 5, 3: HIGH}, cpu)
+    after = run.read(0, SIZE)
+    for first, end in others:
+        if before[first:end] != after[first:end]:
+            changed = [hex(at) for at in range(first, end) if before[at] != after[at]]
+            pytest.fail(f"written from {changed[0]} to {changed[-1]}: {len(changed)} bytes")
+
+
+def recorded(run: Rig, slot: int) -> list[tuple[int, list[int | bytes]]]:
+    """The clause and the values of each record."""
+    found = []
+    for record in run.records(slot):
+        values: list[int | bytes] = []
+        for action, fields in enumerate(run.layout.clauses[record.clause].fields):
+            for field, raw in zip(fields, run.fields(record, action), strict=True):
+                if isinstance(field.type, StringType):
+                    values.append(raw.split(b"\0")[0])
+                else:
+                    signed = t.is_signed(field.type)
+                    values.append(int.from_bytes(raw, "little", signed=signed))
+        found.append((record.clause, values))
+    return found
+
+
+Model = Callable[[int], list[int | bytes]]
+
+
+def cut(text: str) -> Model:
+    return lambda strsize: [text.encode()[: strsize - 1]]
+
+
+# A clause, and what it records with strings of so many bytes.
+CLAUSES: tuple[tuple[str, Model], ...] = (
+    (f'trace("{LETTERS}");', cut(LETTERS)),
+    (f'this->s = "{LETTERS}"; trace(this->s);', cut(LETTERS)),
+    (f's = "{LETTERS}"; trace(s);', cut(LETTERS)),
+    (f'self->s = "{LETTERS}"; trace(self->s);', cut(LETTERS)),
+    (f'a[5, "{LETTERS}"] = "{LETTERS}"; trace(a[5, "{LETTERS}"]);', cut(LETTERS)),
+    ("trace(stringof((char *)regs[R_1]));", cut(LETTERS)),
+    (f'trace(strtok("{LETTERS}", "!"));', cut(LETTERS)),
+    (f'trace(strtok("{LETTERS}", "c")); trace(strtok(NULL, "f"));', lambda _: [b"ab", b"de"]),
+    (f'trace(substr("{LETTERS}", 1));', lambda strsize: [LETTERS.encode()[1:strsize]]),
+    (f'trace(toupper("{LETTERS}"));', cut(LETTERS.upper())),
+    (
+        'trace(strtok(stringof((char *)regs[R_3]), "!"));',
+        lambda strsize: [bytes(range(128, 256))[: strsize - 1]],
+    ),
+    ('trace(basename("/x/name"));', lambda _: [b"name"]),
+    ("trace(memstr((char *)regs[R_1], 46, 300));", cut(LETTERS[:299])),
+    (
+        f'this->x = "{LETTERS[:7]}"; this->y = strjoin(this->x, "z"); trace(this->x);'
+        " trace(this->y);",
+        lambda _: [LETTERS[:7].encode(), LETTERS[:7].encode() + b"z"],
+    ),
+    ("trace(lltostr(-7700));", lambda _: [b"-7700"]),
+    ('trace(inet_ntop(2, "abcd"));', cut("97.98.99.100")),
+    ("this->n++; trace(this->n); this->p = (char *)alloca(3); trace(*(this->p + 2));",
+     lambda _: [1, 0]),
+    (f'@["{LETTERS}", (char)regs[R_2]] = quantize(5); @b = sum(3); trace(1);', lambda _: [1]),
+)  # fmt: skip
+
+
+@both
+@pytest.mark.parametrize("strsize", STRSIZES)
+def test_own_memory_alone_is_written(kind: type[Rig], strsize: int) -> None:
+    rng = random.Random(strsize)
+    text = "\n".join(f"kinst::f:0 {{ {body} }}" for body, _ in CLAUSES)
+    expected = [(k, model(strsize)) for k, (_, model) in enumerate(CLAUSES)]
+    for cpu in (0, 1):
+        run = compiled(kind, text, strsize)
+        slot = run.slot if kind is HostRig else cpu
+        for _ in range(2):
+            run.consume(slot)
+            fire(run, rng, cpu)
+            assert recorded(run, slot) == expected
+        assert run.state(lay.STATE_ERRORS, slot) == run.state(lay.STATE_DROPS, slot) == 0
+
+
+KEYS = (
+    "(char)regs[R_2], (long)regs[R_1]", "(short)regs[R_2], (char)1", "(char)regs[R_2]",
+    '(char)regs[R_2], "abc"', '(char)1, "abcdefg"', '"abcdefgh", (char)regs[R_2]',
+    "(char)regs[R_2], (char)3", "(int)regs[R_1], (char)regs[R_2], (long)3",
+    "(long)regs[R_1], (short)regs[R_2]", '"ab", "cd", (char)1, (int)regs[R_2], "efghijkl"',
+    "1, 2, 3, (char)regs[R_2], 5, 6, 7, 8, (char)9",
+)  # fmt: skip
+
+
+@both
+@pytest.mark.parametrize("keys", KEYS)
+def test_gaps_between_keys_are_no_part_of_them(kind: type[Rig], keys: str) -> None:
+    """Equal keys are equal whatever lay where they are put together, and what lies behind them
+    stays as it is."""
+    rng = random.Random(1)
+    run = compiled(
+        kind,
+        f'kinst::f:0 {{ this->s = "{LETTERS}"; a[{keys}]++; self->b[{keys}]++; @[{keys}] = sum(3);'
+        f" trace(a[{keys}]); trace(self->b[{keys}]); trace(this->s); }}",
+    )
+    for count in range(1, 5):
+        run.consume(run.slot)
+        fire(run, rng)
+        assert recorded(run, run.slot) == [(0, [count, count, LETTERS[:63].encode()])]
+    assert list(run.table(0, run.slot).values()) == [(12,)]
