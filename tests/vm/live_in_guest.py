@@ -48,6 +48,7 @@ OUT_OF_MEMORY = re.compile(r"invoked oom-killer.*?Out of memory: Killed process[
 LOADED = Path("/sys/module/kinst")
 MODULE = "kinst"
 MOST_PLACES = 5
+PATIENCE = 15  # seconds
 # Functions with loops too, in which chains lead back into themselves.
 SOME = """
     fbt::vfs_*:entry, kinst::vfs_read:, kinst::link_path_walk*:, kinst::__d_lookup_rcu: {
@@ -257,8 +258,12 @@ def orders() -> object:
     for name, other, wanted, run in ways:
         for order in ORDERS:
             said = _in_order(wanted, other, order, run)
-            time.sleep(2)  # what a kprobe had is tried again each second
-            found.append([name, order, said, changed()])
+            for _ in range(PATIENCE):  # what others had is tried again each second
+                time.sleep(1)
+                left = changed()
+                if not left:
+                    break
+            found.append([name, order, said, left])
             print(json.dumps(found[-1]), file=sys.stderr, flush=True)
     return found
 

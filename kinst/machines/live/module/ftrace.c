@@ -63,7 +63,9 @@ static bool refuse_others(void)
 
 	if (refusing)
 		return true;
+	/* As the last one was left, it would be taken for one that is off. */
 	direct.addr = NULL;
+	direct.flags = 0;
 	error = register_kprobe(&direct);
 	refusing = !error;
 	return refusing || error == -ENOENT;
