@@ -73,9 +73,9 @@ def is_lost(registers: Mapping[str, int]) -> bool:
 def memory_map(size: int) -> tuple[tuple[int, int, int], ...]:
     """(physical address, offset in the backing file, bytes) of q35's RAM of `size` bytes.
 
-    Up to 0xb0000000 bytes all RAM is below 4 GB; more is split at 2 GB.
+    Less than 0xb0000000 bytes are all below 4 GB; more are split at 2 GB.
     """
-    if size <= 0xB000_0000:
+    if size < 0xB000_0000:
         return ((0, 0, size),)
     low = 0x8000_0000
     return ((0, 0, low), (_FOUR_GB, low, size - low))

@@ -1,0 +1,169 @@
+"""What each board says of its machine, against QEMU with a machine that has not been started, gdb,
+the compiler's calling convention and the assembler's numbers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from gnu_assembler import assembled
+
+from kinst.core.isa import Isa
+from kinst.isa import load, names
+
+MEGABYTE, GIGABYTE = 1 << 20, 1 << 30
+GDB_NAMES = {"amd64": "i386:x86-64", "arm64": "aarch64", "riscv64": "riscv:rv64"}
+COMPILERS = {"amd64": "gcc", "arm64": "aarch64-linux-gnu-gcc", "riscv64": "riscv64-linux-gnu-gcc"}
+
+
+@pytest.fixture(params=names())
+def isa(request: pytest.FixtureRequest) -> Isa:
+    return load(request.param)
+
+
+def qemu(isa: Isa, *options: str) -> list[str]:
+    """The command of a machine whose CPUs stand still."""
+    board = isa.board
+    cpu = ["-cpu", board.CPU] if board.CPU else []
+    return [board.QEMU, "-M", board.MACHINE, *cpu, "-S", "-nodefaults", "-display", "none",
+            *(("-bios", "none") if isa.name == "riscv64" else ()), *options]  # fmt: skip
+
+
+def registers(isa: Isa, *commands: str) -> list[tuple[str, int, int, int]]:
+    """(name, bytes, number, offset in the g packet) of gdb's registers, after its commands."""
+    told = subprocess.run(
+        ["gdb-multiarch", "-nx", "-batch", "-ex", f"set architecture {GDB_NAMES[isa.name]}",
+         *(part for command in commands for part in ("-ex", command)),
+         "-ex", "maint print remote-registers"],
+        check=True, capture_output=True, text=True, timeout=60,
+    ).stdout  # fmt: skip
+    row = re.compile(r" (\w+) +\d+ +\d+ +\d+ +(\d+) .*? (\d+) +(\d+) *")
+    found = [m.groups() for line in told.splitlines() if (m := row.fullmatch(line))]
+    return [(name, int(size), int(number), int(offset)) for name, size, number, offset in found]
+
+
+@contextmanager
+def standing(isa: Isa, folder: Path) -> Iterator[str]:
+    """gdb's command that connects it to a machine that has not been started."""
+    place = folder / "stub"
+    extra = ("-M", "virtualization=on") if isa.name == "arm64" else ()
+    command = qemu(isa, *extra, "-m", "64M", "-gdb", f"unix:{place},server=on,wait=off")
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while not place.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        yield f"target remote {place}"
+        process.terminate()
+
+
+def test_registers_without_a_description_are_gdbs(isa: Isa) -> None:
+    known = [(name, size) for name, size, _, _ in registers(isa)]
+    mine = list(isa.board.GDB_REGISTERS)
+    assert known[: len(mine)] == mine
+
+
+def test_names_are_those_of_qemus_stub(isa: Isa, tmp_path: Path) -> None:
+    with standing(isa, tmp_path) as connect:
+        told = {name for name, _, _, _ in registers(isa, connect)}
+    board = isa.board
+    assert told >= {board.PC, board.SP, *board.CALL_CHANGES}
+    assert not board.LINK or board.LINK in told
+    assert not board.VECTORS or told & set(board.VECTORS)
+    assert told >= {register.gdb_name for register in isa.registers}
+    # What is asked of page tables and of CPUs that hang.
+    asked = {
+        "amd64": ("cr0", "cr3", "cr4", "cs", "eflags"),
+        "arm64": ("TCR_EL1", "TTBR1_EL1", "HCR_EL2", "CNTV_CTL_EL0", "cpsr", "SCTLR"),
+        "riscv64": ("satp", "priv", "sstatus", "sip", "sie", "stvec", "scause", "sepc"),
+    }
+    assert told >= set(asked[isa.name])
+
+
+def test_the_timer_is_so_many_numbers_behind(tmp_path: Path) -> None:
+    """QEMU's numbers of CSRs are a row: of those that have a name, and so of the timer's, whose
+    place in it the assembler tells."""
+    isa = load("riscv64")
+    ((name, behind),) = isa.board.TIMERS
+
+    def number(csr: str) -> int:
+        code = assembled("riscv64", f"csrr a0, {csr}", tmp_path)
+        return int.from_bytes(code, "little") >> 20
+
+    assert behind == number("stimecmp") - number(name)
+    with standing(isa, tmp_path) as connect:
+        told = {csr: at for csr, _, at, _ in registers(isa, connect)}
+    for csr in ("sepc", "scause", "sip", "satp", "mtvec"):
+        assert told[csr] - told[name] == number(csr) - number(name)
+
+
+def test_memory_is_where_qemu_puts_it(isa: Isa) -> None:
+    top = 0xB000_0000
+    for size in (64 * MEGABYTE, GIGABYTE, top, top + 2 * MEGABYTE, 5 * GIGABYTE):
+        told = subprocess.run(
+            qemu(isa, "-m", str(size // MEGABYTE), "-monitor", "stdio"),
+            input="info mtree -f\nquit\n", check=True, capture_output=True, text=True, timeout=60,
+        ).stdout  # fmt: skip
+        row = re.compile(
+            r" +(\w+)-(\w+) \(prio 0, ram\): (?:pc|mach-virt|riscv_virt_board)\.ram(?: @(\w+))?"
+        )
+        flat = {m.groups() for line in told.splitlines() if (m := row.fullmatch(line.rstrip()))}
+        assert flat
+        mapped = isa.board.memory_map(size)
+        for low, high, offset in flat:
+            first, last, place = int(low, 16), int(high, 16), int(offset or "0", 16)
+            (inside,) = [m for m in mapped if m[0] <= first < m[0] + m[2]]
+            assert last < inside[0] + inside[2]
+            assert place - inside[1] == first - inside[0]
+        # Each of them begins and ends where QEMU's memory does.
+        ends = {int(low, 16) for low, _, _ in flat}, {int(high, 16) + 1 for _, high, _ in flat}
+        for first, _, length in mapped:
+            assert first in ends[0] and first + length in ends[1]
+        assert sum(length for _, _, length in mapped) == size
+
+
+# What of registers a function may not change, by the compiler: one whose every register is changed
+# saves those, and so names them in its text.
+CHANGED = {
+    "amd64": ["rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", *(f"r{n}" for n in range(8, 16))],
+    "arm64": [f"x{n}" for n in (*range(18), *range(19, 31))],
+    "riscv64": ["ra", *(f"t{n}" for n in range(7)), *(f"s{n}" for n in range(12)),
+                *(f"a{n}" for n in range(8))],
+}  # fmt: skip
+
+
+def saved(isa: Isa, changed: Sequence[str], folder: Path) -> set[str]:
+    """Those of the registers that a C function that changes them saves."""
+    kept = set()
+    for name in changed:
+        frame = name == "x29"  # the compiler's frame pointer, which nothing else may change
+        body = "" if frame else f'__asm__ volatile ("" ::: "{name}");'
+        (folder / "f.c").write_text(f"void f(void) {{ {body} }}\n")
+        how = "-fno-omit-frame-pointer" if frame else "-fomit-frame-pointer"
+        options = ["-O1", how, "-mno-omit-leaf-frame-pointer"][: 2 + frame]
+        command = [COMPILERS[isa.name], *options, "-S", "-o", "f.s", "f.c"]
+        subprocess.run(command, cwd=folder, check=True)
+        lines = (folder / "f.s").read_text().splitlines()
+        texts = [line.partition("#")[0] for line in lines if not re.match(r"\s*[.#/]|\w", line)]
+        if any(re.search(rf"\b{name}\b", text) for text in texts):
+            kept.add(name)
+    return kept
+
+
+def test_what_a_call_changes_is_what_the_compiler_does_not_save(isa: Isa, tmp_path: Path) -> None:
+    board = isa.board
+    every = CHANGED[isa.name]
+    kept = saved(isa, every, tmp_path) - {board.LINK}
+    assert kept and kept != set(every)
+    # The link register is saved for a function's own sake: its caller's call has changed it.
+    changed = {*every, board.PC, board.SP} - kept
+    spelled = {"fp": "s0"}
+    told = {spelled.get(name, name) for name in board.CALL_CHANGES} - {"x18"}
+    assert told == changed
+    by_name = {register.d_name: register.gdb_name for register in isa.registers}
+    names_kept = {spelled.get(by_name[name], by_name[name]) for name in isa.kept_registers}
+    assert names_kept == kept
