@@ -77,7 +77,7 @@ def disassemble(rules: PlainDisassembly, code: bytes, address: int) -> Iterator[
             if mnemonic != rules.padding or not before.startswith(rules.endings):
                 before = mnemonic
                 yield where - address, f"{mnemonic} {operands}" if operands else mnemonic
-        if not rules.parcel:
+        if not rules.parcel or at >= len(code):
             return
         # Of two parcels where the lowest bits are set (RISC-V).
         at += 4 if rules.parcel == 2 and code[at] & 3 == 3 else rules.parcel

@@ -36,7 +36,7 @@ from gnu_assembler import assembled
 from kernel_text import Text, find_vmlinux, read_text
 
 from kinst.core.bodies import Body, CallBody, CountBody
-from kinst.core.displaced import Relocated
+from kinst.core.displaced import Refused, Relocated
 from kinst.core.instruction import Instruction
 from kinst.core.probe import Function, Site
 from kinst.isa.arm64 import rerun
@@ -245,6 +245,11 @@ REFUSED = [
      {3: "a branch goes in"}),
     ("entered", "cbz x0, 1f; ldxr w2, [x1]; 1: add w2, w2, #1; stxr w3, w2, [x1]; ret",
      {2: "a branch goes in", 3: "a branch goes in"}),
+    ("entered by a condition", "b.eq 1f; ldxr w2, [x1]; 1: add w2, w2, #1; stxr w3, w2, [x1]; ret",
+     {2: "a branch goes in", 3: "a branch goes in"}),
+    ("entered by a bit", "tbz x0, #5, 1f; ldxr w2, [x1]; 1: add w2, w2, #1; stxr w3, w2, [x1]; ret",
+     {2: "a branch goes in", 3: "a branch goes in"}),
+    ("pairs in one go", "casp x2, x3, x4, x5, [x1]; nop; caspl w2, w3, w4, w5, [x1]; clrex", {}),
     ("entered at the store", "ldxr w2, [x1]; add w2, w2, #1; 1: stxr w3, w2, [x1]; cbnz w3, 1b",
      {2: "a branch goes in"}),
     ("its address", "ldxr x1, [x1]; stxr w3, x1, [x2]; ret", {1: "changes what it reads"}),
@@ -276,13 +281,33 @@ def test_what_stays_refused(source: str, reasons: dict[int, str], tmp_path: Path
     assert not ISA.rerun_starts(instructions).keys() & ISA.unsafe(instructions).keys()
 
 
-def test_what_an_instruction_reads_and_writes(text: Text) -> None:
-    """Some of the kernel's arithmetic: what changes when one register alone is changed."""
+# Arithmetic of each form, the stack pointer and the zero register among the operands.
+ARITHMETIC = """
+add x7, x8, w9, uxtw #2; add sp, x8, w9, sxtw; add x7, sp, x9, lsl #3; adds x7, sp, w9, uxth
+sub w7, w8, w9, sxtb; subs w7, wsp, w9, uxtb #1; cmp sp, x9; cmn x8, w9, sxth
+add x7, x8, #9; add sp, sp, #32; mov x7, sp; adds x7, x8, #9; subs w7, w8, #9; cmp w8, #9
+sub x7, x8, #1, lsl #12; cmn sp, #5; add x7, x8, x9; adds x7, x8, x9, lsl #3; subs w7, w8, w9
+sub x7, x8, x9, asr #5; neg x7, x9; cmp x8, x9; cmn w8, w9, lsr #2
+and x7, x8, x9; ands x7, x8, x9; bic w7, w8, w9; bics w7, w8, w9, lsl #1; orr x7, x8, x9, ror #9
+orn x7, x8, x9; eor x7, x8, x9; eon w7, w8, w9; tst x8, x9; mov x7, x9; mvn w7, w9
+and x7, x8, #0xff; ands x7, x8, #0xff; orr w7, w8, #0xf0; eor x7, x8, #1; tst w8, #2
+and sp, x8, #0xfffffffffffffff0; movz x7, #9; movn w7, #9; movk x7, #9, lsl #16; mov w30, #1
+"""
+
+
+def test_what_an_instruction_reads_and_writes(text: Text, tmp_path: Path) -> None:
+    """Some of the kernel's arithmetic, and of each form: what changes when one register alone is
+    changed."""
     rng = random.Random(9)
     words = {
         text.code[at : at + 4] for at in range(0, len(text.code) - 3, 4)
         if rng.random() < 0.0003
     }  # fmt: skip
+    made = assembled("arm64", ARITHMETIC.replace(";", "\n"), tmp_path)
+    forms = [made[at : at + 4] for at in range(0, len(made), 4)]
+    assert len(forms) == ARITHMETIC.count(";") + ARITHMETIC.count("\n") - 1
+    assert all(rerun._step(int.from_bytes(code, "little"), TEXT) for code in forms)
+    words.update(forms)
     machine = Machine(TEXT, bytes(4096))
     checked = 0
     for code in sorted(words):
@@ -314,3 +339,24 @@ def test_what_an_instruction_reads_and_writes(text: Text) -> None:
 
 def named(registers: frozenset[int]) -> set[str]:
     return {NAMES[n] if n < 31 else {32: "sp", 33: "pstate"}[n] for n in registers}
+
+
+def test_the_original_is_behind_what_is_run_again(tmp_path: Path) -> None:
+    """Where the copy is, for a fault there: the one place that has the instruction's own bytes."""
+    one, _ = only("ldaxr w2, [x1]\nadd w3, w2, w5\nstxr w4, w3, [x1]", tmp_path)
+    for number in (1, 2):
+        inside = one.instructions[number]
+        prefix = b"".join(i.code for i in one.instructions[:number])
+        made = rerun.displace(prefix, inside.code, inside.address, SCRATCH)
+        assert isinstance(made, Relocated)
+        assert made.code.count(inside.code) == 1
+        assert made.original_at == made.code.index(inside.code) == len(prefix)
+
+
+def test_what_cannot_be_decoded_is_not_run_again() -> None:
+    """An `and` of 32 bits with a mask of 64: reserved (DDI 0487, C6.2, "AND (immediate)")."""
+    load, reserved, store = (
+        word.to_bytes(4, "little") for word in (0xC85F7C22, 0x12400442, 0xC8037C22)
+    )
+    made = rerun.displace(load + reserved, store, TEXT + 8, SCRATCH)
+    assert isinstance(made, Refused) and "one known instruction" in made.reason

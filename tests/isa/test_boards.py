@@ -126,6 +126,51 @@ def test_memory_is_where_qemu_puts_it(isa: Isa) -> None:
         assert sum(length for _, _, length in mapped) == size
 
 
+def test_ports_are_named_as_linux_names_uarts(isa: Isa) -> None:
+    """Documentation/admin-guide/devices.txt: ttyS0 and so on are 8250s and what is like them, as
+    they are found, the machine's own before those of cards; ttyAMA0 is a PL011."""
+    console = ["-chardev", "null,id=c", "-serial", "chardev:c"]
+    told = subprocess.run(
+        qemu(isa, "-m", "64M", "-monitor", "stdio", *(console if not isa.board.SERIAL[0] else [])),
+        input="info qtree\nquit\n", check=True, capture_output=True, text=True, timeout=60,
+    ).stdout  # fmt: skip
+    own = "ttyAMA" if "dev: pl011" in told else "ttyS"
+    kinds = [(device and "ttyS") or own for device in isa.board.SERIAL]
+    names = [f"{kind}{kinds[:n].count(kind)}" for n, kind in enumerate(kinds)]
+    assert [isa.board.CONSOLE, *isa.board.PORTS] == names
+
+
+@pytest.mark.parametrize("bits", range(64))
+def test_an_amd64_cpu_takes_interrupts(bits: int) -> None:
+    """Flag IF, bit 9 (SDM volume 1, 3.4.3)."""
+    board = load("amd64").board
+    assert board.interrupts_off({"eflags": 1 << bits}) == (bits != 9)
+
+
+def test_an_arm64_cpu_that_holds_back_its_timer() -> None:
+    """DDI 0487: PSTATE.I is bit 7; of CNTV_CTL_EL0, bit 0 enables, 1 masks, and 2 says that it is
+    time."""
+    board = load("arm64").board
+    for control in range(8):
+        for masked in (0, 1 << 7):
+            registers = {"CNTV_CTL_EL0": control, "cpsr": 5 | masked}
+            assert board.interrupts_off(registers) == (control == 0b101 and bool(masked))
+    assert not board.interrupts_off({"cpsr": 1 << 7})  # a stub that does not say
+    assert not board.is_lost({"cpsr": 1 << 7})
+    assert not load("amd64").board.is_lost({"eflags": 0})
+
+
+def test_memory_that_a_kernel_is_told_to_leave_alone() -> None:
+    """mem=: Documentation/admin-guide/kernel-parameters.txt.  Of amd64 an address, of the others a
+    size, from where RAM begins."""
+    end = 0xC000_0000
+    assert load("amd64").board.memory_limit(end) == f"mem={end}"
+    for name in ("arm64", "riscv64"):
+        board = load(name).board
+        ((start, _, _),) = board.memory_map(4 * GIGABYTE)
+        assert board.memory_limit(end) == f"mem={end - start}"
+
+
 # What of registers a function may not change, by the compiler: one whose every register is changed
 # saves those, and so names them in its text.
 CHANGED = {
@@ -161,6 +206,7 @@ def test_what_a_call_changes_is_what_the_compiler_does_not_save(isa: Isa, tmp_pa
     assert kept and kept != set(every)
     # The link register is saved for a function's own sake: its caller's call has changed it.
     changed = {*every, board.PC, board.SP} - kept
+    # Linux keeps the shadow stack in x18, where it has one.
     spelled = {"fp": "s0"}
     told = {spelled.get(name, name) for name in board.CALL_CHANGES} - {"x18"}
     assert told == changed

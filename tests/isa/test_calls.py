@@ -12,6 +12,19 @@ from kinst.isa import load
 AT = 0xFFFF_8000_0810_0000
 # Forward and backward, then what is none: a jump, a call of something else, an indirect call.
 SOURCES = {
+    "amd64": """
+        .intel_syntax noprefix
+        nop
+        call wanted
+        jmp wanted
+        call other
+        call rax
+        mov eax, 0xe8e8e8e8
+    wanted: ret
+        .byte 0xe8
+    other: call wanted
+        call .+5
+    """,
     "arm64": "nop\nbl wanted\nb wanted\nbl other\nblr x3\nwanted: ret\nother: bl wanted\nbl .+4",
     "riscv64": """
         c.nop
@@ -34,6 +47,7 @@ SOURCES = {
 }
 # (where the called function is, where the calls are to return to), from the start of the code.
 CALLS = {
+    "amd64": [(20, (6, 27)), (22, (13,)), (32, (32,))],
     "arm64": [(20, (8, 28)), (24, (16,)), (32, (32,))],
     "riscv64": [(22, (6, 30, 42)), (26, (14,)), (42 + 0x7FFFF000 - 8, (50,))],
 }
@@ -45,7 +59,7 @@ def test_returns_of_calls(isa: str, tmp_path: Path) -> None:
     known = load(isa)
     for target, places in CALLS[isa]:
         assert list(known.returns_of(code, AT, AT + target)) == [AT + place for place in places]
-    for cut in range(4):
+    for cut in range(5):
         assert list(known.returns_of(code[:cut], AT, AT)) == []
 
 

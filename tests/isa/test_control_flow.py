@@ -107,12 +107,13 @@ def test_direct_branches_of_every_distance(name: str, tmp_path: Path) -> None:
 FLOWS = {
     "amd64": {
         "return": "ret; ret 8; repz ret",
-        "indirect": "retfq; iretq; sysretq; sysexitq; jmp rax; jmp r15; jmp [rax]; "
+        "indirect": "retfq; lret 8; iretq; sysretq; sysexitq; jmp rax; jmp r15; jmp [rax]; "
         "jmp [r12 + r13*8]",
         "call": "call rax; call r11; call [rbx]; call [rip + 64]",
         "trap": "int3; ud2; .byte 0xf1; ud1 eax, eax; ud1 eax, [eax + 5]; ud0 ecx, [rip + 9]",
         "landing": "endbr64; endbr32",
-        "next": "nop; mov rax, [rbx]; push rax; inc dword ptr [rax]; dec rcx; cpuid; vzeroupper; "
+        "next": "nop; leave; enter 16, 0; int 0x80; "
+        "mov rax, [rbx]; push rax; inc dword ptr [rax]; dec rcx; cpuid; vzeroupper; "
         "add rax, rbx; push [rax]; vpaddd xmm0, xmm1, xmm2; pshufb xmm1, xmm2; xend; crc32 eax, bl",
     },
     "arm64": {
@@ -125,7 +126,7 @@ FLOWS = {
     },
     "riscv64": {
         "return": "ret; c.jr ra; jalr x0, 0(ra)",
-        "indirect": "jr a0; jalr x0, 8(t1); sret; mret",
+        "indirect": "jr a0; jalr x0, 8(t1); sret; mret; dret; .insn 4, 0x70200073",
         "call": "jalr a0; jalr ra, 4(t1); c.jalr a5",
         "trap": "ebreak; c.ebreak",
         "next": "nop; add a0, a1, a2; ld a0, 0(a1); c.mv a0, a1; ecall; fence; auipc a0, 1; "

@@ -20,7 +20,7 @@ from kinst.patch.wanted import Wanted
 
 TEXT, SCRATCH = 0xFFFFFFFF_81000000, 0xFFFFFFFF_84000000
 SEED = 3
-COUNT = {"amd64": 1200, "arm64": 400, "riscv64": 400}
+COUNT = {"amd64": 1600, "arm64": 400, "riscv64": 400}
 PREFIXES = (b"", b"", b"", b"", b"\x66", b"\xf3", b"\xf2", b"\x67", b"\x65", b"\x2e", b"\xf0")
 REX = (b"", b"", b"", b"\x48", b"\x41", b"\x4c", b"\x40")
 MAPS = (b"", b"", b"\x0f", b"\x0f", b"\x0f\x38", b"\x0f\x3a")
@@ -42,8 +42,11 @@ def drawn(name: str) -> list[tuple[Instruction, bytes, int]]:
     """(an instruction, some that follow it, what is marked of the first)."""
     isa, rng = load(name), random.Random(SEED)
     found: list[Instruction] = []
+    # Every opcode, with an operand that is relative to rip where it has one in memory.
+    heads = [h + bytes([op, 5]) for h in (b"", b"\x0f") for op in range(256)]
+    tries = [h + rng.randbytes(9) for h in heads] if name == "amd64" else []
     while len(found) < COUNT[name]:
-        one = next(isa.decode(random_bytes(isa, rng), TEXT), None)
+        one = next(isa.decode(tries.pop() if tries else random_bytes(isa, rng), TEXT), None)
         if one is not None and one.size <= WIDTH:
             found.append(one)
     pieces = []

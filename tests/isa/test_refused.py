@@ -24,8 +24,8 @@ AMD64 = {
     "unmap": "mov cr0, rax; mov cr2, rcx; mov cr3, rax; mov cr4, rbx; mov cr8, rax",
     "gs": "swapgs; wrgsbase rax; wrgsbase eax; rdgsbase rax; mov gs, eax; mov gs, [rbx]; pop gs; "
     "lgs eax, [rbx]",
-    "enters or leaves": "syscall; sysretq; .byte 0x0f, 7; sysenter; .byte 0x0f, 0x35; sysexitq; iretd; iretq; "
-    "iretw",
+    "enters or leaves": "syscall; sysretq; .byte 0x0f, 7; sysenter; .byte 0x0f, 0x35; sysexitq; "
+    "iretd; iretq; iretw",
     "code segment": "lret; retfq; lret 8; jmp fword ptr [rax]; call fword ptr [rbx]; "
     "rex.W jmp fword ptr [rax]",
     "looks up": "int 0x80; int 3; int3; int1; ud0 eax, ecx; ud1 eax, [rbx]",
@@ -78,8 +78,8 @@ ARM64 = {
     "fadd d0, d1, d2; br x3; braa x1, x2; ret; ret x1; retaa; retab; blr x3",
 }
 RISCV64 = {
-    "reserved": ".insn 4, 0x0000000b; .insn 4, 0x0000007b; .insn 4, 0x00002063; .insn 4, 0x00003063; "
-    ".insn 4, 0x00001067; .half 0x8002; .half 0x9000",
+    "reserved": ".insn 4, 0x0000000b; .insn 4, 0x0000007b; .insn 4, 0x00002063; "
+    ".insn 4, 0x00003063; .insn 4, 0x00001067; .half 0x8002; .half 0x9000",
     "reservation": "lr.w a0, (a1); lr.d.aq a0, (a1); sc.w a0, a1, (a2); sc.d.rl a0, a1, (a2)",
     "waits": "wrs.nto; wrs.sto",
     "leaves the kernel": "sret; mret; .insn 4, 0x70200073; dret",

@@ -434,3 +434,53 @@ def test_what_is_no_snippet_of_riscv64(code: str, tmp_path: Path) -> None:
     assert riscv64.snippet(assembled("riscv64", source, tmp_path)) is None
     fine = assembled("riscv64", ".option norvc\nadd t0, a0, a1\n", tmp_path)
     assert riscv64.snippet(fine)
+
+
+# By the manuals: (source; registers that it reads, and writes besides the result; whether it
+# changes flags).  The result is in rcx, x16 and x5.
+TOUCHED = [
+    ("amd64", "mov rcx, rdx", "rdx", "", False),
+    ("amd64", "lea rcx, [rdx + r9*8 - 5]", "rdx r9", "", False),
+    ("amd64", "movzx eax, dl\nmov rcx, [rax + r15]", "rdx rax r15", "rax", False),
+    ("amd64", "add ecx, r8d", "rcx r8", "", True),
+    ("amd64", "cmp rdi, rsi\nsetb cl", "rdi rsi", "", True),
+    ("amd64", "mov ch, bh", "rbx", "", False),
+    ("amd64", "mov r10b, sil\nmov r11w, bp", "rsi rbp", "r10 r11", False),
+    ("amd64", "not rbx\nmov rcx, rbx", "rbx", "rbx", False),
+    ("amd64", "shl r12, 3\nbswap r13", "r12 r13", "r12 r13", True),
+    ("amd64", "mov rcx, gs:[0x40]", "", "", False),
+    ("amd64", "cmovne rcx, r14", "r14 rcx", "", False),
+    ("arm64", "mov x16, x2", "x2", "", False),
+    ("arm64", "ldr x16, [x3, x4, lsl #3]", "x3 x4", "", False),
+    ("arm64", "cmp w9, #5\ncset w16, eq", "x9", "", True),
+    ("arm64", "add w10, w11, w12\neor x16, x10, x13", "x10 x11 x12 x13", "x10", False),
+    ("arm64", "mrs x16, sp_el0", "", "", False),
+    ("riscv64", "mv x5, x10", "x10", "", False),
+    ("riscv64", "ld x5, 8(x11)", "x11", "", False),
+    ("riscv64", "lui x6, 9\nadd x5, x6, x31", "x6 x31", "x6", False),
+    ("riscv64", "sltu x5, x12, x13\nsubw x7, x14, x0", "x12 x13 x14", "x7", False),
+    ("riscv64", "ld x5, 16(x4)", "", "", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "source", "reads", "writes", "flags"), TOUCHED)
+def test_what_a_snippet_touches(
+    name: str, source: str, reads: str, writes: str, flags: bool, tmp_path: Path
+) -> None:
+    isa = load(name)
+    heads = {"amd64": ".intel_syntax noprefix", "arm64": "", "riscv64": ".option norvc"}
+    made = isa.snippet(assembled(name, f"{heads[name]}\n{source}", tmp_path))
+    assert made is not None
+    if name == "amd64":
+        order = ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi"]
+        order += [f"r{n}" for n in range(8, 16)]  # by their encoding
+    else:
+        order = [f"x{n}" for n in range(32)]
+    result = {"amd64": "rcx", "arm64": "x16", "riscv64": "x5"}[name]
+    read, written = ({order[n] for n in numbers} for numbers in (made.reads, made.writes))
+    if name == "arm64":  # where each counts as both
+        assert read == written == {*reads.split(), *writes.split(), result}
+    else:
+        assert read - {result} == set(reads.split()) - {result}
+        assert written == {*writes.split(), result}
+    assert made.flags == flags

@@ -42,16 +42,17 @@ class Recorded:
         return every
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that run the mutant's statement; of one that importing runs, any line of the file.
-        The quickest first."""
+        """Those that run the mutant's statement, the quickest first.  Of one that importing runs:
+        those that run any line of the file, then all others, as what is made of a table may be
+        used by any."""
         found = self._reached(mutant)
-        if not mutant.function[0] or IMPORT in found:
+        others = set[str]()
+        if self.runs_at_import(mutant):
             start = f"{mutant.path}:"
             of_file = (tests for line, tests in self.lines.items() if line.startswith(start))
             found = {test for tests in of_file for test in tests}
-            if found == {IMPORT}:  # nothing but tables
-                found = set(self.seconds)
-        return sorted(found - {IMPORT}, key=self.cost)
+            others = set(self.seconds) - found
+        return sorted(found - {IMPORT}, key=self.cost) + sorted(others, key=self.cost)
 
     def runs_at_import(self, mutant: Mutant) -> bool:
         return not mutant.function[0] or IMPORT in self._reached(mutant)
