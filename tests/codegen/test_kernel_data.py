@@ -19,6 +19,7 @@ from kinst.core.errors import KinstError
 
 TASK = GS_BASE + TASK_AT
 PARENT, ID = 0x18, 0x10
+COUNTER = GS_BASE + 0xF00
 
 
 def test_memstr() -> None:
@@ -113,10 +114,14 @@ def test_progeny_where_parents_are_not_known() -> None:
 @pytest.mark.parametrize("size", [1, 8, 64, 300])
 def test_copyinto(size: int) -> None:
     data = bytes(1 + k % 251 for k in range(size))
-    text = f"this->p = (char *)alloca({size + 16}); copyinto({USER}, {size}, this->p + 8);"
-    rig = fired(f"{text} tracemem(this->p, {size + 16});", data)
+    marks = b"".join(b"%04d" % k for k in range(100))[: size + 16]
+    text = (
+        f"this->p = (char *)alloca({size + 16}); copyinto({USER + size}, {size + 16}, this->p);"
+        f"copyinto({USER}, {size}, this->p + 8); tracemem(this->p, {size + 16});"
+    )
+    rig = fired(text, data + marks)
     (record,) = rig.records(rig.slot)
-    assert record.clause == 0 and bytes(8) + data + bytes(8) in record.raw
+    assert record.clause == 0 and marks[:8] + data + marks[-8:] in record.raw
     room = (size + 7) & -8
     text = f"this->p = (char *)alloca({size}); copyinto({USER}, {room + 1}, this->p); trace(1);"
     rig = fired(text, data.ljust(room + 1, b"x"))
@@ -145,6 +150,33 @@ def test_chill_is_bounded() -> None:
         assert run(machine, b"", b"", 0, 0, 0) == [1]
         assert run(machine, b"", b"", 0, 0, 500_000_001) == (lay.FAULT_ILLOP, 0)
         assert run(machine, b"", b"", 0, 0, -1) == (lay.FAULT_ILLOP, 0)
+
+
+class Counting(TargetRig):
+    """A kernel whose cycle counter goes on by one whenever it is read; 3 ns each (CLOCK)."""
+
+    timestamp_asm = f"movabsq $${COUNTER}, %rax\n\tincq (%rax)\n\tmovq (%rax), %rax"
+
+    def spent(self, ns: int) -> int:
+        """How often a clause reads the counter that waits for so long."""
+        before = self.emulator.mem_read(COUNTER, 8)
+        self.fire(7, {4: ns})
+        assert list(self.table(0, 0).values()) == [(1,)]
+        after = self.emulator.mem_read(COUNTER, 8)
+        return int.from_bytes(after, "little") - int.from_bytes(before, "little")
+
+
+def test_chill_takes_its_time() -> None:
+    program = compiled("kinst::f:0 { chill((int64_t)regs[R_4]); @ = count(); }")
+    for ns in (0, 1, 3, 300, 3000):
+        cycles = Counting(program, {7: (0,)}, strsize=64).spent(ns)
+        # The first reading is where it starts, the last one is at the end or behind it.
+        assert (cycles - 1) * 3 >= ns - 2 and (cycles - 2) * 3 <= ns
+
+    class Without(Counting):
+        timestamp_asm = ""
+
+    assert Without(program, {7: (0,)}, strsize=64).spent(1000) == 0
 
 
 def test_where_the_current_thread_is() -> None:

@@ -158,3 +158,19 @@ def test_gaps_between_keys_are_no_part_of_them(kind: type[Rig], keys: str) -> No
         fire(run, rng)
         assert recorded(run, run.slot) == [(0, [count, count, LETTERS[:63].encode()])]
     assert list(run.table(0, run.slot).values()) == [(12,)]
+
+
+@both
+@pytest.mark.parametrize("words", [1, 2, 8])
+def test_the_end_of_a_ring_is_its_own(kind: type[Rig], words: int) -> None:
+    """Also where what is left of it has no room for more than a pad of eight bytes."""
+    rng = random.Random(words)
+    run = compiled(kind, f"kinst::f:0 {{ {'trace(regs[R_1]);' * words} }}")
+    size = lay.RECORD_HEADER + 8 * words
+    left = set()
+    for _ in range(run.scratch.ring_size // size + 2):
+        left.add(run.scratch.ring_size - run.state(lay.STATE_HEAD, run.slot))
+        run.consume(run.slot)
+        fire(run, rng)
+        assert recorded(run, run.slot) == [(0, [AT] * words)]
+    assert (8 in left) == (words == 8)

@@ -312,6 +312,18 @@ def test_the_kernels_own_unwinder(depth: int) -> None:
     assert value(rig) == depth and rig.unwound[0][1:] == (512, 0)
 
 
+@pytest.mark.parametrize("samples", [False, True])
+def test_an_instruction_is_unwound_from_where_it_is(samples: bool) -> None:
+    class Planted(ProcessRig):
+        def target_machine(self) -> CodeMachine:
+            return replace(super().target_machine(), samples=samples)
+
+    rig = Planted(compiled("kinst::f:0 { stack(3); }"), {7: (0,)}, strsize=64)
+    rig.emulator.mem_write(rig.site(7) + lay.SITE_PC, words(0xFFFF_FFFF_8123_4567))
+    rig.fire(7)
+    assert rig.unwound[0][0][:8] == words(0xFFFF_FFFF_8123_4567)
+
+
 def test_a_sample_is_unwound_from_where_its_cpu_was() -> None:
     """The site has no address; behind the frame's registers is the place, or 0 in user mode."""
 

@@ -121,6 +121,26 @@ def test_room_to_the_last_byte(rig: type[Rig]) -> None:
 
 
 @pytest.mark.parametrize("rig", RIGS)
+def test_each_slot_has_a_word(rig: type[Rig]) -> None:
+    """core/layout.py: a word is odd while its slot is in use, and goes on by one each time; a
+    CPU's word has that of the slot above what was recorded."""
+    most = lay.MOST_SPECULATIONS
+    run = started(rig, most)
+    for number in range(1, most + 1):
+        ((_, body),) = step(run, 0)
+        assert body[-1] & 0xFFFFFFFF == number
+    words = struct.unpack(f"<{most}Q", run.read(lay.HEADER_SPECULATIONS, 8 * most))
+    assert words == (1,) * most
+    for number in (1, 2, most):
+        ((_, body),) = step(run, 1, number)
+        used = run.state(lay.STATE_SPECULATIONS + 8 * (number - 1), run.slot)
+        assert used == 1 << 32 | lay.RECORD_HEADER + 8 * len(body)
+        step(run, 3, number)
+    words = struct.unpack(f"<{most}Q", run.read(lay.HEADER_SPECULATIONS, 8 * most))
+    assert words == (2, 2, *(1,) * (most - 3), 2)
+
+
+@pytest.mark.parametrize("rig", RIGS)
 def test_no_slots_at_all(rig: type[Rig]) -> None:
     run = started(rig, 0)
     ((_, body),) = step(run, 0)

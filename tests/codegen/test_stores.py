@@ -147,6 +147,20 @@ def test_structures_and_strings_as_a_whole(rig: type[Rig]) -> None:
 
 
 @pytest.mark.parametrize("rig", RIGS)
+def test_stores_within_stores(rig: type[Rig]) -> None:
+    """In the members of a translation, in an index, and in what is added."""
+    declared = ("struct in { int a; int b; int m[4]; }; struct in y; struct in z[int];"
+                "struct out { int p; int q; int r; };"
+                "translator struct out < int N >"
+                " { p = (y.b = N + 1); q = 7; r = (y.a = 3); };")  # fmt: skip
+    text = "o = xlate <struct out> (5); trace(o.p); trace(o.q); trace(o.r); trace(y.a); trace(y.b);"
+    assert values(rig, text, declared) == [0, 6, 7, 3, 3, 6]
+    text = ("z[1].m[(y.a = 2)] = 9; z[1].m[(y.b = 1)] += (y.a += 3);"
+            "trace(z[1].m[2]); trace(z[1].m[1]); trace(y.a); trace(y.b);")  # fmt: skip
+    assert values(rig, text, declared) == [0, 9, 5, 5, 1]
+
+
+@pytest.mark.parametrize("rig", RIGS)
 @pytest.mark.parametrize("place", ["x", "this->y", "self->v", "z[3]", "w[3, 4]"])
 def test_a_structure_that_cannot_be_read_is_an_error(rig: type[Rig], place: str) -> None:
     """Not a 0 that frees the variable."""

@@ -50,6 +50,9 @@ class UserRig(TargetRig):
     def _check(self, kernel: int, size: int) -> None:
         stack = self.emulator.reg_read(x86.UC_X86_REG_RSP)
         assert stack <= kernel and kernel + size <= STACK_END, "the kernel would panic here"
+        # A kernel with frame pointers wants it in one frame (x86: arch_within_stack_frames()).
+        frame = self.emulator.reg_read(x86.UC_X86_REG_RBP)
+        assert kernel + size <= frame <= STACK_END - 16, "and here"
         self.copies.append((kernel, size))
 
     def _read_user(self, emulator: unicorn.Uc, *_: Any) -> None:
