@@ -249,11 +249,13 @@ def read_memory(memory: Mapping[int, bytes], address: int, size: int) -> bytes |
 
 
 class HostRig(Rig):
-    """context: words of the context (CONTEXT_*) in place of the usual ones."""
+    """context: words of the context (CONTEXT_*) in place of the usual ones.  frames: of the
+    kernel's stack, as kinst has found them."""
 
     no_argument = lay.ARGUMENT_HOST
     slot = 2
     context: ClassVar[Mapping[int, int]] = {}
+    frames: ClassVar[tuple[int, ...]] = ()
 
     def start(self) -> None:
         self.map = mmap.mmap(-1, SIZE)
@@ -294,7 +296,7 @@ class HostRig(Rig):
             context[lay.CONTEXT_ARGS + i] = 1000 + i
         for word, value in self.context.items():
             context[word] = value
-        words = self.frame_words(registers) + context
+        words = [*self.frame_words(registers), *context, len(self.frames), *self.frames]
         frame = bytearray(struct.pack(f"<{len(words)}Q", *words))
         self.calls[self.probes[probe]](self.site(probe), native.address_of(frame))
 

@@ -112,7 +112,8 @@ FUNCTIONS = [
     ("count",), ("sum",), ("min",), ("max",), ("avg",), ("stddev",), ("quantize",),
     ("lquantize", 0, 100, 10), ("lquantize", -50, 1001, 7), ("lquantize", -(1 << 31), 100, 1 << 30),
     ("llquantize", 10, 0, 6, 20), ("llquantize", 10, 2, 4, 10), ("llquantize", 2, 0, 20, 4),
-    ("llquantize", 3, 1, 5, 27),
+    ("llquantize", 3, 1, 5, 27), ("llquantize", 10, 17, 19, 10), ("llquantize", 2, 60, 66, 4),
+    ("llquantize", 10, 19, 20, 10), ("llquantize", 7, 20, 23, 49),
 ]  # fmt: skip
 
 

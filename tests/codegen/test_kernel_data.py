@@ -13,9 +13,11 @@ from subroutines_rig import A, B, check, compiled, rigs, run
 from test_user_memory import USER, UserRig, fired
 
 from kinst.codegen.code_machine import CodeMachine
+from kinst.codegen.compile import compile_host
 from kinst.codegen.subroutines.kernel_objects import ANCESTORS
 from kinst.core import layout as lay
 from kinst.core.errors import KinstError
+from kinst.wire import native
 
 TASK = GS_BASE + TASK_AT
 PARENT, ID = 0x18, 0x10
@@ -109,6 +111,26 @@ def test_progeny_where_parents_are_not_known() -> None:
     host = HostRig(compiled(text), {7: (0,)}, strsize=64)
     answers = [is_progeny(host, number) for number in (PID, PPID, PID + 1, 0)]
     assert answers == [1, 1, 0, 0]
+
+
+def test_progeny_of_a_process_that_runs_into_a_stop() -> None:
+    """The host has the current process's ids, and reads its ancestors."""
+
+    class Family(HostRig):
+        def start(self) -> None:
+            super().start()
+            self.machine = replace(self.machine, parents=(PARENT, ID))
+            self.code = compile_host(
+                self.program, self.layout, self.machine, self.entries, (),
+                self.base + self.scratch.sites,
+            )  # fmt: skip
+            self.calls = {k: native.entry(v) for k, v in self.code.entries.items()}
+
+    ids = [77, 1 << 30, 5]
+    text = "kinst::f:0 { trace(progenyof((int)regs[R_1])); }"
+    host = Family(compiled(text), {7: (0,)}, strsize=64, memory=family(ids, 0))
+    for number, expected in ((PID, 1), (PPID, 1), *((one, 1) for one in ids), (6, 0), (0, 0)):
+        assert is_progeny(host, number) == expected
 
 
 @pytest.mark.parametrize("size", [1, 8, 64, 300])

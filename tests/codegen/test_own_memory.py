@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from codegen_rig import RIGS, SIZE, HostRig, Rig, scratch
+from codegen_rig import RIGS, SIZE, HostRig, Rig, TargetRig, scratch
 from subroutines_rig import REGS
 
 from kinst.core import layout as lay
@@ -174,3 +174,13 @@ def test_the_end_of_a_ring_is_its_own(kind: type[Rig], words: int) -> None:
         fire(run, rng)
         assert recorded(run, run.slot) == [(0, [AT] * words)]
     assert (8 in left) == (words == 8)
+
+
+def test_who_ends_the_trace_on_a_cpu_leaves_the_others_to_find_out() -> None:
+    """kinst alone writes to their pages (STATE_CLOSED)."""
+    for cpu in (0, 1):
+        run = compiled(TargetRig, "kinst::f:0 { exit(3); }")
+        fire(run, random.Random(1), cpu)
+        assert recorded(run, cpu) == [(0, [3])]
+        assert run.read(lay.HEADER_ACTIVE, 8) == bytes(8)
+        assert run.read(run.scratch.state_of(cpu) + lay.STATE_CLOSED, 4) == bytes(4)

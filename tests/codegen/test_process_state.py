@@ -356,6 +356,32 @@ def test_without_what_the_kernel_must_offer() -> None:
         fired("trace(execargs);", NoArguments)
 
 
+def test_the_host_has_found_the_frames_before() -> None:
+    """As many as any stack() asks for, zeros behind."""
+
+    class Walked(HostRig):
+        frames = (0xFFFF_FFFF_8100_0001, 0xFFFF_FFFF_8200_0002, 3, 0, 0)
+
+    assert raw(fired("stack(2);", Walked)) == words(*Walked.frames[:2])
+    assert raw(fired("stack(5);", Walked)) == words(*Walked.frames)
+    assert value(fired("trace(stackdepth);", Walked)) == 5
+
+
+def test_places_in_programs_and_in_the_kernel() -> None:
+    """An address of a process is told with what tells the process (USER_WORDS words)."""
+    process = raw(fired("ustack(1);"))[: 8 * USER_WORDS]
+    for name in ("usym", "ufunc", "umod", "uaddr"):
+        assert raw(fired(f"{name}(0xFEDCBA9876543210);")) == process + words(0xFEDCBA9876543210)
+    for name in ("sym", "func", "mod"):
+        assert raw(fired(f"{name}(regs[R_4]);")) == words(0x4444)
+    rig = fired("@a[sym(regs[R_4])] = count(); @b[usym(5), 7] = count(); @c[ustack(2)] = count();")
+    stack = process + words(World().pc, 0)
+    tables = [rig.table(k, 0) for k in range(3)]
+    keys = [words(0x4444), process + words(5, 7), stack]
+    assert [next(iter(table)) for table in tables] == [key[: len(key)] for key in keys]
+    assert all(list(table.values()) == [(1,)] for table in tables)
+
+
 def test_where_no_process_is_traced() -> None:
     """On the host, in BEGIN and the like: the pid of the context, and nothing else."""
     stack = raw(fired("ustack(2);", HostRig))

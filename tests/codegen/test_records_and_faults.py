@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -34,6 +35,7 @@ from codegen_rig import (
     trace,
 )
 
+from kinst.codegen.code_machine import CodeMachine
 from kinst.core import layout as lay
 from kinst.core.dtypes import CHAR, INT, STRING, UINT, UINT64, StringType
 from kinst.core.errors import KinstError
@@ -248,6 +250,10 @@ def test_user_mode_is_where_a_sample_has_no_place_in_the_kernel(
     run.fire(1)
     (record,) = run.records(run.slot)
     assert run.fields(record) == [outside.to_bytes(4, "little")]
+    target = TargetRig(program([trace(builtin("usermode", INT))]), {1: (0,)})
+    target.fire(1)
+    (record,) = target.records(0)
+    assert target.fields(record) == [bytes(4)], "what is planted is in the kernel"
 
 
 def test_arguments_on_each_machine() -> None:
@@ -303,6 +309,28 @@ def test_caller_follows_the_site() -> None:
     assert [u64(r.data) for r in run.records(0)] == [0x12345, 0x2222222222222222, 0]
     assert run.state(lay.STATE_ERRORS, 0) == 1
     assert run.code.caller == {(0,)} and SP_SLOT in run.code.slots[(0,)]
+
+
+@pytest.mark.parametrize("place", [0xFFFF_8000_1234_5678, 0xFFFF_FFFF_8123_4568, 0x12_3456_7890, 0])
+def test_a_signed_return_address_is_told_without_its_signature(place: int) -> None:
+    """Arm's pointer authentication replaces bits that are all like bit 55 (XPACI): with addresses
+    of 48 bits, 48 to 54 and the topmost eight.  Only the kernel's are looked for."""
+    bits = 0xFF7F_0000_0000_0000
+
+    class Signing(TargetRig):
+        def target_machine(self) -> CodeMachine:
+            return replace(super().target_machine(), signature_bits=bits)
+
+    run = Signing(program([trace(builtin("caller"))]), {1: (0,)})
+    by_slot = {r.slot: r.index for r in REGISTERS}
+    run.write(run.site(1) - run.base + lay.SITE_RA_OFFSET, struct.pack("<i", lay.RA_IN_SLOT))
+    for k in range(6):
+        kernel = place >> 55 & 1
+        there = place ^ random.Random(k).getrandbits(64) & bits if kernel and k else place
+        run.consume(0)
+        run.fire(1, {by_slot[CFA_SLOT]: there})
+        (record,) = run.records(0)
+        assert u64(record.data) == place
 
 
 @both

@@ -147,6 +147,21 @@ def test_structures_and_strings_as_a_whole(rig: type[Rig]) -> None:
 
 
 @pytest.mark.parametrize("rig", RIGS)
+def test_elements_of_a_thread(rig: type[Rig]) -> None:
+    """An array of each thread's own has an end like any other."""
+    declared = "self int a[4]; self short b[2];"
+    text = ("self->a[3] = -5; self->a[0] = 7; self->b[1] = 3; self->a[0]++;"
+            "trace(self->a[3]); trace(self->a[0]);"
+            "trace(self->a[1]); trace(self->b[1]);")  # fmt: skip
+    assert values(rig, text, declared) == [0, -5, 8, 0, 3]
+    for place, address in (("a[n]", 4 * 4), ("b[n]", 2 * 4)):
+        assert values(rig, f"n = 4; self->{place} = 1; trace(1);", declared) == [
+            1, lay.FAULT_BADADDR, address,
+        ]  # fmt: skip
+        assert values(rig, f"n = 4; trace(self->{place});", declared)[:2] == [1, lay.FAULT_BADADDR]
+
+
+@pytest.mark.parametrize("rig", RIGS)
 def test_stores_within_stores(rig: type[Rig]) -> None:
     """In the members of a translation, in an index, and in what is added."""
     declared = ("struct in { int a; int b; int m[4]; }; struct in y; struct in z[int];"

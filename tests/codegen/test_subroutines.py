@@ -145,6 +145,11 @@ def test_strtok_at_its_end() -> None:
     check('trace(strtok(strjoin(S, ",b"), ",")); trace(strtok(NULL, ","));', [b"a", b"b"], b"a")
 
 
+@pytest.mark.parametrize("nothing", ["NULL", "0", "(char *)0", "stringof((char *)0)"])
+def test_strtok_without_delimiters_is_an_error(nothing: str) -> None:
+    check(f"trace(strtok(S, {nothing}));", NULL, b"abc")
+
+
 def test_strtok_goes_on_in_the_next_clause() -> None:
     for rig in RIGS:
         program = compiled(

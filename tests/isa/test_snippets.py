@@ -201,7 +201,7 @@ def predicate(rng: random.Random, registers: Sequence[str], depth: int = 2) -> t
                 )
     one, two = rng.choice(registers), rng.choice(registers)
     number = rng.choice((0, 1, 2, 77, 255, 1 << 31, 1 << 40))
-    match rng.randrange(12):
+    match rng.randrange(14):
         case 0:
             return f"regs[{one}] == {number}", lambda r, s: r(one) == number
         case 1:
@@ -233,6 +233,10 @@ def predicate(rng: random.Random, registers: Sequence[str], depth: int = 2) -> t
             return "pid == 77", lambda r, s: s.pid == 77
         case 9:
             return "uid > 1000", lambda r, s: s.uid > 1000
+        case 11:
+            return f"-(int)regs[{one}] > 5", lambda r, s: signed(-signed(r(one), 32), 32) > 5
+        case 12:
+            return f"(0, ~regs[{one}]) & {number}", lambda r, s: bool(~r(one) & number)
         case 10:
             return (
                 f"(long)((int)regs[{one}] != {number & 0xFF})",

@@ -354,16 +354,13 @@ def strtok(firing: Firing, args: Args) -> Lowered:
         code.set(position, const(1))
         code.jump(kept)
         code.block(kept)
-    if not isinstance(delimiters, Text):  # NULL
-        delimiters = Text(const(0), 1)
-        firing.faults.add(code, const(1, 1), FAULT_BADADDR, const(0))
     at = code.get(position)
     firing.faults.add(code, code.icmp("eq", at, 0), FAULT_BADADDR, const(0))
     at = code.op("sub", at, const(1))
     room, bits = firing.text_room(unit.layout.strsize), firing.text_room(32)
     words = (
         room, strsize, code.op("add", keep, at), code.op("sub", strsize, at),
-        delimiters.address, const(min(delimiters.bound, unit.layout.strsize)), bits,
+        *text_words(firing, delimiters), bits,
     )  # fmt: skip
     used = code.call(unit.helper("strtok", _write_strtok), words)
     ended = code.icmp("slt", used, 0)
