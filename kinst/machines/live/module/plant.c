@@ -138,9 +138,17 @@ void unplant(void)
 static void retry(struct work_struct *work)
 {
 	mutex_lock(&lock);
-	/* A new owner's sites are not to be taken out. */
-	if (!is_owned() || kept)
+	/* An owner's sites and timers are not to be taken out; marks are. */
+	if (!is_owned() || kept) {
 		unplant();
+	} else if (!planted && marked_sites()) {
+		lock_text();
+		unmark();
+		unlock_text();
+		forget_marks();
+		if (marked_sites())
+			schedule_delayed_work(&again, HZ);
+	}
 	mutex_unlock(&lock);
 }
 
