@@ -20,7 +20,7 @@ from pathlib import Path
 from kinst.codegen.analysis import asks_caller
 from kinst.codegen.layout.program_layout import lay_out_program
 from kinst.core.code import FunctionCode
-from kinst.core.errors import KinstError
+from kinst.core.errors import KinstError, TargetError
 from kinst.core.held import EndedCode, left
 from kinst.core.kernel import Found
 from kinst.core.layout import LEAF
@@ -102,6 +102,7 @@ MOST_LINES = 20_000  # instructions of one listing that are shown with their sou
 # Bytes of scratch of a machine that is opened for any programs: for their data, and their code.
 ROOM_FOR_DATA, ROOM_FOR_CODE = 64 << 20, 32 << 20
 ROOM_FOR_BATCHES = 96 << 20  # of code, and for counters: in reach of all ISAs' jumps
+LEAST_FOR_BATCHES = 24 << 20  # two of them fit
 
 
 @contextmanager
@@ -429,9 +430,7 @@ class OpenMachine:
         data = data_needed(compiled.options, compiled.program, traced.cpus)
         if compiled.batch and traced.target is not None:
             data = data_reserved(compiled, program.enabled, traced.cpus)
-            size = data + ROOM_FOR_BATCHES + LEAF - 1 & -LEAF
-            most = traced.target.most_scratch or size
-            return ScratchPool(traced, min(size, most), data, data)
+            return self._pool_of_batches(data, traced.target.most_scratch)
         if traced.target is not None and traced.target.abilities.reads_running:
             code = code_borrowed(compiled.trampolines, len(program.enabled))
             compiled = replace(compiled, trampolines=code)
@@ -440,6 +439,19 @@ class OpenMachine:
             return ScratchPool(traced, size, 0, data)
         data = max(data, ROOM_FOR_DATA)
         return ScratchPool(traced, max(size, self._set_aside), data, data)
+
+    def _pool_of_batches(self, data: int, most: int) -> ScratchPool:
+        """Scratch for batches, as much as is free near the kernel: with less, code of ended batches
+        is taken back more often.  most: bytes of the machine's scratch, 0 for any number."""
+        room = ROOM_FOR_BATCHES
+        while True:
+            size = data + room + LEAF - 1 & -LEAF
+            try:
+                return ScratchPool(self.traced, min(size, most or size), data, data)
+            except TargetError:
+                if room <= LEAST_FOR_BATCHES:
+                    raise
+                room //= 2
 
     # build
 

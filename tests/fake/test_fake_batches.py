@@ -70,6 +70,20 @@ def test_a_called_clause_goes_on_too() -> None:
     assert done.numbers == [3, 2 * sum(expected("amd64").values())]
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_with_less_room_near_the_kernel_than_it_would_take(isa: str) -> None:
+    machine = FakeMachine(isa, scratch=60 << 20)
+    program = f"{SITES} {{ @ = count(); }}"
+    done = trace(machine, program, WORK, settings={"batch": "100s"})
+    assert done.numbers == [sum(expected(isa).values())]
+
+
+def test_with_no_room_it_is_refused() -> None:
+    machine = FakeMachine("amd64", scratch=16 << 20)
+    with pytest.raises(KinstError, match="scratch of"):
+        trace(machine, f"{SITES} {{ @ = count(); }}", WORK, settings={"batch": "100s"})
+
+
 def test_the_text_is_as_it_was() -> None:
     machine = FakeMachine("amd64")
     before = machine.text
