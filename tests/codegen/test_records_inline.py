@@ -17,6 +17,7 @@ from codegen_rig import (
     CLOCK,
     CPU_AT,
     GS_BASE,
+    SPAN,
     STACK,
     TargetRig,
     builtin,
@@ -33,9 +34,10 @@ from kinst.codegen.site_records import record_shapes
 from kinst.core import layout as lay
 from kinst.core.bodies import CallBody
 from kinst.core.displaced import Relocated
-from kinst.core.dtypes import INT
+from kinst.core.dtypes import INT, UINT
 from kinst.core.probe import Function, Site
 from kinst.core.system import Access, Clock
+from kinst.dlang import typed
 from kinst.dlang.api import Environment, compile_text
 from kinst.isa import load
 
@@ -61,8 +63,9 @@ class Inline(TargetRig):
 
     timestamp_asm = "rdtsc\n\tshlq $$32, %rdx\n\torq %rdx, %rax"
 
-    def __init__(self, settled: int | None = None, clock: Clock = CLOCK) -> None:
-        self.settled, self.clock = settled, clock
+    def __init__(self, settled: int | None = None, clock: Clock = CLOCK, number: int = 0) -> None:
+        """number: the CPU's."""
+        self.settled, self.clock, self.number = settled, clock, number
         self.cycles = list[int]()  # that the inline code has read
         values = [reg(index_of(name)) for name in RECORDED]
         actions = [
@@ -70,6 +73,7 @@ class Inline(TargetRig):
             *map(trace, values),
             trace(integer(7)),
             trace(builtin("cpu", INT)),
+            trace(typed.Cast(UINT, SPAN, builtin("timestamp"))),
         ]
         super().__init__(program(actions), {1: (0,)})
         self.emulator.mem_map(TEXT & -4096, 4096)
@@ -83,6 +87,7 @@ class Inline(TargetRig):
         assert isinstance(made, Relocated)
         self.emulator.mem_write(self.at, made.code)
         self.emulator.mem_write(GS_BASE + BUSY_AT, struct.pack("<I", 5))
+        self.emulator.mem_write(GS_BASE + CPU_AT, struct.pack("<I", number))
         self.written = Counter[tuple[int, ...]]()
 
     def target_machine(self) -> CodeMachine:
@@ -131,18 +136,19 @@ class Inline(TargetRig):
 
     def clean(self) -> None:
         """Nothing to be read; what is there in the ring is no record."""
-        self.consume(0)
+        self.consume(self.number)
         self.written.clear()
-        self.write(self.scratch.ring_of(0), bytes(self.scratch.ring_size))
+        self.write(self.scratch.ring_of(self.number), bytes(self.scratch.ring_size))
 
     def shown(self) -> tuple[Counter[tuple[int, ...]], list[int]]:
         """What a reader finds now, whole records of hits; and their times."""
         found, times = Counter[tuple[int, ...]](), []
-        for record in self.records(0):
-            assert (record.clause, record.probe, record.cpu) == (0, 1, 0)
-            *values, seven, number = struct.unpack_from("<3Qii", record.data)
+        for record in self.records(self.number):
+            assert (record.clause, record.probe, record.cpu) == (0, 1, self.number)
+            *values, seven, number, low = struct.unpack_from("<3QiiI", record.data)
             (printed, *_) = self.fields(record)
-            assert (printed, seven, number) == (record.time.to_bytes(8, "little"), 7, 0)
+            assert (printed, seven) == (record.time.to_bytes(8, "little"), 7)
+            assert (number, low) == (self.number, record.time & 0xFFFF_FFFF)
             found[tuple(values)] += 1
             times.append(record.time)
         assert found <= self.written and found.total() == len(times)
@@ -151,7 +157,10 @@ class Inline(TargetRig):
 
     def check(self) -> list[int]:
         """Every hit left its record, whole; the times in their order."""
-        assert self.state(lay.STATE_HEAD, 0) == self.state(lay.STATE_RESERVED, 0)
+        head, reserved = (
+            self.state(place, self.number) for place in (lay.STATE_HEAD, lay.STATE_RESERVED)
+        )
+        assert head == reserved
         assert struct.unpack("<I", self.emulator.mem_read(GS_BASE + BUSY_AT, 4)) == (5,)
         found, times = self.shown()
         assert found == self.written
@@ -165,6 +174,15 @@ def test_a_record_and_the_next() -> None:
     first, second = cpu.check()
     assert first < second
     assert cpu.state(lay.STATE_SEQUENCE, 0) == 0
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_each_cpu_writes_to_its_own_ring(number: int) -> None:
+    cpu, rng = Inline(number=number), random.Random(2)
+    for _ in range(5):
+        cpu.hit(rng)
+    assert len(cpu.check()) == 5
+    assert cpu.state(lay.STATE_HEAD, 1 - number) == 0
 
 
 @pytest.mark.parametrize("clock", [CLOCK, GHZ])

@@ -55,11 +55,13 @@ FOUND = [
     ),
     # The comparison is where the block is come to from.
     (
-        f"cmp w1, #24\nb.ls 1f\nret\n1: {ADDRESS.format(2)}\n{LOAD}\nadr x4, base\n{JUMP}",
+        "cmp w1, #24\nb.ls 1f\n" + "nop\n" * 9
+        + f"ret\n1: {ADDRESS.format(2)}\n{LOAD}\nadr x4, base\n{JUMP}",
         1, 25,
     ),
     (
-        f"cmp w1, #24\nb 1f\nout2: ret\n1: {ADDRESS.format(2)}\n{LOAD}\nadr x4, base\n{JUMP}",
+        "cmp w1, #24\nb 1f\n" + "nop\n" * 9
+        + f"ret\n1: {ADDRESS.format(2)}\n{LOAD}\nadr x4, base\n{JUMP}",
         1, 25,
     ),
     # Not known: the index is another by then; the comparison is too far; or of 64 bits.

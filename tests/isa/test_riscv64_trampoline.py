@@ -276,3 +276,35 @@ def test_patches(isa: Isa) -> None:
     assert isa.jump_patch(4, 0x80200000, 0x80100000) == bytes.fromhex("6f000080")
     assert isa.jump_patch(2, 0x80200000, 0x802007FE) == bytes.fromhex("fdaf")
     assert isa.jump_patch(2, 0x80200000, 0x80200800) is None
+
+
+# Two registers in each place that an instruction has for one.
+STARTS = [
+    "lui {0}, 1; lui {1}, 1", "addi {0}, {1}, 1; nop", "add a0, {0}, {1}; nop",
+    "sd {0}, 8({1}); nop",
+    "add {0}, a0, {1}; nop", "c.mv {0}, {1}; c.mv a0, a1; nop", "c.li {0}, 1; c.li {1}, 1; nop",
+    "c.add {0}, {1}; c.nop; nop", "lui a0, 0x40000; c.slli {0}, 3; c.li {1}, 3",
+    "ld {0}, 8({1}); nop",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", STARTS)
+def test_the_way_back_spoils_none_that_is_used(isa: Isa, source: str, tmp_path: Path) -> None:
+    """A function's start may compute what it needs behind it: the jump there takes another
+    temporary register."""
+    at, temporaries = SCRATCH + 0x1000, [f"t{n}" for n in range(7)]
+    numbers = dict(zip(temporaries, (5, 6, 7, 28, 29, 30, 31), strict=True))
+    for first in temporaries[:4]:
+        for second in temporaries[:4]:
+            text = source.format(first, second).replace("; ", "\n")
+            code = assembled("riscv64", f"{'.option rvc' if 'c.' in text else '.option norvc'}\n"
+                             + text.replace("\nnop", "\n.option norvc\nnop"), tmp_path)  # fmt: skip
+            assert len(code) == 8
+            made = isa.detour(code + bytes(8), at, SCRATCH, HOOK)
+            assert not isinstance(made, Refused)
+            upper, jump = (int.from_bytes(made[1][n:][:4], "little") for n in (-8, -4))
+            # The unprivileged specification: auipc writes what jalr jumps by, and links nothing.
+            assert (upper & 0x7F, jump & 0xFFF) == (0x17, 0x67)
+            through = upper >> 7 & 31
+            assert through == jump >> 15 & 31 and through in numbers.values()
+            assert through not in (numbers[first], numbers[second]), text

@@ -22,6 +22,7 @@ _NEAR = 8  # instructions from an adrp to its add
 _BEFORE = 6  # instructions before the jump among which the load of the entry is
 _COMPARE = 8  # instructions before the load among which the comparison is
 _SIZES = {4: 1, 5: 2, 6: 4}  # sxtb, sxth, sxtw
+_STAYING = (p.PLAIN, p.ADR, p.ADRP, p.LITERAL)  # kinds that are no branches
 
 
 def jump_tables(instructions: Sequence[Instruction]) -> list[JumpTable]:
@@ -113,7 +114,7 @@ def _count(load: int, index: int, words: Mapping[int, int]) -> int:
 
 
 def _is_branch(word: int, address: int) -> bool:
-    return bool(p.parse(word.to_bytes(SIZE, "little"), address).kind)
+    return p.parse(word.to_bytes(SIZE, "little"), address).kind not in _STAYING
 
 
 def _leading_to(load: int, words: Mapping[int, int]) -> list[int]:
