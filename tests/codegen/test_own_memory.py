@@ -139,6 +139,8 @@ KEYS = (
     "(char)regs[R_2], (char)3", "(int)regs[R_1], (char)regs[R_2], (long)3",
     "(long)regs[R_1], (short)regs[R_2]", '"ab", "cd", (char)1, (int)regs[R_2], "efghijkl"',
     "1, 2, 3, (char)regs[R_2], 5, 6, 7, 8, (char)9",
+    "(long)regs[R_1], (char)regs[R_2]",
+    "(long)1, (long)regs[R_1], (char)regs[R_2], (long)4, (char)1",
 )  # fmt: skip
 
 

@@ -100,7 +100,9 @@ class Campaign:
             self._report(chosen, run_fresh(ROOT, chosen, self._log))
 
     def _wanted(self) -> list[Mutant]:
-        """Those drawn that are to be run."""
+        """Those drawn that are to be run; again, those that survived and are not known to be the
+        same program."""
+        same = _equivalent()
         last = {(row["path"], row["number"]): row for row in _rows(self._results)}
         found = []
         for mutant in drawn(self._asked.folder, self._asked.draw, self._asked.seed):
@@ -108,7 +110,12 @@ class Campaign:
             interpreted = "/dwarf/scan/" in mutant.path  # else it is compiled, and not seen to run
             if interpreted != self._asked.interpret:
                 continue
-            if (row is None) if not self._asked.again else (row and row["outcome"] == "survived"):
+            if not self._asked.again:
+                wanted = row is None
+            else:
+                survived = row is not None and row["outcome"] == "survived"
+                wanted = survived and _unplaced(str(mutant)) not in same
+            if wanted:
                 found.append(mutant)
         return found
 
@@ -165,11 +172,7 @@ def drawn(folder: str, count: int, seed: int) -> list[Mutant]:
 
 def table(results: Path) -> list[str]:
     """A row for each folder: the last outcome of each mutant."""
-    equivalent = {
-        line.partition("  #")[0].strip()
-        for line in EQUIVALENT.read_text().splitlines()
-        if line and not line.startswith("#")
-    }
+    equivalent = _equivalent()
     lines = [
         "| folder | drawn | killed | survived | of these equivalent | killed of the others |",
         "|---|---|---|---|---|---|",
@@ -183,6 +186,15 @@ def table(results: Path) -> list[str]:
         cells = (path.stem, len(last), killed, len(survived), same, share)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
+
+
+def _equivalent() -> set[str]:
+    """The mutants that equivalent.txt has, without their lines."""
+    return {
+        line.partition("  #")[0].strip()
+        for line in EQUIVALENT.read_text().splitlines()
+        if line and not line.startswith("#")
+    }
 
 
 def _unplaced(text: str) -> str:
