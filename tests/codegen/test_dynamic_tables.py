@@ -3,6 +3,7 @@ counted when there is no room, and the code for every instruction set."""
 
 from __future__ import annotations
 
+import random
 import struct
 
 import pytest
@@ -144,21 +145,21 @@ def test_every_entry_can_be_had(kind: type[Rig], keys: str, buckets: int) -> Non
     layout = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0]
     size = buckets * layout.stride
     rig = kind(code, {1: (0,), 2: (1,)}, strsize=64, scratch=scratch(dynamic_size=size))
-    entries = buckets * rec.DYNAMIC_ENTRIES
-
-    def dropped() -> int:
-        return rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot)
-
-    for key in range(entries):
-        rig.fire(1, {1: key * key, 2: 1000 + key})
-    assert dropped() == 0
-    rig.fire(1, {1: 7**7, 2: 5})
-    assert dropped() == 1
-    for key, value in [*((k * k, 1000 + k) for k in range(entries)), (7**7, 0), (5**8, 0)]:
-        rig.consume(rig.slot)
-        rig.fire(2, {1: key})
-        (record,) = rig.records(rig.slot)
-        assert rig.fields(record) == [struct.pack("<q", value)]
+    entries, rng = buckets * rec.DYNAMIC_ENTRIES, random.Random(buckets)
+    for trial in range(6):
+        rig.write(rig.scratch.dynamic, bytes(size))
+        *chosen, late, other = rng.sample(range(1 << 62), entries + 2)
+        for number, key in enumerate(chosen):
+            rig.fire(1, {1: key, 2: 1000 + number})
+        assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == trial
+        rig.fire(1, {1: late, 2: 5})
+        assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == trial + 1
+        kept = dict(zip(chosen, range(1000, 1000 + entries), strict=True)) | {late: 0, other: 0}
+        for key, value in kept.items():
+            rig.consume(rig.slot)
+            rig.fire(2, {1: key})
+            (record,) = rig.records(rig.slot)
+            assert rig.fields(record) == [struct.pack("<q", value)]
 
 
 # Clauses, on the host and in the emulator.
