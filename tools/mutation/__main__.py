@@ -85,7 +85,7 @@ class Campaign:
     def run(self) -> None:
         mutants = []
         for mutant in self._wanted():
-            if self._known.tests_of(mutant):
+            if self._known.tests_of(mutant) or self._known.runs_at_import(mutant):
                 mutants.append(mutant)
             else:
                 self._report(Chosen(mutant, (), 0.0), Outcome("survived"))
@@ -97,7 +97,15 @@ class Campaign:
             if (mutant.path, mutant.number) in done or (self._asked.again and mutant in warm):
                 continue
             chosen = self._choose(mutant)
-            self._report(chosen, run_fresh(ROOT, chosen, self._log))
+            outcome = Outcome("survived")
+            if chosen.tests:
+                outcome = run_fresh(ROOT, chosen, self._log)
+            if outcome.what == "survived":
+                others = self._known.others(test for test, _ in chosen.tests)
+                tests = tuple((test, self._known.seconds[test]) for test in others)
+                chosen = Chosen(mutant, tests, self._asked.budget)
+                outcome = run_fresh(ROOT, chosen, self._log)
+            self._report(chosen, outcome)
 
     def _wanted(self) -> list[Mutant]:
         """Those drawn that are to be run; again, those that survived and are not known to be the

@@ -42,17 +42,18 @@ class Recorded:
         return every
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that run the mutant's statement, the quickest first.  Of one that importing runs:
-        those that run any line of the file, then all others, as what is made of a table may be
-        used by any."""
+        """Those that run the mutant's statement; of one that importing runs, any line of the file.
+        The quickest first."""
         found = self._reached(mutant)
-        others = set[str]()
         if self.runs_at_import(mutant):
             start = f"{mutant.path}:"
             of_file = (tests for line, tests in self.lines.items() if line.startswith(start))
             found = {test for tests in of_file for test in tests}
-            others = set(self.seconds) - found
-        return sorted(found - {IMPORT}, key=self.cost) + sorted(others, key=self.cost)
+        return sorted(found - {IMPORT}, key=self.cost)
+
+    def others(self, tests: Iterable[str]) -> list[str]:
+        """All but these: what importing makes, a table, may be used by any."""
+        return sorted(set(self.seconds).difference(tests), key=self.cost)
 
     def runs_at_import(self, mutant: Mutant) -> bool:
         return not mutant.function[0] or IMPORT in self._reached(mutant)
