@@ -146,6 +146,19 @@ def test_a_script_does_the_same_on_both_machines() -> None:
 
 
 @both
+def test_what_an_error_is_not_told(rig: type[Rig]) -> None:
+    """arg1 to arg5 describe the fault (arg3 would be an offset of code): the others are 0."""
+    names = [f"arg{k}" for k in (0, 3, 6, 7, 8, 9)]
+    traced = " ".join(f"trace({name});" for name in names)
+    program = compiled(f"kinst::f:0 {{ trace(1 / (int)regs[R_1]); }} dtrace:::ERROR {{ {traced} }}")
+    run = rig(program, {7: (0,)}, error=(1,))
+    run.fire(7)
+    (record,) = run.records(run.slot)
+    assert record.clause == 1 and values(run, record) == [0] * len(names)
+    assert run.state(lay.STATE_ERRORS, run.slot) == 1
+
+
+@both
 def test_actions_about_aggregations_record_their_arguments(rig: type[Rig]) -> None:
     run = rig(
         compiled(

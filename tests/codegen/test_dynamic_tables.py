@@ -17,6 +17,7 @@ from codegen_rig import (
     RIGS,
     SPAN,
     TASK_AT,
+    HostRig,
     Rig,
     TargetRig,
     integer,
@@ -160,6 +161,39 @@ def test_every_entry_can_be_had(kind: type[Rig], keys: str, buckets: int) -> Non
             rig.fire(2, {1: key})
             (record,) = rig.records(rig.slot)
             assert rig.fields(record) == [struct.pack("<q", value)]
+
+
+def test_a_key_is_in_one_of_a_few_buckets() -> None:
+    """Of more than that, those from its own on: keys of one bucket fill no others."""
+    code = compiled("kinst::f:0 { a[regs[R_1]] = 1; }")
+    buckets = rec.DYNAMIC_PROBES + 3
+    stride = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0].stride
+    rig = HostRig(code, {1: (0,)}, strsize=64, scratch=scratch(dynamic_size=buckets * stride))
+
+    def used() -> list[int]:
+        """The number of entries in use of each bucket."""
+        area = rig.read(rig.scratch.dynamic, buckets * stride)
+        tags = (struct.unpack_from("<7Q", area, k * stride + 8) for k in range(buckets))
+        return [sum(tag != 0 for tag in line) for line in tags]
+
+    entries = rec.DYNAMIC_PROBES * rec.DYNAMIC_ENTRIES
+    for home in (0, buckets - 2):
+        keys, key = [], 0
+        while len(keys) < entries + 1:
+            key += 1
+            rig.write(rig.scratch.dynamic, bytes(buckets * stride))
+            rig.fire(1, {1: key})
+            if used()[home]:
+                keys.append(key)
+        rig.write(rig.scratch.dynamic, bytes(buckets * stride))
+        before = rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot)
+        for key in keys:
+            rig.fire(1, {1: key})
+        expected = [0] * buckets
+        for k in range(rec.DYNAMIC_PROBES):
+            expected[(home + k) % buckets] = rec.DYNAMIC_ENTRIES
+        assert used() == expected
+        assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == before + 1
 
 
 # Clauses, on the host and in the emulator.

@@ -20,9 +20,10 @@ from codegen_rig import (
 )
 
 from kinst.codegen.code_machine import CodeMachine
-from kinst.core.dtypes import CHAR, UINT64, PointerType
+from kinst.core.dtypes import CHAR, STRING, UINT64, PointerType
 from kinst.core.errors import KinstError
 from kinst.core.isa import PerCpu
+from kinst.core.layout import STATE_ERRORS
 from kinst.core.system import Access
 from kinst.dlang import typed as t
 
@@ -101,3 +102,25 @@ def test_data_are_read_as_wide_as_they_are(per_cpu: PerCpu, size: int) -> None:
 
     found = traced(Kind, *(builtin(name, UINT64) for name in places))
     assert found == [number & (1 << 8 * size) - 1 for number in numbers.values()]
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 15, 16])
+def test_no_byte_behind_a_text_is_read(size: int) -> None:
+    """A name that fills its memory, without a NUL, at the end of the last page that there is."""
+    name = bytes(range(65, 65 + size))
+
+    class Kind(TargetRig):
+        def target_machine(self) -> CodeMachine:
+            there = Access(None, (0x1000 - size,), size, string=True, address=GS_BASE)
+            builtins = {"cpu": BUILTINS["cpu"], "execname": there}
+            return replace(super().target_machine(), builtins=builtins)
+
+        def start(self) -> None:
+            super().start()
+            self.emulator.mem_write(GS_BASE + 0x1000 - size, name)
+
+    run = Kind(program([trace(builtin("execname", STRING))]), {1: (0,)})
+    run.fire(1)
+    (record,) = run.records(0)
+    assert run.fields(record)[0].split(b"\0")[0] == name
+    assert run.state(STATE_ERRORS, 0) == 0

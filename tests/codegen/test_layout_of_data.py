@@ -12,18 +12,20 @@ import pytest
 
 from kinst.codegen import hooks
 from kinst.codegen.layout.aggregation_tables import data_words, literal_keys
-from kinst.codegen.layout.variable_places import place
+from kinst.codegen.layout.program_layout import lay_out_program
+from kinst.codegen.layout.variable_places import bits_of, dynamic_size, place, size_of
 from kinst.codegen.site_records import _field
 from kinst.consumer.aggregations import llquantize_bounds
 from kinst.consumer.values import bucket_bounds
 from kinst.core import dtypes
 from kinst.core.columns import Pairs
-from kinst.core.dtypes import DType, IntType, StringType
+from kinst.core.dtypes import ArrayType, DType, FunctionType, IntType, StringType
 from kinst.core.errors import KinstError, Span
 from kinst.core.kernel import Argument
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT
 from kinst.core.records import Field
 from kinst.dlang import typed
+from kinst.dlang.api import compile_text
 from kinst.dlang.typed import AggFunction
 from kinst.isa import load
 
@@ -67,6 +69,31 @@ def test_constant_keys_are_numbers_of_their_type(type_: IntType, c: Any) -> None
     assert literal_keys([typed.IntConst(type_, SPAN, 1), not_known]) is None
     name = typed.StrConst(StringType(4), SPAN, b"abc")
     assert literal_keys([name]) == (b"abc",)
+
+
+@pytest.mark.parametrize("text", ["self->x = 1;", "self->x = 1; a[1] = 2;",
+    'a[1] = 2; b["key", 3] = "text"; self->y = "text"; c[1, 2, 3] = 4;'])  # fmt: skip
+def test_dynamic_variables_have_room(text: str) -> None:
+    """As much as was asked for, or else for a bucket of each."""
+    program = compile_text(f"kinst::f:0 {{ {text} }}", "test")[1]
+    ends = []
+    for asked in (0, 1, 64, 1000, 4096, 100_000):
+        size = dynamic_size(program, 64, asked)
+        tables = lay_out_program(program, [], 64, 4096, asked).dynamic
+        assert all(table.buckets >= 1 for table in tables)
+        ends.append(max(table.area + table.buckets * table.stride for table in tables))
+        assert size == max(asked, ends[-1]) and ends[-1] <= max(asked, ends[0])
+        places = sorted((one.area, one.area + one.buckets * one.stride) for one in tables)
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(places))
+
+
+def test_what_has_no_width() -> None:
+    for type_ in (StringType(8), dtypes.VOID, ArrayType(dtypes.INT, 4)):
+        with pytest.raises(KinstError, match="cannot be computed with"):
+            bits_of(type_)
+    for other in (dtypes.VOID, FunctionType(dtypes.INT, ())):
+        with pytest.raises(KinstError, match="cannot be recorded"):
+            size_of(other, 64)
 
 
 def test_distributions_have_as_many_buckets_as_are_shown() -> None:

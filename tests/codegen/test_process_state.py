@@ -389,4 +389,6 @@ def test_where_no_process_is_traced() -> None:
     assert value(fired("trace(ustackdepth);", HostRig)) == 0
     assert value(fired("trace(ucaller);", HostRig)) == 0
     assert value(fired("trace(uregs[R_3]);", HostRig)) == 0
-    assert raw(fired("trace(execargs);", HostRig)).split(b"\0")[0] == b""
+    for name in ("execargs", "cwd", "root"):
+        assert raw(fired(f"trace({name});", HostRig)).split(b"\0")[0] == b""
+        assert value(fired(f"trace(strlen({name}));", HostRig)) == 0

@@ -316,6 +316,21 @@ def test_what_is_written_without_a_call(
     assert shapes(f"kinst::f:0 {clauses}", inline_machine) == count
 
 
+@pytest.mark.parametrize(
+    ("settled", "told"),
+    [(None, None), (0, 0), (SETTLED, SETTLED), (1 << 40, None), ((1 << 64) - (1 << 31) - 4, None),
+     ((1 << 64) - (1 << 31), (1 << 64) - (1 << 31))],
+)  # fmt: skip
+def test_a_word_that_is_asked_is_within_reach(
+    settled: int | None, told: int | None, inline_machine: CodeMachine
+) -> None:
+    """Of an address that is extended from 32 bits; where it is not, the thread is always kept."""
+    made = compile_text("kinst::f:0 { trace(1); }", "test")[1]
+    machine = replace(inline_machine, preemption=settled)
+    found = record_shapes(made, lay_out_program(made, [], 64, 4096), [((0,), ())], machine, ISA)
+    assert [shape.places.settled for shape in found.values()] == [told]
+
+
 def test_machines_where_records_need_a_call(inline_machine: CodeMachine) -> None:
     """The CPU's number and the count of interrupts are words at fixed places of a CPU's data, the
     rest is within the reach of 32 bits, and there is a clock."""

@@ -162,6 +162,21 @@ def test_elements_of_a_thread(rig: type[Rig]) -> None:
 
 
 @pytest.mark.parametrize("rig", RIGS)
+def test_structures_as_keys(rig: type[Rig]) -> None:
+    """By their bytes; one that cannot be read is an error, and no other key."""
+    declared = "struct k { int a; char b; long c; }; struct k x, y; struct w { long a; } u;"
+    text = ("x.a = 1; x.b = 2; y.a = 1; y.b = 2; m[x] = 5; n[x, 1] = 6; u.a = 4; o[u] = 7;"
+            "trace(m[y]); trace(n[y, 1]); trace(o[u]);"
+            "y.c = 1; u.a = 1; trace(m[y]); trace(n[y, 1]); trace(n[x, 2]); trace(o[u]);"
+            "y.c = 0; @[x, 1] = count(); trace(m[y]);")  # fmt: skip
+    assert values(rig, text, declared) == [0, 5, 6, 7, 0, 0, 0, 0, 5]
+    for array in ("m[{}]", "n[{}, 1]"):
+        bad = array.format("*(struct k *)24")
+        text = f"{array.format('x')} = 5; trace({bad});"
+        assert values(rig, text, declared) == [1, lay.FAULT_BADADDR, 24]
+
+
+@pytest.mark.parametrize("rig", RIGS)
 def test_stores_within_stores(rig: type[Rig]) -> None:
     """In the members of a translation, in an index, and in what is added."""
     declared = ("struct in { int a; int b; int m[4]; }; struct in y; struct in z[int];"
