@@ -1,5 +1,5 @@
 """Debug information drawn at random, written by the tables of DWARF 5 (chapter 7) and 2 to 4, and
-what is in it: functions, inlined copies, types and variables, with every form that a value may have."""
+what is in it: functions, inlined copies, types and variables, with every form that values have."""
 
 from __future__ import annotations
 
@@ -223,16 +223,18 @@ class UnitWriter:
                     made += b"\5" + self.plain_address(base)
                 else:
                     made += b"\1" + uleb(self.indexed(base))
-            made += (
-                bytes([kind])
-                + {
-                    2: lambda: uleb(self.indexed(low)) + uleb(self.indexed(high)),
-                    3: lambda: uleb(self.indexed(low)) + uleb(high - low),
-                    4: lambda: uleb(low - base) + uleb(high - base),
-                    6: lambda: self.plain_address(low) + self.plain_address(high),
-                    7: lambda: self.plain_address(low) + uleb(high - low),
-                }[kind]()
-            )
+            made += bytes([kind])
+            match kind:
+                case 2:
+                    made += uleb(self.indexed(low)) + uleb(self.indexed(high))
+                case 3:
+                    made += uleb(self.indexed(low)) + uleb(high - low)
+                case 4:
+                    made += uleb(low - base) + uleb(high - base)
+                case 6:
+                    made += self.plain_address(low) + self.plain_address(high)
+                case 7:
+                    made += self.plain_address(low) + uleb(high - low)
             if self.rng.random() < 0.2:
                 made += b"\7" + self.plain_address(low + 1) + b"\0"  # an empty one
         return made + b"\0"
