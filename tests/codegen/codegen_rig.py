@@ -257,15 +257,18 @@ class HostRig(Rig):
     context: ClassVar[Mapping[int, int]] = {}
     frames: ClassVar[tuple[int, ...]] = ()
 
+    def host_machine(self) -> CodeMachine:
+        return CodeMachine(
+            "host", host_triple(), "", True, self.base, self.scratch, self.callback.address,
+            REGISTERS, SLOTS, SP_SLOT, "ccc", paths=self.paths,
+        )  # fmt: skip
+
     def start(self) -> None:
         self.map = mmap.mmap(-1, SIZE)
         self.base = native.address_of(memoryview(self.map))
         self.reads: list[tuple[int, int]] = []
         self.callback = native.native_read(self._read_target)
-        self.machine = CodeMachine(
-            "host", host_triple(), "", True, self.base, self.scratch, self.callback.address,
-            REGISTERS, SLOTS, SP_SLOT, "ccc", paths=self.paths,
-        )  # fmt: skip
+        self.machine = self.host_machine()
         self.code: HostCode = compile_host(
             self.program, self.layout, self.machine, self.entries, self.error,
             self.base + self.scratch.sites,

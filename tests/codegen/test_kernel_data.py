@@ -13,11 +13,9 @@ from subroutines_rig import A, B, check, compiled, rigs, run
 from test_user_memory import USER, UserRig, fired
 
 from kinst.codegen.code_machine import CodeMachine
-from kinst.codegen.compile import compile_host
 from kinst.codegen.subroutines.kernel_objects import ANCESTORS
 from kinst.core import layout as lay
 from kinst.core.errors import KinstError
-from kinst.wire import native
 
 TASK = GS_BASE + TASK_AT
 PARENT, ID = 0x18, 0x10
@@ -117,14 +115,8 @@ def test_progeny_of_a_process_that_runs_into_a_stop() -> None:
     """The host has the current process's ids, and reads its ancestors."""
 
     class Family(HostRig):
-        def start(self) -> None:
-            super().start()
-            self.machine = replace(self.machine, parents=(PARENT, ID))
-            self.code = compile_host(
-                self.program, self.layout, self.machine, self.entries, (),
-                self.base + self.scratch.sites,
-            )  # fmt: skip
-            self.calls = {k: native.entry(v) for k, v in self.code.entries.items()}
+        def host_machine(self) -> CodeMachine:
+            return replace(super().host_machine(), parents=(PARENT, ID))
 
     ids = [77, 1 << 30, 5]
     text = "kinst::f:0 { trace(progenyof((int)regs[R_1])); }"

@@ -356,6 +356,37 @@ def test_without_what_the_kernel_must_offer() -> None:
         fired("trace(execargs);", NoArguments)
 
 
+class StoppedRig(HostRig):
+    """A clause that runs here while a process of the traced kernel stands at a stop."""
+
+    def host_machine(self) -> CodeMachine:
+        mm = Access(CURRENT_AT, (MM_OFFSET,), 8)
+        user = UserMemory(self.callback.address, 0, mm, ARG_START, ARG_END)
+        return replace(super().host_machine(), user=user, user_state=STATE)
+
+
+def test_a_process_that_stands_at_a_stop() -> None:
+    frame = 0x7FFF_1000_0010
+    world = World(frame=frame, stack={frame - 16: words(0, 0x405678)})
+    body = ("ustack(3); trace(ustackdepth); trace(ucaller); trace(uregs[R_3]); trace(execargs);"
+            f"tracemem(copyin({USER}, 4), 4); trace(progenyof(pid));")  # fmt: skip
+    program = compiled(f"kinst::f:0 {{ {body} }} dtrace:::ERROR {{ trace(arg4); trace(arg5); }}")
+    host = StoppedRig(program, {7: (0,)}, error=(1,), strsize=64, memory=world.memory())
+    host.fire(7)
+    (record,) = host.records(host.slot)
+    stack, *others = [host.fields(record, k)[0] for k in range(7)]
+    name = world.name or b""
+    assert stack[:24] == words(PID, 0x400000) + name.ljust(8, b"\0")
+    assert stack[8 * USER_WORDS :] == words(world.pc, 0x405678, 0)
+    assert [int.from_bytes(one, "little") for one in others[:3]] == [2, 0x405678, 0x3333]
+    assert others[3].split(b"\0")[0] == b"prog -x" and others[4] == world.arguments[:4]
+    assert int.from_bytes(others[5], "little") == 1
+    kernel_thread = World(mm=0)
+    host = StoppedRig(program, {7: (0,)}, error=(1,), strsize=64, memory=kernel_thread.memory())
+    host.fire(7)
+    assert value(host) == (lay.FAULT_ILLOP, 0), "uregs[] of a thread that has no user mode"
+
+
 def test_the_host_has_found_the_frames_before() -> None:
     """As many as any stack() asks for, zeros behind."""
 

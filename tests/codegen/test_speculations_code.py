@@ -121,6 +121,21 @@ def test_room_to_the_last_byte(rig: type[Rig]) -> None:
 
 
 @pytest.mark.parametrize("rig", RIGS)
+def test_gigabytes_are_counted_on(rig: type[Rig]) -> None:
+    """STATE_SPECULATIONS: 32 bits count what a CPU has recorded."""
+    for used in (0x7FFF_FFF0, 0x8000_0000, 0x9000_0000, 0xFFFF_0000):
+        run = started(rig, 1, used + 100)
+        step(run, 0)
+        ((_, body),) = step(run, 1, 1)
+        size = lay.RECORD_HEADER + 8 * len(body)
+        place = run.scratch.state_of(run.slot) + lay.STATE_SPECULATIONS
+        run.write(place, struct.pack("<I", used))
+        fits = 100 // size
+        assert sum(len(step(run, 1, 1)) for _ in range(5)) == fits
+        assert run.state(lay.STATE_SPECULATIONS, run.slot) == 1 << 32 | used + fits * size
+
+
+@pytest.mark.parametrize("rig", RIGS)
 def test_each_slot_has_a_word(rig: type[Rig]) -> None:
     """core/layout.py: a word is odd while its slot is in use, and goes on by one each time; a
     CPU's word has that of the slot above what was recorded."""

@@ -162,6 +162,38 @@ def test_elements_of_a_thread(rig: type[Rig]) -> None:
 
 
 @pytest.mark.parametrize("rig", RIGS)
+@pytest.mark.parametrize("seed", range(4))
+def test_bit_fields_of_the_kernel(rig: type[Rig], seed: int) -> None:
+    """Of one long, they lie from its lowest bit on (System V ABI, "Bit-Fields"); no byte behind
+    the last one's is read."""
+    rng, members, at = random.Random(seed), [], 0
+    while at < 50:
+        bits = rng.randrange(1, 64 - at + 1)
+        members.append((f"m{at}", at, bits, rng.random() < 0.5))
+        at += bits
+    declared = " ".join(f"{'long' if signed else 'unsigned long'} {name} : {bits};"
+                        for name, _, bits, signed in members)  # fmt: skip
+    traced = " ".join(f"trace((long)((struct s *)regs[R_1])->{name});" for name, *_ in members)
+    program = compiled(f"struct s {{ {declared} }}; kinst::f:0 {{ {traced} }}")
+    for _ in range(6):
+        word = rng.getrandbits(64)
+        run = rig(program, {7: (0,)}, memory={0x1000: word.to_bytes(8, "little")[: (at + 7) // 8]})
+        run.fire(7, {1: 0x1000})
+        (record,) = run.records(run.slot)
+        for k, (_, start, bits, signed) in enumerate(members):
+            value = word >> start & (1 << bits) - 1
+            value -= (value >> bits - 1) << bits if signed else 0
+            assert run.fields(record, k) == [value.to_bytes(8, "little", signed=value < 0)]
+
+
+@pytest.mark.parametrize("rig", RIGS)
+def test_arrays_as_a_whole(rig: type[Rig]) -> None:
+    """The address of the first element."""
+    text = "f[1] = 7; this->g[2] = 5; trace(*(f + 1)); trace(*(this->g + 2)); trace(*f);"
+    assert values(rig, text, "int f[3]; this int g[4];") == [0, 7, 5, 0]
+
+
+@pytest.mark.parametrize("rig", RIGS)
 def test_structures_as_keys(rig: type[Rig]) -> None:
     """By their bytes; one that cannot be read is an error, and no other key."""
     declared = "struct k { int a; char b; long c; }; struct k x, y; struct w { long a; } u;"
