@@ -40,6 +40,9 @@ FOUND = [
     (f"{START}\n{LOAD}\nadr x4, base\nadr x9, out\n{JUMP}", 1, 200),
     (f"{START}\n{LOAD}\nadr x9, out\nadr x4, base\n{JUMP}", 1, 200),
     (f"{START}\nadr x4, out\n{LOAD}\nadr x4, base\n{JUMP}", 1, 200),
+    # As far apart as compilers put them.
+    (f"{START}\n{LOAD}\nnop\nnop\nadr x4, base\n{JUMP}", 1, 200),
+    (f"{START}\nadr x4, base\nnop\nnop\n{LOAD}\n{JUMP}", 1, 200),
     # Larger entries.
     (f"{START}\nldrh w3, [x2, w1, uxtw #1]\nadr x4, base\n{JUMP.replace('sxtb', 'sxth')}", 2, 200),
     (f"{START}\nldr w3, [x2, w1, uxtw #2]\nadr x4, base\n{JUMP.replace('sxtb', 'sxtw')}", 4, 200),
