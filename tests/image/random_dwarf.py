@@ -55,6 +55,10 @@ class World:
     types: list[tuple[str, str, int, int]] = field(default_factory=list)  # kind, name, die, unit
     variables: list[tuple[str, int, int]] = field(default_factory=list)
     enumerations: list[int] = field(default_factory=list)
+    units: list[tuple[int, int, str, int]] = field(
+        default_factory=list
+    )  # die, lines, home, version
+    origins: dict[int, int] = field(default_factory=dict)  # of copies' entries: the functions'
     names: int = 0
 
     def section(self, name: str) -> bytearray:
@@ -355,6 +359,7 @@ class UnitWriter:
         rng = self.rng
         self.c_like = rng.random() < 0.7
         lines = self.line_table()
+        self.world.units.append((self.start, lines, self.home.decode(), self.version))
         attributes = [
             self.number(LANGUAGE, rng.choice((0x01, 0x0C, 0x1D)) if self.c_like else 0x21),
             self.text(COMP_DIR, self.home.decode()),
@@ -465,6 +470,7 @@ class UnitWriter:
             self.close(place)
         else:
             die = self.entry(INLINED, attributes)
+        self.world.origins[die] = one.die
         self.world.copies.append(
             InlineCopy(one.name, die, self.start, entry, tuple(spans), self.files[number], line,
                        within, caller)

@@ -180,9 +180,10 @@ class Index:
         return (self._text("file", k) for k in range(len(self._a["file_at"]) - 1))
 
     def file_names(self) -> Sequence[str]:
-        """The paths of all files that declare functions."""
+        """The paths of all files that declare functions, each once."""
         numbers = sorted(set(self._a["function_file"]))
-        return [self._file(int(number)) for number in numbers if number >= 0]
+        # Units that were compiled elsewhere may mean the same file by other parts of its path.
+        return list(dict.fromkeys(self._file(int(number)) for number in numbers if number >= 0))
 
     def function_columns(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         """The code of all functions: ranges (low, high, low, ...); the number of each function's
