@@ -22,8 +22,6 @@ _TABLE = struct.Struct("<QQQ")
 
 _ENTRY = 16  # bytes
 
-_WORD = (1 << 64) - 1
-
 DIRECTORY = 2 * _TABLE.size
 
 TRAPS, COPIES = 0, _TABLE.size

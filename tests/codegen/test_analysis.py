@@ -10,9 +10,11 @@ from codegen_rig import REGISTERS, TargetRig, name_of, scratch
 from subroutines_rig import compiled
 
 from kinst.codegen import analysis
-from kinst.codegen.code_machine import CodeMachine, parents_of
+from kinst.codegen.code_machine import CodeMachine, host_machine, parents_of
+from kinst.codegen.compile import host_triple
 from kinst.core.system import Access, Facts, Unwinder
 from kinst.dlang import typed
+from kinst.isa import load
 
 UNWINDER = Unwinder(0x1000, 32, ((0, ""), (8, "R_4"), (16, "R_7")), ())
 
@@ -125,6 +127,7 @@ def test_the_strings_of_a_program() -> None:
 
 def test_parents_where_nothing_is_known() -> None:
     assert parents_of(None) == (0, 0)
+    assert host_machine(load("amd64"), scratch(), 0, 0, host_triple()).parents == (0, 0)
     facts = Facts("Linux", "6.1", 0, 2, {}, 0, 0, 0, 0, 0, (), None)
     assert parents_of(facts) == (0, 0)
     # The parent's address is in the thread, its id in the parent.

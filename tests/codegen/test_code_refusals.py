@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -103,6 +104,14 @@ def test_aggregations_to_the_last_byte(kind: type[Rig]) -> None:
     made(kind, "@[arg1] = quantize(arg0);", agg_size=1032)
     with pytest.raises(KinstError, match="@ needs entries of 1032 bytes, aggsize 1031 leaves 1031"):
         made(kind, "@[arg1] = quantize(arg0);", agg_size=1031)
+    for text, size in (("@ = quantize(arg0);", 7), ("@[arg1] = quantize(arg0);", 100),
+                       ("@ = quantize(arg0); @a[arg1] = quantize(arg0); @b[arg1] = sum(1);", 1025),
+                       ("@a[arg1] = quantize(arg0); @b[arg2] = count();", 300)):  # fmt: skip
+        with pytest.raises(KinstError) as refused:
+            made(kind, text, agg_size=size)
+        said = re.search(r"-x aggsize=(\d+)", refused.value.hint)
+        assert said is not None
+        made(kind, text, agg_size=int(said[1]))  # what the error advises does
     made(kind, "@a[arg1] = quantize(arg0); @b[arg1] = count();", agg_size=2064)
     with pytest.raises(KinstError, match="@a needs entries of 1032 bytes"):
         made(kind, "@a[arg1] = quantize(arg0); @b[arg1] = count();", agg_size=2063)

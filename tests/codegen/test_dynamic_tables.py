@@ -137,7 +137,7 @@ def test_without_a_free_entry_a_search_ends() -> None:
 
 
 @pytest.mark.parametrize("kind", RIGS)
-@pytest.mark.parametrize("keys", ["{}", "{}, 2, 3, 4, 5, 6"])
+@pytest.mark.parametrize("keys", ["{}", "{}, 2", "{}, 2, 3, 4, 5, 6, 7, 8, 9"])
 @pytest.mark.parametrize("buckets", [1, 2, 3, rec.DYNAMIC_PROBES])
 def test_every_entry_can_be_had(kind: type[Rig], keys: str, buckets: int) -> None:
     """With no more buckets than a key may be in, each key may be in all of them."""
@@ -194,6 +194,57 @@ def test_a_key_is_in_one_of_a_few_buckets() -> None:
             expected[(home + k) % buckets] = rec.DYNAMIC_ENTRIES
         assert used() == expected
         assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == before + 1
+
+
+@pytest.mark.parametrize("kind", RIGS)
+@pytest.mark.parametrize("count", [2, 4, 5, 7])
+def test_equal_tags_do_not_make_equal_keys(kind: type[Rig], count: int) -> None:
+    """Keys of several words that are all but equal, under one tag: each is written in the place
+    of one that had it."""
+    element = f"a[{', '.join(f'regs[R_{k}]' for k in range(count))}]"
+    code = compiled(f"kinst::f:0 {{ {element} = 7; }} kinst::g:0 {{ trace({element}); }}")
+    stride = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0].stride
+    rig = kind(code, {1: (0,), 2: (1,)}, strsize=64, scratch=scratch(dynamic_size=stride))
+    key = {k: 0x1000 + k for k in range(count)}
+
+    def value() -> int:
+        rig.consume(rig.slot)
+        rig.fire(2, key)
+        (record,) = rig.records(rig.slot)
+        return int.from_bytes(rig.fields(record)[0], "little")
+
+    wanted = struct.pack(f"<{count}Q", *key.values())
+    for changed in (count - 1, 1, 0):
+        rig.fire(1, key)
+        assert value() == 7
+        at = rig.scratch.dynamic + rig.read(rig.scratch.dynamic, stride).index(wanted)
+        rig.write(at + 8 * changed, struct.pack("<Q", 0x9999))
+        assert value() == 0
+    assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == 0
+
+
+@pytest.mark.parametrize("kind", RIGS)
+def test_what_a_thread_has_freed_is_free_at_once(kind: type[Rig]) -> None:
+    """Whichever of its variables it was; what all share is free when the consumer says so."""
+    texts = ("self->x[regs[R_1]]", "self->y[regs[R_1], 1]", "self->z", "self->w", "a[regs[R_1]]")
+    code = compiled("".join(
+        f"kinst::f:{k} {{ {text} = 5; {text} = 0; }} kinst::g:{k} {{ trace({text}); }}"
+        for k, text in enumerate(texts)
+    ))  # fmt: skip
+    probes = {k: (k,) for k in range(2 * len(texts))}
+    rig = kind(code, probes, strsize=64, scratch=scratch(dynamic_size=4096))
+    for k, text in enumerate(texts):
+        before = rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot)
+        dirty = rig.state(lay.STATE_DYNAMIC_DIRTY, rig.slot)
+        for key in range(300):
+            rig.fire(2 * k, {1: key})
+            rig.consume(rig.slot)
+            rig.fire(2 * k + 1, {1: key})
+            (record,) = rig.records(rig.slot)
+            assert not any(rig.fields(record)[0]), text
+        assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == before
+        found = rig.state(lay.STATE_DYNAMIC_DIRTY, rig.slot) > dirty
+        assert found == (not text.startswith("self")), text
 
 
 # Clauses, on the host and in the emulator.
@@ -309,6 +360,24 @@ def test_what_dtrace_error_frees_is_gone(kind: type[Rig]) -> None:
     rig.fire(11)
     (record,) = rig.records(rig.slot)
     assert int.from_bytes(rig.fields(record)[0], "little") == 5
+
+
+@pytest.mark.parametrize(
+    ("isa_name", "barrier"), [("arm64", "dmb ishld"), ("riscv64", "fence r, rw")]
+)
+def test_a_key_is_read_behind_its_tag(isa_name: str, barrier: str) -> None:
+    """Where processors read in another order than is written (Arm's and RISC-V's manuals), there
+    is a barrier for loads even in code that only reads a variable."""
+    isa, places = load(isa_name), scratch(dynamic_size=1 << 20)
+    made = program([t.Evaluate(SPAN, t.KeyedRead(INT, SPAN, ARRAY, (reg(1), reg(2))))],
+                   variables=(SELF, ARRAY))  # fmt: skip
+    layout = lay_out_program(made, [], 64, places.agg_size)
+    facts = Facts("Linux", "test", 0, 2, THREAD, NOFAULT, 0, 0, 0, 0, (), CLOCK)
+    code = compile_target(
+        made, layout, target_machine(isa, facts, places), [(0,)], (), BASE + places.sites,
+        BASE + places.text,
+    )  # fmt: skip
+    assert barrier in " ".join(i.text for i in isa.decode(code.code, BASE))
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,12 @@ def test_chill_takes_its_time() -> None:
 
     assert Without(program, {7: (0,)}, strsize=64).spent(1000) == 0
 
+    class Timeless(Counting):
+        def target_machine(self) -> CodeMachine:
+            return replace(super().target_machine(), clock=None)
+
+    assert Timeless(program, {7: (0,)}, strsize=64).spent(1000) == 0
+
 
 def test_where_the_current_thread_is() -> None:
     """What the other tests stand on."""

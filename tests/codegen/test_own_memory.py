@@ -140,6 +140,7 @@ KEYS = (
     "(long)regs[R_1], (short)regs[R_2]", '"ab", "cd", (char)1, (int)regs[R_2], "efghijkl"',
     "1, 2, 3, (char)regs[R_2], 5, 6, 7, 8, (char)9",
     "(long)regs[R_1], (char)regs[R_2]",
+    *(f'substr("abcdefghijk", 0, {count})' for count in range(9)),
     "(long)1, (long)regs[R_1], (char)regs[R_2], (long)4, (char)1",
 )  # fmt: skip
 

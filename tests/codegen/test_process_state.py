@@ -312,6 +312,23 @@ def test_the_kernels_own_unwinder(depth: int) -> None:
     assert value(rig) == depth and rig.unwound[0][1:] == (512, 0)
 
 
+@pytest.mark.parametrize("size", [16, 17, 20, 24, 25, 31])
+def test_what_the_unwinder_is_not_told_is_zero(size: int) -> None:
+    class Sized(ProcessRig):
+        def target_machine(self) -> CodeMachine:
+            unwinder = Unwinder(UNWIND, size, ((0, ""), (8, "R_4")), ())
+            return replace(super().target_machine(), unwinder=unwinder)
+
+        def _unwind(self, emulator: unicorn.Uc, *rest: Any) -> None:
+            saved = self._arguments()[0]
+            given.append(bytes(emulator.mem_read(saved, size)))
+            super()._unwind(emulator, *rest)
+
+    given: list[bytes] = []
+    fired("stack(3);", Sized)
+    assert given == [words(0, 0x4444).ljust(size, b"\0")]
+
+
 @pytest.mark.parametrize("samples", [False, True])
 def test_an_instruction_is_unwound_from_where_it_is(samples: bool) -> None:
     class Planted(ProcessRig):

@@ -345,6 +345,22 @@ def test_memref() -> None:
     check("trace(memref(P, I)[0]); trace(memref(P, I)[1]);", [A, 12], b"", b"", 12)
 
 
+@pytest.mark.parametrize("rig", RIGS)
+def test_rand_is_splitmix64(rig: type[Rig]) -> None:
+    """The first numbers of S. Vigna's generator from 1234567 on, as they are published; rand() is
+    an int."""
+    run = rig(compiled("kinst::f:0 { trace(rand()); }"), {7: (0,)}, strsize=STRSIZE)
+    run.write(run.scratch.state_of(run.slot) + lay.STATE_RANDOM, struct.pack("<Q", 1234567))
+    for wanted in (
+        6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431,
+        16408922859458223821,
+    ):  # fmt: skip
+        run.consume(run.slot)
+        run.fire(7)
+        (record,) = run.records(run.slot)
+        assert run.fields(record) == [struct.pack("<I", wanted & 0xFFFFFFFF)]
+
+
 @both
 def test_rand_is_spread(rig: type[Rig]) -> None:
     one = rig(compiled("kinst::f:0 { trace(rand()); }"), {7: (0,)}, strsize=STRSIZE)

@@ -125,6 +125,15 @@ def test_text_of_what_was_copied_ends_with_it() -> None:
         assert fields(rig)[0].split(b"\0")[0] == b"x" * min(size, 1023)
 
 
+def test_what_is_allocated_next_does_not_go_on_with_the_text() -> None:
+    user = b"x" * 64
+    for size in (7, 8, 9, 16, 24):
+        text = f"this->p = (char *)copyin({USER}, {size}); this->q = (char *)copyin({USER}, 16);"
+        rig = fired(f"{text} trace(stringof(this->p));", user)
+        (record,) = rig.records(rig.slot)
+        assert rig.fields(record, 2)[0].split(b"\0")[0] == b"x" * size
+
+
 @pytest.mark.parametrize("missing", [1, BUFFER, 3 * BUFFER + 5])
 def test_a_bad_address_anywhere_faults(missing: int) -> None:
     size = 4 * BUFFER
