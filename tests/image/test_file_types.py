@@ -13,7 +13,9 @@ import pytest
 from kinst.core.dtypes import IntType, PointerType, StructType
 from kinst.core.errors import KinstError
 from kinst.core.types import AmbiguousNameError
-from kinst.image.debug_info import DebugFiles, DebugInfo
+from kinst.image.debug_info import DebugFiles, DebugInfo, stem_of
+from kinst.image.dwarf.index import key_of
+from kinst.image.elf import open_elf
 from kinst.image.type_files import FileTypes, Places
 
 KERNEL = """
@@ -207,6 +209,87 @@ def test_sections_of_symbols_are_readelfs(files: Mapping[str, Path]) -> None:
     low, size = ranges[".data..percpu"]
     assert debug.is_per_cpu(low) and debug.is_per_cpu(low + size - 1)
     assert not debug.is_per_cpu(low - 1) and not debug.is_per_cpu(low + size)
+
+
+def test_the_first_symbol_of_a_name(files: Mapping[str, Path]) -> None:
+    """In the file's order (nm -p), whichever binding it has."""
+    command = ["nm", "-p", files["kernel"]]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = [row[0] for row in map(str.split, shown.splitlines()) if row[-1] == "twice"]
+    assert len(found) == 2
+    elf = DebugInfo(files["kernel"]).elf
+    assert elf.address("twice") == int(found[0], 16) == elf.address("twice")
+    assert elf.address("absent") is None
+
+
+def test_places_in_each_unit_are_addr2lines(files: Mapping[str, Path], tmp_path: Path) -> None:
+    known = symbols(files["kernel"])
+    debug = DebugInfo(files["kernel"], cache=tmp_path)
+    assert debug.index.units
+    for name in ("add", "main", "get"):
+        ((start, size, _),) = known[name]
+        for address in range(start, start + size):
+            command = ["addr2line", "-e", files["kernel"], f"{address:#x}"]
+            shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            place = debug.place(address)
+            assert place is not None
+            assert f"{place.file}:{place.line}" == shown.split()[0], hex(address)
+    start = min(low for rows in known.values() for low, size, letter in rows if letter in "tT")
+    assert debug.place(start - 4096) is None
+
+
+def test_the_key_of_a_saved_index(tmp_path: Path) -> None:
+    """By the build-id, where there is one; else by all that is in the file."""
+    for build_id, same in (("0x1234", True), ("none", False)):
+        path = built(tmp_path, f"k{build_id}", OTHER + "int main(void) { return *get(); }",
+                     options=("-g", f"-Wl,--build-id={build_id}"))  # fmt: skip
+        key, whole = key_of(open_elf(path)), bytearray(path.read_bytes())
+        ((address, _, _),) = symbols(path)["twice"]
+        data = next(s for s in open_elf(path).sections if s.address <= address < s.address + s.size)
+        whole[data.offset + address - data.address] ^= 1
+        path.write_bytes(whole)
+        assert (key_of(open_elf(path)) == key) == same
+
+
+def test_names_of_symbols_and_of_functions() -> None:
+    """What a compiler or a linker put behind a name is no part of it."""
+    for name in ("add@2", "add@@V_1", "add.isra.0", "add.constprop.0.cold", "add"):
+        assert stem_of(name) == "add"
+
+
+CLEANED = """
+void g(int *);
+extern int ended;
+static void done(int *at) { ended += *at; }
+int cleaned(int n)
+{
+    int value __attribute__((cleanup(done))) = n;
+    for (int k = 0; k < n; k++) { int more __attribute__((cleanup(done))) = k; g(&more); }
+    g(&value);
+    return value;
+}
+int main(void) { return cleaned(3); }
+"""
+CALLED = "int ended; void g(int *at) { *at += 3; }"
+
+
+def test_frames_of_functions_with_cleanups(tmp_path: Path) -> None:
+    """Whose descriptions of frames have other data before their rules (-fexceptions)."""
+    path = built(tmp_path, "cleaned", CLEANED, CALLED, options=("-fexceptions", "-g", "-O1"))
+    shown = subprocess.run(
+        ["readelf", "-wF", path], check=True, capture_output=True, text=True
+    ).stdout
+    ((start, size, _),) = symbols(path)["cleaned"]
+    ends = f"pc={start:016x}..{start + size:016x}"
+    rows = re.findall(
+        r"^([0-9a-f]{16}) (\w+)\+(\d+)", shown.partition(ends)[2].partition("\n\n")[0], re.MULTILINE
+    )
+    assert len(rows) > 2 and b"gcc_except_table" in path.read_bytes()
+    debug = DebugInfo(path)
+    for at in range(start, start + size):
+        _, register, offset = next(row for row in reversed(rows) if int(row[0], 16) <= at)
+        number = {"rsp": 7, "rbp": 6, "rbx": 3}[register]
+        assert debug.frame_address(at, NAMES) == (NAMES[number], int(offset))
 
 
 NAMES = [f"R{n}" for n in range(17)]

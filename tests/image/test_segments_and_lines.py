@@ -90,6 +90,23 @@ def test_lines_are_objdumps(compiler: str, version: int, level: str, tmp_path: P
     assert check_lines(path) > 200
 
 
+def test_spans_of_a_line(tmp_path: Path) -> None:
+    """Those of one line of one file, within some addresses."""
+    debug = DebugInfo(compiled(tmp_path, "gcc", "-O2", "-gdwarf-5"))
+    (unit,) = debug.index.units
+    every = debug.lines.spans(unit)
+    ((low, high),) = debug.functions("nested")[0].ranges
+    lines = {span.line for span in every}
+    found = 0
+    for line in lines:
+        for file in ("copies.c", "c/copies.c", "", "opies.c", "other.c"):
+            known = file in ("copies.c", "c/copies.c", "")
+            wanted = [s for s in every if known and s.line == line and low <= s.low < high]
+            assert list(debug.lines.of_line(unit, file, line, [(low, high)])) == wanted
+            found += len(wanted)
+    assert found > 10 and len(lines) > 10
+
+
 LOCATIONS = """
 .text
 .globl _start
