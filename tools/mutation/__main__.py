@@ -83,7 +83,7 @@ class Campaign:
             self._note(row)
 
     def run(self) -> None:
-        mutants = []
+        mutants, before = [], len(_rows(self._results))  # a fork reports what it has run: to a file
         for mutant in self._wanted():
             if self._known.tests_of(mutant) or self._known.runs_at_import(mutant):
                 mutants.append(mutant)
@@ -91,10 +91,11 @@ class Campaign:
                 self._report(Chosen(mutant, (), 0.0), Outcome("survived"))
         warm = [m for m in mutants if not self._known.runs_at_import(m)]
         if warm:
-            run_warm(ROOT, self._folders, map(self._choose, warm), self._report, self._log)
-        done = self._done() if not self._asked.again else set()
+            paths = {mutant.path for mutant in warm}
+            run_warm(ROOT, self._folders, paths, map(self._choose, warm), self._report, self._log)
+        done = {(row["path"], row["number"]) for row in _rows(self._results)[before:]}
         for mutant in mutants:
-            if (mutant.path, mutant.number) in done or (self._asked.again and mutant in warm):
+            if (mutant.path, mutant.number) in done:
                 continue
             chosen = self._choose(mutant)
             outcome = Outcome("survived")
@@ -126,9 +127,6 @@ class Campaign:
             if wanted:
                 found.append(mutant)
         return found
-
-    def _done(self) -> set[tuple[str, int]]:
-        return {(row["path"], row["number"]) for row in _rows(self._results)}
 
     def _choose(self, mutant: Mutant) -> Chosen:
         """The tests to run while the time allows: first those that noticed another mutant of

@@ -71,11 +71,21 @@ Report = Callable[[Chosen, Outcome], None]
 
 
 def run_warm(
-    root: Path, folders: Sequence[str], chosen: Iterable[Chosen], report: Report, log: Path
+    root: Path,
+    folders: Sequence[str],
+    paths: Iterable[str],
+    chosen: Iterable[Chosen],
+    report: Report,
+    log: Path,
 ) -> None:
-    """Report the outcome of each; of one whose function is not found, nothing is reported."""
+    """Report the outcome of each; of one whose function is not found, nothing is reported.
+
+    paths: of the modules that have them, of which some may be imported by nobody but a test that
+    runs."""
 
     def child() -> int:
+        for path in sorted(paths):
+            importlib.import_module(_module(path))
         return int(pytest.main([*OPTIONS, *folders], plugins=[_Warm(root, chosen, report)]))
 
     with _own_cache() as own:
