@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import struct
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from codegen_rig import GS_BASE, TASK_AT, HostRig, Rig, TargetRig
 from hypothesis import given, settings
@@ -171,6 +172,25 @@ def test_bad_addresses_fault() -> None:
     wild = kernel.entry(b"x", top)
     kernel.put(wild, PATHS.name, 0x77)
     assert read(kernel, kernel.path(mount, wild)) == [(lay.FAULT_BADADDR, 0x77)] * 2
+
+
+def test_a_thread_that_is_nowhere() -> None:
+    """One that ends has no view of the file system any more; BEGIN has no thread.  What is given
+    has a path all the same, from the topmost root."""
+    kernel, mount, top = made()
+    path = kernel.path(mount, kernel.entry(b"x", top))
+    kernel.put(TASK, PATHS.fs, 0)
+    assert read(kernel, path) == [[b"", b"", b"/x"]] * 2
+    del kernel.memory[TASK]
+    assert read(kernel, path) == [[b"", b"", b"/x"]] * 2
+
+    class Begin(_Host):
+        context: ClassVar[dict[int, int]] = {lay.CONTEXT_CURTHREAD: 0}
+
+    host = Begin(compiled("kinst::f:0 { trace(cwd); trace(root); }"), {7: (0,)}, strsize=STRSIZE)
+    host.fire(7)
+    (record,) = host.records(host.slot)
+    assert [host.fields(record, k)[0].split(b"\0")[0] for k in range(2)] == [b"", b""]
 
 
 def test_entries_that_never_end_fault() -> None:

@@ -125,6 +125,14 @@ def test_text_of_what_was_copied_ends_with_it() -> None:
         assert fields(rig)[0].split(b"\0")[0] == b"x" * min(size, 1023)
 
 
+def test_what_is_allocated_begins_on_a_multiple_of_8() -> None:
+    for size in range(1, 18):
+        text = f"this->p = copyin({USER}, {size}); this->q = alloca(1);"
+        rig = fired(f"{text} trace((long)this->p & 7); trace((long)alloca(8) & 7);", b"x" * 64)
+        (record,) = rig.records(rig.slot)
+        assert [rig.fields(record, k)[0] for k in (2, 3)] == [bytes(8)] * 2
+
+
 def test_what_is_allocated_next_does_not_go_on_with_the_text() -> None:
     user = b"x" * 64
     for size in (7, 8, 9, 16, 24):
