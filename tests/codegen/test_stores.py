@@ -4,6 +4,7 @@ nothing may be written."""
 from __future__ import annotations
 
 import random
+import struct
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,6 +192,10 @@ def test_arrays_as_a_whole(rig: type[Rig]) -> None:
     """The address of the first element."""
     text = "f[1] = 7; this->g[2] = 5; trace(*(f + 1)); trace(*(this->g + 2)); trace(*f);"
     assert values(rig, text, "int f[3]; this int g[4];") == [0, 7, 5, 0]
+    whole = int.from_bytes(struct.pack("<3i", 0, 7, 9), "little")
+    for scope, name in (("", "f"), ("this", "this->f")):
+        text = f"{name}[1] = 7; {name}[2] = 9; trace({name});"
+        assert values(rig, text, f"{scope} int f[3];") == [0, whole]
 
 
 @pytest.mark.parametrize("rig", RIGS)
