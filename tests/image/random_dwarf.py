@@ -70,8 +70,6 @@ class World:
 
     def string_at(self, section: str, text: bytes) -> int:
         data = self.section(section)
-        if not data:
-            data += b"\0"
         at = len(data)
         data += text + b"\0"
         return at
@@ -181,8 +179,8 @@ class UnitWriter:
         first = self.rng.randrange(low, high - 8)
         return first, first + self.rng.randrange(1, min(64, high - first))
 
-    def code(self, spans: list[tuple[int, int]]) -> list[Attribute]:
-        """Attributes that say where code is."""
+    def code(self, spans: list[tuple[int, int]], empty: bool = False) -> list[Attribute]:
+        """Attributes that say where code is.  empty: there may be an empty range before it."""
         if len(spans) == 1 and self.rng.random() < 0.8:
             low, high = spans[0]
             if self.version >= 4 and self.rng.random() < 0.6:
@@ -190,10 +188,10 @@ class UnitWriter:
             return [self.place(LOW, low), self.place(HIGH, high)]
         form = 0x17 if self.version >= 4 else 0x06 if self.offset == 4 else 0x07
         if self.version < 5:
-            data = self.section_list(self.old_list(spans), ".debug_ranges")
+            data = self.section_list(self.old_list(spans, empty), ".debug_ranges")
             return [(RANGES, form, self.wide(data), None)]
         made = self.new_list(spans)
-        if self.rng.random() < 0.5:
+        if self.implied or self.rng.random() < 0.5:
             self.lists.append(made)
             return [(RANGES, 0x23, uleb(len(self.lists) - 1), None)]
         return [(RANGES, form, self.wide(self.section_list(made, ".debug_rnglists")), None)]
@@ -204,9 +202,11 @@ class UnitWriter:
         data += made
         return len(data) - len(made)
 
-    def old_list(self, spans: list[tuple[int, int]]) -> bytes:
+    def old_list(self, spans: list[tuple[int, int]], empty: bool) -> bytes:
         top = (1 << 8 * self.address) - 1
         rows, base = list[tuple[int, int]](), self.base
+        if empty and self.rng.random() < 0.5:
+            rows.append((5, 5))
         for low, high in spans:
             if low < base or self.rng.random() < 0.3:
                 base = low - self.rng.randrange(16, 64)
@@ -368,7 +368,9 @@ class UnitWriter:
              self.wide(lines), None),
             self.text(NAME, "unit.c"),
         ]  # fmt: skip
-        if self.version >= 5:
+        # The first such unit may leave it to the sections' own headers.
+        self.implied = ".debug_str_offsets" not in self.world.sections and rng.random() < 0.4
+        if self.version >= 5 and not self.implied:
             # Where the unit's parts of these sections are going to be.
             sizes = {STR_BASE: ".debug_str_offsets", ADDR_BASE: ".debug_addr",
                      RNG_BASE: ".debug_rnglists"}  # fmt: skip
@@ -407,7 +409,7 @@ class UnitWriter:
         spans = [
             self.span(low + 256 * n, low + 256 * n + 200) for n in range(rng.choice((1, 1, 2)))
         ]
-        attributes = self.code(spans)
+        attributes = self.code(spans, empty=True)
         if mine and rng.random() < 0.3:
             one = rng.choice(mine)
             one.ranges = tuple(spans)
@@ -550,9 +552,10 @@ class UnitWriter:
         size = rest + len(rows)
         data += struct.pack("<I", size) if self.offset == 4 else struct.pack("<IQ", 2**32 - 1, size)
         data += bytes(rest)
-        mark = self.bases[number][: self.offset]
-        place = self.body.index(mark)
-        self.body[place : place + self.offset] = self.wide(len(data))
+        mark = b"" if self.implied else self.bases[number][: self.offset]
+        if not self.implied:
+            place = self.body.index(mark)
+            self.body[place : place + self.offset] = self.wide(len(data))
         data += rows
 
 

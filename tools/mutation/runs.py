@@ -301,8 +301,21 @@ def load_heavy_modules(*, jit: bool) -> None:
     """Call it before anything is forked.  jit: whether numba compiles."""
     for name in HEAVY:
         importlib.import_module(name)
-    importlib.import_module("numba").config.DISABLE_JIT = not jit
+    numba: Any = importlib.import_module("numba")
+    if not jit:
+        numba.config.DISABLE_JIT = True
+        numba.njit = _interpreted
     assert not any(name.partition(".")[0] == "kinst" for name in sys.modules)
+
+
+def _interpreted(**_options: object) -> Callable[[Any], Any]:
+    """In place of numba.njit(): what it decorates stays as it is, and is its own py_func."""
+
+    def decorate(function: Any) -> Any:
+        function.py_func = function
+        return function
+
+    return decorate
 
 
 def _forked(child: Callable[[], int]) -> int:
