@@ -249,7 +249,7 @@ REFUSED = [
      {2: "a branch goes in", 3: "a branch goes in"}),
     ("entered by a bit", "tbz x0, #5, 1f; ldxr w2, [x1]; 1: add w2, w2, #1; stxr w3, w2, [x1]; ret",
      {2: "a branch goes in", 3: "a branch goes in"}),
-    ("pairs in one go", "casp x2, x3, x4, x5, [x1]; nop; caspal w2, w3, w4, w5, [x1]; clrex", {}),
+    ("pairs in one go", "casp x2, x3, x4, x5, [x1]; nop; caspal w2, w3, w4, w5, [x1]; ldr x9, [x8]; clrex", {}),
     ("entered at the store", "ldxr w2, [x1]; add w2, w2, #1; 1: stxr w3, w2, [x1]; cbnz w3, 1b",
      {2: "a branch goes in"}),
     ("its address", "ldxr x1, [x1]; stxr w3, x1, [x2]; ret", {1: "changes what it reads"}),
