@@ -40,6 +40,11 @@ def test_registers_and_the_place_are_told_as_they_were() -> None:
     assert rig.sample(user) == [0x1111, 0x3333, 0, user]
 
 
+def test_registers_that_no_interrupt_saves_are_0() -> None:
+    actions = [trace(reg(number)) for number in (1, 0, 5, 9)]
+    assert Sampled(program(actions), {7: (0,)}).sample(0x1234) == [0, 0x1111, 0, 0]
+
+
 def test_nothing_is_sampled_after_the_end() -> None:
     rig = Sampled(program([trace(builtin("arg0"))]), {7: (0,)})
     rig.write(lay.HEADER_ACTIVE, bytes(8))

@@ -199,6 +199,21 @@ def test_arrays_as_a_whole(rig: type[Rig]) -> None:
 
 
 @pytest.mark.parametrize("rig", RIGS)
+@pytest.mark.parametrize(("key", "number"), [("-5", -5), ("~5", -6), ("!5", 0), ("(char)300", 44)])
+def test_keys_that_an_operator_makes(rig: type[Rig], key: str, number: int) -> None:
+    """Known beforehand or not, they are what C makes of them."""
+    run = rig(compiled(f"kinst::f:0 {{ @[{key}] = count(); }}"), {7: (0,)}, strsize=64)
+    run.fire(7)
+    (raw,) = run.table(0, run.slot)
+    table = run.layout.aggregations[0]
+    if table.constant_keys is not None:
+        assert table.constant_keys[int.from_bytes(raw, "little")] == (number,)
+    else:
+        size = table.keys[0].size
+        assert int.from_bytes(raw[:size], "little", signed=True) == number
+
+
+@pytest.mark.parametrize("rig", RIGS)
 def test_structures_as_keys(rig: type[Rig]) -> None:
     """By their bytes; one that cannot be read is an error, and no other key."""
     declared = "struct k { int a; char b; long c; }; struct k x, y; struct w { long a; } u;"
