@@ -90,3 +90,8 @@ def test_named_cases() -> None:
     check(BODY, [b"3"], b"[[1],[2,3]]", b"[1][1]")
     check(BODY, [b"3"], b'{"a":[{"b":3}]}', b"a[0].b")
     check(BODY, [b""], b'{"a":""}', b"a")
+
+
+def test_an_index_is_a_number() -> None:
+    for path in (b"[x]", b"[1x]", b"[]", b"[-1]", b"[:]", b"[/]"):
+        check(BODY, NULL, b"[[1],[2,3],4]", path)

@@ -381,3 +381,15 @@ def test_progenyof() -> None:
     host = HostRig(compiled(f"kinst::f:0 {{ {expression(body)} }}"), {7: (0,)}, strsize=STRSIZE)
     assert run(host, b"", b"", PID, PPID) == [1, 1]
     assert run(host, b"", b"", PID + 1, PPID + 1) == [0, 0]
+
+
+def test_nothing_before_a_string_is_part_of_it() -> None:
+    for count in (1, 2, 5, 20):
+        for before in range(1, 8):
+            check("trace(substr(S, I, J));", [b"abc"[: max(0, count - before)]], b"abc", b"",
+                  -3 - before, count)  # fmt: skip
+
+
+def test_all_letters_are_digits() -> None:
+    for text in (b"z", b"Zz", b"yZ", b"zzzz"):
+        check("trace(strtoll(S, 36));", [int(text, 36)], text)
