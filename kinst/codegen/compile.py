@@ -9,6 +9,7 @@ from functools import cache, lru_cache, partial
 from typing import Any
 
 import llvmlite.binding as llvm
+from llvmlite.binding.newpassmanagers import NewPassManager
 
 from kinst.codegen.analysis import makes_pointers, shares_variables, slots_read, string_table
 from kinst.codegen.aside import aside
@@ -213,7 +214,11 @@ def _optimise(module: Any, target: Any) -> None:
     options.loop_unrolling = False
     options.loop_interleaving = False
     builder = llvm.create_pass_builder(target, options)
-    builder.getModulePassManager().run(module, builder)
+    passes = builder.getModulePassManager()
+    passes.run(module, builder)
+    # As of llvmlite 0.50 its close() does nothing: the base that frees comes second.
+    NewPassManager._dispose(passes)
+    passes.detach()
 
 
 def _module(ir: str, triple: str, features: str, *, jit: bool) -> tuple[Any, Any]:
