@@ -24,6 +24,7 @@ KINST = Path(sys.executable).with_name("kinst")
 ALONE = ("-x", "plant=no-chain")
 # The machine may be shared: a run that hangs is one that takes this long.
 SECONDS = 600.0
+TAKEN_DOWN = 10.0  # seconds
 # QEMU leaves one of some hundred guests standing in its boot: what kinst says then is of no test's
 # concern (tests/machines/test_vm.py has one of its own).
 _AGAIN = re.compile(r"^kinst: the guest stands in its boot and is started again\n", re.M)
@@ -96,14 +97,18 @@ class Running:
             time.sleep(0.02)
 
     def result(self, seconds: float = SECONDS) -> Result:
-        """Wait for its end.  There is no QEMU of it any more then."""
+        """Wait for its end.  There is no QEMU of it any more then, but for one that the kernel has
+        killed with it and is taking down."""
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
             raise AssertionError(f"not over in {seconds} s: {self.so_far()}") from None
-        assert marked(self.mark) == [], "QEMU outlived kinst"
+        end = time.monotonic() + TAKEN_DOWN
+        while left := marked(self.mark):
+            assert time.monotonic() < end, f"QEMU outlived kinst: {left}"
+            time.sleep(0.02)
         so_far = self.so_far()
         self._folder.cleanup()
         return Result(status, so_far.out, so_far.guest, _AGAIN.sub("", so_far.err))
