@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from page_table_ram import TableRam
 
-from kinst.core.errors import TargetError
 from kinst.core.page_tables import Root
 from kinst.isa.amd64 import board as machine
 from kinst.isa.amd64 import paging
@@ -17,29 +17,12 @@ P, RW, US, PS, G, NX = 1, 2, 4, 0x80, 0x100, 1 << 63
 TEXT = 0xFFFF_FFFF_8100_0000
 
 
-class Ram:
+class Ram(TableRam):
     """Physical memory of 4 MB, and a builder of 4-level tables in it."""
 
     def __init__(self, levels: int = 4) -> None:
-        self.data = bytearray(4 << 20)
-        self.next = 0x1000
+        super().__init__(4 << 20)
         self.levels = levels
-        self.root = self.page()
-
-    def page(self) -> int:
-        self.next += 0x1000
-        return self.next - 0x1000
-
-    def get(self, at: int) -> int:
-        return int.from_bytes(self.data[at : at + 8], "little")
-
-    def put(self, at: int, value: int) -> None:
-        self.data[at : at + 8] = value.to_bytes(8, "little")
-
-    def read(self, at: int, size: int) -> bytes:
-        if at + size > len(self.data):
-            raise TargetError("outside")
-        return bytes(self.data[at : at + size])
 
     def map(self, va: int, entry: int, size: int, upper: int = P | RW | US) -> None:
         """Map va by entry: 4096, 2 MB or 1 GB.  Indices are bits 47:39, 38:30, 29:21, 20:12."""

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Mapping
 
 import pytest
+from page_table_ram import TableRam
 
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import Leaf, Root
@@ -24,28 +25,11 @@ GP, CONTIGUOUS, PXN, UXN = 1 << 50, 1 << 52, 1 << 53, 1 << 54
 PXN_TABLE, UXN_TABLE, NO_USER_TABLE, READ_ONLY_TABLE = 1 << 59, 1 << 60, 1 << 61, 1 << 62
 
 
-class Ram:
+class Ram(TableRam):
     """Physical memory of 1 MB that 4-level tables of 4 KB are in."""
 
     def __init__(self) -> None:
-        self.data = bytearray(MB)
-        self.next = 0x1000
-        self.root = self.page()
-
-    def page(self) -> int:
-        self.next += 0x1000
-        return self.next - 0x1000
-
-    def get(self, at: int) -> int:
-        return int.from_bytes(self.data[at : at + 8], "little")
-
-    def put(self, at: int, value: int) -> None:
-        self.data[at : at + 8] = value.to_bytes(8, "little")
-
-    def read(self, at: int, size: int) -> bytes:
-        if at + size > len(self.data):
-            raise TargetError("outside")
-        return bytes(self.data[at : at + size])
+        super().__init__(MB)
 
     def map(
         self, address: int, entry: int, level: int, above: Mapping[int, int] | None = None

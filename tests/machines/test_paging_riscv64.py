@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from page_table_ram import TableRam
 
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import Root
@@ -18,33 +19,19 @@ TEXT = 0xFFFF_FFFF_8020_0000
 MEGABYTE = 1 << 20
 
 
-class Ram:
+class Ram(TableRam):
     """Physical memory of 1 MB, and a builder of tables in it."""
 
     def __init__(self, levels: int) -> None:
-        self.data = bytearray(MEGABYTE)
-        self.next = 0x1000
+        super().__init__(MEGABYTE)
         self.levels = levels
-        self.root = self.page()
-
-    def page(self) -> int:
-        self.next += 0x1000
-        return self.next - 0x1000
-
-    def put(self, at: int, value: int) -> None:
-        self.data[at : at + 8] = value.to_bytes(8, "little")
-
-    def read(self, at: int, size: int) -> bytes:
-        if at + size > len(self.data):
-            raise TargetError("outside")
-        return bytes(self.data[at : at + size])
 
     def map(self, virtual: int, entry: int, level: int) -> None:
         """Make `entry` the leaf at a level (1: 4 KB, 2: 2 MB, 3: 1 GB)."""
         table = self.root
         for here in range(self.levels, level, -1):
             at = table + (virtual >> (3 + 9 * here) & 511) * 8
-            value = int.from_bytes(self.data[at : at + 8], "little")
+            value = self.get(at)
             if not value & V:
                 value = self.page() >> 12 << 10 | V
                 self.put(at, value)
