@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from page_table_ram import TableRam
 
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import LEAF_SIZE, Root
@@ -21,29 +22,22 @@ READ_ONLY_BLOCK = 0x40_0000_0000_0781  # inner shareable, accessed, not for user
 SCRATCH = 0x8000_0000
 
 
-class Ram:
+class Ram(TableRam):
     """Physical memory of 1 MB that tables are in, the kernel's own and kinst's."""
 
     def __init__(self, text: int) -> None:
-        self.data = bytearray(MB)
-        self.next = 0x1000
-        self.root = self.page()
+        super().__init__(MB)
         for at in range(text, text + IMAGE_SIZE, BLOCK):
             self.map(at, 0x4000_0000 + at - text | READ_ONLY_BLOCK)
-
-    def page(self) -> int:
-        self.next += 0x1000
-        return self.next - 0x1000
 
     def map(self, address: int, entry: int) -> None:
         table = self.root
         for shift in (39, 30):
             at = table + 8 * (address >> shift & 511)
-            if not int.from_bytes(self.data[at : at + 8], "little"):
-                self.data[at : at + 8] = (self.page() | 3).to_bytes(8, "little")
-            table = int.from_bytes(self.data[at : at + 8], "little") & ~0xFFF
-        at = table + 8 * (address >> 21 & 511)
-        self.data[at : at + 8] = entry.to_bytes(8, "little")
+            if not self.get(at):
+                self.put(at, self.page() | 3)
+            table = self.get(at) & ~0xFFF
+        self.put(table + 8 * (address >> 21 & 511), entry)
 
     def read_physical(self, address: int, size: int) -> bytes:
         return bytes(self.data[address : address + size])

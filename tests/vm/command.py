@@ -97,15 +97,15 @@ class Running:
             time.sleep(0.02)
 
     def result(self, seconds: float = SECONDS) -> Result:
-        """Wait for its end.  There is no QEMU of it any more then, but for one that the kernel has
-        killed with it and is taking down."""
+        """Wait for its end.  There is no QEMU of it any more then; where a signal has ended it, the
+        kernel, which kills QEMU with it, may be taking it down."""
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
             raise AssertionError(f"not over in {seconds} s: {self.so_far()}") from None
-        end = time.monotonic() + TAKEN_DOWN
+        end = time.monotonic() + (TAKEN_DOWN if status < 0 else 0.0)
         while left := marked(self.mark):
             assert time.monotonic() < end, f"QEMU outlived kinst: {left}"
             time.sleep(0.02)
