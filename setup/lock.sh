@@ -8,7 +8,7 @@ python3.11 -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install -qq --disable-pip-version-check --upgrade setuptools
 # From a copy, because building leaves a folder behind.
 mkdir "$work/kinst"
-cp -r pyproject.toml kinst "$work/kinst"
+git ls-files -z | xargs -0 cp --parents -t "$work/kinst"
 "$work/venv/bin/python" -m pip install -qq --disable-pip-version-check "$work/kinst[test]"
 {
     echo "# Made by setup/lock.sh from pyproject.toml; setuptools is what installs kinst itself."

@@ -38,15 +38,21 @@ def headers_of(isa: str, release: str) -> Path:
     return unpacked(_folder(release), isa, release, _packages(release))
 
 
-def module_for(isa: str, release: str, sources: Path, folder: Path) -> list[Path]:
+def module_for(
+    isa: str, release: str, sources: Path, folder: Path, build: Path | None = None
+) -> list[Path]:
     """The modules that a folder of sources (with its Kbuild) makes for a kernel; built in `folder`.
 
+    build: where the kernel was built, if that was on this machine; no headers are fetched then.
     The headers name each other by where they are installed: they are seen there by what builds.
     $KINST_BUILD_ROOT names a folder with a system that has the compiler and the C library that the
     kernel's own programs want, where this one is too old for them.  Raises KinstError where there
     are no headers."""
-    headers = headers_of(isa, release)
     shutil.copytree(sources, folder, dirs_exist_ok=True)
+    if build is not None:
+        _run(["make", "-C", str(build), f"M={folder}", "modules"])
+        return sorted(folder.glob("*.ko"))
+    headers = headers_of(isa, release)
     root = Path(os.environ.get("KINST_BUILD_ROOT", "/")).resolve()
     inside = root / folder.resolve().relative_to("/")
     inside.mkdir(parents=True, exist_ok=True)
@@ -56,6 +62,10 @@ def module_for(isa: str, release: str, sources: Path, folder: Path) -> list[Path
         f" chroot {root} make -C /usr/src/linux-headers-{release} M={folder} CC=gcc modules"
     )
     unshare = ["unshare", "-m"] if os.getuid() == 0 else ["unshare", "-r", "-m"]
-    done = subprocess.run([*unshare, "sh", "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    _run([*unshare, "sh", "-c", script])
     return sorted(folder.glob("*.ko"))
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

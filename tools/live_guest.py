@@ -16,28 +16,40 @@ from tools.kernel_headers import headers_of, module_for
 # What numpy's packages need; and of a maker whose processors the kernel keeps no second page tables
 # for, which would cost each system call a hundred times its time in a guest.
 PROCESSOR = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
-# What says that numpy has another processor (the host's) is not for it.
-# The kernel's headers are where a package would have put them; what it says is not lost.
-_SET_UP = """
-unset OPENBLAS_CORETYPE
+# The kernel's headers are where a package would have put them.
+_HEADERS = """
 ln -s {headers}/usr/src/linux-headers-* /usr/src/
 ln -s {headers}/usr/lib/linux-kbuild-* /usr/lib/
 mkdir -p /lib/modules
 ln -sfn {headers}/lib/modules/$(uname -r) /lib/modules/$(uname -r)
+"""
+_BUILD = """
+mkdir -p /lib/modules/$(uname -r)
+ln -sfn {build} /lib/modules/$(uname -r)/build
+"""
+# What says that numpy has another processor (the host's) is not for it.
+_SET_UP = """
+unset OPENBLAS_CORETYPE
 mount -t securityfs none /sys/kernel/security
 export XDG_CACHE_HOME={cache}
 mkdir -p {cache}
 """
 
 
-def set_up(release: str) -> tuple[str, Path]:
+def set_up(release: str, build: Path | None = None) -> tuple[str, Path]:
     """Lines of shell for such a guest to begin with, and a folder that it must be able to write to.
-    Raises KinstError where there are no headers of the kernel's."""
+
+    build: where its kernel was built, if it is not one of Debian's.  Raises KinstError where there
+    are no headers of the kernel's."""
     cache = cache_folder() / "tests" / "live-guests"
     module = kept_module(release, cache / "kinst")
     if not module.is_file():
         module.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="kinst-live-module-") as folder:
-            (made,) = module_for("amd64", release, SOURCES, Path(folder))
+            (made,) = module_for("amd64", release, SOURCES, Path(folder), build)
             shutil.copyfile(made, module)
-    return _SET_UP.format(headers=headers_of("amd64", release), cache=cache), cache
+    if build is not None:
+        lines = _BUILD.format(build=build)
+    else:
+        lines = _HEADERS.format(headers=headers_of("amd64", release))
+    return lines + _SET_UP.format(cache=cache), cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -34,23 +35,35 @@ def debian_image(isa: str) -> Path:
         pytest.skip("debootstrap is not installed, or this is not root")
     made.parent.mkdir(parents=True, exist_ok=True)
     folder = _unpacked(isa)
-    shutil.rmtree(folder / "var/cache/apt/archives", ignore_errors=True)
-    (folder / "etc/hostname").write_text("debian\n")
-    for name in ("passwd", "shadow"):
-        path = folder / "etc" / name
-        path.write_text(path.read_text().replace("root:x:", "root::").replace("root:*:", "root::"))
-    _log_in(folder / "etc/systemd")
+    log_in(folder)
     partial = made.with_suffix(".partial")
     partial.unlink(missing_ok=True)
-    _run("mke2fs", "-q", "-t", "ext4", "-d", str(folder), str(partial), _SIZE)
+    image_of(folder, partial, _SIZE)
     partial.rename(made)
     if isa != NATIVE:
         shutil.rmtree(folder)
     return made
 
 
-def _log_in(systemd: Path) -> None:
-    """On /dev/console, which needs no udev, as the serial ports' own service does."""
+def installed(folder: Path, packages: Sequence[str]) -> None:
+    """A minimal Debian of this machine's instruction set and these packages, in a new folder."""
+    include = ",".join(("systemd-sysv", *packages))
+    _run("debootstrap", "--variant=minbase", f"--include={include}", SUITES[NATIVE], str(folder))
+
+
+def image_of(folder: Path, image: Path, size: str) -> None:
+    """An ext4 of this size ("1G") with a folder's files, without what apt has kept."""
+    shutil.rmtree(folder / "var/cache/apt/archives", ignore_errors=True)
+    _run("mke2fs", "-q", "-t", "ext4", "-d", str(folder), str(image), size)
+
+
+def log_in(folder: Path) -> None:
+    """Root on /dev/console, which needs no udev, as the serial ports' own service does."""
+    (folder / "etc/hostname").write_text("debian\n")
+    for name in ("passwd", "shadow"):
+        path = folder / "etc" / name
+        path.write_text(path.read_text().replace("root:x:", "root::").replace("root:*:", "root::"))
+    systemd = folder / "etc/systemd"
     login = systemd / "system/console-getty.service.d/login.conf"
     wanted = systemd / "system/getty.target.wants/console-getty.service"
     generator = systemd / "system-generators/systemd-getty-generator"
@@ -68,11 +81,11 @@ def _unpacked(isa: str) -> Path:
     if (folder / "etc/shadow").exists():
         return folder
     shutil.rmtree(folder, ignore_errors=True)
-    command = ["debootstrap", "--variant=minbase", "--include=systemd-sysv"]
     if isa == NATIVE:
-        _run(*command, SUITES[isa], str(folder))
+        installed(folder, ())
         return folder
-    _run(*command, f"--arch={isa}", "--foreign", SUITES[isa], str(folder))
+    options = ["--variant=minbase", "--include=systemd-sysv", f"--arch={isa}", "--foreign"]
+    _run("debootstrap", *options, SUITES[isa], str(folder))
     for package in sorted((folder / "var/cache/apt/archives").glob("*.deb")):
         with subprocess.Popen(
             ["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE

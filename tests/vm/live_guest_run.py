@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from command import Result, kinst
 
-from kinst.kernels.fetch import Prepared
 from tools.live_guest import PROCESSOR, set_up
 
 
-def run_in_guest(prepared: Prepared, folder: Path, line: str, *words: str) -> Result:
-    """Run a line of shell in the guest.  folder: what is written there stays.  words: more of
-    kinst's command line."""
+def run_in_guest(
+    release: str, folder: Path, line: str, *words: str, build: Path | None = None
+) -> Result:
+    """Run a line of shell in the guest.  release: of its kernel.  folder: what is written there
+    stays.  words: more of kinst's command line.  build: as of set_up()."""
     if platform.machine() != "x86_64":
         pytest.skip("the module is for amd64")
-    release = prepared.debug.name.removeprefix("vmlinux-")
-    lines, cache = set_up(release)
+    lines, cache = set_up(release, build)
     (folder / "prepare").write_text(f"{lines}{line}\n")
     return kinst(
         "--root", "/", "--rw", str(folder), "--rw", str(cache), "--memory", "3g", *words,

@@ -25,8 +25,10 @@ pytestmark = [pytest.mark.vm, pytest.mark.slow]
 READS = int(os.environ.get("KINST_TEST_LIVE_READS", "1000000"))
 CHOSEN = os.environ.get("KINST_TEST_LIVE_CHECKS", "").split()  # all
 CPUS = os.environ.get("KINST_TEST_LIVE_CPUS", "2")
-KERNEL = os.environ.get("KINST_TEST_LIVE_KERNEL", "")  # "5.10"; that of the other tests
-BOOTED = ("--kernel", KERNEL) if KERNEL else ()
+# "5.10", or a folder in which one was built; by default that of the other tests.
+KERNEL = os.environ.get("KINST_TEST_LIVE_KERNEL", "")
+BUILD = Path(KERNEL) if "/" in KERNEL else None
+BOOTED = ("--build" if BUILD else "--kernel", KERNEL) if KERNEL else ()
 SCRIPT = Path(__file__).with_name("live_in_guest.py")
 LIVEPATCH = SCRIPT.parents[1] / "programs/livepatch"
 
@@ -46,16 +48,20 @@ def found(
     guest_program: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Found:
-    prepared = prepared_kernel("amd64", KERNEL)
-    assert prepared is not None, "`kinst --kernel VERSION` fetches it"
+    if BUILD is not None:
+        debug = BUILD / "vmlinux"
+        release = (BUILD / "include/config/kernel.release").read_text().strip()
+    else:
+        prepared = prepared_kernel("amd64", KERNEL)
+        assert prepared is not None, "`kinst --kernel VERSION` fetches it"
+        debug, release = prepared.debug, prepared.release
     folder = tmp_path_factory.mktemp("live")
     out = folder / "out"
-    release = prepared.debug.name.removeprefix("vmlinux-")
-    (patch,) = module_for("amd64", release, LIVEPATCH, folder / "livepatch")
+    (patch,) = module_for("amd64", release, LIVEPATCH, folder / "livepatch", BUILD)
     programs = (reads, guest_program("live_requests"), guest_program("lateness"))
-    words = (sys.executable, SCRIPT, prepared.debug, READS, *programs, *CHOSEN)
+    words = (sys.executable, SCRIPT, debug, READS, *programs, *CHOSEN)
     line = f"KINST_TEST_LIVEPATCH={patch} {' '.join(map(str, words))} >{out}"
-    done = run_in_guest(prepared, folder, line, "--cpus", CPUS, *BOOTED)
+    done = run_in_guest(release, folder, line, "--cpus", CPUS, *BOOTED, build=BUILD)
     lines = out.read_text().splitlines() if out.exists() else []
     print(done, *lines, f"load {os.getloadavg()}", sep="\n")
     return Found({name: result for name, result, _ in map(json.loads, lines)})

@@ -62,7 +62,7 @@ def found(
         sys.executable, SCRIPT, module, FUNCTION, reads,
         f"{entry[0][0]}:{','.join(map(str, run))}", f"{behind[0]}:{behind[1]}",
     )  # fmt: skip
-    done = run_in_guest(prepared, folder, f"{' '.join(map(str, words))} >{folder}/out")
+    done = run_in_guest(prepared.release, folder, f"{' '.join(map(str, words))} >{folder}/out")
     return judged(done, folder / "out")
 
 

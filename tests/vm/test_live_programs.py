@@ -43,7 +43,7 @@ def by_live(
         f"{sys.executable} {HERE / 'live_programs.py'} {prepared.debug} {reads.parent}"
         f" {guest_program('deeds').parent} >{folder}/out"
     )
-    print(run_in_guest(prepared, folder, line))
+    print(run_in_guest(prepared.release, folder, line))
     lines = map(json.loads, (folder / "out").read_text().splitlines())
     return {name: (out, told) for name, out, told in lines}
 

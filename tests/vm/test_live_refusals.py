@@ -77,7 +77,7 @@ def said(prepared: Prepared, modules: Path, folder: Path, cases: list[str], *wor
         boot=BOOT.format(image=prepared.kernel), python=sys.executable, script=SCRIPT, kinst=KINST,
         modules=modules, cases=" ".join(cases), folder=folder,
     )  # fmt: skip
-    done = run_in_guest(prepared, folder, line, *words)
+    done = run_in_guest(prepared.release, folder, line, *words)
     print(done, (folder / "err").read_text())
     return [json.loads(line) for line in (folder / "out").read_text().splitlines()]
 
