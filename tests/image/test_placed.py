@@ -26,19 +26,26 @@ CODE = {
 }
 NUMBERS = {
     "amd64": """
-        .long remote, back + 3; .quad datum, remote - 9
-        .reloc ., R_X86_64_32S, datum + 1; .long 0
+        .long remote, back + 3, front + 0x72345678; .quad datum, remote - 9
+        .quad front + 0x7123456789abcdef; .reloc ., R_X86_64_32S, datum - 0x12345678; .long 0
         """,
-    "arm64": ".word remote, back + 3; .quad datum, remote - 9; .hword front, front + 2",
+    "arm64": """.word remote, back + 3, front + 0x72345678; .quad datum, remote - 9
+        .quad front + 0x7123456789abcdef; .hword front, front + 2, back + 0x7654
+        """,
     "riscv64": """
-        .long remote, back + 3; .quad datum, remote - 9
+        .long remote, back + 3, front + 0x72345678; .quad datum, remote - 9
+        .quad front + 0x7123456789abcdef
         .reloc ., R_RISCV_ADD8, front + 3; .byte 5; .reloc ., R_RISCV_SUB8, back; .byte 200
         .reloc ., R_RISCV_ADD16, remote; .half 0xfff0; .reloc ., R_RISCV_SUB16, remote; .half 3
         .reloc ., R_RISCV_ADD32, remote; .long -1; .reloc ., R_RISCV_SUB32, datum; .long 3
         .reloc ., R_RISCV_ADD64, remote; .quad -1; .reloc ., R_RISCV_SUB64, datum; .quad 3
         .reloc ., R_RISCV_SET6, front + 9; .byte 0xc5; .reloc ., R_RISCV_SUB6, front; .byte 0x83
-        .reloc ., R_RISCV_SET8, front + 5; .byte 9; .reloc ., R_RISCV_SET16, remote; .half 9
-        .reloc ., R_RISCV_SET32, datum; .long 9
+        .reloc ., R_RISCV_SET8, front + 5; .byte 9; .reloc ., R_RISCV_SET16, back + 0x7654; .half 9
+        .reloc ., R_RISCV_SET32, datum + 0x72345678; .long 9
+        .reloc ., R_RISCV_ADD32, datum + 0x12345678; .long 9
+        .reloc ., R_RISCV_SUB32, front; .long 0x72345678
+        .reloc ., R_RISCV_ADD64, datum + 0x7123456789abcdef; .quad 9
+        .reloc ., R_RISCV_SUB64, datum; .quad 0x7123456789abcdef
         """,
 }
 

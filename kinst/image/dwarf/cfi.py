@@ -186,7 +186,7 @@ class Cfi:
                 cie = replace(cie, return_register=register)
             program = Reader(self._section[start:end])
             if cie.augmented:
-                program.at += program.uleb()
+                program.take(program.uleb())
             first = _run(cie, cie.program, _START, _START, 0, None)
             state = _run(cie, bytes(program.data[program.at :]), first, first, low, address)
         except (IndexError, ValueError):
@@ -208,6 +208,8 @@ def _run(
         step = low if high == 0x40 else None
         if code in (0x02, 0x03, 0x04):
             step = read.number(1 << code - 2)
+        if code == 0x01 and cie.encoding:
+            raise ValueError("an address in an encoding, which compilers do not use here")
         if step is not None or code == 0x01:
             at = read.number(8) if step is None else at + step * cie.code_align
             if until is not None and at > until:
@@ -241,7 +243,7 @@ def _register(cie: _Cie, read: Reader, code: int, state: _State, initial: _State
     elif code == 0x15:
         read.sleb()
     elif code in (0x10, 0x16):
-        read.at += read.uleb()
+        read.take(read.uleb())
     return new if which == cie.return_register else state
 
 
@@ -257,7 +259,7 @@ def _frame(cie: _Cie, read: Reader, code: int, state: _State) -> _State:
     if code == 0x12:
         return replace(state, cfa=(read.uleb(), read.sleb() * cie.data_align))
     if code == 0x0F:
-        read.at += read.uleb()
+        read.take(read.uleb())
         return replace(state, cfa=None)
     if state.cfa is None or code not in (0x0D, 0x0E, 0x13):
         raise ValueError(f"call frame instruction {code:#x}")

@@ -199,7 +199,10 @@ class Dies:
             forms[attribute] = form
         return Die(offset, unit, tag, children, attributes, forms, r.at)
 
-    def _value(self, r: Reader, unit: DieUnit, form: int, constant: int) -> Value:
+    def _value(
+        self, r: Reader, unit: DieUnit, form: int, constant: int, by_index: bool = True
+    ) -> Value:
+        """by_index: whether strings that are given by an index are looked up."""
         size, what = FORMS[form]
         if form in (FORM_FLAG_PRESENT, FORM_IMPLICIT_CONST):
             return 1 if form == FORM_FLAG_PRESENT else constant
@@ -225,7 +228,7 @@ class Dies:
             return self._sections.text("str", value).decode("utf-8", "replace")
         if what == CLASS_LINE_STRP:
             return self._sections.text("line_str", value).decode("utf-8", "replace")
-        if what == CLASS_STRX:
+        if what == CLASS_STRX and by_index:
             return self._indexed(unit, value)
         if what == CLASS_REFERENCE:
             return value + unit.offset
@@ -235,14 +238,24 @@ class Dies:
     def _indexed(self, unit: DieUnit, index: int) -> str:
         """A string by its index in .debug_str_offsets; the unit's entry says from where on."""
         if unit.offset not in self._string_bases:
-            # Behind the header of the section, unless the unit says otherwise.
-            self._string_bases[unit.offset] = 16 if unit.offset_size == 8 else 8
-            base = self._die(unit.first, unit).number(AT_STR_OFFSETS_BASE, -1)
-            if base >= 0:
-                self._string_bases[unit.offset] = base
+            self._string_bases[unit.offset] = self._string_base(unit)
         at = self._string_bases[unit.offset] + index * unit.offset_size
         piece = self._sections.array("str_offsets")[at : at + unit.offset_size].tobytes()
         if len(piece) != unit.offset_size:
             return ""
         offset = int.from_bytes(piece, "little")
         return self._sections.text("str", offset).decode("utf-8", "replace")
+
+    def _string_base(self, unit: DieUnit) -> int:
+        """Where a unit's part of .debug_str_offsets begins.  The strings of the unit's entry
+        itself may need it, and stand before it: those by index are not looked up here."""
+        r = Reader(self._info, unit.first)
+        _, _, rows = unit.abbreviations[r.uleb()]
+        for attribute, form, constant in rows:
+            while form == FORM_INDIRECT:
+                form = r.uleb()
+            value = self._value(r, unit, form, constant, by_index=False)
+            if attribute == AT_STR_OFFSETS_BASE and isinstance(value, int):
+                return value
+        # Behind the header of the section, unless the unit says otherwise.
+        return 16 if unit.offset_size == 8 else 8

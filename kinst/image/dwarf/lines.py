@@ -226,7 +226,7 @@ def _value(sections: DebugSections, r: _Program, form: int, size: int) -> bytes 
     if form in FIXED_FORMS:
         return r.number(FIXED_FORMS[form])
     if form == FORM_BLOCK:
-        r.at += r.uleb()
+        r.take(r.uleb())
         return 0
     raise ValueError
 

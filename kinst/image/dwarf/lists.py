@@ -55,9 +55,12 @@ class Lists:
         unit = die.unit
         if unit.offset not in self._homes:
             first = self._dies.die(unit.first)
-            addresses = first.number(AT_ADDR_BASE, first.number(AT_GNU_ADDR_BASE))
-            home = Home(0, addresses, first.number(AT_RNGLISTS_BASE),
-                        first.number(AT_LOCLISTS_BASE))  # fmt: skip
+            # A unit that does not say where its tables are has them behind the sections' headers.
+            header = 0 if unit.version < 5 else 16 if unit.offset_size == 8 else 8
+            behind = header + 4 if header else 0
+            addresses = first.number(AT_ADDR_BASE, first.number(AT_GNU_ADDR_BASE, header))
+            home = Home(0, addresses, first.number(AT_RNGLISTS_BASE, behind),
+                        first.number(AT_LOCLISTS_BASE, behind))  # fmt: skip
             low = first.number(AT_LOW_PC)
             if first.forms.get(AT_LOW_PC) in _INDEXED:
                 low = self._address(home, unit.address_size, low)

@@ -1,0 +1,155 @@
+"""BTF of declarations drawn at random: a module's, which counts types and strings from where the
+kernel's end, as pahole writes it; members as a program compiled of the same text has them; and what
+no file should have, by hand."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from drawn_types import Declarations, said
+
+from kinst.core.dtypes import EnumType, StructType
+from kinst.core.errors import KinstError
+from kinst.image.btf import Btf, open_btf, parse_btf
+from kinst.image.btf_types import BtfTypes, open_types
+from kinst.image.elf import open_elf
+
+
+def encoded(folder: Path, name: str, source: str, *more: str) -> Path:
+    """The file of a C text, with its .BTF by pahole."""
+    (folder / f"{name}.c").write_text(source)
+    made = folder / f"{name}.o"
+    subprocess.run(["gcc", "-g", "-w", "-c", "-o", made, f"{name}.c"], cwd=folder, check=True)
+    subprocess.run(["pahole", *more, "-J", made], cwd=folder, check=True)
+    return made
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_types_of_a_module_and_of_its_kernel(seed: int, tmp_path: Path) -> None:
+    # pahole makes one array of arrays of arrays.
+    kernel = Declarations(seed, flat=True)
+    module = Declarations(seed + 100, flat=True, prefix="own_")
+    first, second = kernel.structs[0], module.structs[0]
+    joined = f"struct joined {{ {first.tag} *one; {second.tag} two; {first.tag} three[2]; }} here;"
+    vmlinux = encoded(tmp_path, "vmlinux", kernel.source)
+    source = f"{kernel.source}\n{module.source}\n{joined}\n"
+    path = encoded(tmp_path, "module", source, f"--btf_base={vmlinux}")
+    base = open_types(open_elf(vmlinux), "vmlinux")
+    assert base is not None
+    own = open_types(open_elf(path), "module", base)
+    assert own is not None
+    # What the kernel has is not in the module's section again.
+    assert all(own.tagged(*one.tag.split()) is None for one in kernel.structs)
+    found = own.tagged("struct", "joined")
+    assert isinstance(found, StructType)
+    assert [(m.name, str(m.type)) for m in found.members] == [
+        ("one", f"{first.tag} *"), ("two", second.tag), ("three", f"{first.tag} [2]"),
+    ]  # fmt: skip
+    for drawn, types in ((kernel, base), (module, own)):
+        for one in drawn.structs:
+            kind, name = one.tag.split()
+            type_ = types.tagged(kind, name)
+            assert isinstance(type_, StructType) and type_.size
+            named = [name for name, _ in one.members]
+            assert all(type_.member(name) is not None for name in named)
+            assert [str(type_.member(n).type) for n in named] == [t for _, t in one.members]
+        for name, value in drawn.enumerators.items():
+            ((type_, number),) = types.enumerators(name)
+            assert isinstance(type_, EnumType) and number == value
+        for name, spelling in drawn.prototypes.items():
+            assert str(types.function(name)) == spelling
+        for name in drawn.typedefs:
+            assert str(types.typedef(name)) == name
+    for name in (*module.enumerators, "joined"):
+        assert base.enumerators(name) == [] and base.tagged("struct", name) is None
+
+
+@pytest.mark.parametrize("seed", range(20, 24))
+def test_members_are_where_the_program_has_them(seed: int, tmp_path: Path) -> None:
+    """By their paths, as what kinst itself reads in kernels is found."""
+    drawn = Declarations(seed, flat=True)
+    where = said(tmp_path, drawn)
+    btf = open_btf(open_elf(encoded(tmp_path, "made", drawn.source)))
+    assert btf is not None
+    for drawn_one in drawn.structs:
+        _, name = drawn_one.tag.split()
+        assert btf.size(name) == where[drawn_one.tag.replace(" ", "_")][2] and btf.has(name)
+        for member, spelling in drawn_one.members:
+            bit, bits, size = where[member]
+            found = btf.member(name, member)
+            assert (found.bit, found.size) == (bit, size), (member, spelling)
+            # The encoder leaves the width of one that fills its type to the type.
+            assert found.bits == bits or (found.bits == 0 and bits == 8 * size), member
+            inner = next((s for s in drawn.structs if s.tag == spelling), None)
+            for one, _ in inner.members if inner else ():
+                deeper = btf.member(name, f"{member}.{one}")
+                assert deeper.bit == bit + where[one][0] and deeper.size == where[one][2]
+            with pytest.raises(KinstError, match=f"has no member {member}\\.m0"):
+                btf.member(name, f"{member}.m0")
+    for name, value in drawn.enumerators.items():
+        assert btf.enumerator(name) == value % (1 << 32)
+
+
+TEXT = b"\0s\0m\0"
+
+
+def by_hand(*records: Sequence[int]) -> Btf:
+    """Of the words of each record."""
+    words = [word for record in records for word in record]
+    data = struct.pack(f"<{len(words)}I", *words)
+    head = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(data), len(data), len(TEXT))
+    return parse_btf(head + data + TEXT, "hand")
+
+
+NUMBER, TYPEDEF, CONST, POINTER, ARRAY, STRUCT = 1, 8, 10, 2, 3, 4
+
+
+def struct_of(type_: int) -> Sequence[int]:
+    return (1, STRUCT << 24 | 1, 8, 3, type_, 0)
+
+
+@pytest.mark.parametrize(
+    ("records", "size"),
+    [
+        ([struct_of(2), (0, NUMBER << 24, 4, 32)], 4),
+        ([struct_of(2), (0, TYPEDEF << 24, 3), (0, CONST << 24, 4), (0, NUMBER << 24, 2, 16)], 2),
+        ([struct_of(2), (0, POINTER << 24, 77)], 8),
+        ([struct_of(2), (0, ARRAY << 24, 0, 3, 3, 5), (0, ARRAY << 24, 0, 4, 4, 7),
+          (0, NUMBER << 24, 2, 16)], 70),
+        # Of void, of what is not there, and of what leads to itself, the size is not known.
+        ([struct_of(0)], 0),
+        ([struct_of(2)], 0),
+        ([struct_of(9)], 0),
+        ([struct_of(2), (0, TYPEDEF << 24, 2)], 0),
+        ([struct_of(2), (0, TYPEDEF << 24, 3), (0, CONST << 24, 2)], 0),
+        ([struct_of(2), (0, ARRAY << 24, 0, 2, 2, 1)], 0),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_sizes_by_hand(records: list[Sequence[int]], size: int) -> None:
+    """Linux, Documentation/bpf/btf.rst, 2.2."""
+    assert by_hand(*records).member("s", "m").size == size
+
+
+@pytest.mark.parametrize("type_", [2, 3, 1 << 31])
+def test_a_type_that_is_not_there(type_: int) -> None:
+    """Asked for itself, and as what a pointer leads to."""
+    types = BtfTypes(by_hand(struct_of(1)), "hand")
+    with pytest.raises(KinstError, match=rf"damaged \.BTF of hand: type {type_} is not one"):
+        types.type(type_)
+    other = BtfTypes(by_hand((0, POINTER << 24, type_)), "hand")
+    with pytest.raises(KinstError, match=r"damaged \.BTF of hand"):
+        other.type(1)
+
+
+def test_types_that_never_end() -> None:
+    """A pointer to itself is no type of C: a chain that is too long is damage."""
+    with pytest.raises(KinstError, match=r"damaged \.BTF of hand: type 1 is not one"):
+        BtfTypes(by_hand((0, POINTER << 24, 1)), "hand").type(1)
+    levels = [(0, POINTER << 24, number) for number in range(2, 42)]
+    types = BtfTypes(by_hand(*levels, (0, NUMBER << 24, 4, 32)), "hand")
+    assert str(types.type(1)).count("*") == 40
