@@ -20,8 +20,8 @@ VALUES = (0, 1, -1, 5, 127, 128, 255, 256, 32767, -32768, 65535, 65536, 2**31 - 
 
 @dataclass
 class Struct:
-    """A structure or union to be.  members: (name, how its type is spelled), those of anonymous ones
-    in their places; widths: of bit-fields."""
+    """A structure or union to be.  members: (name, its type as spelled), those of anonymous ones in
+    their places; widths: of bit-fields."""
 
     tag: str
     text: str = ""

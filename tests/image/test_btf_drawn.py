@@ -135,6 +135,16 @@ def test_sizes_by_hand(records: list[Sequence[int]], size: int) -> None:
     assert by_hand(*records).member("s", "m").size == size
 
 
+@pytest.mark.parametrize("size", [0, 1, 23])
+def test_what_has_no_header(size: int) -> None:
+    """Too short for one, or with another number in front."""
+    head = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, 0, 0, len(TEXT))
+    assert len(parse_btf(head + TEXT, "hand")) == 0
+    for data in (head[:size], b"\x9e" + head[1:] + TEXT, b"\x9f\xea" + head[2:] + TEXT):
+        with pytest.raises(KinstError, match=r"hand: damaged \.BTF: no BTF header"):
+            parse_btf(data, "hand")
+
+
 @pytest.mark.parametrize("type_", [2, 3, 1 << 31])
 def test_a_type_that_is_not_there(type_: int) -> None:
     """Asked for itself, and as what a pointer leads to."""

@@ -1,6 +1,6 @@
 """Call frame information drawn at random, in .debug_frame of each version and in .eh_frame with
-each encoding of addresses: rules against a table that is kept beside it (DWARF 5, 6.4; Linux Standard
-Base 5.0, "Exception Frames")."""
+each encoding of addresses: rules against a table that is kept beside it (DWARF 5, 6.4; Linux
+Standard Base 5.0, "Exception Frames")."""
 
 from __future__ import annotations
 

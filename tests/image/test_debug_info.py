@@ -5,11 +5,15 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from dwarf_made import compiled
 
 from kinst.core.errors import KinstError
+from kinst.image import saved_arrays
 from kinst.image.debug_info import DebugFiles, DebugInfo
+from kinst.image.dwarf.index import key_of, open_index, open_saved
+from kinst.image.elf_file import open_file
 from kinst.image.loaded import LoadedImage, LoadedImages, MovedIndex, moved_by, running_index
 
 SLIDE = 0x1_0000_0000
@@ -49,6 +53,49 @@ def test_an_index_is_not_made_for_a_place(program: Path, tmp_path: Path) -> None
     assert debug.place(low) is place
     again = DebugInfo(program, cache=tmp_path)
     assert again.made_index is not None and again.place(low) == place
+
+
+def test_an_index_is_made_once(program: Path, tmp_path: Path) -> None:
+    """Progress is told while one is made, and not where there is one; one of another format is as
+    good as none."""
+    told: list[float] = []
+    made = open_index(program, tmp_path, told.append)
+    (saved,) = (path for path in tmp_path.iterdir() if path.name.startswith("dwarf-"))
+    count, kept = len(told), saved.read_bytes()
+    assert count and told[-1] == 1.0
+    assert open_index(program, tmp_path, told.append).inline_names() == made.inline_names()
+    assert len(told) == count and saved.read_bytes() == kept
+    key = key_of(open_file(program))
+    arrays = saved_arrays.load(saved, key)
+    assert arrays is not None
+    older = {name: np.asarray(array) for name, array in arrays.items() if "enumeration" not in name}
+    assert saved_arrays.save(saved, key, older)
+    assert open_saved(open_file(program), tmp_path) is None
+    again = open_index(program, tmp_path, told.append)
+    assert len(told) == 2 * count and again.enumerations == made.enumerations
+    assert saved.read_bytes() == kept
+    assert open_saved(open_file(program), tmp_path) is not None
+
+
+BTF_ALONE = """
+struct own { int a; long b; };
+struct own global; static int counter = 5;
+int used(void) { return ++counter; }
+"""
+
+
+def test_symbols_with_types_of_btf(tmp_path: Path) -> None:
+    """Of a file without DWARF: its variables' and functions' types are those of its .BTF."""
+    (tmp_path / "b.c").write_text(BTF_ALONE)
+    subprocess.run(["gcc", "-gbtf", "-c", "-o", "b.o", "b.c"], cwd=tmp_path, check=True)
+    debug = DebugInfo(tmp_path / "b.o", "b")
+    assert not debug.has_dwarf and debug.btf is not None
+    found = {name: debug.symbol(name) for name in ("global", "counter", "used", "absent")}
+    types = {name: str(one.type) for name, one in found.items() if one is not None}
+    assert types == {"global": "struct own", "counter": "int", "used": "int (void)"}
+    subprocess.run(["gcc", "-c", "-o", "c.o", "b.c"], cwd=tmp_path, check=True)
+    plain = DebugInfo(tmp_path / "c.o", "c").symbol("global")
+    assert plain is not None and plain.type is None and plain.size == 16
 
 
 def test_places_are_addr2lines(program: Path, tmp_path: Path) -> None:

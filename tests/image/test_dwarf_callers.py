@@ -160,6 +160,22 @@ def test_where_callers_are_not_believed(text: str, said: str, tmp_path: Path) ->
     assert found.reason == f"only its value at the function's entry is known{said}"
 
 
+def test_what_is_elsewhere(tmp_path: Path) -> None:
+    """A variable that a function declares is no local one of it; another may be."""
+    text = "int elsewhere = 9; int other = 8;\n"
+    text += "ALONE int asks(int own) { extern int elsewhere; sink(own); return elsewhere + own; }\n"
+    program = known(tmp_path, text + "int main(void) { return asks(2); }\n", "-O0")
+    (row,) = program.elf.symbols.indexes("asks")
+    low, size = int(program.elf.symbols.address[row]), int(program.elf.symbols.size[row])
+    for address in range(low, low + size):
+        found = program.find(Pair("asks", address, address - low, "elsewhere"))
+        assert found is not None and found.pieces == () and str(found.type) == "int"
+        assert found.reason == "it is declared here and defined elsewhere: `name reads it"
+        assert program.find(Pair("asks", address, address - low, "other")) is None
+    assert program.locals.names("asks", low) == ["own", "elsewhere"]
+    assert program.locals.names_in("asks") == ["own", "elsewhere"]
+
+
 def test_an_indirect_call_at_the_end(tmp_path: Path) -> None:
     """clang describes it, and that it is not known where it leads."""
     text = OPEN.replace("return sum;", "return other(sum);").replace("ALONE static", "ALONE")

@@ -239,6 +239,20 @@ def test_a_copy_without_addresses(tmp_path: Path) -> None:
     assert (copy.entry, copy.ranges) == (None, ())
 
 
+def test_a_copy_outside_of_functions(tmp_path: Path) -> None:
+    """Which no compiler writes: it is in no function."""
+    unit = Unit(4)
+    unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
+    unit.here("twice")
+    unit.entry(FUNCTION, [Value(NAME, *text(b"twice")), Value(INLINE, 0x0B, b"\1")])
+    at = struct.pack("<I", unit.places["twice"])
+    unit.entry(COPY, [Value(ORIGIN, 0x13, at), *ADDR])
+    unit.entry(FUNCTION, [Value(NAME, *text(b"main")), *ADDR])
+    unit.end()
+    (copy,) = open_index(elf(tmp_path / "a", unit.sections())).copies("twice")
+    assert (copy.caller, copy.within, copy.ranges) == ("", (), RANGE)
+
+
 def test_sparse_abbreviation_codes(tmp_path: Path) -> None:
     assert only(build(tmp_path / "a", where=ADDR, skew=100_000)).ranges == RANGE
 

@@ -138,3 +138,10 @@ def test_symbols_by_address(tmp_path: Path) -> None:
     assert index.symbol_at(0x1000) is None
     end = max(low + size for low, size in known.values())
     assert index.symbol_at(end + 4096) is None
+    first = min(low for low, _ in known.values())
+    assert index.symbol_at(first - 1) is None
+    for row in rows:
+        if len(row) == 4 and row[2] in "tT":
+            low, size = int(row[0], 16), int(row[1], 16)
+            for address in (low, low + size - 1):
+                assert index.symbol_at(address) in [(name, low) for name in known]

@@ -1,0 +1,239 @@
+"""Line number programs drawn at random, with the headers of DWARF 2 to 5 (section 6.2): the rows
+that they were written from."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from dwarf_asm import Unit, Value, elf, sleb, uleb
+
+from kinst.core.errors import KinstError
+from kinst.image.dwarf.index import open_index
+from kinst.image.dwarf.lines import Lines, LineSpan
+from kinst.image.dwarf.sections import DebugSections
+from kinst.image.elf import open_elf
+
+UNIT, NAME, STMT_LIST, COMP_DIR = 0x11, 0x03, 0x10, 0x1B
+STRING, LINE_STRP, STRP, SEC_OFFSET, DATA4, DATA8 = 0x08, 0x1F, 0x0E, 0x17, 0x06, 0x07
+FOLDERS = [b"/home/me", b"include", b"/usr/include"]
+NAMES = [(b"a.c", 0), (b"b.h", 1), (b"/abs/c.h", 1), (b"d.h", 2), (b"e.c", 0)]
+PATHS = ["/home/me/a.c", "/home/me/include/b.h", "/abs/c.h", "/usr/include/d.h", "/home/me/e.c"]
+# Of each standard opcode, how many operands it has (6.2.4, standard_opcode_lengths).
+OPERANDS = [0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1]
+
+
+@dataclass(frozen=True)
+class Row:
+    address: int
+    file: int
+    line: int
+    statement: bool
+
+
+class Drawn:
+    """A line table.  rows: of each sequence, the last one of which ends it."""
+
+    def __init__(self, seed: int, version: int, wide: bool) -> None:
+        rng = self.rng = random.Random(seed)
+        self.version, self.offset = version, 8 if wide else 4
+        self.step, self.default = rng.choice((1, 2, 4)), rng.choice((False, True))
+        self.base, self.range = rng.choice((-10, -5, -3, 0, 1)), rng.choice((1, 4, 12, 14))
+        # One opcode more than DWARF has, or those of DWARF 2.
+        self.opcodes = rng.choice((10, 13, 14))
+        self.strings = {".debug_str": b"", ".debug_line_str": b""}
+        self.rows = [self.sequence() for _ in range(rng.randrange(1, 5))]
+        program = b"".join(map(self.encoded, self.rows))
+        lengths = [*OPERANDS, 3][: self.opcodes - 1]
+        fixed = bytes([self.step]) + (b"\1" if version >= 4 else b"")
+        fixed += bytes([self.default, self.base % 256, self.range, self.opcodes, *lengths])
+        tables = fixed + (self.new_files() if version == 5 else self.old_files())
+        head = struct.pack("<H", version) + (b"\x08\0" if version == 5 else b"")
+        body = head + self.wide(len(tables)) + tables + program
+        length = struct.pack("<IQ", 2**32 - 1, len(body)) if wide else struct.pack("<I", len(body))
+        self.table = length + body
+
+    def wide(self, value: int) -> bytes:
+        return struct.pack("<I" if self.offset == 4 else "<Q", value)
+
+    def text(self, form: int, text: bytes) -> bytes:
+        if form == STRING:
+            return text + b"\0"
+        name = ".debug_str" if form == STRP else ".debug_line_str"
+        self.strings[name] += b"x" + text + b"\0"
+        return self.wide(len(self.strings[name]) - len(text) - 1)
+
+    def old_files(self) -> bytes:
+        made = b"".join(folder + b"\0" for folder in FOLDERS[1:]) + b"\0"
+        for name, folder in NAMES:
+            made += name + b"\0" + uleb(folder) + uleb(self.rng.randrange(1 << 30)) + uleb(300)
+        return made + b"\0"
+
+    def new_files(self) -> bytes:
+        rng = self.rng
+        form, index = rng.choice((STRING, LINE_STRP, STRP)), rng.choice((0x0B, 0x05, 0x0F))
+        made = b"\1" + uleb(1) + uleb(form) + uleb(len(FOLDERS))
+        made += b"".join(self.text(form, folder) for folder in FOLDERS)
+        # The sum of the contents (5) as a number or a block, times (3), and what vendors add.
+        more = {(5, 0x1E): bytes(16), (5, 0x09): b"\3\x01\x02\x03", (3, 0x0F): uleb(1 << 40),
+                (4, 0x06): bytes(4), (0x2001, 0x08): b"a\0", (0x2002, 0x07): bytes(8)}  # fmt: skip
+        chosen = rng.sample(list(more), rng.randrange(4))
+        formats = [(1, form), (2, index), *chosen]
+        rng.shuffle(formats)
+        made += bytes([len(formats)]) + b"".join(uleb(a) + uleb(b) for a, b in formats)
+        made += uleb(len(NAMES))
+        for name, folder in NAMES:
+            packed = {0x0B: bytes([folder]), 0x05: struct.pack("<H", folder), 0x0F: uleb(folder)}
+            known = {(1, form): self.text(form, name), (2, index): packed[index], **more}
+            made += b"".join(known[one] for one in formats)
+        return made
+
+    def sequence(self) -> list[Row]:
+        rng = self.rng
+        first = 0 if self.version == 5 else 1
+        at, line, statement = 0x1000 * rng.randrange(1, 1 << 20), 1, self.default
+        rows = []
+        for _ in range(rng.randrange(1, 25)):
+            # Beside a file that is there, the number behind the last one.
+            file = first + rng.randrange(len(NAMES) + (rng.random() < 0.1))
+            line = max(0, line + rng.choice((0, 1, 2, -1, 5, -9, 300, -70000)))
+            statement ^= rng.random() < 0.2
+            rows.append(Row(at, file, line, statement))
+            at += self.step * rng.choice((0, 1, 2, 3, 7, 17, 200, 70000))
+        return [*rows, Row(at, 0, 0, False)]
+
+    def encoded(self, rows: list[Row]) -> bytes:
+        made = b"\0\x09\2" + struct.pack("<Q", rows[0].address)
+        now = Row(rows[0].address, 1, 1, self.default)
+        for row in rows:
+            made += self.noise()
+            forward = (row.address - now.address) // self.step
+            if row is rows[-1]:
+                return made + self.forward(forward) + b"\0\1\1"
+            if row.file != now.file:
+                made += b"\4" + uleb(row.file)
+            if row.statement != now.statement:
+                made += b"\6"
+            made += self.advance(forward, row.line - now.line)
+            now = row
+        return made
+
+    def noise(self) -> bytes:
+        """What says nothing of lines: columns, blocks, prologues, discriminators, vendors'."""
+        kinds = [b"", b"", b"\5" + uleb(200), b"\7", b"\0\2\4\7", b"\0\5\x80abcd", b"\0\0"]
+        if self.opcodes >= 13:
+            kinds += [b"\x0a", b"\x0b", b"\x0c" + uleb(300)]
+        if self.opcodes == 14:
+            kinds.append(b"\x0d" + uleb(1) + uleb(200) + uleb(70000))
+        return self.rng.choice(kinds)
+
+    def advance(self, forward: int, lines: int) -> bytes:
+        """To the next row, which this makes."""
+        opcode = lines - self.base + self.range * forward + self.opcodes
+        if self.base <= lines < self.base + self.range and opcode < 256 and self.rng.random() < 0.7:
+            return bytes([opcode])
+        constant = (255 - self.opcodes) // self.range  # of DW_LNS_const_add_pc
+        rest = opcode - self.range * constant
+        if self.base <= lines < self.base + self.range and self.opcodes <= rest < 256:
+            return b"\x08" + bytes([rest])
+        return self.forward(forward) + (b"\3" + sleb(lines) if lines else b"") + b"\1"
+
+    def forward(self, count: int) -> bytes:
+        if count * self.step < 1 << 16 and self.rng.random() < 0.3:
+            return b"\x09" + struct.pack("<H", count * self.step)
+        return b"\2" + uleb(count) if count else b""
+
+    def wanted(self) -> list[LineSpan]:
+        """A row holds up to the next one of another address; of several at one the last counts,
+        and line 0 is no line (6.2.2)."""
+        first, found = 0 if self.version == 5 else 1, []
+        for rows in self.rows:
+            last = {row.address: row for row in rows}
+            places = sorted(last)
+            for low, high in itertools.pairwise(places):
+                row = last[low]
+                known = row.file - first < len(PATHS)
+                if row.line:
+                    path = PATHS[row.file - first] if known else ""
+                    found.append(LineSpan(low, high, path, row.line, row.statement))
+        return sorted(found, key=lambda span: span.low)
+
+
+def lines_of(path: Path, table: bytes, version: int, offset: int = 4, **more: bytes) -> Lines:
+    """Of a file whose second unit alone has a line table."""
+    unit = Unit(min(version, 4), offset)
+    form = SEC_OFFSET if version >= 4 else DATA8 if offset == 8 else DATA4
+    at = struct.pack("<I" if offset == 4 else "<Q", 3)
+    named = Value(NAME, STRING, b"unit\0")
+    home = Value(COMP_DIR, STRING, FOLDERS[0] + b"\0")
+    unit.entry(UNIT, [named, home, Value(STMT_LIST, form, at)])
+    without = Unit(4)
+    without.entry(UNIT, [named])
+    without.abbreviations += b"\0" + unit.abbreviations
+    first, second = without.sections(), unit.sections()
+    there = len(without.abbreviations) - len(unit.abbreviations)
+    info = bytearray(second[".debug_info"])
+    place = 6 if offset == 4 else 14
+    info[place : place + 4] = struct.pack("<I", there)
+    sections = {
+        ".debug_info": first[".debug_info"] + bytes(info), ".debug_abbrev": first[".debug_abbrev"],
+        ".debug_line": b"\1\2\3" + table, **{f".{name}": data for name, data in more.items()},
+    }  # fmt: skip
+    made = elf(path, sections)
+    return Lines(DebugSections(open_elf(made)), open_index(made))
+
+
+def units(lines: Lines) -> list[int]:
+    return list(lines._index.units)
+
+
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
+@pytest.mark.parametrize("seed", range(10))
+def test_rows_are_those_that_were_drawn(seed: int, version: int, tmp_path: Path) -> None:
+    drawn = Drawn(seed, version, seed % 3 == 1)
+    strings = {name.strip("."): data for name, data in drawn.strings.items()}
+    lines = lines_of(tmp_path / "a", drawn.table, version, drawn.offset, **strings)
+    without, unit = units(lines)
+    assert lines.spans(without) == () and lines.at(without, 0x1000) is None
+    spans = drawn.wanted()
+    found = lines.spans(unit)
+    key = [(s.low, s.high, s.line, s.file, s.statement) for s in found]
+    assert sorted(key) == sorted((s.low, s.high, s.line, s.file, s.statement) for s in spans)
+    assert [span.low for span in found] == sorted(span.low for span in found)
+    if sum(len(rows) for rows in drawn.rows) == len({r.address for rs in drawn.rows for r in rs}):
+        for span in spans:
+            for address in (span.low, span.high - 1):
+                assert lines.at(unit, address) in [s for s in spans if s.low <= address < s.high]
+    low, high = min(s.low for s in found), max(s.high for s in found)
+    assert lines.at(unit, low - 1) is None and lines.at(unit, high) is None
+
+
+def damaged(folder: Path, drawn: Drawn, table: bytes) -> None:
+    """The error for a line table that was whole when the index was made, which sees most damage."""
+    strings = {name.strip("."): data for name, data in drawn.strings.items()}
+    whole = lines_of(folder / "a", drawn.table, drawn.version, drawn.offset, **strings)
+    with pytest.raises(KinstError, match="its line table's file names are damaged"):
+        lines_of(folder / "b", table, drawn.version, drawn.offset, **strings)
+    sections = {".debug_line": b"\1\2\3" + table, **drawn.strings}
+    other = DebugSections(open_elf(elf(folder / "b", sections)))
+    _, unit = units(whole)
+    with pytest.raises(KinstError, match=f"/b: .* line table at 0x3 of the unit at {unit:#x}"):
+        Lines(other, whole._index).spans(unit)
+
+
+@pytest.mark.parametrize("version", [0, 1, 6])
+def test_versions_that_there_are_not(version: int, tmp_path: Path) -> None:
+    drawn = Drawn(3, 4, False)
+    damaged(tmp_path, drawn, drawn.table[:4] + struct.pack("<H", version) + drawn.table[6:])
+
+
+@pytest.mark.parametrize("version", [3, 5])
+def test_cut_tables(version: int, tmp_path: Path) -> None:
+    """Of a length that leads out of the section, at any place."""
+    drawn = Drawn(4, version, False)
+    for size in [*range(0, len(drawn.table), 17), len(drawn.table) - 1]:
+        damaged(tmp_path, drawn, drawn.table[:size])
