@@ -8,7 +8,8 @@ are run, the quickest first, until one fails.  A mutant lives in the memory of a
 alone, in the place of the module when it is imported: no file of the source is written, and the
 cache folder is one of its own (kernels are shared).  Results are appended to DIR/FOLDER.jsonl; what
 is there already is not run again.  Survivors that docs or eyes found to be the same program as the
-original stand in equivalent.txt beside this file, with the reason.
+original stand in equivalent.txt beside this file, with the reason; of several of a function that
+read the same, [2] behind one means the second alone.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Campaign:
                 wanted = row is None
             else:
                 survived = row is not None and row["outcome"] == "survived"
-                wanted = survived and _unplaced(str(mutant)) not in same
+                wanted = survived and same.isdisjoint(_names(str(mutant), mutant.same))
             if wanted:
                 found.append(mutant)
         return found
@@ -144,7 +145,7 @@ class Campaign:
         mutant = chosen.mutant
         row: dict[str, Any] = {
             "path": mutant.path, "number": mutant.number, "text": str(mutant),
-            "inside": mutant.inside, "outcome": outcome.what, "by": outcome.by,
+            "inside": mutant.inside, "same": mutant.same, "outcome": outcome.what, "by": outcome.by,
             "tests": len(chosen.tests), "ran": outcome.ran, "seed": self._asked.seed,
             "again": self._asked.again, "time": round(time.time()),
         }  # fmt: skip
@@ -186,7 +187,9 @@ def table(results: Path) -> list[str]:
     for path in sorted(results.glob("*.jsonl")):
         last = {(row["path"], row["number"]): row for row in _rows(path)}
         survived = [row for row in last.values() if row["outcome"] == "survived"]
-        same = sum(_unplaced(row["text"]) in equivalent for row in survived)
+        same = sum(
+            not equivalent.isdisjoint(_names(row["text"], row.get("same", 0))) for row in survived
+        )
         killed = len(last) - len(survived)
         share = f"{killed / max(1, len(last) - same):.1%}"
         cells = (path.stem, len(last), killed, len(survived), same, share)
@@ -203,10 +206,12 @@ def _equivalent() -> set[str]:
     }
 
 
-def _unplaced(text: str) -> str:
-    """A mutant's text without its line, which changes with every change above it."""
+def _names(text: str, same: int) -> set[str]:
+    """What equivalent.txt may call a mutant: its text without the line, which changes with every
+    change above it, for all that read the same, or with "[2]" behind it for the second of them."""
     path, _, rest = text.partition(":")
-    return f"{path} {rest.partition(' in ')[2]}"
+    name = f"{path} {rest.partition(' in ')[2]}"
+    return {name, f"{name} [{same}]"}
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

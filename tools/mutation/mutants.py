@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -47,6 +48,7 @@ class Mutant:
 
     lines: of the statement that has it, first and last (of one with a body, the head alone).
     function: (the outermost function around it, its first line); ("", 0): importing runs it.
+    same: which of those that read the same, in the same function, from 1 in the source's order.
     """
 
     path: str
@@ -57,6 +59,7 @@ class Mutant:
     after: str
     lines: tuple[int, int]
     function: tuple[str, int]
+    same: int
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line} in {self.inside}: {self.before}  ->  {self.after}"
@@ -88,9 +91,10 @@ class _Place:
 
 def mutants(source: str, path: str) -> list[Mutant]:
     """All changes of this source, in an order that depends on nothing but the source."""
-    found = []
+    found, alike = [], Counter[tuple[str, str, str]]()
     for number, (place, changed) in enumerate(_changes(ast.parse(source))):
         before, after = _short(place.node), _short(changed)
+        alike[place.inside, before, after] += 1
         found.append(
             Mutant(
                 path,
@@ -101,6 +105,7 @@ def mutants(source: str, path: str) -> list[Mutant]:
                 after,
                 place.lines,
                 place.function,
+                alike[place.inside, before, after],
             )
         )
     return found
