@@ -29,6 +29,9 @@ def integer(name: str, size: int, signed: bool) -> IntType:
 def qualified(type_: DType, qualifier: str) -> DType:
     """The type with const, volatile or restrict before (behind: of a pointer) its name."""
     if isinstance(type_, PointerType):
+        _, star, behind = type_.alias.rpartition("*")
+        if star and ")" not in behind:  # it has a qualifier already
+            return replace(type_, alias=f"{type_.alias} {qualifier}")
         if type_.alias:
             return replace(type_, alias=f"{qualifier} {type_.alias}")
         return replace(type_, alias=spelled(type_, qualifier))

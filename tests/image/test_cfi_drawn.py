@@ -13,7 +13,8 @@ import pytest
 from dwarf_asm import sleb, uleb
 
 from kinst.core.errors import KinstError
-from kinst.image.dwarf.cfi import CallerRule, Cfi
+from kinst.core.system import CallerRule
+from kinst.image.dwarf.cfi import Cfi
 
 REGISTERS = range(6)
 # DW_EH_PE_absptr, udata2, udata4, udata8, sdata2, sdata4, sdata8, as struct packs them.

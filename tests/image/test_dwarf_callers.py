@@ -75,7 +75,7 @@ def passed(program: Known, callee: str, register: str) -> dict[int, int]:
 
 def told(text: str) -> dict[int, int]:
     """The constants by return address of a D expression that chooses among them."""
-    found = {}
+    found: dict[int, int] = {}
     while row := re.fullmatch(r"\(((?:[^?])*) \? (\w+) : (.*)\)", text):
         places = re.findall(r"== (\w+)", row[1])
         found |= {int(at.rstrip("ul"), 16): int(row[2].rstrip("ul"), 0) for at in places}

@@ -144,5 +144,7 @@ def test_entries_are_readelfs(seed: int, tmp_path: Path) -> None:
         elif "low_pc" not in one.attributes or "high_pc" not in one.attributes:
             code = opened.lists.ranges(opened.dies.die(one.offset))
             assert bool(code) == ("ranges" in one.attributes)  # a label has no code
-    for drawn_one in [*world.functions, *world.copies]:
-        assert ranges_of[drawn_one.die] == list(drawn_one.ranges)
+    told = [(one.die, one.ranges) for one in world.functions]
+    told += [(one.die, one.ranges) for one in world.copies]
+    for offset, ranges in told:
+        assert ranges_of[offset] == list(ranges)
