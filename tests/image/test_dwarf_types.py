@@ -262,7 +262,7 @@ def test_arrays_by_hand(tmp_path: Path) -> None:
     upper bound of -1 is how some say that there is none."""
     made = ByHand()
     base = made.entry(BASE, named("int"), one(SIZE, 4), one(ENCODING, 5))
-    bounds = {
+    bounds: dict[str, list[list[Value]]] = {
         "int [6]": [[one(COUNT, 6)]], "int [7]": [[one(UPPER, 6)]], "int [1]": [[one(UPPER, 0)]],
         "int [2][3]": [[one(UPPER, 1)], [one(COUNT, 3)]], "int []": [[]],
         "int [][4]": [[Value(UPPER, DATA4, b"\xff" * 4)], [one(UPPER, 3)]],
