@@ -18,16 +18,16 @@ from kinst.core.columns import U64
 from kinst.core.machine import Target
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class EndedCode:
     """Code of one trace that has ended, in which a thread may still be.
 
-    range: of addresses [low, high) where it is.  ways_back: where it leads back to.  counters: the
-    bytes [low, high) of the room for counters that it adds to.
+    range: of addresses [low, high) where it is.  ways_back: where it leads back to, ascending.
+    counters: the bytes [low, high) of the room for counters that it adds to.
     """
 
     range: tuple[int, int]
-    ways_back: frozenset[int]
+    ways_back: U64
     counters: tuple[int, int] = (0, 0)
 
 
@@ -58,7 +58,7 @@ def around(ended: Sequence[EndedCode]) -> list[tuple[int, int]]:
 def with_ways_back(held: U64, ended: Sequence[EndedCode]) -> U64:
     """These addresses, ascending, and those to which ended code leads back that has one of them."""
     back = [one.ways_back for one in ended if is_held(one, held)]
-    return np.union1d(held, np.array(sorted(frozenset().union(*back)), np.uint64))
+    return np.unique(np.concatenate([held, *back]))
 
 
 def held_in(target: Target, low: int, high: int, ended: Sequence[EndedCode]) -> U64:

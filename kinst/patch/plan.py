@@ -533,14 +533,14 @@ class _Layout:
         return Pieces(self._start, block.tobytes(), start, size), original_at
 
 
-def ways_back(plan: Plan) -> frozenset[int]:
-    """Addresses to which trampolines lead back: behind sites and, where those are chained, only
-    behind the last of them; and where branches lead."""
+def ways_back(plan: Plan) -> U64:
+    """Addresses, ascending, to which trampolines lead back: behind sites and, where those are
+    chained, only behind the last of them; and where branches lead."""
     sites = plan.sites.columns
     after = sites.after
     if len(plan.chained):
         after = after[~np.isin(after, sites.address)]
-    return frozenset(after.tolist()) | frozenset(plan.branches.tolist())
+    return np.union1d(after, plan.branches)
 
 
 def plan_hooks(hooks: Sequence[Hook], isa: Isa, start: int) -> Plan:

@@ -151,8 +151,8 @@ def test_somebody_in_code_of_a_trace_that_has_ended(isa: str, inside: int, word:
         patches_of(others), np.array([inside, inside + 12], np.uint64), np.array([0, 1, 2]),
         patches_of([]), np.array([0, 0, 0]), np.array([0, 0], np.uint64),
     )  # fmt: skip
-    ended = EndedCode((0x7F_0000, 0x7F_1000), frozenset({inside, inside + 99}))
-    other = EndedCode((0x7F_1000, 0x7F_2000), frozenset({inside + 12}))
+    ended = EndedCode((0x7F_0000, 0x7F_1000), np.array([inside, inside + 99], np.uint64))
+    other = EndedCode((0x7F_1000, 0x7F_2000), np.array([inside + 12], np.uint64))
     entered = plant.Planted(traced, machine)._entered(runs, (ended, other))
     assert entered.tolist() == [word == 0x7F_0008, word == 0x7F_1000]
 

@@ -24,7 +24,8 @@ from kinst.session.sizes import SITE_CODE, counters_room, sizes
 from kinst.session.values import Compiled, EnabledSite, ScratchMemory, TracedMachine
 
 SCRATCH = 0xFFFFFFFF80000000
-CODE = [EndedCode((at, at + 0x800), frozenset()) for at in (0x10000, 0x11000, 0x12000)]
+NOWHERE = np.zeros(0, np.uint64)
+CODE = [EndedCode((at, at + 0x800), NOWHERE) for at in (0x10000, 0x11000, 0x12000)]
 
 
 class Machine:
