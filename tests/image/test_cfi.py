@@ -164,7 +164,15 @@ def test_a_register_without_an_offset() -> None:
 
 def test_what_cannot_be_said_has_no_rule() -> None:
     """A CFA by an expression; a return address that is undefined, or in another register."""
-    for program in ((0x0F, 1, 0x30), (0x07, 30), (0x09, 30, 17), (0x10, 30, 1, 0x30), (0x1B,)):
+    for program in (
+        (0x0F, 1, 0x30),
+        (0x07, 30),
+        (0x09, 30, 17),
+        (0x10, 30, 1, 0x30),
+        (0x1B,),
+        (0x1B, 2),
+        (0x3F, 0x7E),
+    ):  # the last ones are of no meaning
         assert rules(cfi_of(0x41, *program), 0, 4) == [AT_ENTRY, None], program
 
 

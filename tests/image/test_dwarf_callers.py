@@ -160,6 +160,23 @@ def test_where_callers_are_not_believed(text: str, said: str, tmp_path: Path) ->
     assert found.reason == f"only its value at the function's entry is known{said}"
 
 
+def test_what_a_caller_was_given_itself(tmp_path: Path) -> None:
+    """A caller that passes its own parameter on knows it as its value at its own entry, which only
+    the caller's caller could tell."""
+    text = CALLEE + "ALONE static void passes(long n) { sum += callee(n, 5); sink(2); }\n"
+    text += "int main(void) { passes(7); return 0; }\n"
+    program = known(tmp_path, text)
+    shown = subprocess.run(
+        ["readelf", "--debug-dump=info", program.elf.path], capture_output=True, text=True
+    ).stdout
+    assert "DW_OP_GNU_entry_value" in shown or "DW_OP_entry_value" in shown
+    found = at_end(program, "callee", "number")
+    said = "only its value at the function's entry is known"
+    assert found.pieces == () and found.reason == f"{said} ({said})"
+    (piece,) = at_end(program, "callee", "small").pieces
+    assert told(piece.text) == passed(program, "callee", "esi")
+
+
 def test_what_is_elsewhere(tmp_path: Path) -> None:
     """A variable that a function declares is no local one of it; another may be."""
     text = "int elsewhere = 9; int other = 8;\n"

@@ -182,7 +182,7 @@ class Run:
         self.isa, self.processor = load(isa), PROCESSORS[isa]
         (folder / "run.c").write_text(SOURCE)
         program = folder / "run"
-        command = [*self.processor.compiler, *FLAGS, "-o", program, folder / "run.c"]
+        command = [*self.processor.compiler, *FLAGS, "-o", str(program), str(folder / "run.c")]
         subprocess.run(command, check=True, timeout=120)
         self.debug = DebugInfo(program)
         self.names = self.isa.dwarf_registers

@@ -253,6 +253,27 @@ def test_a_copy_outside_of_functions(tmp_path: Path) -> None:
     assert (copy.caller, copy.within, copy.ranges) == ("", (), RANGE)
 
 
+def test_a_copy_of_what_is_no_function(tmp_path: Path) -> None:
+    """Its origin is behind all functions, and a type: as if it were not there."""
+    unit = Unit(4)
+    unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
+    unit.entry(FUNCTION, [Value(NAME, *text(b"main")), *ADDR], True)
+    place = unit.header_size + len(unit.info) + 1  # of the reference, behind the next entry's code
+    unit.entry(COPY, [Value(ORIGIN, 0x13, b"HERE"), *ADDR])
+    unit.end()
+    unit.here("type")
+    unit.entry(0x24, [Value(NAME, *text(b"int"))])
+    unit.end()
+    sections = unit.sections()
+    info = sections[".debug_info"]
+    assert info[place : place + 4] == b"HERE"
+    at = struct.pack("<I", unit.places["type"])
+    sections[".debug_info"] = info[:place] + at + info[place + 4 :]
+    index = open_index(elf(tmp_path / "a", sections))
+    assert list(index.inline_names()) == [] and index.copies_at(BASE + 0x10) == []
+    assert [one.ranges for one in index.functions("main")] == [RANGE]
+
+
 def test_sparse_abbreviation_codes(tmp_path: Path) -> None:
     assert only(build(tmp_path / "a", where=ADDR, skew=100_000)).ranges == RANGE
 

@@ -147,6 +147,7 @@ RBX, RDI = "regs[R_RBX]", "regs[R_RDI]"
         ("539304559304", [("value", RBX, 4), ("value", RDI, 4)]),  # two pieces
         ("9304539304", [("", "", 4), ("value", RBX, 4)]),  # the first one is lost
         ("9e02feff", [("value", "0xfffeull", 0)]),  # implicit_value
+        ("9e0801000000000000ff", [("value", "0xff00000000000001ull", 0)]),  # of 8 bytes
         ("55f0", [("value", RDI, 0)]),  # GNU_uninit: a register of which gcc saw no write
         ("09ff9f", [("value", "0xffffffffffffffffull", 0)]),  # const1s -1
         ("700006231094019f", None),  # deref of what is behind a breg; then a size
@@ -172,6 +173,11 @@ def test_entry_values() -> None:
     assert pieces_of(code, context(at_entry=True)) == (Piece("value", RDI),)
     with pytest.raises(NotHereError, match="only its value at the function's entry"):
         pieces_of(code, context())
+
+
+def test_constants_that_are_too_long() -> None:
+    with pytest.raises(NotHereError, match="it is a constant of more than 8 bytes"):
+        pieces_of(bytes([0x9E, 9, *range(9)]), context())
 
 
 @pytest.mark.parametrize("code", ["", "ff", "03", "22", "93", "a0", "9c", "2f0080", "12", "9e7f"])

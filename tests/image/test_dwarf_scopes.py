@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import struct
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from kinst.core.locals import Local, Piece
 from kinst.image.debug_info import DebugInfo
 from kinst.image.dwarf.cfi import InspectedFrame
 from kinst.image.dwarf.locals import DwarfLocals
+from kinst.isa import load
 
 UNIT, SUBPROGRAM, INLINED, BLOCK, VARIABLE, PARAMETER, BASE = 0x11, 0x2E, 0x1D, 0x0B, 0x34, 5, 0x24
 NAME, LOW, HIGH, INLINE, ORIGIN, TYPE = 0x03, 0x11, 0x12, 0x20, 0x31, 0x49
@@ -315,3 +317,42 @@ def test_where_an_empty_copy_is(tmp_path: Path) -> None:
         check(known.find("outer", frame, "a", "inline"), (one, "inline") if there else None)
         check(known.find("outer", frame, "a"), None)
         assert known.names("outer", address, "inline") == (["a"] if there else [])
+
+
+ROOM = """
+__asm__(".text\\n.globl stub\\n.type stub, %%function\\nstub: nop\\n.size stub, . - stub\\n");
+extern int other(int) __attribute__((noipa));
+int asked(int first, int second) { int sum = other(first); return sum + second; }
+int other(int n) { return n + 1; }
+int main(void) { return asked(3, 4) + other(2); }
+"""
+
+
+@pytest.mark.parametrize("isa", ["arm64", "riscv64"])
+def test_room_for_ftrace_in_front(isa: str, tmp_path: Path) -> None:
+    """gcc counts it to the symbol, and begins what it describes behind it: there the variables are
+    those of the first instruction.  What is another symbol's has none of them."""
+    compiler = {"arm64": "aarch64-linux-gnu-gcc", "riscv64": "riscv64-linux-gnu-gcc"}[isa]
+    source, program = tmp_path / "room.c", tmp_path / "room"
+    source.write_text(ROOM.replace("%%", "%" if isa == "arm64" else "@"))
+    flags = ["-O1", "-g", "-nostdlib", "-static", "-fpatchable-function-entry=4", "-Wl,-e,main"]
+    subprocess.run([compiler, *flags, "-fno-toplevel-reorder", "-o", program, source], check=True)
+    registers = load(isa).dwarf_registers
+    debug = DebugInfo(program)
+    known = debug.locals(registers)
+    assert known is not None
+    symbols = debug.elf.symbols
+    (row,), (stub,) = symbols.indexes("asked"), symbols.indexes("stub")
+    start = int(symbols.address[row])
+    ((low, high),) = debug.functions("asked")[0].ranges
+    assert start + 8 <= low < high
+    taken = ["R_X0", "R_X1"] if isa == "arm64" else ["R_A0", "R_A1"]
+    for address in range(start, low + 1):
+        frame = InspectedFrame(address, True, None, int)
+        assert known.names("asked", address) == ["first", "second", "sum"], hex(address)
+        for name, register in zip(("first", "second"), taken, strict=True):
+            found = known.find("asked", frame, name)
+            assert found is not None and found.pieces == (Piece("value", f"regs[{register}]"),)
+    at = int(symbols.address[stub])
+    assert known.names("stub", at) == []
+    assert known.find("stub", InspectedFrame(at, True, None, int), "first") is None

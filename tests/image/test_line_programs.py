@@ -19,6 +19,8 @@ from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import open_elf
 
 UNIT, NAME, STMT_LIST, COMP_DIR = 0x11, 0x03, 0x10, 0x1B
+FUNCTION, STRUCTURE, LOW, HIGH, SPECIFICATION = 0x2E, 0x13, 0x11, 0x12, 0x47
+DECL_FILE, DECL_LINE, DECLARATION = 0x3A, 0x3B, 0x3C
 STRING, LINE_STRP, STRP, SEC_OFFSET, DATA4, DATA8 = 0x08, 0x1F, 0x0E, 0x17, 0x06, 0x07
 FOLDERS = [b"/home/me", b"include", b"/usr/include"]
 NAMES = [(b"a.c", 0), (b"b.h", 1), (b"/abs/c.h", 1), (b"d.h", 2), (b"e.c", 0)]
@@ -81,7 +83,7 @@ class Drawn:
         # The sum of the contents (5) as a number or a block, times (3), and what vendors add.
         more = {(5, 0x1E): bytes(16), (5, 0x09): b"\3\x01\x02\x03", (3, 0x0F): uleb(1 << 40),
                 (4, 0x06): bytes(4), (0x2001, 0x08): b"a\0", (0x2002, 0x07): bytes(8)}  # fmt: skip
-        chosen = rng.sample(list(more), rng.randrange(4))
+        chosen = rng.sample(list(more), rng.randrange(len(more) + 1))
         formats = [(1, form), (2, index), *chosen]
         rng.shuffle(formats)
         made += bytes([len(formats)]) + b"".join(uleb(a) + uleb(b) for a, b in formats)
@@ -237,3 +239,72 @@ def test_cut_tables(version: int, tmp_path: Path) -> None:
     drawn = Drawn(4, version, False)
     for size in [*range(0, len(drawn.table), 17), len(drawn.table) - 1]:
         damaged(tmp_path, drawn, drawn.table[:size])
+
+
+def test_a_line_range_of_none(tmp_path: Path) -> None:
+    """Which no special opcode can be divided by: addresses and files are those of the others."""
+    drawn = Drawn(5, 4, False)
+    at = drawn.table.index(bytes([drawn.default, drawn.base % 256, drawn.range, drawn.opcodes])) + 2
+    table = drawn.table[:at] + b"\0" + drawn.table[at + 1 :]
+    lines = lines_of(tmp_path / "a", table, 4)
+    found = lines.spans(units(lines)[1])
+    assert {span.file for span in found} <= {"", *PATHS}
+    assert min(span.low for span in found) == min(rows[0].address for rows in drawn.rows)
+
+
+def test_spans_within_another(tmp_path: Path) -> None:
+    """Of sequences that overlap, as discarded code has them: the nearest that holds the address."""
+    drawn = Drawn(6, 4, False)
+    drawn.rows = [
+        [Row(0x2000, 1, 10, drawn.default), Row(0x2400, 0, 0, False)],
+        [Row(0x2100, 1, 20, drawn.default), Row(0x2120, 1, 21, drawn.default),
+         Row(0x2140, 0, 0, False)],
+        [Row(0x2200, 1, 30, drawn.default), Row(0x2210, 0, 0, False)],
+    ]  # fmt: skip
+    program = b""
+    for rows in drawn.rows:
+        before = 1
+        for row in rows[:-1]:
+            program += b"\0\x09\2" + struct.pack("<Q", row.address)
+            program += b"\3" + sleb(row.line - before) + b"\1"
+            before = row.line
+        program += b"\0\x09\2" + struct.pack("<Q", rows[-1].address) + b"\0\1\1"
+    fixed = bytes([1, 1, drawn.default, 0, 1, 10, *OPERANDS[:9]]) + drawn.old_files()
+    body = struct.pack("<HI", 4, len(fixed)) + fixed + program
+    lines = lines_of(tmp_path / "a", struct.pack("<I", len(body)) + body, 4)
+    _, unit = units(lines)
+    wanted = {0x1FFF: 0, 0x2000: 10, 0x20FF: 10, 0x2100: 20, 0x2120: 21, 0x2140: 10, 0x21FF: 10,
+              0x2200: 30, 0x220F: 30, 0x2210: 10, 0x23FF: 10, 0x2400: 0}  # fmt: skip
+    for address, line in wanted.items():
+        found = lines.at(unit, address)
+        assert (found.line if found else 0) == line, hex(address)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["beside it", "in a structure"])
+def test_what_only_a_declaration_says(inside: bool, tmp_path: Path) -> None:
+    """A definition with DW_AT_specification says what is different (DWARF 5, 2.13.2)."""
+    drawn = Drawn(7, 4, False)
+    unit = Unit(4)
+    text = Value(COMP_DIR, STRING, FOLDERS[0] + b"\0")
+    unit.entry(UNIT, [text, Value(STMT_LIST, SEC_OFFSET, b"\3\0\0\0")], True)
+    places = []
+    if inside:
+        unit.entry(STRUCTURE, [Value(NAME, STRING, b"s\0")], True)
+    for name, file, line in ((b"one\0", 2, 42), (b"two\0", 3, 43)):
+        unit.here("last")
+        places.append(unit.places["last"])
+        said = [Value(DECL_FILE, 0x0B, bytes([file])), Value(DECL_LINE, 0x0B, bytes([line]))]
+        unit.entry(FUNCTION, [Value(NAME, STRING, name), *said, Value(DECLARATION, 0x19)])
+    if inside:
+        unit.end()
+    for k, own in enumerate(([], [Value(DECL_FILE, 0x0B, b"\1"), Value(DECL_LINE, 0x0B, b"\x4d")])):
+        at = Value(SPECIFICATION, 0x13, struct.pack("<I", places[k]))
+        low = Value(LOW, 0x01, struct.pack("<Q", 0x1000 * (k + 1)))
+        unit.entry(FUNCTION, [at, *own, low, Value(HIGH, 0x0B, b"\x20")])
+    unit.end()
+    sections = {**unit.sections(), ".debug_line": b"\1\2\3" + drawn.table, **drawn.strings}
+    index = open_index(elf(tmp_path / "a", sections))
+    for name, path, line, at in (("one", PATHS[1], 42, 0x1000), ("two", PATHS[0], 0x4D, 0x2000)):
+        (found,) = index.functions(name)
+        assert (found.decl_file, found.decl_line) == (path, line)
+        assert found.ranges == ((at, at + 0x20),) and not found.inlined

@@ -71,6 +71,8 @@ def test_an_address_of_none(elf: Elf) -> None:
     # Behind a variable, at a label without a type, in code, and outside of the file.
     for linked in (tail + 1, label, code, 0, (1 << 64) - 8):
         assert table.at(linked + SLIDE) is None
+    # Below the address that 0 is moved to.
+    assert table.at(0) is None and table.at(SLIDE - 1) is None
 
 
 def test_a_kernel_below_its_linked_address(elf: Elf) -> None:
