@@ -139,6 +139,15 @@ class Program:
         return behind
 
 
+def encodings(at: int) -> list[int]:
+    """Those in which the addresses of some entries from this one on can be written."""
+    if at > 0x8000_0000:
+        return [0x00, 0x03, 0x04, 0x0C, 0x03 | FROM_HERE, 0x04 | FROM_HERE, 0x0C | FROM_HERE]
+    found = [0x00, 0x03, 0x04, 0x0B, 0x0C, FROM_HERE, 0x0B | FROM_HERE, 0x0C | FROM_HERE]
+    found += [0x02, 0x02] if at < 0xA000 else []
+    return found + ([0x0A, 0x0A | FROM_HERE] if at < 0x2000 else [])
+
+
 class Drawn:
     """A section.  rows: of each entry (first address, end, [(address, table)])."""
 
@@ -146,7 +155,7 @@ class Drawn:
         self.rng, self.eh, self.data = random.Random(seed), eh, b""
         self.entries: list[tuple[int, int, list[tuple[int, Table]]]] = []
         self.back = 0
-        at = 0x100
+        at = self.rng.choice((0x100, 0x9000, 0x9000_0000))
         for _ in range(self.rng.randrange(1, 4)):
             cie = self.cie(at)
             for _ in range(self.rng.randrange(1, 4)):
@@ -163,12 +172,7 @@ class Drawn:
         rng = self.rng
         version = rng.choice((1, 3)) if self.eh else rng.choice((1, 3, 4))
         letters = rng.choice(("zR", "zPLR", "zRS", "z", "")) if self.eh else ""
-        encoding = rng.choice(list(FORMATS)) | rng.choice((0, FROM_HERE)) if "R" in letters else 0
-        # Two bytes reach what is near, and numbers without a sign only what is behind.
-        if encoding & 0x0F in (0x02, 0x0A) and at > 0x2000:
-            encoding = 0x0B | encoding & FROM_HERE
-        if encoding in (0x02 | FROM_HERE, 0x03 | FROM_HERE):
-            encoding ^= FROM_HERE
+        encoding = self.rng.choice(encodings(at)) if "R" in letters else 0
         program = Program(rng, rng.choice((1, 2, 4)), rng.choice((-8, -4, 1)), None, self.eh)
         program.draw(6)
         self.back = rng.randrange(6)

@@ -4,6 +4,7 @@ readelf has them; the code of each as it was drawn."""
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ import random_dwarf
 from dwarf_asm import elf
 from random_dwarf import drawn
 
+from kinst.core.errors import KinstError
 from kinst.image.dwarf.dies import Die, Dies
 from kinst.image.dwarf.index import open_index
 from kinst.image.dwarf.lists import Lists
@@ -148,3 +150,27 @@ def test_entries_are_readelfs(seed: int, tmp_path: Path) -> None:
     told += [(one.die, one.ranges) for one in world.copies]
     for offset, ranges in told:
         assert ranges_of[offset] == list(ranges)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["32-bit", "64-bit"])
+@pytest.mark.parametrize(("kind", "ids", "offsets"), [(1, 0, 0), (2, 8, 1), (3, 0, 0), (4, 8, 0),
+                                                     (5, 8, 0), (6, 8, 1)])  # fmt: skip
+def test_headers_of_every_kind(
+    kind: int, ids: int, offsets: int, wide: bool, tmp_path: Path
+) -> None:
+    """DWARF 5, 7.5.1.1 to 7.5.1.3: a skeleton and what it is for have an id of 8 bytes behind the
+    header's common part; type units a signature of 8 bytes and an offset."""
+    size = 8 if wide else 4
+    body = struct.pack("<HBB", 5, kind, 8) + bytes(size) + bytes(range(ids)) + bytes(offsets * size)
+    first = len(body)
+    body += b"\1unit\0"
+    length = struct.pack("<IQ", 2**32 - 1, len(body)) if wide else struct.pack("<I", len(body))
+    sections = {".debug_info": length + body, ".debug_abbrev": b"\1\x11\0\x03\x08\0\0\0"}
+    dies = Dies(DebugSections(open_elf(elf(tmp_path / "file", sections))), [0])
+    assert dies.first_of(0) == len(length) + first
+    die = dies.die(dies.first_of(0))
+    assert (die.tag, die.text(random_dwarf.NAME)) == (random_dwarf.UNIT, "unit")
+    assert die.unit.end == len(length) + len(body) and list(dies.children(die)) == []
+    for outside in (len(length), die.offset - 1, die.unit.end):
+        with pytest.raises(KinstError, match=f"no entry at {outside:#x}"):
+            dies.die(outside)
