@@ -159,7 +159,8 @@ def test_high_pc_is_an_offset(high: Value, tmp_path: Path) -> None:
             (0x09, b"\3abc"), (0x18, b"\0"), (0x1E, bytes(16)), (0x0C, b"\1"), (0x19, b""),
             (0x20, bytes(8)), (0x22, b"\x81\1"), (0x23, b"\5"), (0x1C, bytes(4)),
             (0x24, bytes(8)), (0x1D, bytes(4)), (0x1F20, bytes(4)), (0x1F21, bytes(4)),
-            (0x17, bytes(4)), (0x16, b"\x08abc\0"), (0x0F, b"\x80\1"),
+            (0x17, bytes(4)), (0x16, b"\x08abc\0"), (0x0F, b"\x80\1"), (0x16, b"\x19"),
+            (0x1E, b"\xff" * 16), (0x16, b"\x1e" + b"\x80" * 16), (0x16, b"\x09\3abc"),
         )
     ] + [Value(0x2007, 0x21, b"", -5)],
     ids=lambda value: f"{value.form:#x}",
@@ -280,6 +281,92 @@ def test_sparse_abbreviation_codes(tmp_path: Path) -> None:
 
 def test_compressed(tmp_path: Path) -> None:
     assert only(build(tmp_path / "a", where=ADDR, compress=True)).ranges == RANGE
+
+
+@pytest.mark.parametrize(
+    ("form", "data"),
+    [(0x0A, b"\x05ab"), (0x03, b"\x05\0ab"), (0x04, b"\x05\0\0\0ab"), (0x09, b"\x05ab"),
+     (0x18, b"\x05ab"), (0x06, b"abc"), (0x07, b"abcd"), (0x1E, bytes(15)), (0x08, b"abc"),
+     (0x0F, b"\x80\x80"), (0x0D, b"\xff"), (0x16, b"\x06abc"), (0x16, b"\x09\x03ab"), (0x16, b"")],
+    ids=str,
+)  # fmt: skip
+def test_a_value_that_leads_into_the_next_unit(form: int, data: bytes, tmp_path: Path) -> None:
+    """The last one of a unit, without the ends of the entries above, which some leave out."""
+    unit = Unit(5)
+    unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
+    unit.entry(FUNCTION, [Value(NAME, *text(b"main")), Value(0x2007, form, data)])
+    sections = unit.sections()
+    following = Unit(5)
+    following.entry(UNIT, [Value(NAME, *text(b"next.c\0" * 9))])
+    info = sections[".debug_info"] + following.sections()[".debug_info"]
+    with pytest.raises(KinstError, match="unit at 0x0: it is cut off inside an entry"):
+        open_index(elf(tmp_path / "a", {**sections, ".debug_info": info}))
+
+
+@pytest.mark.parametrize("offset_size", [4, 8])
+def test_references_out_of_the_section(offset_size: int, tmp_path: Path) -> None:
+    """To what is behind all units, or, where a unit can say so, in front of them."""
+    for at in (b"\xff" * offset_size, b"\0\0\1" + bytes(offset_size - 3)):
+        unit = Unit(5, offset_size)
+        unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
+        unit.entry(FUNCTION, [Value(NAME, *text(b"main")), Value(ORIGIN, 0x10, at), *ADDR])
+        unit.end()
+        with pytest.raises(KinstError, match="unit at 0x0: a reference"):
+            open_index(elf(tmp_path / "a", unit.sections()))
+
+
+@pytest.mark.parametrize("number", [-1, -2, 7, 99, 1 << 20])
+def test_files_that_a_line_table_does_not_have(number: int, tmp_path: Path) -> None:
+    unit = Unit(4)
+    unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
+    said = [Value(0x3A, 0x0D, sleb(number)), Value(0x3B, 0x0D, sleb(number))]
+    unit.entry(FUNCTION, [Value(NAME, *text(b"main")), *said, *ADDR])
+    unit.end()
+    (found,) = open_index(elf(tmp_path / "a", unit.sections())).functions("main")
+    assert (found.decl_file, found.decl_line) == ("", max(number, 0))
+
+
+@pytest.mark.parametrize("name", [name for name in LISTS if name != "nothing"])
+def test_cut_range_lists(name: str, tmp_path: Path) -> None:
+    """Anywhere before their end."""
+    data, _ = LISTS[name]
+    section = bytes(12) + struct.pack("<I", 4) + data
+    value = Value(RANGES, 0x17, struct.pack("<I", 16))
+    for size in range(16, len(section)):
+        extra = {".debug_rnglists": section[:size]}
+        with pytest.raises(KinstError, match=r"unit at 0x0: (a range list is|it is cut off)"):
+            open_index(build(tmp_path / "a", where=[value], extra=extra))
+
+
+@pytest.mark.parametrize("behind", [1, 2, 200])
+def test_siblings_that_are_not_there(behind: int, tmp_path: Path) -> None:
+    """Behind the unit, and before the entry itself."""
+    for ahead in (True, False):
+        unit = Unit(4)
+        unit.entry(UNIT, [Value(NAME, *text(b"x.c")), Value(LANGUAGE, 0x0B, b"\x0c")], True)
+        at = unit.header_size + len(unit.info)
+        end = at + 1 + 4 + 2 + 1 + 1  # this entry, a member's, two ends
+        place = end + behind if ahead else at - behind % 3
+        unit.entry(0x13, [Value(SIBLING, 0x13, struct.pack("<I", place))], True)
+        unit.entry(0x0D, [Value(0x2007, 0x0B, b"\7")])
+        unit.end()
+        unit.end()
+        assert unit.header_size + len(unit.info) == end
+        with pytest.raises(KinstError, match="unit at 0x0: "):
+            open_index(elf(tmp_path / "a", unit.sections()))
+
+
+@pytest.mark.parametrize("behind", [0, 1, 1 << 20, (1 << 32) - 20])
+def test_abbreviations_that_are_not_there(behind: int, tmp_path: Path) -> None:
+    """At the section's end, or further on."""
+    unit = Unit(4)
+    unit.entry(UNIT, [Value(NAME, *text(b"x.c"))])
+    sections = unit.sections()
+    at = struct.pack("<I", (len(sections[".debug_abbrev"]) + behind) % (1 << 32))
+    info = sections[".debug_info"]
+    sections[".debug_info"] = info[:6] + at + info[10:]
+    with pytest.raises(KinstError, match="unit at 0x0: "):
+        open_index(elf(tmp_path / "a", sections))
 
 
 ZSTD = struct.pack("<IIQQ", 2, 0, 100, 1) + b"\x28\xb5\x2f\xfd"

@@ -241,6 +241,15 @@ def test_cut_tables(version: int, tmp_path: Path) -> None:
         damaged(tmp_path, drawn, drawn.table[:size])
 
 
+@pytest.mark.parametrize("version", [2, 4, 5])
+def test_lengths_that_end_within_the_header(version: int, tmp_path: Path) -> None:
+    """Of a table that says that it is over before its files are named, with more behind it."""
+    drawn = Drawn(8, version, False)
+    end = drawn.table.index(b"\0\x09\2" + struct.pack("<Q", drawn.rows[0][0].address))
+    for size in range(0, end - 4):
+        damaged(tmp_path, drawn, struct.pack("<I", size) + drawn.table[4:])
+
+
 def test_a_line_range_of_none(tmp_path: Path) -> None:
     """Which no special opcode can be divided by: addresses and files are those of the others."""
     drawn = Drawn(5, 4, False)
