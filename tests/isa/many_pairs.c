@@ -192,10 +192,14 @@ static void on_exception(uc_engine *uc, uint32_t number, void *data)
 static void on_read(uc_engine *uc, uc_mem_type type, uint64_t address, int size, int64_t value,
                     void *data)
 {
-    /* The address is a physical one.  What is below the stack pointer is nobody's. */
+    /* The address is a physical one.  What is below the stack pointer is nobody's; and a function
+     * does not read its own instructions, as a state may have it (backwards, behind a copy). */
     struct pairs *p = data;
-    uint64_t number = (address - POOL_AT) / PAGE, sp = 0;
+    uint64_t number = (address - POOL_AT) / PAGE, sp = 0, place = address - TEXT_AT;
     (void)type, (void)value;
+    if (!p->second && p->pair->planted && place + size <= p->text_high - p->text_low &&
+        memcmp(p->text + place, p->planted + place, size))
+        p->bad_read = 1;
     if (p->second || address < POOL_AT || number >= (uint64_t)p->one.pages)
         return;
     uc_reg_read(uc, p->sp, &sp);

@@ -69,7 +69,7 @@ def _arm64() -> World:
     return World(
         one, one, 0, 16,
         re.compile(
-            r"mrs .*(cnt|pmc)|msr (?!daif)|dc|ic|at |tlbi|sys|wf[ie]|hvc|smc|brk|eret|svc|"
+            r"mrs .*(cnt|pmc|rndr)|msr (?!daif)|dc|ic|at |tlbi|sys|wf[ie]|hvc|smc|brk|eret|svc|"
             r"(ld|st)a?l?xrb?h? |(ld|st)a?l?xp "
         ),
         # System registers that it does not have, memory tags, vectors of any length.
