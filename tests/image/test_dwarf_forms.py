@@ -338,6 +338,44 @@ def test_cut_range_lists(name: str, tmp_path: Path) -> None:
             open_index(build(tmp_path / "a", where=[value], extra=extra))
 
 
+def test_types_of_several_units(tmp_path: Path) -> None:
+    """Of one name, in three units that share their strings: those that are alike count once, the
+    first of them."""
+    strings = b"\0s\0t\0"
+    info, table, places = b"", b"", []
+    rows = [(b"s", 8), (b"s", 8), (b"s", 16), (b"t", 8), (b"s", 16), (b"t", 8), (b"s", 8)]
+    for k in range(3):
+        unit = Unit(4)
+        unit.entry(UNIT, [Value(NAME, *text(b"x.c")), Value(LANGUAGE, 0x0B, b"\x0c")], True)
+        for name, size in rows[k:] + rows[:k]:
+            unit.here("last")
+            places.append((name.decode(), size, len(info) + unit.places["last"]))
+            named = Value(NAME, 0x0E, struct.pack("<I", strings.index(name)))
+            unit.entry(0x13, [named, Value(0x0B, 0x0B, bytes([size]))])
+        unit.end()
+        sections = unit.sections()
+        made = sections[".debug_info"]
+        info += made[:6] + struct.pack("<I", len(table)) + made[10:]
+        table += sections[".debug_abbrev"]
+    sections = {".debug_info": info, ".debug_abbrev": table, ".debug_str": strings}
+    index = open_index(elf(tmp_path / "a", sections))
+    for name in ("s", "t"):
+        first: dict[int, int] = {}
+        for known, size, die in places:
+            if known == name:
+                first.setdefault(size, die)
+        assert [one.die for one in index.types(name)] == sorted(first.values())
+
+
+@pytest.mark.parametrize("at", [b"\xff\xff\xff\x7f", b"\0\0\1\0", b"\xff" * 4], ids=bytes.hex)
+def test_a_range_list_by_index_that_is_not_there(at: bytes, tmp_path: Path) -> None:
+    section = bytes(12) + at + b"\4\x10\x18\0"
+    path = build(tmp_path / "a", where=[Value(RANGES, 0x23, b"\0")],
+                 extra={".debug_rnglists": section})  # fmt: skip
+    with pytest.raises(KinstError, match="unit at 0x0: a range list is damaged"):
+        open_index(path)
+
+
 @pytest.mark.parametrize("behind", [1, 2, 200])
 def test_siblings_that_are_not_there(behind: int, tmp_path: Path) -> None:
     """Behind the unit, and before the entry itself."""
