@@ -144,6 +144,12 @@ def test_what_has_no_header(size: int) -> None:
             parse_btf(data, "hand")
 
 
+@pytest.mark.parametrize("kind", [0, 20, 31])
+def test_kinds_that_there_are_not(kind: int) -> None:
+    with pytest.raises(KinstError, match=rf"hand: damaged \.BTF: type 2 is of kind {kind}"):
+        by_hand((0, NUMBER << 24, 4, 32), (0, kind << 24, 0), (0, NUMBER << 24, 4, 32))
+
+
 @pytest.mark.parametrize("type_", [2, 3, 1 << 31])
 def test_a_type_that_is_not_there(type_: int) -> None:
     """Asked for itself, and as what a pointer leads to."""

@@ -162,6 +162,14 @@ def test_a_register_without_an_offset() -> None:
         assert rules(Cfi(made), 0) == [wanted]
 
 
+def test_advances_before_the_function() -> None:
+    """A CIE's own instructions are all run, and those that advance say nothing there."""
+    cie = struct.pack("<IBB", 0xFFFFFFFF, 1, 0) + bytes([1, 0x7C, 30, 0x0C, 31, 0, 0x41, 0x0E, 24])
+    fde = struct.pack("<IQQ", 0, START, SIZE)
+    made = b"".join(struct.pack("<I", len(one)) + one for one in (cie, fde))
+    assert rules(Cfi(made), 0, SIZE - 1) == [(31, 24, None)] * 2
+
+
 def test_what_cannot_be_said_has_no_rule() -> None:
     """A CFA by an expression; a return address that is undefined, or in another register."""
     for program in (

@@ -14,6 +14,7 @@ from test_dwarf_locals import Known, built
 
 from kinst.core.locals import Local
 from kinst.image.dwarf.calls import MOST_CALLS, MOST_TAIL_CALLS, UNKNOWN
+from kinst.image.dwarf.cfi import InspectedFrame
 
 # Parameters of what is called are dead behind its first line: only callers know them.
 BEGIN = """
@@ -175,6 +176,21 @@ def test_what_a_caller_was_given_itself(tmp_path: Path) -> None:
     assert found.pieces == () and found.reason == f"{said} ({said})"
     (piece,) = at_end(program, "callee", "small").pieces
     assert told(piece.text) == passed(program, "callee", "esi")
+
+
+def test_a_frame_that_the_unwinder_does_not_know(tmp_path: Path) -> None:
+    """What is in it cannot be read, and what is in a register can."""
+    text = "ALONE int asks(int own) { int there = own + 1; sink(there); return there; }\n"
+    program = known(tmp_path, text + "int main(void) { return asks(2); }\n", "-O0")
+    (row,) = program.elf.symbols.indexes("asks")
+    low = int(program.elf.symbols.address[row])
+    frame = InspectedFrame(low, True, None, int)
+    for name in ("own", "there"):
+        found = program.locals.find("asks", frame, name)
+        assert found is not None and found.pieces == ()
+        assert found.reason == (
+            "it is in the stack frame, and the unwinder does not know the frame here"
+        )
 
 
 def test_what_is_elsewhere(tmp_path: Path) -> None:

@@ -145,3 +145,21 @@ def test_symbols_by_address(tmp_path: Path) -> None:
             low, size = int(row[0], 16), int(row[1], 16)
             for address in (low, low + size - 1):
                 assert index.symbol_at(address) in [(name, low) for name in known]
+
+
+def test_names_of_one_address(tmp_path: Path) -> None:
+    """A global name, else a weak one, else a local one, whichever comes first."""
+    kinds = {"g": "globl", "w": "weak", "l": "local"}
+    lines = [".text"]
+    for group in ("lwg", "gwl", "wl", "lw", "lg", "l"):
+        for kind in group:
+            name = f"{group}_{kind}"
+            lines += [f".{kinds[kind]} {name}", f".type {name}, @function", f".size {name}, 4"]
+        lines += [f"{group}_{kind}:" for kind in group] + ["nop"] * 4
+    (tmp_path / "a.s").write_text("\n".join(lines) + "\n")
+    subprocess.run(["as", "-g", "-o", "a.o", "a.s"], cwd=tmp_path, check=True)
+    subprocess.run(["ld", "-e", "0", "-Ttext=0x400000", "-o", "a", "a.o"], cwd=tmp_path, check=True)
+    index = open_index(tmp_path / "a")
+    for k, wanted in enumerate(("lwg_g", "gwl_g", "wl_w", "lw_w", "lg_g", "l_l")):
+        at = 0x400000 + 4 * k
+        assert index.symbol_at(at) == index.symbol_at(at + 3) == (wanted, at)

@@ -94,3 +94,17 @@ def test_where_functions_begin_and_end(seed: int, tmp_path: Path) -> None:
         assert names == [
             n for n in expected if n.startswith(prefix) and (pattern != "i*_1" or n.endswith("_1"))
         ]
+
+
+@pytest.mark.parametrize("slide", [-0x300000, -0x400000, 0, 1 << 62])
+def test_images_that_lie_elsewhere(slide: int, tmp_path: Path) -> None:
+    """Also below where they are linked; addresses are of 64 bits."""
+    text, marks, end = drawn(2)
+    (tmp_path / "a.s").write_text(text)
+    subprocess.run(["as", "-o", "a.o", "a.s"], cwd=tmp_path, check=True)
+    subprocess.run(["ld", "-e", "0", "-Ttext=0x400000", "-o", "a", "a.o"], cwd=tmp_path, check=True)
+    table = FunctionTable(open_elf(tmp_path / "a"), slide, "made")
+    for name, (start, size) in wanted(marks, end).items():
+        (one,) = table.lookup(name)
+        assert (one.address, one.size) == (0x400000 + slide + start, size)
+        assert table.at(one.address + size - 1) == one

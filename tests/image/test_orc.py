@@ -134,3 +134,13 @@ def test_registers(numbers: dict[int, str], previous: int) -> None:
 def test_registers_of_no_known_numbers() -> None:
     with pytest.raises(KinstError, match=r"made: \.orc_unwind numbers registers"):
         open_orc(Made([(0x5000 + k, 8, 6) for k in range(3)], False))  # type: ignore[arg-type]
+
+
+def test_tables_that_do_not_belong_together() -> None:
+    """Of as many rules as places, each rule has 6 bytes."""
+    for more in (b"\0", bytes(6)):
+        made = Made([(0x5000, 8, 5), (0x5020, 16, 5)], False)
+        made.rules += more
+        said = rf"made: \.orc_unwind has {12 + len(more)} bytes for 2 places"
+        with pytest.raises(KinstError, match=said):
+            open_orc(made)  # type: ignore[arg-type]
