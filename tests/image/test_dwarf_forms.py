@@ -367,6 +367,23 @@ def test_types_of_several_units(tmp_path: Path) -> None:
         assert [one.die for one in index.types(name)] == sorted(first.values())
 
 
+def test_a_sibling_in_another_unit(tmp_path: Path) -> None:
+    """By DW_FORM_ref_addr, which can say so."""
+    unit = Unit(4)
+    unit.entry(UNIT, [Value(NAME, *text(b"x.c")), Value(LANGUAGE, 0x0B, b"\x0c")], True)
+    at = unit.header_size + len(unit.info) + 1 + 4 + 2 + 1 + 1 + 5
+    unit.entry(0x13, [Value(SIBLING, 0x10, struct.pack("<I", at))], True)
+    unit.entry(0x0D, [Value(0x2007, 0x0B, b"\7")])
+    unit.end()
+    unit.end()
+    following = Unit(4)
+    following.entry(UNIT, [Value(NAME, *text(b"next.c\0" * 9))])
+    sections = unit.sections()
+    info = sections[".debug_info"] + following.sections()[".debug_info"]
+    with pytest.raises(KinstError, match="unit at 0x0: "):
+        open_index(elf(tmp_path / "a", {**sections, ".debug_info": info}))
+
+
 @pytest.mark.parametrize("at", [b"\xff\xff\xff\x7f", b"\0\0\1\0", b"\xff" * 4], ids=bytes.hex)
 def test_a_range_list_by_index_that_is_not_there(at: bytes, tmp_path: Path) -> None:
     section = bytes(12) + at + b"\4\x10\x18\0"

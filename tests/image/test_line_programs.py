@@ -317,3 +317,32 @@ def test_what_only_a_declaration_says(inside: bool, tmp_path: Path) -> None:
         (found,) = index.functions(name)
         assert (found.decl_file, found.decl_line) == (path, line)
         assert found.ranges == ((at, at + 0x20),) and not found.inlined
+
+
+def test_files_without_a_folder(tmp_path: Path) -> None:
+    """A table of DWARF 5 whose files say no folder: they are in the first one, where the compiler
+    ran (6.2.4.1)."""
+    drawn = Drawn(9, 5, False)
+    folders = b"\1\1\x08" + uleb(2) + b"/first\0" + b"/second\0"
+    files = b"\1\1\x08" + uleb(2) + b"one.c\0" + b"/abs/two.c\0"
+    fixed = bytes([1, 1, 1, 0, 1, 10, *OPERANDS[:9]]) + folders + files
+    program = b"\0\x09\2" + struct.pack("<Q", 0x1000)
+    program += b"\4\0\1" + b"\2\x10" + b"\4\1\1" + b"\2\x10" + b"\0\1\1"
+    body = struct.pack("<HBBI", 5, 8, 0, len(fixed)) + fixed + program
+    table = struct.pack("<I", len(body)) + body
+    lines = lines_of(tmp_path / "a", table, 5)
+    found = [(span.low, span.high, span.file) for span in lines.spans(units(lines)[1])]
+    assert found == [(0x1000, 0x1010, "/first/one.c"), (0x1010, 0x1020, "/abs/two.c")]
+    unit = Unit(4)
+    unit.entry(UNIT, [Value(STMT_LIST, SEC_OFFSET, b"\3\0\0\0")], True)
+    for k in range(2):
+        said = [Value(DECL_FILE, 0x0B, bytes([k])), Value(DECL_LINE, 0x0B, b"\5")]
+        low = Value(LOW, 0x01, struct.pack("<Q", 0x1000 * (k + 1)))
+        unit.entry(
+            FUNCTION, [Value(NAME, STRING, b"f%d\0" % k), *said, low, Value(HIGH, 0x0B, b"\x20")]
+        )
+    unit.end()
+    sections = {**unit.sections(), ".debug_line": b"\1\2\3" + table, **drawn.strings}
+    index = open_index(elf(tmp_path / "b", sections))
+    names = [index.functions(f"f{k}")[0].decl_file for k in range(2)]
+    assert names == ["/first/one.c", "/abs/two.c"]
