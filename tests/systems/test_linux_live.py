@@ -240,7 +240,7 @@ def test_functions_refused_and_not(running: Attached) -> None:
         "start_kernel": "init code", "__SCT__cond_resched": "static call",
         "__x86_return_thunk": "thunk", "copy_from_kernel_nofault": "every probe",
         "search_exception_tables": "hook", "do_trap.cold": "part of do_trap",
-        "relocate_kernel": "copy", "__fentry__": "ftrace",
+        "relocate_kernel": "copy", "__enc_copy": "copy", "__fentry__": "ftrace",
     }  # fmt: skip
     for name, reason in reasons.items():
         for function in linux.lookup(name):

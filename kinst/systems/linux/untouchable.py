@@ -47,6 +47,8 @@ NAME_REASONS = {
     "identity_mapped": _COPIED,
     "virtual_mapped": _COPIED,
     "swap_pages": _COPIED,
+    "sme_encrypt_execute": _COPIED,
+    "__enc_copy": _COPIED,
     "core_restore_code": _COPIED,
     "restore_image": _COPIED,
     "hypercall_page": _COPIED,
