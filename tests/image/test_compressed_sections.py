@@ -78,3 +78,18 @@ def test_damage_is_told(
     damaged.write_bytes(data)
     with pytest.raises(KinstError, match=said):
         unpacked(open_file(damaged))
+
+
+@pytest.mark.parametrize("size", [0, 1, 23, 24])
+def test_a_section_that_is_all_header(plain: Path, tmp_path: Path, size: int) -> None:
+    """ELF's Elf64_Chdr has 24 bytes: with fewer there is none, with these nothing is packed."""
+    file = squeezed(plain, tmp_path, "zlib-gabi")
+    section = file.section(NAME)
+    assert section is not None
+    data = bytearray(file.path.read_bytes())
+    table = int.from_bytes(data[40:48], "little") + 64 * section.index
+    data[table + 32 : table + 40] = size.to_bytes(8, "little")
+    (tmp_path / "cut").write_bytes(data)
+    with pytest.raises(KinstError) as caught:
+        unpacked(open_file(tmp_path / "cut"))
+    assert ("has no compression header" in str(caught.value)) == (size < 24)
