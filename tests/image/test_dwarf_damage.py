@@ -138,8 +138,11 @@ def test_mutated_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_mutated_files(tmp_path: Path) -> None:
-    survive(tmp_path, 10_000, 3)
+def test_many_mutated_files(tmp_path: Path) -> None:
+    """KINST_FUZZ_COUNT files (10,000 unless it is set), from KINST_SEED on (3)."""
+    first = int(os.environ.get("KINST_SEED", "3"))
+    for part in range(int(os.environ.get("KINST_FUZZ_COUNT", "10000")) // 10_000):
+        survive(tmp_path, 10_000, first + part)
 
 
 def test_the_unit_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Plants and unplants at random for as long as it is told, in a guest under load.
 
     .venv/bin/python tests/vm/soak.py MINUTES [--isa ISA] [--cpus 4] [--seed N] [--functions N]
+        [--longest SECONDS]
 
 The guest runs tests/programs/workload.c all the time, which ends with an error when the kernel does
 not do what it must.  A round is a program of random functions (all their instructions, or their
@@ -54,7 +55,10 @@ def resident() -> int:
 class Soak:
     """A guest under load, and what was seen so far."""
 
-    def __init__(self, isa: str, cpus: int, functions: int, seed: int, folder: Path) -> None:
+    def __init__(
+        self, isa: str, cpus: int, functions: int, seed: int, longest: float, folder: Path
+    ) -> None:
+        self.longest = longest
         self.numbers = random.Random(seed)
         self.said: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -88,7 +92,7 @@ class Soak:
         del self.said[:]
         try:
             result = self.machine.run(
-                program, options=options, seconds=self.numbers.uniform(0.02, 0.5)
+                program, options=options, seconds=self.numbers.uniform(0.02, self.longest)
             )
         except KinstError as error:
             self.counts[f"refused: {error}"[:100]] += 1
@@ -119,9 +123,11 @@ def main() -> None:
     parser.add_argument("--cpus", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--functions", type=int, default=300)
+    parser.add_argument("--longest", type=float, default=0.5, help="seconds of a trace (0.5)")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        soak = Soak(asked.isa, asked.cpus, asked.functions, asked.seed, Path(folder))
+        settings = (asked.isa, asked.cpus, asked.functions, asked.seed, asked.longest)
+        soak = Soak(*settings, Path(folder))
         with soak.machine:
             soak.begin()
             ends = time.monotonic() + 60 * asked.minutes
