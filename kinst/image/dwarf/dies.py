@@ -13,17 +13,13 @@ from kinst.core.errors import KinstError
 from kinst.image.dwarf.numbers import (
     AT_SIBLING,
     AT_STR_OFFSETS_BASE,
-    CLASS_CONST,
     CLASS_LINE_STRP,
-    CLASS_REF_ADDR,
     CLASS_REFERENCE,
-    CLASS_STRING,
     CLASS_STRP,
     CLASS_STRX,
     FORM_FLAG_PRESENT,
     FORM_IMPLICIT_CONST,
     FORM_INDIRECT,
-    FORM_SDATA,
     FORMS,
     SIZE_ADDRESS,
     SIZE_BLOCK,
@@ -38,6 +34,7 @@ from kinst.image.dwarf.numbers import (
     UT_PARTIAL,
     UT_SKELETON,
     UT_SPLIT_COMPILE,
+    UT_TYPE,
 )
 from kinst.image.dwarf.reader import Reader
 from kinst.image.dwarf.sections import DebugSections
@@ -164,7 +161,7 @@ class Dies:
             # Skeletons have an id; type units a signature and an offset.
             if kind in (UT_SKELETON, UT_SPLIT_COMPILE):
                 r.at += 8
-            elif kind > UT_PARTIAL or kind == 2:
+            elif kind > UT_PARTIAL or kind == UT_TYPE:
                 r.at += 8 + size
         else:
             table, address_size = r.number(size), r.number(1)
@@ -214,7 +211,7 @@ class Dies:
             return r.take(r.uleb() if size == SIZE_BLOCK else r.number(_LENGTHS[size]))
         if size == SIZE_ULEB:
             value = r.uleb()
-        elif size == SIZE_SLEB or form == FORM_SDATA:
+        elif size == SIZE_SLEB:
             return r.sleb()
         else:
             if size == SIZE_ADDRESS or (size == SIZE_REF_ADDR and unit.version == 2):
@@ -232,7 +229,6 @@ class Dies:
             return self._indexed(unit, value)
         if what == CLASS_REFERENCE:
             return value + unit.offset
-        assert what in (CLASS_CONST, CLASS_REF_ADDR) or what != CLASS_STRING
         return value
 
     def _indexed(self, unit: DieUnit, index: int) -> str:

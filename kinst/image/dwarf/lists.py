@@ -30,7 +30,7 @@ AT_LOCLISTS_BASE = 0x8C
 _INDEXED = (FORM_ADDRX, *range(FORM_ADDRX1, FORM_ADDRX4 + 1), FORM_GNU_ADDR_INDEX)
 MOST = 100_000  # entries of one list
 # Location list entries (table 7.10); the first eight are those of range lists, but for one.
-LLE_DEFAULT, LLE_BASE_ADDRESS, LLE_START_END, LLE_START_LENGTH = 5, 6, 7, 8
+LLE_DEFAULT, LLE_BASE_ADDRESS = 5, 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 # The sections that the compiled scan reads, without ".debug_", in its order.
 SCANNED = (
     "info", "abbrev", "str", "line_str", "str_offsets", "addr", "ranges", "rnglists", "line",
-    "loc", "loclists",
 )  # fmt: skip
 
 # Tags (table 7.3).
@@ -31,7 +30,6 @@ TAG_VARIABLE = 0x34
 TAG_NAMESPACE = 0x39
 TAG_PARTIAL_UNIT = 0x3C
 TAG_TYPE_UNIT = 0x41
-TAG_SKELETON_UNIT = 0x4A
 
 # Attributes (table 7.5).
 AT_SIBLING = 0x01
@@ -114,7 +112,6 @@ UT_TYPE = 2
 UT_PARTIAL = 3
 UT_SKELETON = 4
 UT_SPLIT_COMPILE = 5
-UT_SPLIT_TYPE = 6
 
 # Range list entries (table 7.30).
 RLE_END = 0
@@ -213,10 +210,9 @@ TROUBLE = {
     13: "its lists are longer than the sections they are in",
     14: "a sibling reference leads backwards or out of the unit",
     15: "an address index lies outside .debug_addr",
-    16: "an offset leads outside the section it means",
 }
 E_CUT, E_FORM, E_ALT, E_ABBREV, E_REF, E_DEPTH, E_RANGES, E_LINE = 1, 2, 3, 4, 5, 6, 7, 8
-E_STRING, E_HEADER, E_VERSION, E_SPLIT, E_WORK, E_SIBLING, E_ADDRX, E_OFFSET = range(9, 17)
+E_STRING, E_HEADER, E_VERSION, E_SPLIT, E_WORK, E_SIBLING, E_ADDRX = range(9, 16)
 
 # Columns of a unit's row.
 (

@@ -30,8 +30,8 @@ from kinst.image.dwarf.scan.jit import I64, U8, compiled, entry_point
 # of its file (-1: none), line, DW_AT_inline (0 when absent), entries it refers to (-1: none).
 (
     F_DIE, F_UNIT, F_NAME, F_FILE, F_LINE, F_INLINE, F_ORIGIN, F_SPECIFICATION, F_RANGE,
-    F_RANGES, F_DECLARATION,
-) = range(11)  # fmt: skip
+    F_RANGES,
+) = range(10)  # fmt: skip
 # Columns of an inlined copy; parent: number of the copy it is in, root: of the function; or -1.
 (
     C_DIE, C_UNIT, C_ORIGIN, C_ENTRY, C_HAS_ENTRY, C_RANGE, C_RANGES, C_FILE, C_LINE, C_PARENT,
