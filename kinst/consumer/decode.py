@@ -23,7 +23,7 @@ Offsets = npt.NDArray[np.int64]
 Made = TypeVar("Made")
 
 SHORT_RUN = 32
-WALK = 2048
+WALK = 1 << 14  # words
 WINDOW = 1 << 16
 
 
@@ -65,7 +65,7 @@ def rows_at(data: Bytes, where: Offsets, size: int) -> Bytes:
     if n == 0:
         return np.empty((0, size), dtype=np.uint8)
     first = int(where[0])
-    if int(where[-1]) - first == (n - 1) * size and bool((np.diff(where) == size).all()):
+    if bool((np.diff(where) == size).all()):
         return data[first : first + n * size].reshape(n, size)
     windows = np.lib.stride_tricks.sliding_window_view(data, size)
     rows: Bytes = windows[where]
@@ -114,7 +114,7 @@ def find_records(data: Bytes) -> Offsets:
     while at < total:
         word = int(header[at])
         size, clause = word & 0xFFFFFFFF, word >> 32
-        if size < 8 or size & 7 or at + (size >> 3) > total:
+        if not size or size & 7 or at + (size >> 3) > total:
             raise TargetError(f"a record of {size} bytes at {at * 8} of {data.size} is corrupt")
         step = size >> 3
         if clause == RECORD_PAD:
@@ -135,14 +135,14 @@ def find_records(data: Bytes) -> Offsets:
 
 def _walk(header: npt.NDArray[np.uint64], at: int) -> tuple[int, Offsets]:
     """Follow sizes one by one for a while; word where it stopped, and record starts."""
-    end = min(len(header), at + WALK * 8)
+    end = min(len(header), at + WALK)
     local = header[at:end].tolist()
     starts = []
     i = 0
     while i < len(local):
         word = local[i]
         size = word & 0xFFFFFFFF
-        if size < 8 or size & 7 or at + i + (size >> 3) > len(header):
+        if not size or size & 7 or at + i + (size >> 3) > len(header):
             break  # find_records sees the same word next and complains
         if word >> 32 != RECORD_PAD:
             starts.append(at + i)

@@ -84,7 +84,7 @@ class Cleaner:
         for table in self._tables:
             rows, columns = np.nonzero((table & np.uint64(DYNAMIC_STATE)) == before)
             tags = table[rows, columns]
-            keep = np.uint64(0 if not after else ~DYNAMIC_STATE & (1 << 64) - 1)
+            keep = ~np.uint64(DYNAMIC_STATE) if after else np.uint64(0)
             table[rows, columns] = (tags & keep) | np.uint64(after)
             count += len(rows)
         return count

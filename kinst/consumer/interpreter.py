@@ -215,7 +215,7 @@ class Interpreter:
         after = None if following is None else following[index : index + 1]
         for step in self._steps[clause]:
             if step.is_("speculate"):
-                use = self._number(step, data) or 0
+                use = self._number(step, data)
                 if not self._speculations.keep(use, (clause, data.copy())):
                     return
         yield from self._stepwise(clause, data, after)
@@ -229,7 +229,7 @@ class Interpreter:
             yield self._single(clause, data, 0, following)
         for part, step in enumerate(self._steps[clause], 1):
             if step.is_("commit"):
-                for kept_clause, kept in self._speculations.commit(self._number(step, data) or 0):
+                for kept_clause, kept in self._speculations.commit(self._number(step, data)):
                     yield from self._stepwise(kept_clause, kept, following)
             else:
                 yield from self._act(clause, step, data)
@@ -248,10 +248,8 @@ class Interpreter:
             following,
         )
 
-    def _number(self, step: ActStep, data: Bytes) -> int | None:
-        """The value of the action's last field (clear, trunc and normalize may have none)."""
-        if not step.fields:
-            return None
+    def _number(self, step: ActStep, data: Bytes) -> int:
+        """The value of the action's last field."""
         value = value_of(data[None, :], step.fields[-1])
         assert isinstance(value, int)
         return value
@@ -259,7 +257,7 @@ class Interpreter:
     def _act(self, clause: int, step: ActStep, data: Bytes) -> Iterator[Event]:
         action = step.action
         if isinstance(action, Exit):
-            self.exit_status = self._number(step, data) or 0
+            self.exit_status = self._number(step, data)
         elif isinstance(action, Printa):
             tables = [self._store.tables[one.index] for one in action.aggregations]
             yield self._printed(
@@ -281,7 +279,7 @@ class Interpreter:
 
     def _perform(self, name: str, step: ActStep, data: Bytes) -> Iterator[Event]:
         if name == "discard":
-            self._speculations.discard(self._number(step, data) or 0)
+            self._speculations.discard(self._number(step, data))
         given = step.format.render(data[None, :])[0] if step.format is not None else ""
         if name == "system":
             yield Shell(given)

@@ -29,6 +29,8 @@ from kinst.consumer.rings import Bytes
 from kinst.consumer.schema import Schema
 from kinst.consumer.symbols import FrameFinder, Names
 from kinst.core.dtypes import (
+    UINT,
+    ULONG,
     ArrayType,
     DType,
     FloatType,
@@ -47,9 +49,9 @@ from kinst.events import Aggregation, Batch, Bucket, Key, KeyPart, PlainValue, R
 
 ValueColumn = Callable[[Bytes], Sequence[PlainValue]]
 
-PROBE = Field(RECORD_PROBE, 4, IntType(4, False, "uint32_t"))
-CPU = Field(RECORD_CPU, 4, IntType(4, False, "uint32_t"))
-TIME = Field(RECORD_TIME, 8, IntType(8, False, "uint64_t"))
+PROBE = Field(RECORD_PROBE, 4, UINT)
+CPU = Field(RECORD_CPU, 4, UINT)
+TIME = Field(RECORD_TIME, 8, ULONG)
 
 
 # --- One value ------------------------------------------------------------------------------

@@ -56,7 +56,6 @@ class BlockSums:
 
 
 NO_SUMS = BlockSums(*(np.zeros(0, np.int64) for _ in range(3)))
-_MASK = (1 << 64) - 1
 _NO_ADDRESSES: U64 = np.zeros(0, np.uint64)
 
 
@@ -103,7 +102,7 @@ def arrange(
     need = 1 + np.add.reduceat(joined, low, dtype=np.int64)
     made = np.add.reduceat(places.count > 0, low, dtype=np.int64) >= 2
     made = _within(made & (high - low > 1), need, rules.room)
-    first = _signed(rules.first) + 8 * np.cumsum(np.where(made, need, 0))
+    first = signed(rules.first) + 8 * np.cumsum(np.where(made, need, 0))
     common = first - 8 * need
     inside = np.cumsum(joined)
     entered = np.flatnonzero(joined & made[block])
@@ -124,7 +123,7 @@ def arrange(
         np.concatenate([np.ones(len(members), np.int64),
                         np.repeat(np.where(before, -1, 1), end - start)]),
     )  # fmt: skip
-    offsets = common[made] - _signed(rules.first)
+    offsets = common[made] - signed(rules.first)
     counting = dict(zip(counts_at[made].tolist(), offsets.tolist(), strict=True))
     changed = list(wanted)
     for k in members.tolist():
@@ -164,7 +163,7 @@ class _Places:
             if row is None:
                 found = _offsets(work)
                 row = known[id(work.bodies)] = len(every), len(found)
-                every += map(_signed, found)
+                every += map(signed, found)
             rows.append(row)
         table = np.array(rows, np.int64).reshape(-1, 2)
         return cls(table[:, 0], table[:, 1], np.array(every, np.int64))
@@ -203,10 +202,10 @@ def only_counts(work: Wanted) -> bool:
     return counts and not work.rerun_prefix
 
 
-def _signed(place: int) -> int:
-    """A place as 64 bits with a sign: those of shared counters are addresses."""
-    place &= _MASK
-    return place - (1 << 64) if place >> 63 else place
+def signed(place: int) -> int:
+    """The place of a counter (CountBody's offsets) as 64 bits with a sign: those of shared counters
+    are addresses."""
+    return place - (1 << 64) if place >> 63 > 0 else place
 
 
 def _offsets(work: Wanted) -> list[int]:

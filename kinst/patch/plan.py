@@ -34,7 +34,7 @@ from kinst.core.displaced import Onward, Refused, Relocated
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
 from kinst.core.probe import Site
-from kinst.patch.blocks import NO_SUMS, BlockRules, Blocks, BlockSums, arrange
+from kinst.patch.blocks import NO_SUMS, BlockRules, Blocks, BlockSums, arrange, signed
 from kinst.patch.chains import Chains, find_chains, leads_of, no_chains, reached_sites
 from kinst.patch.patches import (
     NO_PATCHES,
@@ -338,11 +338,6 @@ def _columns(wanted: Sequence[Wanted]) -> Columns:
     return found
 
 
-def _signed(value: int) -> int:
-    """64 bits as a signed number."""
-    return value - (1 << 64) if value >> 63 > 0 else value
-
-
 def _counters(wanted: Sequence[Wanted]) -> list[tuple[int, ...] | None]:
     """The counters that each site's work adds to, or None where it is not counting alone, or more
     than the one instruction is run."""
@@ -352,7 +347,7 @@ def _counters(wanted: Sequence[Wanted]) -> list[tuple[int, ...] | None]:
         if key not in known:
             counting = [b for b in work.bodies if isinstance(b, CountBody) and b.guard is None]
             alone = len(counting) == len(work.bodies)
-            offsets = tuple(_signed(at) for body in counting for at in body.offsets)
+            offsets = tuple(signed(at) for body in counting for at in body.offsets)
             known[key] = offsets if alone else None
     return [None if work.rerun_prefix else known[id(work.bodies)] for work in wanted]
 

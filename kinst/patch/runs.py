@@ -22,7 +22,6 @@ from kinst.patch.flows import BRANCH, INDIRECT, JUMP, RETURN, TRAP
 # not known to come; the cost of an instruction that is displaced although nobody asked for it; the
 # cost of a patch.
 _SPARED, _UNUSED, _SILENT, _PATCH = 10000, 100, 2, 1
-_NONE = -(1 << 40)  # the worth of a run that there is not
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,11 +250,11 @@ def find_runs(
     served = sum_of[at.behind] - sum_of[row]
     gain = worth_of[at.behind] - worth_of[row] - _PATCH
     gain -= (at.behind - row - served) * _SILENT
-    gain[alone | (served == 0) | (at.behind == 0)] = _NONE
+    useful = (served > 0) & (at.behind > 0) & ~alone
     pieces = np.ones(len(row), np.bool_)
     pieces[1:] = lines.place[row[1:]] != (lines.place + lines.size)[row[:-1]]
     own_worth = np.where(alone, spared[row] - _PATCH, 0)
-    return at.take(_choose(row, at.behind, gain, own_worth, pieces))
+    return at.take(_choose(row, at.behind, gain, useful, own_worth, pieces))
 
 
 def shortest_runs(lines: Lines, row: I64, jump: int) -> ChosenRuns:
@@ -277,11 +276,14 @@ def shortest_runs(lines: Lines, row: I64, jump: int) -> ChosenRuns:
     return ChosenRuns(row, behind, size)
 
 
-def _choose(row: I64, behind: I64, gain: I64, alone: I64, first: Bools) -> I64:
+def _choose(
+    row: I64, behind: I64, gain: I64, useful: Bools, alone: I64, first: Bools
+) -> I64:
     """Which runs are worth the most together.
 
-    gain: of the run that begins at each row, alone: of none beginning there.  first: rows at which
-    a piece begins that has nothing to do with the one before."""
+    gain: of the run that begins at each row, where there is one that is useful.  alone: of none
+    beginning there.  first: rows at which a piece begins that has nothing to do with the one
+    before."""
     if not len(row):
         return row
     piece = np.cumsum(first) - 1
@@ -291,10 +293,10 @@ def _choose(row: I64, behind: I64, gain: I64, alone: I64, first: Bools) -> I64:
     goal = slot + np.minimum(behind, ends[piece]) - row
     worth = [0] * (len(row) + len(ends))
     chosen = [False] * len(row)
-    rows = zip(slot.tolist(), goal.tolist(), gain.tolist(), alone.tolist(), strict=True)
-    for k, (at, there, own, nothing) in reversed(list(enumerate(rows))):
+    rows = zip(*(of.tolist() for of in (slot, goal, gain, useful, alone)), strict=True)
+    for k, (at, there, own, may, nothing) in reversed(list(enumerate(rows))):
         best = worth[at + 1] + nothing
-        if own != _NONE and own + worth[there] >= best:
+        if may and own + worth[there] >= best:
             best, chosen[k] = own + worth[there], True
         worth[at] = best
     taken, free = [], 0

@@ -124,14 +124,15 @@ def test_weights_for_sorting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "zero", "one", "minus"),
+    ("function", "zero", "one", "minus", "weight"),
     [
-        (AggFunction("quantize"), 63, 64, 62),
-        (AggFunction("lquantize", (-1, 2, 1)), 2, 3, 1),
+        (AggFunction("quantize"), 63, 64, 62, 1),
+        (AggFunction("lquantize", (-1, 2, 1)), 2, 3, 1, 1),
+        (AggFunction("lquantize", (-10, 20, 10)), 2, 3, 1, 10),
     ],
 )
 def test_equal_sums_are_told_apart_by_what_is_at_zero(
-    function: AggFunction, zero: int, one: int, minus: int
+    function: AggFunction, zero: int, one: int, minus: int, weight: int
 ) -> None:
     """libdtrace's dt_aggregate_quantizedcmp()."""
     counts = np.zeros(127 if function.name == "quantize" else 5, np.int64)
@@ -141,7 +142,14 @@ def test_equal_sums_are_told_apart_by_what_is_at_zero(
     assert rank(function, balanced) == (0, 0)
     assert rank(function, none) == (0, 2)
     none[one] = 1
-    assert rank(function, none) == (1, 2)
+    assert rank(function, none) == (weight, 2)
+
+
+def test_what_is_below_stands_for_the_number_before() -> None:
+    """Which may be 0 (libdtrace's dt_aggregate_lquantizedzero())."""
+    counts = np.array([6, 5, 7, 0], np.int64)
+    assert rank(AggFunction("lquantize", (1, 3, 1)), counts) == (5 + 14, 6)
+    assert rank(AggFunction("lquantize", (2, 4, 1)), counts) == (6 + 10 + 21, 0)
 
 
 def string_world() -> World:
@@ -195,6 +203,32 @@ def test_a_cpu_inside_a_clause_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     assert values(w) == {(b"late", 1): [1]}
 
 
+class Clock:
+    """Time that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now, self._looks = 0.0, 0
+
+    def monotonic(self) -> float:
+        self._looks += 1
+        assert self._looks < 10_000, "it looks at the clock again and again"
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_who_waits_for_a_cpu_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(aggregations, "time", clock)
+    w = string_world()
+    w.store.snapshot()
+    assert clock.now < 0.001, "nobody is inside"
+    put64(w.memory, w.scratch.state_of(0) + STATE_SEQUENCE, 5)
+    w.store.snapshot()
+    assert aggregations.WAIT_SECONDS <= clock.now < aggregations.WAIT_SECONDS + 0.001
+
+
 @pytest.mark.parametrize("slot", [0, 1, 2])  # two CPUs and the host
 def test_a_cpu_that_stays_inside_keeps_its_half_for_later(slot: int) -> None:
     w = string_world()
@@ -235,6 +269,16 @@ def test_constant_keys_and_counters() -> None:
     w.store.truncate(0, None)
     w.store.snapshot()
     assert values(w) == {}
+
+
+def test_of_equal_values_the_last_keys_are_kept() -> None:
+    """trunc(@, 1): libdtrace compares values, and then the keys from the first on."""
+    w = string_world()
+    for row, (name, pid) in enumerate(((b"a", 2), (b"b", 1))):
+        w.entry(0, 0, 0, row, key(name, pid), [7])
+    w.store.finish()
+    w.store.truncate(0, 1)
+    assert values(w) == {(b"b", 1): [7]}
 
 
 def test_no_keys_at_all() -> None:

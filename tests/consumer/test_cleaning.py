@@ -22,7 +22,7 @@ from kinst.core.records import (
 )
 
 RATE, BUCKETS = 100, 4
-HASH = 0x1234_5678_9ABC_DEF0 & ~7  # the rest of a tag
+HASH = 0xB234_5678_9ABC_DEF8  # the rest of a tag
 
 
 def layout(made: Scratch, *, shared: bool = True, area: int = 0) -> DynamicLayout:

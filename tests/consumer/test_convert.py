@@ -168,3 +168,4 @@ def test_bytes_that_are_not_utf8_survive() -> None:
 def test_stack_frames() -> None:
     frames = b"".join(v.to_bytes(8, "little") for v in (0x10, 0x20, 0, 0x30))
     assert stack(frames, 4, lambda a: f"m`f+{a:#x}") == "\n    m`f+0x10\n    m`f+0x20\n"
+    assert stack(frames[:16], 1, hex) == "\n 0x10\n 0x20\n", "a stack without a zero behind it"

@@ -321,8 +321,16 @@ def test_stacks_and_names() -> None:
     )  # fmt: skip
     data = user(42, b"a.out\0junk", 0x510, 0)
     assert found.stack(data, process) == Stack("user", (Frame(0x510, "a.out", "main", 0x10),), 42)
+    # Nothing is known of what is before f.
+    assert found.stack(words(0x2000, 0x1000, 0), kernel).frames[1:] == (
+        Frame(0x1000, "vmlinux", "f", 0),
+    )
     assert found.symbol(words(0x1004), symbol) == Frame(0x1004, "vmlinux", "f", 4)
     assert found.symbol(user(1, b"sh", 0x507), of_user) == Frame(0x507, "sh", "main", 7)
+    nobody = FrameFinder(Names())
+    assert nobody.symbol(words(0x1004), symbol) == Frame(0x1004)
+    assert nobody.symbol(user(1, b"sh", 0x507), of_user) == Frame(0x507)
+    assert nobody.stack(data, process) == Stack("user", (Frame(0x510),), 42)
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,33 @@ def joined(*functions: str, **more: tuple[int, ...] | int) -> list[int]:
         ("c3 6690 90 6690", [1, 3, 4]),
         ("eb00 90 31c0", [2]),
         ("ffd0 90 90", [3]),  # what a call comes back to is no padding
+        ("31c0 c3 90 6690 31c0", [2, 3, 4]),
+        ("eb02 31c0 c3 31c0 90 eb00 90", [4, 7, 8, 10]),
     ],
 )
 def test_what_joins(code: str, expected: list[int]) -> None:
     assert joined(code) == expected
+
+
+def test_what_only_fills_room() -> None:
+    """Of instructions drawn at random, against a walk from each one to the next."""
+    rng = np.random.default_rng(5)
+    found = 0
+    for _ in range(200):
+        codes = [bytes.fromhex(one) for one in rng.choice(["90", "6690", "cc", "31c0", "c3"], 12)]
+        starts = np.cumsum([0, *map(len, codes)])[:-1]
+        follows = rng.random(12) < 0.9
+        follows[0] = False
+        idle = idle_of(
+            flows_of(columns_of((AT + starts).tolist(), codes), ISA),
+            np.array([code in FILLS for code in codes]), follows,
+        )  # fmt: skip
+        unreached = False  # the instruction comes behind one that does not go on, or fills room
+        for code, behind, is_idle in zip(codes, follows, idle, strict=True):
+            assert is_idle == (unreached and behind and code in FILLS)
+            unreached = bool(is_idle) or code in (b"\xc3", b"\xcc")
+            found += int(is_idle)
+    assert found > 200
 
 
 def test_who_else_comes_there() -> None:

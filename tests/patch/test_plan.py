@@ -202,6 +202,10 @@ def test_runs_of_a_plan() -> None:
     long = Wanted(Site(function, 13, bytes.fromhex("b800100000")), "jump", (), b"")
     alone = plan_sites([*wanted, long], ISA, SCRATCH, SCRATCH + PAGE, runs=runs_of(rows))
     assert not alone.runs
+    for every in (plan.runs, alone.runs):
+        for bounds, of in ((every.inside_at, every.insides), (every.instead_at, every.instead)):
+            assert len(bounds) == len(every) + 1
+            assert (bounds[0], bounds[-1]) == (0, len(of))
     assert [site[0] for site in alone.sites] == [TEXT, TEXT + 3, TEXT + 10, TEXT + 13]
 
 

@@ -127,6 +127,7 @@ def test_refusals() -> None:
         "refused: it may fault"
     )
     assert way(LONG, fixup=True) == "jump"
+    assert way(LONG, PlantingAbility(SCRATCH, True, False)) == "jump", "nobody expects it to fault"
     # A direct call is rewritten: nothing of it can fault where it is not expected.
     assert way(CALL, PlantingAbility(SCRATCH, True, False), fixup=True) == "jump"
 
@@ -223,6 +224,17 @@ def test_descriptor() -> None:
     assert texts == [b"kinst", b"vmlinux", b"f", b"5"]
     assert struct.unpack_from("<2Q", data, SITE_HEADER) == (3, 4)
     assert descriptors_of([], 0, strings, descriptor_size(2)) == b""
+
+
+@pytest.mark.parametrize("count", [1, 7, 30])
+def test_keys_in_a_descriptor(count: int) -> None:
+    """A word for each of the aggregations, in their order, of one descriptor behind the other."""
+    rows = [Row(Probe(k, ProbeName("kinst", "vmlinux", "f", "5"), SHORT), k) for k in range(3)]
+    keys = [tuple(range(100 * k, 100 * k + count)) for k in range(3)]
+    data = descriptors_of(rows, 0, Strings(), descriptor_size(count), keys)
+    size = SITE_HEADER + 8 * count
+    assert len(data) == 3 * size
+    assert [struct.unpack_from(f"<{count}Q", data, k * size + SITE_HEADER) for k in range(3)] == keys
 
 
 def test_arguments_and_caller_in_a_descriptor() -> None:
