@@ -6,10 +6,11 @@
 First the tests run once, with coverage, which tells those that reach a line; of a mutant those
 are run, the quickest first, until one fails.  A mutant lives in the memory of a forked process
 alone, in the place of the module when it is imported: no file of the source is written, and the
-cache folder is one of its own (kernels are shared).  Results are appended to DIR/FOLDER.jsonl; what
-is there already is not run again.  Survivors that docs or eyes found to be the same program as the
-original stand in equivalent.txt beside this file, with the reason; of several of a function that
-read the same, [2] behind one means the second alone.
+cache folder is one of its own (kernels are shared).  What numba compiles there is lost: of a tree
+that has none yet, run a test that makes an index first.  Results are appended to DIR/FOLDER.jsonl;
+what is there already is not run again.  Survivors that docs or eyes found to be the same program as
+the original stand in equivalent.txt beside this file, with the reason; of several of a function
+that read the same, [2] behind one means the second alone.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument(
         "--record", action="store_true", help="forget what tests were seen to reach"
     )
-    parser.add_argument("--interpret", action="store_true", help="without numba's compiler: scan/")
+    parser.add_argument("--interpret", action="store_true", help="only what numba compiles: scan/")
     parser.add_argument("--table", action="store_true", help="print what all runs found")
     asked = parser.parse_args()
     asked.results.mkdir(parents=True, exist_ok=True)
@@ -117,8 +118,7 @@ class Campaign:
         found = []
         for mutant in drawn(self._asked.folder, self._asked.draw, self._asked.seed):
             row = last.get((mutant.path, mutant.number))
-            interpreted = "/dwarf/scan/" in mutant.path  # else it is compiled, and not seen to run
-            if interpreted != self._asked.interpret:
+            if _is_compiled(mutant.path) != self._asked.interpret:
                 continue
             if not self._asked.again:
                 wanted = row is None
@@ -161,6 +161,11 @@ class Campaign:
         if row["outcome"] == "killed":
             tests = self._killers.setdefault(_function(row["path"], row.get("inside", "")), {})
             tests[row["by"]] = tests.get(row["by"], 0) + 1
+
+
+def _is_compiled(path: str) -> bool:
+    """Whether numba compiles a file, which is not seen to run then, or its numbers in another."""
+    return "/dwarf/scan/" in path or path.endswith("/dwarf/numbers.py")
 
 
 def _function(path: str, inside: str) -> str:

@@ -123,7 +123,6 @@ def _scan(sections: DebugSections, progress: Callable[[float], None]) -> Space:
     progress(0.0)  # what follows may have to be compiled first: minutes on a slow machine
     space = make_space({name: sections.array(name) for name in SCANNED})
     prepare({"Space": space, "U8": space.info})
-    space = grown(space, 1, False)
     count, at = count_units(space, int(space.w[AT + UNITS]))
     if count < 0:
         raise _trouble(sections.where, at, count)

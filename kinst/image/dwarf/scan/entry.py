@@ -135,7 +135,6 @@ def varying(s: Space, u: int, p: int, form: int, size: int, slot: int) -> int:
     elif size == SIZE_STRING:
         p = string_end(b, p, end)
     else:
-        n = 0
         if size == SIZE_BLOCK:
             n, p = uleb(b, p, end)
             if p < 0:

@@ -71,7 +71,7 @@ VALUE, CLASS = 96, 128
 # By number (see fold()): size and class of forms, slot of attributes, what to do with tags.
 FORM_SIZE, FORM_CLASS, SLOT_OF, DO_OF = 160, 416, 672, 928
 HEAD = 1184
-S_INFO, S_ABBREV, S_STR, S_LINE_STR, S_STR_OFFSETS, S_ADDR, S_RANGES, S_RNGLISTS, S_LINE = range(9)
+S_ABBREV, S_STR, S_LINE_STR, S_STR_OFFSETS, S_ADDR, S_RANGES, S_RNGLISTS, S_LINE = range(8)
 
 
 class Words(Protocol):
@@ -96,8 +96,8 @@ def _fold(number: int) -> int:
 
 
 def make_space(arrays: dict[str, U8]) -> Space:
-    """Room for the scan of these sections (as DebugSections has them)."""
-    pieces, bounds, at = [], [(0, len(arrays["info"]))], 0
+    """Room for the scan of these sections (as DebugSections has them), and one unit's header."""
+    pieces, bounds, at = [], list[tuple[int, int]](), 0
     for name in SCANNED[1:]:
         size = len(arrays[name])
         # Of strings only the keys are looked at.
@@ -111,7 +111,7 @@ def make_space(arrays: dict[str, U8]) -> Space:
     rest.flags.writeable = False
     few = max(64, len(arrays["info"]) // 400)
     types = max(64, len(arrays["info"]) // 2000)
-    w = _tables([few, few, 2 * few, types, few, 1 << 14, 3 * few, 1 << 13, 1 << 16], 0)
+    w = _tables([few, few, 2 * few, types, few, 1 << 14, 3 * few, 1 << 13, 1 << 16], 1)
     w[FORM_SIZE : FORM_SIZE + 256] = SIZE_NONE
     w[SLOT_OF:HEAD] = 0
     for form, (size, what) in FORMS.items():

@@ -233,7 +233,8 @@ def line_string(s: Space, p: int, end: int, form: int, offsize: int) -> tuple[in
 
 @compiled
 def line_header(s: Space, u: int) -> tuple[int, int, int, int]:
-    """The header of a unit's line table: (version, offset size, first table's place, end).
+    """The header of the line table of a unit that has one: (version, offset size, first table's
+    place, end).
 
     version is minus the trouble where it is damaged.
     """
@@ -241,7 +242,7 @@ def line_header(s: Space, u: int) -> tuple[int, int, int, int]:
     b = s.rest
     p = w[u + U_STMT]
     end = w[END + S_LINE]
-    if p < 0 or end - w[START + S_LINE] - p < 15:
+    if end - w[START + S_LINE] - p < 15:
         return -E_LINE, 0, 0, 0
     p += w[START + S_LINE]
     offsize = 4
@@ -251,9 +252,9 @@ def line_header(s: Space, u: int) -> tuple[int, int, int, int]:
         length = number(b, p, 8)
         p += 8
         offsize = 8
-    if length < 0 or length > end - p:
+    if length > end - p:
         return -E_LINE, 0, 0, 0
-    end = p + length
+    end = p + length  # one below 0 is too short as well
     # Version, address and segment sizes, header length, five bytes, at least one opcode.
     if end - p < offsize + 10:
         return -E_LINE, 0, 0, 0
