@@ -124,9 +124,7 @@ class Firing:
         """Address of this CPU's part of an area that has `size` bytes for each slot."""
         if self.unit.machine.host:
             return const(self.unit.machine.address(area + self.unit.machine.scratch.cpus * size))
-        shift = size.bit_length() - 1
-        power = size == 1 << shift
-        offset = self.code.op("shl" if power else "mul", self.slot, shift if power else size)
+        offset = self.code.op("mul", self.slot, size)
         return self.code.add(offset, self.unit.machine.address(area))
 
     def temp(self) -> Value:

@@ -184,7 +184,8 @@ class _Writer:
             raise _ImpureError
         bytes_ = literal.value.partition(b"\0")[0] + b"\0"
         found = read_access(self.code, self.machine, access)
-        if not isinstance(found, Text) or len(bytes_) > found.bound:
+        assert isinstance(found, Text)
+        if len(bytes_) > found.bound:
             raise _ImpureError
         code, difference, at = self.code, const(0), 0
         while at < len(bytes_):

@@ -80,7 +80,6 @@ def _arguments(unit: Unit, name: str) -> Function:
     start, end = word(code.add(mm, user.arg_start)), word(code.add(mm, user.arg_end))
     room_for = code.op("sub", size, const(1))
     count = most(code, least(code, code.op("sub", end, start), room_for), 0)
-    leave(code, code.icmp("eq", count, 0), const(0))
     failed = code.call(user_helper(unit), (dst, start, count))
     leave(code, code.icmp("ne", failed, 0), start)
     last = code.local(64)

@@ -164,7 +164,7 @@ def _register(firing: Firing, expr: typed.RegisterRead) -> Value:
         for register in machine.registers:
             here = code.icmp("eq", wide, register.index)
             offset = code.select(here, const(8 * register.slot), offset)
-        bad = code.icmp("eq", offset, const((1 << 64) - 1))
+        bad = code.icmp("eq", offset, -1)
         firing.faults.add(code, bad, FAULT_ILLOP, wide)
         address = code.op("add", firing.frame, offset)
     return code.convert(code.load(64, address), bits_of(expr.type), signed=False)
