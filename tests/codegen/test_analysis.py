@@ -12,6 +12,7 @@ from subroutines_rig import compiled
 from kinst.codegen import analysis
 from kinst.codegen.code_machine import CodeMachine, host_machine, parents_of
 from kinst.codegen.compile import host_triple
+from kinst.codegen.values.variable_code import is_thread_local
 from kinst.core.system import Access, Facts, Unwinder
 from kinst.dlang import typed
 from kinst.isa import load
@@ -81,6 +82,23 @@ def test_what_comes_from_user_mode(text: str, user: bool) -> None:
     (action,) = clause(text).actions
     assert isinstance(action, typed.Trace)
     assert analysis.looks_at_user(action.expr) == user
+
+
+@pytest.mark.parametrize(
+    ("text", "own"),
+    [
+        ("self->x", True), ("self->x = 1", True), ("self->x++", True), ("self->a[1]", True),
+        ("self->a[1] = 2", True), ("self->a[1] += 2", True), ("--self->a[1]", True),
+        ("this->x = 1", False), ("this->x", False), ("g", False), ("g++", False), ("b[1]", False),
+        ("b[1] = 5", False), ("pid", False),
+    ],
+)  # fmt: skip
+def test_what_is_a_thread_s_own(text: str, own: bool) -> None:
+    declared = "int g; int b[int]; this int x; self int x; self int a[int];"
+    program = compiled(f"{declared} kinst::f:0 {{ trace({text}); }}")
+    (action,) = program.clauses[0].actions
+    assert isinstance(action, typed.Trace)
+    assert is_thread_local(action.expr) == own
 
 
 @pytest.mark.parametrize(

@@ -198,9 +198,14 @@ def test_full_table_counts_drops(rig: type[Rig]) -> None:
 
 
 @both
-def test_the_active_half_is_written_and_stale_data_is_not_read(rig: type[Rig]) -> None:
-    agg = aggregation("sum", keys=(UINT64,))
-    run = rig(program([t.Aggregate(SPAN, agg, (reg(1),), reg(2))], aggregations=(agg,)), {1: (0,)})
+@pytest.mark.parametrize("function", ["sum", "max", "avg", "stddev", "quantize"])
+def test_the_active_half_is_written_and_stale_data_is_not_read(
+    rig: type[Rig], function: str
+) -> None:
+    agg = aggregation(function, keys=(UINT64,))
+    run = rig(
+        program([t.Aggregate(SPAN, agg, (reg(1),), signed(2))], aggregations=(agg,)), {1: (0,)}
+    )
     # Only tags are zero: the data that an earlier use left behind must not count.
     layout = run.layout.aggregations[0]
     stale = (bytes(8) + b"\xee" * (layout.entry_size - 8)) * layout.capacity
@@ -209,7 +214,8 @@ def test_the_active_half_is_written_and_stale_data_is_not_read(rig: type[Rig]) -
     run.fire(1, {1: 5, 2: 70})
     run.fire(1, {1: 5, 2: 1})
     assert run.table(0, run.slot, half=0) == {}
-    assert run.table(0, run.slot, half=1) == {struct.pack("<Q", 5): (71,)}
+    expected = model(agg.function, [(70, 1), (1, 1)])
+    assert run.table(0, run.slot, half=1) == {struct.pack("<Q", 5): expected}
 
 
 def by(*names: str) -> tuple[t.Expr, ...]:

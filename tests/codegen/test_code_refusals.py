@@ -62,6 +62,7 @@ WITHOUT_THREAD = {name: access for name, access in BUILTINS.items() if name != "
         ({}, "trace(d_path((struct path *)arg0));", "paths of files are not available"),
         ({"user": UserMemory(READ, 0)}, 'copyoutstr("a", 5, 2);', "memory cannot be written"),
         ({}, "trace(*(char *)copyin(5, 1));", "memory cannot be read"),
+        ({}, "trace(progenyof(1));", "this kernel's parents are not known"),
         ({"timestamp_asm": ""}, "trace(1);", "the clock of this kernel is not known"),
     ],
 )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 from codegen_rig import (
     COMM,
+    GS_BASE,
     NOW,
     PID,
     REGISTERS,
     RIGS,
+    TASK_AT,
     HostRig,
     Rig,
     TargetRig,
@@ -77,6 +81,26 @@ def test_expressions(rig: type[Rig], expression: str, expected: int) -> None:
     run.fire(7, {1: (1 << 64) - 1, 2: 5, 3: 0x1000})
     (record,) = run.records(run.slot)
     assert values(run, record) == [expected]
+
+
+@pytest.mark.parametrize("name", [b"", b"d", b"fourteen chars", b"fifteen letters"])
+def test_the_letters_of_a_built_in_text(name: bytes) -> None:
+    """Also where the text itself is where only the code can read it."""
+
+    class Named(HostRig):
+        context: ClassVar[dict[int, int]] = {
+            lay.CONTEXT_EXECNAME + n: int.from_bytes(name[8 * n :][:8], "little") for n in range(4)
+        }
+
+    letters = " ".join(f"trace(execname[{n}]);" for n in range(len(name) + 1))
+    program = compiled(f"kinst::f:0 {{ {letters} trace(probefunc[9]); }}")
+    for rig in (Named, TargetRig):
+        run = rig(program, {7: (0,)})
+        if isinstance(run, TargetRig):
+            run.emulator.mem_write(GS_BASE + TASK_AT + 0x20, name.ljust(16, b"\0"))
+        run.fire(7)
+        (record,) = run.records(run.slot)
+        assert values(run, record) == [*name, 0, ord("7")]
 
 
 SCRIPT = """

@@ -7,6 +7,7 @@ import random
 import struct
 
 import pytest
+import unicorn
 from codegen_rig import (
     BASE,
     BUILTINS,
@@ -194,6 +195,103 @@ def test_a_key_is_in_one_of_a_few_buckets() -> None:
             expected[(home + k) % buckets] = rec.DYNAMIC_ENTRIES
         assert used() == expected
         assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == before + 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 9])
+def test_each_word_of_a_key_has_a_say_in_where_it_is(count: int) -> None:
+    """Keys that differ in one of their words alone fill half of a table, and none finds no room."""
+    element = f"a[{', '.join(f'regs[R_{k}]' for k in range(count))}]"
+    code = compiled(f"kinst::f:0 {{ {element} = 1; }}")
+    stride = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0].stride
+    size = 64 * stride
+    rig = HostRig(code, {1: (0,)}, strsize=64, scratch=scratch(dynamic_size=size))
+    for word in range(count):
+        rig.write(rig.scratch.dynamic, bytes(size))
+        for number in range(64 * rec.DYNAMIC_ENTRIES // 2):
+            rig.fire(1, {**dict.fromkeys(range(count), 5), word: number})
+    assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == 0
+
+
+STRUCTURE = "struct s { char c; short h; int i[3]; long l[2]; char d; };"
+
+
+@pytest.mark.parametrize("kind", RIGS)
+@pytest.mark.parametrize(
+    ("declared", "changed", "read"),
+    [
+        ("struct s z[int];", "z[5].d = 1", ("z[5].c", "z[5].h", "z[5].i[1]", "z[5].l[0]",
+         "z[5].l[1]", "z[5].i[0]", "z[5].i[2]")),
+        ("self struct s z[int, string];", 'self->z[5, "k"].c = 1', tuple(
+         f'self->z[5, "k"].{member}' for member in ("h", "i[0]", "i[2]", "l[0]", "l[1]", "d"))),
+        ("struct t { int a; char b; }; struct t z[int];", "z[5].b = 1", ("z[5].a",)),
+        ("long z[int];", "z[4]++", ("z[4] - 1", "z[5]")),
+        ("self char z;", "++self->z", ("self->z - 1",)),
+        ("string z[int];", 'z[5] = ""', ("strlen(z[5])",)),
+    ],
+)  # fmt: skip
+def test_a_new_element_is_zero_whatever_its_memory_held(
+    kind: type[Rig], declared: str, changed: str, read: tuple[str, ...]
+) -> None:
+    traced = " ".join(f"trace((long)({one}));" for one in read)
+    code = compiled(f"{STRUCTURE} {declared} kinst::f:0 {{ {changed}; {traced} }}")
+    layout = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0]
+    rig = kind(code, {1: (0,)}, strsize=64, scratch=scratch(dynamic_size=layout.stride))
+    dirt = random.Random(declared).randbytes(layout.stride - rec.DYNAMIC_LINE)
+    rig.write(rig.scratch.dynamic, bytes(rec.DYNAMIC_LINE) + dirt)  # tags of 0: all are free
+    rig.fire(1)
+    (record,) = rig.records(rig.slot)
+    assert [rig.fields(record, 1 + k) for k in range(len(read))] == [[bytes(8)]] * len(read)
+
+
+@pytest.mark.parametrize("kind", RIGS)
+def test_steps_that_find_no_room(kind: type[Rig]) -> None:
+    """What is not there counts as 0, and stays so; each is a drop."""
+    text = "a[regs[R_1]] = 5; trace(a[regs[R_2]]++); trace(--a[regs[R_2]]); trace(a[regs[R_2]]);"
+    code = compiled(f"int a[long]; kinst::f:0 {{ {text} }}")
+    stride = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0].stride
+    rig = kind(code, {1: (0,)}, strsize=64, scratch=scratch(dynamic_size=stride))
+    for key in range(1, rec.DYNAMIC_ENTRIES + 1):
+        before = rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot)
+        rig.consume(rig.slot)
+        rig.fire(1, {1: key, 2: 1 if key < rec.DYNAMIC_ENTRIES else 99})
+        (record,) = rig.records(rig.slot)
+        found = [int.from_bytes(rig.fields(record, k)[0], "little", signed=True) for k in (1, 2, 3)]
+        full = key == rec.DYNAMIC_ENTRIES
+        assert found == ([0, -1, 0] if full else [5, 5, 5])
+        assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == before + 2 * full
+
+
+@pytest.mark.parametrize("keys", ["regs[R_1]", "1, 2, 3, regs[R_1], 5, 6"])
+def test_another_cpu_makes_the_element_meanwhile(keys: str) -> None:
+    """Before each time that the table is looked at, until this CPU has the lock: the element is
+    made once, both steps count, and the lock is free again."""
+    code = compiled(f"kinst::f:0 {{ a[{keys}]++; }}")
+    stride = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0].stride
+    rig = TargetRig(code, {1: (0,)}, strsize=64, scratch=scratch(dynamic_size=stride))
+    area, when, made = rig.scratch.dynamic, 0, b""
+    looks = list[int]()  # whether the lock was taken
+
+    def look(*_: object) -> None:
+        looks.append(rig.read(area, 8)[0] & rec.DYNAMIC_LOCKED)
+        if len(looks) == when and not any(looks):
+            rig.write(area, made)
+
+    end = BASE + area + rec.DYNAMIC_LINE - 1
+    rig.emulator.hook_add(unicorn.UC_HOOK_MEM_READ, look, begin=BASE + area, end=end)
+    rig.fire(1, {1: 7})
+    made = rig.read(area, stride)
+    assert any(made[8 : rec.DYNAMIC_LINE]) and not made[0] & rec.DYNAMIC_LOCKED
+    rig.fire(1, {1: 7})
+    twice = rig.read(area, stride)
+    looks.clear()
+    while not any(looks[:when]):
+        when += 1
+        looks.clear()
+        rig.write(area, bytes(stride))
+        rig.fire(1, {1: 7})
+        assert rig.read(area, stride) == (made if any(looks[:when]) else twice)
+    assert when > rec.DYNAMIC_ENTRIES
+    assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == 0
 
 
 @pytest.mark.parametrize("kind", RIGS)

@@ -92,6 +92,24 @@ def test_named_cases() -> None:
     check(BODY, [b""], b'{"a":""}', b"a")
 
 
+def test_an_index_has_as_many_digits_as_it_takes() -> None:
+    text = b"[" + b",".join(b"%d" % (k % 10) for k in range(25)) + b"]"
+    for k in range(25):
+        check(BODY, [b"%d" % (k % 10)], text, b"[%d]" % k)
+        check(BODY, [b"%d" % (k % 10)], text, b"[00%d]" % k)
+    for k in (25, 100, 1 << 32, (1 << 32) + 1, 1 << 64, (1 << 64) + 1, 10**30):
+        check(BODY, NULL, text, b"[%d]" % k)
+
+
+@pytest.mark.parametrize("letter", "0159afAF/:@G`g")
+def test_escaped_characters_have_four_hexadecimal_digits(letter: str) -> None:
+    good = letter in "0123456789abcdefABCDEF"
+    for digits in ("xxxx", "0xxx", "x0xx", "0x00", "000x"):
+        escape = "\\u" + digits.replace("x", letter)
+        text = f'{{"b":"{escape}","a":5}}'
+        check(BODY, [b"5"] if good else NULL, text.encode(), b"a")
+
+
 def test_an_index_is_a_number() -> None:
     for path in (b"[x]", b"[1x]", b"[]", b"[-1]", b"[:]", b"[/]"):
         check(BODY, NULL, b"[[1],[2,3],4]", path)

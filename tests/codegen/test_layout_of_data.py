@@ -72,7 +72,8 @@ def test_constant_keys_are_numbers_of_their_type(type_: IntType, c: Any) -> None
 
 
 @pytest.mark.parametrize("text", ["self->x = 1;", "self->x = 1; a[1] = 2;",
-    'a[1] = 2; b["key", 3] = "text"; self->y = "text"; c[1, 2, 3] = 4;'])  # fmt: skip
+    'a[1] = 2; b["key", 3] = "text"; self->y = "text"; c[1, 2, 3] = 4; d[1] = (char)2;',
+])  # fmt: skip
 def test_dynamic_variables_have_room(text: str) -> None:
     """As much as was asked for, or else for a bucket of each."""
     program = compile_text(f"kinst::f:0 {{ {text} }}", "test")[1]
@@ -81,6 +82,9 @@ def test_dynamic_variables_have_room(text: str) -> None:
         size = dynamic_size(program, 64, asked)
         tables = lay_out_program(program, [], 64, 4096, asked).dynamic
         assert all(table.buckets >= 1 for table in tables)
+        for table in tables:  # they are whole words, and no more of them than is needed
+            end = table.value.offset + table.value.size
+            assert table.entry_size % 8 == 0 and 0 <= table.entry_size - end < 8
         ends.append(max(table.area + table.buckets * table.stride for table in tables))
         assert size == max(asked, ends[-1]) and ends[-1] <= max(asked, ends[0])
         places = sorted((one.area, one.area + one.buckets * one.stride) for one in tables)
@@ -134,6 +138,29 @@ def test_a_trap_table_is_as_long_as_its_directory_says(counts: tuple[int, int]) 
         assert sorted(entry for entry in entries if entry[0]) == sorted(pairs)
         end += 16 * (last + 1)
     assert len(made) == end
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 40])
+def test_what_has_no_room_at_the_end_of_a_table_begins_it(count: int) -> None:
+    """Addresses whose search begins at one of the last two entries; each search goes on from there
+    and from the end to the start, and does not come to a free entry before it finds its own."""
+    draw, area, size = random.Random(count), 0xFFFFFFFF_A0000000, 2
+    while size <= 2 * count:
+        size *= 2
+    pairs = list[tuple[int, int]]()
+    while len(pairs) < count:
+        address = draw.getrandbits(63) | 1
+        if (address * 0x9E3779B97F4A7C15 & (1 << 64) - 1) * size >> 64 >= size - 2:
+            pairs.append((address, draw.getrandbits(64)))
+    made = hooks.build_trap_table(area, Pairs.of(pairs))
+    address, last, shift = struct.unpack_from("<QQQ", made)
+    assert last + 1 == size
+    entries = list(struct.iter_unpack("<QQ", made[address - area : address - area + 16 * size]))
+    for pair in pairs:
+        at = (pair[0] * 0x9E3779B97F4A7C15 & (1 << 64) - 1) >> shift
+        while entries[at][0] not in (0, pair[0]):
+            at = (at + 1) % size
+        assert entries[at] == pair
 
 
 def test_arguments_in_registers_are_recorded_in_line() -> None:

@@ -86,6 +86,9 @@ def cut(text: str) -> Model:
     return lambda strsize: [text.encode()[: strsize - 1]]
 
 
+DECLARED = (
+    "struct t { long l[3]; }; this string never, none[3]; this int few[3]; this struct t held;"
+)
 # A clause, and what it records with strings of so many bytes.
 CLAUSES: tuple[tuple[str, Model], ...] = (
     (f'trace("{LETTERS}");', cut(LETTERS)),
@@ -102,6 +105,9 @@ CLAUSES: tuple[tuple[str, Model], ...] = (
         'trace(strtok(stringof((char *)regs[R_3]), "!"));',
         lambda strsize: [bytes(range(128, 256))[: strsize - 1]],
     ),
+    (f'trace(toupper("{LETTERS}") == toupper("{LETTERS}"));', lambda _: [1]),
+    ("trace(this->never); trace(this->none[1]); trace(this->few[2]); trace(this->held.l[2]);",
+     lambda _: [b"", b"", 0, 0]),
     ('trace(basename("/x/name"));', lambda _: [b"name"]),
     ("trace(memstr((char *)regs[R_1], 46, 300));", cut(LETTERS[:299])),
     (
@@ -110,6 +116,10 @@ CLAUSES: tuple[tuple[str, Model], ...] = (
         lambda _: [LETTERS[:7].encode(), LETTERS[:7].encode() + b"z"],
     ),
     ("trace(lltostr(-7700));", lambda _: [b"-7700"]),
+    (
+        f'this->s = "{LETTERS}"; trace(lltostr(-1, 2)); trace(lltostr(5)); trace(this->s);',
+        lambda strsize: [b"1" * min(64, strsize - 1), b"5", LETTERS.encode()[: strsize - 1]],
+    ),
     ('trace(inet_ntop(2, "abcd"));', cut("97.98.99.100")),
     ("this->n++; trace(this->n); this->p = (char *)alloca(3); trace(*(this->p + 2));",
      lambda _: [1, 0]),
@@ -121,7 +131,7 @@ CLAUSES: tuple[tuple[str, Model], ...] = (
 @pytest.mark.parametrize("strsize", STRSIZES)
 def test_own_memory_alone_is_written(kind: type[Rig], strsize: int) -> None:
     rng = random.Random(strsize)
-    text = "\n".join(f"kinst::f:0 {{ {body} }}" for body, _ in CLAUSES)
+    text = DECLARED + "\n".join(f"kinst::f:0 {{ {body} }}" for body, _ in CLAUSES)
     expected = [(k, model(strsize)) for k, (_, model) in enumerate(CLAUSES)]
     for cpu in (0, 1):
         run = compiled(kind, text, strsize)
@@ -161,6 +171,29 @@ def test_gaps_between_keys_are_no_part_of_them(kind: type[Rig], keys: str) -> No
         fire(run, rng)
         assert recorded(run, run.slot) == [(0, [count, count, LETTERS[:63].encode()])]
     assert list(run.table(0, run.slot).values()) == [(12,)]
+
+
+@both
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "(char)(N - 6)",
+        "(long)(N - 6)",
+        '(char)N, "abcdefg"',
+        '"abcdefgh", (char)N',
+        "N, (int)(N - 6)",
+    ],
+)
+@pytest.mark.parametrize("used", ["@[KEYS] = sum(3);", "a[KEYS]++;", "self->a[KEYS]++;"])
+def test_nothing_is_stored_behind_the_longest_key(kind: type[Rig], keys: str, used: str) -> None:
+    """There is what a clause keeps."""
+    rng = random.Random(2)
+    update = used.replace("KEYS", keys.replace("N", "regs[R_2]"))
+    run = compiled(
+        kind, f'kinst::f:0 {{ this->s = "{LETTERS}"; {update} trace(this->s); {update} }}'
+    )
+    fire(run, rng)
+    assert recorded(run, run.slot) == [(0, [LETTERS[:63].encode()])]
 
 
 @both

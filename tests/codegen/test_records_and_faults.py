@@ -44,6 +44,7 @@ from kinst.dlang.typed import Format
 
 both = pytest.mark.parametrize("rig", RIGS)
 BAD = 0xDEAD000
+COUNTED = t.Aggregation("", 0, (), t.AggFunction("sum"))
 
 
 def text(data: bytes) -> bytes:
@@ -174,6 +175,39 @@ def test_fault_in_predicate_second_clause_and_in_error_itself(rig: type[Rig]) ->
     assert run.state(lay.STATE_ERRORS, run.slot) == 2
     faulted = [run.state(lay.STATE_FAULT + 8 * i, run.slot) for i in range(3)]
     assert faulted == [run.epid(4, 1), 0, lay.FAULT_DIVZERO]
+
+
+@both
+@pytest.mark.parametrize("timed", [True, False])
+def test_the_last_faults_are_noted(rig: type[Rig], timed: bool) -> None:
+    """As core/layout.py says (STATE_FAULTS); without a time where the kernel's clock is unknown,
+    where there are no records."""
+
+    class Untimed(TargetRig):
+        def target_machine(self) -> CodeMachine:
+            return replace(super().target_machine(), clock=None)
+
+    total = t.Aggregate(SPAN, COUNTED, (), t.Load(UINT64, SPAN, reg(1)))
+    zero = t.Binary(UINT64, SPAN, "/", integer(1, UINT64), reg(2))
+    second = t.Aggregate(SPAN, COUNTED, (), zero)
+    clauses = [[total, second], *([[trace(reg(1))]] if timed else [])]
+    code = program(*clauses, aggregations=(COUNTED,))
+    kind = rig if timed or rig is HostRig else Untimed
+    run = kind(code, {1: tuple(range(len(clauses)))}, memory={0x1000: bytes(8)})
+    noted = []
+    for number in range(lay.FAULTS_KEPT + 5):
+        address = 0x1000 if number % 3 else BAD + number
+        head = run.state(lay.STATE_HEAD, run.slot)
+        run.fire(1, {1: address, 2: 0})
+        what = (2, lay.FAULT_DIVZERO, 0) if number % 3 else (1, lay.FAULT_BADADDR, address)
+        action, fault, value = what
+        time = NOW if timed or rig is HostRig else 0
+        noted.append((run.epid(1) | fault << 32 | action << 40, value, time, head))
+        run.consume(run.slot)
+    assert run.state(lay.STATE_TOLD, run.slot) == len(noted)
+    place = run.scratch.state_of(run.slot) + lay.STATE_FAULTS
+    kept = list(struct.iter_unpack("<4Q", run.read(place, 32 * lay.FAULTS_KEPT)))
+    assert [kept[n % lay.FAULTS_KEPT] for n in range(5, len(noted))] == noted[5:]
 
 
 @both

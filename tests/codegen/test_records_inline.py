@@ -307,6 +307,8 @@ def shapes(text: str, machine: CodeMachine) -> int:
         ("{ trace((char)regs[R_RAX]); }", 1),
         ("{ trace((long)(char)regs[R_RAX]); }", 0),  # made wider
         ("{ trace(regs[R_RAX] + 1); }", 0),
+        ("{ trace(regs[R_RFL]); }", 0),  # no general register
+        ("{ trace(regs[R_RIP]); }", 0),
         ("{ trace(1); } kinst::f:0 { trace(2); }", 2),  # each alone, not both
     ],
 )

@@ -38,6 +38,10 @@ def test_registers_and_the_place_are_told_as_they_were() -> None:
     kernel, user = 0xFFFF_FFFF_8123_4567, 0x7FFF_1234_5678
     assert rig.sample(kernel) == [0x1111, 0x3333, kernel, 0]
     assert rig.sample(user) == [0x1111, 0x3333, 0, user]
+    for place in (1 << 63, (1 << 64) - 1):
+        assert rig.sample(place) == [0x1111, 0x3333, place, 0]
+    for place in (0, (1 << 63) - 1):
+        assert rig.sample(place) == [0x1111, 0x3333, 0, place]
 
 
 def test_registers_that_no_interrupt_saves_are_0() -> None:

@@ -12,7 +12,7 @@ import socket
 import struct
 
 import pytest
-from codegen_rig import PID, PPID, RIGS, HostRig, Rig
+from codegen_rig import CYCLES, NOW, PID, PPID, RIGS, HostRig, Rig
 from hypothesis import given
 from hypothesis import strategies as st
 from subroutines_rig import (
@@ -51,6 +51,15 @@ def test_strjoin_of_what_does_not_fit(a: int, b: int) -> None:
     s, u = b"x" * a, b"y" * b
     fits = a + b < STRSIZE
     check("trace(strjoin(S, T));", [s + u] if fits else (lay.FAULT_NOSCRATCH, 0), s, u)
+
+
+@pytest.mark.parametrize("size", [STRSIZE - 2, STRSIZE - 1, STRSIZE, STRSIZE + 1, 4 * STRSIZE])
+def test_a_string_of_the_kernel_is_cut_before_anything_is_done_with_it(size: int) -> None:
+    """One of strsize bytes is its NUL (the Dynamic Tracing Guide, "strsize")."""
+    s = (b"0123456789" * 30)[:size]
+    seen = s[: STRSIZE - 1]
+    body = 'trace(strlen(S)); trace(index(S, "9", 61)); trace(substr(S, -3)); trace(S == T);'
+    check(body, [len(seen), seen.find(b"9", 61), seen[-3:], 1], s, seen)
 
 
 @many
@@ -285,6 +294,16 @@ def test_inet(four: bytes, words: list[int]) -> None:
     check(body, [v4, v4, v6, v6], four, six)
 
 
+@pytest.mark.parametrize("last", [0xFFFF, 0xFFFE, 0x1234])
+def test_inet6_with_each_pattern_of_zeros(last: int) -> None:
+    """Some of them have an IPv4 address in them."""
+    for mask in range(256):
+        words = [0xAB00 + n if mask >> n & 1 else 0 for n in range(8)]
+        words[5] = last if words[5] else 0
+        six = struct.pack(">8H", *words)
+        check("trace(inet_ntoa6(P));", [socket.inet_ntop(socket.AF_INET6, six).encode()], six)
+
+
 def test_inet_of_no_family() -> None:
     check("trace(inet_ntop(I, P));", (lay.FAULT_ILLOP, 3), b"abcd", b"", 3)
     check("trace(inet_ntoa((char *)1));", (lay.FAULT_BADADDR, 1))
@@ -359,6 +378,21 @@ def test_rand_is_splitmix64(rig: type[Rig]) -> None:
         run.fire(7)
         (record,) = run.records(run.slot)
         assert run.fields(record) == [struct.pack("<I", wanted & 0xFFFFFFFF)]
+
+
+@both
+def test_rand_begins_with_the_time(rig: type[Rig]) -> None:
+    """The state of a CPU that has had no number yet is an odd one from its clock; all ones is a
+    state like any other."""
+    mask = (1 << 64) - 1
+    run = rig(compiled("kinst::f:0 { trace(rand()); }"), {7: (0,)}, strsize=STRSIZE)
+    place = run.scratch.state_of(run.slot) + lay.STATE_RANDOM
+    cycles = NOW if rig is HostRig else CYCLES
+    for state, before in ((0, cycles | 1), (mask, mask), (1, 1)):
+        run.write(place, struct.pack("<Q", state))
+        run.fire(7)
+        after = before + 0x9E3779B97F4A7C15 & mask
+        assert run.read(place, 8) == struct.pack("<Q", after)
 
 
 @both

@@ -133,6 +133,18 @@ def test_what_is_allocated_begins_on_a_multiple_of_8() -> None:
         assert [rig.fields(record, k)[0] for k in (2, 3)] == [bytes(8)] * 2
 
 
+@pytest.mark.parametrize("size", range(1, 18))
+def test_text_that_was_copied_takes_no_more_than_its_nul(size: int) -> None:
+    """As much of a clause's memory as is left holds two copies and not a byte more."""
+    each = (size + 1 + 7) // 8 * 8
+    last = (size + 7) // 8 * 8  # without room for a NUL there is none
+    for left, fits in ((each + last, True), (each + last - 8, False)):
+        body = f"this->p = alloca({lay.ARENA - left});" + f"copyin({USER}, {size});" * 2
+        rig = fired(f"{body} trace(1);", b"x" * 64)
+        (record,) = rig.records(rig.slot)
+        assert record.clause == (0 if fits else 1)
+
+
 def test_what_is_allocated_next_does_not_go_on_with_the_text() -> None:
     user = b"x" * 64
     for size in (7, 8, 9, 16, 24):

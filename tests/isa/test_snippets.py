@@ -201,7 +201,7 @@ def predicate(rng: random.Random, registers: Sequence[str], depth: int = 2) -> t
                 )
     one, two = rng.choice(registers), rng.choice(registers)
     number = rng.choice((0, 1, 2, 77, 255, 1 << 31, 1 << 40))
-    match rng.randrange(14):
+    match rng.randrange(15):
         case 0:
             return f"regs[{one}] == {number}", lambda r, s: r(one) == number
         case 1:
@@ -233,6 +233,11 @@ def predicate(rng: random.Random, registers: Sequence[str], depth: int = 2) -> t
             return "pid == 77", lambda r, s: s.pid == 77
         case 9:
             return "uid > 1000", lambda r, s: s.uid > 1000
+        case 13:
+            return (
+                f"(regs[{one}] ^ {number}) - regs[{two}] * 3 | regs[{one}] << 70",
+                lambda r, s: bool((r(one) ^ number) - r(two) * 3 & MASK | r(one) << 6 & MASK),
+            )
         case 11:
             return f"-(int)regs[{one}] > 5", lambda r, s: signed(-signed(r(one), 32), 32) > 5
         case 12:
@@ -392,16 +397,21 @@ def check(bodies: Sequence[Body], holds: list[bool], data: bytes, keys: list[int
         ("0 == *(int *)arg0", False),  # may fault, for all that is known here
         ("stackdepth > 5", False),
         ("timestamp > 5", False),
-        ("arg0 == 5 && arg1 == 1", True),
-        ("arg2 == 5", False),  # on the stack
+        ("(timestamp, 5)", False),
+        ("(pid, 5)", True),
+        *((f"pid {operator} arg0", True) for operator in ("+", "-", "*", "&", "|", "^", "<<", ">>",
+                                                          "==", "!=", "<", "<=", ">", ">=")),
+        ("arg0 == 5 && arg2 == 1", True),
+        ("arg1 == 5", False),  # on the stack
+        ("arg3 == 5", False),  # not known
         ("probefunc == \"f\"", False),
     ],
 )  # fmt: skip
 def test_what_is_pure(isa: Isa, predicate: str, pure: bool) -> None:
     arguments = (
         Argument(ARGUMENT_SLOT, isa.argument_slots[0]),
-        Argument(ARGUMENT_CONSTANT, 1),
         Argument(3, 8),
+        Argument(ARGUMENT_CONSTANT, 1),
     )
     made = guard(f"f:::1 /{predicate}/ {{ trace(1); }}", isa, arguments)
     assert (made is not None) == pure
