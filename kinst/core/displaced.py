@@ -41,13 +41,12 @@ class Moved:
     """One displaced instruction without its way back.
 
     falls_through: control can run off its end, and must then go to the original successor.
-    branches: control can also leave it elsewhere.  original_at: as in Relocated.
+    original_at: as in Relocated.
     """
 
     code: bytes
     falls_through: bool
-    branches: bool
-    original_at: int
+    original_at: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 from capstone import x86
 
 from kinst.isa import load
-from kinst.isa.amd64.parse import LEGACY, parse
+from kinst.isa.amd64.parse import LEGACY, VECTOR, parse
 
 TEXT = 0x1000
 PREFIXES = (
@@ -67,12 +67,12 @@ def test_amd64_parts_are_where_capstone_has_them() -> None:
             relative += is_relative
         start = code[: found.opcode_at]
         assert {*found.prefixes} <= {*LEGACY} and {*found.prefixes} <= {*start}
-        if not found.vector:
+        if found.map != VECTOR:
             legacy = [byte for byte in start if byte in LEGACY]
             assert [*found.prefixes] == legacy, code.hex()
             ignored += any(b & 0xF0 == 0x40 and code[k + 1] in LEGACY for k, b in enumerate(start))
         seen += 1
-        vectors += found.vector
+        vectors += found.map == VECTOR
     assert seen > 1500 and vectors > 80 and relative > 200 and ignored > 20, (
         seen, vectors, relative, ignored,
     )  # fmt: skip

@@ -76,7 +76,7 @@ def thunk(name: str) -> Flow | None:
 def flow(code: bytes, address: int) -> Flow:
     """Where control goes from the one instruction `code` at `address`."""
     parsed = parse(code)
-    if parsed is None or parsed.vector:
+    if parsed is None:
         return NEXT
     op = parsed.opcode
     after = address + len(code)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kinst.core.displaced import OutOfReach, Refused
 from kinst.isa.amd64 import encode as e
+from kinst.isa.amd64.control import flow
 from kinst.isa.amd64.decode import split
 from kinst.isa.amd64.relocate import move
 
@@ -72,13 +73,15 @@ def _finish(code: bytes, address: int, to: int, head: bytes) -> tuple[bytes, byt
 def _displace_start(code: bytes, address: int, to: int) -> _Start | Refused:
     moved_code, size = b"", 0
     for length, mnemonic, _ in split(code, address, e.JUMP_SIZE):
-        moved = move(code[size : size + length], address + size, to + len(moved_code))
+        one = code[size : size + length]
+        moved = move(one, address + size, to + len(moved_code))
         if isinstance(moved, Refused):
             return Refused(f"{mnemonic} at +{size}: {moved.reason}")
         moved_code += moved.code
         size += length
         last = size >= e.JUMP_SIZE
-        if moved.branches and not (last and mnemonic == "call"):
+        goes = flow(one, address + size - length).kind
+        if goes not in ("next", "landing") and not (last and goes == "call"):
             # A call comes back to the original address, which must lie behind the patch.
             return Refused(f"{mnemonic} at +{size - length} leaves it before there is room")
         if last:

@@ -140,8 +140,7 @@ def _marks(found: Columns, names: I64, piece: I64) -> U16:
     has_modrm = three | np.where(two, _MODRM[1][op], _MODRM[0][op])
     modrm_at = at + 1
     modrm = code[rows, np.minimum(modrm_at, WIDTH - 1)]
-    group5 = one & (op == 0xFF) & np.isin(modrm >> 3 & 7, (2, 3, 4, 5))
-    alone |= vector | narrow | group5 | (has_modrm & (modrm_at >= found.size))
+    alone |= vector | narrow | (has_modrm & (modrm_at >= found.size))
     alone |= np.where(one, _ONE_BYTE_ALONE[op], two & _TWO_BYTE_ALONE[op])
     read, written, unknown, plain = _words().columns(names)
     alone |= ~plain

@@ -14,7 +14,8 @@ OPERAND_SIZE = 0x66
 ADDRESS_SIZE = 0x67
 
 # Opcode maps.
-ONE_BYTE, TWO_BYTE, MAP_38, MAP_3A = 0, 1, 2, 3
+# Three: behind 0F 38 or 0F 3A.  Vector: whichever VEX, EVEX and XOP have.
+ONE_BYTE, TWO_BYTE, THREE_BYTE, VECTOR = range(4)
 
 RSP = 4  # register number in ModRM and SIB; also "a SIB byte follows" in ModRM.rm
 RIP_RELATIVE = 5  # ModRM.rm with mod 0
@@ -42,13 +43,12 @@ _REGISTERS_ONLY = frozenset((0x20, 0x21, 0x22, 0x23))
 class Parsed:
     """One instruction taken apart.  Offsets are into code; modrm_at is -1 without ModRM.
 
-    prefixes: the legacy ones.  rex: 0 when there is none.  vector: VEX, EVEX or XOP encoded.
+    prefixes: the legacy ones.  rex: 0 when there is none.
     """
 
     code: bytes
     prefixes: bytes
     rex: int
-    vector: bool
     map: int
     opcode: int
     opcode_at: int
@@ -77,7 +77,7 @@ class Parsed:
         """A memory operand relative to the next instruction; disp32 is at modrm_at + 1."""
         if self.modrm_at < 0 or self.modrm & 0xC7 != RIP_RELATIVE:
             return False
-        return self.map != TWO_BYTE or self.vector or self.opcode not in _REGISTERS_ONLY
+        return self.map != TWO_BYTE or self.opcode not in _REGISTERS_ONLY
 
     @property
     def based_on_rsp(self) -> bool:
@@ -110,7 +110,7 @@ def parse(code: bytes) -> Parsed | None:
         rex = code[at] if _is_rex(code[at]) else 0
         at += bool(rex)
         opcode = code[at]
-        if not rex and _is_vector(code, at):
+        if _is_vector(code, at):
             return _parse_vector(code, prefixes, at)
         opmap = ONE_BYTE
         if opcode == 0x0F:
@@ -118,13 +118,13 @@ def parse(code: bytes) -> Parsed | None:
             opcode = code[at]
             opmap = TWO_BYTE
             if opcode in (0x38, 0x3A):
-                opmap = MAP_38 if opcode == 0x38 else MAP_3A
+                opmap = THREE_BYTE
                 at += 1
                 opcode = code[at]
-        modrm_at = at + 1 if opmap >= MAP_38 or opcode in MODRM[opmap] else -1
+        modrm_at = at + 1 if opmap == THREE_BYTE or opcode in MODRM[opmap] else -1
         if modrm_at >= len(code):
             return None
-        return Parsed(code, prefixes, rex, False, opmap, opcode, at, modrm_at)
+        return Parsed(code, prefixes, rex, opmap, opcode, at, modrm_at)
     except IndexError:
         return None
 
@@ -138,13 +138,12 @@ def _is_vector(code: bytes, at: int) -> bool:
 def _parse_vector(code: bytes, prefixes: bytes, at: int) -> Parsed | None:
     first = code[at]
     payload = {0xC5: 1, 0xC4: 2, 0x8F: 2, 0x62: 3}[first]
-    opmap = TWO_BYTE if first == 0xC5 else code[at + 1] & (0x07 if first == 0x62 else 0x1F)
     # Inverted REX.B, for the test of the base register.
     rex = 0x40 if first == 0xC5 else 0x40 | (~code[at + 1] >> 5 & 1)
     opcode_at = at + 1 + payload
     opcode = code[opcode_at]
-    # vzeroupper and vzeroall are the only ones without ModRM.
-    modrm_at = -1 if opmap == TWO_BYTE and opcode == 0x77 and first != 0x62 else opcode_at + 1
+    # vzeroupper and vzeroall are the only ones without ModRM, and VEX has no other 77.
+    modrm_at = -1 if opcode == 0x77 and first in (0xC4, 0xC5) else opcode_at + 1
     if modrm_at >= len(code):
         return None
-    return Parsed(code, prefixes, rex, True, opmap, opcode, opcode_at, modrm_at)
+    return Parsed(code, prefixes, rex, VECTOR, opcode, opcode_at, modrm_at)

@@ -74,7 +74,7 @@ _SHADOW_ENDS = frozenset(
 def refusal(parsed: Parsed | None, mnemonic: str) -> str:
     """Why this instruction is not displaced, or "".  mnemonic: without prefixes."""
     reason = BY_MNEMONIC.get(mnemonic, "")
-    if reason or parsed is None or parsed.vector:
+    if reason or parsed is None:
         return reason
     if parsed.map == TWO_BYTE:
         if parsed.opcode == 0x22:

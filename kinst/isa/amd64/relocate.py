@@ -63,22 +63,22 @@ def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Move
 
 def _move(parsed: Parsed, address: int, to: int, onward: Onward) -> Moved | Refused:
     after = address + len(parsed.code)
-    if parsed.map == ONE_BYTE and not parsed.vector:
+    if parsed.map == ONE_BYTE:
         op = parsed.opcode
         if op in (_CALL, _JUMP, _JUMP_SHORT) or op & 0xF0 == 0x70 or op in _HOPS:
             return _move_branch(parsed, after, to, onward)
         if op in _RETURNS:
             if OPERAND_SIZE in parsed.prefixes:
                 return Refused("a return with an operand size prefix")
-            return Moved(parsed.code, False, True, 0)
+            return Moved(parsed.code, False, 0)
         if op == _GROUP5 and parsed.reg in (_GROUP5_CALL, _GROUP5_JUMP):
             return _move_indirect(parsed, after, to)
-    elif parsed.map == TWO_BYTE and not parsed.vector and parsed.opcode & 0xF0 == 0x80:
+    elif parsed.map == TWO_BYTE and parsed.opcode & 0xF0 == 0x80:
         return _move_branch(parsed, after, to, onward)
     copied = with_target(parsed, after, to)
     if isinstance(copied, Refused):
         return copied
-    return Moved(copied, True, False, 0)
+    return Moved(copied, True, 0)
 
 
 def _move_branch(parsed: Parsed, after: int, to: int, onward: Onward) -> Moved | Refused:
@@ -92,16 +92,16 @@ def _move_branch(parsed: Parsed, after: int, to: int, onward: Onward) -> Moved |
     if op == _CALL:
         pushed = e.push_value(after)
         return Moved(
-            pushed + e.jump(to + len(pushed), target, "the called function"), False, True, -1
+            pushed + e.jump(to + len(pushed), target, "the called function"), False
         )
     if op in (_JUMP, _JUMP_SHORT):
-        return Moved(e.jump(to, target, "the branch's target"), False, True, -1)
+        return Moved(e.jump(to, target, "the branch's target"), False)
     if op in _HOPS:
         hop = bytes(p for p in parsed.prefixes if p == ADDRESS_SIZE) + bytes((op, e.JUMP_SIZE))
         stay = e.jump(to + len(hop), onward.of(after))
         leave = to + len(hop) + len(stay)
-        return Moved(hop + stay + e.jump(leave, target, "the branch's target"), False, True, -1)
-    return Moved(e.branch(op & 0xF, to, target), True, True, -1)
+        return Moved(hop + stay + e.jump(leave, target, "the branch's target"), False)
+    return Moved(e.branch(op & 0xF, to, target), True)
 
 
 def _move_indirect(parsed: Parsed, after: int, to: int) -> Moved | Refused:
@@ -111,7 +111,7 @@ def _move_indirect(parsed: Parsed, after: int, to: int) -> Moved | Refused:
         copied = with_target(parsed, after, to)
         if isinstance(copied, Refused):
             return copied
-        return Moved(copied, False, True, 0)
+        return Moved(copied, False, 0)
     pushed = e.push_value(after)
     at = parsed.modrm_at
     turned = bytearray(parsed.code)
@@ -121,12 +121,12 @@ def _move_indirect(parsed: Parsed, after: int, to: int) -> Moved | Refused:
     if parsed.mod == 3:
         if parsed.rm == RSP and not parsed.rex & 1:
             return Refused("a call to the stack")
-        return Moved(pushed + jump.code, False, True, len(pushed))
+        return Moved(pushed + jump.code, False, len(pushed))
     rsp = parsed.based_on_rsp
     raised = _raise_rsp(jump) if rsp else with_target(jump, after, to + len(pushed))
     if isinstance(raised, Refused):
         return raised
-    return Moved(pushed + raised, False, True, len(pushed))
+    return Moved(pushed + raised, False, len(pushed))
 
 
 def _raise_rsp(parsed: Parsed) -> bytes | Refused:

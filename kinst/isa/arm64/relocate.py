@@ -69,36 +69,35 @@ def move(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Move
 
 def _move(parsed: p.Parsed, address: int, to: int, onward: Onward) -> Moved | Refused:
     word, kind, after = parsed.word, parsed.kind, address + e.SIZE
-    if kind == p.B:
-        return Moved(e.branch(to, onward.of(parsed.target), TARGET), False, True, -1)
+    # b.al and b.nv always branch.
+    if kind == p.B or (kind == p.B_COND and word & 0xF >= _ALWAYS):
+        return Moved(e.branch(to, onward.of(parsed.target), TARGET), False)
     if kind == p.BL:
         link = _address(e.LR, to, after)
         jump = e.branch(to + len(link), onward.of(parsed.target), "the called function")
-        return Moved(link + jump, False, True, -1)
+        return Moved(link + jump, False)
     if kind in (p.B_COND, p.CB, p.TB):
         target = onward.of(parsed.target)
-        # b.al and b.nv have no opposite: both always branch.
-        always = kind == p.B_COND and word & 0xF >= _ALWAYS
-        if onward.falls_into == after and not always:
+        if onward.falls_into == after:
             over = aimed(e.word(_inverted(word, kind)), 0, _HOP * e.SIZE)
-            return Moved(over + e.branch(to + len(over), target, TARGET), True, True, -1)
+            return Moved(over + e.branch(to + len(over), target, TARGET), True)
         hop = aimed(e.word(word), 0, _HOP * e.SIZE)
         stay = e.branch(to + len(hop), onward.of(after))
         leave = to + len(hop) + len(stay)
-        return Moved(hop + stay + e.branch(leave, target, TARGET), False, True, -1)
+        return Moved(hop + stay + e.branch(leave, target, TARGET), False)
     if kind in (p.ADR, p.ADRP):
         made = e.NOP if parsed.register == e.ZR else _address(parsed.register, to, parsed.target)
-        return Moved(made, True, False, -1)
+        return Moved(made, True)
     if kind == p.LITERAL:
         return _move_literal(parsed, to)
     if kind in (p.BR, p.RET):
-        return Moved(e.word(word), False, True, 0)
+        return Moved(e.word(word), False, 0)
     if kind == p.BLR:
         if e.LR in (parsed.register, word & 0x1F if parsed.authenticated else e.ZR):
             return Refused("a call through the register that its return address goes to")
         link = _address(e.LR, to, after)
-        return Moved(link + e.word(word & ~_WITH_LINK), False, True, len(link))
-    return Moved(e.word(word), True, False, 0)
+        return Moved(link + e.word(word & ~_WITH_LINK), False, len(link))
+    return Moved(e.word(word), True, 0)
 
 
 def _inverted(word: int, kind: str) -> int:
@@ -130,11 +129,11 @@ def _move_literal(parsed: p.Parsed, to: int) -> Moved:
     load = (_VECTOR_LOADS if vector else _GENERAL_LOADS)[opc] | register
     if not vector and opc != _PREFETCH and register != e.ZR:
         made = _address(register, to, parsed.target)
-        return Moved(made + e.word(load | register << 5), True, False, -1)
+        return Moved(made + e.word(load | register << 5), True)
     kept = e.push_pair(_BORROWED, e.ZR, 16)
     made = _address(_BORROWED, to + len(kept), parsed.target)
     restored = e.pop_pair(_BORROWED, e.ZR, 16)
-    return Moved(kept + made + e.word(load | _BORROWED << 5) + restored, True, False, -1)
+    return Moved(kept + made + e.word(load | _BORROWED << 5) + restored, True)
 
 
 def literal_size(word: int) -> int:

@@ -108,27 +108,27 @@ def _move(
     if parsed.kind == p.AUIPC:
         # With x0 it is a hint: a landing pad, where processors look for them.
         value = load(parsed.rd, to, address + parsed.imm) if parsed.rd else b"\x01\0"
-        return Moved(value, True, False, -1)
+        return Moved(value, True)
     if parsed.kind == p.JAL:
         link = e.load_address(parsed.rd, to, after) if parsed.rd else b""
         jump = _go_on(to + len(link), address + parsed.imm, onward, _TARGET)
-        return Moved(link + jump, False, True, -1)
+        return Moved(link + jump, False)
     if parsed.kind == p.JALR:
         spare = choose(onward.spare.get(address, 0))
-        return Moved(_move_indirect(parsed, after, to, spare), False, True, -1)
+        return Moved(_move_indirect(parsed, after, to, spare), False)
     if parsed.kind == p.BRANCH:
         target = address + parsed.imm
         if onward.falls_into == after:
             # The opposite condition (the lowest bit of funct3) hops over the way to the target.
             go = _go_on(to + 4, target, onward, _TARGET)
             hop = e.branch(parsed.funct3 ^ 1, parsed.rs1, parsed.rs2, 4 + len(go))
-            return Moved(hop + go, True, True, -1)
+            return Moved(hop + go, True)
         # The branch hops over the way to where it falls through to.
         stay = _go_on(to + 4, after, onward)
         hop = e.branch(parsed.funct3, parsed.rs1, parsed.rs2, 4 + len(stay))
         there = to + len(hop) + len(stay)
-        return Moved(hop + stay + _go_on(there, target, onward, _TARGET), False, True, -1)
-    return Moved(code, True, False, 0)
+        return Moved(hop + stay + _go_on(there, target, onward, _TARGET), False)
+    return Moved(code, True, 0)
 
 
 def quiet_goal(code: bytes, address: int) -> int | None:
