@@ -98,6 +98,7 @@ def test_dead_flags_make_no_difference(
         ("48ffc0", ALL & ~CF, True),
         ("48ffc0 480fa3d8", ALL, True),  # then bt writes it
         ("48d3e0", ALL, False),  # shl by cl: perhaps by 0
+        *(("90" * count + "31c0", ALL, True) for count in range(1, 15)),  # however far that is
         ("48c1e005", ALL, True),
         ("48c1e020", ALL, False),  # masked to 0 in one operand size: not looked at closer
         ("48d1e0", ALL, True),  # the short form, by 1

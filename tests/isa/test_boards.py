@@ -160,8 +160,8 @@ def test_an_arm64_cpu_that_holds_back_its_timer() -> None:
             registers = {"CNTV_CTL_EL0": control, "cpsr": 5 | masked}
             assert board.interrupts_off(registers) == (control == 0b101 and bool(masked))
     assert not board.interrupts_off({"cpsr": 1 << 7})  # a stub that does not say
-    assert not board.is_lost({"cpsr": 1 << 7})
-    assert not load("amd64").board.is_lost({"eflags": 0})
+    assert board.is_lost({"cpsr": 1 << 7}) is False
+    assert load("amd64").board.is_lost({"eflags": 0}) is False
 
 
 def test_memory_that_a_kernel_is_told_to_leave_alone() -> None:

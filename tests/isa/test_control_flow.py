@@ -108,7 +108,7 @@ FLOWS = {
     "amd64": {
         "return": "ret; ret 8; repz ret",
         "indirect": "retfq; lret 8; iretq; sysretq; sysexitq; jmp rax; jmp r15; jmp [rax]; "
-        "jmp [r12 + r13*8]",
+        "jmp [r12 + r13*8]; jmp fword ptr [rax]; jmp fword ptr [rip + 5]",
         "call": "call rax; call r11; call [rbx]; call [rip + 64]",
         "trap": "int3; ud2; .byte 0xf1; ud1 eax, eax; ud1 eax, [eax + 5]; ud0 ecx, [rip + 9]",
         "landing": "endbr64; endbr32",
@@ -228,6 +228,10 @@ def test_amd64_jumps_to_what_a_register_or_memory_has(tmp_path: Path) -> None:
         inner = re.fullmatch(r"\*\(uint64_t \*\)\((.*)\)", destination)
         assert inner is not None, (text, destination)
         assert [value(inner[1], values) & 2**64 - 1] == read, text
+    for far in (0x12345678, -0x12345678):
+        code = assembled("amd64", f"{HEADS['amd64']}\njmp [rip + {far}]", tmp_path)
+        flow = isa.flow(code, 1 << 40)
+        assert flow.destination == f"*(uint64_t *)({(1 << 40) + len(code) + far:#x})"
     for text in ("jmp fs:[rax]", "jmp gs:[8]", "jmp [eax]"):
         one = next(
             iter(isa.decode(assembled("amd64", f"{HEADS['amd64']}\n{text}", tmp_path), base))

@@ -247,6 +247,11 @@ def test_arm64_values_are_short() -> None:
     assert lengths == [1, 1, 1, 1]
     assert len(arm64.load_value(0, 0xFFFF_FFFF_1234_5678)) == 8
     assert len(arm64.load_value(0, 0x1234_0000_5678)) == 8
+    # The first sets the other three quarters to zeros or to ones, and the rest one each.
+    for value in interesting(random.Random(2)):
+        quarters = [value >> 16 * n & 0xFFFF for n in range(4)]
+        given = max(quarters.count(0), quarters.count(0xFFFF))
+        assert len(arm64.load_value(0, value)) == 4 * max(1, 4 - given), hex(value)
 
 
 def riscv64_cases() -> Iterable[Case]:

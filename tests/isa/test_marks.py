@@ -7,10 +7,12 @@ from __future__ import annotations
 import random
 from functools import cache
 
+import numpy as np
 import pytest
 
 from kinst.core.bodies import CountBody
-from kinst.core.columns import FLOW_KINDS, FOLLOWING, WIDTH, columns_of
+from kinst.core.columns import FLOW_KINDS, FOLLOWING, WIDTH, Batch, columns_of
+from kinst.core.displaced import Relocated
 from kinst.core.instruction import Instruction
 from kinst.core.isa import Isa
 from kinst.core.probe import Function, Site
@@ -119,6 +121,40 @@ def test_trampolines_of_marks_are_those_of_one(name: str, where: str) -> None:
         assert at_once == one_by_one
     if where in ("near", "chained"):
         assert len(plans[0][2]) > COUNT[name] / 4
+
+
+GIGABYTE = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "some"),
+    [
+        (GIGABYTE, GIGABYTE + 4096, True), (-GIGABYTE, -GIGABYTE + 4096, True),
+        (-GIGABYTE, GIGABYTE // 2, True),
+        (GIGABYTE, 2 * GIGABYTE + 4096, False), (-2 * GIGABYTE - 4096, -GIGABYTE, False),
+        (3 * GIGABYTE, 3 * GIGABYTE + 4096, False), (-3 * GIGABYTE, 4096 - 3 * GIGABYTE, False),
+        (-2 * GIGABYTE, 2 * GIGABYTE, False),
+    ],
+)  # fmt: skip
+def test_what_is_made_at_once_reaches_from_everywhere(low: int, high: int, some: bool) -> None:
+    """Bytes from the text to the memory that trampolines will lie in: a size is told where from its
+    start and from its end all that one leads to is near, and then it is that of one."""
+    isa, rows = load("amd64"), [row for row in drawn("amd64") if row[2]][:300]
+    count, text = len(rows), 1 << 40
+    columns = columns_of([text + 64 * k for k in range(count)], [one.code for one, _, _ in rows])
+    columns.marks[:] = [marks for _, _, marks in rows]
+    batch = Batch(
+        columns, np.full((count, 1), -400, np.int64), np.full(count, 1, np.uint8),
+        np.zeros(count, np.bool_), np.zeros(count, np.bool_), text + low, text + high,
+    )  # fmt: skip
+    sizes = isa.trampoline_sizes(batch).tolist()
+    assert (sum(size >= 0 for size in sizes) > count // 2) == some
+    function = Function("vmlinux", "f", text, 64 * count)
+    for k, ((one, behind, _), size) in enumerate(zip(rows, sizes, strict=True)):
+        site = Site(function, 64 * k, one.code)
+        for at in (text + low, text + high - max(size, 0)) if size >= 0 else ():
+            made = isa.trampoline(site, behind, at, [CountBody((-400,))])
+            assert isinstance(made, Relocated) and len(made.code) == size
 
 
 def test_where_counting_saves_nothing(name: str) -> None:

@@ -52,7 +52,7 @@ class _Shape:
         self.nop = batch.head & (self.saved | (count == 0))
         self.counts_at = self.nop * len(e.NOP5) + self.saved * len(SAVE_FLAGS)
         self.work = self.counts_at + count * _COUNT_SIZE + self.saved * len(RESTORE_FLAGS)
-        sizes = np.zeros(8, np.int64)
+        sizes = np.zeros(KIND + 1, np.int64)
         sizes[[JUMP, BRANCH, CALL]] = e.JUMP_SIZE, _BRANCH_SIZE, _PUSH_SIZE + e.JUMP_SIZE
         self.copied = sizes[self.kind] == 0
         self.displaced = np.where(self.copied, batch.columns.size, sizes[self.kind])
