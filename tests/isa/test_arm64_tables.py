@@ -93,6 +93,33 @@ def test_a_table_whose_address_is_from_elsewhere(tmp_path: Path) -> None:
     assert found == [JumpTable(TEXT + TABLE, 1, base, 4, 10)]
 
 
+# A second table, of another jump, whose address is made before or behind.
+OTHER = "adrp x9, .\nadd x9, x9, #64"
+
+
+@pytest.mark.parametrize(
+    "between",
+    ["nop", "add x5, x5, x6", "cbz w2, out", "cbnz x2, out", "tbz w2, #3, out", "str x5, [x6]"],
+)
+def test_the_table_is_the_one_that_the_register_has(between: str, tmp_path: Path) -> None:
+    """Whatever lies between where its address is made and where it is used, that does not write it;
+    branches have the register where others have the one that they write."""
+    own = ADDRESS.format(2)
+    for first, second in ((OTHER, own), (own, OTHER)):
+        source = f"cmp w1, #9\nb.hi out\n{first}\n{second}\n{between}\n{LOAD}\nadr x4, base\n{JUMP}"
+        found, base = tables(source, tmp_path)
+        assert found == [JumpTable(TEXT + TABLE, 1, base, 4, 10)]
+
+
+def test_a_table_whose_register_is_written_again(tmp_path: Path) -> None:
+    """It may be any: the address has been worked on since."""
+    source = f"{START}\n{OTHER}\nadd x2, x2, #8\n{LOAD}\nadr x4, base\n{JUMP}"
+    found, base = tables(source, tmp_path)
+    page = TEXT
+    wanted = {JumpTable(page + at, 1, base, 4, 200) for at in (TABLE, 64)}
+    assert set(found) == wanted
+
+
 # The entries are not signed, or times 8, or of another jump.
 NONE = [
     f"{START}\n{LOAD}\nadr x4, base\nadd x3, x4, w3, uxtb #2\nbr x3\nbase: brk #0x777",

@@ -32,9 +32,13 @@ MAPS = (b"", b"", b"\x0f", b"\x0f\x38", b"\x0f\x3a")
 def vector(rng: random.Random) -> bytes:
     """The start of a VEX, EVEX or XOP encoding."""
     opmap, rest = rng.randrange(256) & 0xF0 | rng.choice((1, 2, 3)), rng.randrange(256)
-    return rng.choice((bytes([0xC5, rest]), bytes([0xC4, opmap, rest]),
-                       bytes([0x62, opmap, rest | 4, rng.randrange(256)]),
-                       bytes([0x8F, opmap & 0xE0 | rng.choice((8, 9, 10)), rest & 0xFC])))  # fmt: skip
+    starts = (
+        bytes([0xC5, rest]),
+        bytes([0xC4, opmap, rest]),
+        bytes([0x62, opmap, rest | 4, rng.randrange(256)]),
+        bytes([0x8F, opmap & 0xE0 | rng.choice((8, 9, 10)), rest & 0xFC]),
+    )
+    return rng.choice(starts)
 
 
 def test_amd64_parts_are_where_capstone_has_them() -> None:

@@ -166,6 +166,9 @@ ADDRESSES = [
     ("auipc a0, 1\nxori a0, a0, 4", None),
     ("auipc a0, 1\nc.li a0, 4", None),
     ("c.li a0, 1\nc.addi a0, 4", None),
+    # The nearest that adds to it: what is added later is no part of it.
+    ("auipc a0, 1\naddi a0, a0, -8\naddi a0, a0, 16", TEXT + 4096 - 8),
+    ("auipc a0, 1\nnop\nc.addi a0, -8\naddi a1, a0, 16", TEXT + 4096 - 8),
 ]  # fmt: skip
 
 

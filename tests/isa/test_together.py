@@ -111,3 +111,34 @@ def test_what_takes_no_longer_look(tmp_path: Path) -> None:
         one = assembled("arm64", text, tmp_path)
         for code in (one, plain + one, one + plain, plain + one + b"\0\0\0"):
             assert arm64.hangs_together(code), text
+
+
+# Predicated and not, of each size (DDI 0487, C7: MOVPRFX); and what is like them, but is not.
+PREFIXES = [*(f"movprfx z3.{t}, p1/{k}, z5.{t}" for t in "bhsd" for k in "mz"), "movprfx z31, z0"]
+NO_PREFIXES = ["add z3.s, z3.s, z4.s", "movs p1.b, p2.b", "mov z3.d, z4.d", "lsr z3.s, z3.s, #3",
+               "orv b3, p1, z5.b", "ftssel z3.s, z4.s, z5.s", "fexpa z3.s, z4.s"]  # fmt: skip
+
+
+def test_a_prefix_stays_with_its_instruction(tmp_path: Path) -> None:
+    isa = load("arm64")
+    for text in (*PREFIXES, *NO_PREFIXES):
+        source = f".arch armv8-a+sve\nnop\n{text}\nadd z3.s, p1/m, z3.s, z4.s\nnop"
+        code = assembled("arm64", source, tmp_path)
+        known = list(isa.decode(code, TEXT))
+        assert len(known) == 4
+        held = [TEXT + 4, TEXT + 8] if text in PREFIXES else []
+        assert sorted(isa.unsafe(known)) == held, text
+        assert isa.hangs_together(code) == bool(held), text
+        assert isa.rerun_starts(known) == {}
+
+
+def test_data_that_a_function_loads_is_none_of_its_instructions(tmp_path: Path) -> None:
+    """As many bytes as the load has, by its kind."""
+    isa = load("arm64")
+    sizes = {"ldr w3": 4, "ldr x3": 8, "ldrsw x3": 4, "prfm pldl1keep": 0,
+             "ldr s3": 4, "ldr d3": 8, "ldr q3": 16}  # fmt: skip
+    for text, size in sizes.items():
+        code = assembled("arm64", f"{text}, .+12\nret\nnop\nnop\nnop\nnop\nnop", tmp_path)
+        known = list(isa.decode(code, TEXT))
+        assert sorted(isa.unsafe(known)) == [TEXT + 12 + 4 * n for n in range(size // 4)], text
+        assert isa.hangs_together(code)

@@ -120,9 +120,7 @@ MAKERS = {"amd64": (amd64_code, amd64_pairs), "riscv64": (riscv64_code, riscv64_
 
 @pytest.mark.parametrize("address", PLACES)
 @pytest.mark.parametrize("name", sorted(MAKERS))
-def test_all_that_capstone_sees(
-    name: str, address: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_that_capstone_sees(name: str, address: int, monkeypatch: pytest.MonkeyPatch) -> None:
     isa, rng = load(name), random.Random(address)
     make, pairs = MAKERS[name]
     for size in (0, 1, 2, 5, 40, 63, 64, 65, 1000, 3001):

@@ -91,9 +91,7 @@ def _move_branch(parsed: Parsed, after: int, to: int, onward: Onward) -> Moved |
     target = onward.of(after + struct.unpack("<i" if near else "<b", field)[0])
     if op == _CALL:
         pushed = e.push_value(after)
-        return Moved(
-            pushed + e.jump(to + len(pushed), target, "the called function"), False
-        )
+        return Moved(pushed + e.jump(to + len(pushed), target, "the called function"), False)
     if op in (_JUMP, _JUMP_SHORT):
         return Moved(e.jump(to, target, "the branch's target"), False)
     if op in _HOPS:

@@ -104,7 +104,9 @@ def _count(load: int, index: int, words: Mapping[int, int]) -> int:
     """Entries, by the comparison of the index; 0 where it is not found."""
     for end in (load, *_leading_to(load, words)):
         for address in range(end - SIZE, end - _COMPARE * SIZE, -SIZE):
-            word = words.get(address, 0)
+            word = words.get(address)
+            if word is None:
+                break
             # cmp wI, #imm12
             if word & 0xFFC0001F == 0x71000000 | ZR and word >> 5 & 31 == index:
                 return (word >> 10 & 0xFFF) + 1
