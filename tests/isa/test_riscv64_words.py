@@ -196,6 +196,18 @@ RARE = [
     ("li t1, 1\ncsrw sscratch, t1\nret", [{6}, set(), {6}]),
     ("li t1, 1\ncsrrwi x0, sscratch, 6\nret", [{6}, {6}, {6}]),  # a number, not t1
     ("li t1, 1\ncsrr t1, sscratch\nret", [{6}, {6}, {6}]),
+    # Nothing but what they name.
+    *((f"li t1, 1\n{text}\nret", [{6}, {6}, {6}]) for text in (
+        "fsd fa0, 0(a0)", "fld fa0, 0(a0)", "fsw fa0, 4(a0)", "beq a0, a1, .+4",
+        "bgeu a0, a1, .+4", "sd a1, 0(a0)", "fence", "sw a1, 4(s0)", "c.beqz a0, .+2", "c.sdsp s0, 8(sp)",
+        "lui t1, 5")),
+    *((f"li t1, 1\n{text}\nret", [{6}, set(), {6}]) for text in (
+        "fsd fa0, 0(t1)", "fld fa0, 0(t1)", "beq a0, t1, .+4", "bltu t1, a1, .+4", "sd t1, 0(a0)",
+        "sd a0, 0(t1)", "amoadd.d s2, t1, (a1)", "amoadd.d s2, a1, (t1)", "addw a0, a0, t1",
+        "addiw s2, t1, 3", "mul a0, t1, a0", "c.sdsp t1, 8(sp)", "jalr x0, 0(t1)")),
+    # A call that returns to ra may come to any function of C's, which expects no temporary.
+    ("li t1, 1\nc.jalr a5\nret", [{6}, {6}, {6}]),
+    ("li t1, 1\nc.jalr t1\nret", [{6}, set(), {6}]),
     # Of extensions that are younger than this: all may be read.
     *((f"li t1, 1\n.half {half:#x}\nret", [{6}, set(), {6}])
       for half in (0x9C61, 0x9C65, 0x9C69, 0x9C6D, 0x9C71, 0x9C75, 0x9C41, 0x9C45)),
