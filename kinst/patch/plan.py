@@ -378,8 +378,8 @@ class _Layout:
         self._batch, self._which = self._batched()
         self._size: I32 = np.full(len(wanted), -1, np.int32)
         self._size[self._which] = isa.trampoline_sizes(self._batch)
-        # Made one by one: the place, its target's, and the trampoline.
-        self._made: dict[int, tuple[int, int, Relocated]] = {}
+        # Made one by one: the place, what it leads to, and the trampoline.
+        self._made: dict[int, tuple[int, dict[int, int], Relocated]] = {}
 
     def _batched(self) -> tuple[Batch, I64]:
         """What may be made at once, and which sites that is."""
@@ -439,19 +439,13 @@ class _Layout:
         """The trampoline of one site at `at`; None where it is refused."""
         work, target = self._wanted[k], int(self._chains.target[k])
         address = work.site.address
-        after = address + len(work.site.code)
-        goal = 0 if before is None or target < 0 else int(before[target])
-        known = self._made.get(k)
-        if known is not None and known[:2] == (at, goal):
-            return known[2]
         links = {}
-        if before is not None:
-            if target >= 0:
-                links[int(self._sites.address[target])] = goal
-            # What comes back behind a call may be planted, too.
-            if k + 1 < len(self._wanted) and int(self._sites.address[k + 1]) == after:
-                links[after] = int(before[k + 1])
-        falls_into = after if self._chains.falls_into[k] else -1
+        if before is not None and target >= 0:
+            links[int(self._sites.address[target])] = int(before[target])
+        known = self._made.get(k)
+        if known is not None and known[:2] == (at, links):
+            return known[2]
+        falls_into = address + len(work.site.code) if self._chains.falls_into[k] else -1
         made = self._isa.trampoline(
             work.site, work.following, at, work.bodies, work.rerun_prefix,
             Onward(links, falls_into, bool(self._chains.head[k]), self._spare),
@@ -459,7 +453,7 @@ class _Layout:
         if isinstance(made, Refused):
             self.refused[k] = made.reason
             return None
-        self._made[k] = at, goal, made
+        self._made[k] = at, links, made
         return made
 
     def stubs(self, counted: Blocks, free: Bools) -> tuple[U64, Pieces | None]:

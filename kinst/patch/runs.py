@@ -276,9 +276,7 @@ def shortest_runs(lines: Lines, row: I64, jump: int) -> ChosenRuns:
     return ChosenRuns(row, behind, size)
 
 
-def _choose(
-    row: I64, behind: I64, gain: I64, useful: Bools, alone: I64, first: Bools
-) -> I64:
+def _choose(row: I64, behind: I64, gain: I64, useful: Bools, alone: I64, first: Bools) -> I64:
     """Which runs are worth the most together.
 
     gain: of the run that begins at each row, where there is one that is useful.  alone: of none

@@ -5,7 +5,7 @@ is entered, and each instruction is counted as often as the processor runs the o
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import accumulate, pairwise, product
 from pathlib import Path
 
 import pytest
@@ -190,6 +190,34 @@ def test_what_cannot_be_moved_undoes_its_run() -> None:
     plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True, runs=runs_of([run]))
     assert not plan.runs and not plan.refused
     assert list(plan.sites) == [(TEXT, code[:3], "trap")]
+
+
+@pytest.mark.parametrize("hop", ["e0", "e1", "e2", "e3", "67e3"])
+def test_a_loop_that_leads_out_of_its_run(hop: str) -> None:
+    """To where nobody asked for a probe.  What is behind it is the middle of the run's jump."""
+    isa = load("amd64")
+    # HOP 1f; add eax, ecx; add edx, 1; ret; 1: mov eax, 1000; ret
+    parts = [bytes.fromhex(part) for part in (hop + "06", "01c8", "83c201", "c3", "b8e8030000c3")]
+    code = b"".join(parts)
+    starts = [0, *accumulate(map(len, parts))]
+    function = Function("vmlinux", "f", TEXT, len(code))
+    members = [Site(function, at, part) for at, part in zip(starts, parts[:3], strict=False)]
+    wanted = [
+        Wanted(site, "trap", (CountBody((8 * k,)),), code[site.offset + len(site.code) :])
+        for k, site in enumerate(members)
+    ]
+    run = Run(tuple(site.address for site in members), starts[3], code[: starts[3]])
+    plan = plan_sites(wanted, isa, SCRATCH, SCRATCH + PAGE, chained=True, runs=runs_of([run]))
+    assert len(plan.runs) == 1
+    made = Planned(isa, code, members, wanted, plan)
+    plain, cpu = Cpu(isa, code), planted(made)
+    for count, flags in product((0, 1, 2, 1 << 32), (0, 0x40)):
+        values, data, stack = plain.start_state()
+        values |= {"rcx": count, "rflags": 2 | flags}
+        for one in (plain, cpu):
+            one.run(TEXT, values, data, stack)
+        assert result(cpu) == result(plain)
+        assert cpu.counted(members) == {s.address: 1 for s in members if plain.ran[s.address]}
 
 
 def test_a_run_as_assembly() -> None:

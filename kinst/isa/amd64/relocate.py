@@ -34,6 +34,7 @@ _GROUP5_CALL, _GROUP5_JUMP = 2, 4
 _RETURNS = frozenset((0xC2, 0xC3))
 _HOPS = frozenset((0xE0, 0xE1, 0xE2, 0xE3))  # loopne, loope, loop, jrcxz
 _WORD = 8  # bytes that a call pushes
+_TARGET = "the branch's target"
 
 
 def displace(code: bytes, address: int, to: int, onward: Onward = UNCHAINED) -> Relocated | Refused:
@@ -93,12 +94,17 @@ def _move_branch(parsed: Parsed, after: int, to: int, onward: Onward) -> Moved |
         pushed = e.push_value(after)
         return Moved(pushed + e.jump(to + len(pushed), target, "the called function"), False)
     if op in (_JUMP, _JUMP_SHORT):
-        return Moved(e.jump(to, target, "the branch's target"), False)
+        return Moved(e.jump(to, target, _TARGET), False)
     if op in _HOPS:
-        hop = bytes(p for p in parsed.prefixes if p == ADDRESS_SIZE) + bytes((op, e.JUMP_SIZE))
+        hop = bytes(p for p in parsed.prefixes if p == ADDRESS_SIZE) + bytes((op,))
+        if onward.falls_into == after:
+            over = e.hop(e.JUMP_SIZE)
+            hop += bytes((len(over),)) + over
+            return Moved(hop + e.jump(to + len(hop), target, _TARGET), True)
+        hop += bytes((e.JUMP_SIZE,))
         stay = e.jump(to + len(hop), onward.of(after))
         leave = to + len(hop) + len(stay)
-        return Moved(hop + stay + e.jump(leave, target, "the branch's target"), False)
+        return Moved(hop + stay + e.jump(leave, target, _TARGET), False)
     return Moved(e.branch(op & 0xF, to, target), True)
 
 
