@@ -443,7 +443,7 @@ def _joined_rank(
     tables: Sequence[KeyedTable], options: SortOptions, row: tuple[Key, Sequence[Data]]
 ) -> tuple[object, ...]:
     key, data = row
-    position = options.aggsortpos if 0 <= options.aggsortpos < len(tables) else 0
+    position = options.aggsortpos if options.aggsortpos < len(tables) else 0
     pairs = [(t.aggregation.function, d) for t, d in zip(tables, data, strict=True)]
     values = tuple(rank(*pair) for pair in pairs[position:] + pairs[:position])
     keys = key_rank(tables[0], key, options.aggsortkeypos)

@@ -145,6 +145,13 @@ def test_equal_sums_are_told_apart_by_what_is_at_zero(
     assert rank(function, none) == (weight, 2)
 
 
+def test_zero_is_below_all_buckets_of_powers() -> None:
+    """Of llquantize() from 1 on: below that is what counts for 0."""
+    none = np.array([2, 0, 0, 3], np.int64)
+    weight, at_zero = rank(AggFunction("llquantize", (10, 0, 1, 10)), none)
+    assert weight > 0 and at_zero == 2
+
+
 def test_what_is_below_stands_for_the_number_before() -> None:
     """Which may be 0 (libdtrace's dt_aggregate_lquantizedzero())."""
     counts = np.array([6, 5, 7, 0], np.int64)

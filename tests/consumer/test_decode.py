@@ -46,6 +46,15 @@ def test_long_alternation_and_long_runs() -> None:
     assert find_records(np.frombuffer(data, np.uint8)).tolist() == reference(data)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 40])
+def test_numbers_that_look_like_headers(count: int) -> None:
+    """Of records of 8, 16, 32 and 48 bytes: what is in them is what they begin with."""
+    for size in (8, 16, 32, 48):
+        run = struct.pack("<II", size, 5) * (size // 8) * count
+        data = run + record(6, bytes(40)) * 3 + run
+        assert find_records(np.frombuffer(data, np.uint8)).tolist() == reference(data)
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -234,7 +234,8 @@ def test_keys_in_a_descriptor(count: int) -> None:
     data = descriptors_of(rows, 0, Strings(), descriptor_size(count), keys)
     size = SITE_HEADER + 8 * count
     assert len(data) == 3 * size
-    assert [struct.unpack_from(f"<{count}Q", data, k * size + SITE_HEADER) for k in range(3)] == keys
+    found = [struct.unpack_from(f"<{count}Q", data, k * size + SITE_HEADER) for k in range(3)]
+    assert found == keys
 
 
 def test_arguments_and_caller_in_a_descriptor() -> None:

@@ -315,6 +315,15 @@ def test_joined_sorted_by_another_column() -> None:
     assert w.text() == "cp sh mv ls "
 
 
+def test_joined_sorted_by_a_column_that_is_not_there() -> None:
+    """As without the option, by the first."""
+    for position in (0, 2, 9):
+        w = show(two(), JOINED, Options(aggsortpos=position))
+        aggs = [t.aggregation for t in w.store.tables.values()]
+        w.printa(format_(part("", "s"), part(" ")), aggs)
+        assert w.text() == "mv ls cp sh "
+
+
 def test_joined_in_the_default_layout() -> None:
     w = show(two(), JOINED[2:4])
     w.printa(None, [t.aggregation for t in w.store.tables.values()])
