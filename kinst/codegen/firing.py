@@ -51,8 +51,8 @@ class Unit:
     layout: ProgramLayout
     strings: Mapping[bytes, int]
     key_bytes: int
-    pointers: bool = False
-    shared: bool = False
+    pointers: bool
+    shared: bool
     helpers: dict[str, Function] = field(default_factory=dict)
 
     def helper(self, name: str, write: Callable[[Unit, str], Function]) -> Function:

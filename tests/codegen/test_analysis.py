@@ -12,6 +12,7 @@ from subroutines_rig import compiled
 from kinst.codegen import analysis
 from kinst.codegen.code_machine import CodeMachine, host_machine, parents_of
 from kinst.codegen.compile import host_triple
+from kinst.codegen.values.dynamic_variables import THREAD_PARTS
 from kinst.codegen.values.variable_code import is_thread_local
 from kinst.core.system import Access, Facts, Unwinder
 from kinst.dlang import typed
@@ -99,6 +100,29 @@ def test_what_is_a_thread_s_own(text: str, own: bool) -> None:
     (action,) = program.clauses[0].actions
     assert isinstance(action, typed.Trace)
     assert is_thread_local(action.expr) == own
+
+
+def test_what_a_thread_is_told_by() -> None:
+    """Exactly what the code of a thread-local variable asks the kernel for: on the host it is not
+    there unless it was announced (session/host.py)."""
+    asked = set[str]()
+
+    class Noting(dict[str, Access]):
+        def get(self, name: str, default: Access | None = None) -> Access | None:  # type: ignore[override]
+            asked.add(name)
+            return super().get(name, default)
+
+    class Noted(TargetRig):
+        def target_machine(self) -> CodeMachine:
+            machine = super().target_machine()
+            return replace(machine, builtins=Noting(machine.builtins))
+
+    found = []
+    for text in ("self->x = 1;", "x = 1;"):
+        asked.clear()
+        Noted(compiled(f"kinst::f:0 {{ {text} }}"), {7: (0,)}, scratch=scratch())
+        found.append(set(asked))
+    assert found[0] - found[1] == THREAD_PARTS
 
 
 @pytest.mark.parametrize(

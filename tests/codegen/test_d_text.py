@@ -103,6 +103,22 @@ def test_the_letters_of_a_built_in_text(name: bytes) -> None:
         assert values(run, record) == [*name, 0, ord("7")]
 
 
+@both
+def test_nothing_is_divided_by_zero(rig: type[Rig]) -> None:
+    text = "kinst::f:0 { @ = count(); normalize(@, regs[R_1]); }"
+    run = rig(
+        compiled(text + "dtrace:::ERROR { trace(arg2); trace(arg4); trace(arg5); }"),
+        {7: (0,)}, error=(1,),
+    )  # fmt: skip
+    for divisor in (0, 1, 1 << 63):
+        run.consume(run.slot)
+        run.fire(7, {1: divisor})
+        (record,) = run.records(run.slot)
+        expected = [divisor] if divisor else [2, lay.FAULT_DIVZERO, 0]
+        assert [value for value in values(run, record) if value is not None][-3:] == expected
+    assert run.table(0, run.slot) == {bytes(8): (3,)}
+
+
 SCRIPT = """
 kinst::f:0
 /regs[R_1] != 2/

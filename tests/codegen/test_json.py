@@ -113,3 +113,6 @@ def test_escaped_characters_have_four_hexadecimal_digits(letter: str) -> None:
 def test_an_index_is_a_number() -> None:
     for path in (b"[x]", b"[1x]", b"[]", b"[-1]", b"[:]", b"[/]"):
         check(BODY, NULL, b"[[1],[2,3],4]", path)
+    many = b"[" + b",".join([b"1"] * 30) + b"]"
+    for path in (b"[:]", b"[1:]", b"[1/]", b"[2-]", b"[+1]", b"[1 ]", b"[.1]"):
+        check(BODY, NULL, many, path)

@@ -187,7 +187,10 @@ def test_a_thread_that_is_nowhere() -> None:
     class Begin(_Host):
         context: ClassVar[dict[int, int]] = {lay.CONTEXT_CURTHREAD: 0}
 
-    host = Begin(compiled("kinst::f:0 { trace(cwd); trace(root); }"), {7: (0,)}, strsize=STRSIZE)
+    kernel, _, _ = made()
+    low = {0: kernel.memory[TASK], **kernel.memory}  # what is readable there is no thread
+    text = "kinst::f:0 { trace(cwd); trace(root); }"
+    host = Begin(compiled(text), {7: (0,)}, strsize=STRSIZE, memory=low)
     host.fire(7)
     (record,) = host.records(host.slot)
     assert [host.fields(record, k)[0].split(b"\0")[0] for k in range(2)] == [b"", b""]

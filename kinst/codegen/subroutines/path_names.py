@@ -171,13 +171,13 @@ def _back(code: Function, at: Local, string: Value, slashes: bool) -> None:
 def _write_dirname(unit: Unit, name: str) -> Function:
     """dirname(dst, size, string, bound): as dirname(1)."""
     code = unit.function(name, 4, 0)
-    dst, size, string, bound = code.params
+    dst, _, string, bound = code.params
     at = code.local(64)
     code.set(at, code.call(unit.helper("length", write_length), (string, bound)))
     rooted = code.icmp("eq", byte_in(code, string, const(0), bound), SLASH)
     for slashes in (True, False, True):
         _back(code, at, string, slashes)
-    end = least(code, code.get(at), code.op("sub", size, const(1)))
+    end = code.get(at)  # without a slash and a component, so there is room for the NUL
     to = code.local(64)
     copy_bytes(code, to, dst, string, end)
     single = code.select(rooted, const(SLASH), const(DOT))
