@@ -167,6 +167,12 @@ class Rsp:
         self.closed = True
         self._sock.close()
 
+    def hang_up(self) -> None:
+        """End the connection, whoever else has its descriptor."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self.close()
+
     def _handshake(self) -> None:
         reply = self.ask(_FEATURES).decode("ascii", "replace")
         for item in reply.split(";"):

@@ -195,6 +195,20 @@ def test_killed_while_a_thread_of_the_guest_lends(rig: Rig, what: str) -> None:
     assert "panic" not in (rig.folder / "log").read_text(errors="replace")
 
 
+@pytest.mark.parametrize("what", ["ENOMEM", "TornError", "SIGTERM", "SIGKILL"])
+def test_hurt_when_the_stub_has_let_go(rig: Rig, what: str) -> None:
+    """By the connection on which QEMU's stub was asked to let its machine go, it answers nothing
+    more: the guardian begins with another one."""
+    for program, way in ((PROGRAMS[0], "auto"), (PROGRAMS[3], "stop")):
+        whole = rig.run(program, way)
+        assert whole.status == 0, rig.err
+        for number in range(asked := whole.calls["guardian"]["Rsp.ask"], asked - 3, -1):
+            outcome = rig.run(program, way, Hurt("guardian", "Rsp.ask", number, what, after=True))
+            assert outcome.happened and not outcome.hangs
+            assert not rig.differences()
+            assert "reads 10 " in rig.vm.run("reads 10", 60.0), number
+
+
 @pytest.mark.parametrize("late", [0.0, 0.01, 0.05])
 def test_interrupted_while_it_waits_for_its_guardian(rig: Rig, late: float) -> None:
     """The guardian uses the stub then: kinst does not any more."""

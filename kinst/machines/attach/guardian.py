@@ -80,6 +80,7 @@ class Guardian:
         self._journal = journal
         self._ours = False  # what the journal says is what this one has changed
         self._over = False
+        self._leaving = False  # the stub has been asked to let the machine go
         self._missed = False  # something that kinst has said; it is in the journal
 
     def serve(self, channel: Channel) -> None:
@@ -177,7 +178,7 @@ class Guardian:
                 raise TargetError("this QEMU has no physical memory mode", "QEMU 4.1 or newer")
             return self._found(self._rsp, self._debugger, split)
         except BaseException:
-            if self._debugger is None or not self._debugger.detach():
+            if self._debugger is None or not self._detached():
                 self._rsp = idle
                 self._tried(self._leave, time.monotonic() + TRY_SECONDS, renew=True)
             raise
@@ -274,10 +275,23 @@ class Guardian:
     def _renewed(self) -> Debugger:
         """A new beginning with the stub: the machine stands, without breakpoints."""
         assert self._rsp is not None
-        self._rsp = self._rsp.taken_over()
+        self._rsp = self._connected_anew() if self._leaving else self._rsp.taken_over()
         self._debugger = Debugger(self._rsp, self._isa.board, len(self._isa.breakpoint))
         self._rsp.physical_memory()
         return self._debugger
+
+    def _connected_anew(self) -> Rsp:
+        """Another connection to the stub, which stops the machine: by one on which QEMU's has let
+        it go, it answers nothing any more."""
+        assert self._rsp is not None
+        self._rsp.hang_up()
+        sock = connect(self._place.stub)
+        if not greets(sock, GREETING_SECONDS, asked=True):
+            sock.close()
+            raise TargetError("the GDB stub takes no new connection")
+        made = Rsp.idle(sock).begun()
+        made.clear_breakpoints()
+        return made
 
     def _virtual_to_physical(self, address: int) -> int:
         assert self._memory is not None
@@ -328,10 +342,15 @@ class Guardian:
         return trouble
 
     def _leave(self) -> str:
-        assert self._debugger is not None
-        if not self._debugger.detach():
+        if not self._detached():
             raise TargetError("the GDB stub does not let the machine go on")
         return ""
+
+    def _detached(self) -> bool:
+        """Whether the stub lets the machine go on."""
+        assert self._debugger is not None
+        self._leaving = True
+        return self._debugger.detach()
 
     def _undone(self) -> str:
         """The machine stands before.  What could not be undone, or ""."""
