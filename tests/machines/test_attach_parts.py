@@ -151,6 +151,7 @@ def test_changes_are_undone_where_they_still_are() -> None:
         changes.note_text(*changed_bytes(writes, memory))
         for at, data in writes:
             text[at : at + len(data)] = data
+        changes.note_written()
 
     wide = bytearray(text[4000:4400])  # much of it stays as it is
     wide[10:15] = b"\xe9abcd"
@@ -162,12 +163,34 @@ def test_changes_are_undone_where_they_still_are() -> None:
     kernel = bytes(text)
     for at, data in changes.restored(memory):
         text[at : at + len(data)] = data
+    assert changes.restored(memory) == []
+    changes.undone()
     assert bytes(text[4010:4015]) == first[4010:4015]
     assert text[4300] == 0x90
     assert text[4200] == kernel[4200]
     assert bytes(text[9000:9003]) == first[9000:9003]
     assert changes.restored(memory) == []
     assert changed_bytes([], memory)[0].dtype == np.uint64
+
+
+@pytest.mark.parametrize("fails", range(64))
+def test_any_write_may_not_be_made(fails: int) -> None:
+    """A byte is written three times and put back three times, in turns; of these writes some are
+    not made, which nobody is told of: it comes back to what it was at first."""
+    text = bytearray(b"original")
+    memory = lambda at, size: bytes(text[at : at + size])  # noqa: E731
+    changes = Changes()
+    for turn, data in enumerate((b"\xcc", b"o", b"\xe9", b"o", b"\x0f", b"o")):
+        writes = [(0, data + b"rig")]
+        changed = changed_bytes(writes, memory)
+        changes.note_text(*changed)
+        if not fails >> turn & 1:
+            text[:4] = writes[0][1]
+            changes.note_written()
+        assert changes.restored(memory) == ([] if text[:1] == b"o" else [(0, b"o")])
+    for at, data in changes.restored(memory):
+        text[at : at + len(data)] = data
+    assert text == b"original"
 
 
 THREADS = Threads(

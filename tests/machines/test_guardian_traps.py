@@ -90,6 +90,7 @@ def test_the_hook_stays_until_it_has_passed(
     def write(address: int, data: bytes) -> None:
         state._changes.note_text(*changed_bytes([(address, data)], machine.read))
         machine.text[address - TEXT : address - TEXT + len(data)] = data
+        state._changes.note_written()
 
     write(HOOK, b"\xe9abcd")
     write(SITE, isa.breakpoint)

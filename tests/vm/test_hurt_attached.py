@@ -195,6 +195,24 @@ def test_killed_while_a_thread_of_the_guest_lends(rig: Rig, what: str) -> None:
     assert "panic" not in (rig.folder / "log").read_text(errors="replace")
 
 
+@pytest.mark.parametrize("way", ["auto", "trap"])
+@pytest.mark.parametrize("what", ["MemoryError", "TargetError"])
+def test_any_write_of_text_fails(rig: Rig, what: str, way: str) -> None:
+    """Also one that takes a patch out: what it was to be is not taken for what is there."""
+    for program in (PROGRAMS[0], PROGRAMS[3]):
+        whole = rig.run(program, way)
+        assert whole.status == 0, rig.err
+        writes = whole.calls["kinst"]["Rsp.write_memory"]
+        assert writes >= 4
+        for number in range(1, writes + 1):
+            for after in (False, True):
+                hurt = Hurt("kinst", "Rsp.write_memory", number, what, after)
+                outcome = rig.run(program, way, hurt)
+                assert outcome.happened and not outcome.hangs
+                assert not rig.differences(), (hurt, rig.err)
+                assert "reads 10 " in rig.vm.run("reads 10", 60.0), hurt
+
+
 @pytest.mark.parametrize("what", ["ENOMEM", "TornError", "SIGTERM", "SIGKILL"])
 def test_hurt_when_the_stub_has_let_go(rig: Rig, what: str) -> None:
     """By the connection on which QEMU's stub was asked to let its machine go, it answers nothing

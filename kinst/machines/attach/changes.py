@@ -46,49 +46,67 @@ def changed_bytes(
 class Changes:
     """What kinst has changed, or was about to change.
 
-    text: address of a byte of code to (what it was at first, what it is now).  ever: addresses of
+    text: address of a byte of code to (what it was at first, what kinst has written or was about to
+    write there: several values where a write may not have been made).  noted: of the last write,
+    until it is known to have been made, the same addresses to what it writes.  ever: addresses of
     all bytes of code that were changed, whether they still are.  tables: (physical address, before,
     now) of page-table entries, in order.  mapped: [start, end) of virtual addresses that they
     map."""
 
-    text: dict[int, tuple[int, int]] = field(default_factory=dict)
+    text: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    noted: dict[int, int] = field(default_factory=dict)
     ever: list[Addresses] = field(default_factory=list)
     tables: list[tuple[int, bytes, bytes]] = field(default_factory=list)
     mapped: list[tuple[int, int]] = field(default_factory=list)
 
     def note_text(self, places: Addresses, before: Bytes, now: Bytes) -> None:
-        """What changed_bytes() has found; what is as it was at first is forgotten."""
+        """What changed_bytes() has found: it is about to be written."""
+        self.noted = dict(zip(places.tolist(), now.tolist(), strict=True))
         for at, old, new in zip(places.tolist(), before.tolist(), now.tolist(), strict=True):
-            first = self.text.get(at, (old, 0))[0]
-            if first == new:
-                self.text.pop(at, None)
-            else:
-                self.text[at] = first, new
+            first, ours = self.text.get(at, (old, b""))
+            self.text[at] = first, ours if new == first or new in ours else ours + bytes((new,))
         self.ever.append(places)
+
+    def note_written(self) -> None:
+        """What was noted last has been written: what is as it was at first is forgotten."""
+        for at, new in self.noted.items():
+            first, _ = self.text[at]
+            if new == first:
+                del self.text[at]
+            else:
+                self.text[at] = first, bytes((new,))
+        self.noted = {}
 
     def sites(self) -> Addresses:
         """The bytes of `ever`, each once."""
         return np.unique(np.concatenate([np.zeros(0, np.uint64), *self.ever]))
 
     def restored(self, read: Read, last: Sequence[tuple[int, int]] = ()) -> list[tuple[int, bytes]]:
-        """The writes that undo what is changed, where kinst's bytes still are; then there are no
-        changes of text any more but in `last`: [start, end) of code that stays for now."""
+        """The writes that undo what is changed, where kinst's bytes still are, but in `last`:
+        [start, end) of code that stays for now.  When they are made, undone() is told."""
         writes: list[tuple[int, bytearray]] = []
         page, live = -1, b""
-        kept = {
-            at: self.text[at] for low, high in last for at in range(low, high) if at in self.text
-        }
-        undone = sorted((at, change) for at, change in self.text.items() if at not in kept)
-        for at, (first, now) in undone:
+        kept = self._inside(last)
+        for at, (first, ours) in sorted(self.text.items()):
+            if at in kept:
+                continue
             if page != at & -_PAGE:
                 page, live = at & -_PAGE, b""
                 with suppress(TargetError):  # a module that was unloaded meanwhile
                     live = read(page, _PAGE)
-            if not live or live[at - page] != now:
+            if not live or live[at - page] not in ours:
                 continue
             if writes and writes[-1][0] + len(writes[-1][1]) == at:
                 writes[-1][1].append(first)
             else:
                 writes.append((at, bytearray([first])))
-        self.text = kept
         return [(at, bytes(data)) for at, data in writes]
+
+    def undone(self, last: Sequence[tuple[int, int]] = ()) -> None:
+        """No code is changed any more but in `last`."""
+        self.text, self.noted = self._inside(last), {}
+
+    def _inside(self, ranges: Sequence[tuple[int, int]]) -> dict[int, tuple[int, bytes]]:
+        return {
+            at: self.text[at] for low, high in ranges for at in range(low, high) if at in self.text
+        }

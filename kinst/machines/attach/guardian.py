@@ -94,7 +94,7 @@ class Guardian:
         try:
             while (message := channel.receive()) is not None:
                 (name, *arguments), _ = message
-                if name in ("text", "table", "mapped"):
+                if name in ("text", "written", "table", "mapped"):
                     self._note(name, arguments)
                 else:
                     self._answer(channel, name, arguments)
@@ -107,9 +107,11 @@ class Guardian:
             self._recover()
 
     def _note(self, name: str, arguments: Sequence[Any]) -> None:
-        """What kinst is about to change."""
+        """What kinst is about to change, or has changed."""
         if name == "text":
             self._changes.note_text(*arguments)
+        elif name == "written":
+            self._changes.note_written()
         elif name == "table":
             self._changes.tables.append(tuple(arguments))
         else:
@@ -373,6 +375,7 @@ class Guardian:
         traps = self._lender.traps if self._lender else TrapPath((), 0)
         hooks = [(at, at + HOOK_BYTES) for at in traps.hooks]
         self._write_text(self._changes.restored(self._memory.read, hooks))
+        self._changes.undone(hooks)
         if not self._changes.text:
             return
         sites = self._changes.sites()
@@ -380,6 +383,7 @@ class Guardian:
             sites = np.concatenate([sites - np.uint64(k) for k in range(len(self._isa.breakpoint))])
         let_pass(self._debugger, self._memory.read, self._isa, sites, traps.pc_delta)
         self._write_text(self._changes.restored(self._memory.read))
+        self._changes.undone()
 
     def _leave_claims(self, word: int, idle: int) -> None:
         """Forget what has been written to data where the kernel's own tracer is in use: the marks

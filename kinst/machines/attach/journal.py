@@ -2,8 +2,9 @@
 (their process group, or the machine was out of memory): the next start undoes it.
 
 It belongs to one process since one boot of this host.  A record is written before what it says is
-done, and a record's sum tells where the last one was cut off; whatever is behind it was not done.
-To survive processes it need not be on disk: with the host the guest is gone, too.
+done, of code another one when it has been, and a record's sum tells where the last one was cut off;
+whatever is behind it was not done.  To survive processes it need not be on disk: with the host the
+guest is gone, too.
 
     kind, 1 byte | size of the rest | its CRC-32 | the rest
 """
@@ -26,7 +27,7 @@ from kinst.wire.process import boot_id
 
 _FOLDER = "planted"
 _HEAD = struct.Struct("<cII")
-_TEXT, _TABLE, _MAPPED, _LOAN = b"t", b"p", b"m", b"l"
+_TEXT, _WRITTEN, _TABLE, _MAPPED, _LOAN = b"t", b"w", b"p", b"m", b"l"
 _ENTRY = struct.Struct("<QI")  # physical address of a page-table entry, bytes
 _RANGE = struct.Struct("<QQ")
 
@@ -72,6 +73,10 @@ class Journal:
         if len(places):
             arrays = places.astype("<u8"), before, now
             self._note(_TEXT, b"".join(array.tobytes() for array in arrays))
+
+    def written(self) -> None:
+        """It was changed so."""
+        self._note(_WRITTEN, b"")
 
     def table(self, address: int, before: bytes, now: bytes) -> None:
         """A page-table entry is about to be."""
@@ -131,6 +136,8 @@ def _take(changes: Changes, kind: bytes, content: bytes) -> None:
         places = np.frombuffer(content, "<u8", count).astype(np.uint64)
         before, now = np.frombuffer(content, np.uint8, 2 * count, 8 * count).reshape(2, count)
         changes.note_text(places, before, now)
+    elif kind == _WRITTEN:
+        changes.note_written()
     elif kind == _TABLE:
         address, size = _ENTRY.unpack_from(content)
         values = content[_ENTRY.size :]

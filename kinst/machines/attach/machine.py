@@ -204,6 +204,8 @@ class AttachedVm(StubTarget):
         self._journal.text(*changed)
         self._guardian.tell("text", *changed)
         self._rsp.write_memory(self.memory.physical_writes(writes))
+        self._journal.written()
+        self._guardian.tell("written")
 
     def map_scratch(
         self,
