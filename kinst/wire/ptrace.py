@@ -3,6 +3,7 @@
 Source: ptrace(2), syscall(2); the kernel's arch/x86/kernel/signal.c for how an interrupted call
 is begun again: by orig_rax and rax as they were, which are put back.  One thread of the process,
 its first, stands still meanwhile; every call of an object comes from the thread that made it.
+Should that be killed, the thread of the process finds back by itself (wire/way_home.py).
 """
 
 from __future__ import annotations
@@ -18,13 +19,19 @@ from contextlib import contextmanager
 
 from kinst.core.errors import TargetError
 from kinst.wire.other_process import OtherProcess, permitted
+from kinst.wire.way_home import frame, instructions_of
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.ptrace.restype = ctypes.c_long
 _LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-_SEIZE, _INTERRUPT, _GETREGS, _SETREGS, _STEP, _DETACH = 0x4206, 0x4207, 12, 13, 9, 17
+_SEIZE, _INTERRUPT, _GETREGS, _SETREGS, _DETACH = 0x4206, 0x4207, 12, 13, 17
+_CONTINUE, _TO_CALL = 7, 24  # the second: until a system call begins, or is over
+_CALLS_APART = 1  # PTRACE_O_TRACESYSGOOD: such a stop is no signal, which might be delivered
+_GETREGSET, _GETSIGMASK, _XSTATE = 0x4204, 0x420A, 0x202
 _WALL = 0x4000_0000
+_MOST_STATE = 1 << 16  # bytes of a thread's vector registers
 _STOP = 128  # PTRACE_EVENT_STOP
+_AT_CALL = signal.SIGTRAP | 0x80
 
 # user_regs_struct (sys/user.h) of x86_64, in its order.
 _NAMES = (
@@ -61,7 +68,7 @@ def calls_in(process: OtherProcess) -> Iterator[Calls]:
     Raises TargetError where it may not be traced, and when it ends."""
     pid = process.pid
     try:
-        _ptrace(_SEIZE, pid)
+        _ptrace(_SEIZE, pid, 0, _CALLS_APART)
     except OSError as error:
         other = process.tracer
         why = f"process {other} traces it" if other else error.strerror
@@ -86,29 +93,43 @@ class Calls:
         self._before: dict[str, int] | None = None
         self._signals: list[int] = []
         self._code = 0
+        self._stack = 0  # its stack pointer in a call
+        self._called = False
 
     def stand(self) -> None:
         """Stop the thread, once."""
         _ptrace(_INTERRUPT, self._pid)
-        while True:
-            status = self._wait()
-            if status >> 16 == _STOP:
-                break
-            self._note(os.WSTOPSIG(status))
-            _ptrace(7, self._pid)  # PTRACE_CONT
+        self._stopped()
         self._before = self._registers()
-        self._code = self._syscall_instruction()
+        self._stack = self._before["rsp"]
+        found = instructions_of(self._process)
+        if found is None:
+            self._code = self._syscall_instruction()
+            return
+        self._code, back = found
+        self._stack, data = frame(self._before, self._state(), self._blocked(), back)
+        self._process.write(self._stack, data)
+
+    def _stopped(self) -> None:
+        """Wait until it stands for _INTERRUPT: where the kernel decides whether a system call is
+        begun again, and before any instruction."""
+        while (status := self._wait()) >> 16 != _STOP:
+            self._note(os.WSTOPSIG(status))
+            _ptrace(_CONTINUE, self._pid)
 
     def let_go(self) -> None:
         """As it was, and running."""
         try:
+            if self._called:
+                _ptrace(_INTERRUPT, self._pid)
+                _ptrace(_CONTINUE, self._pid)
+                self._stopped()
             if self._before is not None:
                 self._set(self._before)
-            first = self._signals[0] if self._signals else 0
-            _ptrace(_DETACH, self._pid, 0, first)
-            for number in self._signals[1:]:
+            _ptrace(_DETACH, self._pid)
+            for number in self._signals:
                 os.kill(self._pid, number)
-        except OSError:
+        except (OSError, TargetError):
             pass  # it has ended
 
     def _wait(self) -> int:
@@ -119,7 +140,7 @@ class Calls:
 
     def _note(self, number: int) -> None:
         """A signal that arrived meanwhile is delivered in the end."""
-        if number not in (signal.SIGTRAP, signal.SIGSTOP):
+        if number not in (signal.SIGTRAP, signal.SIGSTOP, _AT_CALL):
             self._signals.append(number)
 
     def _registers(self) -> dict[str, int]:
@@ -131,6 +152,19 @@ class Calls:
         data = struct.pack(_FORMAT, *(registers[name] & _MASK for name in _NAMES))
         raw = ctypes.create_string_buffer(data, len(data))
         _ptrace(_SETREGS, self._pid, 0, ctypes.addressof(raw))
+
+    def _state(self) -> bytes:
+        """Its vector registers, as NT_X86_XSTATE has them."""
+        raw = ctypes.create_string_buffer(_MOST_STATE)
+        where = (ctypes.c_size_t * 2)(ctypes.addressof(raw), _MOST_STATE)  # struct iovec
+        _ptrace(_GETREGSET, self._pid, _XSTATE, ctypes.addressof(where))
+        return raw.raw[: where[1]]
+
+    def _blocked(self) -> int:
+        """Its signal mask."""
+        raw = ctypes.c_uint64()
+        _ptrace(_GETSIGMASK, self._pid, ctypes.sizeof(raw), ctypes.addressof(raw))
+        return raw.value
 
     def _syscall_instruction(self) -> int:
         """Where the process has one, in what the kernel has mapped there (vdso(7))."""
@@ -150,13 +184,14 @@ class Calls:
         """What the call returns.  Raises TargetError where that is an error."""
         assert self._before is not None
         given = dict(zip(_ARGUMENTS, arguments, strict=False))
-        self._set({**self._before, **given, "rip": self._code, "rax": number, "orig_rax": _MASK})
-        while True:
-            _ptrace(_STEP, self._pid)
-            status = self._wait()
-            if os.WSTOPSIG(status) == signal.SIGTRAP and not status >> 16:
-                break
-            self._note(os.WSTOPSIG(status))
+        there = {"rip": self._code, "rsp": self._stack, "rax": number, "orig_rax": _MASK}
+        self._set({**self._before, **given, **there})
+        self._called = True
+        for _ in ("it begins", "it is over"):
+            _ptrace(_TO_CALL, self._pid)
+            while (stopped := os.WSTOPSIG(self._wait())) != _AT_CALL:
+                self._note(stopped)
+                _ptrace(_TO_CALL, self._pid)
         result = self._registers()["rax"]
         if result > _MASK - _ERRORS:
             why = os.strerror(-(result - (1 << 64)))
@@ -168,7 +203,7 @@ class Calls:
     def make_memory(self, name: str, size: int) -> int:
         """A descriptor, in the process, of memory without a name (memfd_create(2))."""
         assert self._before is not None
-        at = (self._before["rsp"] - _BELOW) & -16
+        at = (self._stack - _BELOW) & -16
         text = name.encode() + b"\0"
         kept = self._process.read(at, len(text))
         self._process.write(at, text)

@@ -21,6 +21,7 @@ from attach_picture import Photographer
 from hurt import BOTH, ERRORS, SIGNALS, Hurt, Outcome, Run, Runs
 
 from kinst.kernels.fetch import Prepared
+from kinst.wire.other_process import OtherProcess
 
 pytestmark = [pytest.mark.vm, pytest.mark.slow]
 MOMENTS = int(os.environ.get("KINST_MOMENTS", "500"))
@@ -35,9 +36,6 @@ PROGRAMS = (
 WAYS = ("auto", "auto", "jump", "trap", "stop")
 LASTS = "tick-200ms { exit(0); }"
 LOAD = "(while true; do reads 2000 >/dev/null; sleep 0.1; done) & echo $!"
-# kinst and its guardian killed together while a thread of the guest lends memory, or of QEMU is
-# made to map it: docs/safety.md says what then does not go on.
-LENDING = ("Calls.",)
 MOST_LOST = 8 * 1024  # kB of the guest's, in all
 
 
@@ -114,8 +112,6 @@ def drawn(draw: random.Random, calls: dict[str, dict[str, int]]) -> Hurt:
     who, name = draw.choice(names)
     number = draw.randint(1, calls[who][name])
     what = draw.choice((*ERRORS, *ERRORS, *SIGNALS, "SIGKILL", BOTH))
-    if what in (BOTH, "SIGKILL") and name.startswith(LENDING):
-        what = "SIGTERM"
     return Hurt(who, name, number, what, draw.random() < 0.4)
 
 
@@ -193,6 +189,26 @@ def test_killed_while_a_thread_of_the_guest_lends(rig: Rig, what: str) -> None:
             assert "reads 10 " in rig.vm.run("reads 10", 60.0), (number, after)
     assert rig.run(PROGRAMS[0], "auto").status == 0, rig.err
     assert "panic" not in (rig.folder / "log").read_text(errors="replace")
+
+
+@pytest.mark.parametrize("what", ["SIGKILL", BOTH])
+def test_killed_while_qemu_makes_calls(rig: Rig, what: str) -> None:
+    """QEMU's thread finds back by itself, and its memory is taken for kinst's again."""
+    whole = rig.run(PROGRAMS[0], "auto")
+    assert whole.status == 0, rig.err
+    for name in ("stand", "call", "make_memory", "close_file", "let_go"):
+        name = f"Calls.{name}"
+        for number in range(1, whole.calls["guardian"][name] + 1):
+            for after in (False, True):
+                hurt = Hurt("guardian", name, number, what, after)
+                assert rig.run(PROGRAMS[0], "auto", hurt).happened
+                assert rig.is_restored_by(what == BOTH), hurt
+                assert "reads 10 " in rig.vm.run("reads 10", 60.0), hurt
+    whole = rig.run(PROGRAMS[0], "auto")
+    assert whole.status == 0, rig.err
+    assert not [
+        link for link in OtherProcess(rig.vm.pid).descriptors().values() if "kinst " in link
+    ]
 
 
 @pytest.mark.parametrize("way", ["auto", "trap"])

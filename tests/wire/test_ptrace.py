@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
+import struct
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from kinst.core.errors import TargetError
+from kinst.wire import ptrace
 from kinst.wire.other_process import OtherProcess
 from kinst.wire.ptrace import calls_in, can_trace
 
@@ -33,8 +36,9 @@ while True:
 
 
 @contextmanager
-def counting() -> Iterator[tuple[OtherProcess, int]]:
-    child = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True)
+def counting(*words: str) -> Iterator[tuple[OtherProcess, int]]:
+    command = words or (sys.executable, "-c", CHILD)
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     try:
         address = int(child.stdout.readline())
@@ -93,6 +97,86 @@ def test_memory_is_shared_and_made_its_own_again() -> None:
         assert goes_on(process, address)
         assert process.read(address + PAGE, 4) == b"mark"
         assert set(process.descriptors()) == files
+
+
+# It sleeps in system calls with values of its own in registers that those leave alone, and writes
+# down how often all of them were as they should be, and what else a call returned than that it was
+# over or interrupted.
+REGISTERS = r"""
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/mman.h>
+static uint64_t sleep_once(uint64_t n, uint64_t *wrong) {
+    uint64_t after[8], vectors[4];
+    long time[2] = {0, 1000000}, result;
+    register uint64_t r12 __asm__("r12") = n + 1, r13 __asm__("r13") = n + 2;
+    register uint64_t r14 __asm__("r14") = n + 3, r15 __asm__("r15") = n + 4;
+    __asm__ volatile(
+        "movq %[n], %%xmm7\n\tpunpcklqdq %%xmm7, %%xmm7\n\tmovdqa %%xmm7, %%xmm15\n\t"
+        "xor %%r10d, %%r10d\n\tmov $271, %%eax\n\tstd\n\tsyscall\n\t"
+        "pushfq\n\tpopq %%rcx\n\tcld\n\tmovdqu %%xmm7, (%[v])\n\tmovdqu %%xmm15, 16(%[v])"
+        : "=&a"(result), "=&c"(after[0]), "+r"(r12), "+r"(r13), "+r"(r14), "+r"(r15)
+        : [n] "r"(n), [v] "r"(vectors), "D"(0), "S"(0), "d"(time)
+        : "r10", "r11", "xmm7", "xmm15", "memory", "cc");
+    for (int k = 0; k < 4; k++)
+        *wrong += vectors[k] != n;
+    *wrong += r12 != n + 1 || r13 != n + 2 || r14 != n + 3 || r15 != n + 4;
+    *wrong += !(after[0] & 0x400);
+    return result;
+}
+int main(void) {
+    uint64_t *page = mmap(0, 1 << 22, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    printf("%lu\n", (unsigned long)page);
+    fflush(stdout);
+    for (;; page[0]++) {
+        int64_t result = sleep_once(page[0] * 0x9e3779b97f4a7c15, &page[1]);
+        page[2] += result != 0 && result != -4;
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def registers_child(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("registers")
+    (folder / "child.c").write_text(REGISTERS)
+    subprocess.run(
+        ["gcc", "-O1", "-mno-red-zone", "-o", folder / "child", folder / "child.c"], check=True
+    )
+    return str(folder / "child")
+
+
+def test_a_tracer_is_killed_between_any_two_of_its_requests(
+    registers_child: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that it traced goes on as if nothing had been, wherever that is."""
+    request = ptrace._ptrace
+    with counting(registers_child) as (process, address):
+        ended = 0
+        for last in range(1, 200):
+            left = iter(range(last))
+            pid = os.fork()
+            if not pid:
+
+                def counted(*arguments: object, left: Iterator[int] = left) -> None:
+                    if next(left, None) is None:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    request(*arguments)  # type: ignore[arg-type]
+
+                monkeypatch.setattr(ptrace, "_ptrace", counted)
+                with calls_in(process) as calls:
+                    calls.close_file(calls.make_memory("shared", 2 * MB))
+                    calls.map_anonymous(address + MB, 2 * MB)
+                os._exit(0)
+            _, status = os.waitpid(pid, 0)
+            assert goes_on(process, address), last
+            if os.WIFEXITED(status):
+                ended = last
+                break
+            assert os.WTERMSIG(status) == signal.SIGKILL
+        assert ended > 20
+        wrong, others = struct.unpack("<QQ", process.read(address + 8, 16))
+        assert wrong == 0 and others == 0
 
 
 def test_what_the_system_refuses_is_told() -> None:

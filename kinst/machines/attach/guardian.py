@@ -255,9 +255,9 @@ class Guardian:
         finally:
             self._debugger.resume()
         self._journal.loan(self._loan)
-        descriptor = self._loan.share(self._process, self._ram)
+        self._loan.about_to_share(self._process, self._ram)
         self._journal.loan(self._loan)
-        return self._loan, descriptor
+        return self._loan, self._loan.share(self._process, self._ram)
 
     def finish(self) -> tuple[str, int]:
         """Undo everything and let the machine run, without the stub.  The machine stands before.

@@ -21,14 +21,15 @@ from kinst.wire.ptrace import calls_in
 Call = Callable[..., int]
 
 _PIECES = (2 * LEAF_SIZE, LEAF_SIZE)  # bytes, tried in this order
+_NAME = "kinst"  # of the memory, as /proc/PID/fd has it
 TABLES = 16 * 4096  # bytes for page tables
 
 
 @dataclass(slots=True)
 class Loan:
     """pieces: (virtual address in the guest, physical address, bytes) of what is shared.  tables:
-    the same of memory for page tables, which is not.  was: what QEMU had in the places of pieces,
-    where that is not anonymous."""
+    the same of memory for page tables, which is not.  shared: it is, or some of it may be.  was:
+    what QEMU had in the places of pieces, where that is not anonymous."""
 
     pieces: list[tuple[int, int, int]]
     tables: tuple[int, int, int]
@@ -47,16 +48,22 @@ class Loan:
             physical + at for _, physical, size in self.pieces for at in range(0, size, LEAF_SIZE)
         ]
 
+    def about_to_share(self, process: OtherProcess, ram: Ram) -> None:
+        """What unshare() has to know, whatever becomes of share()."""
+        self.was = _files(process, self._places(ram))
+        self.shared = True
+
+    def _places(self, ram: Ram) -> list[tuple[int, int]]:
+        return [(ram.host(physical, size), size) for _, physical, size in self.pieces]
+
     def share(self, process: OtherProcess, ram: Ram) -> int:
         """A descriptor of the memory that is in QEMU in place of the pieces, in their order.
 
         Raises TargetError where QEMU may not be traced."""
-        places = [(ram.host(physical, size), size) for _, physical, size in self.pieces]
-        self.was = _files(process, places)
+        places = self._places(ram)
         with calls_in(process) as calls:
-            number = calls.make_memory("kinst", self.size)
+            number = calls.make_memory(_NAME, self.size)
             descriptor = os.open(f"/proc/{process.pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
-            self.shared = True
             offset = 0
             for host, size in places:
                 calls.map_file(host, size, number, offset)
@@ -73,6 +80,10 @@ class Loan:
                 calls.map_anonymous(ram.host(physical, size), size)
             for host, size, number, offset in self.was or ():
                 calls.map_file(host, size, number, offset)
+            # Of one who was killed before it could close it.
+            for number, link in process.descriptors().items():
+                if link.startswith(f"/memfd:{_NAME} "):
+                    calls.close_file(number)
         self.shared = False
 
 

@@ -62,7 +62,10 @@ def find_ram(
             "is it another machine's stub, or on another host?",
         )
     if len(found) > 1:
-        raise TargetError(f"several ranges of process {process.pid} look like its guest's RAM")
+        raise TargetError(
+            f"{len(found)} places in process {process.pid} look like its guest's RAM,"
+            f" by {len(contents)} pages of its kernel"
+        )
     return found[0]
 
 

@@ -1,0 +1,73 @@
+"""A frame on a thread's stack by which it finds back by itself to where it was interrupted.
+
+A thread that is made to call the system for somebody else (wire/ptrace.py) has its registers put
+back afterwards.  Should whoever does that be killed before, the kernel lets the thread go on with
+the registers that it has.  So the call is made at `syscall; ret`, with the stack pointer at a frame
+as a signal's handler would have it: `ret` leads to rt_sigreturn(2), which puts everything back.
+
+Source: the kernel's arch/x86/include/asm/sigframe.h and include/uapi/asm/sigcontext.h (struct
+rt_sigframe, sigcontext_64, _fpx_sw_bytes), arch/x86/kernel/fpu/signal.c for what it checks.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+from kinst.core.errors import TargetError
+from kinst.wire.other_process import OtherProcess
+
+_SYSCALL_RETURN = b"\x0f\x05\xc3"
+_RESTORE = bytes.fromhex("48c7c00f0000000f05")  # mov $15, %rax; syscall: how handlers return
+_ORDER = (
+    "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rdi", "rsi", "rbp", "rbx", "rdx", "rax",
+    "rcx", "rsp", "rip", "eflags",
+)  # fmt: skip
+_FLAGS = 7  # UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS
+_NO_STACK = 0x77  # no mode of sigaltstack(2): the thread's own stays
+_RED_ZONE = 256  # bytes below the stack pointer, and more
+_FRAME = 512  # bytes for struct rt_sigframe
+_LEGACY = 464  # of the saved state: where a signal's has its sizes
+_MAGIC, _MAGIC_END = 0x46505853, 0x46505845
+_EINTR = -4
+_RESTARTS = range(-516, -511)  # what a call that is to be begun again returns, to the kernel alone
+
+
+def instructions_of(process: OtherProcess) -> tuple[int, int] | None:
+    """Where the process has `syscall; ret`, and how its handlers return; None without either."""
+    for one in process.mappings():
+        if "x" in one.rights and "libc" in one.path.rpartition("/")[2]:
+            code = process.read(one.start, one.size)
+            call, back = code.find(_SYSCALL_RETURN), code.find(_RESTORE)
+            if call >= 0 and back >= 0:
+                return one.start + call, one.start + back
+    return None
+
+
+def frame(registers: Mapping[str, int], state: bytes, blocked: int, back: int) -> tuple[int, bytes]:
+    """Where the stack pointer has to be, and what is there.
+
+    registers: of the thread, as ptrace(2) names them.  state: of its floating point and vector
+    registers (NT_X86_XSTATE).  blocked: its signal mask.  back: from instructions_of().  A call
+    that was interrupted, and would be begun again, returns EINTR then.  Raises TargetError for a
+    state that a signal could not have."""
+    size = len(state)
+    if size < _LEGACY + 48 + 64:
+        raise TargetError("the state of a thread's vector registers is not known")
+    places = (registers["rsp"] - _RED_ZONE - size - 4) & -64
+    at = (places - _FRAME) & -16
+    values = {**registers}
+    result = values["rax"] - (1 << 64) if values["rax"] >> 63 else values["rax"]
+    if not values["orig_rax"] >> 63 and result in _RESTARTS:
+        values["rax"] = _EINTR & (1 << 64) - 1
+    context = struct.pack(
+        "<18Q4H4Q", *(values[name] for name in _ORDER), values["cs"], 0, 0, values["ss"],
+        0, 0, 0, 0,
+    )  # fmt: skip
+    context += struct.pack("<Q64x", places)
+    features = state[_LEGACY : _LEGACY + 8]
+    about = struct.pack("<II8sI28x", _MAGIC, size + 4, features, size)
+    kept = state[:_LEGACY] + about + state[_LEGACY + len(about) :] + struct.pack("<I", _MAGIC_END)
+    data = struct.pack("<QQQQiiQ", back, _FLAGS, 0, 0, _NO_STACK, 0, 0) + context
+    data += struct.pack("<Q", blocked)
+    return at, data.ljust(places - at, b"\0") + kept
