@@ -199,8 +199,8 @@ RARE = [
     # Nothing but what they name.
     *((f"li t1, 1\n{text}\nret", [{6}, {6}, {6}]) for text in (
         "fsd fa0, 0(a0)", "fld fa0, 0(a0)", "fsw fa0, 4(a0)", "beq a0, a1, .+4",
-        "bgeu a0, a1, .+4", "sd a1, 0(a0)", "fence", "sw a1, 4(s0)", "c.beqz a0, .+2", "c.sdsp s0, 8(sp)",
-        "lui t1, 5")),
+        "bgeu a0, a1, .+4", "sd a1, 0(a0)", "fence", "sw a1, 4(s0)", "c.beqz a0, .+2",
+        "c.sdsp s0, 8(sp)", "lui t1, 5")),
     *((f"li t1, 1\n{text}\nret", [{6}, set(), {6}]) for text in (
         "fsd fa0, 0(t1)", "fld fa0, 0(t1)", "beq a0, t1, .+4", "bltu t1, a1, .+4", "sd t1, 0(a0)",
         "sd a0, 0(t1)", "amoadd.d s2, t1, (a1)", "amoadd.d s2, a1, (t1)", "addw a0, a0, t1",
