@@ -261,6 +261,22 @@ def test_steps_that_find_no_room(kind: type[Rig]) -> None:
         assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == before + 2 * full
 
 
+@pytest.mark.parametrize("kind", RIGS)
+@pytest.mark.parametrize("name", ["self->x[regs[R_1]]", "self->x[regs[R_1], 2]"])
+@pytest.mark.parametrize("step", ["X--;", "--X;", "trace(X--);", "X -= 1;"])
+def test_what_is_counted_down_to_0_is_freed(kind: type[Rig], name: str, step: str) -> None:
+    text = f"X = 1; X++; X--; {step}".replace("X", name)
+    code = compiled(f"kinst::f:0 {{ {text} }}")
+    stride = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0].stride
+    rig = kind(code, {1: (0,)}, strsize=64, scratch=scratch(dynamic_size=stride))
+    for key in range(3 * rec.DYNAMIC_ENTRIES):
+        rig.fire(1, {1: key})
+        rig.consume(rig.slot)
+        tags = rig.read(rig.scratch.dynamic + 8, rec.DYNAMIC_LINE - 8)
+        assert tags == bytes(len(tags))
+    assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == 0
+
+
 @pytest.mark.parametrize("keys", ["regs[R_1]", "1, 2, 3, regs[R_1], 5, 6"])
 def test_another_cpu_makes_the_element_meanwhile(keys: str) -> None:
     """Before each time that the table is looked at, until this CPU has the lock: the element is

@@ -101,6 +101,18 @@ def test_an_index_has_as_many_digits_as_it_takes() -> None:
         check(BODY, NULL, text, b"[%d]" % k)
 
 
+def test_what_follows_a_number() -> None:
+    """The end of an object, white space, a comma, or more of the number."""
+    for byte in range(1, 256):
+        text = b'{"a":12' + bytes([byte]) + b"}"
+        if chr(byte) in "0123456789.eE":
+            check(BODY, [b"12" + bytes([byte])], text, b"a")
+        elif byte in b",]} \t\n\v\f\r":
+            check(BODY, [b"12"], text, b"a")
+        else:
+            check(BODY, NULL, text, b"a")
+
+
 @pytest.mark.parametrize("letter", "0159afAF/:@G`g")
 def test_escaped_characters_have_four_hexadecimal_digits(letter: str) -> None:
     good = letter in "0123456789abcdefABCDEF"

@@ -19,7 +19,16 @@ from kinst.consumer.aggregations import llquantize_bounds
 from kinst.consumer.values import bucket_bounds
 from kinst.core import dtypes
 from kinst.core.columns import Pairs
-from kinst.core.dtypes import ArrayType, DType, FunctionType, IntType, StringType
+from kinst.core.dtypes import (
+    ArrayType,
+    DType,
+    FloatType,
+    FunctionType,
+    IntType,
+    StackType,
+    StringType,
+    SymbolType,
+)
 from kinst.core.errors import KinstError, Span
 from kinst.core.kernel import Argument
 from kinst.core.layout import ARGUMENT_CONSTANT, ARGUMENT_SLOT
@@ -55,6 +64,19 @@ def test_fields_lie_as_those_of_a_c_structure() -> None:
             there = getattr(made, name)
             assert (field.offset - 24, field.size) == (there.offset, there.size)
         assert end - 24 == there.offset + there.size
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [StackType(3), StackType(3, user=True), SymbolType("sym"), SymbolType("usym"),
+     ArrayType(dtypes.CHAR, 3), FloatType(4, "float")],
+    ids=str,
+)  # fmt: skip
+def test_what_consists_of_words_begins_on_a_multiple_of_8(type_: DType) -> None:
+    for before in range(1, 18):
+        first, field = place([StringType(before), type_], 24, 256)[0]
+        assert first.size == before and field.offset % 8 == 0
+        assert 0 <= field.offset - 24 - before < 8
 
 
 @pytest.mark.parametrize(("type_", "c"), C, ids=str)

@@ -199,6 +199,19 @@ def test_assembly_is_passed_on_as_it_is() -> None:
     assert rb'a\b"c' in found and (0x1122334455667788).to_bytes(8, "little") in found
 
 
+def test_the_functions_of_an_object() -> None:
+    """A word among them is no function."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple("x86_64-unknown-none").create_target_machine(
+        reloc="static", codemodel="small"
+    )
+    text = '@word = constant i32 5, section ".text"'
+    text += "".join(f" define void @{name}() nounwind {{ ret void }}" for name in ("one", "two"))
+    found = read_object(machine.emit_object(llvm.parse_assembly(text)))
+    assert found.offsets.keys() == found.sizes.keys() == {"one", "two"}
+
+
 def test_objects_with_more_than_text_are_refused() -> None:
     """Relocations and data would be lost: the reader must say so."""
     llvm.initialize_all_targets()

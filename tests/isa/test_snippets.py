@@ -251,6 +251,11 @@ def predicate(rng: random.Random, registers: Sequence[str], depth: int = 2) -> t
             return f"(short)regs[{one}] == -1", lambda r, s: signed(r(one), 16) == -1
 
 
+def one_of(truths: Sequence[Truth]) -> Truth:
+    """What decides whether one of several clauses runs."""
+    return lambda read, state: any(truth(read, state) for truth in truths)
+
+
 def guard(text: str, isa: Isa, arguments: Sequence[Argument] = ()) -> PureCode | None:
     """A guard of the predicates of a program's clauses."""
     known = {register.d_name: register.index for register in isa.registers}
@@ -325,8 +330,10 @@ def test_the_site_notices_nothing_and_the_work_is_right(isa: Isa, tmp_path: Path
         bodies: list[Body] = []
         truths: list[Truth | None] = []
         for number in range(rng.choice((1, 1, 2, 3))):
-            text, truth = predicate(rng, d_names)
-            made = compiled(guard(f"f:::1 /{text}/ {{ trace(1); }}", isa), isa)
+            clauses = [predicate(rng, d_names) for _ in range(rng.choice((1, 1, 1, 2, 3)))]
+            lines = [f"f:::1 /{text}/ {{ trace(1); }}" for text, _ in clauses]
+            made = compiled(guard("\n".join(lines), isa), isa)
+            truth = one_of([truth for _, truth in clauses])
             asked = rng.random() < 0.8
             only = made if asked else None
             truths.append(truth if asked else None)
@@ -399,6 +406,9 @@ def check(bodies: Sequence[Body], holds: list[bool], data: bytes, keys: list[int
         ("timestamp > 5", False),
         ("(timestamp, 5)", False),
         ("(pid, 5)", True),
+        ("!pid + (arg0 == 1) + (uid && pid)", True),
+        ("regs[REG] == 5", True),
+        ("uregs[REG] == 5", False),
         *((f"pid {operator} arg0", True) for operator in ("+", "-", "*", "&", "|", "^", "<<", ">>",
                                                           "==", "!=", "<", "<=", ">", ">=")),
         ("arg0 == 5 && arg2 == 1", True),
@@ -413,7 +423,8 @@ def test_what_is_pure(isa: Isa, predicate: str, pure: bool) -> None:
         Argument(3, 8),
         Argument(ARGUMENT_CONSTANT, 1),
     )
-    made = guard(f"f:::1 /{predicate}/ {{ trace(1); }}", isa, arguments)
+    asked = predicate.replace("REG", readable(isa)[0][0])
+    made = guard(f"f:::1 /{asked}/ {{ trace(1); }}", isa, arguments)
     assert (made is not None) == pure
 
 
