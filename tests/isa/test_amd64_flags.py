@@ -96,6 +96,7 @@ def test_dead_flags_make_no_difference(
         ("4811d8", ALL & ~CF, True),
         ("48ffc0", ALL, False),  # inc leaves CF
         ("48ffc0", ALL & ~CF, True),
+        ("48ffc0 488b07 4889c3", ALL, False),  # nor do mov and mov write it
         ("48ffc0 480fa3d8", ALL, True),  # then bt writes it
         ("48d3e0", ALL, False),  # shl by cl: perhaps by 0
         *(("90" * count + "31c0", ALL, True) for count in range(1, 15)),  # however far that is

@@ -220,7 +220,10 @@ def test_a_call_touches_only_what_it_needs(isa: Isa) -> None:
     assert " ".join(mnemonics) == expected
 
 
-@pytest.mark.parametrize("after", ["f4", "0f01c9", "48cf"])
+# hlt, mwait, mwaitx, umwait ecx, sysexit, sysexitq, iretd, iretq, iretw.
+@pytest.mark.parametrize(
+    "after", ["f4", "0f01c9", "0f01fb", "f20faef1", "0f35", "480f35", "cf", "48cf", "66cf"]
+)
 def test_sti_is_kept_with_what_it_protects(isa: Isa, after: str) -> None:
     site = Site(Function("vmlinux", "f", 0xFFFFFFFF81000000, 64), 0, b"\xfb")
     made = isa.trampoline(site, bytes.fromhex(after) + b"\x90", 0xFFFFFFFF9FE00000, [])

@@ -36,8 +36,8 @@ BRANCHES = [
 ]  # fmt: skip
 # What makes an address or loads from one near its own: it cannot fault, as kernel text is there.
 ADDRESSES = [
-    "adr x3, .+1021", "adr x30, .-5", "adrp x3, .", "adr xzr, .+8", "ldr w3, .+512", "ldr x30, .+8",
-    "ldrsw x3, .-8", "ldr s1, .+512", "ldr d1, .+8", "ldr q1, .-16", "prfm pldl1keep, .+8",
+    "adr x4, .+1021", "adr x30, .-5", "adrp x4, .", "adr xzr, .+8", "ldr w4, .+512", "ldr x30, .+8",
+    "ldrsw x4, .-8", "ldr s2, .+512", "ldr d2, .+8", "ldr q2, .-16", "prfm pldl1keep, .+8",
     "prfm #31, .+8", "prfm pstl2strm, .+16", "ldr xzr, .+8", "ldr w16, .+8",
 ]  # fmt: skip
 # Of others there is a copy, and where it is; one that calls became a jump.

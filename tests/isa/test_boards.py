@@ -220,3 +220,24 @@ def test_what_a_call_changes_is_what_the_compiler_does_not_save(isa: Isa, tmp_pa
     by_name = {register.d_name: register.gdb_name for register in isa.registers}
     names_kept = {spelled.get(by_name[name], by_name[name]) for name in isa.kept_registers}
     assert names_kept == kept
+
+
+def test_arguments_and_results_are_where_the_compiler_has_them(isa: Isa, tmp_path: Path) -> None:
+    """In registers; those that are left over on the stack, from where it is at the first
+    instruction."""
+    count = len(isa.argument_slots)
+    every = ", ".join(f"long a{n}" for n in range(count + 2))
+    asked = [f'__asm__ volatile ("#in {n} %0" :: "r"(a{n}));' for n in range(count)]
+    asked += [f'__asm__ volatile ("#at {n} %0" :: "m"(a{count + n}));' for n in range(2)]
+    functions = [f"void f{n}({every}) {{ {text} }}" for n, text in enumerate(asked)]
+    functions.append('long g(void); void f(void) { __asm__ volatile ("#out 0 %0" :: "r"(g())); }')
+    (tmp_path / "f.c").write_text("\n".join(functions))
+    command = [COMPILERS[isa.name], "-O2", "-fomit-frame-pointer", "-S", "-o", "f.s", "f.c"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    told = re.findall(r"#(in|at|out) (\d+) (.+)", (tmp_path / "f.s").read_text())
+    names = {register.slot: register.gdb_name for register in isa.registers}
+    arguments = {int(n): text.lstrip("%") for kind, n, text in told if kind == "in"}
+    assert [arguments[n] for n in range(count)] == [names[slot] for slot in isa.argument_slots]
+    places = {int(n): int("0" + re.sub(r"\D", "", text)) for kind, n, text in told if kind == "at"}
+    assert places == {0: isa.stack_arguments, 1: isa.stack_arguments + 8}
+    assert [text.lstrip("%") for kind, _, text in told if kind == "out"] == [names[isa.result_slot]]

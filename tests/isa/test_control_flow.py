@@ -156,6 +156,26 @@ def test_kinds_of_flow(name: str, tmp_path: Path) -> None:
     assert wrong == []
 
 
+# What the kernel steps over when it means a warning (WARN), and what nothing comes behind.
+TRAPS = {
+    "amd64": {"ud2": True, "int3": False, ".byte 0xf1": False, "ud1 eax, eax": False,
+              "ud0 eax, eax": False},
+    "arm64": {"brk #0x800": True, "brk #1": False, "udf #0": False, "udf #5": False},
+    "riscv64": {"ebreak": True, "c.ebreak": True, "unimp": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(TRAPS))
+def test_where_a_trap_is_a_warning(name: str, tmp_path: Path) -> None:
+    """Linux: asm/bug.h of each architecture; `unimp` is a write to a counter that cannot be
+    written, as the GNU assembler spells it."""
+    for text, warns in TRAPS[name].items():
+        rvc = ".option norvc\n" if name == "riscv64" and not text.startswith("c.") else ""
+        code = assembled(name, f"{rvc or HEADS[name]}\n{text}", tmp_path)
+        flow = load(name).flow(code, TEXT)
+        assert (flow.kind, flow.falls_through) == ("trap", warns), text
+
+
 def value(expression: str, values: dict[str, int]) -> int:
     """A D expression over regs[], in Python's words."""
     text = re.sub(r"regs\[(R_\w+)\]", lambda m: str(values[m.group(1)]), expression)

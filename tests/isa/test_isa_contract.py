@@ -78,6 +78,8 @@ def test_registers_are_told_apart(each: Isa) -> None:
     # One place in the frame has one value: two names for it are one register of the stub's.
     for slot in slots:
         assert len({r.gdb_name for r in each.registers if r.slot == slot}) == 1
+    # What is no signature of an address is none of its bits.
+    assert all(at | each.signature_bits == at for at in (AT, AT + 0x0001_2345, AT + 2))
     known = {*d_names, *each.unavailable_registers, ""}
     assert set(each.dwarf_registers) <= known
     assert set(each.kept_registers) <= known
@@ -99,7 +101,7 @@ def test_the_boards_names_are_those_of_registers(each: Isa) -> None:
     assert each.board.memory_limit(ranges[0][0] + size // 2)
 
 
-def test_llvm_has_code_for_it(each: Isa) -> None:
+def test_llvm_has_code_for_it(each: Isa, capfd: pytest.CaptureFixture[str]) -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     target = llvm.Target.from_triple(each.triple)
@@ -108,6 +110,7 @@ def test_llvm_has_code_for_it(each: Isa) -> None:
         f'target triple = "{each.triple}"\ndefine i64 @f() {{ ret i64 1 }}'
     )
     assert machine.emit_object(module)
+    assert "recognized feature" not in capfd.readouterr().err
 
 
 def test_code_is_decoded_to_its_end(each: Isa, nop: bytes) -> None:

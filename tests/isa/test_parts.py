@@ -4,12 +4,16 @@ encodings drawn at random, of which kernels have few or none."""
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import capstone
 import pytest
 from capstone import x86
+from gnu_assembler import assembled
 
+from kinst.core.displaced import Relocated
 from kinst.isa import load
+from kinst.isa.amd64.decode import bare
 from kinst.isa.amd64.parse import LEGACY, VECTOR, parse
 
 TEXT = 0x1000
@@ -81,6 +85,45 @@ def test_amd64_parts_are_where_capstone_has_them() -> None:
     assert seen > 1500 and vectors > 80 and relative > 200 and ignored > 20, (
         seen, vectors, relative, ignored,
     )  # fmt: skip
+
+
+def test_amd64_registers_where_others_have_memory(tmp_path: Path) -> None:
+    """Of mov to and from control and debug registers the two bits that say "memory" are ignored
+    (SDM volume 2, MOV): they are copied as they are."""
+    for opcode in range(0x20, 0x24):
+        for modrm in (0x05, 0x0D, 0x15, 0x3D, 0xC5):
+            code = bytes([0x0F, opcode, modrm])
+            found = parse(code)
+            assert found is not None and not found.rip_relative, code.hex()
+    code = assembled("amd64", ".intel_syntax noprefix\nmov rbp, cr0", tmp_path)
+    assert code[:2] == b"\x0f\x20"
+    made = load("amd64").displace(bytes([*code[:2], code[2] & 0x3F]), TEXT, TEXT + 4096)
+    assert isinstance(made, Relocated) and made.code[:3] == bytes([*code[:2], code[2] & 0x3F])
+
+
+def test_amd64_names_without_prefixes() -> None:
+    """Capstone's own word for what an instruction is, whichever prefixes it tells with the name."""
+    disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    disassembler.detail = True
+    seen = set[str]()
+    plain = ("f00fc100", "f2f00fc100", "f3f00fc100", "f2c3", "f3c3", "f2e800000000",
+             "f3a4", "f2ae", "f3ae", "f3a7", "f2a6", "3effe0", "3eff10", "f2eb00", "f3f0ff00",
+             "9090", "f390")  # fmt: skip
+    for text in plain:
+        one = next(disassembler.disasm(bytes.fromhex(text), TEXT))
+        name = one.mnemonic.rpartition(" ")[2]
+        assert bare(one.mnemonic) == name, text
+        assert name == disassembler.insn_name(one.id) or one.id == x86.X86_INS_NOP, text
+        seen.update(one.mnemonic.split()[:-1])
+    assert {"lock", "rep", "repne", "bnd", "notrack", "xacquire", "xrelease"} <= seen
+
+
+def test_amd64_instructions_that_are_younger_than_capstone(tmp_path: Path) -> None:
+    names = ["serialize", "pvalidate", "psmash", "rmpupdate", "rmpadjust", "tilerelease"]
+    source = "\n".join([".intel_syntax noprefix", *(f"{name}\nnop" for name in names)])
+    found = list(load("amd64").decode(assembled("amd64", source, tmp_path), TEXT))
+    assert [one.text for one in found[::2]] == names
+    assert {one.text for one in found[1::2]} == {"nop"}
 
 
 def test_amd64_cut_short() -> None:

@@ -257,6 +257,8 @@ def test_refused(isa: Isa, tmp_path: Path, source: str, words: str) -> None:
     [
         "csrr a0, satp", "csrrs a0, sstatus, a1", "csrci sstatus, 2", "csrw sie, a0", "ecall",
         "wfi", "fence.i", "sfence.vma a0, a1", "rdtime a0", "amoadd.w a0, a1, (a2)", "ebreak",
+        *(f".option arch, +v\n{text}" for text in (
+            "vadd.vv v1, v2, v3", "vsetvli a0, a1, e64, m8", "vle64.v v1, (a0)")),
     ],
 )  # fmt: skip
 def test_copied(isa: Isa, tmp_path: Path, source: str) -> None:

@@ -205,6 +205,13 @@ RARE = [
         "fsd fa0, 0(t1)", "fld fa0, 0(t1)", "beq a0, t1, .+4", "bltu t1, a1, .+4", "sd t1, 0(a0)",
         "sd a0, 0(t1)", "amoadd.d s2, t1, (a1)", "amoadd.d s2, a1, (t1)", "addw a0, a0, t1",
         "addiw s2, t1, 3", "mul a0, t1, a0", "c.sdsp t1, 8(sp)", "jalr x0, 0(t1)")),
+    # What each of them writes.
+    *((f"{text}\nret", [{6}, {6}]) for text in (
+        "ld t1, 0(a0)", "addi t1, a0, 1", "auipc t1, 5", "addiw t1, a0, 1", "lui t1, 9",
+        "amoadd.d t1, a2, (a0)", "mul t1, a0, a1", "addw t1, a0, a1", "csrr t1, sscratch",
+        "c.li t1, 1", "c.mv t1, a0", "c.lwsp t1, 8(sp)")),
+    *((f"{text}\nret", [set(), set()]) for text in (
+        "sd a1, 24(a0)", "fld ft6, 0(a0)", "beq a0, a1, .+4", "fence", "csrw sscratch, a0")),
     # A call that returns to ra may come to any function of C's, which expects no temporary.
     ("li t1, 1\nc.jalr a5\nret", [{6}, {6}, {6}]),
     ("li t1, 1\nc.jalr t1\nret", [{6}, set(), {6}]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from fnmatch import fnmatchcase
 
 import pytest
 import unicorn
@@ -111,6 +112,7 @@ def test_thunks(name: str, kind: str, destination: str) -> None:
     flow = ISA.thunk(name)
     assert flow is not None
     assert (flow.kind, flow.destination, flow.falls_through) == (kind, destination, False)
+    assert any(fnmatchcase(name, pattern) for pattern in ISA.thunks)
 
 
 @pytest.mark.parametrize("name", ["preempt_schedule_thunk", "__x86_indirect_thunk_array", "f"])

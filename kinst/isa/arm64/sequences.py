@@ -38,7 +38,7 @@ _WFE = 0xD503205F
 _CLREX = 0xD503305F
 _SEVL = 0xD50320BF  # the wfe after it does not wait
 _TOP_EXCLUSIVE = 0x08  # of the last byte's lower six bits, of loads and stores exclusive
-_PLAIN, _LOAD, _END, _SETS_EVENT = 0, 1, 2, 3
+_PLAIN, _LOAD, _END, _SETS_EVENT = range(4)
 
 
 def _exclusive(word: int) -> int:

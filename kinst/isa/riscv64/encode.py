@@ -74,7 +74,7 @@ def move(rd: int, rs1: int) -> bytes:
     return _half(0x8002 | rd << 7 | rs1 << 2)
 
 
-def jalr(rd: int, rs1: int, imm: int = 0) -> bytes:
+def jalr(rd: int, rs1: int, imm: int) -> bytes:
     return _i(0x67, 0, rd, rs1, imm)
 
 
