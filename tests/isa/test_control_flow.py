@@ -429,6 +429,18 @@ def test_riscv64_registers_read_and_written() -> None:
     assert seen > 300 and unseen < seen / 4, (seen, unseen)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_does_not_decode_is_told_as_its_bits(count: int) -> None:
+    """arm64, riscv64: what follows is in step, and each word or parcel once."""
+    for name, good, bad in (("arm64", "1f2003d5", "ffffffff"), ("riscv64", "13000000", "0b000000")):
+        code = bytes.fromhex(good + bad * count + good + bad + good * count)
+        found = list(load(name).decode(code, TEXT))
+        assert [one.address - TEXT for one in found] == list(range(0, len(code), 4))
+        assert b"".join(one.code for one in found) == code
+        known = [not one.text.startswith((".inst", ".insn")) for one in found]
+        assert known == [True, *[False] * count, True, False, *[True] * count]
+
+
 def test_amd64_undefined_instructions_have_operands(tmp_path: Path) -> None:
     """What follows ud0 and ud1 is where the assembler has put it, whoever decodes: Linux tells by a
     ud1's operand which check has failed."""

@@ -122,6 +122,11 @@ def test_code_is_decoded_to_its_end(each: Isa, nop: bytes) -> None:
     assert list(each.decode(b"", AT)) == []
 
 
+def test_padding_begins_with_its_first_byte(each: Isa, nop: bytes) -> None:
+    assert each.padding(b"") == 0
+    assert each.padding(nop) in (0, len(nop))
+
+
 def test_where_control_goes(each: Isa, nop: bytes) -> None:
     assert each.flow(nop, AT) == Flow("next")
     assert each.flow(each.breakpoint, AT).kind == "trap"

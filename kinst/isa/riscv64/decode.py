@@ -62,8 +62,3 @@ def sizes_in(code: bytes) -> npt.NDArray[np.int64]:
 def _unnamed(code: bytes, address: int) -> Instruction:
     word = int.from_bytes(code, "little")
     return Instruction(address, code, f".insn {len(code)}, {word:#x}")
-
-
-def text_of(code: bytes, address: int) -> str:
-    """One instruction as decode() spells it; "" when it is none."""
-    return next((found.text for found in decode(code, address)), "")
