@@ -135,7 +135,7 @@ class ElfFile:
         raise UnmappedError(f"{self.path}: no section has {size} bytes at {address:#x}")
 
     def _slice(self, offset: int, size: int, name: str) -> bytes:
-        if offset < 0 or size < 0 or offset + size > len(self.mapped):
+        if offset + size > len(self.mapped):
             raise KinstError(f"{self.path}: truncated: the file ends inside section {name}")
         return self.mapped[offset : offset + size]
 

@@ -48,7 +48,9 @@ def _table_of(elf: ElfFile, section: ElfSection) -> npt.NDArray[np.void]:
 # What a relocation of data does: (bytes, how).  "set" writes symbol + addend, "add" and "sub"
 # change what is there; "set6" and "sub6" touch six bits, "leb" a ULEB128 number of fixed length.
 DATA_KINDS: dict[int, dict[int, tuple[int, str]]] = {
-    X86_64: {1: (8, "set"), 10: (4, "set"), 11: (4, "set"), 17: (8, "set")},
+    X86_64: {
+        1: (8, "set"), 10: (4, "set"), 11: (4, "set"), 17: (8, "set"), 21: (4, "set"),
+    },
     AARCH64: {257: (8, "set"), 258: (4, "set"), 259: (2, "set")},
     RISCV: {
         1: (4, "set"), 2: (8, "set"), 33: (1, "add"), 34: (2, "add"), 35: (4, "add"),
@@ -182,17 +184,17 @@ class PlacedElf(Elf):
         return self._code[section.index]
 
     def _branches(self, section: ElfSection) -> bytes:
-        known = BRANCHES.get(self.machine)
+        known = BRANCHES.get(self.machine, {})
         code = bytearray(self.data(section))
         rows = _table_of(self, section)
-        if len(rows) and known is None:
+        if len(rows) and not known:
             raise KinstError(
                 f"{self.path}: relocations of the code of ELF machine {self.machine} are not known",
                 "link the file",
             )
         symbols = self.symbols
         for offset, kind, symbol, addend in rows.tolist():
-            resolve = (known or {}).get(kind)
+            resolve = known.get(kind)
             if resolve is None or symbol >= len(symbols) or offset + 4 > len(code):
                 continue
             if int(symbols.section[symbol]) != SHN_UNDEF:

@@ -14,13 +14,14 @@ from kinst.core.inline import FunctionDie, InlineCopy
 # Tags and attributes, figures 7.3 and 7.5.
 UNIT, SUBPROGRAM, INLINED, BLOCK, VARIABLE = 0x11, 0x2E, 0x1D, 0x0B, 0x34
 STRUCTURE, UNION, ENUMERATION, TYPEDEF, BASE_TYPE, MEMBER = 0x13, 0x17, 0x04, 0x16, 0x24, 0x0D
+CLASS = 0x02
 NAMESPACE, LABEL = 0x39, 0x0A
 SIBLING, NAME, BYTE_SIZE, STMT_LIST, LOW, HIGH, LANGUAGE = 1, 3, 0x0B, 0x10, 0x11, 0x12, 0x13
 COMP_DIR, INLINE, ORIGIN, DECL_FILE, DECL_LINE = 0x1B, 0x20, 0x31, 0x3A, 0x3B
 DECLARATION, SPECIFICATION, ENTRY_PC, RANGES, CALL_FILE = 0x3C, 0x47, 0x52, 0x55, 0x58
 CALL_LINE, STR_BASE, ADDR_BASE, RNG_BASE = 0x59, 0x72, 0x73, 0x74
 KINDS = {STRUCTURE: "struct", UNION: "union", ENUMERATION: "enum", TYPEDEF: "typedef",
-         BASE_TYPE: "base"}  # fmt: skip
+         BASE_TYPE: "base", CLASS: "struct"}  # fmt: skip
 
 Attribute = tuple[int, int, bytes, int | None]  # number, form, bytes, implicit constant
 Spans = tuple[tuple[int, int], ...]
@@ -319,7 +320,7 @@ class UnitWriter:
                 made += {0x0B: bytes([at]), 0x05: struct.pack("<H", at), 0x0F: uleb(at)}[index]
                 made += rng.randbytes(16) * sums
                 self.files[number] = self.path(folders[at] if at else None, name)
-        opcodes = rng.choice((1, 10, 13))
+        opcodes = rng.choice((0, 1, 10, 13))
         fixed = b"\1" + b"\1" * (version >= 4) + b"\1\xfb\x0e" + bytes([opcodes])
         fixed += bytes([1]) * (opcodes - 1)
         wide = "<I" if offset == 4 else "<Q"
@@ -489,7 +490,7 @@ class UnitWriter:
         complete = rng.random() < 0.85
         if not complete:
             attributes.append(self.flag(DECLARATION))
-        if tag in (STRUCTURE, UNION):
+        if tag in (STRUCTURE, UNION, CLASS):
             die, place = self.parent(tag, attributes)
             for _ in range(rng.randrange(3)):
                 self.entry(MEMBER, [self.text(NAME, "member")])

@@ -134,6 +134,25 @@ def test_sizes_by_hand(records: list[Sequence[int]], size: int) -> None:
     assert by_hand(*records).member("s", "m").size == size
 
 
+ENUM, ENUM64 = 6, 19
+
+
+@pytest.mark.parametrize(
+    "value", [0, 5, (1 << 32) - 1, 1 << 32, 0x1234_5678_9ABC_DEF0, (1 << 64) - 1]
+)
+def test_enumerators_by_hand(value: int) -> None:
+    """Linux, Documentation/bpf/btf.rst, 2.2.6 and 2.2.19: of 32 bits or in two halves, the lower
+    first, among others and types that have none."""
+    number, low, high = (0, NUMBER << 24, 4, 32), value & 0xFFFF_FFFF, value >> 32
+    wide = (1, ENUM64 << 24 | 2, 8, 1, 3, 3, 3, low, high)
+    assert by_hand(number, wide, number).enumerator("m") == value
+    assert by_hand(wide, (1, ENUM << 24 | 1, 4, 1, 9)).enumerator("s") == 9
+    if not high:
+        narrow = (1, ENUM << 24 | 2, 4, 1, 3, 3, low)
+        assert by_hand(number, narrow, number).enumerator("m") == value
+    assert by_hand(wide).enumerator("absent") is None and by_hand(number).enumerator("m") is None
+
+
 @pytest.mark.parametrize("size", [0, 1, 23])
 def test_what_has_no_header(size: int) -> None:
     """Too short for one, or with another number in front."""

@@ -175,7 +175,7 @@ class Drawn:
         encoding = self.rng.choice(encodings(at)) if "R" in letters else 0
         program = Program(rng, rng.choice((1, 2, 4)), rng.choice((-8, -4, 1)), None, self.eh)
         program.draw(6)
-        self.back = rng.randrange(6)
+        self.back = rng.choice((*range(6), 200))
         body = bytes([version]) + letters.encode() + b"\0" + (b"\x08\0" if version == 4 else b"")
         body += uleb(program.code_align) + sleb(program.data_align)
         body += bytes([self.back]) if version == 1 else uleb(self.back)

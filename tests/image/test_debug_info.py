@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dwarf_made import compiled
+from dwarf_made import CROSS, compiled
 
 from kinst.core.errors import KinstError
 from kinst.image import saved_arrays
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.dwarf.index import key_of, open_index, open_saved
+from kinst.image.dwarf.sections import DebugSections, section_of
+from kinst.image.elf import open_elf
 from kinst.image.elf_file import open_file
 from kinst.image.loaded import LoadedImage, LoadedImages, MovedIndex, moved_by, running_index
 
@@ -77,6 +79,75 @@ def test_an_index_is_made_once(program: Path, tmp_path: Path) -> None:
     assert open_saved(open_file(program), tmp_path) is not None
 
 
+def test_what_an_index_is_kept_by(program: Path, tmp_path: Path) -> None:
+    """The build-id, the sizes of what it is made from, and how .debug_info begins; no more of a
+    file that has a build-id, and all of one that has none."""
+    with_id, without = tmp_path / "with", tmp_path / "without"
+    remove = "--remove-section=.note.gnu.build-id"
+    subprocess.run(["objcopy", program, with_id], check=True)
+    subprocess.run(["objcopy", remove, program, without], check=True)
+    for path, others in ((with_id, False), (without, True)):
+        file = open_file(path)
+        assert bool(file.build_id) != others
+        whole, key = path.read_bytes(), key_of(file)
+        for name, changes in ((".debug_info", True), (".text", others), (".debug_str", others)):
+            section = file.section(name)
+            assert section is not None
+            at = section.offset + section.size // 2
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            assert (key_of(open_file(path)) != key) == changes, name
+        path.write_bytes(whole)
+    zipped = tmp_path / "zipped"
+    subprocess.run(["objcopy", "--compress-debug-sections=zlib-gnu", with_id, zipped], check=True)
+    file = open_file(zipped)
+    section = file.section(".zdebug_info")
+    assert section is not None
+    whole, key, at = zipped.read_bytes(), key_of(file), section.offset + section.size // 2
+    zipped.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    assert key_of(open_file(zipped)) != key
+
+
+def test_names_of_enumerators_are_kept(tmp_path: Path) -> None:
+    """In a file of their own, from which they are found again."""
+    (tmp_path / "a.c").write_text(
+        "enum hue { RED, BLUE = 7 } it = BLUE; int main(void) { return it; }"
+    )
+    subprocess.run(["gcc", "-g", "-o", "a", "a.c"], cwd=tmp_path, check=True)
+    cache = tmp_path / "cache"
+    for number, name in enumerate(("BLUE", "BLUE", "RED", "absent")):
+        dwarf = DebugInfo(tmp_path / "a", cache=cache).dwarf
+        assert dwarf is not None
+        found = [(str(type_), value) for type_, value in dwarf.enumerators(name)]
+        assert found == {"BLUE": [("enum hue", 7)], "RED": [("enum hue", 0)]}.get(name, [])
+        kept = list(cache.glob("enumerators-*"))
+        assert len(kept) == 1
+        if number == 0:
+            before = kept[0].stat().st_mtime_ns
+        assert kept[0].stat().st_mtime_ns == before
+
+
+GROUPS = """
+    .section .debug_info, "G", @progbits, group, comdat
+    .ascii "of a type"
+    .section .debug_info
+    .ascii "of functions"
+"""
+
+
+def test_the_section_that_is_in_no_group(tmp_path: Path) -> None:
+    """Has the functions, in whatever order they are."""
+    first, second, _ = GROUPS.partition("    .section .debug_info\n")
+    parts = [first, second + _]
+    for order in (parts, parts[::-1]):
+        (tmp_path / "a.s").write_text("".join(order))
+        subprocess.run(["as", "-o", "a.o", "a.s"], cwd=tmp_path, check=True)
+        file = open_elf(tmp_path / "a.o")
+        assert sum(section.name == ".debug_info" for section in file.sections) == 2
+        found = section_of(file, "info")
+        assert found is not None and file.data(found) == b"of functions"
+        assert DebugSections(file).array("info").tobytes() == b"of functions"
+
+
 BTF_ALONE = """
 struct own { int a; long b; };
 struct own global; static int counter = 5;
@@ -96,6 +167,53 @@ def test_symbols_with_types_of_btf(tmp_path: Path) -> None:
     subprocess.run(["gcc", "-c", "-o", "c.o", "b.c"], cwd=tmp_path, check=True)
     plain = DebugInfo(tmp_path / "c.o", "c").symbol("global")
     assert plain is not None and plain.type is None and plain.size == 16
+
+
+TLS = """
+__thread struct own { int a; long b; } counter = { 5 };
+long after = 7;
+long used(void) { return counter.b + after; }
+"""
+
+
+@pytest.mark.parametrize(
+    "flags", [["-gdwarf-4"], ["-gdwarf-5"], ["-gdwarf-5", "-O2"]], ids=" ".join
+)
+@pytest.mark.parametrize("compiler", [*CROSS.values(), "clang"])
+def test_thread_local_variables_of_what_is_not_linked(
+    compiler: str, flags: list[str], tmp_path: Path
+) -> None:
+    """Where such a variable is in its thread's memory is a relocation of .debug_info as well."""
+    (tmp_path / "a.c").write_text(TLS)
+    subprocess.run([compiler, *flags, "-c", "-o", "a.o", "a.c"], cwd=tmp_path, check=True)
+    debug = DebugInfo(tmp_path / "a.o", "a")
+    found = {name: debug.symbol(name) for name in ("counter", "after", "used")}
+    types = {name: str(one.type) for name, one in found.items() if one is not None}
+    assert types == {"counter": "struct own", "after": "long", "used": "long (void)"}
+    (function,) = debug.functions("used")
+    assert function.ranges == ((0, found["used"].size if found["used"] else 0),)
+
+
+def test_variables_with_other_names(tmp_path: Path) -> None:
+    """A linker script may give a variable another name, which the debug information lacks, as the
+    kernel's does with jiffies; the type is that of the variable there."""
+    (tmp_path / "a.c").write_text(
+        "struct own { int a; long b; }; struct own real = { 1 }; long beside = 3;\n"
+        '__asm__(".data\\n.globl bare\\n.type bare, @object\\n.size bare, 8\\n"'
+        '"bare: .quad 0\\n.text");'
+        "int main(void) { return real.a; }\n"
+    )
+    names = ("nick", "second", "third")
+    flags = [
+        f"-Wl,--defsym={name}={of}"
+        for name, of in zip(names, ("real", "beside", "bare"), strict=True)
+    ]
+    subprocess.run(["gcc", "-g", "-no-pie", *flags, "-o", "a", "a.c"], cwd=tmp_path, check=True)
+    debug = DebugInfo(tmp_path / "a", "a")
+    found = {name: debug.symbol(name) for name in ("real", "bare", *names)}
+    types = {name: str(one.type) for name, one in found.items() if one is not None}
+    assert types == {"real": "struct own", "bare": "None", "nick": "struct own", "second": "long",
+                     "third": "None"}  # fmt: skip
 
 
 def test_places_are_addr2lines(program: Path, tmp_path: Path) -> None:

@@ -115,6 +115,15 @@ def test_what_belongs_to_another_image_is_told(made: tuple[Path, Path], tmp_path
     assert second == str(told.value)
 
 
+def test_a_file_that_is_in_two_places_is_told_once(made: tuple[Path, Path], tmp_path: Path) -> None:
+    program, debug = made
+    other = compiled(tmp_path, "gcc", "-O2", "-g", "-Wl,--build-id=0xffff", name="other")
+    debug.write_bytes(other.read_bytes())
+    (debug.parent / ".debug").symlink_to(debug.parent)
+    result = find_debug(open_file(program), [debug.parent, debug.parent, debug.parent / ".debug"])
+    assert result.file is None and len(result.warnings) == 1
+
+
 def test_a_file_without_debug_information_is_passed_over(
     made: tuple[Path, Path], tmp_path: Path
 ) -> None:

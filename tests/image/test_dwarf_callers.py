@@ -6,15 +6,19 @@ from __future__ import annotations
 import itertools
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from gdb_rig import Pair
-from test_dwarf_locals import Known, built
+from test_dwarf_locals import REGISTERS, Known, built
 
 from kinst.core.locals import Local
+from kinst.image.debug_info import DebugInfo
 from kinst.image.dwarf.calls import MOST_CALLS, MOST_TAIL_CALLS, UNKNOWN
 from kinst.image.dwarf.cfi import InspectedFrame
+from kinst.isa import load
+from kinst.session.expand import call_convention
 
 # Parameters of what is called are dead behind its first line: only callers know them.
 BEGIN = """
@@ -176,6 +180,24 @@ def test_what_a_caller_was_given_itself(tmp_path: Path) -> None:
     assert found.pieces == () and found.reason == f"{said} ({said})"
     (piece,) = at_end(program, "callee", "small").pieces
     assert told(piece.text) == passed(program, "callee", "esi")
+
+
+def test_files_of_modules(tmp_path: Path) -> None:
+    """Nobody is asked who calls at which address: they have none before they are loaded."""
+    program, asked = known(tmp_path, CALLEE + MAIN), list[int]()
+
+    def returns(code: bytes, address: int, target: int) -> list[int]:
+        asked.append(target)
+        return []
+
+    convention = replace(call_convention(load("amd64")), returns=returns)
+    for base in (DebugInfo(program.elf.path), None):
+        found = DebugInfo(program.elf.path, "made", base).locals(REGISTERS, convention)
+        assert found is not None
+        program.locals = found
+        reason = "only its value at the function's entry is known"
+        assert at_end(program, "callee", "number").reason == reason
+        assert set(asked) == ({program.elf.address("callee")} if base is None else set())
 
 
 def test_a_frame_that_the_unwinder_does_not_know(tmp_path: Path) -> None:

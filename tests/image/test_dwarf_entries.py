@@ -25,6 +25,7 @@ TAGS = {
     "compile_unit": random_dwarf.UNIT, "subprogram": random_dwarf.SUBPROGRAM,
     "inlined_subroutine": random_dwarf.INLINED, "lexical_block": random_dwarf.BLOCK,
     "variable": random_dwarf.VARIABLE, "structure_type": random_dwarf.STRUCTURE,
+    "class_type": random_dwarf.CLASS,
     "union_type": random_dwarf.UNION, "enumeration_type": random_dwarf.ENUMERATION,
     "typedef": random_dwarf.TYPEDEF, "base_type": random_dwarf.BASE_TYPE,
     "member": random_dwarf.MEMBER, "namespace": random_dwarf.NAMESPACE,

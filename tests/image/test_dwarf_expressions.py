@@ -323,6 +323,17 @@ def test_nothing_is_loaded_of_a_caller() -> None:
         value_of(bytes.fromhex("53 93 04 53 93 04"), told)
 
 
+def test_registers() -> None:
+    """By DW_OP_reg0 and those behind it, or by a number."""
+    for number in range(9):
+        for code in (bytes([0x50 + number]), b"\x90" + uleb(number), b"\x90" + uleb(number, 3)):
+            (piece,) = pieces_of(code, context())
+            assert (piece.kind, piece.text) == ("value", f"regs[R_{number}]")
+    for code in (b"\x90\x09", b"\x90" + uleb(300)):
+        with pytest.raises(NotHereError, match="register that probes do not have"):
+            pieces_of(code, context())
+
+
 def test_pieces() -> None:
     found = pieces_of(bytes.fromhex("50 93 04 93 02 73 08 93 08 35 9f 93 01"), context())
     rows = [(piece.kind, piece.text, piece.size) for piece in found]

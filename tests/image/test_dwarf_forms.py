@@ -204,11 +204,12 @@ def test_range_lists(name: str, indexed: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("low", [0, BASE], ids=hex)
 @pytest.mark.parametrize("size", [4, 8])
 def test_old_range_lists(version: int, low: int, size: int, tmp_path: Path) -> None:
-    """Relative to the unit's low_pc, or to a base that the list selects."""
+    """Relative to the unit's low_pc, or to a base that the list selects; what ends before it
+    begins is no code, and does not end the list."""
     low &= (1 << 8 * size) - 1
     code = "<QQ" if size == 8 else "<II"
     top = (1 << 8 * size) - 1
-    pairs = [(0x10, 0x18), (0x20, 0x20), (top, 0x5000), (0x10, 0x1C), (0, 0)]
+    pairs = [(0x10, 0x18), (0x20, 0x20), (0x28, 0), (top, 0x5000), (0x10, 0x1C), (0, 0)]
     data = bytes(8) + b"".join(struct.pack(code, *pair) for pair in pairs)
     value = Value(RANGES, 0x17 if version == 4 else 0x06, struct.pack("<I", 8))
     copy = only(

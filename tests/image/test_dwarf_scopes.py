@@ -319,6 +319,59 @@ def test_where_an_empty_copy_is(tmp_path: Path) -> None:
         assert known.names("outer", address, "inline") == (["a"] if there else [])
 
 
+@pytest.mark.parametrize("name", ["outer", "alias", "outer.part.0", "alias@3"])
+def test_functions_by_what_is_inlined_there(name: str, tmp_path: Path) -> None:
+    """A function that is asked for by a name that the debug information does not have, as an alias
+    is, in a file without symbols: where a copy is, its unit has the function."""
+    drawn = Drawn(5)
+    known = opened(drawn, tmp_path)
+    seen = 0
+    for function in drawn.functions:
+        plain = name.replace("outer", function.name)
+        for address in asked(function):
+            way = way_to(function, address)
+            if "alias" in name and all(scope.origin is None for scope in way):
+                assert known.names(plain, address) == []
+                continue
+            names = [one.name for scope in way for one in scope.all_variables()]
+            assert known.names(plain, address) == list(dict.fromkeys(names))
+            seen += 1
+            for one in NAMES:
+                frame = InspectedFrame(address, False, None, int)
+                check(known.find(plain, frame, one), meant(way, one))
+    assert seen > 20
+
+
+BYTES = bytes(range(1, 12))
+CONSTANTS: list[tuple[Value, int | None]] = [
+    *((Value(CONST_VALUE, 0x0A, bytes([size]) + BYTES[:size]),
+       int.from_bytes(BYTES[:size], "little") if size <= 8 else None) for size in range(12)),
+    (Value(CONST_VALUE, 0x1E, bytes(16)), None), (Value(CONST_VALUE, STRING, b"text\0"), None),
+    (Value(CONST_VALUE, SDATA, sleb(-5)), 2**64 - 5),
+    (Value(CONST_VALUE, SDATA, sleb(-(2**63))), 2**63),
+    (Value(CONST_VALUE, DATA8, b"\xff" * 8), 2**64 - 1), (Value(CONST_VALUE, DATA1, b"\xff"), 255),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "number"), CONSTANTS, ids=str)
+def test_constants_of_every_form(value: Value, number: int | None, tmp_path: Path) -> None:
+    """Blocks have the bytes of the variable, the lowest first; None: it has too many."""
+    drawn = Drawn(6)
+    drawn.unit = Unit(5)
+    drawn.unit.entry(UNIT, [drawn.text("unit.c")], True)
+    at = [Value(LOW, ADDRESS, struct.pack("<Q", START)), Value(HIGH, DATA1, b"\x40")]
+    drawn.entry(SUBPROGRAM, drawn.text("f"), *at, children=True)
+    drawn.entry(VARIABLE, drawn.text("a"), value)
+    drawn.unit.end()
+    drawn.unit.end()
+    found = opened(drawn, tmp_path).find("f", InspectedFrame(START, False, None, int), "a")
+    assert found is not None
+    if number is None:
+        assert found.pieces == () and found.reason == "it is a constant of more than 8 bytes"
+    else:
+        assert found.pieces == (Piece("value", f"{number:#x}ull"),)
+
+
 ROOM = """
 __asm__(".text\\n.globl stub\\n.type stub, %%function\\nstub: nop\\n.size stub, . - stub\\n");
 extern int other(int) __attribute__((noipa));

@@ -100,6 +100,7 @@ enum mixed { LOWEST = -2147483647 - 1, MINUS = -5, ZERO = 0, BYTE = 200, TWO = 6
 enum plain { SMALL, BIG = 0x80000001 };
 enum unknown *later;
 enum mixed used; enum plain other;
+struct hidden *hidden;
 """
 SHOWN = """
 #include <stdio.h>
@@ -124,6 +125,9 @@ def test_enumerators_are_ints(compiler: str, tmp_path: Path) -> None:
         ((_, found),) = types.enumerators(name)
         assert found == value, name
     assert str(types.variable("later")) == "enum unknown *"
+    unknown = types.variable("hidden")
+    assert isinstance(unknown, PointerType) and str(unknown) == "struct hidden *"
+    assert isinstance(unknown.to, StructType) and unknown.to.size == 0 and not unknown.to.members
     pointer = types.variable("later")
     assert isinstance(pointer, PointerType) and isinstance(pointer.to, EnumType)
     assert (pointer.to.size, pointer.to.values) == (4, ())

@@ -190,3 +190,43 @@ def test_compressed_kernels_are_told(tmp_path: Path, at: int, mark: bytes) -> No
     (tmp_path / "bzImage").write_bytes(data)
     with pytest.raises(KinstError, match="not an ELF file"):
         open_elf(tmp_path / "bzImage")
+
+
+@pytest.mark.parametrize("large", [(True, False), (False, True), (True, True)],
+                         ids=["many sections", "names far behind", "both"])  # fmt: skip
+def test_numbers_that_do_not_fit_the_header(
+    large: tuple[bool, bool], small: Path, tmp_path: Path
+) -> None:
+    """System V ABI, chapter 4, e_shnum and e_shstrndx: they are in the first section's header, as
+    its size and its link; readelf has the same."""
+    data = bytearray(small.read_bytes())
+    (table,) = struct.unpack_from("<Q", data, 40)
+    count, names = struct.unpack_from("<HH", data, 60)
+    if large[0]:
+        struct.pack_into("<H", data, 60, 0)
+        struct.pack_into("<Q", data, table + 32, count)
+    if large[1]:
+        struct.pack_into("<H", data, 62, 0xFFFF)
+        struct.pack_into("<I", data, table + 40, names)
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    shown = run("readelf", "-SW", str(path))
+    theirs = re.findall(r"^ +\[ *(\d+)\] (\S*) ", shown, re.MULTILINE)
+    found, plain = open_elf(path).sections, open_elf(small).sections
+    assert [(str(one.index), one.name) for one in found[1:]] == theirs[1:]
+    assert len(theirs) == len(found) == count and found[1:] == plain[1:]
+
+
+def test_names_outside_of_their_section(small: Path, tmp_path: Path) -> None:
+    """Are none: behind its end, or in front of what is behind it in the file."""
+    data = bytearray(small.read_bytes())
+    (table,) = struct.unpack_from("<Q", data, 40)
+    count, names = struct.unpack_from("<HH", data, 60)
+    plain = open_elf(small).sections
+    size = plain[names].size
+    for at in (size, size + 1, size + 40, 0xFFFF_FFFF):
+        changed = bytearray(data)
+        struct.pack_into("<I", changed, table + 64 * (count - 2), at)
+        (tmp_path / "file").write_bytes(changed)
+        found = [one.name for one in open_elf(tmp_path / "file").sections]
+        assert found == [*(one.name for one in plain[:-2]), "", plain[-1].name]

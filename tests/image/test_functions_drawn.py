@@ -44,7 +44,8 @@ def drawn(seed: int) -> tuple[str, list[Mark], int]:
             lines.append("nop")
         at += length
     # Assemblers leave out labels that nobody asks for, but for global ones.
-    lines += [f".globl {mark.name}" for mark in marks] + [".data", ".quad 1"]
+    lines += [f".globl {mark.name}" for mark in marks]
+    lines += [".data", ".globl data", ".type data, @object", ".size data, 8", "data: .quad 1"]
     return "\n".join(lines) + "\n", marks, at
 
 
@@ -88,6 +89,8 @@ def test_where_functions_begin_and_end(seed: int, tmp_path: Path) -> None:
     for name, (start, size) in expected.items():
         (one,) = table.lookup(name)
         assert (one.module, one.address, one.size) == ("made", base + start, size)
+    for name in ("data", "absent", "", *({mark.name for mark in marks} - expected.keys())):
+        assert table.lookup(name) == []
     for pattern in ("f*", "i*_1", "*", "", "nothing*"):
         names = [one.name for one in table.glob(pattern)]
         prefix = pattern.partition("*")[0]

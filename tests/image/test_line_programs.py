@@ -44,7 +44,10 @@ class Drawn:
         rng = self.rng = random.Random(seed)
         self.version, self.offset = version, 8 if wide else 4
         self.step, self.default = rng.choice((1, 2, 4)), rng.choice((False, True))
-        self.base, self.range = rng.choice((-10, -5, -3, 0, 1)), rng.choice((1, 4, 12, 14))
+        self.base, self.range = (
+            rng.choice((-10, -5, -3, 0, 1)),
+            rng.choice((1, 4, 5, 7, 11, 12, 14)),
+        )
         # One opcode more than DWARF has, or those of DWARF 2.
         self.opcodes = rng.choice((10, 13, 14))
         self.strings = {".debug_str": b"", ".debug_line_str": b""}
@@ -82,7 +85,8 @@ class Drawn:
         made += b"".join(self.text(form, folder) for folder in FOLDERS)
         # The sum of the contents (5) as a number or a block, times (3), and what vendors add.
         more = {(5, 0x1E): bytes(16), (5, 0x09): b"\3\x01\x02\x03", (3, 0x0F): uleb(1 << 40),
-                (4, 0x06): bytes(4), (0x2001, 0x08): b"a\0", (0x2002, 0x07): bytes(8)}  # fmt: skip
+                (4, 0x06): bytes(4), (0x2001, 0x08): b"a\0", (0x2002, 0x07): bytes(8),
+                (0x2003, 0x09): b"\0"}  # fmt: skip
         chosen = rng.sample(list(more), rng.randrange(len(more) + 1))
         formats = [(1, form), (2, index), *chosen]
         rng.shuffle(formats)
@@ -252,7 +256,7 @@ def test_lengths_that_end_within_the_header(version: int, tmp_path: Path) -> Non
 
 def test_a_line_range_of_none(tmp_path: Path) -> None:
     """Which no special opcode can be divided by: addresses and files are those of the others."""
-    drawn = Drawn(5, 4, False)
+    drawn = Drawn(6, 4, False)
     at = drawn.table.index(bytes([drawn.default, drawn.base % 256, drawn.range, drawn.opcodes])) + 2
     table = drawn.table[:at] + b"\0" + drawn.table[at + 1 :]
     lines = lines_of(tmp_path / "a", table, 4)
@@ -346,3 +350,38 @@ def test_files_without_a_folder(tmp_path: Path) -> None:
     index = open_index(elf(tmp_path / "b", sections))
     names = [index.functions(f"f{k}")[0].decl_file for k in range(2)]
     assert names == ["/first/one.c", "/abs/two.c"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("folder", range(5))
+def test_folders_that_there_are_not(folder: int, version: int, tmp_path: Path) -> None:
+    """A file in one of these is found by its name alone, where the compiler ran."""
+    drawn = Drawn(9, version, False)
+    if version == 5:
+        tables = b"\1\1\x08" + uleb(3) + b"".join(name + b"\0" for name in FOLDERS)
+        tables += b"\2\1\x08\2\x0b" + uleb(1) + b"one.c\0" + bytes([folder])
+    else:
+        tables = b"".join(name + b"\0" for name in FOLDERS[1:]) + b"\0"
+        tables += b"one.c\0" + uleb(folder) + b"\0\0" + b"\0"
+    fixed = bytes([1, 1, 1, 0, 1, 10, *OPERANDS[:9]]) + tables
+    program = b"\0\x09\2" + struct.pack("<Q", 0x1000) + b"\4" + uleb(version == 4)
+    program += b"\1\2\x10" + b"\0\1\1"
+    head = struct.pack("<HBBI", 5, 8, 0, len(fixed)) if version == 5 else struct.pack(
+        "<HI", 4, len(fixed)
+    )  # fmt: skip
+    table = struct.pack("<I", len(head + fixed + program)) + head + fixed + program
+    lines = lines_of(tmp_path / "a", table, version)
+    (span,) = lines.spans(units(lines)[1])
+    homes = {0: "/home/me/", 1: "/home/me/include/", 2: "/usr/include/"}
+    wanted = homes.get(folder, "/home/me/") + "one.c"
+    assert (span.low, span.high, span.file) == (0x1000, 0x1010, wanted)
+    unit = Unit(4)
+    home = Value(COMP_DIR, STRING, FOLDERS[0] + b"\0")
+    unit.entry(UNIT, [home, Value(STMT_LIST, SEC_OFFSET, b"\3\0\0\0")], True)
+    said = [Value(NAME, STRING, b"f\0"), Value(DECL_FILE, 0x0B, bytes([version == 4]))]
+    low = Value(LOW, 0x01, struct.pack("<Q", 0x1000))
+    unit.entry(FUNCTION, [*said, low, Value(HIGH, 0x0B, b"\x20")])
+    unit.end()
+    sections = {**unit.sections(), ".debug_line": b"\1\2\3" + table, **drawn.strings}
+    (found,) = open_index(elf(tmp_path / "b", sections)).functions("f")
+    assert found.decl_file == wanted

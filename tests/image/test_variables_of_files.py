@@ -38,6 +38,11 @@ label: .quad 6
     .type empty, @object
 empty: .space 32
     .size empty, 32
+    .section .apart, "", @progbits
+    .type unloaded, @object
+unloaded: .quad 7
+    .size unloaded, 8
+    .bss
     .set shared, whole
     .type shared, @object
     .size shared, 8
@@ -68,7 +73,9 @@ def test_an_address_of_none(elf: Elf) -> None:
     table = VariableTable(elf, SLIDE)
     tail, label, code = (elf.address(name) for name in ("tail", "label", "start"))
     assert tail is not None and label is not None and code is not None
-    # Behind a variable, at a label without a type, in code, and outside of the file.
+    # Behind a variable, at a label without a type, in code, outside of the file and, at 0, in a
+    # section that is in no memory.
+    assert elf.address("unloaded") == 0
     for linked in (tail + 1, label, code, 0, (1 << 64) - 8):
         assert table.at(linked + SLIDE) is None
     # Below the address that 0 is moved to.

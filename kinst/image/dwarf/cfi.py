@@ -114,7 +114,7 @@ class Cfi:
 
     def _read_eh(self) -> Iterator[tuple[int, int, int, int, int]]:
         r = Reader(self._section)
-        while r.at + 8 <= len(self._section):
+        while r.left():
             length = r.number(4)
             start = r.at
             # Files from several compilers may have an end (0) between their parts.

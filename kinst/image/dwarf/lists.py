@@ -57,7 +57,7 @@ class Lists:
             first = self._dies.die(unit.first)
             # A unit that does not say where its tables are has them behind the sections' headers.
             header = 0 if unit.version < 5 else 16 if unit.offset_size == 8 else 8
-            behind = header + 4 if header else 0
+            behind = header + 4  # before DWARF 5 there are none
             addresses = first.number(AT_ADDR_BASE, first.number(AT_GNU_ADDR_BASE, header))
             home = Home(0, addresses, first.number(AT_RNGLISTS_BASE, behind),
                         first.number(AT_LOCLISTS_BASE, behind))  # fmt: skip

@@ -67,12 +67,9 @@ _KINDS = {TAG_STRUCTURE: "struct", TAG_UNION: "union"}
 class DwarfTypes:
     """Types of one debug file by name and by entry.  Implements core.dtypes.MemberSource."""
 
-    def __init__(
-        self, dies: Dies, index: Index, module: str, names: EnumeratorNames | None = None
-    ) -> None:
-        """names: of the enumerators, where they are kept."""
+    def __init__(self, dies: Dies, index: Index, module: str, names: EnumeratorNames) -> None:
         self.module = module
-        self._names = names or EnumeratorNames(dies, index.enumerations)
+        self._names = names
         self._dies = dies
         self._index = index
         self._known: dict[int, DType] = {}
