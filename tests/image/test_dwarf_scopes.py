@@ -340,6 +340,9 @@ def test_functions_by_what_is_inlined_there(name: str, tmp_path: Path) -> None:
                 frame = InspectedFrame(address, False, None, int)
                 check(known.find(plain, frame, one), meant(way, one))
     assert seen > 20
+    # What is in front is no room for ftrace of a symbol.
+    for room in (1, 4, 16):
+        assert known.names(name.replace("outer", "function0"), START - room) == []
 
 
 BYTES = bytes(range(1, 12))

@@ -20,7 +20,7 @@ from kinst.image.elf import open_elf
 
 UNIT, NAME, STMT_LIST, COMP_DIR = 0x11, 0x03, 0x10, 0x1B
 FUNCTION, STRUCTURE, LOW, HIGH, SPECIFICATION = 0x2E, 0x13, 0x11, 0x12, 0x47
-DECL_FILE, DECL_LINE, DECLARATION = 0x3A, 0x3B, 0x3C
+DECL_FILE, DECL_LINE, DECLARATION, INLINE = 0x3A, 0x3B, 0x3C, 0x20
 STRING, LINE_STRP, STRP, SEC_OFFSET, DATA4, DATA8 = 0x08, 0x1F, 0x0E, 0x17, 0x06, 0x07
 FOLDERS = [b"/home/me", b"include", b"/usr/include"]
 NAMES = [(b"a.c", 0), (b"b.h", 1), (b"/abs/c.h", 1), (b"d.h", 2), (b"e.c", 0)]
@@ -303,10 +303,11 @@ def test_what_only_a_declaration_says(inside: bool, tmp_path: Path) -> None:
     places = []
     if inside:
         unit.entry(STRUCTURE, [Value(NAME, STRING, b"s\0")], True)
-    for name, file, line in ((b"one\0", 2, 42), (b"two\0", 3, 43)):
+    for name, file, line, inline in ((b"one\0", 2, 42, 0), (b"two\0", 3, 43, 3)):
         unit.here("last")
         places.append(unit.places["last"])
         said = [Value(DECL_FILE, 0x0B, bytes([file])), Value(DECL_LINE, 0x0B, bytes([line]))]
+        said += [Value(INLINE, 0x0B, bytes([inline]))] * (inline > 0)
         unit.entry(FUNCTION, [Value(NAME, STRING, name), *said, Value(DECLARATION, 0x19)])
     if inside:
         unit.end()
@@ -320,7 +321,7 @@ def test_what_only_a_declaration_says(inside: bool, tmp_path: Path) -> None:
     for name, path, line, at in (("one", PATHS[1], 42, 0x1000), ("two", PATHS[0], 0x4D, 0x2000)):
         (found,) = index.functions(name)
         assert (found.decl_file, found.decl_line) == (path, line)
-        assert found.ranges == ((at, at + 0x20),) and not found.inlined
+        assert found.ranges == ((at, at + 0x20),) and found.inlined == (name == "two")
 
 
 def test_files_without_a_folder(tmp_path: Path) -> None:

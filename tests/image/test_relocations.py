@@ -1,12 +1,15 @@
-"""kinst/image/relocations.py: pointers in images that relocate themselves, as ld links them."""
+"""kinst/image/relocations.py: pointers in images that relocate themselves, and numbers in debug
+sections of files that are not linked, as ld links them."""
 
 from __future__ import annotations
 
+import random
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import Elf, open_elf
 from kinst.image.relocations import pointers
 
@@ -62,3 +65,42 @@ def test_an_image_without_relocations(tmp_path: Path) -> None:
     elf = linked(tmp_path, "amd64", "-fno-pie", "-no-pie", "-static")
     start = symbols(elf)["table"]
     assert pointers(elf, start, elf.read(start, 40)).tolist() == wanted(elf)
+
+
+# Names of relocations of data, with the bytes that they are about.
+DATA = {
+    "amd64": {"R_X86_64_64": 8, "R_X86_64_32": 4, "R_X86_64_32S": 4},
+    "arm64": {"R_AARCH64_ABS64": 8, "R_AARCH64_ABS32": 4, "R_AARCH64_ABS16": 2},
+    "riscv64": {
+        "R_RISCV_32": 4, "R_RISCV_64": 8, "R_RISCV_ADD8": 1, "R_RISCV_ADD16": 2,
+        "R_RISCV_ADD32": 4, "R_RISCV_ADD64": 8, "R_RISCV_SUB8": 1, "R_RISCV_SUB16": 2,
+        "R_RISCV_SUB32": 4, "R_RISCV_SUB64": 8, "R_RISCV_SUB6": 1, "R_RISCV_SET6": 1,
+        "R_RISCV_SET8": 1, "R_RISCV_SET16": 2, "R_RISCV_SET32": 4,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("isa", sorted(DATA))
+def test_numbers_in_debug_sections(isa: str, seed: int, tmp_path: Path) -> None:
+    """Of symbols of .text, which kinst takes to lie at 0; what is between them stays."""
+    rng, kinds = random.Random(seed), DATA[isa]
+    asked = [*kinds, *rng.choices(list(kinds), k=20)]
+    rng.shuffle(asked)
+    lines = ['.section .debug_info, "", @progbits']
+    for k, kind in enumerate(asked):
+        lines.append(f".reloc ., {kind}, place{k}")
+        lines += [f".byte {rng.randrange(256)}" for _ in range(kinds[kind] + rng.randrange(3))]
+    lines.append(".text")
+    for k, at in enumerate(sorted(rng.randrange(1 << 16) for _ in asked)):
+        lines += [f".org {at}", f"place{k}:"]
+    (tmp_path / "a.s").write_text("\n".join(lines) + "\n.byte 0, 0, 0, 0\n")
+    prefix = COMPILERS[isa].removesuffix("gcc")
+    subprocess.run([f"{prefix}as", "-o", "a.o", "a.s"], cwd=tmp_path, check=True)
+    command = [f"{prefix}ld", "-e", "0", "-Ttext=0", "-o", "a", "a.o"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    linked = open_elf(tmp_path / "a")
+    section = linked.section(".debug_info")
+    assert section is not None
+    found = DebugSections(open_elf(tmp_path / "a.o")).array("info").tobytes()
+    assert found == linked.data(section)

@@ -130,8 +130,10 @@ def test_units_that_share_abbreviations(first: int, tmp_path: Path) -> None:
     assert list(index.function_names()) == sorted(wanted)
 
 
-def test_more_abbreviations_than_are_kept(tmp_path: Path) -> None:
-    """Of a unit whose table has been forgotten meanwhile, and where it was is another one's."""
+@pytest.mark.parametrize("count", [5000, 9000])
+def test_more_abbreviations_than_are_kept(count: int, tmp_path: Path) -> None:
+    """Of a unit whose table has been forgotten meanwhile, and where it was is another one's; or in
+    one table."""
     info, table, wanted = b"", b"", []
     places: dict[bool, int] = {}
     for k, odd in enumerate((False, True, False, True)):
@@ -140,7 +142,7 @@ def test_more_abbreviations_than_are_kept(tmp_path: Path) -> None:
         made = unit.sections()
         if odd not in places:
             places[odd] = len(table)
-            more = b"".join(uleb(100 + row) + uleb(MEMBER) + bytes(3) for row in range(5000))
+            more = b"".join(uleb(100 + row) + uleb(MEMBER) + bytes(3) for row in range(count))
             table += made[".debug_abbrev"][:-1] + more + b"\0"
         body = made[".debug_info"]
         info += body[:6] + struct.pack("<I", places[odd]) + body[10:]

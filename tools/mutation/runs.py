@@ -181,11 +181,14 @@ class _Cache:
         self._made = contextlib.ExitStack()
         self._state: list[int] = []
         self._own = Path()
+        self._before = {name: os.environ[name] for name in ("XDG_CACHE_HOME", "TMPDIR")}
 
     def clean(self) -> Path:
         """The folder that has it, which is set in the environment, with an empty folder tmp."""
         if not self._state or self._state != self._now():
             self._made.close()
+            os.environ.update(self._before)  # not those of the folder that is gone
+            tempfile.tempdir = None
             self._own = self._made.enter_context(_own_cache())
             self._state = self._now()
             os.environ.update(XDG_CACHE_HOME=str(self._own), TMPDIR=str(self._own / "tmp"))
