@@ -12,16 +12,19 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 import pytest
+from _pytest.outcomes import OutcomeException
 
 from tools.mutation.mutants import Mutant
 
 LONGEST = 3.0  # seconds of the processor: what takes longer is cut, here and on mutants
-SOON = 0.01
+AGAIN, SOON = 2.0, 0.01  # seconds until another cut, and until one that could not be made
+WHOLE = ("coverage", "importlib", "llvmlite", "numba")  # libraries that are never left halfway
 IMPORT = "(import)"  # what runs before the first test does
 
 
@@ -136,7 +139,7 @@ class _Contexts:
         self._coverage.switch_context(item.nodeid)
         self._shared = 0.0
         began = _computed()
-        signal.setitimer(signal.ITIMER_PROF, LONGEST, 2.0)
+        signal.setitimer(signal.ITIMER_PROF, LONGEST, AGAIN)
         yield
         signal.setitimer(signal.ITIMER_PROF, 0)
         if more := self._forks.collect():
@@ -163,18 +166,24 @@ class _Contexts:
             self.failed.add(report.nodeid)
 
 
-class _Cut(BaseException):
-    """A test has taken long enough."""
+class _Cut(OutcomeException):
+    """A test has taken long enough.  Of pytest's own kind, so that it knows what is to be torn down
+    when a fixture is cut."""
 
 
-def _cut(signal_number: int, frame: FrameType | None) -> None:
-    while frame is not None:
-        # coverage would keep its lock, and wait for it when the next test begins: a little later.
-        if frame.f_globals.get("__name__", "").startswith("coverage."):
-            signal.setitimer(signal.ITIMER_PROF, SOON, 2.0)
-            return
-        frame = frame.f_back
-    raise _Cut
+def _cut(own: tuple[str, ...], signal_number: int, frame: FrameType | None) -> None:
+    """Raise _Cut where code of these folders runs, else soon.
+
+    A library would be left halfway: coverage keeps its lock, and waits for it when the next test
+    begins; llvmlite keeps one, and whoever needs LLVM in another thread waits for ever; numba never
+    learns the types that it was about to learn."""
+    if frame is not None and frame.f_code.co_filename.startswith(own):
+        around: FrameType | None = frame
+        while around and around.f_globals.get("__name__", "").partition(".")[0] not in WHOLE:
+            around = around.f_back
+        if around is None:
+            raise _Cut
+    signal.setitimer(signal.ITIMER_PROF, SOON, AGAIN)
 
 
 def _computed() -> float:
@@ -190,11 +199,14 @@ def record(root: Path, arguments: list[str], result: Path) -> int:
     )
     folder = Path(tempfile.mkdtemp(prefix="forks-"))
     contexts = _Contexts(coverage, _Forks(coverage, folder))
-    signal.signal(signal.SIGPROF, _cut)
+    own = tuple(f"{root / folder}{os.sep}" for folder in ("kinst", "tests"))
+    signal.signal(signal.SIGPROF, partial(_cut, own))
     coverage.start()
     coverage.switch_context(IMPORT)
-    pytest.main(arguments, plugins=[contexts])
+    status = pytest.main(arguments, plugins=[contexts])
     coverage.stop()
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return int(status)
     tests = sorted(set(contexts.seconds) - contexts.failed)
     index = {test: number for number, test in enumerate([*tests, IMPORT])}
     lines: dict[str, list[int]] = {}
