@@ -44,7 +44,7 @@ class Program:
         self, rng: random.Random, code_align: int, data_align: int, initial: Table | None, eh: bool
     ) -> None:
         self.rng, self.code_align, self.data_align = rng, code_align, data_align
-        self.initial, self.eh = initial, eh
+        self.initial, self.eh, self.absolute = initial, eh, not eh
         self.now = copy.deepcopy(initial) if initial else Table((rng.randrange(6), 8))
         self.kept: list[Table] = []
         self.code = b"" if initial else b"\x0c" + uleb(self.now.cfa[0]) + uleb(8)  # type: ignore[index]
@@ -133,8 +133,8 @@ class Program:
         ways += [b"\x02" + bytes([step])] if step < 256 else []
         ways += [bytes([0x40 | step])] if step < 64 else []
         behind = at + step * self.code_align
-        # In .eh_frame this one has an encoded address, and nobody writes it.
-        ways += [] if self.eh else [b"\x01" + struct.pack("<Q", behind)]
+        # In .eh_frame this one has an encoded address, and nobody writes it but as it is.
+        ways += [b"\x01" + struct.pack("<Q", behind)] if self.absolute else []
         self.code += self.rng.choice(ways)
         return behind
 
@@ -188,6 +188,7 @@ class Drawn:
 
     def fde(self, low: int, cie: int, letters: str, encoding: int, first: Program) -> int:
         program = Program(self.rng, first.code_align, first.data_align, first.now, self.eh)
+        program.absolute = encoding == 0
         rows, at = [(low, copy.deepcopy(first.now))], low
         for _ in range(self.rng.randrange(6)):
             program.draw(self.rng.randrange(4))

@@ -111,6 +111,9 @@ def test_build_id_after_other_notes() -> None:
     assert build_id_in(note(b"Linux\0", 3, b"xy") + note(b"GNU\0", 1, b"abcd") + wanted) == (
         "0001020304"
     )
+    for size in range(13):
+        other = note(bytes(range(65, 65 + size)), 3, bytes(size % 5))
+        assert build_id_in(other + wanted) == "0001020304", size
     assert build_id_in(wanted[:-4]) == ""
     assert build_id_in(b"\xff" * 64) == ""
 

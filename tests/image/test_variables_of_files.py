@@ -17,6 +17,9 @@ MADE = r"""
     .type start, @function
 start: ret
     .size start, 1
+    .type between, @object
+between: .quad 9
+    .size between, 8
     .data
     .balign 16
     .globl shared, own, tail
@@ -73,6 +76,10 @@ def test_an_address_of_none(elf: Elf) -> None:
     table = VariableTable(elf, SLIDE)
     tail, label, code = (elf.address(name) for name in ("tail", "label", "start"))
     assert tail is not None and label is not None and code is not None
+    between = elf.address("between")
+    assert between is not None
+    # Of code's section: a table between functions is read as code is.
+    assert table.at(between + SLIDE) is None
     # Behind a variable, at a label without a type, in code, outside of the file and, at 0, in a
     # section that is in no memory.
     assert elf.address("unloaded") == 0

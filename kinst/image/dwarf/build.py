@@ -178,7 +178,7 @@ def packed(what: str, texts: list[bytes]) -> Arrays:
     """Texts as one array of bytes and one of where each starts (one more for the end)."""
     lengths = np.array([0, *(len(text) for text in texts)], dtype=np.int64)
     return {
-        f"{what}_text": np.frombuffer(b"".join(texts) or b"\0", dtype=np.uint8),
+        f"{what}_text": np.frombuffer(b"".join(texts), dtype=np.uint8),
         f"{what}_at": np.cumsum(lengths).astype(np.uint32),
     }
 

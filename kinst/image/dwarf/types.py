@@ -272,7 +272,7 @@ class EnumeratorNames:
         lengths = np.array([0, *(len(name) for name, _ in rows)], dtype=np.int64)
         text = b"".join(name for name, _ in rows)
         return {
-            "text": np.frombuffer(text or b"\0", dtype=np.uint8),
+            "text": np.frombuffer(text, dtype=np.uint8),
             "at": np.cumsum(lengths).astype(np.uint32),
             "die": np.array([offset for _, offset in rows], dtype=np.uint64),
         }
