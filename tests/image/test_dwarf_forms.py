@@ -291,11 +291,17 @@ def test_compressed(tmp_path: Path) -> None:
      (0x0F, b"\x80\x80"), (0x0D, b"\xff"), (0x16, b"\x06abc"), (0x16, b"\x09\x03ab"), (0x16, b"")],
     ids=str,
 )  # fmt: skip
-def test_a_value_that_leads_into_the_next_unit(form: int, data: bytes, tmp_path: Path) -> None:
-    """The last one of a unit, without the ends of the entries above, which some leave out."""
+@pytest.mark.parametrize("tag", [FUNCTION, 0x0D], ids=["function", "member"])
+@pytest.mark.parametrize("more", [0, 1, 40])
+def test_a_value_that_leads_into_the_next_unit(
+    form: int, data: bytes, tag: int, more: int, tmp_path: Path
+) -> None:
+    """The last one of a unit, without the ends of the entries above, which some leave out; or with
+    as many bytes to come.  Entries of some tags are only stepped over."""
     unit = Unit(5)
     unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
-    unit.entry(FUNCTION, [Value(NAME, *text(b"main")), Value(0x2007, form, data)])
+    behind = [Value(0x2008, 0x0C)] * more
+    unit.entry(tag, [Value(NAME, *text(b"main")), Value(0x2007, form, data), *behind])
     sections = unit.sections()
     following = Unit(5)
     following.entry(UNIT, [Value(NAME, *text(b"next.c\0" * 9))])

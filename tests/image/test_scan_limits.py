@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dwarf_asm import Unit, Value, elf, sleb, uleb
+from random_dwarf import drawn
 
 from kinst.core.errors import KinstError
 from kinst.image.dwarf import build
@@ -17,6 +18,7 @@ from kinst.image.dwarf.index import Index, open_index
 from kinst.image.dwarf.scan import space
 from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import open_elf
+from kinst.image.elf_file import open_file
 
 NAME, SIZE, LINES, LOW, HIGH, LANGUAGE = 0x03, 0x0B, 0x10, 0x11, 0x12, 0x13
 ORIGIN, RANGES, INLINE, SPECIFICATION, DECL_FILE = 0x31, 0x55, 0x20, 0x47, 0x3A
@@ -322,6 +324,36 @@ def test_files_of_another_unit(number: int, tmp_path: Path) -> None:
     assert [index.functions(f"f{k}")[0].decl_file for k in range(2)] == [paths[number], ""]
 
 
+class Numpy:
+    """numpy, whose empty() gives memory with these words in it, again and again."""
+
+    def __init__(self, words: Any) -> None:
+        self.words = words
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def empty(self, size: int, dtype: Any) -> Any:
+        return np.resize(self.words, size).astype(dtype)
+
+
+@pytest.mark.parametrize("seed", range(70, 76))
+def test_memory_as_it_comes(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in it before does not matter."""
+    sections = {name: bytes(data) for name, data in drawn(seed).sections.items()}
+    file = open_file(elf(tmp_path / "file", sections))
+    noise = np.random.default_rng(seed).integers(-(1 << 63), 1 << 63, 4999)
+    small = np.random.default_rng(seed).integers(0, 50, 4999)
+    made = []
+    for words in (np.zeros(1, np.int64), noise, small, np.full(1, -1, np.int64)):
+        monkeypatch.setattr(space, "np", Numpy(words))
+        made.append(build.build(file, lambda part: None))
+    for other in made[1:]:
+        assert other.keys() == made[0].keys()
+        for name, array in made[0].items():
+            assert np.array_equal(other[name], array), name
+
+
 def test_memory_that_another_scan_has_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for tables comes as it is: what another file left there, which had its abbreviations at
     the same place, is not taken for this one's."""
@@ -334,23 +366,10 @@ def test_memory_that_another_scan_has_used(tmp_path: Path, monkeypatch: pytest.M
         info = body[:6] + struct.pack("<I", 700) + body[10:]
         return elf(tmp_path / f"file{k}", {".debug_info": info, ".debug_abbrev": table})
 
-    left: list[Any] = []
-
-    class Used:
-        """numpy, whose empty() gives what was left."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(np, name)
-
-        def empty(self, size: int, dtype: Any) -> Any:
-            old = left[-1] if left else np.zeros(1, dtype)
-            return np.resize(old, size)
-
-    monkeypatch.setattr(space, "np", Used())
+    left: list[Any] = [np.zeros(1, np.int64)]
     for k, names in enumerate((["fff"], ["f"])):
-        path = file(k)
-        sections = DebugSections(open_elf(path))
-        found = build._scan(sections, lambda part: None)
+        monkeypatch.setattr(space, "np", Numpy(left[-1]))
+        found = build._scan(DebugSections(open_elf(file(k))), lambda part: None)
         left.append(space.words(found))
-        assert list(open_index(path).function_names()) == names
-    assert len(left[0]) == len(left[1])
+        assert list(open_index(file(k)).function_names()) == names
+    assert len(left[1]) == len(left[2])
