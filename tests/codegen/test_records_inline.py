@@ -50,6 +50,7 @@ IDS = {name: getattr(x86, f"UC_X86_REG_{name.upper()}") for name in NAMES}
 RDTSC = b"\x0f\x31"
 # Of a processor of 2.5 GHz, as Linux has it.
 GHZ = Clock(10**12, 7 * 10**12, 0x666666, 24, 0).from_zero()
+MHZ = Clock(10**6, 0, 0x1400000, 24, 0)  # 1.25 ns for each cycle, which no fraction of 64 bits says
 RECORDED = ("rdx", "r11", "r9")  # two that the code changes, one that it leaves
 SITE = Site(Function("vmlinux", "f", TEXT, 64), 0, b"\x48\x11\xc3")  # adc rbx, rax
 
@@ -138,7 +139,12 @@ class Inline(TargetRig):
         """Nothing to be read; what is there in the ring is no record."""
         self.consume(self.number)
         self.written.clear()
-        self.write(self.scratch.ring_of(self.number), bytes(self.scratch.ring_size))
+        self.write(self.scratch.ring_of(self.number), b"\xa5" * self.scratch.ring_size)
+
+    def written_so_far(self, count: int) -> None:
+        """All that was written, in bytes, was read."""
+        for word in (lay.STATE_HEAD, lay.STATE_RESERVED, lay.STATE_TAIL):
+            self.write(self.scratch.state_of(self.number) + word, struct.pack("<Q", count))
 
     def shown(self) -> tuple[Counter[tuple[int, ...]], list[int]]:
         """What a reader finds now, whole records of hits; and their times."""
@@ -185,7 +191,7 @@ def test_each_cpu_writes_to_its_own_ring(number: int) -> None:
     assert cpu.state(lay.STATE_HEAD, 1 - number) == 0
 
 
-@pytest.mark.parametrize("clock", [CLOCK, GHZ])
+@pytest.mark.parametrize("clock", [CLOCK, GHZ, MHZ, replace(GHZ, base_ns=1)])
 def test_the_time_is_that_of_the_cycles(clock: Clock) -> None:
     cpu, rng = Inline(clock=clock), random.Random(7)
     for _ in range(20):
@@ -215,7 +221,9 @@ def test_a_clock_from_zero_shows_the_same_or_a_nanosecond_less() -> None:
     ids=["raised", "never", "asked", "clock from zero"],
 )
 def cpu(request: pytest.FixtureRequest) -> Inline:
-    return Inline(*request.param)
+    made = Inline(*request.param)
+    made.written_so_far(5 << 32)  # numbers of more than 32 bits
+    return made
 
 
 def test_interrupted_before_each_instruction(cpu: Inline) -> None:
@@ -272,6 +280,62 @@ def test_a_full_ring_drops_and_counts() -> None:
     kept = len(cpu.records(0))
     assert 40 < kept < 200 and cpu.state(lay.STATE_DROPS, 0) == 200 - kept
     assert cpu.state(lay.STATE_HEAD, 0) == cpu.state(lay.STATE_RESERVED, 0)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_whether_it_is_within_a_clause_is_all_that_is_asked(number: int) -> None:
+    """Of words that say so: the lowest bit of the one, and whether the other is 0; whatever the
+    site's registers have."""
+    cpu, rng = Inline(number=number), random.Random(9)
+    state = cpu.scratch.state_of(number)
+    for _ in range(20):
+        sequence = rng.getrandbits(40) & -2
+        cpu.write(state + lay.STATE_SEQUENCE, struct.pack("<Q", sequence))
+        before = cpu.state(lay.STATE_HEAD, number)
+        cpu.hit(rng)
+        assert cpu.state(lay.STATE_SEQUENCE, number) == sequence
+        assert cpu.state(lay.STATE_HEAD, number) > before
+        cpu.write(state + lay.STATE_SEQUENCE, struct.pack("<Q", sequence | 1))
+        before = cpu.state(lay.STATE_HEAD, number)
+        cpu.hit(rng)
+        assert cpu.state(lay.STATE_HEAD, number) == before
+
+
+def test_a_record_that_just_fits_at_the_rings_end() -> None:
+    """With less room there it goes the long way, which fills it up."""
+    cpu, rng = Inline(), random.Random(10)
+    cpu.hit(rng)
+    size = cpu.state(lay.STATE_HEAD, 0)
+    for left in (size + 8, size, size - 8):
+        cpu.written_so_far(3 * cpu.scratch.ring_size - left)
+        before = cpu.state(lay.STATE_SEQUENCE, 0)
+        cpu.hit(rng)
+        assert (cpu.state(lay.STATE_SEQUENCE, 0) == before) == (left >= size)
+        assert sum(cpu.shown()[0].values()) == 1
+
+
+def test_no_more_is_reserved_than_the_ring_has() -> None:
+    """Also where the room that is left begins anew at the ring's start."""
+    cpu, rng = Inline(), random.Random(11)
+    cpu.hit(rng)
+    size, room = cpu.state(lay.STATE_HEAD, 0), cpu.scratch.ring_size
+    for read in (0, 7 * size, 30 * size):
+        while cpu.state(lay.STATE_TAIL, 0) < read:
+            tail = cpu.state(lay.STATE_TAIL, 0) + size
+            cpu.write(cpu.scratch.state_of(0) + lay.STATE_TAIL, struct.pack("<Q", tail))
+        drops = cpu.state(lay.STATE_DROPS, 0)
+        for _ in range(room // size + 10):
+            cpu.hit(rng)
+            tail = cpu.state(lay.STATE_TAIL, 0)
+            assert cpu.state(lay.STATE_RESERVED, 0) - tail <= room
+        cpu.shown()
+        assert cpu.state(lay.STATE_DROPS, 0) > drops
+
+
+def test_a_clock_from_zero_takes_less_to_tell() -> None:
+    """There is no time to be added: the reason for Clock.from_zero()."""
+    rng, later = random.Random(12), replace(GHZ, base_ns=1)
+    assert Inline(clock=GHZ).hit(rng) < Inline(clock=later).hit(rng)
 
 
 @pytest.fixture(scope="module")

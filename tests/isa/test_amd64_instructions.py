@@ -168,14 +168,26 @@ def test_names_and_load() -> None:
         load("amd46")
 
 
+# Of sys/regset.h of illumos, from 0: the i386's registers, then the amd64's.
+I386 = ["GS", "FS", "ES", "DS", "EDI", "ESI", "EBP", "ESP", "EBX", "EDX", "ECX", "EAX", "TRAPNO", "ERR", "EIP", "CS", "EFL", "UESP", "SS"]
+AMD64 = ["R15", "R14", "R13", "R12", "R11", "R10", "R9", "R8", "RDI", "RSI", "RBP", "RBX", "RDX", "RCX", "RAX", "TRAPNO", "ERR", "RIP", "CS", "RFL", "RSP", "SS", "FS", "GS", "ES", "DS", "FSBASE", "GSBASE"]
+# regs_x86.d of FreeBSD has more names for some.
+ALIASES = {"PC": "EIP", "SP": "UESP", "PS": "EFL", "R0": "EAX", "R1": "EBX"}
+GDB = {"EFL": "eflags", "RFL": "eflags", "UESP": "rsp", "FSBASE": "fs_base", "GSBASE": "gs_base"}
+
+
 def test_registers_have_dtrace_names_and_indices(isa: Isa) -> None:
-    """Indices from FreeBSD's regs_x86.d: i386 names 0 to 18, amd64 names from 19."""
-    index = {r.d_name: r.index for r in isa.registers}
-    assert (index["R_GS"], index["R_CS"], index["R_SS"]) == (0, 15, 18)
-    assert (index["R_EAX"], index["R_PC"], index["R_SP"]) == (11, 14, 17)
-    assert (index["R_R15"], index["R_RDI"], index["R_RSI"], index["R_RAX"]) == (19, 27, 28, 33)
-    assert (index["R_RIP"], index["R_RFL"], index["R_RSP"]) == (36, 38, 39)
-    assert len(index) == len(isa.registers)
+    """Indices as in FreeBSD's regs_x86.d: i386 names 0 to 18, amd64 names from 19."""
+    index = {f"R_{name}": number for number, name in enumerate(I386)}
+    index |= {f"R_{name}": 19 + n for n, name in enumerate(AMD64) if name not in I386}
+    index |= {f"R_{name}": index[f"R_{other}"] for name, other in ALIASES.items()}
+    known = {r.d_name: r.index for r in isa.registers}
+    assert known == {name: n for name, n in index.items() if name not in isa.unavailable_registers}
+    assert len(known) == len(isa.registers)
+    for register in isa.registers:
+        name = ALIASES.get(register.d_name[2:], register.d_name[2:])
+        wide = f"r{name[1:].lower()}" if name[0] == "E" and len(name) == 3 else name.lower()
+        assert register.gdb_name == GDB.get(name, wide), register.d_name
     by_index: dict[int, tuple[int, str]] = {}
     for register in isa.registers:
         place = (register.slot, register.gdb_name)
