@@ -169,8 +169,11 @@ def test_names_and_load() -> None:
 
 
 # Of sys/regset.h of illumos, from 0: the i386's registers, then the amd64's.
-I386 = ["GS", "FS", "ES", "DS", "EDI", "ESI", "EBP", "ESP", "EBX", "EDX", "ECX", "EAX", "TRAPNO", "ERR", "EIP", "CS", "EFL", "UESP", "SS"]
-AMD64 = ["R15", "R14", "R13", "R12", "R11", "R10", "R9", "R8", "RDI", "RSI", "RBP", "RBX", "RDX", "RCX", "RAX", "TRAPNO", "ERR", "RIP", "CS", "RFL", "RSP", "SS", "FS", "GS", "ES", "DS", "FSBASE", "GSBASE"]
+I386 = ("GS", "FS", "ES", "DS", "EDI", "ESI", "EBP", "ESP", "EBX", "EDX", "ECX", "EAX", "TRAPNO",
+        "ERR", "EIP", "CS", "EFL", "UESP", "SS")  # fmt: skip
+AMD64 = ("R15", "R14", "R13", "R12", "R11", "R10", "R9", "R8", "RDI", "RSI", "RBP", "RBX", "RDX",
+         "RCX", "RAX", "TRAPNO", "ERR", "RIP", "CS", "RFL", "RSP", "SS", "FS", "GS", "ES", "DS",
+         "FSBASE", "GSBASE")  # fmt: skip
 # regs_x86.d of FreeBSD has more names for some.
 ALIASES = {"PC": "EIP", "SP": "UESP", "PS": "EFL", "R0": "EAX", "R1": "EBX"}
 GDB = {"EFL": "eflags", "RFL": "eflags", "UESP": "rsp", "FSBASE": "fs_base", "GSBASE": "gs_base"}

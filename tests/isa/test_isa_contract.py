@@ -148,6 +148,26 @@ def test_a_jump_patch_is_a_jump_of_its_size(each: Isa) -> None:
     assert all(each.jump_patch(size, AT, AT ^ 1 << 46) is None for size in range(2, 16))
 
 
+def test_a_jump_over_a_run_of_instructions(each: Isa, nop: bytes) -> None:
+    """Its steps are where the protocol says, and what it needs a register for it does not do
+    without one."""
+    run = nop * 4
+    plain = each.run_patch(run, AT, SCRATCH)
+    assert (plain is None) == (each.needs_spare or not each.RUN_SIZE)
+    spare = sum(1 << r.slot for r in each.registers if r.d_name in ("R_T3", "R_T4"))
+    patch = each.run_patch(run, AT, SCRATCH, spare)
+    if not each.RUN_SIZE:
+        assert patch is None and each.RUN_STEP == 0
+        return
+    assert patch is not None and len(patch) == len(run)
+    steps, at = [], 0
+    for one in each.decode(patch, AT):
+        if at < each.RUN_SIZE:
+            steps.append(at)
+        at += one.size
+    assert steps == ([0, each.RUN_STEP] if each.RUN_STEP else [0])
+
+
 def test_a_trap_patch_fits_and_traps(each: Isa, nop: bytes) -> None:
     patch = each.trap_patch(len(nop))
     assert 0 < len(patch) <= len(nop)

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pytest
 from gnu_assembler import assembled
 
 from kinst.isa import load
@@ -142,3 +143,26 @@ def test_data_that_a_function_loads_is_none_of_its_instructions(tmp_path: Path) 
         known = list(isa.decode(code, TEXT))
         assert sorted(isa.unsafe(known)) == [TEXT + 12 + 4 * n for n in range(size // 4)], text
         assert isa.hangs_together(code)
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        *((text, True) for text in (
+            "stxr w3, w2, [x1]", "stlxrb w3, w2, [x1]", "stxp w3, x2, x4, [x1]", "clrex",
+            "clrex #0", "clrex #3", "wfe")),
+        *((text, False) for text in (
+            "nop", "sevl", "sev", "yield", "dmb ish", "isb", "str w2, [x1]", "stlr w2, [x1]",
+            "cas w2, w3, [x1]", "ldxr w5, [x6]")),
+    ],
+)  # fmt: skip
+def test_what_the_mark_of_a_load_exclusive_is_lost_at(
+    text: str, ends: bool, tmp_path: Path
+) -> None:
+    """DDI 0487, B2.9: stores of the pair, clrex, and a wfe, which waits for that."""
+    isa = load("arm64")
+    code = assembled("arm64", f"ldxr w2, [x1]\nadd w2, w2, #1\n{text}\nret", tmp_path)
+    known = list(isa.decode(code, TEXT))
+    assert {*isa.unsafe(known), *isa.rerun_starts(known)} == (
+        {TEXT + 4, TEXT + 8} if ends else set()
+    )
