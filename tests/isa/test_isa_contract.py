@@ -78,6 +78,8 @@ def test_registers_are_told_apart(each: Isa) -> None:
     # One place in the frame has one value: two names for it are one register of the stub's.
     for slot in slots:
         assert len({r.gdb_name for r in each.registers if r.slot == slot}) == 1
+    for index in {r.index for r in each.registers}:
+        assert len({r.slot for r in each.registers if r.index == index}) == 1
     # What is no signature of an address is none of its bits.
     assert all(at | each.signature_bits == at for at in (AT, AT + 0x0001_2345, AT + 2))
     known = {*d_names, *each.unavailable_registers, ""}
