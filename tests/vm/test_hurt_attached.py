@@ -252,6 +252,20 @@ def test_any_write_of_text_fails(rig: Rig, what: str, way: str) -> None:
                 assert "reads 10 " in rig.vm.run("reads 10", 60.0), hurt
 
 
+@pytest.mark.parametrize("what", ["ENOMEM", "MemoryError"])
+def test_a_message_is_not_sent(rig: Rig, what: str) -> None:
+    """Nobody waits for it."""
+    whole = rig.run(PROGRAMS[3], "auto")
+    assert whole.status == 0, rig.err
+    for who in ("guardian", "kinst"):
+        for number in range(1, whole.calls[who]["Channel.send"] + 1):
+            outcome = rig.run(PROGRAMS[3], "auto", Hurt(who, "Channel.send", number, what))
+            assert outcome.happened and not outcome.hangs, (who, number)
+            assert not rig.differences(), (who, number)
+            assert "reads 10 " in rig.vm.run("reads 10", 60.0), (who, number)
+    assert rig.run(PROGRAMS[3], "auto").status == 0, rig.err
+
+
 @pytest.mark.parametrize("what", ["ENOMEM", "TornError", "SIGTERM", "SIGKILL"])
 def test_hurt_when_the_stub_has_let_go(rig: Rig, what: str) -> None:
     """By the connection on which QEMU's stub was asked to let its machine go, it answers nothing

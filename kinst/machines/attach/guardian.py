@@ -129,7 +129,8 @@ class Guardian:
         except Exception as error:  # what was changed is undone all the same
             keep_traceback(error)
             value, descriptor = TargetError(f"kinst's guardian failed: {error!r}"), -1
-        with contextlib.suppress(OSError):
+        # A kinst that is gone asks no more; one that waits in vain must see the end of the stream.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             channel.send(value, descriptor)
 
     # What kinst asks for.
