@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -58,6 +58,7 @@ class FakeKernel:
     targets: Sequence[int] = ()  # of computed jumps
     fixups: Mapping[int, int] = field(default_factory=dict)
     module: str = "vmlinux"
+    call_sites: Collection[int] = ()  # that are left to the kernel's own tracer
     isa = ISA
 
     def __post_init__(self) -> None:
@@ -108,6 +109,9 @@ class FakeKernel:
 
     def refused(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
         return [address in self.forbidden for address, _ in sites]
+
+    def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        return [address in self.call_sites for address, _ in sites]
 
     def parts(self, function: Function) -> Sequence[Function]:
         stem = function.name.partition(".cold")[0]

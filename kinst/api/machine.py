@@ -177,7 +177,7 @@ class Machine:
     def _expanded(self, program: Program, command: str) -> Program:
         opened = self._opened
         try:
-            opened.stand()
+            opened.stand(call_sites=program.compiled.plant.call_sites)
             pid = self._prepare(command) if command else program.request.process
             compiled = opened.expand(program.request, program.compiled, pid)
         except BaseException:
@@ -190,7 +190,7 @@ class Machine:
         Raises DError for descriptions that mean nothing, KinstError where nothing can be planted.
         """
         expanded = self.expand(program)
-        self._opened.stand()
+        self._opened.stand(call_sites=expanded.compiled.plant.call_sites)
         return self._opened.build(self._opened.enable(expanded.request, expanded.compiled))
 
     def dump(self, program: Source | Program, stage: str) -> str:
@@ -253,7 +253,7 @@ class Machine:
         if self.needs_kernel(program, listed=True):
             self.start(program if not self._roomy else None)
             program = self._expanded(program, "")
-        self._opened.stand()
+        self._opened.stand(call_sites=program.compiled.plant.call_sites)
         found = self._opened.enable(program.request, program.compiled, listed=True)
         return self._opened.list_planned(found) if details else self._opened.list_names(found)
 
@@ -338,7 +338,7 @@ class Machine:
         """An expanded program with all that it writes, but for patches, written.  among: as of
         OpenMachine.stand().  before, more: the batch before, and whether there is one behind."""
         opened = self._opened
-        opened.stand(among)
+        opened.stand(among, call_sites=expanded.compiled.plant.call_sites)
         given = before.given if before is not None else 0
         enabled = opened.enable(expanded.request, expanded.compiled, given=given)
         built = opened.build(enabled)
@@ -353,7 +353,7 @@ class Machine:
     def _batches(self, expanded: Program) -> RunningBatches:
         """The program's instructions, in batches."""
         opened, command = self._opened, expanded.command
-        opened.stand()
+        opened.stand(call_sites=expanded.compiled.plant.call_sites)
         parts = opened.batches(expanded.compiled)
 
         def ready(number: int, before: ReadyBatch | None) -> ReadyBatch:

@@ -60,6 +60,11 @@ class Kernel(Protocol):
         personality or the ISA says."""
         ...
 
+    def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """For each (address, size) of an instruction: whether it is left to the system's own
+        tracer (-x plant=no-callsite)."""
+        ...
+
     def dead_ends(self) -> Sequence[str]:
         """Names of functions that never return to their caller."""
         ...

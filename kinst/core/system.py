@@ -369,6 +369,10 @@ class Refusals(Protocol):
         claims() cannot keep it from that."""
         ...
 
+    def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """For each (address, size): whether any of it is left to the system's own tracer."""
+        ...
+
     def is_bug(self, address: int) -> bool:
         """Whether this instruction is a trap that the kernel looks up by its address, so that its
         displaced copy needs the bug hook."""
@@ -461,6 +465,11 @@ class System(Symbols, Code, Refusals, Claims, Unwinding, Modules, Protocol):
 
     @property
     def text(self) -> tuple[int, int]: ...
+
+    def leaving_call_sites(self) -> System:
+        """The same system, of which the places where its own tracer may put a call while it runs
+        are left to that: refused, and taken for rewritten."""
+        ...
 
     @property
     def page_tables(self) -> int | None: ...

@@ -26,8 +26,9 @@ class PlantRules:
     forced: the one way for all sites, or "" for the best of each.  chains: trampolines may lead
     into one another.  runs: one jump may cover several instructions.  gates: a site may be reached
     from a jump earlier on the way.  blocks: instructions of a straight line may share a counter.
-    The last three are made of chains: without chains, none of them is there, and sites that are
-    all planted in one way have no chains.
+    These three are made of chains: without chains, none of them is there, and sites that are
+    all planted in one way have no chains.  call_sites: also where the system's own tracer may put
+    a call (System.leaving_call_sites).
     """
 
     forced: str = ""
@@ -35,6 +36,7 @@ class PlantRules:
     runs: bool = True
     gates: bool = True
     blocks: bool = True
+    call_sites: bool = True
 
 
 BEST = PlantRules()
@@ -142,6 +144,7 @@ _FORBID = {
     "no-run": ("runs",),
     "no-gate": ("gates",),
     "no-block": ("blocks",),
+    "no-callsite": ("call_sites",),
 }
 
 
@@ -158,12 +161,14 @@ def plant_rules(value: str) -> PlantRules:
     forced = [word for word in words if word in WAYS]
     if len(forced) > 1:
         raise KinstError(f"plant={value}: {' and '.join(forced)} exclude each other", "name one")
+    off = {part for word in words if word in _FORBID for part in _FORBID[word]}
+    call_sites = "call_sites" not in off
     if forced:
-        return replace(ALONE, forced=forced[0])
-    off = {part for word in words for part in _FORBID[word]}
+        return replace(ALONE, forced=forced[0], call_sites=call_sites)
     return PlantRules(
         chains="chains" not in off,
         runs="runs" not in off,
         gates="gates" not in off,
         blocks="blocks" not in off,
+        call_sites=call_sites,
     )

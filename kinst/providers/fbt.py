@@ -50,6 +50,22 @@ def entry_site(function: Function, kernel: Kernel) -> Instruction | None:
     )
 
 
+def entry_probe_site(function: Function, kernel: Kernel) -> Instruction | None:
+    """entry_site(), or the instruction behind what is left to the system's own tracer there, which
+    has no effect, unless something in the function leads to that instruction, too."""
+    first = entry_site(function, kernel)
+    if first is None or not kernel.left([(first.address, len(first.code))])[0]:
+        return first
+    behind = [one for one in kernel.beginning(function) if one.address > first.address]
+    left = kernel.left([(one.address, len(one.code)) for one in behind])
+    for one, is_left in zip(behind, left, strict=True):
+        if not is_left:
+            parts = kernel.parts(function)
+            targets = {flow.target for part in parts for flow in kernel.flows(part)}
+            return first if one.address in {*targets, *kernel.computed(parts)} else one
+    return first
+
+
 def entry_arguments(isa: Isa) -> tuple[Argument, ...]:
     """arg0 to arg9 at a function's first instruction."""
     registers = [Argument(ARGUMENT_SLOT, slot) for slot in isa.argument_slots]
@@ -154,7 +170,7 @@ class FbtProvider:
     ) -> Iterator[Found]:
         probe = ProbeName(self.name, function.module, function.name, name)
         if name == "entry":
-            first = entry_site(function, kernel)
+            first = entry_probe_site(function, kernel)
             if first is not None:
                 site = Site(function, first.address - function.address, first.code)
                 yield Found(probe, site, None, entry)

@@ -57,6 +57,9 @@ class FileImage:
         """Nothing is refused: what a kernel forbids is known when it runs."""
         return [""] * len(sites)
 
+    def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        return [False] * len(sites)
+
     def is_fatal(self, address: int) -> bool:
         return self._rules.is_fatal(address)
 

@@ -153,6 +153,8 @@ class OpenMachine:
         self._for_any = False  # it was started for any programs
         self._text = b""
         self._among: Collection[int] | None = None
+        self._personality: System | None = None  # with its own tracer's call sites
+        self._call_sites = True
         self._known_entrances: Entrances | None = None
         self._ended: tuple[EndedCode, ...] = ()  # all code in scratch
 
@@ -214,19 +216,20 @@ class OpenMachine:
                 self.isa, target, personality, kernel, personality.text,
                 self._images(target, personality), programs,
             )  # fmt: skip
+            self._personality = personality
             self._set_aside, self._for_any = size, compiled is None
             self._counters = CounterBlocks(self.traced)
         except BaseException:
             target.close()
             raise
 
-    def stand(self, among: Collection[int] | None = None) -> None:
+    def stand(self, among: Collection[int] | None = None, *, call_sites: bool = True) -> None:
         """Stop the machine for what is to be read and written next.  among: addresses of the
-        functions that are there for it, or None for all.
+        functions that are there for it, or None for all.  call_sites: as of PlantRules.
 
         Where its text is not what it was when its instructions were decoded (the kernel has
         changed it, as it does with jump labels), they are forgotten."""
-        target, personality = self.traced.target, self.traced.personality
+        target, personality = self.traced.target, self._personality
         if target is None or personality is None:
             return
         if not target.abilities.reads_running:
@@ -234,14 +237,16 @@ class OpenMachine:
         low, high = self.traced.text
         # Through a bare stub it would take seconds: there little is decoded, and again each time.
         text = target.read(low, high - low) if self._pool and self._pool.in_target else b""
-        if not text or text != self._text or among is not self._among:
+        changed = not text or text != self._text or call_sites is not self._call_sites
+        if changed or among is not self._among:
+            personality = personality if call_sites else personality.leaving_call_sites()
             kernel = RunningKernel(
                 target, personality, self.isa, among, inlines=self._image.has_dwarf
             )
-            self.traced = replace(self.traced, kernel=kernel)
-            if not text or text != self._text:
+            self.traced = replace(self.traced, personality=personality, kernel=kernel)
+            if changed:
                 self._known_entrances = None
-        self._text, self._among = text, among
+        self._text, self._among, self._call_sites = text, among, call_sites
 
     @cached_property
     def _image(self) -> DebugInfo:

@@ -230,6 +230,13 @@ class ElfKernel:
         """As far as anybody knows."""
         return [True] * len(sites)
 
+    def leaving_call_sites(self) -> ElfKernel:
+        """Nobody is known to have any."""
+        return self
+
+    def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        return [False] * len(sites)
+
     def is_bug(self, address: int) -> bool:
         return False
 

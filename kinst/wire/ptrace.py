@@ -81,7 +81,12 @@ def calls_in(process: OtherProcess) -> Iterator[Calls]:
     except OSError as error:
         raise TargetError(f"process {pid} has ended: {error.strerror}") from error
     finally:
-        made.let_go()
+        try:
+            made.let_go()
+        except BaseException:
+            # It stands until this process ends; whatever was raised, once more.
+            made.let_go()
+            raise
 
 
 class Calls:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from fnmatch import translate
 from typing import cast
 
@@ -56,7 +57,8 @@ def builtins(isa: str) -> dict[str, Access]:
 class FakeSystem:
     """The System protocol (kinst/core/system.py).
 
-    forbidden: functions that are refused, to the reason.  traps, nofault: whether the kernel has
+    forbidden: functions that are refused, to the reason.  call_sites: (address, size) of what its
+    own tracer may write.  traps, nofault: whether the kernel has
     a trap handler that can be hooked, and a read that cannot fault."""
 
     page_tables = None
@@ -66,6 +68,8 @@ class FakeSystem:
     def __init__(self, machine: FakeMachine, *, traps: bool = True, nofault: bool = True) -> None:
         self._machine = machine
         self.forbidden: dict[str, str] = {}
+        self.call_sites: set[tuple[int, int]] = set()
+        self._leaves = False
         kernel = machine.kernel
         self.text = (kernel.address("text_start"), kernel.address("text_end"))
         offset, delta = TRAP_PC[machine.isa.name]
@@ -120,7 +124,15 @@ class FakeSystem:
         return self.forbidden.get(function.name, "")
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> Sequence[str]:
-        return [""] * len(sites)
+        return ["it is left alone" if left else "" for left in self.left(sites)]
+
+    def leaving_call_sites(self) -> FakeSystem:
+        made = copy(self)
+        made._leaves = True
+        return made
+
+    def left(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        return [self._leaves and site in self.call_sites for site in sites]
 
     def code(self, address: int, size: int) -> bytes:
         return self._machine.read(address, size)
@@ -135,7 +147,7 @@ class FakeSystem:
         return np.array(sorted(set(self._fixups.values())), np.uint64)
 
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> Sequence[bool]:
-        return [False] * len(sites)
+        return self.left(sites)
 
     def is_bug(self, address: int) -> bool:
         return False

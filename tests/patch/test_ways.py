@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -145,6 +145,8 @@ def test_one_way_for_all(forced: str) -> None:
 def test_parts_are_forbidden_one_by_one() -> None:
     assert plant_rules("no-run") == PlantRules(runs=False)
     assert plant_rules("no-gate,no-block") == PlantRules(gates=False, blocks=False)
+    assert plant_rules("no-callsite") == PlantRules(call_sites=False)
+    assert plant_rules("trap,no-callsite") == replace(ALONE, forced="trap", call_sites=False)
     assert plant_rules("no-chain") == ALONE == plant_rules("no-chain,no-run,no-gate,no-block")
 
 
@@ -152,9 +154,8 @@ def test_parts_are_forbidden_one_by_one() -> None:
 def test_what_plant_allows_is_checked(value: str) -> None:
     with pytest.raises(KinstError, match="no such way") as told:
         plant_rules(value)
-    assert (
-        told.value.hint == "auto, jump, trap, stop, or some of no-chain, no-run, no-gate, no-block"
-    )
+    forbids = "no-chain, no-run, no-gate, no-block, no-callsite"
+    assert told.value.hint == f"auto, jump, trap, stop, or some of {forbids}"
 
 
 def test_two_ways_for_all_exclude_each_other() -> None:

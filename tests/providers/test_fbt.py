@@ -70,6 +70,33 @@ def test_a_landing_pad_is_passed_over() -> None:
     assert found.site is not None and found.site.offset == 4
 
 
+def entry(lines: list[str], *left: int) -> int:
+    """The offset of the entry probe of a function with these lines, where what is at these offsets
+    is left to the kernel's own tracer."""
+    kernel = FakeKernel([("f", 0x1000, lines)], call_sites=[0x1000 + at for at in left])
+    (found,) = PROVIDER.match(ProbePattern("fbt", "", "f", "entry"), kernel)
+    assert found.site is not None
+    return found.site.offset
+
+
+def test_a_call_site_that_is_left_alone_is_passed_over() -> None:
+    assert entry([NOP, "85c0", "c3"]) == 0
+    assert entry([NOP, "85c0", "c3"], 0) == 5
+    assert entry(["f30f1efa", NOP, "85c0", "c3"], 4) == 9
+    assert entry(["90", "90", "85c0", "c3"], 0, 1) == 2  # of two instructions
+    # What is behind it is also come to from within: then the call site itself, which is refused.
+    assert entry([NOP, "loop:", "ffc8", "75 >loop/8", "c3"], 0) == 0
+    assert entry([NOP, "ffc8", "on:", "75 >on/8", "c3"], 0) == 5
+    assert entry([NOP], 0) == 0
+
+
+def test_a_jump_to_a_call_site_that_is_left_alone_is_a_call() -> None:
+    lines = ["start:", NOP, "85c0", "74 >start/8", "c3"]
+    kernel = FakeKernel([("f", 0x1000, lines)], call_sites=[0x1000])
+    found = PROVIDER.match(ProbePattern("fbt", "", "f", "return"), kernel)
+    assert [(one.site.offset, one.condition) for one in found if one.site] == [(7, ZERO), (9, "")]
+
+
 ZERO = "(regs[R_RFL] & 0x40) != 0"
 
 

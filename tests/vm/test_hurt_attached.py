@@ -214,8 +214,8 @@ def test_killed_while_a_thread_of_the_guest_lends(rig: Rig, what: str) -> None:
     assert "panic" not in (rig.folder / "log").read_text(errors="replace")
 
 
-@pytest.mark.parametrize("what", ["SIGKILL", BOTH])
-def test_killed_while_qemu_makes_calls(rig: Rig, what: str) -> None:
+@pytest.mark.parametrize("what", ["SIGKILL", BOTH, "ENOMEM"])
+def test_hurt_while_qemu_makes_calls(rig: Rig, what: str) -> None:
     """QEMU's thread finds back by itself, and its memory is taken for kinst's again."""
     whole = rig.run(PROGRAMS[0], "auto")
     assert whole.status == 0, rig.err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,12 @@ def vm(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield found
 
 
+@pytest.fixture(scope="module")
+def text(vm: AttachGuest) -> Callable[[], bytes]:
+    """Made before anything is planted."""
+    return Photographer(vm, "amd64", 512).text
+
+
 def shown(vm: AttachGuest) -> str:
     """What the function shows, called so often."""
     return vm.run(f"for n in $(seq {READS}); do cat /proc/cmdline; done").splitlines()[-1]
@@ -42,12 +48,19 @@ def differences(now: bytes, before: bytes) -> set[int]:
     return {at for at, (a, b) in enumerate(zip(now, before, strict=True)) if a != b}
 
 
+def called(vm: AttachGuest) -> set[int]:
+    """Where ftrace keeps whom it calls, which stays as it was last."""
+    at = symbols(vm.debug, {"_text", "ftrace_call", "ftrace_regs_call"})
+    begin = at.pop("_text")
+    return {address - begin + k for address in at.values() for k in range(5)}
+
+
 def troubles(vm: AttachGuest) -> str:
     return vm.run("dmesg -c | grep -E 'BUG|WARNING|Oops|ftrace faulted|Call Trace'")
 
 
-def planting(vm: AttachGuest) -> Running:
-    place = ["--attach", str(vm.pid), "--kernel", str(vm.debug), "-q"]
+def planting(vm: AttachGuest, *more: str) -> Running:
+    place = ["--attach", str(vm.pid), "--kernel", str(vm.debug), "-q", *more]
     run = Running(*place, "-n", COUNT, "-n", BEGUN, boots=False)
     run.until(lambda r: "begun" in r.out)
     return run
@@ -59,13 +72,26 @@ def over(run: Running) -> tuple[dict[tuple[str, ...], int], str]:
     return counts(done.out.replace("begun\n", "")), done.err
 
 
-def test_before_and_while_planted(vm: AttachGuest) -> None:
-    text = Photographer(vm, "amd64", 512).text
+def test_call_sites_are_left_to_it(vm: AttachGuest, text: Callable[[], bytes]) -> None:
+    """It has effect while the rest of the function is planted.  Before the other test, which has
+    ftrace leave this function alone for good."""
     plain, original = shown(vm), text()
-    # Where ftrace keeps whom it calls, which stays as it was last.
-    at = symbols(vm.debug, {"_text", "ftrace_call", "ftrace_regs_call"})
-    begin = at.pop("_text")
-    own = {address - begin + k for address in at.values() for k in range(5)}
+    assert NEW not in plain
+    run = planting(vm, "-x", "plant=no-callsite")
+    assert shown(vm) == plain
+    vm.run(f"insmod /bin/patched.ko && {SETTLED}")
+    assert shown(vm) == NEW
+    vm.run(f"echo 0 > {STATE}/enabled; {SETTLED}; sleep 1; rmmod patched")
+    assert shown(vm) == plain
+    found, said = over(run)
+    assert found and set(found.values()) == {2 * READS}
+    assert "ftrace" not in said and not troubles(vm)
+    assert shown(vm) == plain and differences(text(), original) <= called(vm)
+
+
+def test_before_and_while_planted(vm: AttachGuest, text: Callable[[], bytes]) -> None:
+    plain, original = shown(vm), text()
+    own = called(vm)
     assert NEW not in plain
     # Before: its call site is the livepatch's, and the rest is planted; nobody comes there.
     vm.run(f"insmod /bin/patched.ko; {SETTLED}")

@@ -6,8 +6,10 @@ protocol of kinst/core/system.py.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from fnmatch import translate
 from functools import cached_property
@@ -29,7 +31,7 @@ from kinst.image.variables import VariableTable
 from kinst.systems.linux.backtrace import by_frames, by_rules
 from kinst.systems.linux.facts import clock, gather, online_cpus
 from kinst.systems.linux.frames import FindFrames, Frames
-from kinst.systems.linux.ftrace import Ftrace
+from kinst.systems.linux.ftrace import LEFT, Ftrace
 from kinst.systems.linux.isafacts import IsaFacts
 from kinst.systems.linux.lending import lender
 from kinst.systems.linux.memory import MASK, Kernel, Memory
@@ -78,6 +80,19 @@ class Linux:
         )
         self.frames = Frames(kernel, image, self._modules, arch)
         self._module_rules = ModuleRules(kernel, self._modules, self.ftrace)
+        self._leaves_call_sites = False
+
+    def leaving_call_sites(self) -> Linux:
+        """See core/system.py: ftrace's."""
+        made = copy(self)
+        made._leaves_call_sites = True
+        return made
+
+    def left(self, sites: Sequence[tuple[int, int]]) -> list[bool]:
+        """See core/system.py."""
+        if not self._leaves_call_sites:
+            return [False] * len(sites)
+        return self.ftrace.overlaps(sites)
 
     def modules(self) -> Sequence[Module]:
         """The modules that are loaded when they are first asked for."""
@@ -140,6 +155,12 @@ class Linux:
 
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> list[str]:
         """site_refusal() of many (address, size) at once, much faster."""
+        found = self._site_refusals(sites)
+        for i in np.flatnonzero(self.left(sites)).tolist():
+            found[i] = found[i] or LEFT
+        return found
+
+    def _site_refusals(self, sites: Sequence[tuple[int, int]]) -> list[str]:
         hooks = bool(self.facts.fault_hook), bool(self.facts.bug_hook)
         apart = [
             i
@@ -185,7 +206,7 @@ class Linux:
         for i, (address, size) in enumerate(sites):
             if not found[i] and self._modules.at(address) is not None:
                 found[i] = self._module_rules.rewritten(address, size)
-        return found
+        return list(map(operator.or_, found, self.left(sites)))
 
     def is_bug(self, address: int) -> bool:
         """Whether this instruction is a BUG or WARN trap, which the kernel looks up by its
