@@ -209,6 +209,21 @@ def test_counts_are_the_same_without(isa: str, way: str) -> None:
     assert counts(traced) == expected(isa)
 
 
+def test_call_sites_are_left_alone(isa: str) -> None:
+    """Neither planted nor under a jump, where that is asked for; then as ever."""
+    machine = FakeMachine(isa)
+    system = FakeSystem(machine)
+    address, size = machine.kernel.symbols["work"]
+    first, second, *_ = machine.isa.decode(machine.read(address, size), address)
+    system.call_sites = {(one.address, len(one.code)) for one in (first, second)}
+    wanted = expected(isa)
+    traced = trace(machine, PROGRAM, WORK, system=system, settings={"plant": "no-callsite"})
+    left = {("work", at - address) for at, _ in system.call_sites}
+    assert counts(traced) == Counter({key: n for key, n in wanted.items() if key not in left})
+    traced = trace(FakeMachine(isa), PROGRAM, WORK)
+    assert counts(traced) == wanted and all(wanted[key] for key in left)
+
+
 def test_whoever_is_between_the_two_instructions_of_a_jump_is_moved() -> None:
     """When the jump is taken out: a CPU, and a saved word; to where the jump would have led."""
     machine = FakeMachine("riscv64")
