@@ -108,7 +108,6 @@ def make_space(arrays: dict[str, U8]) -> Space:
         bounds.append((at, at + size))
         at += size
     rest = np.concatenate(pieces)
-    rest.flags.writeable = False
     few = max(64, len(arrays["info"]) // 400)
     types = max(64, len(arrays["info"]) // 2000)
     w = _tables([few, few, 2 * few, types, few, 1 << 14, 3 * few, 1 << 13, 1 << 16], 1)
