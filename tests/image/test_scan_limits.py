@@ -14,7 +14,9 @@ from random_dwarf import drawn
 
 from kinst.core.errors import KinstError
 from kinst.image.dwarf import build
+from kinst.image.dwarf.dies import Dies
 from kinst.image.dwarf.index import Index, open_index
+from kinst.image.dwarf.lists import Lists
 from kinst.image.dwarf.scan import space
 from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import open_elf
@@ -27,6 +29,7 @@ UNIT, FUNCTION, COPY, STRUCTURE, VARIABLE, MEMBER = 0x11, 0x2E, 0x1D, 0x13, 0x34
 ADDR, DATA1, DATA2, STRING, STRP, REF_ADDR, REF4, REF8, SEC_OFFSET, LINE_STRP = (
     0x01, 0x0B, 0x05, 0x08, 0x0E, 0x10, 0x13, 0x14, 0x17, 0x1F,
 )  # fmt: skip
+GNU_ADDR_INDEX = 0x1F01
 INDIRECT, IMPLICIT, STRX1, ADDRX1, RNGLISTX = 0x16, 0x21, 0x25, 0x29, 0x23
 BASE = 0x7000_0000
 
@@ -322,6 +325,24 @@ def test_files_of_another_unit(number: int, tmp_path: Path) -> None:
     index = opened(tmp_path, *units, debug_line=struct.pack("<I", len(body)) + body)
     paths = ["", "f0/a.c", "b.c", ""]
     assert [index.functions(f"f{k}")[0].decl_file for k in range(2)] == [paths[number], ""]
+
+
+def test_addresses_by_index_before_dwarf_5(tmp_path: Path) -> None:
+    """GNU's form for them: .debug_addr has no header, and a unit that does not say where its own
+    addresses are has the first; in the index and in single entries."""
+    unit, addresses = Unit(4), struct.pack("<QQQ", 0, BASE, BASE + 0x100)
+    unit.entry(UNIT, [text("x.c")], True)
+    for k in (1, 2):
+        values = [Value(LOW, GNU_ADDR_INDEX, bytes([k])), Value(HIGH, DATA1, b"\x20")]
+        unit.entry(FUNCTION, [text(f"f{k}"), *values])
+    unit.end()
+    index = opened(tmp_path, unit, debug_addr=addresses)
+    sections = DebugSections(open_elf(tmp_path / "a"))
+    dies = Dies(sections, index.units)
+    for k, low in ((1, BASE), (2, BASE + 0x100)):
+        (found,) = index.functions(f"f{k}")
+        assert found.ranges == ((low, low + 0x20),)
+        assert Lists(sections, dies).ranges(dies.die(found.die)) == [(low, low + 0x20)]
 
 
 class Numpy:
