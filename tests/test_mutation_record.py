@@ -85,6 +85,12 @@ def test_long_tests_are_cut_and_the_others_are_not_hurt(tmp_path: Path) -> None:
     made = json.loads((tmp_path / "result.json").read_text())
     names = [test.rpartition("::")[2] for test in made["tests"]]
     assert len(names) == 2 + 8 + 8 + 1
+    # The one that the fixture was kept from takes as long, and is not to be run among the quick.
+    seconds = {test.rpartition("::")[2]: found for test, found in made["seconds"].items()}
+    assert all(
+        seconds[name] >= 0.05 for name in names if "fixture" in name or "another_one" in name
+    )
+    assert seconds["test_llvm_is_cut[0]"] >= 0.05
     reached = {line: {names[k] for k in tests} for line, tests in made["lines"].items()}
     llvm = {f"test_llvm_is_cut[{time}]" for time in range(8)}
     assert reached["kinst/made.py:3"] == {"test_a_fixture_is_cut", *llvm}

@@ -120,7 +120,7 @@ def test_trampolines_do_what_the_original_does(
             ways.add((text, goes))
             compared += 1
     assert wrong == []
-    assert compared > 6 * len(EVERY) and len(ways) == len({*ways})
+    assert compared > 6 * len(EVERY)
     assert all(len([to for text, to in ways if text == one]) == 2 for one in BRANCHES)
 
 

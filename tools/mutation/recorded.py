@@ -126,11 +126,17 @@ class _Contexts:
         self._own: dict[str, float] = {}
         self._uses: dict[str, list[tuple[str, str]]] = {}
         self.failed: set[str] = set()
+        self.cut: set[str] = set()
 
     @property
     def seconds(self) -> dict[str, float]:
+        # What was cut takes longer, also where it was a fixture that another test had begun to
+        # make: pytest then fails at once.
         return {
-            test: own + sum(self._fixtures.get(name, 0.0) for name in self._uses[test])
+            test: max(
+                own + sum(self._fixtures.get(name, 0.0) for name in self._uses[test]),
+                LONGEST if test in self.cut else 0.0,
+            )
             for test, own in self._own.items()
         }
 
@@ -162,8 +168,9 @@ class _Contexts:
             self._fixtures[fixturedef.baseid, fixturedef.argname] = alone
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and _Cut.__name__ not in str(report.longrepr):
-            self.failed.add(report.nodeid)
+        if report.failed:
+            cut = _Cut.__name__ in str(report.longrepr)
+            (self.cut if cut else self.failed).add(report.nodeid)
 
 
 class _Cut(OutcomeException):
