@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,9 +18,10 @@ from kinst.core.system import Threads
 from kinst.core.threads_inside import left_by_stacks, threads_inside
 from kinst.isa import load
 from kinst.machines.attach import find
+from kinst.machines.attach.calls import NotMadeError
 from kinst.machines.attach.changes import Changes, changed_bytes
 from kinst.machines.attach.find import monitor_of, stub_of
-from kinst.machines.attach.loan import borrow
+from kinst.machines.attach.loan import Loan, borrow, give_back
 from kinst.machines.attach.ram import FOUR_GB, HIGH_PAGES, find_ram
 
 MB = 1 << 20
@@ -191,6 +195,38 @@ def test_any_write_may_not_be_made(fails: int) -> None:
     for at, data in changes.restored(memory):
         text[at : at + len(data)] = data
     assert text == b"original"
+
+
+@pytest.mark.parametrize("fails", range(5))
+@pytest.mark.parametrize("made", [False, True])
+def test_a_piece_is_given_back_once_or_lost(fails: int, made: bool) -> None:
+    """One of the calls fails: where nothing has come of it, it is made later."""
+    pieces = [(k << 22, k << 30, (2 - k % 2) << 20) for k in (1, 2, 3)]
+    loan = Loan(list(pieces), (9 << 22, 9 << 30, 1 << 16))
+    lender = cast(Any, SimpleNamespace(release=77, page=PAGE))
+    ram = cast(Any, SimpleNamespace(read_physical=lambda at, size: bytes(size)))
+    given: list[tuple[int, int]] = []
+    notes: list[Loan] = []
+    turns = iter(range(100))
+
+    def call(function: int, address: int, order: int) -> int:
+        assert function == lender.release
+        # What would be left, should everybody be killed now.
+        assert address not in [one[0] for one in (*notes[-1].pieces, notes[-1].tables)]
+        if next(turns) == fails:
+            if not made:
+                raise NotMadeError("not begun")
+            raise TargetError("nobody knows")
+        given.append((address, PAGE << order))
+        return 0
+
+    for _ in range(2):
+        with suppress(TargetError):
+            give_back(call, lender, loan, ram, lambda now: notes.append(deepcopy(now)))
+    wanted = {(at, size) for at, _, size in (*pieces, (9 << 22, 0, 1 << 16))}
+    assert len(given) == len(set(given)) == len(wanted) - (made and fails < 4)
+    assert set(given) <= wanted
+    assert notes[-1].pieces == [] and notes[-1].tables == (0, 0, 0)
 
 
 THREADS = Threads(

@@ -40,6 +40,7 @@ WAYS = ("auto", "auto", "jump", "trap", "stop")
 LASTS = "tick-200ms { exit(0); }"
 LOAD = "(while true; do reads 2000 >/dev/null; sleep 0.1; done) & echo $!"
 MOST_LOST = 8 * 1024  # kB of the guest's, in all
+PIECE = 4 * 1024  # kB that stay with kinst where its guardian is killed while it gives them back
 
 
 class Rig:
@@ -192,7 +193,8 @@ def test_the_text_is_put_back(rig: Rig) -> None:
     assert not wrong, f"seed {SEED}, {len(wrong)} of {MOMENTS}:\n" + "\n".join(wrong)
     whole = rig.run(PROGRAMS[0], "auto")  # what both were killed with is given back by now
     assert whole.status == 0 and not rig.differences()
-    assert rig.vm.free() > free - MOST_LOST, (free, rig.vm.free())
+    kills = sum(count for kind, count in how.items() if kind.startswith("guardian: SIGKILL"))
+    assert rig.vm.free() > free - MOST_LOST - PIECE * kills, (free, rig.vm.free(), kills)
 
 
 @pytest.mark.parametrize("what", ["SIGKILL", BOTH])

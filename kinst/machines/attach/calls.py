@@ -40,6 +40,10 @@ class _LostError(TargetError):
     """The thread will not come back."""
 
 
+class NotMadeError(TargetError):
+    """A call was not begun: nothing has come of it."""
+
+
 class GuestCalls:
     """Calls in a machine; it is stopped before and after, and runs meanwhile."""
 
@@ -92,11 +96,11 @@ class GuestCalls:
                 result = self._landed(deadline, self._beginning(address, arguments))
             except _LostError:
                 raise
-            except Exception:
+            except Exception as error:
                 self._debugger = self._renewed()
                 if self._has_not_set_off():
                     lost = False
-                    raise
+                    raise NotMadeError(f"a call in the guest was not begun: {error}") from error
                 result = self._surely(lambda: self._landed(deadline, {}))
             lost = False
             self._place = landing, self._stack

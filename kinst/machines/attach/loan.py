@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import LEAF_SIZE
 from kinst.core.system import Lender
+from kinst.machines.attach.calls import NotMadeError
 from kinst.machines.attach.ram import Ram
 from kinst.wire.other_process import Mapping, OtherProcess
 from kinst.wire.ptrace import calls_in
 
 Call = Callable[..., int]
+Piece = tuple[int, int, int]  # virtual address in the guest, physical address, bytes
+_NONE: Piece = (0, 0, 0)
 
 _PIECES = (2 * LEAF_SIZE, LEAF_SIZE)  # bytes, tried in this order
 _NAME = "kinst"  # of the memory, as /proc/PID/fd has it
@@ -27,12 +30,12 @@ TABLES = 16 * 4096  # bytes for page tables
 
 @dataclass(slots=True)
 class Loan:
-    """pieces: (virtual address in the guest, physical address, bytes) of what is shared.  tables:
-    the same of memory for page tables, which is not.  shared: it is, or some of it may be.  was:
-    what QEMU had in the places of pieces, where that is not anonymous."""
+    """pieces: of what is shared.  tables: of memory for page tables, which is not.  shared: it is,
+    or some of it may be.  was: what QEMU had in the places of pieces, where that is not
+    anonymous."""
 
-    pieces: list[tuple[int, int, int]]
-    tables: tuple[int, int, int]
+    pieces: list[Piece]
+    tables: Piece
     shared: bool = False
     was: list[tuple[int, int, int, int]] | None = None
 
@@ -151,13 +154,25 @@ def give_back(
     be left, each time.
 
     A page of tables in which the kernel has made entries of its own stays."""
-    while loan.pieces:
-        # Never twice: rather is a piece lost to the guest than free while somebody has it.
-        address, _, length = loan.pieces.pop()
+
+    def gone(pieces: list[Piece], tables: Piece, address: int, size: int) -> None:
+        """What is left then is noted first: rather is a piece lost to the guest than given back
+        twice, and free while somebody has it."""
+        before = loan.pieces, loan.tables
+        loan.pieces, loan.tables = pieces, tables
         note(loan)
-        call(lender.release, address, (length // lender.page).bit_length() - 1)
-    address, tables, size = loan.tables
-    loan.tables = (0, 0, 0)
+        try:
+            call(lender.release, address, (size // lender.page).bit_length() - 1)
+        except NotMadeError:
+            loan.pieces, loan.tables = before
+            note(loan)
+            raise
+
+    while loan.pieces:
+        address, _, size = loan.pieces[-1]
+        gone(loan.pieces[:-1], loan.tables, address, size)
+    address, physical, size = loan.tables
+    if size and not any(ram.read_physical(physical, size)):
+        gone([], _NONE, address, size)
+    loan.tables = _NONE
     note(loan)
-    if size and not any(ram.read_physical(tables, size)):
-        call(lender.release, address, (size // lender.page).bit_length() - 1)
