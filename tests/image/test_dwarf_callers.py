@@ -182,6 +182,35 @@ def test_what_a_caller_was_given_itself(tmp_path: Path) -> None:
     assert told(piece.text) == passed(program, "callee", "esi")
 
 
+AT_THE_END = """
+ALONE __attribute__((noreturn)) static void callee(char *number, int small)
+{ sink(*number + 2 * small); sink(1); sink(sum & 3); for (;;) sum++; }
+ALONE static void caller(void)
+{
+    char room[40];
+    for (unsigned k = 0; k < sizeof room; k++) room[k] = (char)(k + sum);
+    callee(room + 8, 5);
+}
+int main(void) { caller(); return 0; }
+"""
+
+
+def test_a_call_that_ends_its_function(tmp_path: Path) -> None:
+    """It comes back to what is no longer the caller, whose frame is known at the call.  DWARF 2 has
+    a list of places for its base, which ends there; later versions take the unwinder's."""
+    found = []
+    for version in (2, 3, 4, 5):
+        program = known(tmp_path, AT_THE_END, f"-gdwarf-{version}")
+        (number,) = at_end(program, "callee", "number").pieces
+        (small,) = at_end(program, "callee", "small").pieces
+        (caller,) = program.elf.symbols.indexes("caller")
+        symbols = program.elf.symbols
+        end = int(symbols.address[caller]) + int(symbols.size[caller])
+        assert told(small.text) == {end: 5}
+        found.append(number.text)
+    assert len(set(found)) == 1
+
+
 def test_files_of_modules(tmp_path: Path) -> None:
     """Nobody is asked who calls at which address: they have none before they are loaded."""
     program, asked = known(tmp_path, CALLEE + MAIN), list[int]()
