@@ -310,6 +310,47 @@ def test_another_cpu_makes_the_element_meanwhile(keys: str) -> None:
     assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == 0
 
 
+@pytest.mark.parametrize("name", ["a[X]", "self->a[X]", "a[1, 2, 3, X, 5, 6]"])
+def test_another_cpu_takes_the_free_entry_meanwhile(name: str) -> None:
+    """Before each time that the table is looked at: both elements are there in the end.  The other
+    one's first bucket may be another, so it need not have this one's lock."""
+    element = name.replace("X", "regs[R_1]")
+    code = compiled(f"kinst::f:0 {{ {element} = regs[R_2]; }} kinst::g:0 {{ trace({element}); }}")
+    layout = lay_out_program(code, [], 64, 4096, 1 << 16).dynamic[0]
+    rig = TargetRig(
+        code, {1: (0,), 2: (1,)}, strsize=64, scratch=scratch(dynamic_size=layout.stride)
+    )
+    area, first, when, looks = rig.scratch.dynamic, rec.DYNAMIC_LINE, 0, 0
+    tag, entry = b"", b""
+
+    def look(*_: object) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == when and rig.read(area + 8, 8) == bytes(8):
+            rig.write(area + first, entry)
+            rig.write(area + 8, tag)
+
+    end = BASE + area + first - 1
+    rig.emulator.hook_add(unicorn.UC_HOOK_MEM_READ, look, begin=BASE + area, end=end)
+    rig.fire(1, {1: 8, 2: 88})
+    tag, entry = rig.read(area + 8, 8), rig.read(area + first, layout.entry_size)
+    both, done = 0, False
+    while not done:
+        when, looks = when + 1, 0
+        rig.write(area, bytes(layout.stride))
+        rig.fire(1, {1: 7, 2: 77})
+        done, looks = looks < when, when  # what is looked at below changes nothing
+        taken = rig.read(area + 8, 8) == tag
+        both += taken
+        for key, value in ((7, 77), (8, 88 if taken else 0)):
+            rig.consume(rig.slot)
+            rig.fire(2, {1: key})
+            (record,) = rig.records(rig.slot)
+            assert rig.fields(record) == [struct.pack("<q", value)]
+    assert both > rec.DYNAMIC_ENTRIES
+    assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == 0
+
+
 @pytest.mark.parametrize("kind", RIGS)
 @pytest.mark.parametrize("count", [2, 4, 5, 7])
 def test_equal_tags_do_not_make_equal_keys(kind: type[Rig], count: int) -> None:
