@@ -71,6 +71,11 @@ class CodeMachine:
     saved_registers: tuple[tuple[str, int], ...] = ()
     samples: bool = False
 
+    @property
+    def keeps_time(self) -> bool:
+        """Whether code for a CPU of the traced kernel can read the time."""
+        return self.clock is not None and bool(self.timestamp_asm)
+
     def address(self, offset: int) -> int:
         """The address of an offset in scratch."""
         return self.base + offset

@@ -27,8 +27,6 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 # Sections that are not loaded, or that LLVM writes for tools.
 _IDLE = (
     b".note",
-    b".strtab",
-    b".symtab",
     b".comment",
     b".llvm",
     b".eh_frame",
@@ -58,7 +56,7 @@ def read_object(data: bytes) -> ObjectCode:
     sections: dict[bytes, bytes] = {}
     for section in llvm.ObjectFileRef.from_data(data).sections():
         name = section.name() or b""
-        if (section.size() and not name.startswith(_IDLE)) or name in (b".symtab", b".strtab"):
+        if section.size() and not name.startswith(_IDLE):
             sections[name] = section.data()
     code = sections.pop(b".text", b"")
     symbols, names = sections.pop(b".symtab", b""), sections.pop(b".strtab", b"")

@@ -186,8 +186,7 @@ def write_error(unit: Unit, site: int, clauses: Sequence[typed.Clause]) -> Funct
     firing = Firing(
         unit, code, const(site), frame, cpu, slot, state, now, Faults("unused"), in_error=True
     )
-    known = machine.host or (machine.clock is not None and machine.timestamp_asm)
-    when = timestamp(firing) if known else const(0)
+    when = timestamp(firing) if machine.host or machine.keeps_time else const(0)
     for place, word in enumerate((number, action, kind, value)):
         code.store(word, code.add(state, STATE_FAULT + 8 * place))
     which = code.op("or", number, code.op("shl", what, 32))

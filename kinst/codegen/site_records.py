@@ -78,8 +78,9 @@ def _places(machine: CodeMachine) -> RecordPlaces | None:
     """None where this machine lacks one of them."""
     cpu, busy = machine.builtins.get("cpu"), machine.builtins.get("interrupt")
     scratch, clock = machine.scratch, machine.clock
-    if cpu is None or busy is None or clock is None or not machine.timestamp_asm:
+    if cpu is None or busy is None or not machine.keeps_time:
         return None
+    assert clock is not None
     for access in (cpu, busy):
         if access.per_cpu is None or access.offsets or access.size != 4:
             return None

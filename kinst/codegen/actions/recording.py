@@ -70,9 +70,10 @@ def chill(firing: Firing, action: typed.Chill) -> None:
     code, machine = firing.code, firing.unit.machine
     duration = code.convert(scalar(firing, action.duration), 64, signed=False)
     firing.faults.add(code, code.icmp("ugt", duration, MOST_CHILL), FAULT_ILLOP, const(0))
-    if machine.host or machine.clock is None or not machine.timestamp_asm:
+    if machine.host or not machine.keeps_time:
         return
     clock = machine.clock
+    assert clock is not None
     cycles = code.op("udiv", code.op("shl", duration, clock.shift), clock.mult)
     start = code.asm(machine.timestamp_asm, machine.timestamp_constraints)
     spin, done = code.fresh("spin"), code.fresh("chilled")

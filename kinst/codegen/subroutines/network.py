@@ -47,8 +47,8 @@ def _write_inet4(unit: Unit, name: str) -> Function:
 
 
 def _zeros(code: Function, group: Callable[[Value], Value]) -> tuple[Local, Local]:
-    """Start and length of the longest run of zero groups, the first of equally long ones; length 0
-    if none is longer than one."""
+    """Start and length of the longest run of zero groups, the first of equally long ones; behind
+    the last group, and 1, if none is longer than one."""
     best, best_size, run = code.local(64, 8), code.local(64, 1), code.local(64)
     at = code.local(64)
 
@@ -63,8 +63,6 @@ def _zeros(code: Function, group: Callable[[Value], Value]) -> tuple[Local, Loca
         step(code, at)
 
     loop(code, lambda: code.icmp("ult", code.get(at), 8), look)
-    found = code.icmp("ugt", code.get(best_size), 1)
-    code.set(best_size, code.select(found, code.get(best_size), const(0)))
     return best, best_size
 
 
@@ -92,9 +90,7 @@ def _write_inet6(unit: Unit, name: str) -> Function:
         put(code, at, const(ord(":")), dst)
 
     def number() -> None:
-        inside = code.icmp("eq", code.get(here), code.get(start))
-        run = both(code, inside, code.icmp("ne", code.get(count), 0))
-        when(code, run, skip, one)
+        when(code, code.icmp("eq", code.get(here), code.get(start)), skip, one)
 
     def skip() -> None:
         colon()

@@ -156,8 +156,9 @@ def timestamp(firing: Firing) -> Value:
     machine = firing.unit.machine
     if machine.host:
         return code.load(64, context_word(firing, CONTEXT_TIMESTAMP))
-    if machine.clock is None or not machine.timestamp_asm:
+    if not machine.keeps_time:
         raise KinstError("the clock of this kernel is not known: records cannot be timed")
+    assert machine.clock is not None
     known = code.get(firing.time)
     before = code.at
     read, after = code.fresh("clock"), code.fresh("timed")
