@@ -277,6 +277,38 @@ def test_what_is_counted_down_to_0_is_freed(kind: type[Rig], name: str, step: st
     assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == 0
 
 
+def test_variables_of_many_threads() -> None:
+    """Set, freed and read in any order: each thread finds its own as it left it."""
+    code = compiled(
+        "self string s; kinst::f:0 { self->x = regs[R_1]; self->s = lltostr(regs[R_2]); }"
+        "kinst::g:0 { self->x = 0; } kinst::h:0 { self->s = 0; }"
+        'kinst::i:0 { trace(self->x); trace(self->s == "0"); trace(self->s == NULL); }'
+    )
+    layouts = lay_out_program(code, [], 40, 4096, 1 << 16).dynamic
+    size = 3 * sum(one.stride for one in layouts)
+    probes = {k: (k,) for k in range(4)}
+    rig = TargetRig(code, probes, strsize=40, scratch=scratch(dynamic_size=size))
+    rng, own = random.Random(3), dict[int, int]()
+    named = dict[int, int]()
+    for _ in range(600):
+        thread = 0xFFFF_8880_0000_0000 + 64 * rng.randrange(12)
+        rig.emulator.mem_write(GS_BASE + CURRENT_AT, struct.pack("<Q", thread))
+        probe, value = rng.randrange(4), rng.randrange(1, 99)
+        rig.consume(rig.slot)
+        rig.fire(probe, {1: value, 2: value % 2})
+        if probe == 0:
+            own[thread], named[thread] = value, value % 2
+        elif probe in (1, 2):
+            (own, named)[probe - 1].pop(thread, None)
+        else:
+            (record,) = rig.records(rig.slot)
+            x, zero, null = (int.from_bytes(rig.fields(record, k)[0], "little") for k in range(3))
+            assert (x, zero, null) == (
+                own.get(thread, 0), named.get(thread) == 0, thread not in named,
+            )  # fmt: skip
+    assert rig.state(lay.STATE_DYNAMIC_DROPS, rig.slot) == 0
+
+
 @pytest.mark.parametrize("keys", ["regs[R_1]", "1, 2, 3, regs[R_1], 5, 6"])
 def test_another_cpu_makes_the_element_meanwhile(keys: str) -> None:
     """Before each time that the table is looked at, until this CPU has the lock: the element is

@@ -12,6 +12,7 @@ from subroutines_rig import REGS
 
 from kinst.core import layout as lay
 from kinst.core.dtypes import StringType
+from kinst.core.errors import KinstError
 from kinst.dlang import typed as t
 from kinst.dlang.api import Environment, compile_text
 
@@ -141,6 +142,38 @@ def test_own_memory_alone_is_written(kind: type[Rig], strsize: int) -> None:
             fire(run, rng, cpu)
             assert recorded(run, slot) == expected
         assert run.state(lay.STATE_ERRORS, slot) == run.state(lay.STATE_DROPS, slot) == 0
+
+
+def with_room(text: str, size: int) -> Rig | None:
+    """A program whose actions have so many bytes for their strings; None if they need more."""
+    places = scratch(temp_size=lay.ARENA + 64 + 64 + size)
+    try:
+        program = compile_text(text, "test", environment=Environment(REGS, 64))[1]
+        memory = {AT: LETTERS.encode() + bytes(1024)}
+        return HostRig(program, {7: (0,)}, strsize=64, memory=memory, scratch=places)
+    except KinstError as error:
+        assert "one action needs more" in str(error)
+        return None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [f'toupper("{LETTERS}")', f'substr("{LETTERS}", 1, 63)', "stringof((char *)regs[R_1])",
+     f'strjoin("{LETTERS[:30]}", "{LETTERS[:33]}")', "memstr((char *)regs[R_1], 46, 300)",
+     f'basename("/{LETTERS}")', f'dirname("/{LETTERS[:61]}/a")', f'cleanpath("/{LETTERS}")',
+     f'strtok("{LETTERS}", "!")', "lltostr(-1, 2)", "inet_ntoa6((char *)regs[R_1])",
+     "(execname, cwd)", "strlen((string)regs[R_1])", "execname[3]"],
+)  # fmt: skip
+def test_texts_end_where_allocations_begin(value: str) -> None:
+    """With no byte between the two."""
+    text = f"""kinst::f:0 {{ this->p = (long *)alloca(16); *this->p = -1; this->p[1] = -1;
+        trace({value}); trace(*this->p); trace(this->p[1]); }}"""
+    least = next(n for n in range(0, 512, 8) if with_room(text, n))
+    run = with_room(text, least)
+    assert run is not None and least
+    fire(run, random.Random(1))
+    ((_, values),) = recorded(run, run.slot)
+    assert values[-2:] == [-1, -1]
 
 
 KEYS = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import struct
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import unicorn
@@ -22,6 +22,7 @@ from codegen_rig import (
     Rig,
     TargetRig,
     read_memory,
+    scratch,
 )
 from subroutines_rig import compiled
 from unicorn import x86_const as x86
@@ -252,6 +253,20 @@ def test_a_deep_stack_is_counted_to_its_limit() -> None:
     assert value(fired("trace(ustackdepth);", world=world)) == 512 == len(walked(world, 512))
 
 
+def test_two_frames_have_room_for_two() -> None:
+    """Behind it is what the clause allocates, when there is no more memory for strings."""
+    places = range(0x1000, 0x1000 + 9 * 16, 16)
+    world = World(frame=0x1000, stack={at - 16: words(at + 16, 0x400000 + at) for at in places})
+    text = "this->p = (long *)alloca(8); *this->p = -1; trace(ucaller); trace(*this->p);"
+    room = lay.ARENA + 64 + 64 + 16  # one more string of 64 bytes is kept; 64 are for words
+    rig = fired(text, world=world, scratch=scratch(temp_size=room))
+    (record,) = rig.records(rig.slot)
+    found = [rig.fields(record, action)[0] for action in (2, 3)]
+    assert found == [words(walked(world, 2)[1]), b"\xff" * 8]
+    with pytest.raises(KinstError, match="one action needs more"):
+        fired(text, world=world, scratch=scratch(temp_size=room - 8))
+
+
 def test_registers_of_user_mode() -> None:
     assert value(fired("trace(uregs[R_3]);")) == 0x3333
     assert value(fired("trace(uregs[R_5]);")) == 0x5555
@@ -380,6 +395,24 @@ class StoppedRig(HostRig):
         mm = Access(CURRENT_AT, (MM_OFFSET,), 8)
         user = UserMemory(self.callback.address, 0, mm, ARG_START, ARG_END)
         return replace(super().host_machine(), user=user, user_state=STATE)
+
+
+class BegunRig(StoppedRig):
+    """BEGIN: there is no thread, and what can be read where its structure would be is none."""
+
+    context: ClassVar[dict[int, int]] = {lay.CONTEXT_CURTHREAD: 0}
+
+
+def test_before_any_thread() -> None:
+    memory = World(arguments=b"no\0").memory()
+    memory[0] = memory[TASK]
+    for name in ("execargs", "stringof(execargs)"):
+        assert raw(fired(f"trace({name});", BegunRig, memory=memory)).split(b"\0")[0] == b""
+    assert value(fired("trace(ustackdepth);", BegunRig, memory=memory)) == 0
+    assert value(fired("trace(ucaller);", BegunRig, memory=memory)) == 0
+    found = fired("trace(uregs[R_3]);", BegunRig, memory=memory)
+    assert value(found) == (lay.FAULT_ILLOP, 0)
+    assert raw(fired("ustack(2);", BegunRig, memory=memory)) == words(PID, *[0] * (USER_WORDS + 1))
 
 
 def test_a_process_that_stands_at_a_stop() -> None:

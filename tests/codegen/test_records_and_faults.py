@@ -43,7 +43,7 @@ from kinst.dlang import typed as t
 from kinst.dlang.typed import Format
 
 both = pytest.mark.parametrize("rig", RIGS)
-BAD = 0xDEAD000
+BAD = 0x8123_4567_DEAD_D000  # no 63 bits say the same
 COUNTED = t.Aggregation("", 0, (), t.AggFunction("sum"))
 
 

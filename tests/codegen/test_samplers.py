@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import ClassVar
 
-from codegen_rig import FRAME, REGISTERS, SLOTS, TargetRig, builtin, program, reg, trace
+from codegen_rig import FRAME, REGISTERS, SLOTS, STACK, TargetRig, builtin, program, reg, trace
 
 from kinst.core import layout as lay
 
@@ -21,6 +21,7 @@ class Sampled(TargetRig):
         saved = bytearray(0x100)
         for offset, value in ((8, 0x1111), (24, 0x3333), (PC_AT, place)):
             saved[offset : offset + 8] = struct.pack("<Q", value)
+        self.emulator.mem_write(STACK, b"\xee" * 0x3000)  # the frame is made there
         self.emulator.mem_write(FRAME, bytes(saved))
         (function,) = self.code.samplers
         self.call(function, FRAME)

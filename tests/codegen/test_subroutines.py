@@ -7,6 +7,7 @@ so hypothesis can try many.
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
 import socket
 import struct
@@ -101,6 +102,13 @@ def test_index_and_rindex(s: bytes, u: bytes, start: int) -> None:
         "trace(index(S, T)); trace(rindex(S, T)); trace(index(S, T, I)); trace(rindex(S, T, I));",
         [s.find(u), s.rfind(u), perl_index(s, u, start), perl_rindex(s, u, start)], s, u, start,
     )  # fmt: skip
+
+
+def test_index_and_rindex_of_all_short_texts() -> None:
+    whole = [bytes(s) for size in range(4) for s in itertools.product(b"ab", repeat=size)]
+    for s, u, start in itertools.product(whole, whole[:7], (-1, 0, 1, 3)):
+        expected: list[Value] = [perl_index(s, u, start), perl_rindex(s, u, start)]
+        check("trace(index(S, T, I)); trace(rindex(S, T, I));", expected, s, u, start)
 
 
 def perl_substr(s: bytes, start: int, count: int | None) -> bytes:
