@@ -11,6 +11,7 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 import pytest
+from gnu_assembler import assembled
 
 from kinst.core.board import Board
 from kinst.core.bodies import CallBody, CountBody
@@ -201,6 +202,30 @@ def test_a_trampoline_ends_behind_the_site(each: Isa, nop: bytes, bodies: str) -
     assert -1 <= made.original_at < len(made.code)
     assert len(made.code) > len(each.displace(nop, AT, SCRATCH).code) or bodies == "nothing"
     assert isinstance(each.trampoline(site_of(nop), nop * 8, AT ^ 1 << 46, work), Refused)
+
+
+def test_a_guard_may_read_what_nothing_writes(each: Isa, nop: bytes, tmp_path: Path) -> None:
+    """Registers of the site that are not kept."""
+    argument = each.snippets.names[each.argument_slots[-1]]
+    move = {62: "mov {1}, {0}", 183: "mov {0}, {1}", 243: ".option norvc\nmv {0}, {1}"}
+    named = (each.snippets.result, argument)
+    if each.elf_machine == 62:
+        named = (f"%{named[0]}", f"%{named[1]}")
+    code = assembled(each.name, move[each.elf_machine].format(*named), tmp_path)
+    guard = each.snippet(code)
+    assert guard is not None
+    counter = SCRATCH + 0xA000 if each.shared_counters else 0x100
+    one = each.trampoline(site_of(nop), b"", SCRATCH, [CountBody((counter,), guard)])
+    two = each.trampoline(site_of(nop), b"", SCRATCH, [CountBody((counter,), guard)] * 2)
+    assert isinstance(one, Relocated) and isinstance(two, Relocated)
+    assert one.code.count(code) == 1 and two.code.count(code) == 2
+
+
+def test_registers_are_only_spared_where_jumps_need_one(each: Isa, nop: bytes) -> None:
+    known = list(each.decode(nop * 4, AT))
+    found = each.spare(known, [each.flow(one.code, one.address) for one in known])
+    assert len(found) == len(known)
+    assert each.needs_spare or not any(found)
 
 
 def test_hooks_take_the_start_of_a_function(each: Isa, nop: bytes) -> None:

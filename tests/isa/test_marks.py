@@ -4,6 +4,7 @@ random, which a kernel's text has few of."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from functools import cache
 
@@ -121,6 +122,44 @@ def test_trampolines_of_marks_are_those_of_one(name: str, where: str) -> None:
         assert at_once == one_by_one
     if where in ("near", "chained"):
         assert len(plans[0][2]) > COUNT[name] / 4
+
+
+@pytest.mark.parametrize("distance", [1 << 10, 1 << 19, -(1 << 30), 3 << 30, (1 << 31) + (1 << 15)])
+def test_patches_of_many_are_those_of_one(name: str, distance: int) -> None:
+    """Jumps at single instructions, and over runs of them."""
+    isa, rows = load(name), drawn(name)[:400]
+    text = 1 << 40
+    columns = columns_of(
+        [text + 64 * k for k in range(len(rows))], [one.code for one, _, _ in rows]
+    )
+    to = (
+        columns.address
+        + np.int64(distance).astype(np.uint64)
+        + np.arange(len(rows), dtype=np.uint64) * 4
+    )
+    known, patches = isa.jump_patches(columns, to)
+    for k, (one, _, _) in enumerate(rows):
+        patch = isa.jump_patch(one.size, text + 64 * k, int(to[k]))
+        assert bool(known[k]) == (patch is not None), one
+        assert patch is None or patches[k].tobytes() == patch.ljust(WIDTH, b"\0"), one
+    if not isa.RUN_SIZE:
+        return
+    run, ends = b"", [0]
+    for one, _, _ in rows:
+        run += one.code
+        if len(run) - ends[-1] >= isa.RUN_SIZE:
+            ends.append(len(run))
+    run, at = run[: ends[-1]], np.array(ends)
+    spare = [1 << 28 if k % 5 else 0 for k in range(len(at) - 1)]
+    start = np.uint64(text) + at[:-1].astype(np.uint64)
+    known, found = isa.run_patches(
+        start, at, run, start + np.int64(distance).astype(np.uint64), spare
+    )
+    assert len(found) == len(run)
+    for k, (low, high) in enumerate(itertools.pairwise(at.tolist())):
+        patch = isa.run_patch(run[low:high], text + low, text + low + distance, spare[k])
+        assert bool(known[k]) == (patch is not None)
+        assert patch is None or found[low:high] == patch
 
 
 GIGABYTE = 1 << 30
