@@ -100,10 +100,7 @@ class Names:
     def frame(self, pc: int, caller: bool) -> Symbol | None:
         """The function of a frame of a kernel stack.  caller: pc is a return address.  Behind a
         call that does not return, it may lie behind the function's end."""
-        symbol = self.kernel(pc)
-        if caller and (symbol is None or symbol.start == pc):
-            return self.kernel(pc - 1) or symbol
-        return symbol
+        return (self.kernel(pc - 1) if caller else None) or self.kernel(pc)
 
 
 def process_of(value: bytes) -> Process:

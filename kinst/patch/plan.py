@@ -385,8 +385,9 @@ class _Layout:
         """What may be made at once, and which sites that is."""
         counters = _counters(self._wanted)
         marked = self._sites.marks != 0
-        which = [k for k in np.flatnonzero(marked).tolist() if counters[k] is not None]
-        rows = [counters[k] or () for k in which]
+        found = ((k, counters[k]) for k in np.flatnonzero(marked).tolist())
+        made = [(k, own) for k, own in found if own is not None]
+        which, rows = [k for k, _ in made], [own for _, own in made]
         count = np.fromiter(map(len, rows), np.uint8, len(rows))
         width = max(map(len, rows), default=0)
         offsets = np.zeros((len(rows), width), np.int64)

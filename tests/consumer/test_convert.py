@@ -150,6 +150,7 @@ def test_grouping_follows_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert spec("%'d").format(1234567, hex) == "1,234,567"
     assert spec("%'x").format(0x1234567, hex) == "1234567"
+    assert spec("%d").format(1234567, hex) == "1234567"
 
 
 def test_pointer_width() -> None:

@@ -67,6 +67,7 @@ def test_numbers_that_look_like_headers(count: int) -> None:
         record(0) + record(1) + struct.pack("<IIQQ", 12, 1, 0, 0),
         record(0) + record(1) + struct.pack("<IIQQ", 20, 1, 0, 0),
         record(0) + record(1) + struct.pack("<IIQQ", 4, 1, 0, 0),
+        record(0) + record(1) + struct.pack("<IIQQ", 0, 1, 0, 0),
         *(record(0) + record(1) + struct.pack("<IIQQ", n, 1, 0, 0) for n in (9, 10, 17, 23)),
         record(0) + record(1) + struct.pack("<IIQ", 17, 1, 0) + record(0),
         record(0) + record(1) + record(0) + struct.pack("<II", 32, 1) + bytes(16),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 
 import numpy as np
+import pytest
 from consumer_world import format_, part
 
 from kinst.consumer.printf import format_template
@@ -33,6 +35,21 @@ def test_wide_strings_and_percent_signs() -> None:
     data = "hé\0".encode("utf-32-le")
     text = rendered(data, [Field(0, 12, StringType(12))], part("100", "%"), part(" ", "ws"))
     assert text == ["100% hé"] * 2
+
+
+@pytest.mark.parametrize("conversion", list("diuxXo"))
+def test_integers_are_shown_as_the_conversion_says(conversion: str) -> None:
+    """As by C's printf(); but d and i show what is unsigned as it is."""
+    data = struct.pack("<i", -2)
+    said = b"ll" + conversion.encode()
+    for type_, value in ((dtypes.INT, -2), (dtypes.UINT, 0xFFFF_FFFE)):
+        value = value if conversion in "di" else 0xFFFF_FFFE
+        room = ctypes.create_string_buffer(64)
+        ctypes.CDLL(None).snprintf(room, 64, b"[%" + said + b"]", ctypes.c_longlong(value))
+        assert (
+            rendered(data, [Field(0, 4, type_)], part("[", conversion), part("]"))
+            == [room.value.decode()] * 2
+        )
 
 
 def test_a_width_of_each_record() -> None:

@@ -188,6 +188,7 @@ def test_more_than_a_batch_is_left_for_the_next(monkeypatch: pytest.MonkeyPatch)
         behind.append((sum(c.data.size for c in drainer.batch()), drainer.behind))
     drainer.end()
     assert behind == [(32, True), (32, True), (32, False), (0, False)]
+    assert drainer.pending == 0
 
 
 def test_the_last_look_empties_all_rings_whatever_the_limit() -> None:

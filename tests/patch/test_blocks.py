@@ -136,6 +136,21 @@ def test_lines_are_cut_where_they_must_be_and_nowhere_else() -> None:
         assert counting == len(expected)
 
 
+def test_one_that_counts_needs_no_block() -> None:
+    """What is displaced with it does nothing: there is nothing to share."""
+    function = Function("vmlinux", "f", TEXT, 9)
+    sites = [Site(function, 3 * k, CODE) for k in range(3)]
+    chains = find_chains(columns_of([s.address for s in sites], [CODE] * 3), ISA)
+    for counting, shared in (((1,), False), ((0, 2), True)):
+        wanted = [
+            Wanted(site, "trap", (CountBody((8 * k,)),) if k in counting else (), b"")
+            for k, site in enumerate(sites)
+        ]
+        made = arrange(wanted, chains, np.zeros(3, np.bool_), BlockRules(800, 9, ()))
+        assert (len(made.sums.source) > 0) == (len(made.entered) > 0) == shared
+        assert (list(made.wanted) == wanted) != shared
+
+
 def test_nothing_is_arranged() -> None:
     chains = find_chains(columns_of([], []), ISA)
     none = arrange([], chains, np.zeros(0, np.bool_), BlockRules(0, 9, ()))

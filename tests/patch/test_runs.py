@@ -59,6 +59,7 @@ def shape(text: str) -> list[tuple[int, ...]]:
         ("3 3!", [(0, 3, 6)]),  # also when it is the first
         ("2! 2! 2!", [(0, 2, 4, 6)]),
         ("1 3! 7!", [(1, 4, 10)]),  # the long one is in the run: no jump of its own
+        ("3 2! 5!", [(3, 5, 7)]),  # rather than one that nobody asked for
         ("3! 4< 3", []),  # entered in the middle
         ("3 3! 3< 4", [(0, 3, 6)]),  # so the other way
         ("3! 4- 3", []),
