@@ -228,7 +228,9 @@ def _in_order(program: kinst.Program, other: Any, order: str, run: list[str]) ->
                 other.off()
         except (KinstError, OSError, StopIteration, TimeoutError) as error:
             said.append(f"{step} {type(error).__name__}: {error}")
-        subprocess.run(run, check=True, capture_output=True)
+        ran = subprocess.run(run, check=True, capture_output=True, text=True)
+        if step == "X+" and isinstance(other, Livepatch) and other.shows not in ran.stdout:
+            said.append("X+ without an effect")
     if trace is not None:
         trace.close()
     return said
@@ -237,22 +239,33 @@ def _in_order(program: kinst.Program, other: Any, order: str, run: list[str]) ->
 def orders() -> object:
     """kinst, and each of the kernel's own ways to probe on the same function, in every order: what
     was said, and where the text is not as before after each."""
-    before()
-    whole = "kinst::{}: {{ @ = count(); }} tick-20ms {{ trace(1); }}"
-    program = here().compile(whole.format("vfs_read"))
-    trace = here().trace(program)
+    trace = here().trace("kinst::vfs_read: { @ = count(); }")
     inside = trace.sites[4]  # an instruction on the way of each read
     trace.close()
+    return _all_orders("auto", f"vfs_read+{inside.offset}")
+
+
+def left_to_ftrace() -> object:
+    """The same, with the instructions left to ftrace of which it makes calls."""
+    return _all_orders("no-callsite")
+
+
+def _all_orders(plant: str, inside: str = "") -> object:
+    """plant: the option.  inside: where one more kprobe is."""
+    before()
+    whole = "kinst::{}: {{ @ = count(); }} tick-20ms {{ trace(1); }}"
+    program = here().compile(whole.format("vfs_read"), {"plant": plant})
     reads = [PROGRAM, "50"]
     ways: list[tuple[str, Any, kinst.Program, list[str]]] = [
         ("kprobe", KprobeEvent("vfs_read"), program, reads),
-        ("kprobe inside", KprobeEvent(f"vfs_read+{inside.offset}"), program, reads),
         ("function tracer", FunctionTracer("vfs_read"), program, reads),
         ("BPF on a kprobe", BpfKprobe("vfs_read"), program, reads),
         ("BPF at the entry", BpfFentry("vfs_read"), program, reads),
     ]
+    if inside:
+        ways.append(("kprobe inside", KprobeEvent(inside), program, reads))
     if PATCH:
-        shown = here().compile(whole.format("cmdline_proc_show"))
+        shown = here().compile(whole.format("cmdline_proc_show"), {"plant": plant})
         ways.append(("livepatch", Livepatch(Path(PATCH)), shown, ["cat", "/proc/cmdline"]))
     found = []
     for name, other, wanted, run in ways:
@@ -439,8 +452,8 @@ def log() -> object:
 CHECKS = {
     one.__name__: one
     for one in (
-        exact, sampled, refused, orders, changes, many, followed, killed, silent, malformed, soaked,
-        unloaded, overloaded, log,
+        exact, sampled, refused, orders, left_to_ftrace, changes, many, followed, killed, silent,
+        malformed, soaked, unloaded, overloaded, log,
     )
 }  # fmt: skip
 CHOSEN = sys.argv[6:] or [*CHECKS]

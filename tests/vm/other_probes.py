@@ -58,6 +58,8 @@ class FunctionTracer:
 class Livepatch:
     """tests/programs/livepatch, which patches cmdline_proc_show."""
 
+    shows = "patched by a livepatch"
+
     def __init__(self, module: Path) -> None:
         self.module = module
 

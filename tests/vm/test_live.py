@@ -172,6 +172,13 @@ def test_the_kernels_own_probes_on_the_same_function(found: Mapping[str, Any]) -
         assert not changed, (name, order, said, changed)
 
 
+def test_what_is_left_to_ftrace_has_its_effect(found: Mapping[str, Any]) -> None:
+    """With -x plant=no-callsite nobody is refused, in any order."""
+    assert len({name for name, *_ in found["left_to_ftrace"]}) == 5
+    for name, order, said, changed in found["left_to_ftrace"]:
+        assert not said and not changed, (name, order, said, changed)
+
+
 def test_cpus_that_go_and_come(found: Mapping[str, Any]) -> None:
     reads, said, ages = found["changes"]["turned_off"]
     assert reads == 3 * (READS // 10)
