@@ -68,6 +68,19 @@ def test_every_byte_counts(tmp_path: Path) -> None:
         assert load(other, KEY) is None or size == len(data) - 16
 
 
+@pytest.mark.parametrize("filler", [b"\0", b"\xff", b" "], ids=bytes.hex)
+def test_holes(filler: bytes, tmp_path: Path) -> None:
+    """Of any length at any place, as a disk that was full leaves them."""
+    path, other = tmp_path / "file", tmp_path / "other"
+    save(path, KEY, ARRAYS[1])
+    data = path.read_bytes()
+    for at in range(0, len(data), 4):
+        for size in (4, 8, 16, len(data)):
+            holed = data[:at] + filler * len(data[at : at + size]) + data[at + size :]
+            other.write_bytes(holed)
+            assert (load(other, KEY) is None) == (holed != data), (at, size)
+
+
 def test_what_is_longer_or_another(tmp_path: Path) -> None:
     path = tmp_path / "file"
     save(path, KEY, ARRAYS[1])
