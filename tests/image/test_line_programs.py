@@ -386,3 +386,20 @@ def test_folders_that_there_are_not(folder: int, version: int, tmp_path: Path) -
     sections = {**unit.sections(), ".debug_line": b"\1\2\3" + table, **drawn.strings}
     (found,) = open_index(elf(tmp_path / "b", sections)).functions("f")
     assert found.decl_file == wanted
+
+
+@pytest.mark.parametrize("opcodes", [10, 13])
+@pytest.mark.parametrize("line_range", range(1, 25))
+def test_const_add_pc_is_as_special_opcode_255(
+    line_range: int, opcodes: int, tmp_path: Path
+) -> None:
+    """6.2.5.2: it advances the address by as much, and does nothing else."""
+    found = []
+    for k, program in enumerate((b"\x08\1", b"\xff")):
+        tables = b"\0" + b"a.c\0\0\0\0" + b"\0"
+        fixed = bytes([4, 1, 1, 0, line_range, opcodes, *OPERANDS[: opcodes - 1]]) + tables
+        code = b"\0\x09\2" + struct.pack("<Q", 0x1000) + b"\1" + program + b"\2\1\0\1\1"
+        body = struct.pack("<HI", 4, len(fixed)) + fixed + code
+        lines = lines_of(tmp_path / f"{k}", struct.pack("<I", len(body)) + body, 4)
+        found.append([span.low for span in lines.spans(units(lines)[1])])
+    assert found[0] == found[1] and len(found[0]) == 2
