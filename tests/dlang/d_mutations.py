@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import kinst
@@ -46,6 +47,7 @@ _LINE_ZERO = re.compile(r"#\s*(line\s*)?[0xXbBoO]*0")
 _HERE = re.compile(r"(dtrace)?:{0,3}(BEGIN|END|ERROR)|(profile)?:{0,3}tick-\d+m?s")
 
 
+@cache
 def _kind(token: str) -> str:
     return next((kind for first, kind in _KINDS if re.match(first, token)), "")
 
