@@ -268,17 +268,18 @@ def test_a_message_is_not_sent(rig: Rig, what: str) -> None:
     assert rig.run(PROGRAMS[3], "auto").status == 0, rig.err
 
 
-@pytest.mark.parametrize("what", ["ENOMEM", "TornError", "SIGTERM", "SIGKILL"])
-def test_hurt_when_the_stub_has_let_go(rig: Rig, what: str) -> None:
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("what", ["ENOMEM", "TornError", "SIGTERM", "SIGKILL", BOTH])
+def test_hurt_when_the_stub_has_let_go(rig: Rig, what: str, after: bool) -> None:
     """By the connection on which QEMU's stub was asked to let its machine go, it answers nothing
     more: the guardian begins with another one."""
     for program, way in ((PROGRAMS[0], "auto"), (PROGRAMS[3], "stop")):
         whole = rig.run(program, way)
         assert whole.status == 0, rig.err
         for number in range(asked := whole.calls["guardian"]["Rsp.ask"], asked - 3, -1):
-            outcome = rig.run(program, way, Hurt("guardian", "Rsp.ask", number, what, after=True))
+            outcome = rig.run(program, way, Hurt("guardian", "Rsp.ask", number, what, after))
             assert outcome.happened and not outcome.hangs
-            assert not rig.differences()
+            assert rig.is_restored_by(what == BOTH)
             assert "reads 10 " in rig.vm.run("reads 10", 60.0), number
 
 

@@ -322,6 +322,8 @@ class Guardian:
         until = time.monotonic() + TRY_SECONDS
         trouble = self._tried(self._undone, until, renew=renew)
         left = self._tried(self._leave, until, renew=False)
+        if self._ours and not left and not self._journal.is_there:
+            self._journal.over()
         assert self._rsp is not None
         with contextlib.suppress(OSError):
             self._rsp.close()
@@ -364,7 +366,7 @@ class Guardian:
         if self._changes.mapped or self._loan is not None:
             trouble = self._return_memory()
         if self._ours:
-            self._journal.over()
+            self._journal.begin()  # nothing is changed, and the machine may be left standing
         return trouble
 
     def _restore_text(self) -> None:

@@ -59,14 +59,16 @@ class Journal:
 
     def begin(self) -> None:
         """Of this process nothing is written down yet; those of processes that are gone go."""
-        self.over()
         with suppress(OSError):
             for path in self._folder.glob("*-*-*"):
                 boot, pid, _ = path.name.rsplit("-", 2)
                 if boot != boot_id() or not os.path.exists(f"/proc/{pid}"):
                     path.unlink()
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._path.touch()
+        try:
+            self._path.write_bytes(b"")
+        except OSError:
+            self.over()
 
     def text(self, places: Addresses, before: Bytes, now: Bytes) -> None:
         """Code is about to be changed; see changes.changed_bytes()."""
