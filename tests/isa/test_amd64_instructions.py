@@ -6,9 +6,10 @@ import struct
 
 import pytest
 
-from kinst.core.displaced import Refused, Relocated
+from kinst.core.displaced import Onward, Refused, Relocated
 from kinst.core.errors import KinstError
 from kinst.core.isa import Isa
+from kinst.core.probe import Function, Site
 from kinst.isa import load, names
 
 AT = 0xFFFFFFFF81000100
@@ -75,6 +76,11 @@ def test_loops_hop(isa: Isa, opcode: str) -> None:
     n = len(opcode) // 2 + 1  # opcode, distance
     taken = "e9" + rel(TO + n + 10, AT + n + 0x20)
     assert displaced(isa, opcode + "20")[0] == opcode + "05" + back(n, n) + taken
+    # Where what follows lies behind it, over the way to the target.
+    site = Site(Function("vmlinux", "f", AT, n), 0, bytes.fromhex(opcode + "20"))
+    made = isa.trampoline(site, b"", TO, (), b"", Onward(falls_into=AT + n))
+    assert isinstance(made, Relocated)
+    assert made.code.hex() == opcode + "02eb05e9" + rel(TO + n + 7, AT + n + 0x20)
 
 
 def test_calls_push_the_original_return_address(isa: Isa) -> None:
