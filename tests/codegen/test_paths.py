@@ -31,7 +31,7 @@ class Kernel:
     """Structures in memory, one piece each."""
 
     memory: dict[int, bytes] = field(default_factory=dict)
-    next: int = 0x100000
+    next: int = 0xFFFF_8881_0000_0000
 
     def room(self, size: int) -> int:
         self.next += 0x200
@@ -163,6 +163,21 @@ def test_what_is_no_file_has_no_path() -> None:
     kernel.put(pipe, PATHS.operations, operations)
     for got in read(kernel, kernel.path(kernel.mount(kernel.entry(b"")), pipe)):
         assert got == [b"/", b"/", b""]
+
+
+def test_paths_leave_a_clause_its_memory() -> None:
+    """Each is made in memory that is free again behind it."""
+    kernel, mount, top = made()
+    entry = kernel.entry(b"x", top)
+    kernel.thread((mount, top), (mount, entry))
+    text = "trace(cwd);" * 6 + f"this->p = alloca({lay.ARENA});"
+    for kind in (_Host, _Target):
+        program = compiled(f"kinst::f:0 {{ {text} }} {ERRORS}")
+        rig = kind(program, {7: (0,)}, error=(1,), strsize=STRSIZE, memory=kernel.memory)
+        rig.fire(7)
+        (record,) = rig.records(rig.slot)
+        assert record.clause == 0
+        assert [rig.fields(record, k)[0].split(b"\0")[0] for k in range(6)] == [b"/x"] * 6
 
 
 def test_bad_addresses_fault() -> None:

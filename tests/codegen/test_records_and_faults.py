@@ -330,7 +330,7 @@ def test_caller_follows_the_site() -> None:
     stack = STACK + 0x3800
     run = TargetRig(program([trace(builtin("caller"))]), {1: (0,)}, memory={0x9008: b"\x22" * 8})
     by_slot = {r.slot: r.index for r in REGISTERS}
-    run.emulator.mem_write(stack + 8, struct.pack("<Q", 0x12345))
+    run.emulator.mem_write(stack + 8, struct.pack("<Q", 0xFFFF_FFFF_8123_4567))
     cfa = run.site(1) - run.base + lay.SITE_CFA_SLOT
     run.write(cfa, struct.pack("<I", SP_SLOT))
     run.fire(1, {by_slot[SP_SLOT]: stack})
@@ -340,7 +340,7 @@ def test_caller_follows_the_site() -> None:
     run.fire(1, {by_slot[CFA_SLOT]: BAD})
     run.write(cfa, struct.pack("<I", 0xFFFFFFFF))
     run.fire(1)
-    assert [u64(r.data) for r in run.records(0)] == [0x12345, 0x2222222222222222, 0]
+    assert [u64(r.data) for r in run.records(0)] == [0xFFFF_FFFF_8123_4567, 0x2222222222222222, 0]
     assert run.state(lay.STATE_ERRORS, 0) == 1
     assert run.code.caller == {(0,)} and SP_SLOT in run.code.slots[(0,)]
 

@@ -47,7 +47,7 @@ class _Cleaner:
     def up(self) -> None:
         """Go back to the slash before the last component, which will be overwritten."""
         code, at = self.code, self.at
-        going = code.local(64, 1)
+        going = code.local(64)
         code.set(going, const(1))
 
         def back() -> None:
