@@ -199,6 +199,8 @@ class Guardian:
                 leaf = paging.walk(read, root, text + offset)
                 if leaf is not None:
                     pages.append(leaf.physical + text + offset - leaf.address & -_PAGE)
+            if not pages:
+                raise TargetError("the kernel's text is not mapped any more")
         except TargetError as error:
             raise TargetError(
                 "no kernel is running in that machine yet: it is in its firmware, or boots",
