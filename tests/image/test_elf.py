@@ -236,3 +236,20 @@ def test_names_outside_of_their_section(small: Path, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(changed)
         found = [one.name for one in open_elf(tmp_path / "file").sections]
         assert found == [*(one.name for one in plain[:-2]), "", plain[-1].name]
+
+
+def test_sections_that_the_file_does_not_have(tmp_path: Path) -> None:
+    """Zeros in memory, and no bytes of the file; notes are there."""
+    (tmp_path / "a.c").write_text("char zeros[5000]; int main(void) { return zeros[9]; }\n")
+    flags = ["-Wl,--build-id=0xabcdef", "-no-pie"]
+    run("gcc", *flags, "-o", str(tmp_path / "a"), str(tmp_path / "a.c"))
+    file = open_elf(tmp_path / "a")
+    bss, note, zeros = (
+        file.section(".bss"),
+        file.section(".note.gnu.build-id"),
+        file.address("zeros"),
+    )
+    assert bss is not None and note is not None and zeros is not None
+    assert file.read(zeros, 5000) == bytes(5000) and file.data(bss) == b""
+    assert file.data(note).endswith(b"GNU\0" + bytes.fromhex("abcdef"))
+    assert file.read(note.address, note.size) == file.data(note)
