@@ -51,7 +51,7 @@ RDTSC = b"\x0f\x31"
 # Of a processor of 2.5 GHz, as Linux has it.
 GHZ = Clock(10**12, 7 * 10**12, 0x666666, 24, 0).from_zero()
 MHZ = Clock(10**6, 0, 0x1400000, 24, 0)  # 1.25 ns for each cycle, which no fraction of 64 bits says
-RECORDED = ("rdx", "r11", "r9")  # two that the code changes, one that it leaves
+RECORDED = ("rdx", "r11", "rdi")  # two that the code changes, one that it leaves
 SITE = Site(Function("vmlinux", "f", TEXT, 64), 0, b"\x48\x11\xc3")  # adc rbx, rax
 
 
@@ -151,7 +151,7 @@ class Inline(TargetRig):
         found, times = Counter[tuple[int, ...]](), []
         for record in self.records(self.number):
             assert (record.clause, record.probe, record.cpu) == (0, 1, self.number)
-            *values, seven, number, low = struct.unpack_from("<3QiiI", record.data)
+            *values, seven, number, low = struct.unpack_from(f"<{len(RECORDED)}QiiI", record.data)
             (printed, *_) = self.fields(record)
             assert (printed, seven) == (record.time.to_bytes(8, "little"), 7)
             assert (number, low) == (self.number, record.time & 0xFFFF_FFFF)

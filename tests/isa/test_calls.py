@@ -43,6 +43,8 @@ SOURCES = {
         jalr ra, -8(ra)
         auipc ra, 0
         jalr ra, 0(t1)
+    lost: auipc t1, 0
+        jalr ra, -36(t2)
     """,
 }
 # (where the called function is, where the calls are to return to), from the start of the code.

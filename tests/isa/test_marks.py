@@ -162,6 +162,24 @@ def test_patches_of_many_are_those_of_one(name: str, distance: int) -> None:
         assert patch is None or found[low:high] == patch
 
 
+def test_stubs_of_many_are_those_of_one(name: str) -> None:
+    """What counts in front of a trampoline: with flags to save and without."""
+    isa, at, count = load(name), SCRATCH, 40
+    to = np.uint64(SCRATCH) + np.arange(count, dtype=np.uint64) * 64 + 0x8000
+    first = SCRATCH + 0x10000 if isa.shared_counters else -400
+    places = [first + 8 * k for k in range(count)]
+    counters = np.array([place % (1 << 64) for place in places], np.uint64).view(np.int64)
+    free = np.arange(count) % 3 == 0
+    made = isa.stubs(at, counters, to, free)
+    assert made is not None
+    code, sizes = made
+    for k, size in enumerate(sizes.tolist()):
+        one = isa.stub(at, places[k], int(to[k]), bool(free[k]))
+        assert one == code[:size].tobytes(), k
+        at, code = at + size, code[size:]
+    assert not len(code)
+
+
 GIGABYTE = 1 << 30
 
 

@@ -50,7 +50,7 @@ _ALONE = frozenset(("sti", "ud2", *BY_MNEMONIC))
 _ONE_BYTE_ALONE = np.zeros(256, np.bool_)
 _ONE_BYTE_ALONE[[*range(0xE0, 0xE4), 0xCA, 0xCB, 0xCC, 0xCF, 0xF1, 0x8E, 0xFF]] = True
 _TWO_BYTE_ALONE = np.zeros(256, np.bool_)
-_TWO_BYTE_ALONE[[0x07, 0x0B, 0x20, 0x21, 0x22, 0x23, 0x35, 0xA9, 0xB9, 0xFF]] = True
+_TWO_BYTE_ALONE[[0x20, 0x21, 0x22, 0x23, 0xA9]] = True
 _LEGACY = np.isin(np.arange(256), sorted(LEGACY))
 _MODRM = np.stack([np.isin(np.arange(256), sorted(ops)) for ops in MODRM])
 

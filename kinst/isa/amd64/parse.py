@@ -81,10 +81,9 @@ class Parsed:
 
     @property
     def based_on_rsp(self) -> bool:
-        """A memory operand whose base register is rsp."""
+        """Of one that has a ModRM: a memory operand whose base register is rsp."""
         return (
-            self.modrm_at >= 0
-            and self.mod != 3
+            self.mod != 3
             and self.rm == RSP
             and self.code[self.modrm_at + 1] & 7 == RSP
             and not self.rex & 1
