@@ -70,7 +70,6 @@ sys.exit(recorded.record(root, options, root / "result.json"))
 
 
 def test_long_tests_are_cut_and_the_others_are_not_hurt(tmp_path: Path) -> None:
-    pytest.importorskip("coverage")
     for name, text in (("kinst/made.py", PACKAGE), ("tests/test_made.py", TESTS)):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text)
