@@ -30,14 +30,22 @@ class Channel:
         self._sock = sock
 
     def send(self, value: object, descriptor: int = -1) -> None:
-        """Raises OSError when nobody is there."""
+        """Raises OSError when nobody is there.
+
+        Whatever interrupts it (a signal, no memory), the stream is over: behind a part of a message
+        the other end would take the next one for its rest, and wait for ever."""
         data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         head = _LENGTH.pack(len(data))
-        if descriptor < 0:
-            self._sock.sendall(head)
-        else:
-            socket.send_fds(self._sock, [head], [descriptor])
-        self._sock.sendall(data)
+        try:
+            if descriptor < 0:
+                self._sock.sendall(head)
+            else:
+                socket.send_fds(self._sock, [head], [descriptor])
+            self._sock.sendall(data)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+            raise
 
     def receive(self) -> tuple[Any, int] | None:
         """(value, descriptor or -1), or None at the end of the stream, also within a message."""

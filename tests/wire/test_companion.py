@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -39,6 +40,52 @@ def test_it_answers_in_order_with_descriptors_and_errors(tmp_path: Path) -> None
     with pytest.raises(TargetError, match="no such thing"):
         companion.ask("nothing")
     companion.close()
+
+
+class Interrupted:
+    """A socket whose process gets a signal when it has sent so many bytes."""
+
+    def __init__(self, sock: socket.socket, after: int) -> None:
+        self._sock, self._left = sock, after
+
+    def sendall(self, data: bytes) -> None:
+        sent, self._left = data[: self._left], self._left - len(data)
+        self._sock.sendall(sent)
+        if self._left < 0:
+            self._left = 1 << 30  # no second signal
+            raise KeyboardInterrupt
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._sock, name)
+
+
+@pytest.mark.parametrize("after", [0, 3, 8, 20])
+def test_interrupted_within_a_message(tmp_path: Path, after: int) -> None:
+    """Neither end waits for the other: the stream is over, and what was asked before it holds."""
+    noted = tmp_path / "noted"
+
+    def serve(channel: Channel) -> None:
+        seen = []
+        while (message := channel.receive()) is not None:
+            seen.append(message[0][0])
+            channel.send(len(seen))
+        noted.write_text(repr(seen))
+
+    companion = Companion(serve)
+    assert companion.ask("first") == (1, -1)
+    channel = companion._channel
+    channel._sock = Interrupted(channel._sock, after)  # type: ignore[assignment]
+    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for ever"))
+    signal.alarm(20)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            companion.tell("second", b"x" * 1000)
+        with pytest.raises(TargetError, match="is gone"):
+            companion.ask("third")
+        assert companion.close()
+    finally:
+        signal.alarm(0)
+    assert noted.read_text() == "['first']"
 
 
 def test_it_is_told_of_a_death_and_holds_nothing_open(tmp_path: Path) -> None:
