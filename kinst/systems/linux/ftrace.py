@@ -18,7 +18,7 @@ ftrace until the kernel is booted again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -177,17 +177,6 @@ class Ftrace:
         flags = np.zeros(len(where), np.uint64)
         flags[order] = np.concatenate([*found, flags[:0]])
         return flags
-
-    def overlaps(self, spans: Sequence[tuple[int, int]]) -> list[bool]:
-        """Of each (address, size): whether any of it is in a call site."""
-        if not spans or not len(self):
-            return [False] * len(spans)
-        start = np.array([at for at, _ in spans], np.uint64)
-        end = start + np.array([size for _, size in spans], np.uint64)
-        last = np.searchsorted(self.sites, end, side="left").astype(np.int64) - 1
-        behind = self.sites[np.maximum(last, 0)] + np.uint64(self.size)
-        found: list[bool] = ((last >= 0) & (behind > start)).tolist()
-        return found
 
     def record(self, address: int, flags_now: U64 | None = None) -> FtraceRecord | None:
         """The record of the call site around this running address, or None.  flags_now: what

@@ -189,6 +189,12 @@ class Refusals:
                 reasons[i] = CHANGED
         return reasons
 
+    def at_call_sites(self, sites: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_]:
+        """For each (address, size): whether any of it is in a call site of ftrace's."""
+        address = np.array([a for a, _ in sites], dtype=np.uint64)
+        size = np.array([s for _, s in sites], dtype=np.uint64)
+        return self._ftrace_sites.overlaps(address, size)
+
     def rewritten(self, sites: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_]:
         """For each (address, size): whether the kernel may write there after boot, where ftrace's
         claims do not keep it from that.  A lock prefix is looked for where it was, and what looks

@@ -92,7 +92,8 @@ class Linux:
         """See core/system.py."""
         if not self._leaves_call_sites:
             return [False] * len(sites)
-        return self.ftrace.overlaps(sites)
+        found: list[bool] = self._refusals.at_call_sites(sites).tolist()
+        return found
 
     def modules(self) -> Sequence[Module]:
         """The modules that are loaded when they are first asked for."""
@@ -156,8 +157,8 @@ class Linux:
     def site_refusals(self, sites: Sequence[tuple[int, int]]) -> list[str]:
         """site_refusal() of many (address, size) at once, much faster."""
         found = self._site_refusals(sites)
-        for i in np.flatnonzero(self.left(sites)).tolist():
-            found[i] = found[i] or LEFT
+        if self._leaves_call_sites:
+            found = [one or LEFT * left for one, left in zip(found, self.left(sites), strict=True)]
         return found
 
     def _site_refusals(self, sites: Sequence[tuple[int, int]]) -> list[str]:
@@ -206,7 +207,9 @@ class Linux:
         for i, (address, size) in enumerate(sites):
             if not found[i] and self._modules.at(address) is not None:
                 found[i] = self._module_rules.rewritten(address, size)
-        return list(map(operator.or_, found, self.left(sites)))
+        if self._leaves_call_sites:
+            found = list(map(operator.or_, found, self.left(sites)))
+        return found
 
     def is_bug(self, address: int) -> bool:
         """Whether this instruction is a BUG or WARN trap, which the kernel looks up by its
