@@ -1,7 +1,7 @@
 """Plants and unplants at random for as long as it is told, in a guest under load.
 
     .venv/bin/python tests/vm/soak.py MINUTES [--isa ISA] [--cpus 4] [--seed N] [--functions N]
-        [--longest SECONDS]
+        [--longest SECONDS] [--rounds N]
 
 The guest runs tests/programs/workload.c all the time, which ends with an error when the kernel does
 not do what it must.  A round is a program of random functions (all their instructions, or their
@@ -124,6 +124,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--functions", type=int, default=300)
     parser.add_argument("--longest", type=float, default=0.5, help="seconds of a trace (0.5)")
+    parser.add_argument("--rounds", type=int, default=0, help="no fewer, however long it takes")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         settings = (asked.isa, asked.cpus, asked.functions, asked.seed, asked.longest)
@@ -132,13 +133,15 @@ def main() -> None:
             soak.begin()
             ends = time.monotonic() + 60 * asked.minutes
             done = 0
-            while time.monotonic() < ends:
+            while time.monotonic() < ends or soak.counts["rounds"] < asked.rounds:
                 soak.round()
                 done += 1
                 if done >= LEAST_ROUNDS and done % 10 == 0:
                     soak.look()
                     own, free = soak.memory[-1]
-                    print(f"{done}: kinst {own >> 20} MB, guest {free >> 20} MB free", flush=True)
+                    minute = (time.monotonic() - ends) / 60 + asked.minutes
+                    memory = f"kinst {own >> 20} MB, guest {free >> 20} MB free"
+                    print(f"{done} in {minute:.1f} min: {memory}", flush=True)
             soak.look()
     for what, count in sorted(soak.counts.items()):
         print(f"{count:10} {what}")

@@ -3,10 +3,11 @@
 A file is all of RAM that is not zero, and what QEMU says of its CPUs and devices:
 
     magic, SHA-256 of the key and the rest of the header | number of runs, bytes of device state |
-    runs: offset in RAM, bytes, sum of its 64-bit words | device state | to a page | the runs
+    runs: offset in RAM, bytes, CRC-32 | device state | to a page | the runs
 
 Everything in it is checked when it is read: files of a cache are cut short by full disks and zeroed
-by crashes, and a guest that goes on from such a state would fail much later.  A file is written
+by crashes, and a guest that goes on from such a state would fail much later.  A plain sum of words
+would take a tenth of the time and miss words that have changed places.  A file is written
 under another name first, so whoever reads it has all of it or nothing.
 """
 
@@ -17,6 +18,7 @@ import hashlib
 import os
 import struct
 import time
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from mmap import ACCESS_READ, mmap
@@ -29,10 +31,10 @@ from kinst.core.errors import TargetError
 from kinst.core.whole_files import PART, WRITING, whole_file
 
 LIMIT = 1 << 30  # bytes of all states; the ones that were not used for longest go first
-_MAGIC = b"kinst guest 2\n\0\0"
+_MAGIC = b"kinst guest 3\n\0\0"
 _DIGEST = hashlib.sha256().digest_size
 _COUNTS = struct.Struct("<QQ")
-_RUN = np.dtype([("offset", "<u8"), ("size", "<u8"), ("sum", "<u8")])
+_RUN = np.dtype([("offset", "<u8"), ("size", "<u8"), ("crc", "<u8")])
 _PAGE = 4096
 _WORDS = _PAGE // 8
 _SUFFIX = ".guest"
@@ -121,8 +123,8 @@ class KeptRam:
         self._file = file
         self._runs: list[tuple[int, int, int]] = []  # offset in RAM, bytes, where in the file
         for start, size, expected in runs.tolist():
-            there = np.frombuffer(file, "<u8", min(size, len(file) - data) // 8, data)
-            if 8 * len(there) != size or int(np.add.reduce(there)) != expected:
+            there = memoryview(file)[data : data + size]
+            if len(there) != size or zlib.crc32(there) != expected:
                 raise TargetError("the state of the guest that was kept is damaged")
             self._runs.append((start, size, data))
             data += size
@@ -153,14 +155,10 @@ def _runs(ram: memoryview, extents: Sequence[tuple[int, int]]) -> Iterator[tuple
             yield start + first * _PAGE, (last - first) * _PAGE
 
 
-def _sum(ram: memoryview, offset: int, size: int) -> int:
-    return int(np.add.reduce(np.frombuffer(ram[offset : offset + size], "<u8")))
-
-
 def _write(
     file: int, key: str, ram: memoryview, extents: Sequence[tuple[int, int]], devices: bytes
 ) -> int:
-    runs = [(at, size, _sum(ram, at, size)) for at, size in _runs(ram, extents)]
+    runs = [(at, size, zlib.crc32(ram[at : at + size])) for at, size in _runs(ram, extents)]
     body = _COUNTS.pack(len(runs), len(devices)) + np.array(runs, _RUN).tobytes() + devices
     head = _MAGIC + _digest(key, body) + body
     head += bytes(-len(head) % _PAGE)
@@ -180,7 +178,7 @@ def _read(file: int, key: str, ram: memoryview) -> bytes:
         _fill(file, views, data)
         data += wanted
     for at, size, expected in runs.tolist():
-        if _sum(ram, at, size) != expected:
+        if zlib.crc32(ram[at : at + size]) != expected:
             raise TargetError("the state of the guest that was kept is damaged")
     return devices
 
