@@ -76,15 +76,13 @@ def test_every_damage_is_noticed(states: KeptStates, tmp_path: Path) -> None:
             states.load("one", SharedMemory("test", SIZE).view)
         with pytest.raises(TargetError, match="damaged"):
             states.open("one", SIZE)
-    # Pages, and then words, that have changed places.
-    pages = whole[-PAGE:] + whole[-2 * PAGE : -PAGE]
-    for moved in (pages, whole[-2 * PAGE + 8 : -PAGE + 8] + whole[-PAGE + 8 :] + bytes(8)):
-        assert len(moved) == 2 * PAGE and moved != whole[-2 * PAGE :]
-        file.write_bytes(whole[: -2 * PAGE] + moved)
-        with pytest.raises(TargetError, match="damaged"):
-            states.load("one", SharedMemory("test", SIZE).view)
-        with pytest.raises(TargetError, match="damaged"):
-            states.open("one", SIZE)
+    # Words that have changed places: their sum is the same.
+    file.write_bytes(whole[:-PAGE] + whole[-8:] + whole[-PAGE:-8])
+    assert file.read_bytes() != whole
+    with pytest.raises(TargetError, match="damaged"):
+        states.load("one", SharedMemory("test", SIZE).view)
+    with pytest.raises(TargetError, match="damaged"):
+        states.open("one", SIZE)
     for length in (0, 10, 60, PAGE, len(whole) // 2, len(whole) - 1):
         file.write_bytes(whole[:length])
         with pytest.raises(TargetError, match=r"damaged|cut short"):

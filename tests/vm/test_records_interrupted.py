@@ -43,7 +43,7 @@ def test_each_hit_has_its_record_and_each_is_whole(append: str, tmp_path: Path) 
     assert {len(row) for row in rows} == {6}
     recorded = Counter(int(row[0]) for row in rows)
     assert recorded == {int(k): int(n) for k, n in re.findall(r"^ +(\d) +(\d+)$", counts, re.M)}
-    # Ticks come by the clock: the faster the machine is, the fewer of them there are beside the reads.
+    # Ticks come by the clock: the faster the machine, the fewer of them beside the reads.
     assert recorded[0] > READS and recorded[1] > READS and recorded[2] > 20
     # A stack pointer twice, and what reads ask for, nearly always one byte.
     assert all(row[4] == row[5] and row[4].startswith("ffff") for row in rows)
