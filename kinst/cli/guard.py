@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -79,6 +80,17 @@ def standard_files() -> None:
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8")  # noqa: SIM115
     sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+    sys.stdout, sys.stderr = _whole(sys.stdout), _whole(sys.stderr)
+
+
+def _whole(file: TextIO) -> TextIO:
+    """The same file, so that all that is written to it is.
+
+    With PYTHONUNBUFFERED Python leaves out what one write(2) did not take, as when a signal comes
+    while a pipe is full (TextIOWrapper over a raw file).  write() flushes: nothing waits longer."""
+    if not isinstance(file.buffer, io.RawIOBase):
+        return file
+    return open(file.fileno(), "w", encoding=file.encoding, errors=file.errors, closefd=False)
 
 
 def _forget(file: TextIO) -> None:
