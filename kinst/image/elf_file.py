@@ -31,6 +31,7 @@ HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
 SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 SEGMENT = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
 GAP = 4096  # bytes at least between laid out sections: no address ends one and starts another
+MOST_MEMORY = 1 << 47  # bytes: half of an address space of 48 bits
 MANY = 0xFFFF  # SHN_XINDEX and PN_XNUM: the number is in the first section's header
 
 
@@ -144,7 +145,7 @@ class ElfFile:
         """Where the sections of a relocatable file are taken to lie: index -> address.
 
         {} for linked files.  .text stays at 0, and the others that will be in memory follow it,
-        in their order.
+        in their order.  Raises KinstError where they do not fit into any memory.
         """
         if not self.relocatable:
             return {}
@@ -153,6 +154,8 @@ class ElfFile:
         for section in sorted(loaded, key=lambda s: (s.name != ".text", s.index)):
             found[section.index] = at
             at += (section.size + 2 * GAP - 1) & -GAP
+            if at >= MOST_MEMORY:
+                raise KinstError(f"{self.path}: damaged: section {section.name} is too large")
         return found
 
     def place(self, address: int) -> tuple[str, int] | None:

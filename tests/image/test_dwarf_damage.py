@@ -166,6 +166,20 @@ def test_the_unit_is_named(tmp_path: Path) -> None:
         open_index(path)
 
 
+def test_a_section_that_fits_into_no_memory(tmp_path: Path) -> None:
+    """In a relocatable file, whose sections are laid out one behind the other."""
+    path = compiled(tmp_path, "gcc", "-g", "-c")
+    file = open_file(path)
+    data = bytearray(path.read_bytes())
+    (table,) = struct.unpack_from("<Q", data, 40)  # e_shoff
+    bss = file.section(".bss")
+    assert bss is not None
+    struct.pack_into("<Q", data, table + 64 * bss.index + 32, (1 << 64) - 4096)  # sh_size
+    path.write_bytes(data)
+    with pytest.raises(KinstError, match=r"damaged: section \.bss is too large"):
+        open_index(path)
+
+
 def saved(folder: Path) -> Path:
     (found,) = folder.glob("dwarf-*.index")
     return found

@@ -26,8 +26,8 @@ PROGRAM = (  # two clauses: what is dropped of one is all that it does
 )
 RESTORED = "kernel text is as before"
 PIECE, PAUSE = 2048, 0.3  # bytes, seconds
-TRACED = 8.0  # seconds
-SLOW_STILL = 3.0  # seconds after the text was restored
+TRACED = 5.0  # seconds
+SLOW_STILL = 2.0  # seconds after the text was restored
 MOST_MEMORY = 300 << 20  # bytes of kinst's own
 SECONDS = 60.0
 
