@@ -18,6 +18,7 @@ dwz: dwz
 gdb-multiarch: gdb-multiarch
 libdw: libdw-dev libelf-dev
 llvm-dwarfdump: llvm
+pahole: pahole llvm
 aarch64-linux-gnu-gcc: gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 riscv64-linux-gnu-gcc: gcc-riscv64-linux-gnu libc6-dev-riscv64-cross
 qemu-system-aarch64: qemu-system-arm
@@ -121,6 +122,7 @@ prove() {
         gcc -Wall -Werror -o libdw "$checkout/tests/c/libdw_copies.c" -ldw -lelf &&
             ./libdw sample
         ;;
+    pahole) gcc -g -c -o with-btf.o sample.c && pahole -J with-btf.o && objdump -h with-btf.o | grep -F .BTF ;;
     llvm-dwarfdump) llvm-dwarfdump --name=main sample | grep DW_TAG_subprogram ;;
     *-linux-gnu-gcc) compiles_static "${1%-gcc}" ;;
     virtiofsd)
@@ -164,7 +166,7 @@ try_tool() {
         return 1
     fi
     # What is tried on gcc's program can be judged when gcc works.
-    case $1 in gdb | readelf | clang | dwz | libdw | llvm-dwarfdump) [ -x sample ] || return 0 ;; esac
+    case $1 in gdb | readelf | clang | dwz | libdw | llvm-dwarfdump | pahole) [ -x sample ] || return 0 ;; esac
     (prove "$1") >out 2>&1 </dev/null && return
     { grep -m 1 -i -E 'error|cannot|no such' out || tail -n 1 out || true; } | cut -c 1-120
     return 1

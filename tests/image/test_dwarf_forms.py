@@ -276,6 +276,19 @@ def test_a_copy_of_what_is_no_function(tmp_path: Path) -> None:
     assert [one.ranges for one in index.functions("main")] == [RANGE]
 
 
+def test_a_copy_where_there_is_no_function(tmp_path: Path) -> None:
+    unit = Unit(4)
+    unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
+    unit.here("type")
+    unit.entry(0x24, [Value(NAME, *text(b"int"))])
+    at = struct.pack("<I", unit.places["type"])
+    unit.entry(COPY, [Value(ORIGIN, 0x13, at), *ADDR])
+    unit.end()
+    index = open_index(elf(tmp_path / "a", unit.sections()))
+    assert not list(index.inline_names()) and not list(index.function_names())
+    assert index.copies_at(BASE + 0x10) == []
+
+
 def test_sparse_abbreviation_codes(tmp_path: Path) -> None:
     assert only(build(tmp_path / "a", where=ADDR, skew=100_000)).ranges == RANGE
 

@@ -260,14 +260,14 @@ def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
     joined = _followed(rows_of(dies, functions[:, F_ORIGIN]))
     own = _with_declarations(functions, rows_of(dies, functions[:, F_SPECIFICATION]))
     numbers = names.of(own[:, F_NAME])
-    of_copy = rows_of(dies, copies[:, C_ORIGIN])
-    known = of_copy >= 0
-    of_copy = np.where(known, joined[of_copy], -1)
+    # Row -1 stands for none, also where there are copies and no function at all.
+    joined_or_none, number_or_none = np.append(joined, -1), np.append(numbers, 0)
+    of_copy = joined_or_none[rows_of(dies, copies[:, C_ORIGIN])]
 
     has_code = np.zeros(len(functions), dtype=bool)
     has_code[joined[functions[:, F_RANGES] > 0]] = True
     copied = np.zeros(len(functions), dtype=bool)
-    copied[of_copy[known]] = True
+    copied[of_copy[of_copy >= 0]] = True
     inlined = copied | (own[:, F_INLINE] != INL_NOT_INLINED)
     kept = np.flatnonzero((joined == np.arange(len(functions))) & (has_code | inlined))
     kept = kept[numbers[kept] != 0]
@@ -292,8 +292,7 @@ def _code(functions: Int, copies: Int, ranges: Int, names: _Names) -> Arrays:
         "function_range": np.concatenate([[0], np.cumsum(count)]).astype(np.uint32),
         "function_ranges": gathered.ravel().view(np.uint64),
     }
-    root = np.where(copies[:, C_ROOT] >= 0, joined[copies[:, C_ROOT]], -1)
-    caller = np.where(root >= 0, numbers[root], 0)
+    caller = number_or_none[joined_or_none[copies[:, C_ROOT]]]
     return arrays | _copies(copies, ranges, place[of_copy], numbers[kept], caller)
 
 
