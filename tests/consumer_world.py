@@ -170,8 +170,9 @@ class World:
             tuple(one for _, one in self.aggregations), (), 0, 8192, 256, (), {}, 0,
         )  # fmt: skip
         self.store = AggregationStore(
-            memoryview(self.memory), self.scratch, program, layout, self.counters, sums=self.sums
-        )
+            memoryview(self.memory), self.scratch, program, layout, self.counters, self.names,
+            self.sums,
+        )  # fmt: skip
         self.schema = Schema(
             program, layout, {p.id: p for p in self.probes}, self.store.tables, self.options,
             self.names,

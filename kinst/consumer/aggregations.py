@@ -170,7 +170,7 @@ class AggregationStore:
         self._gather = gather
         self._names = names
         self._bytes: Bytes = np.frombuffer(view, dtype=np.uint8)
-        self._words = np.frombuffer(view, dtype="<u8", count=len(self._bytes) // 8)
+        self._words = np.frombuffer(view, dtype="<u8")
         self._scratch = scratch
         self._counters = counters
         self._sums = sums

@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import pytest
 from codegen_rig import GS_BASE, TASK_AT, HostRig, Rig, TargetRig
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -187,6 +188,22 @@ def test_bad_addresses_fault() -> None:
     wild = kernel.entry(b"x", top)
     kernel.put(wild, PATHS.name, 0x77)
     assert read(kernel, kernel.path(mount, wild)) == [(lay.FAULT_BADADDR, 0x77)] * 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fits"),
+    [([255], True), ([256], False), ([254, *[255] * 15], True), ([255] * 16, False)],
+)
+def test_names_and_paths_as_long_as_linux_has_them(sizes: list[int], fits: bool) -> None:
+    """NAME_MAX, and PATH_MAX with the NUL (include/uapi/linux/limits.h): 255 and 4096."""
+    kernel, mount, top = made()
+    parts = [bytes([ord("a") + k]) * size for k, size in enumerate(sizes)]
+    places = tree(kernel, mount, top, parts)
+    for got in read(kernel, kernel.path(*places[-1])):
+        if fits:
+            assert got == [b"/", b"/", (b"/" + b"/".join(parts))[: STRSIZE - 1]]
+        else:
+            assert got == (lay.FAULT_BADADDR, places[1][1]), "the entry that there is no room for"
 
 
 def test_a_thread_that_is_nowhere() -> None:

@@ -34,6 +34,7 @@ from codegen_rig import (
     string,
     trace,
 )
+from test_kernel_data import Counting
 
 from kinst.codegen.code_machine import CodeMachine
 from kinst.core import layout as lay
@@ -208,6 +209,23 @@ def test_the_last_faults_are_noted(rig: type[Rig], timed: bool) -> None:
     place = run.scratch.state_of(run.slot) + lay.STATE_FAULTS
     kept = list(struct.iter_unpack("<4Q", run.read(place, 32 * lay.FAULTS_KEPT)))
     assert [kept[n % lay.FAULTS_KEPT] for n in range(5, len(noted))] == noted[5:]
+
+
+def test_a_firing_and_what_is_told_of_its_faults_have_one_time() -> None:
+    """However often a clause asks, and with a clock that goes on whenever it is read."""
+    now = trace(builtin("timestamp"))
+    run = Counting(program([now], [now, trace(load(BAD))], [now], [now]), {1: (0, 1, 2)}, (3,))
+    seen = []
+    for _ in range(3):
+        run.consume(0)
+        run.fire(1)
+        records = run.records(0)
+        assert [record.clause for record in records] == [0, 3, 2]
+        times = {record.time for record in records}
+        times |= {u64(run.fields(record)[0]) for record in records}
+        seen += times
+        assert len(times) == 1
+    assert seen == sorted(set(seen))
 
 
 @both

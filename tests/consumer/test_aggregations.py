@@ -27,6 +27,7 @@ from kinst.consumer.aggregations import (
     rank,
     scalar,
 )
+from kinst.consumer.symbols import Names, Symbol
 from kinst.core import dtypes
 from kinst.core.dtypes import StringType
 from kinst.core.layout import HEADER_HALF, STATE_SEQUENCE
@@ -407,6 +408,21 @@ def test_keys_that_are_structures_are_told_apart_by_all_their_bytes() -> None:
         w.entry(0, slot, 0, row, key + struct.pack("<q", 7), [10])
     w.store.snapshot()
     assert values(w) == {(same, 7): [20], (other, 7): [10]}
+
+
+def test_addresses_of_one_function_are_one_key() -> None:
+    """As libdtrace's dt_aggregate_sym() has it; each that has no name is one by itself."""
+    sym = dtypes.SymbolType("sym")
+    agg = aggregation(0, "count", (dtypes.INT64, sym))
+    keys = [Field(8, 8, dtypes.INT64), Field(16, 8, sym)]
+    layout = table_layout(agg, 0, 8, keys)
+    names = Names(lambda at: Symbol("vmlinux", "f", at & ~0xFFF) if at < 0x8000 else None)
+    w = World((), [(agg, layout)], names=names)
+    for row, address in enumerate((0x1010, 0x9001, 0x1F00, 0x9002, 0x2001)):
+        w.entry(0, 0, 0, row, struct.pack("<qQ", -1, address), [1])
+    w.store.snapshot()
+    counted = {(key, int.from_bytes(at, "little")): n for (key, at), (n,) in values(w).items()}
+    assert counted == {(-1, 0x1000): 2, (-1, 0x2000): 1, (-1, 0x9001): 1, (-1, 0x9002): 1}
 
 
 def test_a_distribution_without_data_has_all_its_buckets() -> None:

@@ -70,7 +70,7 @@ def test_what_is_lost_is_told_by_its_kind() -> None:
     """The sentences are dtrace(1)'s (dt_handle.c, dt_aggregate.c); the kinds are told apart by
     whoever reads the events."""
     nothing = SlotLosses(0, 0, 0, 0, 0)
-    names = ("double", "dynamic", "dirty", "rinsing")
+    names = ("double", "dynamic", "dirty", "rinsing", "speculative", "unavailable")
     told = {}
     for name in names:
         losses = [nothing, replace(nothing, slot=1, **{name: 3})]
@@ -80,3 +80,7 @@ def test_what_is_lost_is_told_by_its_kind() -> None:
     assert told["dynamic"] == [("dynamic", 3, None, drops)]
     assert told["dirty"] == [("dirty", 3, None, f"{drops} with non-empty dirty list")]
     assert told["rinsing"] == [("rinsing", 3, None, f"{drops} with non-empty rinsing list")]
+    drops = "dtrace: 3 speculative drops on CPU 1"
+    assert told["speculative"] == [("speculative", 3, 1, drops)]
+    ((kind, count, _, said),) = told["unavailable"]
+    assert (kind, count) == ("speculation", 3) and said.startswith("dtrace: 3 failed speculations")

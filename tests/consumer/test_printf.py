@@ -28,7 +28,8 @@ def test_stacks() -> None:
     field = Field(0, 24, StackType(3))
     assert rendered(FRAMES, [field], part("s", "k"), part("e")) == ["s\n0x10\n0x20\ne"] * 2
     assert rendered(FRAMES, [field], part("", "k", "-", 3)) == ["\n   0x10\n   0x20\n"] * 2
-    assert rendered(FRAMES, [field], part("", "k", "", 3)) == ["\n0x10\n0x20\n"] * 2
+    for none in (part("", "k", "", 3), part("", "k", "-")):
+        assert rendered(FRAMES, [field], none) == ["\n0x10\n0x20\n"] * 2
 
 
 def test_wide_strings_and_percent_signs() -> None:

@@ -67,7 +67,7 @@ def test_what_was_taken_does_not_change_with_the_ring() -> None:
     assert taken[0] == 0
 
 
-@pytest.mark.parametrize(("head", "tail"), [(0, 8), (65 + 7, 0)])
+@pytest.mark.parametrize(("head", "tail"), [(0, 8), (15, 16), (65 + 7, 0)])
 def test_impossible_counters_are_told(head: int, tail: int) -> None:
     s, memory = scratch(ring_size=64)
     put64(memory, s.state_of(0) + STATE_HEAD, head)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 
 import numpy as np
+import pytest
 
 from kinst.consumer.policies import SLACK, Kept
 from kinst.consumer.rings import Chunk
@@ -45,6 +46,14 @@ def test_ring_keeps_the_last() -> None:
         assert kept._bytes[0] <= SLACK * 100 + 320
     assert not kept.full
     assert numbers(kept) == [997, 998, 999]
+
+
+@pytest.mark.parametrize("policy", ["ring", "fill"])
+def test_a_record_is_kept_whole_or_not_at_all(policy: str) -> None:
+    kept = Kept(policy, 31)
+    kept.add([Chunk(0, records(0, 9))])
+    (chunk,) = kept.all()
+    assert len(chunk.data) == 0
 
 
 def test_fill_keeps_the_first_and_says_when_it_is_full() -> None:

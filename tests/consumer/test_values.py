@@ -231,6 +231,12 @@ def test_an_aggregation() -> None:
     assert list(found.rows.items()) == [((3, "a"), -10), ((2, "\udcff"), 3), ((-1, "b"), 20)]
 
 
+def test_a_key_that_is_a_structure_is_its_bytes() -> None:
+    made = table(AggFunction("count"), (dtypes.INT, structure(8)))
+    made.entries[(-1, b"12345678")] = Entry(np.array([3], np.int64))
+    assert aggregation_of(made, Options(), Names()).rows == {(-1, b"12345678"): 3}
+
+
 def test_a_distribution() -> None:
     made = table(AggFunction("lquantize", (0, 20, 10)), size=32)
     made.normal = 2

@@ -33,20 +33,31 @@ from kinst.isa import load
 from kinst.session.expand import call_convention
 
 SOURCE = """
+#ifdef __clang__
+#define ALONE __attribute__((noinline))
+#else
 #define ALONE __attribute__((noipa))
+#endif
 static volatile long sum;
 ALONE static void sink(long n) { sum += n; __asm__ volatile("" ::: "memory"); }
 #define LOST(name) \\
-    ALONE static long name(long number, const char *text, int small) \\
+    ALONE long name(long number, const char *text, int small) \\
     { sink(number + *text + small); sink(1); sink(sum & 3); return sum; }
 #define LARGE(name) \\
-    ALONE static long name(long number, const char *text, int small) \\
+    ALONE long name(long number, const char *text, int small) \\
     { long room[60]; for (int k = 0; k < 60; k++) room[k] = sum + k; \\
       sink(number + *text + small + room[sum & 31]); sink(1); return room[sum & 15]; }
 LOST(by_constant) LOST(by_register) LOST(by_frame) LOST(by_several) LARGE(by_large)
+ALONE long by_saved(long number, const char *text, int small)
+{
+    long a = sum + 1, b = sum * 3, c = sum * 5;
+    sink(number + *text + small); sink(a); sink(b); sink(c); sink(a + b + c);
+    return sum;
+}
 ALONE static void keeps(long first, const char *text, long count)
 {
     for (long i = 0; i < count; i++) { sum += by_register(first + i, text + i, 5); sink(first); }
+    for (long i = 0; i < count; i++) { sum += by_saved(first + i, text + i, 5); sink(first); }
 }
 ALONE static void has_frame(void)
 {
@@ -73,7 +84,7 @@ ALONE long run(long n)
     return sum;
 }
 """
-FUNCTIONS = ("by_constant", "by_register", "by_frame", "by_several", "by_large")
+FUNCTIONS = ("by_constant", "by_register", "by_frame", "by_several", "by_large", "by_saved")
 FLAGS = ["-O2", "-g", "-nostdlib", "-static", "-ffreestanding", "-fno-stack-protector", "-no-pie",
          "-fno-pie", "-fno-asynchronous-unwind-tables", "-fno-builtin", "-Wl,-e,run"]  # fmt: skip
 STACK, SIZE = 0x7000_0000, 0x10_0000
@@ -94,7 +105,8 @@ X86 = ("RAX", "RDX", "RCX", "RBX", "RSI", "RDI", "RBP", "RSP", *(f"R{n}" for n i
        "RIP")  # fmt: skip
 ARM64 = (*(f"X{n}" for n in range(31)), "SP")
 PROCESSORS = {
-    "amd64": Processor(["gcc", "-fcf-protection=none"], (UC_ARCH_X86, UC_MODE_64), (5, 4, 1),
+    "amd64": Processor(["gcc", "-fcf-protection=none", "-mno-red-zone"],
+                       (UC_ARCH_X86, UC_MODE_64), (5, 4, 1),
                        lambda n: int(getattr(x86_const, f"UC_X86_REG_{X86[n]}"))),
     "arm64": Processor(["aarch64-linux-gnu-gcc"], (UC_ARCH_ARM64, UC_MODE_ARM), (0, 1, 2),
                        lambda n: int(getattr(arm64_const, f"UC_ARM64_REG_{ARM64[n]}"))),
@@ -178,11 +190,11 @@ class Value:
 class Run:
     """The program in an emulator, and at each instruction of the functions what kinst says."""
 
-    def __init__(self, isa: str, folder: Path) -> None:
+    def __init__(self, isa: str, folder: Path, compiler: list[str]) -> None:
         self.isa, self.processor = load(isa), PROCESSORS[isa]
         (folder / "run.c").write_text(SOURCE)
         program = folder / "run"
-        command = [*self.processor.compiler, *FLAGS, "-o", str(program), str(folder / "run.c")]
+        command = [*compiler, *FLAGS, "-o", str(program), str(folder / "run.c")]
         subprocess.run(command, check=True, timeout=120)
         self.debug = DebugInfo(program)
         self.names = self.isa.dwarf_registers
@@ -227,6 +239,9 @@ class Run:
         return int.from_bytes(self.machine.mem_read(address, 8), "little")
 
     def step(self, machine: Any, address: int, size: int, data: Any) -> None:
+        # As an interrupt may have done.
+        stack = machine.reg_read(self.processor.number(call_convention(self.isa).stack))
+        machine.mem_write(stack - 512, b"\xa5" * 512)
         for name in FUNCTIONS:
             low, high = self.spans[name]
             if low <= address < high:
@@ -265,8 +280,9 @@ class Run:
 
 
 @pytest.mark.parametrize("isa", list(PROCESSORS))
-def test_what_was_passed(isa: str, tmp_path: Path) -> None:
-    run = Run(isa, tmp_path)
+@pytest.mark.parametrize("frame", ["omit", "no-omit"])
+def test_what_was_passed(isa: str, frame: str, tmp_path: Path) -> None:
+    run = Run(isa, tmp_path, [*PROCESSORS[isa].compiler, f"-f{frame}-frame-pointer"])
     run.go()
     for function in FUNCTIONS:
         for variable in ("number", "text", "small"):
@@ -279,3 +295,12 @@ def test_what_was_passed(isa: str, tmp_path: Path) -> None:
             assert kinds.get("unknown", 0) == 0, (function, variable, kinds)
     by_caller = sum(n for (_, _, kind), n in run.outcomes.items() if kind == "caller")
     assert by_caller > 100, run.outcomes
+
+
+def test_registers_that_clang_has_restored(tmp_path: Path) -> None:
+    """Its call frame information has them in memory to the function's end: at the last pops that
+    memory is below the stack pointer, and what was there is not known."""
+    run = Run("amd64", tmp_path, ["clang", "-mno-red-zone", "-fno-omit-frame-pointer"])
+    run.go()
+    for kind in ("known", "caller", "unknown"):
+        assert run.outcomes["by_saved", "number", kind] > 0, run.outcomes

@@ -338,6 +338,26 @@ def riscv64_words(draw: random.Random) -> Iterator[bytes]:
         yield half.to_bytes(2, "little")
 
 
+LEADING = {
+    "amd64": ("jmp .+16", "jmp .+4096", "call .+16", "je .+16", "je .+4096", "loop .+16"),
+    "arm64": ("b .+16", "bl .+16", "b.eq .+16", "cbz x0, .+16", "tbz x0, 1, .+16"),
+    "riscv64": ("j .+16", "c.j .+16", "beq a0, a1, .+16", "c.beqz a0, .+16"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(LEADING))
+def test_addresses_go_round(name: str, tmp_path: Path) -> None:
+    """Where a branch leads is a number of 64 bits, behind whose highest is 0 (as the RISC-V ISA
+    manual has it in 1.4, and as the others do)."""
+    isa, top = load(name), 1 << 64
+    for text in LEADING[name]:
+        distance = int(text.partition(".+")[2])
+        for sign, address, target in (("+", top - 16, distance - 16), ("-", 0, top - distance)):
+            source = f"{HEADS[name]}\n{text.replace('.+', f'.{sign}')}"
+            one = next(iter(isa.decode(assembled(name, source, tmp_path), address)))
+            assert isa.flow(one.code, address).target == target, text
+
+
 def test_what_leads_to_the_start_of_code_and_just_before_it() -> None:
     """Addresses within the code count, its first one too."""
     for name, code, place in (

@@ -10,6 +10,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from test_parts import vector
 
 from kinst.core.bodies import CountBody
 from kinst.core.columns import FLOW_KINDS, FOLLOWING, WIDTH, Batch, columns_of
@@ -35,6 +36,8 @@ def random_bytes(isa: Isa, rng: random.Random) -> bytes:
         return rng.randbytes(4)
     modrm = rng.choice((0x05, 0x0D, 0x3D, rng.randrange(256), rng.randrange(256)))
     opcode = bytes([rng.randrange(256), modrm])
+    if rng.random() < 0.1:
+        return vector(rng) + opcode + rng.randbytes(9)
     early = rng.choice(REX) if rng.random() < 0.2 else b""  # ignored, when a prefix follows
     head = rng.choice(PREFIXES) + early + rng.choice(PREFIXES) + rng.choice(REX) + rng.choice(MAPS)
     return head + opcode + rng.randbytes(9)

@@ -101,6 +101,24 @@ def test_amd64_registers_where_others_have_memory(tmp_path: Path) -> None:
     assert isinstance(made, Relocated) and made.code[:3] == bytes([*code[:2], code[2] & 0x3F])
 
 
+def test_amd64_3dnow(tmp_path: Path) -> None:
+    """Of 0F 0F the operation is behind the operands; 0F 0E is femms, which has none (AMD's
+    programmer's manual volume 3, appendix A.1.2)."""
+    source = ".intel_syntax noprefix\nfemms\npfadd mm3, [rip + 16]\npf2id mm1, [rsp]"
+    isa = load("amd64")
+    found = list(isa.decode(assembled("amd64", source, tmp_path), TEXT))
+    femms, relative, stack = (parse(one.code) for one in found)
+    assert femms is not None and relative is not None and stack is not None
+    assert (femms.modrm_at, relative.modrm_at, stack.modrm_at) == (-1, 2, 2)
+    assert relative.rip_relative and stack.based_on_rsp
+    made = isa.displace(found[1].code, found[1].address, TEXT + 4096)
+    assert isinstance(made, Relocated)
+    moved = next(iter(isa.decode(made.code, TEXT + 4096)))
+    ends = [one.address + one.size for one in (found[1], moved)]
+    distances = [int.from_bytes(one.code[3:7], "little", signed=True) for one in (found[1], moved)]
+    assert ends[1] + distances[1] == ends[0] + distances[0] == ends[0] + 16
+
+
 def test_amd64_names_without_prefixes() -> None:
     """Capstone's own word for what an instruction is, whichever prefixes it tells with the name."""
     disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)

@@ -148,6 +148,9 @@ def test_a_cpu_that_faults_in_its_trap_entry_is_lost() -> None:
     entry = 0xFFFFFFFF80A7662C
     seen = {"stvec": entry, "pc": entry, "sepc": entry + 0xA8, "scause": 15}
     assert machine.is_lost(seen) and machine.is_lost({**seen, "pc": entry + 4, "scause": 13})
+    # Privileged specification, "scause": page faults are 12, 13 and 15.
+    lost = [cause for cause in range(64) if machine.is_lost({**seen, "scause": cause})]
+    assert lost == [12, 13, 15]
     timer = 1 << 63 | 5
     for other in (
         {"pc": entry + 4096}, {"sepc": entry - 4}, {"scause": timer}, {"scause": 8},

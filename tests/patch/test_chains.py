@@ -127,6 +127,20 @@ def test_nothing_to_chain() -> None:
     assert chains_of([*apart, call], isa).target.tolist() == [-1, -1, 0]
 
 
+def test_each_jump_leads_to_its_own_place() -> None:
+    """Two that are long by their prefixes, and differ in the last bytes of their distance alone.
+    The second one leads to the last site."""
+    function = Function("vmlinux", "f", TEXT, 1 << 20)
+    goals = {0: 0x10000, 16: 0x20010}
+    jumps = [
+        Site(function, at, bytes.fromhex("672e2e2e2ee9") + (to - at - 10).to_bytes(4, "little"))
+        for at, to in goals.items()
+    ]
+    assert jumps[0].code[:8] == jumps[1].code[:8]
+    sites = [*jumps, *(Site(function, to, b"\x90") for to in goals.values())]
+    assert chains_of(sites, load("amd64")).target.tolist() == [2, 3, -1, -1]
+
+
 def test_what_cannot_be_moved_breaks_the_chain() -> None:
     """A refused site is left out, and its neighbours lead to the original."""
     isa = load("amd64")

@@ -72,14 +72,6 @@ def nullable(firing: Firing, expr: typed.Expr) -> Lowered:
     return lower(firing, expr)
 
 
-def text(firing: Firing, expr: typed.Expr) -> Text:
-    """The value of a string expression."""
-    value = lower(firing, expr)
-    if isinstance(value, Text):
-        return value
-    raise KinstError(f"{expr.span}: a string was expected")
-
-
 def truth(firing: Firing, expr: typed.Expr) -> Value:
     """Whether the value is not zero, as an i1."""
     return firing.code.icmp("ne", scalar(firing, expr), 0)

@@ -124,7 +124,6 @@ def store_process(firing: Firing, to: Value) -> None:
     assert isinstance(pid, Value)
     code.store(pid, to)
     if not _nobody(firing):
-        _known(firing.unit)
         room = firing.text_room(_NAME_SIZE)
         code.call(firing.unit.helper("process", _process), (to, current_thread(firing), room))
 

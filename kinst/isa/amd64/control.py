@@ -9,6 +9,7 @@ import struct
 import numpy as np
 
 from kinst.core.instruction import Flow
+from kinst.isa.amd64.encode import MASK
 from kinst.isa.amd64.parse import ADDRESS_SIZE, ONE_BYTE, OPERAND_SIZE, RSP, TWO_BYTE, Parsed, parse
 
 _FLAGS = "regs[R_RFL]"
@@ -82,13 +83,13 @@ def flow(code: bytes, address: int) -> Flow:
     after = address + len(code)
     if parsed.map == ONE_BYTE:
         if op in (0xE8, 0xE9):
-            return _direct(op == 0xE8, after + _signed("<i", parsed))
+            return _direct(op == 0xE8, _led_to("<i", parsed, after))
         if op == 0xEB:
-            return _direct(False, after + _signed("<b", parsed))
+            return _direct(False, _led_to("<b", parsed, after))
         if op & 0xF0 == 0x70:
-            return _conditional(op & 0xF, after + _signed("<b", parsed))
+            return _conditional(op & 0xF, _led_to("<b", parsed, after))
         if op & 0xFC == 0xE0:
-            return _counted(parsed, after + _signed("<b", parsed))
+            return _counted(parsed, _led_to("<b", parsed, after))
         if op == 0xFF and parsed.reg in (2, 3):
             return CALL
         if op == 0xFF and parsed.reg in (4, 5):
@@ -99,16 +100,17 @@ def flow(code: bytes, address: int) -> Flow:
             # Processors differ on how many bytes of distance there are (relocate.py refuses it).
             return Flow("indirect", falls_through=True)
         if op & 0xF0 == 0x80:
-            return _conditional(op & 0xF, after + _signed("<i", parsed))
+            return _conditional(op & 0xF, _led_to("<i", parsed, after))
         if code in _ENDBR or code in _SEALED:
             return LANDING
         return _TWO.get(op, NEXT)
     return NEXT
 
 
-def _signed(form: str, parsed: Parsed) -> int:
-    found: int = struct.unpack_from(form, parsed.code, parsed.opcode_at + 1)[0]
-    return found
+def _led_to(form: str, parsed: Parsed, after: int) -> int:
+    """Where a direct branch leads, whose distance is of this form: addresses have 64 bits."""
+    distance: int = struct.unpack_from(form, parsed.code, parsed.opcode_at + 1)[0]
+    return after + distance & MASK
 
 
 def _direct(call: bool, target: int) -> Flow:
@@ -163,12 +165,12 @@ def _memory(parsed: Parsed, after: int) -> str:
             terms.append(f"regs[R_{_GENERAL[index]}] * {1 << (sib >> 6)}")
     elif parsed.rip_relative:
         displacement = int.from_bytes(parsed.code[at : at + 4], "little", signed=True)
-        return f"{after + displacement & (1 << 64) - 1:#x}"
+        return f"{after + displacement & MASK:#x}"
     if base is not None:
         terms.insert(0, f"regs[R_{_GENERAL[base]}]")
     displacement = int.from_bytes(parsed.code[at : at + size], "little", signed=True)
     if displacement or not terms:
-        terms.append(f"{displacement & (1 << 64) - 1:#x}")
+        terms.append(f"{displacement & MASK:#x}")
     return " + ".join(terms)
 
 

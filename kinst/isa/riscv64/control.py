@@ -37,11 +37,11 @@ def flow(code: bytes, address: int) -> Flow:
     if parsed is None:
         return NEXT
     if parsed.kind == p.JAL:
-        return Flow("call" if parsed.rd else "jump", bool(parsed.rd), address + parsed.imm)
+        return Flow("call" if parsed.rd else "jump", bool(parsed.rd), address + parsed.imm & MASK)
     if parsed.kind == p.JALR:
         return _indirect(parsed)
     if parsed.kind == p.BRANCH:
-        return _conditional(parsed, address + parsed.imm)
+        return _conditional(parsed, address + parsed.imm & MASK)
     if parsed.kind == p.EBREAK:
         return WARN
     if parsed.word in _TRAP_RETURNS:
