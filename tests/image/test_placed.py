@@ -42,6 +42,8 @@ NUMBERS = {
         .reloc ., R_RISCV_SET6, front + 9; .byte 0xc5; .reloc ., R_RISCV_SUB6, front; .byte 0x83
         .reloc ., R_RISCV_SET8, front + 5; .byte 9; .reloc ., R_RISCV_SET16, back + 0x7654; .half 9
         .reloc ., R_RISCV_SET32, datum + 0x72345678; .long 9
+        .reloc ., R_RISCV_SET16, back + 5; .reloc ., R_RISCV_ADD16, front; .half 9
+        .reloc ., R_RISCV_SET32, datum; .reloc ., R_RISCV_ADD32, front + 7; .long 9
         .reloc ., R_RISCV_ADD32, datum + 0x12345678; .long 9
         .reloc ., R_RISCV_SUB32, front; .long 0x72345678
         .reloc ., R_RISCV_ADD64, datum + 0x7123456789abcdef; .quad 9
