@@ -145,7 +145,7 @@ class Btf:
     def text(self, offset: int) -> str:
         """The string at an offset; "" when there is none."""
         end = self._strings.find(b"\0", offset)
-        return self._strings[offset:end].decode("utf-8", "replace") if end > offset >= 0 else ""
+        return self._strings[offset:end].decode("utf-8", "replace") if end > offset else ""
 
     def named(self, names: Sequence[int], kinds: Sequence[int]) -> list[int]:
         """Ids of the types of these kinds whose name has one of these offsets, in order."""

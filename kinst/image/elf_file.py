@@ -22,7 +22,7 @@ from kinst.core.errors import KinstError, UnmappedError
 
 ET_REL = 1
 SHT_SYMTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS = 2, 4, 7, 8
-SHF_ALLOC, SHF_EXECINSTR = 2, 4
+SHF_ALLOC, SHF_EXECINSTR, SHF_TLS = 2, 4, 0x400
 PT_LOAD, PT_NOTE, PF_X = 1, 4, 1
 NT_GNU_BUILD_ID = 3
 X86_64, AARCH64, RISCV = 62, 183, 243  # e_machine
@@ -91,9 +91,11 @@ class ElfFile:
         self._by_name: dict[str, ElfSection] = {}
         for section in sections:
             self._by_name.setdefault(section.name, section)
-        # Only what has a place in memory can answer for an address.
+        # Only what has a place in memory can answer for an address.  .tbss has none: each thread's
+        # zeros are elsewhere, and the next section begins at its address.
         self._loaded = sorted(
-            (s for s in sections if s.flags & SHF_ALLOC and s.size), key=lambda s: s.address
+            (s for s in sections if s.flags & SHF_ALLOC and not _is_tbss(s)),
+            key=lambda s: s.address,
         )
 
     @property
@@ -203,6 +205,10 @@ class ElfFile:
             where = [(s.offset, s.file_size) for s in self.segments if s.kind == PT_NOTE]
         for offset, size in where:
             yield self.mapped[offset : offset + size]
+
+
+def _is_tbss(section: ElfSection) -> bool:
+    return section.kind == SHT_NOBITS and bool(section.flags & SHF_TLS)
 
 
 def build_id_in(notes: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,18 @@ def test_build_id(small: Path, elf: Elf) -> None:
     assert shown and elf.build_id == shown[1]
 
 
+def test_build_id_of_a_file_without_section_headers(small: Path, tmp_path: Path) -> None:
+    """The program headers have its place as well: readelf finds it by them."""
+    data = bytearray(small.read_bytes())
+    data[40:48] = bytes(8)  # e_shoff
+    data[60:64] = bytes(4)  # e_shnum, e_shstrndx
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    assert "Build ID: 0123456789abcdef" in run("readelf", "-n", str(path))
+    file = open_elf(path)
+    assert not file.sections and file.build_id == "0123456789abcdef"
+
+
 def test_build_id_after_other_notes() -> None:
     def note(name: bytes, kind: int, data: bytes) -> bytes:
         pad = [bytes(-len(x) % 4) for x in (name, data)]
@@ -114,7 +127,11 @@ def test_build_id_after_other_notes() -> None:
     for size in range(13):
         other = note(bytes(range(65, 65 + size)), 3, bytes(size % 5))
         assert build_id_in(other + wanted) == "0001020304", size
-    assert build_id_in(wanted[:-4]) == ""
+    # Cut off anywhere it is none; what pads its end need not be there.
+    assert len(wanted) == 24
+    for size in range(25):
+        found = build_id_in(wanted[:size])
+        assert found == ("0001020304" if size >= 12 + 4 + 5 else ""), size
     assert build_id_in(b"\xff" * 64) == ""
 
 
@@ -238,6 +255,36 @@ def test_names_outside_of_their_section(small: Path, tmp_path: Path) -> None:
         assert found == [*(one.name for one in plain[:-2]), "", plain[-1].name]
 
 
+@pytest.mark.parametrize("behind", [0, 1, 1000])
+def test_names_in_a_section_that_there_is_not(behind: int, small: Path, tmp_path: Path) -> None:
+    """No section has one then; the rest of their headers is as good as ever."""
+    data = bytearray(small.read_bytes())
+    (count,) = struct.unpack_from("<H", data, 60)
+    struct.pack_into("<H", data, 62, count + behind)
+    (tmp_path / "file").write_bytes(data)
+    plain = open_elf(small).sections
+    found = open_elf(tmp_path / "file").sections
+    assert found == tuple(replace(section, name="") for section in plain)
+
+
+def test_names_of_symbols_end_with_their_table(small: Path, tmp_path: Path) -> None:
+    """The NUL at its end is the last name; behind it there is none."""
+    data, plain = bytearray(small.read_bytes()), open_elf(small)
+    table, strings = plain.section(".symtab"), plain.section(".strtab")
+    assert table is not None and strings is not None
+    (main,) = plain.symbols.indexes("main")
+    for at, known in ((strings.size - 1, True), (strings.size, False), (0xFFFF_FFFF, False)):
+        struct.pack_into("<I", data, table.offset + 24 * main, at)
+        (tmp_path / "file").write_bytes(data)
+        other = open_elf(tmp_path / "file")
+        if known:
+            assert other.symbols.name_of(main) == "" and other.address("main") is None
+            assert other.address("first") == plain.address("first")
+            continue
+        with pytest.raises(KinstError, match="symbol names lie outside the string table"):
+            assert other.symbols
+
+
 def test_sections_that_the_file_does_not_have(tmp_path: Path) -> None:
     """Zeros in memory, and no bytes of the file; notes are there."""
     (tmp_path / "a.c").write_text("char zeros[5000]; int main(void) { return zeros[9]; }\n")
@@ -253,3 +300,21 @@ def test_sections_that_the_file_does_not_have(tmp_path: Path) -> None:
     assert file.read(zeros, 5000) == bytes(5000) and file.data(bss) == b""
     assert file.data(note).endswith(b"GNU\0" + bytes.fromhex("abcdef"))
     assert file.read(note.address, note.size) == file.data(note)
+
+
+def test_zeros_of_threads_hide_nothing(tmp_path: Path) -> None:
+    """.tbss takes no room: what the linker puts at its address is read, as readelf shows it."""
+    (tmp_path / "a.c").write_text(
+        "__thread long zeros[64]; static long n;\n"
+        "__attribute__((constructor)) void before(void) { n = zeros[3]; }\n"
+        "int main(void) { return n; }\n"
+    )
+    run("gcc", "-no-pie", "-o", str(tmp_path / "a"), str(tmp_path / "a.c"))
+    file = open_elf(tmp_path / "a")
+    zeros, table = file.section(".tbss"), file.section(".init_array")
+    assert zeros is not None and table is not None
+    assert zeros.address <= table.address and table.end <= zeros.end
+    shown = run("readelf", "-x", ".init_array", str(file.path))
+    (words,) = re.findall(r"^ +0x[0-9a-f]+ ((?:[0-9a-f]{8} )+)", shown, re.M)
+    found = file.read(table.address, table.size)
+    assert found == bytes.fromhex(words) and struct.pack("<Q", file.address("before") or 0) in found
