@@ -96,12 +96,13 @@ def test_members_are_where_the_program_has_them(seed: int, tmp_path: Path) -> No
 TEXT = b"\0s\0m\0"
 
 
-def by_hand(*records: Sequence[int]) -> Btf:
-    """Of the words of each record."""
+def by_hand(*records: Sequence[int], text: bytes = TEXT, gap: int = 0) -> Btf:
+    """Of the words of each record.  gap: bytes in front of the records and of the strings."""
     words = [word for record in records for word in record]
     data = struct.pack(f"<{len(words)}I", *words)
-    head = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(data), len(data), len(TEXT))
-    return parse_btf(head + data + TEXT, "hand")
+    places = gap, len(data), 2 * gap + len(data), len(text)
+    head = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, *places)
+    return parse_btf(head + bytes(gap) + data + bytes(gap) + text, "hand")
 
 
 NUMBER, TYPEDEF, CONST, POINTER, ARRAY, STRUCT = 1, 8, 10, 2, 3, 4
@@ -132,6 +133,31 @@ def struct_of(type_: int) -> Sequence[int]:
 def test_sizes_by_hand(records: list[Sequence[int]], size: int) -> None:
     """Linux, Documentation/bpf/btf.rst, 2.2."""
     assert by_hand(*records).member("s", "m").size == size
+
+
+def test_sections_far_behind_the_header() -> None:
+    """Linux, Documentation/bpf/btf.rst, 2: offsets are of 32 bits, from the header's end."""
+    btf = by_hand(struct_of(2), (0, NUMBER << 24, 4, 32), gap=(1 << 24) + 8)
+    assert len(btf) == 2 and btf.member("s", "m").size == 4
+
+
+def test_anonymous_members_that_never_end() -> None:
+    """A structure in itself is damage: what it would have is not there."""
+    btf = by_hand((1, STRUCT << 24 | 1, 8, 0, 2, 0), (0, STRUCT << 24 | 1, 8, 0, 2, 0))
+    with pytest.raises(KinstError, match="struct s has no member n"):
+        btf.member("s", "n")
+    levels = [(0, STRUCT << 24 | 1, 8, 0, number, 8) for number in range(3, 11)]
+    whole = by_hand((1, STRUCT << 24 | 1, 80, 0, 2, 8), *levels, struct_of(11), (0, 1 << 24, 4, 32))
+    found = whole.member("s", "m")
+    assert (found.bit, found.size) == (72, 4)
+
+
+def test_names_that_are_no_utf8() -> None:
+    """What no letter is encoded like is shown as one that stands for it (Unicode, U+FFFD)."""
+    number = (0, NUMBER << 24, 4, 32)
+    types = BtfTypes(by_hand(struct_of(2), number, text=b"\0s\0\xffm\0"), "hand")
+    found = types.type(1)
+    assert isinstance(found, StructType) and [m.name for m in found.members] == ["\ufffdm"]
 
 
 ENUM, ENUM64 = 6, 19

@@ -10,7 +10,7 @@ import pytest
 from dwarf_made import CROSS, compiled
 
 from kinst.core.errors import KinstError
-from kinst.image import saved_arrays
+from kinst.image import debug_info, saved_arrays
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.dwarf.index import key_of, open_index, open_saved
 from kinst.image.dwarf.sections import DebugSections, section_of
@@ -55,6 +55,22 @@ def test_an_index_is_not_made_for_a_place(program: Path, tmp_path: Path) -> None
     assert debug.place(low) is place
     again = DebugInfo(program, cache=tmp_path)
     assert again.made_index is not None and again.place(low) == place
+
+
+def test_an_index_that_is_not_there_is_looked_for_once(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is a checksum of 64 KB of the file: too much for each record of a trace."""
+    looks = []
+
+    def looking(*asked: object) -> None:
+        looks.append(asked)
+
+    monkeypatch.setattr(debug_info, "open_saved", looking)
+    debug = DebugInfo(program, cache=tmp_path)
+    for at in range(0x401000, 0x401010):
+        assert debug.place(at) is None
+    assert len(looks) == 1
 
 
 def test_an_index_is_made_once(program: Path, tmp_path: Path) -> None:

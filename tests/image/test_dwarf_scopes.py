@@ -402,6 +402,12 @@ def test_room_for_ftrace_in_front(isa: str, tmp_path: Path) -> None:
     start = int(symbols.address[row])
     ((low, high),) = debug.functions("asked")[0].ranges
     assert start + 8 <= low < high
+    for at in (start, low - 1, low, high - 1):
+        function = debug.function_at("asked", at)
+        assert function is not None and function.ranges == ((low, high),), hex(at)
+    assert debug.function_at("asked", high) is None
+    line = debug.line_at("asked", low, start)
+    assert line is not None and ROOM.splitlines()[line.line - 1].startswith("int asked(")
     taken = ["R_X0", "R_X1"] if isa == "arm64" else ["R_A0", "R_A1"]
     for address in range(start, low + 1):
         frame = InspectedFrame(address, True, None, int)

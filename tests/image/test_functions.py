@@ -102,6 +102,20 @@ def test_addresses(made: FunctionTable) -> None:
     assert list(made.all) == sorted(made.all, key=lambda f: f.address)
 
 
+def test_code_of_labels_alone(tmp_path: Path) -> None:
+    """As nm has them: no symbol says that it is a function."""
+    code = ".text\n.globl one, two\none: nop; ret\ntwo: nop; nop; ret\n.data\n.quad 1\n"
+    (tmp_path / "a.s").write_text(code)
+    subprocess.run(["as", "-o", "a.o", "a.s"], cwd=tmp_path, check=True)
+    subprocess.run(["ld", "-e", "one", "-o", "a", "a.o"], cwd=tmp_path, check=True)
+    shown = subprocess.run(["nm", "a"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    starts = {w[2]: int(w[0], 16) for w in map(str.split, shown.stdout.splitlines())}
+    found = FunctionTable(open_elf(tmp_path / "a"), SLIDE, MODULE, PADDING).all
+    assert [(f.name, f.address - SLIDE, f.size) for f in found] == [
+        ("one", starts["one"], 2), ("two", starts["two"], 3),
+    ]  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def vmlinux(prepared: Prepared) -> Elf:
     return open_elf(prepared.debug)

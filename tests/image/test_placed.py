@@ -69,6 +69,9 @@ def made(folder: Path, isa: str) -> Path:
         .data
         .space 8
     datum: .quad 1
+        .long remote - .
+        .bss
+        .space 24
         .section .debug_made,"",%progbits
         {NUMBERS[isa]}
     """.replace("beqz a0, front; nop\n        .data", "nop\n        .data")
@@ -220,12 +223,14 @@ def test_branches_lead_where_the_linkers_do(pair: tuple[Elf, Elf]) -> None:
 
 
 def test_data_is_read_as_it_is(pair: tuple[Elf, Elf]) -> None:
+    """Also what a linker would fill in, with a relocation that branches have as well; the file
+    has no bytes of .bss, which is zeros."""
     elf, _ = pair
     moved = placed(elf)
     for index, at in elf.layout.items():
         section = elf.sections[index]
-        if section.name == ".data" and section.size:
-            assert moved.read(at, section.size) == elf.data(section)
+        if section.name in (".data", ".bss") and section.size:
+            assert moved.read(at, section.size) == (elf.data(section) or bytes(section.size))
 
 
 def test_damaged_relocations_are_told(pair: tuple[Elf, Elf]) -> None:
@@ -258,6 +263,25 @@ def test_damaged_relocations_are_told(pair: tuple[Elf, Elf]) -> None:
     offset = int.from_bytes(whole[table.offset :][:8], "little")
     differs = np.flatnonzero(nothing != normal)
     assert kind and all(offset <= k < offset + 8 for k in differs.tolist())
+
+
+@pytest.mark.parametrize("isa", ["amd64", "arm64"])
+def test_branches_that_lead_out_of_their_section_are_left(isa: str, tmp_path: Path) -> None:
+    """The last four bytes of a section can be a branch's; fewer are none."""
+    code = {"amd64": ".byte 0xe8; .long remote - . - 4", "arm64": "bl remote"}[isa]
+    (tmp_path / "a.s").write_text(f'.text\nnop; nop\n{code}\n.section .other,"ax"\nremote: nop\n')
+    path = tmp_path / "a.o"
+    run(f"{TOOLS[isa]}as", "-o", str(path), str(tmp_path / "a.s"))
+    elf, whole = open_elf(path), path.read_bytes()
+    text, table = elf.section(".text"), elf.section(".rela.text")
+    assert text is not None and table is not None and table.size == 24
+    raw = elf.data(text)
+    resolved = placed(elf).read(0, text.size)
+    assert resolved[:-4] == raw[:-4] and resolved[-4:] != raw[-4:]
+    for offset in (text.size - 3, text.size - 1, text.size, text.size + 1, 1 << 40):
+        start = table.offset
+        path.write_bytes(whole[:start] + offset.to_bytes(8, "little") + whole[start + 8 :])
+        assert placed(open_elf(path)).read(0, text.size) == raw
 
 
 def leb(number: int, size: int) -> bytes:

@@ -3,8 +3,10 @@ sections of files that are not linked, as ld links them."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -94,7 +96,26 @@ def test_numbers_in_debug_sections(isa: str, seed: int, tmp_path: Path) -> None:
     lines.append(".text")
     for k, at in enumerate(sorted(rng.randrange(1 << 16) for _ in asked)):
         lines += [f".org {at}", f"place{k}:"]
-    (tmp_path / "a.s").write_text("\n".join(lines) + "\n.byte 0, 0, 0, 0\n")
+    agrees_with_ld(tmp_path, isa, [*lines, ".byte 0, 0, 0, 0"])
+
+
+def test_the_upper_two_bits_beside_six(tmp_path: Path) -> None:
+    """They stay (RISC-V ELF psABI, "Relocations", word6), and only they."""
+    lines, places = ['.section .debug_info, "", @progbits'], (0, 1, 2, 31, 62, 63, 64, 197)
+    for kind, place, old in itertools.product(
+        ("R_RISCV_SET6", "R_RISCV_SUB6"), places, (0, 1, 0x3F, 0xC0, 0xFF)
+    ):
+        lines += [f".reloc ., {kind}, place{place}", f".byte {old}"]
+    lines.append(".text")
+    # Labels, as ld 2.40 adds what follows a symbol to SUB6, where psABI subtracts both.
+    for place in places:
+        lines += [f".org {place}", f"place{place}:"]
+    agrees_with_ld(tmp_path, "riscv64", [*lines, "nop"])
+
+
+def agrees_with_ld(tmp_path: Path, isa: str, lines: Sequence[str]) -> None:
+    """What an assembler makes of these lines has the .debug_info that ld makes of it."""
+    (tmp_path / "a.s").write_text("\n".join(lines) + "\n")
     prefix = COMPILERS[isa].removesuffix("gcc")
     subprocess.run([f"{prefix}as", "-o", "a.o", "a.s"], cwd=tmp_path, check=True)
     command = [f"{prefix}ld", "-e", "0", "-Ttext=0", "-o", "a", "a.o"]

@@ -38,3 +38,10 @@ def test_as_looking_at_each(
 
 def test_no_strings() -> None:
     assert StringIndex(b"", np.zeros(0, np.uint32)).find("name") == []
+
+
+def test_a_last_string_that_has_no_end() -> None:
+    """A cut section ends it, whatever its letters are."""
+    for last in map(chr, range(1, 128)):
+        index = StringIndex(b"\0one\0" + last.encode(), np.array([1, 5, 0], np.uint32))
+        assert [index.find(text) for text in ("one", last, "", "on")] == [[0], [1], [2], []]

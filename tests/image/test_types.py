@@ -13,6 +13,7 @@ from kinst.image.btf_types import BtfTypes, open_types
 from kinst.image.debug_info import DebugInfo
 from kinst.image.dwarf.types import DwarfTypes
 from kinst.image.elf import open_elf
+from kinst.image.type_names import base_name
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
 
@@ -69,6 +70,30 @@ def test_members_are_where_gcc_puts_them(tmp_path: Path, version: int) -> None:
     hue = struct.member("hue")
     assert hue is not None and isinstance(hue.type, EnumType)
     assert hue.type.values == (("RED", -1), ("GREEN", 5))
+
+
+@pytest.mark.parametrize(
+    ("names", "plain"),
+    [
+        (["char"], "char"),
+        (["signed char"], "signed char"),
+        (["unsigned char"], "unsigned char"),
+        (["short", "signed short", "short int", "signed short int"], "short"),
+        (["unsigned short", "unsigned short int", "short unsigned int"], "unsigned short"),
+        (["int", "signed int"], "int"),
+        (["unsigned int"], "unsigned int"),
+        (["long", "signed long", "long int", "signed long int"], "long"),
+        (["unsigned long", "unsigned long int", "long unsigned int"], "unsigned long"),
+        (["long long", "signed long long", "long long int", "signed long long int"], "long long"),
+        (["unsigned long long", "long long unsigned int"], "unsigned long long"),
+        (["_Bool"], "_Bool"),
+        (["signed fixed"], "signed fixed"),
+    ],
+    ids=str,
+)
+def test_one_type_has_one_name(names: list[str], plain: str) -> None:
+    """The lists of ISO C11, 6.7.2, paragraph 2: what stands in one is the same type."""
+    assert [base_name(name) for name in names] == [plain] * len(names)
 
 
 STRUCTS = ["task_struct", "file", "sk_buff", "cred", "inode", "tcphdr", "rq", "page", "dentry"]
