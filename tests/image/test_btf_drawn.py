@@ -160,6 +160,40 @@ def test_names_that_are_no_utf8() -> None:
     assert isinstance(found, StructType) and [m.name for m in found.members] == ["\ufffdm"]
 
 
+# By kind (Linux, Documentation/bpf/btf.rst, 2.2): words behind the three of every record, and
+# words for each of its entries.
+LENGTHS = {
+    1: (1, 0), 2: (0, 0), 3: (3, 0), 4: (0, 3), 5: (0, 3), 6: (0, 2), 7: (0, 0), 8: (0, 0),
+    9: (0, 0), 10: (0, 0), 11: (0, 0), 12: (0, 0), 13: (0, 2), 14: (1, 0), 15: (0, 3), 16: (0, 0),
+    17: (1, 0), 18: (0, 0), 19: (0, 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("entries", [0, 1, 5])
+@pytest.mark.parametrize("kind", LENGTHS)
+def test_what_is_behind_a_record_of_each_kind(kind: int, entries: int) -> None:
+    fixed, each = LENGTHS[kind]
+    words = [0] * (fixed + each * entries)
+    record = (0, kind << 24 | (entries if each else 0), 4, *words)
+    btf = by_hand(record, struct_of(3), (0, NUMBER << 24, 4, 32))
+    assert len(btf) == 3 and btf.member("s", "m").size == 4
+
+
+def test_qualifiers_by_hand() -> None:
+    """Linux, Documentation/bpf/btf.rst, 2.2: 9 is volatile, 10 const, 11 restrict; 18 is a tag of
+    a type, which C does not spell."""
+    kinds = {9: "volatile", 10: "const", 11: "restrict"}
+    text = b"\0s\0m\0int\0"
+    for kind, word in kinds.items():
+        number = (5, NUMBER << 24, 4, 1 << 24 | 32)
+        btf = by_hand(number, (0, POINTER << 24, 1), (0, kind << 24, 2), (0, kind << 24, 1),
+                      (0, 18 << 24, 3), struct_of(5), text=text)  # fmt: skip
+        types = BtfTypes(btf, "hand")
+        assert str(types.type(3)) == str(types.type(5)) == f"int *{word}"
+        assert str(types.type(4)) == f"{word} int"
+        assert btf.member("s", "m").size == 8
+
+
 ENUM, ENUM64 = 6, 19
 
 
