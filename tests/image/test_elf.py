@@ -303,18 +303,21 @@ def test_sections_that_the_file_does_not_have(tmp_path: Path) -> None:
 
 
 def test_zeros_of_threads_hide_nothing(tmp_path: Path) -> None:
-    """.tbss takes no room: what the linker puts at its address is read, as readelf shows it."""
+    """.tbss takes no room: what the linker puts at its address is read, as readelf shows it; what
+    threads begin with (.tdata) is in memory."""
     (tmp_path / "a.c").write_text(
-        "__thread long zeros[64]; static long n;\n"
-        "__attribute__((constructor)) void before(void) { n = zeros[3]; }\n"
+        "__thread long zeros[64], number = 0x1234; static long n;\n"
+        "__attribute__((constructor)) void before(void) { n = zeros[3] + number; }\n"
         "int main(void) { return n; }\n"
     )
     run("gcc", "-no-pie", "-o", str(tmp_path / "a"), str(tmp_path / "a.c"))
     file = open_elf(tmp_path / "a")
-    zeros, table = file.section(".tbss"), file.section(".init_array")
-    assert zeros is not None and table is not None
+    first, zeros = file.section(".tdata"), file.section(".tbss")
+    table = file.section(".init_array")
+    assert first is not None and zeros is not None and table is not None
     assert zeros.address <= table.address and table.end <= zeros.end
     shown = run("readelf", "-x", ".init_array", str(file.path))
-    (words,) = re.findall(r"^ +0x[0-9a-f]+ ((?:[0-9a-f]{8} )+)", shown, re.M)
+    words = re.findall(r"^ +0x[0-9a-f]+ ((?:[0-9a-f]{8} )+)", shown, re.M)
     found = file.read(table.address, table.size)
-    assert found == bytes.fromhex(words) and struct.pack("<Q", file.address("before") or 0) in found
+    assert found == bytes.fromhex("".join(words)) and struct.pack("<Q", file.address("before") or 0) in found
+    assert file.read(first.address, first.size) == struct.pack("<Q", 0x1234)
