@@ -289,6 +289,18 @@ def test_a_copy_where_there_is_no_function(tmp_path: Path) -> None:
     assert index.copies_at(BASE + 0x10) == []
 
 
+def test_code_without_a_name(tmp_path: Path) -> None:
+    """It belongs to no function that could be asked for; those beside it are as they were."""
+    unit = Unit(4)
+    unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
+    unit.entry(FUNCTION, [Value(LOW, 0x01, struct.pack("<Q", BASE)), Value(HIGH, 0x0B, b"\x08")])
+    unit.entry(FUNCTION, [Value(NAME, *text(b"main")), *ADDR])
+    unit.end()
+    index = open_index(elf(tmp_path / "a", unit.sections()))
+    assert list(index.function_names()) == ["main"]
+    assert [one.ranges for one in index.functions("main")] == [RANGE]
+
+
 def test_sparse_abbreviation_codes(tmp_path: Path) -> None:
     assert only(build(tmp_path / "a", where=ADDR, skew=100_000)).ranges == RANGE
 
@@ -486,6 +498,10 @@ def test_what_cannot_be_read(change: dict[str, object], said: str, tmp_path: Pat
         open_index(path)
     assert said in str(caught.value) and str(path) in str(caught.value)
     assert "unit at 0x0" in str(caught.value)
+    # What dwz -m has moved elsewhere is whole there.
+    moved = "alternate debug file" in said
+    assert ("before dwz -m" in caught.value.hint) == moved
+    assert ("damaged debug information" in caught.value.message) != moved
 
 
 def test_zstd_says_what_it_needs(tmp_path: Path) -> None:

@@ -169,13 +169,20 @@ class Drawn:
         return sorted(found, key=lambda span: span.low)
 
 
-def lines_of(path: Path, table: bytes, version: int, offset: int = 4, **more: bytes) -> Lines:
-    """Of a file whose second unit alone has a line table."""
+def lines_of(
+    path: Path,
+    table: bytes,
+    version: int,
+    offset: int = 4,
+    ran: bytes = FOLDERS[0],
+    **more: bytes,
+) -> Lines:
+    """Of a file whose second unit alone has a line table.  ran: where the compiler did."""
     unit = Unit(min(version, 4), offset)
     form = SEC_OFFSET if version >= 4 else DATA8 if offset == 8 else DATA4
     at = struct.pack("<I" if offset == 4 else "<Q", 3)
     named = Value(NAME, STRING, b"unit\0")
-    home = Value(COMP_DIR, STRING, FOLDERS[0] + b"\0")
+    home = Value(COMP_DIR, STRING, ran + b"\0")
     unit.entry(UNIT, [named, home, Value(STMT_LIST, form, at)])
     without = Unit(4)
     without.entry(UNIT, [named])
@@ -386,6 +393,34 @@ def test_folders_that_there_are_not(folder: int, version: int, tmp_path: Path) -
     sections = {**unit.sections(), ".debug_line": b"\1\2\3" + table, **drawn.strings}
     (found,) = open_index(elf(tmp_path / "b", sections)).functions("f")
     assert found.decl_file == wanted
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
+    """File names are bytes: as Python keeps those that are no UTF-8 (PEP 383)."""
+    drawn = Drawn(9, 4, False)
+    table = old_table(drawn, b"\xe9t\xe9\0" + b"\0" + b"\xffa.c\0\1\0\0" + b"\0",
+                      b"\0\x09\2" + struct.pack("<Q", 0x1000) + b"\1\2\1\0\1\1")  # fmt: skip
+    lines = lines_of(tmp_path / "a", table, 4, ran=b"/caf\xe9")
+    (span,) = lines.spans(units(lines)[1])
+    assert span.file == "/caf\udce9/\udce9t\udce9/\udcffa.c"
+
+
+def test_each_sequence_begins_anew(tmp_path: Path) -> None:
+    """At address 0, in file 1 and line 1, whatever was before (6.2.2, table 6.4)."""
+    drawn = Drawn(9, 4, False)
+    one = b"\2\x40\1\4\2\3\x0a\2\x10\1\2\1\0\1\1"
+    table = old_table(drawn, b"\0" + b"a.c\0\0\0\0" + b"b.c\0\0\0\0" + b"\0", one * 2)
+    lines = lines_of(tmp_path / "a", table, 4)
+    found = [(span.low, span.high, span.file, span.line) for span in lines.spans(units(lines)[1])]
+    first, second = (0x40, 0x50, "/home/me/a.c", 1), (0x50, 0x51, "/home/me/b.c", 11)
+    assert sorted(found) == [first, first, second, second]
+
+
+def old_table(drawn: Drawn, files: bytes, program: bytes) -> bytes:
+    """A table of version 4 with instructions of one byte: its folders and files, its program."""
+    fixed = bytes([1, 1, drawn.default, 0, 1, 10, *OPERANDS[:9]]) + files
+    body = struct.pack("<HI", 4, len(fixed)) + fixed + program
+    return struct.pack("<I", len(body)) + body
 
 
 @pytest.mark.parametrize("opcodes", [10, 13])
