@@ -162,7 +162,7 @@ def test_high_pc_is_an_offset(high: Value, tmp_path: Path) -> None:
             (0x17, bytes(4)), (0x16, b"\x08abc\0"), (0x0F, b"\x80\1"), (0x16, b"\x19"),
             (0x1E, b"\xff" * 16), (0x16, b"\x1e" + b"\x80" * 16), (0x16, b"\x09\3abc"),
         )
-    ] + [Value(0x2007, 0x21, b"", -5)],
+    ] + [Value(0x2007, 0x21, b"", -5), Value(0, 0x0B, b"\1")],
     ids=lambda value: f"{value.form:#x}",
 )  # fmt: skip
 def test_others_are_stepped_over(other: Value, tmp_path: Path) -> None:
@@ -228,9 +228,14 @@ def test_old_range_lists(version: int, low: int, size: int, tmp_path: Path) -> N
         (Value(ENTRY, 0x01, struct.pack("<Q", BASE + 0x14)), BASE + 0x14),
         (Value(ENTRY, 0x1B, b"\2"), BASE + 0x40),
         (Value(ENTRY, 0x0B, b"\6"), BASE + 0x16),
+        # -(1 << 40) in ten bytes, whose last ones have no bits of a number of 64 bits.
+        (
+            Value(ENTRY, 0x0D, b"\x80" * 5 + b"\xe0" + b"\xff" * 3 + b"\x7f"),
+            BASE + 0x10 - (1 << 40),
+        ),
         (Value(0x2007, 0x0B, b"\6"), BASE + 0x10),
     ],
-    ids=["address", "index", "offset", "absent"],
+    ids=["address", "index", "offset", "far below", "absent"],
 )
 def test_entry(entry: Value, expected: int, tmp_path: Path) -> None:
     assert only(build(tmp_path / "a", where=[*ADDR, entry])).entry == expected
@@ -301,8 +306,34 @@ def test_code_without_a_name(tmp_path: Path) -> None:
     assert [one.ranges for one in index.functions("main")] == [RANGE]
 
 
-def test_sparse_abbreviation_codes(tmp_path: Path) -> None:
-    assert only(build(tmp_path / "a", where=ADDR, skew=100_000)).ranges == RANGE
+@pytest.mark.parametrize("skew", [125, 100_000])
+def test_sparse_abbreviation_codes(skew: int, tmp_path: Path) -> None:
+    """On both sides of 128, from where they have more than one byte."""
+    assert only(build(tmp_path / "a", where=ADDR, skew=skew)).ranges == RANGE
+
+
+@pytest.mark.parametrize("form", [0x0A, 0x03, 0x04, 0x09], ids=hex)
+def test_an_empty_block_at_the_very_end(form: int, tmp_path: Path) -> None:
+    """Of a unit that does not end its lists of entries."""
+    unit = Unit(4)
+    unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
+    empty = bytes({0x0A: 1, 0x03: 2, 0x04: 4, 0x09: 1}[form])
+    unit.entry(FUNCTION, [Value(NAME, *text(b"main")), *ADDR, Value(0x2007, form, empty)])
+    index = open_index(elf(tmp_path / "a", unit.sections()))
+    assert [one.ranges for one in index.functions("main")] == [RANGE]
+
+
+def test_a_sibling_of_what_has_no_children(tmp_path: Path) -> None:
+    """The next entry is its sibling (DWARF 5, 2.3), wherever the attribute leads."""
+    unit = Unit(4)
+    unit.entry(UNIT, [Value(NAME, *text(b"x.c")), Value(LANGUAGE, 0x0B, b"\x0c")], True)
+    behind = unit.header_size + len(unit.info) + 5 + 15  # this entry and the next
+    unit.entry(0x13, [Value(SIBLING, 0x13, struct.pack("<I", behind))])
+    unit.entry(FUNCTION, [Value(NAME, *text(b"main")), *ADDR])
+    assert unit.header_size + len(unit.info) == behind
+    unit.end()
+    index = open_index(elf(tmp_path / "a", unit.sections()))
+    assert [one.ranges for one in index.functions("main")] == [RANGE]
 
 
 def test_compressed(tmp_path: Path) -> None:
@@ -469,6 +500,9 @@ ZSTD = struct.pack("<IIQQ", 2, 0, 100, 1) + b"\x28\xb5\x2f\xfd"
         ({"twice": (0x0E, b"\xff\xff\0\0")}, "unit at 0x0: a string lies outside its section"),
         ({"twice": (0x1A, b"\x70")}, "a string lies outside its section"),
         ({"where": [Value(LOW, 0x1B, b"\x70")]}, "an address index lies outside .debug_addr"),
+        ({"where": [Value(LOW, 0x1B, uleb(1 << 63))]}, "an address index lies outside .debug_addr"),
+        ({"where": [Value(LOW, 0x1B, uleb(2**64 - 1))]}, "an address index lies outside"),
+        ({"before": [Value(0x2007, 0x00, b"")]}, "a form that DWARF 5 does not have"),
         ({"before": [Value(0x2007, 0x70, b"")]}, "a form that DWARF 5 does not have"),
         ({"before": [Value(0x2007, 0x0A, b"\xff")]}, "cut off"),
         ({"before": [Value(0x2007, 0x04, b"\xff\xff\xff\xff")]}, "cut off"),

@@ -360,6 +360,29 @@ def test_files_without_a_folder(tmp_path: Path) -> None:
     assert names == ["/first/one.c", "/abs/two.c"]
 
 
+def new_table(tables: bytes, program: bytes = b"") -> bytes:
+    """A table of version 5 with these folders and files."""
+    fixed = bytes([1, 1, 1, 0, 1, 10, *OPERANDS[:9]]) + tables
+    body = struct.pack("<HBBI", 5, 8, 0, len(fixed)) + fixed + program
+    return struct.pack("<I", len(body)) + body
+
+
+def test_a_table_without_files(tmp_path: Path) -> None:
+    """Whose entries, of which there are none, have no fields either (6.2.4)."""
+    program = b"\0\x09\2" + struct.pack("<Q", 0x1000) + b"\1\2\x10\0\1\1"
+    lines = lines_of(tmp_path / "a", new_table(b"\0\0" + b"\0\0", program), 5)
+    (span,) = lines.spans(units(lines)[1])
+    assert (span.low, span.high, span.file, span.line) == (0x1000, 0x1010, "", 1)
+
+
+def test_a_table_that_ends_with_its_files(tmp_path: Path) -> None:
+    """Without a program; the last one's sum is a block, up to the last byte."""
+    folders, formats = b"\1\1\x08\1/home\0", b"\2\1\x08\5\x09"
+    table = new_table(folders + formats + b"\1" + b"a.c\0" + b"\3abc")
+    lines = lines_of(tmp_path / "a", table, 5)
+    assert list(lines.spans(units(lines)[1])) == []
+
+
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("folder", range(5))
 def test_folders_that_there_are_not(folder: int, version: int, tmp_path: Path) -> None:

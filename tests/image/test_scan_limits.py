@@ -186,6 +186,38 @@ def test_cut_abbreviations(tmp_path: Path) -> None:
                 open_index(elf(tmp_path / "a", sections))
 
 
+def test_abbreviations_that_are_read_again_and_again(tmp_path: Path) -> None:
+    """Two tables that units take in turn, where the scan has room for one of both (their offsets
+    fall on the same place of its memory): an error, in place of a scan without an end."""
+    long = b"\x80" * 16 + b"\0"  # of a number: it makes it 18 bytes long
+    unit = uleb(1) + uleb(UNIT) + bytes(3)
+    rows = unit + b"".join(b"\x82" + long + b"\x8d" + long + bytes(3) for _ in range(100))
+    other = 4100
+    table = rows.ljust(other, b"\0") + unit + b"\0"
+    one, two = (struct.pack("<IHIBB", 8, 4, at, 8, 1) for at in (0, other))
+    sections = {".debug_info": (one + two) * 200, ".debug_abbrev": table}
+    with pytest.raises(KinstError, match="its lists are longer than the sections they are in"):
+        open_index(elf(tmp_path / "a", sections))
+    index = open_index(elf(tmp_path / "b", sections | {".debug_info": one * 200 + two * 200}))
+    assert len(index.units) == 400
+
+
+def test_each_of_many_units_has_a_line_table(tmp_path: Path) -> None:
+    """None is read twice, so that all of it is not more than there is."""
+    fixed = bytes([1, 1, 1, 0, 1, 1]) + b"\0" + b"\0"
+    body = struct.pack("<HI", 4, len(fixed)) + fixed
+    table = struct.pack("<I", len(body)) + body
+    info, abbreviations = b"", uleb(1) + uleb(UNIT) + b"\0" + uleb(LINES) + uleb(SEC_OFFSET)
+    for k in range(600):
+        info += struct.pack("<IHIBBI", 12, 4, 0, 8, 1, k * len(table))
+    index = open_index(elf(tmp_path / "a", {
+        ".debug_info": info, ".debug_abbrev": abbreviations + bytes(3), ".debug_line": table * 600,
+    }))  # fmt: skip
+    assert [index.lines_of(unit).offset for unit in index.units] == [
+        k * len(table) for k in range(600)
+    ]
+
+
 @pytest.mark.parametrize("data", [b"\x16\x0b\1", b"\x21\1", b"\x70\1", b"\xff\xff\x03\1", b"\0"],
                          ids=bytes.hex)  # fmt: skip
 @pytest.mark.parametrize("attribute", [NAME, 0x2007], ids=hex)
