@@ -17,6 +17,7 @@ from kinst.image.dwarf import build
 from kinst.image.dwarf.dies import Dies
 from kinst.image.dwarf.index import Index, open_index
 from kinst.image.dwarf.lists import Lists
+from kinst.image.dwarf.numbers import SCANNED
 from kinst.image.dwarf.scan import space
 from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import open_elf
@@ -388,6 +389,13 @@ class Numpy:
 
     def empty(self, size: int, dtype: Any) -> Any:
         return np.resize(self.words, size).astype(dtype)
+
+
+def test_memory_for_a_whole_kernel() -> None:
+    """The scan begins with less of it than the debug information itself takes."""
+    sections = {name: np.zeros(0, dtype=np.uint8) for name in SCANNED}
+    sections["info"] = np.zeros(1 << 28, dtype=np.uint8)
+    assert space.words(space.make_space(sections)).nbytes < 1 << 28
 
 
 @pytest.mark.parametrize("seed", range(70, 76))
