@@ -375,6 +375,21 @@ def test_a_table_without_files(tmp_path: Path) -> None:
     assert (span.low, span.high, span.file, span.line) == (0x1000, 0x1010, "", 1)
 
 
+@pytest.mark.parametrize(
+    ("form", "data"),
+    [(0x08, b"abc\0"), (0x1F, bytes(4)), (0x0E, bytes(4)), (0x0B, bytes(1)), (0x05, bytes(2)),
+     (0x06, bytes(4)), (0x07, bytes(8)), (0x1E, bytes(16)), (0x0F, b"\x80\1"), (0x09, b"\3abc")],
+    ids=[f"{form:#x}" for form in (0x08, 0x1F, 0x0E, 0x0B, 0x05, 0x06, 0x07, 0x1E, 0x0F, 0x09)],
+)  # fmt: skip
+def test_a_table_that_ends_within_a_value(form: int, data: bytes, tmp_path: Path) -> None:
+    """Of what is said of a file, in each form; the section goes on behind it."""
+    tables = b"\1\1\x08\1/home\0" + b"\2\1\x08" + uleb(0x2001) + uleb(form) + b"\1" + b"a.c\0"
+    lines_of(tmp_path / "a", new_table(tables + data) + bytes(20), 5)
+    for size in range(len(data)):
+        with pytest.raises(KinstError, match="its line table's file names are damaged"):
+            lines_of(tmp_path / "b", new_table(tables + data[:size]) + bytes(20), 5)
+
+
 def test_a_table_that_ends_with_its_files(tmp_path: Path) -> None:
     """Without a program; the last one's sum is a block, up to the last byte."""
     folders, formats = b"\1\1\x08\1/home\0", b"\2\1\x08\5\x09"

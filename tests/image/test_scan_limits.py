@@ -30,7 +30,7 @@ UNIT, FUNCTION, COPY, STRUCTURE, VARIABLE, MEMBER = 0x11, 0x2E, 0x1D, 0x13, 0x34
 ADDR, DATA1, DATA2, STRING, STRP, REF_ADDR, REF4, REF8, SEC_OFFSET, LINE_STRP = (
     0x01, 0x0B, 0x05, 0x08, 0x0E, 0x10, 0x13, 0x14, 0x17, 0x1F,
 )  # fmt: skip
-GNU_ADDR_INDEX = 0x1F01
+FLAG_PRESENT, GNU_ADDR_INDEX = 0x19, 0x1F01
 INDIRECT, IMPLICIT, STRX1, ADDRX1, RNGLISTX = 0x16, 0x21, 0x25, 0x29, 0x23
 BASE = 0x7000_0000
 
@@ -111,11 +111,11 @@ def test_offsets_of_eight_bytes(what: str, version: int, offset: int, tmp_path: 
         opened(tmp_path, unit, **more)
 
 
-@pytest.mark.parametrize("first", range(5))
+@pytest.mark.parametrize("first", range(6))
 def test_units_that_share_abbreviations(first: int, tmp_path: Path) -> None:
     """And differ in the sizes of addresses and offsets, or are of DWARF 2, whose references to
     other units are as long as addresses."""
-    shapes = [(4, 4, 8), (4, 4, 4), (4, 8, 8), (2, 4, 8), (4, 4, 8)]
+    shapes = [(4, 4, 8), (4, 4, 4), (4, 8, 8), (2, 4, 8), (4, 4, 8), (4, 8, 8)]
     info, table, wanted = b"", b"", {}
     for k, (version, offset, address) in enumerate(shapes[first:] + shapes[:first]):
         unit, low = Unit(version, offset, address), BASE + 0x100 * k
@@ -158,6 +158,13 @@ def test_more_abbreviations_than_are_kept(count: int, tmp_path: Path) -> None:
     assert [f.ranges for name in wanted for f in index.functions(name)] == (
         [((BASE, BASE + 0x20),)] * 4
     )
+
+
+def test_more_attributes_than_are_kept(tmp_path: Path) -> None:
+    """In one abbreviation: the scan begins with room for 65,536."""
+    unit = with_function(Unit(4), [text("f"), *[Value(0x2007, FLAG_PRESENT)] * 110_000])
+    index = opened(tmp_path, unit)
+    assert [f.ranges for f in index.functions("f")] == [((BASE, BASE + 0x20),)]
 
 
 def test_abbreviations_in_any_order(tmp_path: Path) -> None:
@@ -230,6 +237,14 @@ def test_indirect_forms(attribute: int, data: bytes, tmp_path: Path) -> None:
         opened(tmp_path, unit)
 
 
+def test_a_form_of_0(tmp_path: Path) -> None:
+    """It ends an abbreviation where the attribute is 0 as well (7.5.3), and is damage elsewhere."""
+    unit = Unit(5)
+    unit.entry(UNIT, [text("x.c"), Value(0x2007, 0)])
+    with pytest.raises(KinstError, match="unit at 0x0: an attribute has a form that DWARF 5 does"):
+        opened(tmp_path, unit)
+
+
 @pytest.mark.parametrize("cut", [b"\x80", b"\xff\xff", b"\x81\x80\x80"], ids=bytes.hex)
 def test_a_cut_abbreviation_code(cut: bytes, tmp_path: Path) -> None:
     """At the end of its unit, whatever the next one begins with."""
@@ -274,6 +289,13 @@ def test_kinds_of_units_that_are_not_read(kind: int, tmp_path: Path) -> None:
     said = "it is split DWARF" if kind in (4, 5) else "its header is damaged"
     with pytest.raises(KinstError, match=f"unit at 0x0: {said}"):
         opened(tmp_path, with_function(Unit(5, kind=kind), [text("f")]))
+
+
+@pytest.mark.parametrize("kind", [1, 3])
+def test_kinds_of_units_that_are_read(kind: int, tmp_path: Path) -> None:
+    """Compilation and partial units, which have the same header (7.5.1.1)."""
+    index = opened(tmp_path, with_function(Unit(5, kind=kind), [text("f")]))
+    assert list(index.function_names()) == ["f"]
 
 
 @pytest.mark.parametrize("attribute", [DWO_NAME, GNU_DWO_NAME], ids=hex)
