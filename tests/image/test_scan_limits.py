@@ -27,6 +27,7 @@ NAME, SIZE, LINES, LOW, HIGH, LANGUAGE = 0x03, 0x0B, 0x10, 0x11, 0x12, 0x13
 ORIGIN, RANGES, INLINE, SPECIFICATION, DECL_FILE = 0x31, 0x55, 0x20, 0x47, 0x3A
 STR_BASE, ADDR_BASE, RNG_BASE, DWO_NAME, GNU_DWO_NAME = 0x72, 0x73, 0x74, 0x76, 0x2130
 UNIT, FUNCTION, COPY, STRUCTURE, VARIABLE, MEMBER = 0x11, 0x2E, 0x1D, 0x13, 0x34, 0x0D
+LEXICAL_BLOCK = 0x0B
 ADDR, DATA1, DATA2, STRING, STRP, REF_ADDR, REF4, REF8, SEC_OFFSET, LINE_STRP = (
     0x01, 0x0B, 0x05, 0x08, 0x0E, 0x10, 0x13, 0x14, 0x17, 0x1F,
 )  # fmt: skip
@@ -289,6 +290,14 @@ def test_kinds_of_units_that_are_not_read(kind: int, tmp_path: Path) -> None:
     said = "it is split DWARF" if kind in (4, 5) else "its header is damaged"
     with pytest.raises(KinstError, match=f"unit at 0x0: {said}"):
         opened(tmp_path, with_function(Unit(5, kind=kind), [text("f")]))
+
+
+def test_entries_that_are_nested_too_deeply(tmp_path: Path) -> None:
+    unit = Unit(4)
+    for tag in (UNIT, FUNCTION, *[LEXICAL_BLOCK] * 2000):
+        unit.entry(tag, [], True)
+    with pytest.raises(KinstError, match="unit at 0x0: its entries are nested too deeply"):
+        opened(tmp_path, unit)
 
 
 @pytest.mark.parametrize("kind", [1, 3])
