@@ -292,6 +292,22 @@ def test_kinds_of_units_that_are_not_read(kind: int, tmp_path: Path) -> None:
         opened(tmp_path, with_function(Unit(5, kind=kind), [text("f")]))
 
 
+def test_what_stands_behind_a_nested_function(tmp_path: Path) -> None:
+    """gcc's functions inside of functions: the outer one's variables are still its own."""
+    unit = Unit(4)
+    unit.entry(UNIT, [text("x.c")], True)
+    unit.entry(FUNCTION, [text("outer"), *code(BASE)], True)
+    unit.entry(FUNCTION, [text("inner"), *code(BASE + 0x40)], True)
+    unit.end()
+    unit.entry(VARIABLE, [text("hidden")])
+    unit.end()
+    unit.entry(VARIABLE, [text("shown")])
+    unit.end()
+    index = opened(tmp_path, unit)
+    assert list(index.function_names()) == ["inner", "outer"]
+    assert [len(index.variables(name)) for name in ("hidden", "shown")] == [0, 1]
+
+
 def test_entries_that_are_nested_too_deeply(tmp_path: Path) -> None:
     unit = Unit(4)
     for tag in (UNIT, FUNCTION, *[LEXICAL_BLOCK] * 2000):
@@ -313,6 +329,14 @@ def test_units_that_are_elsewhere(attribute: int, tmp_path: Path) -> None:
     with pytest.raises(KinstError, match="unit at 0x0: it is split DWARF") as caught:
         opened(tmp_path, unit)
     assert caught.value.hint == "build with -gno-split-dwarf"
+
+
+@pytest.mark.parametrize("attribute", [0x2119, 0x3E00, 0x3FE1], ids=hex)
+def test_attributes_that_compilers_add(attribute: int, tmp_path: Path) -> None:
+    """DW_AT_GNU_macros, DW_AT_LLVM_include_path, DW_AT_APPLE_optimized: none says that the unit is
+    elsewhere."""
+    unit = with_function(Unit(4), [text("f")], (Value(attribute, STRING, b"a\0"),))
+    assert list(opened(tmp_path, unit).function_names()) == ["f"]
 
 
 @pytest.mark.parametrize("count", [63, 64, 65, 66, 128, 129, 130, 200])
