@@ -458,11 +458,14 @@ def test_a_range_list_by_index_that_is_not_there(at: bytes, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("behind", [1, 2, 200])
-def test_siblings_that_are_not_there(behind: int, tmp_path: Path) -> None:
-    """Behind the unit, and before the entry itself."""
+@pytest.mark.parametrize("language", [0x01, 0x02, 0x0C, 0x1D, 0x2C], ids=hex)
+def test_siblings_that_are_not_there(language: int, behind: int, tmp_path: Path) -> None:
+    """Behind the unit, and before the entry itself; of a structure of C89, C, C99, C11 or C17
+    (table 7.17), which is not looked into."""
     for ahead in (True, False):
         unit = Unit(4)
-        unit.entry(UNIT, [Value(NAME, *text(b"x.c")), Value(LANGUAGE, 0x0B, b"\x0c")], True)
+        said = Value(LANGUAGE, 0x0B, bytes([language]))
+        unit.entry(UNIT, [Value(NAME, *text(b"x.c")), said], True)
         at = unit.header_size + len(unit.info)
         end = at + 1 + 4 + 2 + 1 + 1  # this entry, a member's, two ends
         place = end + behind if ahead else at - behind % 3
