@@ -139,6 +139,13 @@ def test_addresses(form: tuple[int, bytes], tmp_path: Path) -> None:
         assert only(build(tmp_path / "a", where=where)).ranges == ((BASE + 0x10, BASE + 0x44),)
 
 
+def test_each_byte_of_an_address(tmp_path: Path) -> None:
+    """All eight differ, the lowest first."""
+    low = Value(LOW, 0x01, bytes.fromhex("10 32 54 76 98 ba dc 0e"))
+    copy = only(build(tmp_path / "a", where=[low, ADDR[1]]))
+    assert copy.ranges == ((0x0EDC_BA98_7654_3210, 0x0EDC_BA98_7654_3230),)
+
+
 @pytest.mark.parametrize(
     "high",
     [Value(HIGH, 0x0B, b"\x20"), Value(HIGH, 0x05, b"\x20\0"), Value(HIGH, 0x06, b"\x20\0\0\0"),
