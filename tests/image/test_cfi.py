@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dwarf_asm import uleb
 
 from kinst.core.errors import KinstError
 from kinst.image.dwarf.cfi import CallerRule, Cfi, open_cfi
@@ -168,6 +169,15 @@ def test_advances_before_the_function() -> None:
     fde = struct.pack("<IQQ", 0, START, SIZE)
     made = b"".join(struct.pack("<I", len(one)) + one for one in (cie, fde))
     assert rules(Cfi(made), 0, SIZE - 1) == [(31, 24, None)] * 2
+
+
+def test_an_entry_of_more_than_16_megabytes() -> None:
+    """Its length takes all four bytes: of an expression for a register, with the CFA behind it."""
+    cie = struct.pack("<IBB", 0xFFFFFFFF, 1, 0) + bytes([1, 0x7C, 30, 0x10, 29])
+    cie += uleb(1 << 24) + bytes(1 << 24) + bytes([0x0C, 31, 24])
+    fde = struct.pack("<IQQ", 0, START, SIZE)
+    made = b"".join(struct.pack("<I", len(one)) + one for one in (cie, fde))
+    assert rules(Cfi(made), 0) == [(31, 24, None)]
 
 
 def test_what_cannot_be_said_has_no_rule() -> None:

@@ -54,6 +54,17 @@ def test_what_is_packed_is_what_was_there(plain: Path, tmp_path: Path, how: str)
     assert unpacked(file) == content(plain)
 
 
+def test_other_flags_say_nothing_of_packing(plain: Path, tmp_path: Path) -> None:
+    """Of a section's flags only SHF_COMPRESSED (0x800) does: here are all that ELF has below it."""
+    section = open_file(plain).section(NAME)
+    assert section is not None
+    data = bytearray(plain.read_bytes())
+    flags = int.from_bytes(data[40:48], "little") + 64 * section.index + 8
+    data[flags : flags + 8] = (0x7FF).to_bytes(8, "little")
+    (tmp_path / "flagged").write_bytes(data)
+    assert unpacked(open_file(tmp_path / "flagged")) == content(plain)
+
+
 @pytest.mark.parametrize(
     ("how", "at", "new", "said"),
     [

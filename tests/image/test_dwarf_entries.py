@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import random_dwarf
-from dwarf_asm import elf
+from dwarf_asm import Unit, Value, elf
 from random_dwarf import drawn
 
 from kinst.core.errors import KinstError
@@ -151,6 +151,22 @@ def test_entries_are_readelfs(seed: int, tmp_path: Path) -> None:
     told += [(one.die, one.ranges) for one in world.copies]
     for offset, ranges in told:
         assert ranges_of[offset] == list(ranges)
+
+
+@pytest.mark.parametrize(
+    ("form", "data"),
+    [(0x08, b"caf\xe9\0"), (0x0E, b"\1\0\0\0"), (0x1F, b"\1\0\0\0"), (0x25, b"\0")],
+    ids=["string", "strp", "line_strp", "strx1"],
+)
+def test_names_that_are_no_text(form: int, data: bytes, tmp_path: Path) -> None:
+    """Of a source in Latin-1: what is no UTF-8 is one U+FFFD (Unicode 16, 3.9)."""
+    unit = Unit(5)
+    unit.entry(random_dwarf.UNIT, [Value(random_dwarf.NAME, form, data)])
+    strings = b"\0caf\xe9\0"
+    sections = {".debug_str": strings, ".debug_line_str": strings, **unit.sections(),
+                ".debug_str_offsets": bytes(8) + b"\1\0\0\0"}  # fmt: skip
+    dies = Dies(DebugSections(open_elf(elf(tmp_path / "file", sections))), [0])
+    assert dies.die(dies.first_of(0)).text(random_dwarf.NAME) == "caf\ufffd"
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["32-bit", "64-bit"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -332,6 +333,13 @@ def test_registers() -> None:
     for code in (b"\x90\x09", b"\x90" + uleb(300)):
         with pytest.raises(NotHereError, match="register that probes do not have"):
             pieces_of(code, context())
+
+
+def test_the_last_register_with_an_opcode_of_its_own() -> None:
+    """DW_OP_reg31 and DW_OP_breg31, arm64's stack pointer (2.6.1.1.2 and 2.5.1.2)."""
+    told = replace(context(), registers=[f"R_{n}" for n in range(32)])
+    assert pieces_of(b"\x6f", told)[0].text == "regs[R_31]"
+    assert pieces_of(b"\x8f\x08", told)[0].text == "(regs[R_31] + 8)"
 
 
 def test_pieces() -> None:

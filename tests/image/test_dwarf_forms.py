@@ -139,6 +139,13 @@ def test_addresses(form: tuple[int, bytes], tmp_path: Path) -> None:
         assert only(build(tmp_path / "a", where=where)).ranges == ((BASE + 0x10, BASE + 0x44),)
 
 
+def test_each_byte_of_an_address(tmp_path: Path) -> None:
+    """All eight differ, the lowest first."""
+    low = Value(LOW, 0x01, bytes.fromhex("10 32 54 76 98 ba dc 0e"))
+    copy = only(build(tmp_path / "a", where=[low, ADDR[1]]))
+    assert copy.ranges == ((0x0EDC_BA98_7654_3210, 0x0EDC_BA98_7654_3230),)
+
+
 @pytest.mark.parametrize(
     "high",
     [Value(HIGH, 0x0B, b"\x20"), Value(HIGH, 0x05, b"\x20\0"), Value(HIGH, 0x06, b"\x20\0\0\0"),
@@ -162,7 +169,7 @@ def test_high_pc_is_an_offset(high: Value, tmp_path: Path) -> None:
             (0x17, bytes(4)), (0x16, b"\x08abc\0"), (0x0F, b"\x80\1"), (0x16, b"\x19"),
             (0x1E, b"\xff" * 16), (0x16, b"\x1e" + b"\x80" * 16), (0x16, b"\x09\3abc"),
         )
-    ] + [Value(0x2007, 0x21, b"", -5)],
+    ] + [Value(0x2007, 0x21, b"", -5), Value(0, 0x0B, b"\1")],
     ids=lambda value: f"{value.form:#x}",
 )  # fmt: skip
 def test_others_are_stepped_over(other: Value, tmp_path: Path) -> None:
@@ -228,9 +235,14 @@ def test_old_range_lists(version: int, low: int, size: int, tmp_path: Path) -> N
         (Value(ENTRY, 0x01, struct.pack("<Q", BASE + 0x14)), BASE + 0x14),
         (Value(ENTRY, 0x1B, b"\2"), BASE + 0x40),
         (Value(ENTRY, 0x0B, b"\6"), BASE + 0x16),
+        # -(1 << 40) in ten bytes, whose last ones have no bits of a number of 64 bits.
+        (
+            Value(ENTRY, 0x0D, b"\x80" * 5 + b"\xe0" + b"\xff" * 3 + b"\x7f"),
+            BASE + 0x10 - (1 << 40),
+        ),
         (Value(0x2007, 0x0B, b"\6"), BASE + 0x10),
     ],
-    ids=["address", "index", "offset", "absent"],
+    ids=["address", "index", "offset", "far below", "absent"],
 )
 def test_entry(entry: Value, expected: int, tmp_path: Path) -> None:
     assert only(build(tmp_path / "a", where=[*ADDR, entry])).entry == expected
@@ -289,8 +301,46 @@ def test_a_copy_where_there_is_no_function(tmp_path: Path) -> None:
     assert index.copies_at(BASE + 0x10) == []
 
 
-def test_sparse_abbreviation_codes(tmp_path: Path) -> None:
-    assert only(build(tmp_path / "a", where=ADDR, skew=100_000)).ranges == RANGE
+def test_code_without_a_name(tmp_path: Path) -> None:
+    """It belongs to no function that could be asked for; those beside it are as they were."""
+    unit = Unit(4)
+    unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
+    unit.entry(FUNCTION, [Value(LOW, 0x01, struct.pack("<Q", BASE)), Value(HIGH, 0x0B, b"\x08")])
+    unit.entry(FUNCTION, [Value(NAME, *text(b"main")), *ADDR])
+    unit.end()
+    index = open_index(elf(tmp_path / "a", unit.sections()))
+    assert list(index.function_names()) == ["main"]
+    assert [one.ranges for one in index.functions("main")] == [RANGE]
+
+
+@pytest.mark.parametrize("skew", [125, 100_000])
+def test_sparse_abbreviation_codes(skew: int, tmp_path: Path) -> None:
+    """On both sides of 128, from where they have more than one byte."""
+    assert only(build(tmp_path / "a", where=ADDR, skew=skew)).ranges == RANGE
+
+
+@pytest.mark.parametrize("form", [0x0A, 0x03, 0x04, 0x09], ids=hex)
+def test_an_empty_block_at_the_very_end(form: int, tmp_path: Path) -> None:
+    """Of a unit that does not end its lists of entries."""
+    unit = Unit(4)
+    unit.entry(UNIT, [Value(NAME, *text(b"x.c"))], True)
+    empty = bytes({0x0A: 1, 0x03: 2, 0x04: 4, 0x09: 1}[form])
+    unit.entry(FUNCTION, [Value(NAME, *text(b"main")), *ADDR, Value(0x2007, form, empty)])
+    index = open_index(elf(tmp_path / "a", unit.sections()))
+    assert [one.ranges for one in index.functions("main")] == [RANGE]
+
+
+def test_a_sibling_of_what_has_no_children(tmp_path: Path) -> None:
+    """The next entry is its sibling (DWARF 5, 2.3), wherever the attribute leads."""
+    unit = Unit(4)
+    unit.entry(UNIT, [Value(NAME, *text(b"x.c")), Value(LANGUAGE, 0x0B, b"\x0c")], True)
+    behind = unit.header_size + len(unit.info) + 5 + 15  # this entry and the next
+    unit.entry(0x13, [Value(SIBLING, 0x13, struct.pack("<I", behind))])
+    unit.entry(FUNCTION, [Value(NAME, *text(b"main")), *ADDR])
+    assert unit.header_size + len(unit.info) == behind
+    unit.end()
+    index = open_index(elf(tmp_path / "a", unit.sections()))
+    assert [one.ranges for one in index.functions("main")] == [RANGE]
 
 
 def test_compressed(tmp_path: Path) -> None:
@@ -300,6 +350,7 @@ def test_compressed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "data"),
     [(0x0A, b"\x05ab"), (0x03, b"\x05\0ab"), (0x04, b"\x05\0\0\0ab"), (0x09, b"\x05ab"),
+     (0x0A, b""), (0x03, b"\x05"), (0x04, bytes(3)),
      (0x18, b"\x05ab"), (0x06, b"abc"), (0x07, b"abcd"), (0x1E, bytes(15)), (0x08, b"abc"),
      (0x0F, b"\x80\x80"), (0x0D, b"\xff"), (0x16, b"\x06abc"), (0x16, b"\x09\x03ab"), (0x16, b"")],
     ids=str,
@@ -414,11 +465,14 @@ def test_a_range_list_by_index_that_is_not_there(at: bytes, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("behind", [1, 2, 200])
-def test_siblings_that_are_not_there(behind: int, tmp_path: Path) -> None:
-    """Behind the unit, and before the entry itself."""
+@pytest.mark.parametrize("language", [0x01, 0x02, 0x0C, 0x1D, 0x2C], ids=hex)
+def test_siblings_that_are_not_there(language: int, behind: int, tmp_path: Path) -> None:
+    """Behind the unit, and before the entry itself; of a structure of C89, C, C99, C11 or C17
+    (table 7.17), which is not looked into."""
     for ahead in (True, False):
         unit = Unit(4)
-        unit.entry(UNIT, [Value(NAME, *text(b"x.c")), Value(LANGUAGE, 0x0B, b"\x0c")], True)
+        said = Value(LANGUAGE, 0x0B, bytes([language]))
+        unit.entry(UNIT, [Value(NAME, *text(b"x.c")), said], True)
         at = unit.header_size + len(unit.info)
         end = at + 1 + 4 + 2 + 1 + 1  # this entry, a member's, two ends
         place = end + behind if ahead else at - behind % 3
@@ -457,6 +511,8 @@ ZSTD = struct.pack("<IIQQ", 2, 0, 100, 1) + b"\x28\xb5\x2f\xfd"
         ({"twice": (0x0E, b"\xff\xff\0\0")}, "unit at 0x0: a string lies outside its section"),
         ({"twice": (0x1A, b"\x70")}, "a string lies outside its section"),
         ({"where": [Value(LOW, 0x1B, b"\x70")]}, "an address index lies outside .debug_addr"),
+        ({"where": [Value(LOW, 0x1B, uleb(1 << 63))]}, "an address index lies outside .debug_addr"),
+        ({"where": [Value(LOW, 0x1B, uleb(2**64 - 1))]}, "an address index lies outside"),
         ({"before": [Value(0x2007, 0x70, b"")]}, "a form that DWARF 5 does not have"),
         ({"before": [Value(0x2007, 0x0A, b"\xff")]}, "cut off"),
         ({"before": [Value(0x2007, 0x04, b"\xff\xff\xff\xff")]}, "cut off"),
@@ -486,6 +542,10 @@ def test_what_cannot_be_read(change: dict[str, object], said: str, tmp_path: Pat
         open_index(path)
     assert said in str(caught.value) and str(path) in str(caught.value)
     assert "unit at 0x0" in str(caught.value)
+    # What dwz -m has moved elsewhere is whole there.
+    moved = "alternate debug file" in said
+    assert ("before dwz -m" in caught.value.hint) == moved
+    assert ("damaged debug information" in caught.value.message) != moved
 
 
 def test_zstd_says_what_it_needs(tmp_path: Path) -> None:

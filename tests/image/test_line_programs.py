@@ -169,13 +169,20 @@ class Drawn:
         return sorted(found, key=lambda span: span.low)
 
 
-def lines_of(path: Path, table: bytes, version: int, offset: int = 4, **more: bytes) -> Lines:
-    """Of a file whose second unit alone has a line table."""
+def lines_of(
+    path: Path,
+    table: bytes,
+    version: int,
+    offset: int = 4,
+    ran: bytes = FOLDERS[0],
+    **more: bytes,
+) -> Lines:
+    """Of a file whose second unit alone has a line table.  ran: where the compiler did."""
     unit = Unit(min(version, 4), offset)
     form = SEC_OFFSET if version >= 4 else DATA8 if offset == 8 else DATA4
     at = struct.pack("<I" if offset == 4 else "<Q", 3)
     named = Value(NAME, STRING, b"unit\0")
-    home = Value(COMP_DIR, STRING, FOLDERS[0] + b"\0")
+    home = Value(COMP_DIR, STRING, ran + b"\0")
     unit.entry(UNIT, [named, home, Value(STMT_LIST, form, at)])
     without = Unit(4)
     without.entry(UNIT, [named])
@@ -353,6 +360,44 @@ def test_files_without_a_folder(tmp_path: Path) -> None:
     assert names == ["/first/one.c", "/abs/two.c"]
 
 
+def new_table(tables: bytes, program: bytes = b"") -> bytes:
+    """A table of version 5 with these folders and files."""
+    fixed = bytes([1, 1, 1, 0, 1, 10, *OPERANDS[:9]]) + tables
+    body = struct.pack("<HBBI", 5, 8, 0, len(fixed)) + fixed + program
+    return struct.pack("<I", len(body)) + body
+
+
+def test_a_table_without_files(tmp_path: Path) -> None:
+    """Whose entries, of which there are none, have no fields either (6.2.4)."""
+    program = b"\0\x09\2" + struct.pack("<Q", 0x1000) + b"\1\2\x10\0\1\1"
+    lines = lines_of(tmp_path / "a", new_table(b"\0\0" + b"\0\0", program), 5)
+    (span,) = lines.spans(units(lines)[1])
+    assert (span.low, span.high, span.file, span.line) == (0x1000, 0x1010, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("form", "data"),
+    [(0x08, b"abc\0"), (0x1F, bytes(4)), (0x0E, bytes(4)), (0x0B, bytes(1)), (0x05, bytes(2)),
+     (0x06, bytes(4)), (0x07, bytes(8)), (0x1E, bytes(16)), (0x0F, b"\x80\1"), (0x09, b"\3abc")],
+    ids=[f"{form:#x}" for form in (0x08, 0x1F, 0x0E, 0x0B, 0x05, 0x06, 0x07, 0x1E, 0x0F, 0x09)],
+)  # fmt: skip
+def test_a_table_that_ends_within_a_value(form: int, data: bytes, tmp_path: Path) -> None:
+    """Of what is said of a file, in each form; the section goes on behind it."""
+    tables = b"\1\1\x08\1/home\0" + b"\2\1\x08" + uleb(0x2001) + uleb(form) + b"\1" + b"a.c\0"
+    lines_of(tmp_path / "a", new_table(tables + data) + bytes(20), 5)
+    for size in range(len(data)):
+        with pytest.raises(KinstError, match="its line table's file names are damaged"):
+            lines_of(tmp_path / "b", new_table(tables + data[:size]) + bytes(20), 5)
+
+
+def test_a_table_that_ends_with_its_files(tmp_path: Path) -> None:
+    """Without a program; the last one's sum is a block, up to the last byte."""
+    folders, formats = b"\1\1\x08\1/home\0", b"\2\1\x08\5\x09"
+    table = new_table(folders + formats + b"\1" + b"a.c\0" + b"\3abc")
+    lines = lines_of(tmp_path / "a", table, 5)
+    assert list(lines.spans(units(lines)[1])) == []
+
+
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("folder", range(5))
 def test_folders_that_there_are_not(folder: int, version: int, tmp_path: Path) -> None:
@@ -386,6 +431,34 @@ def test_folders_that_there_are_not(folder: int, version: int, tmp_path: Path) -
     sections = {**unit.sections(), ".debug_line": b"\1\2\3" + table, **drawn.strings}
     (found,) = open_index(elf(tmp_path / "b", sections)).functions("f")
     assert found.decl_file == wanted
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
+    """File names are bytes: as Python keeps those that are no UTF-8 (PEP 383)."""
+    drawn = Drawn(9, 4, False)
+    table = old_table(drawn, b"\xe9t\xe9\0" + b"\0" + b"\xffa.c\0\1\0\0" + b"\0",
+                      b"\0\x09\2" + struct.pack("<Q", 0x1000) + b"\1\2\1\0\1\1")  # fmt: skip
+    lines = lines_of(tmp_path / "a", table, 4, ran=b"/caf\xe9")
+    (span,) = lines.spans(units(lines)[1])
+    assert span.file == "/caf\udce9/\udce9t\udce9/\udcffa.c"
+
+
+def test_each_sequence_begins_anew(tmp_path: Path) -> None:
+    """At address 0, in file 1 and line 1, whatever was before (6.2.2, table 6.4)."""
+    drawn = Drawn(9, 4, False)
+    one = b"\2\x40\1\4\2\3\x0a\2\x10\1\2\1\0\1\1"
+    table = old_table(drawn, b"\0" + b"a.c\0\0\0\0" + b"b.c\0\0\0\0" + b"\0", one * 2)
+    lines = lines_of(tmp_path / "a", table, 4)
+    found = [(span.low, span.high, span.file, span.line) for span in lines.spans(units(lines)[1])]
+    first, second = (0x40, 0x50, "/home/me/a.c", 1), (0x50, 0x51, "/home/me/b.c", 11)
+    assert sorted(found) == [first, first, second, second]
+
+
+def old_table(drawn: Drawn, files: bytes, program: bytes) -> bytes:
+    """A table of version 4 with instructions of one byte: its folders and files, its program."""
+    fixed = bytes([1, 1, drawn.default, 0, 1, 10, *OPERANDS[:9]]) + files
+    body = struct.pack("<HI", 4, len(fixed)) + fixed + program
+    return struct.pack("<I", len(body)) + body
 
 
 @pytest.mark.parametrize("opcodes", [10, 13])

@@ -17,6 +17,7 @@ from kinst.image.dwarf import build
 from kinst.image.dwarf.dies import Dies
 from kinst.image.dwarf.index import Index, open_index
 from kinst.image.dwarf.lists import Lists
+from kinst.image.dwarf.numbers import SCANNED
 from kinst.image.dwarf.scan import space
 from kinst.image.dwarf.sections import DebugSections
 from kinst.image.elf import open_elf
@@ -26,10 +27,11 @@ NAME, SIZE, LINES, LOW, HIGH, LANGUAGE = 0x03, 0x0B, 0x10, 0x11, 0x12, 0x13
 ORIGIN, RANGES, INLINE, SPECIFICATION, DECL_FILE = 0x31, 0x55, 0x20, 0x47, 0x3A
 STR_BASE, ADDR_BASE, RNG_BASE, DWO_NAME, GNU_DWO_NAME = 0x72, 0x73, 0x74, 0x76, 0x2130
 UNIT, FUNCTION, COPY, STRUCTURE, VARIABLE, MEMBER = 0x11, 0x2E, 0x1D, 0x13, 0x34, 0x0D
+LEXICAL_BLOCK = 0x0B
 ADDR, DATA1, DATA2, STRING, STRP, REF_ADDR, REF4, REF8, SEC_OFFSET, LINE_STRP = (
     0x01, 0x0B, 0x05, 0x08, 0x0E, 0x10, 0x13, 0x14, 0x17, 0x1F,
 )  # fmt: skip
-GNU_ADDR_INDEX = 0x1F01
+FLAG_PRESENT, GNU_ADDR_INDEX = 0x19, 0x1F01
 INDIRECT, IMPLICIT, STRX1, ADDRX1, RNGLISTX = 0x16, 0x21, 0x25, 0x29, 0x23
 BASE = 0x7000_0000
 
@@ -110,11 +112,11 @@ def test_offsets_of_eight_bytes(what: str, version: int, offset: int, tmp_path: 
         opened(tmp_path, unit, **more)
 
 
-@pytest.mark.parametrize("first", range(5))
+@pytest.mark.parametrize("first", range(6))
 def test_units_that_share_abbreviations(first: int, tmp_path: Path) -> None:
     """And differ in the sizes of addresses and offsets, or are of DWARF 2, whose references to
     other units are as long as addresses."""
-    shapes = [(4, 4, 8), (4, 4, 4), (4, 8, 8), (2, 4, 8), (4, 4, 8)]
+    shapes = [(4, 4, 8), (4, 4, 4), (4, 8, 8), (2, 4, 8), (4, 4, 8), (4, 8, 8)]
     info, table, wanted = b"", b"", {}
     for k, (version, offset, address) in enumerate(shapes[first:] + shapes[:first]):
         unit, low = Unit(version, offset, address), BASE + 0x100 * k
@@ -159,6 +161,13 @@ def test_more_abbreviations_than_are_kept(count: int, tmp_path: Path) -> None:
     )
 
 
+def test_more_attributes_than_are_kept(tmp_path: Path) -> None:
+    """In one abbreviation: the scan begins with room for 65,536."""
+    unit = with_function(Unit(4), [text("f"), *[Value(0x2007, FLAG_PRESENT)] * 110_000])
+    index = opened(tmp_path, unit)
+    assert [f.ranges for f in index.functions("f")] == [((BASE, BASE + 0x20),)]
+
+
 def test_abbreviations_in_any_order(tmp_path: Path) -> None:
     rows = {
         1: uleb(UNIT) + b"\1" + uleb(NAME) + uleb(STRING), 2: uleb(MEMBER) + b"\0",
@@ -186,6 +195,38 @@ def test_cut_abbreviations(tmp_path: Path) -> None:
                 open_index(elf(tmp_path / "a", sections))
 
 
+def test_abbreviations_that_are_read_again_and_again(tmp_path: Path) -> None:
+    """Two tables that units take in turn, where the scan has room for one of both (their offsets
+    fall on the same place of its memory): an error, in place of a scan without an end."""
+    long = b"\x80" * 16 + b"\0"  # of a number: it makes it 18 bytes long
+    unit = uleb(1) + uleb(UNIT) + bytes(3)
+    rows = unit + b"".join(b"\x82" + long + b"\x8d" + long + bytes(3) for _ in range(100))
+    other = 4100
+    table = rows.ljust(other, b"\0") + unit + b"\0"
+    one, two = (struct.pack("<IHIBB", 8, 4, at, 8, 1) for at in (0, other))
+    sections = {".debug_info": (one + two) * 200, ".debug_abbrev": table}
+    with pytest.raises(KinstError, match="its lists are longer than the sections they are in"):
+        open_index(elf(tmp_path / "a", sections))
+    index = open_index(elf(tmp_path / "b", sections | {".debug_info": one * 200 + two * 200}))
+    assert len(index.units) == 400
+
+
+def test_each_of_many_units_has_a_line_table(tmp_path: Path) -> None:
+    """None is read twice, so that all of it is not more than there is."""
+    fixed = bytes([1, 1, 1, 0, 1, 1]) + b"\0" + b"\0"
+    body = struct.pack("<HI", 4, len(fixed)) + fixed
+    table = struct.pack("<I", len(body)) + body
+    info, abbreviations = b"", uleb(1) + uleb(UNIT) + b"\0" + uleb(LINES) + uleb(SEC_OFFSET)
+    for k in range(600):
+        info += struct.pack("<IHIBBI", 12, 4, 0, 8, 1, k * len(table))
+    index = open_index(elf(tmp_path / "a", {
+        ".debug_info": info, ".debug_abbrev": abbreviations + bytes(3), ".debug_line": table * 600,
+    }))  # fmt: skip
+    assert [index.lines_of(unit).offset for unit in index.units] == [
+        k * len(table) for k in range(600)
+    ]
+
+
 @pytest.mark.parametrize("data", [b"\x16\x0b\1", b"\x21\1", b"\x70\1", b"\xff\xff\x03\1", b"\0"],
                          ids=bytes.hex)  # fmt: skip
 @pytest.mark.parametrize("attribute", [NAME, 0x2007], ids=hex)
@@ -193,6 +234,14 @@ def test_indirect_forms(attribute: int, data: bytes, tmp_path: Path) -> None:
     """Of an indirect form, of a constant that the abbreviations have, of forms that there are not
     (DWARF 5, 7.5.3)."""
     unit = with_function(Unit(5), [Value(attribute, INDIRECT, data)])
+    with pytest.raises(KinstError, match="unit at 0x0: an attribute has a form that DWARF 5 does"):
+        opened(tmp_path, unit)
+
+
+def test_a_form_of_0(tmp_path: Path) -> None:
+    """It ends an abbreviation where the attribute is 0 as well (7.5.3), and is damage elsewhere."""
+    unit = Unit(5)
+    unit.entry(UNIT, [text("x.c"), Value(0x2007, 0)])
     with pytest.raises(KinstError, match="unit at 0x0: an attribute has a form that DWARF 5 does"):
         opened(tmp_path, unit)
 
@@ -243,12 +292,51 @@ def test_kinds_of_units_that_are_not_read(kind: int, tmp_path: Path) -> None:
         opened(tmp_path, with_function(Unit(5, kind=kind), [text("f")]))
 
 
+def test_what_stands_behind_a_nested_function(tmp_path: Path) -> None:
+    """gcc's functions inside of functions: the outer one's variables are still its own."""
+    unit = Unit(4)
+    unit.entry(UNIT, [text("x.c")], True)
+    unit.entry(FUNCTION, [text("outer"), *code(BASE)], True)
+    unit.entry(FUNCTION, [text("inner"), *code(BASE + 0x40)], True)
+    unit.end()
+    unit.entry(VARIABLE, [text("hidden")])
+    unit.end()
+    unit.entry(VARIABLE, [text("shown")])
+    unit.end()
+    index = opened(tmp_path, unit)
+    assert list(index.function_names()) == ["inner", "outer"]
+    assert [len(index.variables(name)) for name in ("hidden", "shown")] == [0, 1]
+
+
+def test_entries_that_are_nested_too_deeply(tmp_path: Path) -> None:
+    unit = Unit(4)
+    for tag in (UNIT, FUNCTION, *[LEXICAL_BLOCK] * 2000):
+        unit.entry(tag, [], True)
+    with pytest.raises(KinstError, match="unit at 0x0: its entries are nested too deeply"):
+        opened(tmp_path, unit)
+
+
+@pytest.mark.parametrize("kind", [1, 3])
+def test_kinds_of_units_that_are_read(kind: int, tmp_path: Path) -> None:
+    """Compilation and partial units, which have the same header (7.5.1.1)."""
+    index = opened(tmp_path, with_function(Unit(5, kind=kind), [text("f")]))
+    assert list(index.function_names()) == ["f"]
+
+
 @pytest.mark.parametrize("attribute", [DWO_NAME, GNU_DWO_NAME], ids=hex)
 def test_units_that_are_elsewhere(attribute: int, tmp_path: Path) -> None:
     unit = with_function(Unit(4), [text("f")], (Value(attribute, STRING, b"x.dwo\0"),))
     with pytest.raises(KinstError, match="unit at 0x0: it is split DWARF") as caught:
         opened(tmp_path, unit)
     assert caught.value.hint == "build with -gno-split-dwarf"
+
+
+@pytest.mark.parametrize("attribute", [0x2119, 0x3E00, 0x3FE1], ids=hex)
+def test_attributes_that_compilers_add(attribute: int, tmp_path: Path) -> None:
+    """DW_AT_GNU_macros, DW_AT_LLVM_include_path, DW_AT_APPLE_optimized: none says that the unit is
+    elsewhere."""
+    unit = with_function(Unit(4), [text("f")], (Value(attribute, STRING, b"a\0"),))
+    assert list(opened(tmp_path, unit).function_names()) == ["f"]
 
 
 @pytest.mark.parametrize("count", [63, 64, 65, 66, 128, 129, 130, 200])
@@ -356,6 +444,13 @@ class Numpy:
 
     def empty(self, size: int, dtype: Any) -> Any:
         return np.resize(self.words, size).astype(dtype)
+
+
+def test_memory_for_a_whole_kernel() -> None:
+    """The scan begins with less of it than the debug information itself takes."""
+    sections = {name: np.zeros(0, dtype=np.uint8) for name in SCANNED}
+    sections["info"] = np.zeros(1 << 28, dtype=np.uint8)
+    assert space.words(space.make_space(sections)).nbytes < 1 << 28
 
 
 @pytest.mark.parametrize("seed", range(70, 76))

@@ -134,8 +134,6 @@ class _Program(Reader):
 
 def _spans(sections: DebugSections, offset: int, home: str) -> Sequence[LineSpan]:
     array = sections.array("line")
-    if offset + 15 > len(array):
-        raise IndexError
     length = int.from_bytes(array[offset : offset + 4].tobytes(), "little")
     wide = length == 0xFFFFFFFF
     if wide:

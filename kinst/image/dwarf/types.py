@@ -265,7 +265,7 @@ class EnumeratorNames:
 
     def _made(self) -> Arrays:
         rows = sorted(
-            (name.encode("utf-8", "surrogateescape"), int(offset))
+            (name.encode(), int(offset))  # what is no UTF-8 has been replaced
             for offset in self._enumerations
             for name, _ in enumerators_of(self._dies, self._dies.die(int(offset)))
         )

@@ -150,7 +150,6 @@ def read_headers(s: Space, count: int) -> None:
 def defaults(s: Space, u: int) -> None:
     """Where the unit's parts of shared sections start when its entry does not say."""
     w = s.w
-    w[u + U_STR_BASE] = 0
     if w[u + U_VERSION] >= 5:
         # After the section's own header (DWARF 5, sections 7.26, 7.27 and 7.28).
         w[u + U_STR_BASE] = 8 if w[u + U_OFFSIZE] == 4 else 16
