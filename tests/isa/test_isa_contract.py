@@ -72,7 +72,7 @@ def test_registers_are_told_apart(each: Isa) -> None:
     assert not set(d_names) & set(each.unavailable_registers)
     assert all(why for why in each.unavailable_registers.values())
     slots = {r.slot for r in each.registers}
-    assert all(0 <= slot < each.frame_slots for slot in slots)
+    assert slots == set(range(each.frame_slots)), "the frame has no slot that is nothing's"
     assert {each.pc_slot, each.sp_slot, each.flags_slot, each.result_slot} <= slots
     assert len({each.pc_slot, each.sp_slot, each.flags_slot}) == 3
     assert set(each.argument_slots) <= slots
