@@ -339,8 +339,8 @@ def _columns(wanted: Sequence[Wanted]) -> Columns:
 
 
 def _counters(wanted: Sequence[Wanted]) -> list[tuple[int, ...] | None]:
-    """The counters that each site's work adds to, or None where it is not counting alone, or more
-    than the one instruction is run."""
+    """The counters that each site's work adds to, or None where it is not counting alone, more than
+    the one instruction is run, or there are more counters than a byte counts (Batch.count)."""
     known: dict[int, tuple[int, ...] | None] = {}
     for work in wanted:
         key = id(work.bodies)
@@ -348,7 +348,7 @@ def _counters(wanted: Sequence[Wanted]) -> list[tuple[int, ...] | None]:
             counting = [b for b in work.bodies if isinstance(b, CountBody) and b.guard is None]
             alone = len(counting) == len(work.bodies)
             offsets = tuple(signed(at) for body in counting for at in body.offsets)
-            known[key] = offsets if alone else None
+            known[key] = offsets if alone and len(offsets) < 256 else None
     return [None if work.rerun_prefix else known[id(work.bodies)] for work in wanted]
 
 

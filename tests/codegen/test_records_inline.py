@@ -76,13 +76,13 @@ class Inline(TargetRig):
             trace(builtin("cpu", INT)),
             trace(typed.Cast(UINT, SPAN, builtin("timestamp"))),
         ]
-        super().__init__(program(actions), {1: (0,)})
+        super().__init__(program([], actions), {1: (1,)})
         self.emulator.mem_map(TEXT & -4096, 4096)
-        probes = [((0,), ())]
+        probes = [((1,), ())]
         machine = self.target_machine()
         (shape,) = record_shapes(self.program, self.layout, probes, machine, ISA).values()
         slots = frozenset(r.slot for r in ISA.registers if r.gdb_name in RECORDED)
-        call = CallBody(self.code.entry((0,)), self.site(1), slots)
+        call = CallBody(self.code.entry((1,)), self.site(1), slots)
         self.at = BASE + self.scratch.text + 0x2000
         made = ISA.trampoline(SITE, b"", self.at, [shape.body(1, call, None)])
         assert isinstance(made, Relocated)
@@ -150,7 +150,7 @@ class Inline(TargetRig):
         """What a reader finds now, whole records of hits; and their times."""
         found, times = Counter[tuple[int, ...]](), []
         for record in self.records(self.number):
-            assert (record.clause, record.probe, record.cpu) == (0, 1, self.number)
+            assert (record.clause, record.probe, record.cpu) == (1, 1, self.number)
             *values, seven, number, low = struct.unpack_from(f"<{len(RECORDED)}QiiI", record.data)
             (printed, *_) = self.fields(record)
             assert (printed, seven) == (record.time.to_bytes(8, "little"), 7)

@@ -129,7 +129,8 @@ def test_what_does_not_come_back_is_copied_alone(isa: Isa, code: str) -> None:
         ("0f35", "kernel"), ("48cf", "kernel"), ("cf", "kernel"), ("48cb", "code segment"),
         ("ff28", "code segment"), ("ff18", "code segment"), ("c7f800000000", "transaction"),
         ("0f01d8", "somewhere else"), ("0f01c2", "somewhere else"), ("66e900000000", "prefix"),
-        ("ffd4", "stack"), ("ff5424f8", "itself writes"), ("67488b0500000000", "32-bit"),
+        ("ffd4", "stack"), ("ff5424f8", "itself writes"), ("ff5424f1", "itself writes"),
+        ("ff5424ff", "itself writes"), ("67ff1424", "32-bit"), ("67488b0500000000", "32-bit"),
         ("06", "known"), ("4889", "known"), ("9090", "known"), ("", "known"),
     ],
 )  # fmt: skip

@@ -121,6 +121,20 @@ def test_displaced_and_original_do_the_same(chain: str, tmp_path: Path) -> None:
     assert len(both) == len(BRANCHES) - 4  # b, bl, and the conditions that always hold
 
 
+def test_addresses_that_are_farther_than_adrp_reaches(tmp_path: Path) -> None:
+    """8 GB: of what needs no branch to where it came from."""
+    cpu, far = Cpu(), SCRATCH + (8 << 30)
+    cpu.uc.mem_map(far, 0x1000)
+    for text, code in instructions([*ADDRESSES, "blr x17"], tmp_path):
+        made = ISA.displace(code, AT, far, CHAINS["next is behind"])
+        assert isinstance(made, Relocated), text
+        for seed in range(6):
+            pc, *original = cpu.run(code, AT, seed)
+            there, *displaced = cpu.run(made.code, far, seed)
+            assert displaced == original, text
+            assert there == (far + len(made.code) if pc == AT + SIZE else pc), text
+
+
 def test_where_a_copy_is_that_can_fault(tmp_path: Path) -> None:
     """Of what is made anew there is none; with a probe's work it is behind that."""
     function = Function("vmlinux", "f", AT, 64)

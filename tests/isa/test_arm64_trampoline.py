@@ -249,3 +249,15 @@ def test_exclusive_sequences_and_data(tmp_path: Path) -> None:
     assert again == {2: 1, 3: 1, 7: 6, 8: 6, 9: 6, 14: 13, 15: 13}
     stepped = {n for n in range(21) if ISA.unsteppable(code[4 * n : 4 * n + 4])}
     assert stepped == {1, 6, 13}
+
+
+@pytest.mark.parametrize("translate", [False, True])
+def test_a_hook_has_a_stack_of_its_own(machine: Machine, tmp_path: Path, translate: bool) -> None:
+    """Aligned as the processor asks (DDI 0487, D1.8.2), and nothing of its caller's is written."""
+    _, stub = hooked(machine, tmp_path, "nop", f"{NOTE}mov x0, #0\n", translate)
+    for state in states():
+        found = machine.run(state, SCRATCH, (SCRATCH, SCRATCH + len(stub)), (CLAUSE, CLAUSE + 4096))
+        sp = state.registers["sp"]
+        assert found.word(NOTES) == state.registers["x0"]
+        assert found.word(NOTES + 24) % 16 == 0 and found.word(NOTES + 24) < sp
+        assert all(NOTES <= at < NOTES + 40 for at in found.changed(sp - 4096, sp))

@@ -17,6 +17,7 @@ from kinst.core.isa import Isa
 from kinst.isa import load, names
 
 MEGABYTE, GIGABYTE = 1 << 20, 1 << 30
+TOOLS = Path(__file__).parents[2] / "setup/tools.sh"  # the packages that a Debian is set up with
 GDB_NAMES = {"amd64": "i386:x86-64", "arm64": "aarch64", "riscv64": "riscv:rv64"}
 COMPILERS = {"amd64": "gcc", "arm64": "aarch64-linux-gnu-gcc", "riscv64": "riscv64-linux-gnu-gcc"}
 
@@ -162,6 +163,11 @@ def test_an_arm64_cpu_that_holds_back_its_timer() -> None:
     assert not board.interrupts_off({"cpsr": 1 << 7})  # a stub that does not say
     assert board.is_lost({"cpsr": 1 << 7}) is False
     assert load("amd64").board.is_lost({"eflags": 0}) is False
+
+
+def test_the_package_that_has_its_qemu(isa: Isa) -> None:
+    packages = dict(re.findall(r"^(\S+): (\S+)$", TOOLS.read_text(), re.MULTILINE))
+    assert packages[isa.board.QEMU] == isa.board.PACKAGE
 
 
 def test_memory_that_a_kernel_is_told_to_leave_alone() -> None:

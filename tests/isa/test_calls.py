@@ -10,7 +10,8 @@ from gnu_assembler import assembled
 from kinst.isa import load
 
 AT = 0xFFFF_8000_0810_0000
-# Forward and backward, then what is none: a jump, a call of something else, an indirect call.
+# Forward and backward, then what is none: a jump, a call of something else, an indirect call; of
+# riscv64 also what has jalr's opcode, and a funct3 that is reserved.
 SOURCES = {
     "amd64": """
         .intel_syntax noprefix
@@ -45,6 +46,8 @@ SOURCES = {
         jalr ra, 0(t1)
     lost: auipc t1, 0
         jalr ra, -36(t2)
+        auipc t1, 0
+        .insn i 0x67, 4, ra, -44(t1)
     """,
 }
 # (where the called function is, where the calls are to return to), from the start of the code.
@@ -65,10 +68,10 @@ def test_returns_of_calls(isa: str, tmp_path: Path) -> None:
         assert list(known.returns_of(code[:cut], AT, AT)) == []
 
 
-@pytest.mark.parametrize(("isa", "reach"), [("arm64", 1 << 27), ("riscv64", 1 << 20)])
-def test_the_ends_of_the_reach(isa: str, reach: int, tmp_path: Path) -> None:
-    for distance in (-reach, reach - 4):
+@pytest.mark.parametrize(("isa", "reach", "step"), [("arm64", 1 << 27, 4), ("riscv64", 1 << 20, 2)])
+def test_the_ends_of_the_reach(isa: str, reach: int, step: int, tmp_path: Path) -> None:
+    for distance in (-reach, step - reach, reach - step):
         call = "bl" if isa == "arm64" else "jal ra,"
         code = assembled(isa, f"{call} .{distance:+d}", tmp_path)
         assert list(load(isa).returns_of(code, AT, AT + distance)) == [AT + 4]
-        assert not list(load(isa).returns_of(code, AT, AT + distance + 4))
+        assert not list(load(isa).returns_of(code, AT, AT + distance + step))

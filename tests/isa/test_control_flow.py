@@ -111,8 +111,9 @@ FLOWS = {
         "jmp [r12 + r13*8]; jmp fword ptr [rax]; jmp fword ptr [rip + 5]",
         "call": "call rax; call r11; call [rbx]; call [rip + 64]",
         "trap": "int3; ud2; .byte 0xf1; ud1 eax, eax; ud1 eax, [eax + 5]; ud0 ecx, [rip + 9]",
-        "landing": "endbr64; endbr32",
-        "next": "nop; leave; enter 16, 0; int 0x80; "
+        # And what Linux writes over them (asm/ibt.h, gen_endbr_poison(): early and late versions).
+        "landing": "endbr64; endbr32; nop word ptr [rax]; nop dword ptr [rax - 42]",
+        "next": "nop; nop dword ptr [rax]; nop dword ptr [rax - 41]; leave; enter 16, 0; int 0x80; "
         "mov rax, [rbx]; push rax; inc dword ptr [rax]; dec rcx; cpuid; vzeroupper; "
         "add rax, rbx; push [rax]; vpaddd xmm0, xmm1, xmm2; pshufb xmm1, xmm2; xend; crc32 eax, bl",
     },

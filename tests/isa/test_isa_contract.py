@@ -4,6 +4,7 @@ a new one passes these tests before anything else of kinst is tried on it."""
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Mapping
 from itertools import pairwise
@@ -71,7 +72,7 @@ def test_registers_are_told_apart(each: Isa) -> None:
     assert not set(d_names) & set(each.unavailable_registers)
     assert all(why for why in each.unavailable_registers.values())
     slots = {r.slot for r in each.registers}
-    assert all(0 <= slot < each.frame_slots for slot in slots)
+    assert slots == set(range(each.frame_slots)), "the frame has no slot that is nothing's"
     assert {each.pc_slot, each.sp_slot, each.flags_slot, each.result_slot} <= slots
     assert len({each.pc_slot, each.sp_slot, each.flags_slot}) == 3
     assert set(each.argument_slots) <= slots
@@ -86,6 +87,18 @@ def test_registers_are_told_apart(each: Isa) -> None:
     known = {*d_names, *each.unavailable_registers, ""}
     assert set(each.dwarf_registers) <= known
     assert set(each.kept_registers) <= known
+
+
+def test_dwarf_numbers_are_those_of_the_assembler(each: Isa, tmp_path: Path) -> None:
+    names = {r.d_name: r.gdb_name for r in each.registers}
+    numbers = {number: names[name] for number, name in enumerate(each.dwarf_registers) if name}
+    saved = "\n".join(f".cfi_undefined {name}" for name in numbers.values())
+    assembled(each.name, f".cfi_startproc\n{saved}\nnop\n.cfi_endproc", tmp_path)
+    command = ["readelf", "--debug-dump=frames", "a.o"]
+    told = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    found = re.findall(r"DW_CFA_undefined: r(\d+)", told)
+    assert [int(number) for number in found] == list(numbers)
+    assert {r.gdb_name for r in each.registers if r.slot == each.sp_slot} < set(numbers.values())
 
 
 def test_the_boards_names_are_those_of_registers(each: Isa) -> None:
@@ -175,6 +188,8 @@ def test_a_trap_patch_fits_and_traps(each: Isa, nop: bytes) -> None:
     patch = each.trap_patch(len(nop))
     assert 0 < len(patch) <= len(nop)
     assert each.flow(next(each.decode(patch, AT)).code, AT).kind == "trap"
+    with pytest.raises(ValueError, match="an instruction has"):
+        each.trap_patch(0)
 
 
 def test_a_displaced_instruction_has_a_way_back(each: Isa, nop: bytes) -> None:
@@ -186,6 +201,14 @@ def test_a_displaced_instruction_has_a_way_back(each: Isa, nop: bytes) -> None:
     far = each.displace(nop, AT, AT ^ 1 << 46)
     assert isinstance(far, Refused)
     assert far.reason
+
+
+def test_what_lies_in_reach_is_what_jumps_reach(each: Isa, nop: bytes) -> None:
+    """But for a margin of less than 2 MB, on either side of the code."""
+    start, reach, margin = 0xFFFF_F000_0000_0000, each.paging.REACH, 2 << 20
+    for way in (1, -1):
+        assert isinstance(each.displace(nop, start, start + way * reach), Relocated)
+        assert isinstance(each.displace(nop, start, start + way * (reach + margin)), Refused)
 
 
 @pytest.mark.parametrize("bodies", ["nothing", "count", "call"])

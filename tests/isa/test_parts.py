@@ -56,7 +56,8 @@ def test_amd64_parts_are_where_capstone_has_them() -> None:
         if rng.random() < 0.7:
             head = b"".join(rng.choice(PREFIXES) for _ in range(3)) + rng.choice(MAPS)
         modrm = rng.choice((0x05, 0x0D, 0x04, 0x44, 0x84, rng.randrange(256), rng.randrange(256)))
-        code = head + bytes([rng.randrange(256), modrm]) + rng.randbytes(9)
+        sib = rng.choice((0x24, rng.randrange(256)))  # on rsp, or r12
+        code = head + bytes([rng.randrange(256), modrm, sib]) + rng.randbytes(8)
         one = next(disassembler.disasm(code, TEXT), None)
         if one is None or one.mnemonic in ("ud0", "ud1"):
             continue  # of these capstone leaves out the ModRM
@@ -117,6 +118,16 @@ def test_amd64_3dnow(tmp_path: Path) -> None:
     ends = [one.address + one.size for one in (found[1], moved)]
     distances = [int.from_bytes(one.code[3:7], "little", signed=True) for one in (found[1], moved)]
     assert ends[1] + distances[1] == ends[0] + distances[0] == ends[0] + 16
+
+
+def test_amd64_vector_instructions_without_operands(tmp_path: Path) -> None:
+    """They are the only ones, and are written in two ways (SDM volume 2, VZEROUPPER, VZEROALL)."""
+    for prefix in ("", "{vex3} "):
+        source = f".intel_syntax noprefix\n{prefix}vzeroupper\n{prefix}vzeroall"
+        for one in load("amd64").decode(assembled("amd64", source, tmp_path), TEXT):
+            found = parse(one.code)
+            assert found is not None and one.size == (4 if prefix else 3)
+            assert found.map == VECTOR and found.modrm_at == -1
 
 
 def test_amd64_names_without_prefixes() -> None:

@@ -33,10 +33,10 @@ TRACED_WITH_AUIPC = "auipc t0, 0xffba0\n.word 0x13\n"
 FREE = {f"t{n}" for n in range(7)} | {f"a{n}" for n in range(2, 8)}
 
 
-def spare_of(source: str, folder: Path) -> list[set[str]]:
+def spare_of(source: str, folder: Path, address: int = TEXT) -> list[set[str]]:
     """For each instruction of a source, the registers."""
     code = assembled("riscv64", source, folder)
-    instructions = list(ISA.decode(code, TEXT))
+    instructions = list(ISA.decode(code, address))
     flows = [ISA.flow(one.code, one.address) for one in instructions]
     names = {r.slot: r.gdb_name for r in ISA.registers}
     return [
@@ -85,6 +85,12 @@ def spare_of(source: str, folder: Path) -> list[set[str]]:
 )
 def test_by_hand(source: str, expected: list[set[str]], tmp_path: Path) -> None:
     assert spare_of(source, tmp_path) == expected
+
+
+def test_a_branch_to_address_0_is_like_any_other(tmp_path: Path) -> None:
+    source = "1: li t1, 1\nmv a0, t1\nbnez a0, 1b\nret"
+    for address in (TEXT, 0):
+        assert spare_of(source, tmp_path, address) == [{"a0", "t1"}, {"a0"}, {"t1"}, {"t1"}]
 
 
 def test_a_fault_leads_on(tmp_path: Path) -> None:

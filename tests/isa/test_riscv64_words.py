@@ -17,6 +17,7 @@ from kinst.core.displaced import Refused
 from kinst.isa import load
 from kinst.isa.riscv64 import parse as p
 from kinst.isa.riscv64 import relocate
+from kinst.isa.riscv64.decode import sizes_in
 
 ISA = load("riscv64")
 TEXT = 0xFFFFFFFF_80200000
@@ -69,6 +70,29 @@ def test_sizes_are_those_of_the_lowest_bits() -> None:
     assert p.size_at(b"\x01\0" + word, 2) == 4 and p.size_at(b"\x01\0" + word[:3], 2) == 0
     assert p.size_at(b"\x1f" + bytes(7), 0) == 0 == p.size_at(b"\x9f" + bytes(7), 0)
     assert p.size_at(b"\x01\0", 2) == 0
+
+
+def test_sizes_end_where_no_instruction_is() -> None:
+    """With the lowest five bits set it is longer.  Zeros are none, nor is what is cut short."""
+    nop, word = b"\x01\0", b"\x13\0\0\0"
+    assert sizes_in(b"\x1f\0").tolist() == []
+    for none in (b"\x1f\0", b"\x3f\0", b"\xff\xff", b"\0\0"):
+        for known, sizes in ((b"", []), (nop, [2]), (word, [4]), (nop + word + nop, [2, 4, 2])):
+            assert sizes_in(known + none + 3 * nop).tolist() == sizes
+    assert sizes_in(nop + word[:2]).tolist() == [2] and sizes_in(word + nop[:1]).tolist() == [4]
+
+
+@pytest.mark.parametrize("unit", ["0100 13051500", "0100 0b000000", "0100 13051500 0b000000"])
+def test_decode_of_more_than_one_piece(unit: str) -> None:
+    """Longer than the pieces that decode() hands to the disassembler, whose ends cut some in two:
+    of one that it does not know only there (a vendor's own, 0b) the bits are told."""
+    parts = [bytes.fromhex(part) for part in unit.split()]
+    texts = {"0100": "c.nop", "13051500": "addi a0, a0, 1", "0b000000": ".insn 4, 0xb"}
+    for start in ([], parts[:1]):
+        expected = [*start, *parts * 20_000]
+        found = ISA.decode(b"".join(expected), TEXT)
+        for one, part in zip(found, expected, strict=True):
+            assert (one.code, one.text) == (part, texts[part.hex()])
 
 
 CODE, STACK, ROOM = 0x10000, 0x40000, 0x4000
@@ -222,6 +246,9 @@ RARE = [
     ("li t1, 1\nc.subw a0, a1\nret", [{6}, {6}, {6}]),
     ("li t1, 1\nc.addw a0, a1\nret", [{6}, {6}, {6}]),
     ("li t1, 1\nc.and a0, a1\nret", [{6}, {6}, {6}]),
+    # Nor are others that have a number where those have what they do.
+    *((f"li t1, 1\n{text}\nret", [{6}, {6}, {6}])
+      for text in ("c.srli a0, 48", "c.srai a0, 63", "c.andi a0, -16")),
 ]  # fmt: skip
 
 

@@ -75,6 +75,15 @@ def test_many_at_once_or_few(
     assert plans[0] == plans[1] == plans[2]
 
 
+@pytest.mark.parametrize("times", [255, 256, 300])
+def test_sites_that_count_more_than_a_byte_holds(made: Material, times: int) -> None:
+    plain, marked = (
+        plan_sites(every_site(made, marked, times)[:3], made.isa, SCRATCH, SCRATCH + 64 * PAGE)
+        for marked in (False, True)
+    )
+    assert contents(plain) == contents(marked)
+
+
 def end_of(plan: Plan) -> int:
     """Behind the last byte that is written."""
     return max(at + len(code) for at, code in [*plan.text, *plan.stubs])

@@ -73,6 +73,7 @@ def shape(text: str) -> list[tuple[int, ...]]:
         ("3! 3! 3! 3!", [(0, 3, 6), (6, 9, 6)]),
         ("3! 3! 3! 3!<", [(0, 3, 6)]),  # the others stay traps
         ("4! 3 8 3 4!", [(0, 4, 7), (15, 18, 7)]),  # two that have nothing to do with each other
+        ("4 4! 1! 6!", [(4, 8, 5)]),  # rather than two: one that nobody asked for, and the long one
         ("2! 2! 2! 3!", [(0, 2, 4, 6)]),  # the last is alone: three of four, not two
     ],
 )

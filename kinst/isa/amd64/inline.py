@@ -119,10 +119,7 @@ class _Kept:
         """live: the flags have to be kept.  also: registers that are changed besides."""
         written = also.union(*(snippet.writes for snippet in snippets))
         read = frozenset[int]().union(*(snippet.reads for snippet in snippets))
-        pushed = sorted(written | {e.RAX} if live else written)
-        if live and e.RAX in pushed:
-            pushed.remove(e.RAX)
-            pushed.append(e.RAX)
+        pushed = [*sorted(written - {e.RAX}), e.RAX] if live else sorted(written)
         save = b"".join(e.push(register) for register in pushed)
         restore = b"".join(e.pop(register) for register in reversed(pushed))
         depth = len(pushed)

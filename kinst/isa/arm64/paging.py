@@ -26,7 +26,6 @@ SHAREABLE = 3 << 8  # inner shareable
 ACCESSED = 1 << 10
 NOT_GLOBAL = 1 << 11
 GUARDED = 1 << 50  # GP: indirect branches must land on BTI
-CONTIGUOUS = 1 << 52
 PRIVILEGED_NO_EXECUTE = 1 << 53
 USER_NO_EXECUTE = 1 << 54
 # In table entries: what holds for everything below.

@@ -32,15 +32,14 @@ def decode(code: bytes, address: int) -> Iterator[Instruction]:
             offset = where - address
             if not size_at(code, offset):
                 return  # zeros, which are defined to be no instruction
-            if not whole and offset + _LONGEST > start + _CHUNK:
-                break  # the chunk may cut this one short: it opens the next chunk
             text = f"{mnemonic} {operands}" if operands else mnemonic
             yield Instruction(where, code[offset : offset + size], text)
             at = offset + size
         size = size_at(code, at)
         if not size:
             return
-        if at == start or whole or at + _LONGEST <= start + _CHUNK:
+        # What the chunk may have cut short opens the next one.
+        if whole or at + _LONGEST <= start + _CHUNK:
             yield _unnamed(code[at : at + size], address + at)
             at += size
 

@@ -24,7 +24,6 @@ _BY_OPCODE = {
     0x73: SYSTEM, 0x77: COPY,
 }  # fmt: skip
 
-BEQ, BNE, BLT, BGE, BLTU, BGEU = 0, 1, 4, 5, 6, 7
 LR, SC = 2, 3  # funct5 of AMO
 _EBREAK = 0x0010_0073
 

@@ -41,10 +41,10 @@ def _addresses(instructions: Sequence[Instruction]) -> Iterator[int]:
 def _high(one: Instruction) -> int | None:
     """The upper part of an address that auipc, lui or c.lui makes, or None."""
     word = int.from_bytes(one.code, "little")
-    if len(one.code) == 4 and word & 0x7F in (_AUIPC, _LUI):
+    if word & 0x7F in (_AUIPC, _LUI):
         start = one.address if word & 0x7F == _AUIPC else 0
         return start + signed(word & 0xFFFF_F000, 32)
-    if len(one.code) == 2 and word & 0xE003 == 0x6001:
+    if word & 0xE003 == 0x6001:  # two bytes, by its lowest bits
         return signed((word >> 7 & 0x20 | word >> 2 & 0x1F) << 12, 18)
     return None
 
@@ -52,8 +52,8 @@ def _high(one: Instruction) -> int | None:
 def _added(code: bytes, register: int) -> int | None:
     """What addi or c.addi adds to this register, or None when it is another instruction."""
     word = int.from_bytes(code, "little")
-    if len(code) == 4 and word & 0x707F == _ADDI and word >> 15 & 31 == register:
+    if word & 0x707F == _ADDI and word >> 15 & 31 == register:
         return signed(word >> 20, 12)
-    if len(code) == 2 and word & 0xE003 == 1 and word >> 7 & 31 == register:
+    if word & 0xE003 == 1 and word >> 7 & 31 == register:
         return signed(word >> 7 & 0x20 | word >> 2 & 0x1F, 6)
     return None
