@@ -94,7 +94,8 @@ class Qmp:
         while True:
             answer = self._line()
             if "error" in answer:
-                raise TargetError(f"QEMU refuses {command}: {answer['error'].get('desc', '')}")
+                why = answer["error"].get("desc", "") if isinstance(answer["error"], dict) else ""
+                raise TargetError(f"QEMU refuses {command}: {' '.join(str(why).split())}")
             if "return" in answer:
                 return answer["return"]
 

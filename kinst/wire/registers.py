@@ -81,6 +81,8 @@ def describe(rsp: Rsp, fallback: Sequence[tuple[str, int]] = ()) -> tuple[Regist
             tag = node.tag.rpartition("}")[2]
             if tag == "include":
                 includes.append(node.get("href", ""))
+                if not includes[-1].isprintable():
+                    raise TargetError(f"the GDB stub's {annex} includes {includes[-1][:40]!r}")
             elif tag == "reg":
                 try:
                     number = int(node.get("regnum", str(number)), 0)

@@ -26,6 +26,7 @@ _NO_PROGRESS = 30.0  # seconds; QEMU on a busy host may take some
 _MOST_ASKED = 1 << 18  # bytes of a packet, whatever the stub offers
 _MOST_INPUT = 4 * _MOST_ASKED  # of one that it sends
 _MOST_THREADS = 1 << 13
+_THREAD_ID = re.compile(r"-?[0-9a-fA-F]+|p-?[0-9a-fA-F]+(\.-?[0-9a-fA-F]+)?")
 _MOST_STOPS = 64  # that come one after the other, with nothing asked in between
 
 
@@ -387,14 +388,14 @@ class Rsp:
         found: list[str] = []
         reply = self.ask(b"qfThreadInfo")
         while reply[:1] == b"m":
-            found += reply[1:].decode("ascii", "replace").split(",")
+            found += _thread_names(reply[1:])
             if len(found) > _MOST_THREADS:
                 raise TargetError("the GDB stub's list of threads has no end")
             reply = self.ask(b"qsThreadInfo")
         if not found:
             reply = self.ask(b"qC")
-            found = [reply[2:].decode("ascii", "replace")] if reply[:2] == b"QC" else ["1"]
-        return found
+            found = _thread_names(reply[2:]) if reply[:2] == b"QC" else []
+        return found or ["1"]
 
     def select_request(self, thread: str) -> list[bytes]:
         """The request, if one is needed, that makes g, p, P, m and M act on thread."""
@@ -444,6 +445,16 @@ class Rsp:
             for i in range(0, len(data), chunk)
         ]
         self.ask_ok(packets, "write memory")
+
+
+def _thread_names(text: bytes) -> list[str]:
+    """A list of thread-ids (GDB's manual, "Packets"): hexadecimal, perhaps with a process in front.
+    They are said in errors, and sent back, so nothing else passes."""
+    names = [name for name in text.decode("ascii", "replace").split(",") if name]
+    for name in names:
+        if not _THREAD_ID.fullmatch(name):
+            raise TargetError(f"the GDB stub calls a CPU thread {name[:40]!r}")
+    return names
 
 
 def _why(reply: bytes) -> str:

@@ -211,6 +211,11 @@ def test_strange_stubs() -> None:
     run(FEW)
 
 
+@pytest.mark.parametrize("seed", [1628690127715818760])
+def test_what_went_wrong_once(seed: int) -> None:
+    one(seed)
+
+
 @pytest.mark.slow
 def test_many_strange_stubs() -> None:
     run(MANY)

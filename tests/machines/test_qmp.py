@@ -52,6 +52,23 @@ def returns(**values: object) -> Answer:
     return lambda request: {"return": values.get(request["execute"].replace("-", "_"), {})}
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [({"desc": "no\nroom"}, "QEMU refuses cont: no room"), ("no", "QEMU refuses cont: "),
+     ({"desc": 7}, "QEMU refuses cont: 7")],
+)  # fmt: skip
+def test_a_refusal_is_said_in_one_line(error: object, said: str, tmp_path: Path) -> None:
+    def answer(asked: dict[str, Any]) -> object:
+        return {"return": {}} if asked["execute"] == "qmp_capabilities" else {"error": error}
+
+    path = tmp_path / "qmp"
+    with qemu(path, answer), socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(path))
+        with pytest.raises(TargetError) as caught:
+            Qmp(sock, "the monitor", 5.0).execute("cont")
+    assert str(caught.value) == said
+
+
 def test_states(tmp_path: Path) -> None:
     path = tmp_path / "qmp"
     said = returns(query_status={"status": "paused"}, query_migrate={"status": "active"})

@@ -189,6 +189,38 @@ def test_threads_in_several_packets() -> None:
     client.close()
 
 
+@pytest.mark.parametrize(
+    "named", [b"m01\n02", b"m1,\x1b[2J", b"mp1.", b"mp1.-1,0x2", b"m1 ", b"m\xff"]
+)
+def test_names_of_threads_are_numbers(named: bytes) -> None:
+    """GDB's manual, "Packets", has what a thread-id is: this one is printed, and sent back."""
+    client = Rsp(StubDouble(MODERN | {b"qfThreadInfo": named}).ours)
+    with pytest.raises(TargetError, match="calls a CPU thread '") as caught:
+        client.threads()
+    assert str(caught.value).isprintable()
+    client.close()
+
+
+def test_a_thread_with_its_process() -> None:
+    client = Rsp(StubDouble(MODERN | {b"qfThreadInfo": b"mp1.1,p1.-1", b"qsThreadInfo": b"l"}).ours)
+    assert client.threads() == ["p1.1", "p1.-1"]
+    client.close()
+
+
+def test_a_stub_without_names_of_threads() -> None:
+    client = Rsp(StubDouble(MODERN | {b"qfThreadInfo": b"", b"qC": b"QC"}).ours)
+    assert client.threads() == ["1"]
+    client.close()
+
+
+def test_included_names_are_text() -> None:
+    included = b'l<target><include href="a&}\x0310;b"/></target>'  # # is escaped in packets
+    client = Rsp(StubDouble(MODERN | {b"qXfer:features:read": included}).ours)
+    with pytest.raises(TargetError, match=r"the GDB stub's target.xml includes 'a\\nb'"):
+        describe(client)
+    client.close()
+
+
 XML = {
     "target.xml": """<?xml version="1.0"?><!DOCTYPE target SYSTEM "gdb-target.dtd">
       <target><architecture>x</architecture>
