@@ -65,7 +65,13 @@ ARM64 = {
     ),
     "per-CPU": "msr tpidr_el1, x1; msr tpidr_el2, xzr",
     "transaction": ".inst 0xd5233065; .inst 0xd503307f; .inst 0xd4600020",
-    "one known": ".inst 0xffffffff; .inst 0x00010000",
+    # DDI 0487, "Exception generation": op2 and LL of svc, brk, hlt, tcancel and dcps leave these.
+    "one known": ".inst 0xffffffff; .inst 0x00010000; "
+    + "; ".join(
+        f".inst {0xD4000000 | opc << 21 | low:#x}"
+        for opc, lows in enumerate(((0, 4, 8, 16), *((1, 2, 3, 4, 8, 16),) * 3, (), (0, 4, 8, 16)))
+        for low in lows
+    ),
     "": "brk #0x800; hvc #0; hvc #0xffff; smc #1; paciasp; autiasp; pacibsp; nop; hint #30; "
     "msr nzcv, x0; mrs x0, nzcv; msr daif, x1; mrs x1, daif; msr spsel, #1; msr pan, #1; "
     "msr uao, #0; msr ssbs, #1; msr dit, #1; msr daifset, #3; msr daifclr, #15; "
