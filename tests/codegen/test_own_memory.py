@@ -162,11 +162,12 @@ def with_room(text: str, size: int) -> Rig | None:
      f'strjoin("{LETTERS[:30]}", "{LETTERS[:33]}")', "memstr((char *)regs[R_1], 46, 300)",
      f'basename("/{LETTERS}")', f'dirname("/{LETTERS[:61]}/a")', f'cleanpath("/{LETTERS}")',
      f'strtok("{LETTERS}", "!")', "lltostr(-1, 2)", "inet_ntoa6((char *)regs[R_1])",
-     "(execname, cwd)", "strlen((string)regs[R_1])", "execname[3]"],
+     "(execname, cwd)", "strlen((string)regs[R_1])", "execname[3]", "never[1].c[0]"],
 )  # fmt: skip
 def test_texts_end_where_allocations_begin(value: str) -> None:
     """With no byte between the two."""
-    text = f"""kinst::f:0 {{ this->p = (long *)alloca(16); *this->p = -1; this->p[1] = -1;
+    text = f"""struct odd {{ char c[3]; }}; struct odd never[int];
+        kinst::f:0 {{ this->p = (long *)alloca(16); *this->p = -1; this->p[1] = -1;
         trace({value}); trace(*this->p); trace(this->p[1]); }}"""
     least = next(n for n in range(0, 512, 8) if with_room(text, n))
     run = with_room(text, least)
