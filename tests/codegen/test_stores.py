@@ -243,6 +243,13 @@ def test_structures_as_keys(rig: type[Rig]) -> None:
 
 
 @pytest.mark.parametrize("rig", RIGS)
+def test_keys_that_differ_in_the_highest_bit_alone(rig: type[Rig]) -> None:
+    """Of two keys in one word the second has the highest bits."""
+    text = "m[1, 5] = 7; m[1, (int)0x80000005] = 8; trace(m[1, 5]); trace(m[1, (int)0x80000005]);"
+    assert values(rig, text, "int m[int, int];") == [0, 7, 8]
+
+
+@pytest.mark.parametrize("rig", RIGS)
 def test_stores_within_stores(rig: type[Rig]) -> None:
     """In the members of a translation, in an index, and in what is added."""
     declared = ("struct in { int a; int b; int m[4]; }; struct in y; struct in z[int];"
