@@ -205,6 +205,11 @@ def test_gaps_between_keys_are_no_part_of_them(kind: type[Rig], keys: str) -> No
         fire(run, rng)
         assert recorded(run, run.slot) == [(0, [count, count, LETTERS[:63].encode()])]
     assert list(run.table(0, run.slot).values()) == [(12,)]
+    # Where no variable's key has been put together there before.
+    alone = compiled(kind, f"kinst::f:0 {{ @[{keys}] = sum(3); }}")
+    for _ in range(4):
+        fire(alone, rng)
+    assert list(alone.table(0, alone.slot).values()) == [(12,)]
 
 
 @both
