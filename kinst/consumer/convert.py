@@ -81,10 +81,7 @@ class Spec:
         return f"%{flags}{width}{dot}{letter}"
 
     def _kept(self, allowed: str) -> str:
-        flags = "".join(dict.fromkeys(c for c in self.flags if c in allowed))
-        if "-" in flags or (self.width or 0) < 0:
-            flags = flags.replace("0", "")
-        return flags
+        return "".join(dict.fromkeys(c for c in self.flags if c in allowed))
 
     def compile(self, symbolise: Symbolise) -> tuple[str, Callable[[Value], object] | None]:
         """A Python %-directive and what to do to a value before it (None: nothing)."""

@@ -101,6 +101,13 @@ def test_an_index_has_as_many_digits_as_it_takes() -> None:
         check(BODY, NULL, text, b"[%d]" % k)
 
 
+def test_white_space_is_what_c_says() -> None:
+    """isspace(3) in the C locale, in front of the text and of each part of it; nothing else is."""
+    for byte in range(1, 256):
+        text = b'#{#"a"#:#5}'.replace(b"#", bytes([byte]))
+        check(BODY, [b"5"] if byte in b" \t\n\v\f\r" else NULL, text, b"a")
+
+
 def test_what_follows_a_number() -> None:
     """The end of an object, white space, a comma, or more of the number."""
     for byte in range(1, 256):

@@ -13,7 +13,13 @@ import pytest
 from kinst.codegen import hooks
 from kinst.codegen.layout.aggregation_tables import data_words, literal_keys
 from kinst.codegen.layout.program_layout import lay_out_program
-from kinst.codegen.layout.variable_places import bits_of, dynamic_size, place, size_of
+from kinst.codegen.layout.variable_places import (
+    bits_of,
+    dynamic_size,
+    place,
+    place_variables,
+    size_of,
+)
 from kinst.codegen.site_records import _field
 from kinst.consumer.aggregations import llquantize_bounds
 from kinst.consumer.values import bucket_bounds
@@ -111,6 +117,15 @@ def test_dynamic_variables_have_room(text: str) -> None:
         assert size == max(asked, ends[-1]) and ends[-1] <= max(asked, ends[0])
         places = sorted((one.area, one.area + one.buckets * one.stride) for one in tables)
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(places))
+
+
+def test_strings_and_arrays_begin_on_a_multiple_of_8() -> None:
+    """Behind one byte as behind two: they are copied by words."""
+    text = "char a; string s; char b, c; int d[3]; char e; string f[2]; kinst::f:0 { trace(1); }"
+    program = compile_text(text, "test")[1]
+    offsets = place_variables(program, 10).offsets
+    places = {v.name: offsets[v.index] for v in program.variables}
+    assert [places[name] % 8 for name in "sdf"] == [0, 0, 0]
 
 
 def test_what_has_no_width() -> None:

@@ -162,11 +162,12 @@ def with_room(text: str, size: int) -> Rig | None:
      f'strjoin("{LETTERS[:30]}", "{LETTERS[:33]}")', "memstr((char *)regs[R_1], 46, 300)",
      f'basename("/{LETTERS}")', f'dirname("/{LETTERS[:61]}/a")', f'cleanpath("/{LETTERS}")',
      f'strtok("{LETTERS}", "!")', "lltostr(-1, 2)", "inet_ntoa6((char *)regs[R_1])",
-     "(execname, cwd)", "strlen((string)regs[R_1])", "execname[3]"],
+     "(execname, cwd)", "strlen((string)regs[R_1])", "execname[3]", "never[1].c[0]"],
 )  # fmt: skip
 def test_texts_end_where_allocations_begin(value: str) -> None:
     """With no byte between the two."""
-    text = f"""kinst::f:0 {{ this->p = (long *)alloca(16); *this->p = -1; this->p[1] = -1;
+    text = f"""struct odd {{ char c[3]; }}; struct odd never[int];
+        kinst::f:0 {{ this->p = (long *)alloca(16); *this->p = -1; this->p[1] = -1;
         trace({value}); trace(*this->p); trace(this->p[1]); }}"""
     least = next(n for n in range(0, 512, 8) if with_room(text, n))
     run = with_room(text, least)
@@ -204,6 +205,11 @@ def test_gaps_between_keys_are_no_part_of_them(kind: type[Rig], keys: str) -> No
         fire(run, rng)
         assert recorded(run, run.slot) == [(0, [count, count, LETTERS[:63].encode()])]
     assert list(run.table(0, run.slot).values()) == [(12,)]
+    # Where no variable's key has been put together there before.
+    alone = compiled(kind, f"kinst::f:0 {{ @[{keys}] = sum(3); }}")
+    for _ in range(4):
+        fire(alone, rng)
+    assert list(alone.table(0, alone.slot).values()) == [(12,)]
 
 
 @both

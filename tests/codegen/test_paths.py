@@ -206,6 +206,15 @@ def test_names_and_paths_as_long_as_linux_has_them(sizes: list[int], fits: bool)
             assert got == (lay.FAULT_BADADDR, places[1][1]), "the entry that there is no room for"
 
 
+@pytest.mark.parametrize("bit", [8, 16, 24, 31])
+def test_a_name_longer_than_any_is_no_name(bit: int) -> None:
+    """The length has 32 bits (struct qstr): whichever of them is set, NAME_MAX is exceeded."""
+    kernel, mount, top = made()
+    entry = kernel.entry(b"x", top)
+    kernel.put(entry, PATHS.length, 1 << bit | 1, 4)
+    assert read(kernel, kernel.path(mount, entry)) == [(lay.FAULT_BADADDR, entry)] * 2
+
+
 def test_a_thread_that_is_nowhere() -> None:
     """One that ends has no view of the file system any more; BEGIN has no thread.  What is given
     has a path all the same, from the topmost root."""

@@ -342,6 +342,17 @@ def test_what_the_unwinder_is_not_told_is_zero(size: int) -> None:
     given: list[bytes] = []
     fired("stack(3);", Sized)
     assert given == [words(0, 0x4444).ljust(size, b"\0")]
+    # Behind it, where the working memory has no more room, allocations begin.
+    kept = "this->p = (long *)alloca(8); *this->p = -1; stack(3); trace(*this->p);"
+    for room in range(0, 256, 8):
+        try:
+            rig = fired(kept, Sized, scratch=scratch(temp_size=lay.ARENA + room))
+        except KinstError as error:
+            assert "one action needs more" in str(error)
+        else:
+            break
+    (record,) = rig.records(rig.slot)
+    assert rig.fields(record, 3) == [b"\xff" * 8]
 
 
 @pytest.mark.parametrize("samples", [False, True])

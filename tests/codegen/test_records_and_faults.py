@@ -318,6 +318,7 @@ def test_arguments_on_each_machine() -> None:
     assert struct.unpack("<QQ", a.data) == (1000, 1009)
     assert target.records(0) == [] and target.state(lay.STATE_ERRORS, 0) == 1
     assert target.state(lay.STATE_FAULT + 16, 0) == lay.FAULT_ILLOP
+    assert target.state(lay.STATE_FAULT + 24, 0) == 0, "as of DTrace's other illegal operations"
     assert target.code.arguments == {(0,): frozenset({0, 9})}
     with pytest.raises(KinstError, match="vtimestamp is not available"):
         TargetRig(program([trace(builtin("vtimestamp"))]), {1: (0,)})

@@ -136,6 +136,20 @@ def test_a_pointer_into_a_variable_stays_in_it(rig: type[Rig]) -> None:
 
 
 @pytest.mark.parametrize("rig", RIGS)
+@pytest.mark.parametrize(
+    ("declared", "place"),
+    [("struct s x;", "x"), ("this struct s x;", "this->x"), ("struct s x[int];", "x[1]")],
+)
+def test_a_store_wider_than_its_variable_is_an_error(
+    rig: type[Rig], declared: str, place: str
+) -> None:
+    """No place in two bytes has room for eight."""
+    text = f"*(long *)&{place}.a = -1; trace(1);"
+    clause, kind, _ = values(rig, text, f"struct s {{ char a; char b; }}; {declared}")
+    assert (clause, kind) == (1, lay.FAULT_BADADDR)
+
+
+@pytest.mark.parametrize("rig", RIGS)
 def test_structures_and_strings_as_a_whole(rig: type[Rig]) -> None:
     declared = "struct in { int a; char t[6]; }; struct s { long l; struct in i; }; struct s x, y;"
     text = ("x.i.a = 5; x.i.t[5] = 'z'; y.l = 1; y.i = x.i; x.i.a = 6;"
@@ -226,6 +240,13 @@ def test_structures_as_keys(rig: type[Rig]) -> None:
         bad = array.format("*(struct k *)24")
         text = f"{array.format('x')} = 5; trace({bad});"
         assert values(rig, text, declared) == [1, lay.FAULT_BADADDR, 24]
+
+
+@pytest.mark.parametrize("rig", RIGS)
+def test_keys_that_differ_in_the_highest_bit_alone(rig: type[Rig]) -> None:
+    """Of two keys in one word the second has the highest bits."""
+    text = "m[1, 5] = 7; m[1, (int)0x80000005] = 8; trace(m[1, 5]); trace(m[1, (int)0x80000005]);"
+    assert values(rig, text, "int m[int, int];") == [0, 7, 8]
 
 
 @pytest.mark.parametrize("rig", RIGS)

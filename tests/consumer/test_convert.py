@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
@@ -88,11 +89,15 @@ def test_known_outputs(text: str, value: int | bytes, expected: str) -> None:
 
 def test_d_of_an_unsigned_type_is_u() -> None:
     assert spec("%+d", signed=False).format(2**64 - 1, hex) == "18446744073709551615"
+    assert spec("%07d", signed=False).format(42, hex) == c_printf("%07llu", 42)
+    assert spec("%7.4i", signed=False).format(42, hex) == c_printf("%7.4llu", 42)
 
 
 def test_negative_width_means_left() -> None:
     assert Spec("d", "", -6, None, True).format(42, hex) == "42    "
     assert Spec("s", "", -6, None, True).format(b"ab", hex) == "ab    "
+    assert Spec("o", "#", -6, None, True).format(8, hex) == "010   "
+    assert Spec("d", "0", -6, None, True).format(42, hex) == "42    "
 
 
 def test_addresses_are_symbolised_and_then_strings() -> None:
@@ -119,6 +124,11 @@ def test_dates(utc: None) -> None:
     assert spec("%Y").format(123787200_999999999, hex) == "1973 Dec  3 17:20:00"
     assert spec("%22Y").format(123787200_000000000, hex) == "  1973 Dec  3 17:20:00"
     assert spec("%T").format(123787200_000000000, hex) == "Mon, 03 Dec 1973 17:20:00 UTC"
+    # The months as strftime(3) has them in the C locale, each on its first day.
+    for month in range(1, 13):
+        first = datetime(1973, month, 1, tzinfo=UTC)
+        shown = spec("%Y").format(int(first.timestamp()) * 1_000_000_000, hex)
+        assert shown == f"1973 {first:%b}  1 00:00:00"
 
 
 def test_wide_characters() -> None:
@@ -137,7 +147,7 @@ def test_wide_characters() -> None:
 
 def test_escapes() -> None:
     assert escape(b"\0\a\b\t\n\v\f\r") == "\\0\\a\\b\\t\\n\\v\\f\\r"
-    assert escape(b'a\n\t"\\\x01\xff~ ') == 'a\\n\\t\\"\\\\\\001\\377~ '
+    assert escape(b'a\n\t"\\\x01\x7f\xff~ ') == 'a\\n\\t\\"\\\\\\001\\177\\377~ '
     assert spec("%S").format(b"x\ny", hex) == "x\\ny"
     assert spec("%C").format(10, hex) == "\\n"
 

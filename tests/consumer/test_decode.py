@@ -102,7 +102,8 @@ def test_equal_sized_clauses_are_told_apart() -> None:
 
 
 def test_nothing_gives_nothing() -> None:
-    assert len(merge([])) == 0
+    nothing = merge([])
+    assert len(nothing) == len(nothing.clauses) == len(nothing.data) == 0
     assert len(merge([chunk(pad(16))])) == 0
 
 

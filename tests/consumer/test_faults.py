@@ -39,6 +39,12 @@ def test_among_the_records_of_two_cpus_by_time() -> None:
     assert texts(found) == [(0, "0 at 5"), (2, "1 at 17"), (3, "1 at 22"), (4, "0 at 27")]
 
 
+def test_between_two_records_faults_of_two_cpus_are_told_by_time() -> None:
+    records = merge([chunk(0, 10, 20, 30), chunk(1, 15, 25, 35)])
+    found = FaultOrder().among(records, [told(1, 1, 19), told(0, 1, 17), told(0, 1, 18)])
+    assert texts(found) == [(2, "0 at 17"), (2, "0 at 18"), (2, "1 at 19")]
+
+
 def test_on_its_own_cpu_a_fault_keeps_its_place_whatever_the_clock_says() -> None:
     # All of one firing have one time.
     records = merge([chunk(0, 10, 10, 10)])

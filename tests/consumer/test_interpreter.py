@@ -121,6 +121,16 @@ def test_what_follows_on_each_cpu() -> None:
     assert following_of(merged).tolist() == expected
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_flowindent_alone_is_told_what_follows(asked: bool) -> None:
+    made, size = fields(dtypes.LONG)
+    world = World([([Trace(SPAN, const())], [made], size)], options=Options(flowindent=asked))
+    rows = [record(0, bytes(8), probe=probe, time=probe) for probe in (1, 12)]
+    batches = [e for e in world.interpreter.take([chunk(*rows)]) if isinstance(e, Batch)]
+    following = [None if one.following is None else one.following.tolist() for one in batches]
+    assert following == [[[12, 0], [-1, -1]] if asked else None]
+
+
 def counting(*actions: Action, options: Options | None = None) -> World:
     agg = aggregation(0, "sum", (dtypes.INT,))
     keys, _ = fields(dtypes.INT)

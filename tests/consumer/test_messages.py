@@ -64,6 +64,7 @@ def test_the_slot_behind_the_last_cpu_is_the_host() -> None:
     on_cpu, on_host = lost_events([SlotLosses(1, 2, 0, 0, 0), SlotLosses(2, 1, 0, 0, 0)], 2)
     assert (on_cpu.cpu, on_cpu.text) == (1, "dtrace: 2 drops on CPU 1")
     assert (on_host.cpu, on_host.text) == (None, "dtrace: 1 drop on the host")
+    assert on_cpu.kind == on_host.kind == "record"
 
 
 def test_what_is_lost_is_told_by_its_kind() -> None:

@@ -246,6 +246,16 @@ def test_a_distribution() -> None:
     }
 
 
+def test_no_bucket_begins_where_no_number_is() -> None:
+    """llquantize(x, 2, 61, 63, 2): of 64 bits with a sign nothing is 2**63 or above, so the bucket
+    from 2**62 on is the last."""
+    made = table(AggFunction("llquantize", (2, 61, 63, 2)), size=24)
+    made.entries[()] = Entry(np.array([1, 2, 3], np.int64))
+    assert aggregation_of(made, Options(), Names()).rows == {
+        (): (Bucket(None, 1 << 61, 1), Bucket(1 << 61, 1 << 62, 2), Bucket(1 << 62, None, 3))
+    }
+
+
 # --- Records --------------------------------------------------------------------------------
 
 
@@ -333,6 +343,9 @@ def test_stacks_and_names() -> None:
     )
     assert found.symbol(words(0x1004), symbol) == Frame(0x1004, "vmlinux", "f", 4)
     assert found.symbol(user(1, b"sh", 0x507), of_user) == Frame(0x507, "sh", "main", 7)
+    # Of code of which only the module is known, no place in a function is.
+    module = FrameFinder(Names(lambda address: Symbol("ext4", "", 0)))
+    assert module.symbol(words(0x1004), symbol) == Frame(0x1004, "ext4", "", 0)
     nobody = FrameFinder(Names())
     assert nobody.symbol(words(0x1004), symbol) == Frame(0x1004)
     assert nobody.symbol(user(1, b"sh", 0x507), of_user) == Frame(0x507)
@@ -378,6 +391,9 @@ def test_a_caller_is_looked_up_where_it_calls() -> None:
     frames = FrameFinder(made).stack(words(0x1010, 0x1020, 0), StackType(3)).frames
     assert [one.address for one in frames] == [0x1010, 0x1020]
     assert asked == [("place", 0x1010), ("copies", 0x1010), ("place", 0x101F), ("copies", 0x101F)]
+    asked.clear()
+    assert FrameFinder(made).symbol(words(0x1010), SymbolType("sym")).address == 0x1010
+    assert asked == [("place", 0x1010), ("copies", 0x1010)]
 
 
 def test_a_key_that_is_an_address_has_its_name() -> None:

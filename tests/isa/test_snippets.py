@@ -142,7 +142,8 @@ class Emulated:
         self.uc.mem_write(THREAD + PID, state.pid.to_bytes(4, "little"))
         self.uc.mem_write(THREAD + CRED, (THREAD + 0x600).to_bytes(8, "little"))
         self.uc.mem_write(THREAD + 0x600 + UID, state.uid.to_bytes(4, "little"))
-        self.uc.mem_write(THREAD + NAME, state.name.ljust(16, b"\0"))
+        # Behind its end lies what is left of longer ones.
+        self.uc.mem_write(THREAD + NAME, (state.name + b"\0").ljust(16, b"#"))
         if self.isa.name == "riscv64":
             self.uc.reg_write(riscv_const.UC_RISCV_REG_PRIV, 1)
             self.uc.reg_write(riscv_const.UC_RISCV_REG_SSTATUS, 0x100)  # sret stays there
@@ -390,6 +391,24 @@ def check(bodies: Sequence[Body], holds: list[bool], data: bytes, keys: list[int
             assert counted == 0 and called >= held
             assert called == held or not sole
             assert called <= 1
+
+
+def test_a_free_slot_is_no_keys(isa: Isa, tmp_path: Path) -> None:
+    """A free slot's word is 0, as is that of the key whose sum with the constant wraps around."""
+    cpu = Emulated(isa, tmp_path)
+    syntax = ".intel_syntax noprefix\n" if isa.name == "amd64" else ""
+    code = assembled(isa.name, f"{syntax}nop\n", tmp_path)
+    d_names, emulated = readable(isa)
+    call = CallBody(CALLEE, CALLS, frozenset(), None)
+    body = IndexedBody(index_snippet(isa, d_names[0]), call, None)
+    site = Site(Function("vmlinux", "f", TEXT, 64), 0, code)
+    trampoline = isa.trampoline(site, b"", SCRATCH, [body])
+    assert isinstance(trampoline, Relocated)
+    cpu.write(SCRATCH, trampoline.code)
+    for key in (1, -0x1234_5679 & MASK, 3):
+        state = cpu.state(random.Random(1))
+        state.registers[emulated[d_names[0]]] = key
+        check([body], [True], cpu.run(state, SCRATCH, TEXT + len(code))[1], [key])
 
 
 @pytest.mark.parametrize(
