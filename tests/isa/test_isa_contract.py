@@ -89,6 +89,13 @@ def test_registers_are_told_apart(each: Isa) -> None:
     assert set(each.kept_registers) <= known
 
 
+def test_registers_of_arm64_are_called_as_in_freebsd() -> None:
+    """regs_aarch64.d; 29 and 30 are the frame pointer and the link register (AAPCS64, 6.1.1)."""
+    known = {register.d_name: register.index for register in load("arm64").registers}
+    numbered = {f"R_X{n}": n for n in range(31)}
+    assert known == numbered | {"R_FP": 29, "R_LR": 30, "R_SP": 31, "R_PC": 32, "R_PSTATE": 33}
+
+
 def test_dwarf_numbers_are_those_of_the_assembler(each: Isa, tmp_path: Path) -> None:
     names = {r.d_name: r.gdb_name for r in each.registers}
     numbers = {number: names[name] for number, name in enumerate(each.dwarf_registers) if name}
