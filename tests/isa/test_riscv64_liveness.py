@@ -73,6 +73,7 @@ def spare_of(source: str, folder: Path, address: int = TEXT) -> list[set[str]]:
         ("li a0, 1\nret", [{"a0"}, set()]),  # the result
         ("li a5, 1\nj 1f + 64\n1:", [{"a5"}, set()]),  # out of the function: who knows
         ("li a5, 1\njr a5", [{"a5"}, set()]),
+        ("lui a5, 0x12345\nj 1f + 64\n1:", [{"a5"}, set()]),
         ("li t1, 1\njal ra, . - 64\nadd a0, a0, t1\nret", [{"t1"}, set(), set(), {"t1"}]),
         ("li t1, 1\njal ra, . - 64\nret", [{"t1"}, {"t1"}, {"t1"}]),
         ("li a1, 1\njal ra, . - 64\nret", [{"a1"}, set(), set()]),  # an argument, a result
