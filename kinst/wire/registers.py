@@ -80,9 +80,10 @@ def describe(rsp: Rsp, fallback: Sequence[tuple[str, int]] = ()) -> tuple[Regist
         for node in root.iter():
             tag = node.tag.rpartition("}")[2]
             if tag == "include":
-                includes.append(node.get("href", ""))
-                if not includes[-1].isprintable():
-                    raise TargetError(f"the GDB stub's {annex} includes {includes[-1][:40]!r}")
+                included = node.get("href", "")
+                if not included.isprintable():
+                    raise TargetError(f"the GDB stub's {annex} includes {included[:40]!r}")
+                includes.append(included)
             elif tag == "reg":
                 try:
                     number = int(node.get("regnum", str(number)), 0)

@@ -394,8 +394,8 @@ class Rsp:
             reply = self.ask(b"qsThreadInfo")
         if not found:
             reply = self.ask(b"qC")
-            found = _thread_names(reply[2:]) if reply[:2] == b"QC" else []
-        return found or ["1"]
+            found = _thread_names(reply[2:]) if reply[:2] == b"QC" and reply[2:] else ["1"]
+        return found
 
     def select_request(self, thread: str) -> list[bytes]:
         """The request, if one is needed, that makes g, p, P, m and M act on thread."""
@@ -450,7 +450,7 @@ class Rsp:
 def _thread_names(text: bytes) -> list[str]:
     """A list of thread-ids (GDB's manual, "Packets"): hexadecimal, perhaps with a process in front.
     They are said in errors, and sent back, so nothing else passes."""
-    names = [name for name in text.decode("ascii", "replace").split(",") if name]
+    names = text.decode("ascii", "replace").split(",")
     for name in names:
         if not _THREAD_ID.fullmatch(name):
             raise TargetError(f"the GDB stub calls a CPU thread {name[:40]!r}")

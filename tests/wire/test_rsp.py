@@ -190,7 +190,7 @@ def test_threads_in_several_packets() -> None:
 
 
 @pytest.mark.parametrize(
-    "named", [b"m01\n02", b"m1,\x1b[2J", b"mp1.", b"mp1.-1,0x2", b"m1 ", b"m\xff"]
+    "named", [b"m", b"m,1", b"m01\n02", b"m1,\x1b[2J", b"mp1.", b"mp1.-1,0x2", b"m1 ", b"m\xff"]
 )
 def test_names_of_threads_are_numbers(named: bytes) -> None:
     """GDB's manual, "Packets", has what a thread-id is: this one is printed, and sent back."""
