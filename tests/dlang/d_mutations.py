@@ -1,5 +1,5 @@
 """Random byte strings and mutated programs, through the whole compiler: what it may answer is a
-program or a DError, within 5 seconds of CPU time.
+program or a DError, within 5 seconds of CPU time and without an allocation of 256 MiB.
 
 Run it for long, on all processors, and see what it finds:
     python tests/dlang/d_mutations.py COUNT [SEED]
@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import random
 import re
+import resource
 import signal
 import sys
 import traceback
@@ -30,6 +31,7 @@ from kinst.providers import interfaces
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 5.0  # seconds of CPU time that one text may take
+GROWTH = 256 << 10  # KiB by which one text may raise the most memory that the process ever had
 ENVIRONMENT = Environment(
     {"R_RAX": 14, "R_RDI": 8, "R_RSI": 9, "R_RSP": 20}, 256, providers=interfaces()
 )
@@ -186,6 +188,7 @@ def _alarm(number: int, frame: object) -> None:
 def try_one(text: str, whole: bool) -> str:
     """ "" or what is wrong: a traceback.  whole: down to machine code."""
     signal.signal(signal.SIGPROF, _alarm)
+    before = _most_memory()
     signal.setitimer(signal.ITIMER_PROF, LIMIT)
     try:
         program = compiles(text)
@@ -195,7 +198,13 @@ def try_one(text: str, whole: bool) -> str:
         return traceback.format_exc()
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    return ""
+    grown = _most_memory() - before
+    return f"{grown} KiB of memory\n" if grown > GROWTH else ""
+
+
+def _most_memory() -> int:
+    """The most memory that this process ever had, in KiB (getrusage(2), ru_maxrss)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def search(seed: int, count: int, every: int = 40) -> list[tuple[str, str]]:
@@ -217,7 +226,7 @@ def in_parallel(seed: int, count: int) -> Iterator[tuple[int, list[tuple[str, st
     """On all processors: (number of texts, what goes wrong in them), part by part."""
     processes = len(os.sched_getaffinity(0))
     step = min(2000, max(1, count // processes))
-    jobs = [(seed + k, step) for k in range(count // step)]
+    jobs = [(seed + k, min(step, count - k * step)) for k in range(-(-count // step))]
     with multiprocessing.Pool(processes) as pool:
         yield from pool.imap_unordered(_job, jobs)
 

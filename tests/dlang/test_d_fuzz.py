@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import random
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 
+import d_mutations
 import pytest
 from d_mutations import in_parallel, search
 from hypothesis import example, given, settings
@@ -190,5 +194,31 @@ def test_many_texts() -> None:
     """KINST_FUZZ_COUNT texts (100,000 unless it is set; 10,000,000 take 42 minutes of a CPU)."""
     count = int(os.environ.get("KINST_FUZZ_COUNT", "100000"))
     seed = random.SystemRandom().randrange(1 << 30)
-    wrong = [found for _, many in in_parallel(seed, count) for found in many]
+    done, wrong = 0, []
+    for texts, found in in_parallel(seed, count):
+        done += texts
+        wrong += found
+        if done % (count // 10) < texts:
+            print(f"{done:,} texts of seed {seed}, wrong in {len(wrong)}", flush=True)
     assert wrong == [], f"seed {seed}"
+    assert done == count
+
+
+@pytest.mark.parametrize(
+    ("what", "noticed"),
+    [
+        (lambda text: bytearray(300 << 20).count(1), "KiB of memory"),
+        (lambda text: any(number for number in iter(int, 1)), "TooLongError"),
+        (lambda text: {}[text], "KeyError"),
+        (lambda text: None, ""),
+    ],
+    ids=["allocation", "hang", "traceback", "nothing"],
+)
+def test_what_goes_wrong_in_a_text_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, what: Callable[[str], object], noticed: str
+) -> None:
+    monkeypatch.setattr(d_mutations, "compiles", what)
+    monkeypatch.setattr(d_mutations, "LIMIT", 0.2)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as fresh:
+        found = fresh.submit(d_mutations.try_one, "BEGIN", whole=False).result()
+    assert bool(found) == bool(noticed) and noticed in found
