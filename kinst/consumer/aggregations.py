@@ -20,6 +20,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kinst.consumer.columns import bytes_of, is_string, strings_of, values_of
 from kinst.consumer.rings import Bytes
 from kinst.consumer.symbols import NO_NAMES, Names, is_address_data
 from kinst.core.dtypes import IntType, PointerType, StringType, StructType
@@ -260,25 +261,15 @@ class AggregationStore:
             return [()] * len(used)
         columns: list[list[KeyValue]] = []
         for key in layout.keys:
-            part = np.ascontiguousarray(taken[:, key.offset : key.offset + key.size])
             if is_address_data(key):
-                blob = part.tobytes()
-                values = (blob[i : i + key.size] for i in range(0, len(blob), key.size))
+                values = bytes_of(taken, key)
                 columns.append([self._names.merged(value, key.type) for value in values])
             elif isinstance(key.type, StructType):
-                blob = part.tobytes()
-                columns.append([blob[i : i + key.size] for i in range(0, len(blob), key.size)])
-            elif isinstance(key.type, StringType):
-                blob = part.tobytes()
-                columns.append(
-                    [
-                        blob[i : i + key.size].partition(b"\0")[0]
-                        for i in range(0, len(blob), key.size)
-                    ]
-                )
+                columns.append(list(bytes_of(taken, key)))
+            elif is_string(key):
+                columns.append(list(strings_of(taken, key)))
             else:
-                letter = "i" if is_signed(key.type) else "u"
-                columns.append(part.view(f"<{letter}{key.size}").ravel().tolist())
+                columns.append(list(values_of(taken, key, is_signed(key.type))))
         return list(zip(*columns, strict=True))
 
     def _counted(self) -> npt.NDArray[np.uint64]:

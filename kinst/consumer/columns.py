@@ -23,8 +23,7 @@ def values_of(rows: Bytes, field: Field, signed: bool) -> list[int]:
 def bytes_of(rows: Bytes, field: Field) -> list[bytes]:
     """A field of every row as its bytes, all of them."""
     part = np.ascontiguousarray(rows[:, field.offset : field.offset + field.size])
-    blob, size = part.tobytes(), field.size
-    return [blob[i : i + size] for i in range(0, len(blob), size)]
+    return [row.tobytes() for row in part]  # a structure's may be none
 
 
 def strings_of(rows: Bytes, field: Field) -> list[bytes]:

@@ -17,7 +17,14 @@ from kinst.dlang import typed
 from kinst.dlang.check.scope import Scope
 from kinst.dlang.check.variables import no_clause_local_array
 from kinst.dlang.syntax import tree
-from kinst.dlang.types.conversions import is_integer, is_scalar, is_string, is_string_like, same
+from kinst.dlang.types.conversions import (
+    is_declaration,
+    is_integer,
+    is_scalar,
+    is_string,
+    is_string_like,
+    same,
+)
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.type_names import words
 
@@ -59,11 +66,9 @@ def declare(
         raise DError(f"{kind} redeclared: {name}", node.span, "D_DECL_IDRED")
     if isinstance(type_, VoidType):
         raise DError(f"cannot have void object: {name}", node.span, "D_DECL_VOIDOBJ")
-    if isinstance(type_, StructType):
-        whole = scope.types.lookup(type_)
-        if not whole.size and not whole.members:
-            message = f"incomplete struct/union/enum {type_}: {name}"
-            raise DError(message, node.span, "D_DECL_INCOMPLETE", "a pointer to it may be declared")
+    if isinstance(type_, StructType) and is_declaration(scope.types.lookup(type_)):
+        message = f"incomplete struct/union/enum {type_}: {name}"
+        raise DError(message, node.span, "D_DECL_INCOMPLETE", "a pointer to it may be declared")
     keys = _keys(node, name, scope)
     length = _length(node, scope, check)
     if isinstance(type_, ArrayType):

@@ -29,6 +29,7 @@ from kinst.dlang.syntax import tree
 from kinst.dlang.typed import Root, Snapshot, Store
 from kinst.dlang.types.conversions import (
     cast,
+    is_declaration,
     is_scalar,
     is_string,
     is_string_like,
@@ -172,7 +173,7 @@ def define_translator(
     made, source = scope.resolve(node.type), scope.resolve(node.source)
     if isinstance(made, StructType):
         made = scope.types.lookup(made)
-        if not made.size and not made.members:
+        if is_declaration(made):
             message = f"incomplete struct/union/enum {made}"
             raise DError(message, node.span, "D_XLATE_SOU")
     else:

@@ -38,6 +38,7 @@ from kinst.dlang.types.conversions import (
     binary,
     cast,
     constant,
+    is_declaration,
     is_scalar,
     is_string,
     logical,
@@ -48,7 +49,13 @@ from kinst.dlang.types.conversions import (
     to_string,
     unary,
 )
-from kinst.dlang.types.operators import choose, load, move, operate
+from kinst.dlang.types.operators import (
+    choose,
+    forward_declaration,
+    load,
+    move,
+    operate,
+)
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.constants import CONSTANTS, GUIDE_CONSTANTS
 from kinst.dlang.vocabulary.type_names import is_bool, typedef
@@ -236,12 +243,26 @@ _SIZE_T = typedef("size_t")
 
 def check(node: tree.Expr, scope: Scope) -> typed.Expr:
     """The typed expression for a syntax tree. Raises DError."""
-    return _HANDLERS[type(node)](node, scope)
+    found = _with_size(_HANDLERS[type(node)](node, scope))
+    type_ = scope.types.defined(found.type)
+    return found if type_ is found.type else replace(found, type=type_)
+
+
+def _with_size(found: typed.Expr) -> typed.Expr:
+    """Raises DError D_OP_INCOMPLETE for a structure in memory that is only declared."""
+    if isinstance(found, typed.Load) and is_declaration(found.type):
+        raise forward_declaration("*", found.type, found.span)
+    return found
 
 
 def place(node: tree.Expr, scope: Scope) -> typed.Expr:
     """check(), except that an array in memory stays an array and does not become a pointer: for
-    sizeof, trace() and print()."""
+    trace() and print()."""
+    return _with_size(_place_of_any_size(node, scope))
+
+
+def _place_of_any_size(node: tree.Expr, scope: Scope) -> typed.Expr:
+    """The same for sizeof, which has its own error for a size that is not known."""
     found: typed.Expr | None = None
     if isinstance(node, tree.Member):
         found = _member_place(node, scope)
@@ -410,7 +431,7 @@ def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
     if array is not None:
         size = size_of(array.type, scope.environment.strsize) * array.length
         return _sizeof(size, node.span)
-    operand = (place if node.op == "sizeof" else check)(node.operand, scope)
+    operand = (_place_of_any_size if node.op == "sizeof" else check)(node.operand, scope)
     span, type_ = node.span, operand.type
     if node.op == "*":
         return members.value(_pointed(node, operand))

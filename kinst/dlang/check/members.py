@@ -27,8 +27,18 @@ from kinst.dlang import typed
 from kinst.dlang.check.scope import Scope
 from kinst.dlang.syntax import tree
 from kinst.dlang.typed import Shared, root_of
-from kinst.dlang.types.conversions import cast, constant, is_integer, is_string, size_of
-from kinst.dlang.types.operators import move
+from kinst.dlang.types.conversions import (
+    cast,
+    constant,
+    is_declaration,
+    is_integer,
+    is_string,
+    size_of,
+)
+from kinst.dlang.types.operators import (
+    forward_declaration,
+    move,
+)
 from kinst.dlang.vocabulary.type_names import typedef
 
 PER_CPU_HINT = "every CPU has its own: there is no one address"
@@ -129,12 +139,8 @@ def _complete(type_: DType, op: str, span: Span, scope: Scope) -> StructType:
         hint = "write -> instead" if op == "." and isinstance(type_, PointerType) else ""
         raise DError(message, span, "D_OP_SOU", hint)
     found = scope.types.lookup(type_)
-    if not found.size and not found.members:
-        message = (
-            f"operator {op} cannot be applied to a forward declaration: no {type_} definition is"
-            " available"
-        )
-        raise DError(message, span, "D_OP_INCOMPLETE")
+    if is_declaration(found):
+        raise forward_declaration(op, type_, span)
     return found
 
 
@@ -185,7 +191,7 @@ def offset_of(node: tree.OffsetOf, scope: Scope) -> typed.Expr:
     offset = 0
     for name in node.member.split("."):
         whole = isinstance(type_, StructType) and scope.types.lookup(type_)
-        if not isinstance(whole, StructType) or not (whole.size or whole.members):
+        if not isinstance(whole, StructType) or is_declaration(whole):
             message = "offsetof operand must be a struct or union type"
             raise DError(message, node.span, "D_OFFSETOF_TYPE")
         try:

@@ -320,7 +320,7 @@ def _step_variable(
         made = _checked_keys(place, scope, check)
         variable = scope.variables.get(place.name)
         variable = variable or _create(place, typedef("int64_t"), made, scope)
-    type_, span = variable.type, node.span
+    type_, span = scope.types.defined(variable.type), node.span
     by = step_of(node, type_, scope.environment.strsize)
     if place.keys is None:
         return typed.Step(type_, span, variable, by, post)
@@ -339,6 +339,7 @@ def _assign_variable(node: tree.Assignment, scope: Scope, check: Check) -> typed
         value = _assignable(check(node.right, scope), place, scope, check)
         if node.op != "=":
             old = _old(place, variable, keys)
+            old = replace(old, type=scope.types.defined(old.type))
             value = compound(node.op, old, value, span)
         return _stored(place, variable, keys, assigned(value, variable.type, node.op, span), span)
     scope.begin_assignment(place.name)
@@ -477,7 +478,8 @@ def _assign_memory(node: tree.Assignment, scope: Scope, check: Check) -> typed.E
     found = _stored_place(node.left, node.op, scope, check)
     value = as_structure(check(node.right, scope), scope, check)
     if node.op != "=":
-        value = compound(node.op, Before(found.type, node.left.span), value, node.span)
+        old = Before(scope.types.defined(found.type), node.left.span)
+        value = compound(node.op, old, value, node.span)
     if isinstance(found.type, StringType) and is_zero(value):
         value = typed.StrConst(StringType(1), value.span, b"")
     return _store_to(node, found, converted(value, found.type, node.op, node.span), False)
@@ -488,7 +490,7 @@ def _step_memory(
 ) -> typed.Expr:
     """++ and -- of memory. Raises DError D_OP_SCALAR, D_OP_VFPTR."""
     found = _stored_place(node.operand, node.op, scope, check)
-    type_, span = found.type, node.span
+    type_, span = scope.types.defined(found.type), node.span
     old = Before(type_, node.operand.span)
     number = constant(step_of(node, type_, scope.environment.strsize), type_, span)
     return _store_to(node, found, typed.Binary(type_, span, "+", old, number), post)

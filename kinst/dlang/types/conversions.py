@@ -60,6 +60,11 @@ def is_string_like(type_: DType) -> bool:
     return is_string(type_) or is_char_pointer(type_)
 
 
+def is_declaration(type_: DType) -> bool:
+    """Whether it is a structure that is only declared, so that nobody knows its size."""
+    return isinstance(type_, StructType) and not type_.size and not type_.members
+
+
 def is_zero(expr: typed.Expr) -> bool:
     return isinstance(expr, typed.IntConst) and expr.value == 0
 

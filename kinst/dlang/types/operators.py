@@ -23,6 +23,7 @@ from kinst.dlang.types.conversions import (
     cast,
     common,
     constant,
+    is_declaration,
     is_integer,
     is_scalar,
     is_string,
@@ -97,6 +98,15 @@ def load(address: typed.Expr, span: Span) -> typed.Expr:
     return typed.Load(address.type.to, span, address)
 
 
+def forward_declaration(op: str, type_: DType, span: Span) -> DError:
+    """The error of an operator that needs the definition of a structure, which is not there."""
+    message = (
+        f"operator {op} cannot be applied to a forward declaration: no {type_} definition is"
+        " available"
+    )
+    return DError(message, span, "D_OP_INCOMPLETE")
+
+
 _KINDS = {
     **dict.fromkeys(words("& ^ | << >> %"), ("integral", "D_OP_INT")),
     **dict.fromkeys(words("* /"), ("arithmetic", "D_OP_ARITH")),
@@ -145,8 +155,11 @@ def _compare(op: str, left: typed.Expr, right: typed.Expr, span: Span) -> typed.
 
 def move(op: str, left: typed.Expr, right: typed.Expr, span: Span, shown: str = "") -> typed.Expr:
     """Pointer arithmetic: pointer + integer, integer + pointer, pointer - integer, and the
-    difference of two pointers (K&R A7.7)."""
+    difference of two pointers (K&R A7.7).  Raises DError D_OP_INCOMPAT, D_OP_INCOMPLETE."""
     a, b = left.type, right.type
+    for type_ in (a, b):
+        if isinstance(type_, PointerType) and is_declaration(type_.to):
+            raise forward_declaration(shown or op, type_.to, span)
     if isinstance(a, PointerType) and is_integer(b) and not is_void_pointer(a):
         return offset_pointer(op, left, right, size_of(a.to, 0), span)
     if op == "+" and isinstance(b, PointerType) and is_integer(a) and not is_void_pointer(b):
@@ -198,12 +211,14 @@ def choose(condition: typed.Expr, left: typed.Expr, right: typed.Expr, span: Spa
 
 def step_of(node: tree.Prefix | tree.Postfix, type_: DType, strsize: int) -> int:
     """What ++ adds, or -- with a minus sign: 1, or the size of a pointer's target. strsize: of
-    strings. Raises DError D_OP_SCALAR, D_OP_VFPTR."""
+    strings. Raises DError D_OP_SCALAR, D_OP_VFPTR, D_OP_INCOMPLETE."""
     if not is_scalar(type_):
         message = f"operator {node.op} requires operand of scalar type"
         raise DError(message, node.span, "D_OP_SCALAR")
     if is_void_pointer(type_):
         message = f"operator {node.op} requires an operand of known size"
         raise DError(message, node.span, "D_OP_VFPTR")
+    if isinstance(type_, PointerType) and is_declaration(type_.to):
+        raise forward_declaration(node.op, type_.to, node.span)
     by = size_of(type_.to, strsize) if isinstance(type_, PointerType) else 1
     return by if node.op == "++" else -by

@@ -7,6 +7,7 @@ Declared structures are laid out by the C ABI for LP64: System V psABI, "Aggrega
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from kinst.core.dtypes import (
     STRING,
@@ -28,7 +29,10 @@ from kinst.core.types import Symbol, TypeSource
 from kinst.dlang import typed
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.tree import TypeName
-from kinst.dlang.types.conversions import size_of
+from kinst.dlang.types.conversions import (
+    is_declaration,
+    size_of,
+)
 from kinst.dlang.vocabulary.constants import guide_structure
 from kinst.dlang.vocabulary.type_names import (
     BASE_SIZES,
@@ -245,12 +249,20 @@ class Types:
 
     def lookup(self, type_: StructType) -> StructType:
         """The definition of a structure that may be only declared where its type comes from."""
-        if type_.size or type_.members or not type_.name:
+        if type_.size or not type_.name:  # one of a program's own may have members, but no size yet
             return type_
         found = self._tags.get((type_.kind, type_.name))
         if found is None and self.source is not None:
             found = self.source.tagged(type_.kind, type_.name)
         return found if isinstance(found, StructType) else type_
+
+    def defined(self, type_: DType) -> DType:
+        """The same type; a pointer to a structure that may be only declared where the type comes
+        from points to its definition."""
+        if isinstance(type_, PointerType) and isinstance(type_.to, StructType):
+            whole = self.lookup(type_.to)
+            return type_ if whole is type_.to else replace(type_, to=whole)
+        return type_
 
     def _made_of(self, body: tree.StructBody | tree.EnumBody) -> DType:
         """The type that a body makes: one type, however many names are declared with it."""
@@ -267,6 +279,10 @@ class Types:
         self._bodies += 1
         key = f"{OWN} {body.kind} {body.tag or self._bodies}"
         layout = _Layout(body.kind == "union", self._strsize)
+        if body.tag:  # its own members mean it, not a structure of the kernel's with its name
+            self._tags.setdefault(
+                (body.kind, body.tag), StructType(body.kind, body.tag, 0, key, self)
+            )
         for field in body.fields:
             self._add(layout, field)  # which may declare others
         if key in self._members:
@@ -281,7 +297,7 @@ class Types:
     def _add(self, layout: _Layout, field: tree.Field) -> None:
         type_ = self.resolve(field.type)
         shown = field.name or "(anon)"
-        if isinstance(type_, StructType) and not type_.size and not type_.members:
+        if is_declaration(type_):
             message = f"incomplete struct/union/enum {type_}: {shown}"
             raise DError(message, field.span, "D_DECL_INCOMPLETE")
         if isinstance(type_, VoidType | FunctionType):
