@@ -110,9 +110,6 @@ class Table:
     def compare(self, entry: Value, equal: str, unequal: str) -> None:
         """Go to one label if the entry has the key, to the other if it has not."""
         code, words = self.code, self.layout.key_words
-        if not words:  # one structure of no bytes is as another
-            code.jump(equal)
-            return
         if words <= UNROLLED:
             for i in range(words):
                 same = code.icmp("eq", code.load(64, code.add(entry, 8 * i)), self.word(8 * i))

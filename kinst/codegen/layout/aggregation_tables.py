@@ -247,7 +247,8 @@ def _hashed(
 ) -> _Shape:
     bounds = _key_bounds(program, probes, aggregation.index, len(aggregation.keys))
     keys, end = place(aggregation.keys, 8, strsize, bounds)
-    return _Shape(aggregation, keys, up(end, 8), 8 * data_words(aggregation.function), None)
+    data_offset = up(max(end, 9), 8)  # one word of keys at least, where structures have no bytes
+    return _Shape(aggregation, keys, data_offset, 8 * data_words(aggregation.function), None)
 
 
 def entry_shapes(

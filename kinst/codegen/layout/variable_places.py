@@ -114,11 +114,12 @@ def place_variables(program: typed.Program, strsize: int) -> Places:
 
 def _entry(variable: typed.Variable, strsize: int) -> tuple[tuple[Field, ...], Field, int]:
     """The places of an entry's keys, the place of its value, and the entry's size in bytes. Gaps
-    between the keys are compared, too, and have to be zero."""
+    between the keys are compared, too, and have to be zero, as one word is where keys have no
+    bytes."""
     own = (UINT64,) if variable.scope == "self" else ()
     index = (UINT64,) if variable.length else ()
     keys, end = place((*own, *variable.keys, *index), 0, strsize)
-    value = Field(up(end, 8), size_of(variable.type, strsize), variable.type)
+    value = Field(up(max(end, 1), 8), size_of(variable.type, strsize), variable.type)
     return keys, value, up(value.offset + value.size, 8)
 
 
