@@ -21,7 +21,7 @@ from kinst.dlang.check.aggregating import (
 )
 from kinst.dlang.check.calls import STACKS, SYMBOLS, data_expression
 from kinst.dlang.check.expansions import as_structure
-from kinst.dlang.check.expressions import check, is_aggregation, place, without_void
+from kinst.dlang.check.expressions import check, is_aggregation, place, with_size, without_void
 from kinst.dlang.check.formats import (
     Value,
     bind_format,
@@ -265,6 +265,7 @@ def _expect_arguments(node: tree.Call, count: int, at_least: bool = False) -> No
 
 def _trace(node: tree.Call, scope: Scope, aggregations: Aggregations) -> typed.Action:
     shown = _shown("trace", "D_TRACE", node, scope)
+    shown = with_size(node.arguments[0], shown)
     return typed.Trace(node.span, shown, _written(node.arguments))
 
 

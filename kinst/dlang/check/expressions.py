@@ -243,26 +243,27 @@ _SIZE_T = typedef("size_t")
 
 def check(node: tree.Expr, scope: Scope) -> typed.Expr:
     """The typed expression for a syntax tree. Raises DError."""
-    found = _with_size(_HANDLERS[type(node)](node, scope))
+    found = with_size(node, _HANDLERS[type(node)](node, scope))
     type_ = scope.types.defined(found.type)
     return found if type_ is found.type else replace(found, type=type_)
 
 
-def _with_size(found: typed.Expr) -> typed.Expr:
-    """Raises DError D_OP_INCOMPLETE for a structure in memory that is only declared."""
-    if isinstance(found, typed.Load) and is_declaration(found.type):
+def with_size(node: tree.Expr, found: typed.Expr) -> typed.Expr:
+    """The same expression.  Raises DError D_OP_INCOMPLETE for what a pointer points to if it is a
+    structure that is only declared.
+
+    A member without bytes has been defined (struct lock_class_key, in a kernel that does not check
+    locks).
+    """
+    pointed = isinstance(node, tree.Prefix | tree.Index) and isinstance(found, typed.Load)
+    if pointed and is_declaration(found.type):
         raise forward_declaration("*", found.type, found.span)
     return found
 
 
 def place(node: tree.Expr, scope: Scope) -> typed.Expr:
     """check(), except that an array in memory stays an array and does not become a pointer: for
-    trace() and print()."""
-    return _with_size(_place_of_any_size(node, scope))
-
-
-def _place_of_any_size(node: tree.Expr, scope: Scope) -> typed.Expr:
-    """The same for sizeof, which has its own error for a size that is not known."""
+    sizeof, trace() and print()."""
     found: typed.Expr | None = None
     if isinstance(node, tree.Member):
         found = _member_place(node, scope)
@@ -431,7 +432,7 @@ def _prefix(node: tree.Prefix, scope: Scope) -> typed.Expr:
     if array is not None:
         size = size_of(array.type, scope.environment.strsize) * array.length
         return _sizeof(size, node.span)
-    operand = (_place_of_any_size if node.op == "sizeof" else check)(node.operand, scope)
+    operand = (place if node.op == "sizeof" else check)(node.operand, scope)
     span, type_ = node.span, operand.type
     if node.op == "*":
         return members.value(_pointed(node, operand))
