@@ -23,6 +23,12 @@ class Paging(Protocol):
         read."""
         ...
 
+    def roots_of(self, registers: Mapping[str, int]) -> tuple[Root, ...]:
+        """The same, and behind it another that may be the kernel's where the CPU can stand in the
+        kernel with the tables of user mode: the one by which more of the kernel is mapped is.
+        Raises TargetError as root_of() does."""
+        ...
+
     def in_user_mode(self, registers: Mapping[str, int]) -> bool:
         """Whether the CPU stands in user mode."""
         ...

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_table_ram import TableRam
 
+from kinst.core.errors import TargetError
 from kinst.core.page_tables import Root
 from kinst.isa.amd64 import board as machine
 from kinst.isa.amd64 import paging
+from kinst.machines.attach.guardian import kernels_tables
 from kinst.systems.linux.amd64 import LINUX
 
 IMAGE = LINUX.territory.image
@@ -112,6 +115,55 @@ def test_the_user_root_under_pti_is_turned_into_the_kernels() -> None:
     assert paging.root_of({"cr3": 0x80000001_2345D801, "cr4": 0, "cs": 0x10}).physical == (
         0x12345D000
     )
+
+
+def test_a_kernel_that_has_the_users_tables_still() -> None:
+    """In its entries, under PTI, which keeps the user's tables 4 KiB behind the kernel's."""
+    entered = {"cr3": 0x1_2345_F001, "cr4": 0, "cs": 0x10}
+    assert [root.physical for root in paging.roots_of(entered)] == [0x1_2345_F000, 0x1_2345_E000]
+    inside = {"cr3": 0x1_2345_E001, "cr4": 1 << 12, "cs": 0x10}
+    assert paging.roots_of(inside) == (Root(0x1_2345_E000, 5),)
+    outside = {"cr3": 0x1_2345_F001, "cr4": 0, "cs": 0x33}
+    assert paging.roots_of(outside) == (Root(0x1_2345_E000),)
+
+
+def pair_of_tables() -> tuple[Ram, int, int]:
+    """Two top-level tables, the second 4 KiB behind the first, which begins at 8 KiB."""
+    ram = Ram()
+    first = next(page for page in iter(ram.page, None) if not page & 0x1000)
+    second = ram.page()
+    assert second == first + 0x1000
+    return ram, first, second
+
+
+def test_a_kernel_with_the_users_tables_is_found_by_its_own() -> None:
+    """Under PTI the user's map the kernel's entries, and not the text before these."""
+    ram, kernels, users = pair_of_tables()
+    ram.root = users
+    ram.map(TEXT + (8 << 20), 0x200000 | P | PS, 2 << 20)
+    for cr3 in (kernels, users):  # nothing but the entries yet
+        registers = {"cr3": cr3, "cr4": 0, "cs": 0x10}
+        if cr3 == kernels:
+            with pytest.raises(TargetError):
+                kernels_tables(paging, ram.read, registers, IMAGE)
+        else:
+            found = kernels_tables(paging, ram.read, registers, IMAGE)
+            assert found == (TEXT + (8 << 20), Root(users))
+    ram.root = kernels
+    ram.map(TEXT, 0x200000 | P | PS, 2 << 20)
+    for cr3 in (kernels, users):
+        registers = {"cr3": cr3, "cr4": 0, "cs": 0x10}
+        assert kernels_tables(paging, ram.read, registers, IMAGE) == (TEXT, Root(kernels))
+
+
+def test_tables_of_a_kernel_without_pti_may_be_anywhere() -> None:
+    """Another process's may be before them."""
+    ram, before, here = pair_of_tables()
+    for root in (before, here):
+        ram.root = root
+        ram.map(TEXT, 0x200000 | P | PS, 2 << 20)
+    registers = {"cr3": here, "cr4": 0, "cs": 0x10}
+    assert kernels_tables(paging, ram.read, registers, IMAGE) == (TEXT, Root(here))
 
 
 def test_find_text_passes_over_what_is_not_text() -> None:

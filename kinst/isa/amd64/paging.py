@@ -7,6 +7,7 @@ Everything is a function of `read_physical(address, size) -> bytes`; nothing is 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kinst.core.errors import TargetError
 from kinst.core.page_tables import Above, Format, Leaf, Read, Root, Tables, shift
@@ -36,6 +37,15 @@ def root_of(registers: Mapping[str, int]) -> Root:
     if in_user_mode(registers):
         root &= ~_USER_ROOT
     return Root(root, levels)
+
+
+def roots_of(registers: Mapping[str, int]) -> tuple[Root, ...]:
+    """See core/paging.py: the first and the last instructions of the kernel's entries run with the
+    user's tables under PTI (arch/x86/entry/calling.h, SWITCH_TO_KERNEL_CR3)."""
+    root = root_of(registers)
+    if not root.physical & _USER_ROOT:
+        return (root,)
+    return root, replace(root, physical=root.physical & ~_USER_ROOT)
 
 
 def in_user_mode(registers: Mapping[str, int]) -> bool:

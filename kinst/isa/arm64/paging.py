@@ -88,6 +88,11 @@ def _refuse_el2(registers: Mapping[str, int]) -> None:
         )
 
 
+def roots_of(registers: Mapping[str, int]) -> tuple[Root, ...]:
+    """See core/paging.py."""
+    return (root_of(registers),)
+
+
 def in_user_mode(registers: Mapping[str, int]) -> bool:
     """Whether the CPU stands in user mode (EL0)."""
     return registers.get("cpsr", 0) >> 2 & 3 == _USER_MODE

@@ -41,6 +41,11 @@ def root_of(registers: Mapping[str, int]) -> Root:
     return Root((satp & (1 << 44) - 1) << 12, levels)
 
 
+def roots_of(registers: Mapping[str, int]) -> tuple[Root, ...]:
+    """See core/paging.py."""
+    return (root_of(registers),)
+
+
 def in_user_mode(registers: Mapping[str, int]) -> bool:
     """Whether the CPU stands in user mode (the stub calls the privilege level priv)."""
     return registers.get("priv", 1) == 0

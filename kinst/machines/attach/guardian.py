@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ import numpy as np
 
 from kinst.core.errors import KinstError, TargetError
 from kinst.core.isa import Isa
-from kinst.core.page_tables import LEAF_SIZE, Root
+from kinst.core.page_tables import LEAF_SIZE, Read, Root
+from kinst.core.paging import Paging
 from kinst.core.system import HOOK_BYTES, Lender, Territory, TrapPath
 from kinst.core.threads_inside import threads_inside
 from kinst.core.trapped import let_pass
@@ -192,9 +193,8 @@ class Guardian:
         cpus.sort(key=paging.in_user_mode)
         pages, text, root, top = [], 0, Root(0), b""
         try:
-            root = paging.root_of(cpus[0])
+            text, root = kernels_tables(paging, read, cpus[0], self._territory.image)
             top = read(root.physical, root.page)
-            text = paging.find_text(read, root, self._territory.image)
             for offset in _TEXT_PAGES:
                 leaf = paging.walk(read, root, text + offset)
                 if leaf is not None:
@@ -454,3 +454,23 @@ class Guardian:
             if self._ram.read_physical(address, len(now)) == now:
                 self._ram.write_physical(address, before)
         self._changes.tables.clear()
+
+
+def kernels_tables(
+    paging: Paging, read: Read, registers: Mapping[str, int], image: tuple[int, int]
+) -> tuple[int, Root]:
+    """Where the kernel's text starts, and the tables that say so, as a CPU with these registers
+    has them.
+
+    Of tables that may be the kernel's, those are in which its text starts lowest: the user's map
+    the entries alone.  Raises TargetError where none of them has any text.
+    """
+    found: list[tuple[int, Root]] = []
+    roots = paging.roots_of(registers)
+    for root in roots:
+        try:
+            found.append((paging.find_text(read, root, image), root))
+        except TargetError:
+            if root is roots[-1] and not found:
+                raise
+    return min(found, key=lambda one: one[0])
