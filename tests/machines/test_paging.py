@@ -156,6 +156,23 @@ def test_a_kernel_with_the_users_tables_is_found_by_its_own() -> None:
         assert kernels_tables(paging, ram.read, registers, IMAGE) == (TEXT, Root(kernels))
 
 
+def test_what_a_killed_kinst_left_below_the_text_is_not_the_text() -> None:
+    ram = kernel()
+    registers = {"cr3": ram.root, "cr4": 0, "cs": 0x10}
+    like = paging.walk(ram.read, Root(ram.root), TEXT)
+    assert like is not None
+    ram.map(TEXT - (4 << 20), paging.leaf_entry(0x200000, like), 2 << 20)
+    assert paging.find_text(ram.read, Root(ram.root), IMAGE) == TEXT - (4 << 20)
+    assert kernels_tables(paging, ram.read, registers, IMAGE) == (TEXT, Root(ram.root))
+
+
+def test_text_that_can_be_written_is_text_where_there_is_no_other() -> None:
+    ram = Ram()
+    ram.map(TEXT, 0x200000 | P | RW | PS, 2 << 20)
+    registers = {"cr3": ram.root, "cr4": 0, "cs": 0x10}
+    assert kernels_tables(paging, ram.read, registers, IMAGE) == (TEXT, Root(ram.root))
+
+
 def test_tables_of_a_kernel_without_pti_may_be_anywhere() -> None:
     """Another process's may be before them."""
     ram, before, here = pair_of_tables()

@@ -469,8 +469,21 @@ def kernels_tables(
     roots = paging.roots_of(registers)
     for root in roots:
         try:
-            found.append((paging.find_text(read, root, image), root))
+            found.append((_text_of(paging, read, root, image), root))
         except TargetError:
             if root is roots[-1] and not found:
                 raise
     return min(found, key=lambda one: one[0])
+
+
+def _text_of(paging: Paging, read: Read, root: Root, image: tuple[int, int]) -> int:
+    """Where the kernel's text starts: not at trampolines that a kinst has left below it that was
+    killed together with its guardian. Those can be written, and a running kernel's text cannot."""
+    text = paging.find_text(read, root, image)
+    first = paging.walk(read, root, text)
+    if first is None or not first.writable:
+        return text
+    for leaf in paging.leaves(read, root, text, image[1]):
+        if leaf.executable and not leaf.user and not leaf.writable:
+            return leaf.address
+    return text  # of a kernel with rodata=off
