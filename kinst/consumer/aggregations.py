@@ -259,17 +259,17 @@ class AggregationStore:
             return [constant[i] for i in used.tolist()]
         if not layout.keys:
             return [()] * len(used)
-        columns: list[list[KeyValue]] = []
+        columns: list[Sequence[KeyValue]] = []
         for key in layout.keys:
             if is_address_data(key):
                 values = bytes_of(taken, key)
                 columns.append([self._names.merged(value, key.type) for value in values])
             elif isinstance(key.type, StructType):
-                columns.append(list(bytes_of(taken, key)))
+                columns.append(bytes_of(taken, key))
             elif is_string(key):
-                columns.append(list(strings_of(taken, key)))
+                columns.append(strings_of(taken, key))
             else:
-                columns.append(list(values_of(taken, key, is_signed(key.type))))
+                columns.append(values_of(taken, key, is_signed(key.type)))
         return list(zip(*columns, strict=True))
 
     def _counted(self) -> npt.NDArray[np.uint64]:

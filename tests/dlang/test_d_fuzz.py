@@ -198,7 +198,7 @@ def test_many_texts() -> None:
     for texts, found in in_parallel(seed, count):
         done += texts
         wrong += found
-        if done % (count // 10) < texts:
+        if done % max(1, count // 10) < texts:
             print(f"{done:,} texts of seed {seed}, wrong in {len(wrong)}", flush=True)
     assert wrong == [], f"seed {seed}"
     assert done == count

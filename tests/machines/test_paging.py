@@ -141,18 +141,14 @@ def test_a_kernel_with_the_users_tables_is_found_by_its_own() -> None:
     ram, kernels, users = pair_of_tables()
     ram.root = users
     ram.map(TEXT + (8 << 20), 0x200000 | P | PS, 2 << 20)
-    for cr3 in (kernels, users):  # nothing but the entries yet
-        registers = {"cr3": cr3, "cr4": 0, "cs": 0x10}
-        if cr3 == kernels:
-            with pytest.raises(TargetError):
-                kernels_tables(paging, ram.read, registers, IMAGE)
-        else:
-            found = kernels_tables(paging, ram.read, registers, IMAGE)
-            assert found == (TEXT + (8 << 20), Root(users))
+    inside, entered = ({"cr3": cr3, "cr4": 0, "cs": 0x10} for cr3 in (kernels, users))
+    with pytest.raises(TargetError):  # the kernel's have nothing yet
+        kernels_tables(paging, ram.read, inside, IMAGE)
+    entries = kernels_tables(paging, ram.read, entered, IMAGE)
+    assert entries == (TEXT + (8 << 20), Root(users))
     ram.root = kernels
     ram.map(TEXT, 0x200000 | P | PS, 2 << 20)
-    for cr3 in (kernels, users):
-        registers = {"cr3": cr3, "cr4": 0, "cs": 0x10}
+    for registers in (inside, entered):
         assert kernels_tables(paging, ram.read, registers, IMAGE) == (TEXT, Root(kernels))
 
 

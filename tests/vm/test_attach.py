@@ -46,6 +46,15 @@ def traced(vm: AttachGuest, way: str, program: str = READS) -> Running:
     return run
 
 
+def kill_with_its_guardian(run: Running) -> None:
+    both = guardians(run.mark)
+    assert len(both) == 2, both
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # neither sees that the other is gone
+        for pid in both:
+            os.kill(pid, number)
+    run.process.wait()
+
+
 def mappings(vm: AttachGuest) -> int:
     return len(Path(f"/proc/{vm.pid}/maps").read_text().splitlines())
 
@@ -114,13 +123,7 @@ def test_killed_together_with_its_guardian(vm: AttachGuest, way: str) -> None:
     """The next start undoes it: by what is listed without a probe, and by the guest's memory."""
     listing = options(vm, "-l", "-v", "-n", "kinst::vfs_read:0")
     before, free = listed(kinst(*listing, boots=False).good().out), vm.free()
-    run = traced(vm, way)
-    both = guardians(run.mark)
-    assert len(both) == 2, both
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # neither sees that the other is gone
-        for pid in both:
-            os.kill(pid, number)
-    run.process.wait()
+    kill_with_its_guardian(traced(vm, way))
     vm.run("reads 20")
     assert vm.free() < free - 32 * 1024, "its memory is still lent"
     done = kinst(*listing, boots=False).good()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
-from attach_guest import AttachGuest, attach_guest, guardians
+from attach_guest import AttachGuest, attach_guest
 from command import kinst, listed
-from test_attach import options, traced
+from test_attach import kill_with_its_guardian, options, traced
 
 from kinst.kernels.fetch import Prepared
 
@@ -31,13 +29,7 @@ def test_what_a_killed_kinst_left_below_the_text_is_undone(
                 continue
             listing = options(vm, "-l", "-v", "-n", "kinst::vfs_read:0")
             before = listed(kinst(*listing, boots=False).good().out)
-            run = traced(vm, "jump")
-            both = guardians(run.mark)
-            assert len(both) == 2, both
-            for number in (signal.SIGSTOP, signal.SIGKILL):  # neither sees that the other is gone
-                for pid in both:
-                    os.kill(pid, number)
-            run.process.wait()
+            kill_with_its_guardian(traced(vm, "jump"))
             done = kinst(*listing, boots=False).good()
             assert "an earlier kinst was killed" in done.err
             assert listed(done.out) == before

@@ -38,7 +38,6 @@ from kinst.dlang.types.conversions import (
     binary,
     cast,
     constant,
-    is_declaration,
     is_scalar,
     is_string,
     logical,
@@ -49,13 +48,7 @@ from kinst.dlang.types.conversions import (
     to_string,
     unary,
 )
-from kinst.dlang.types.operators import (
-    choose,
-    forward_declaration,
-    load,
-    move,
-    operate,
-)
+from kinst.dlang.types.operators import choose, load, move, need_definition, operate
 from kinst.dlang.vocabulary import builtins
 from kinst.dlang.vocabulary.constants import CONSTANTS, GUIDE_CONSTANTS
 from kinst.dlang.vocabulary.type_names import is_bool, typedef
@@ -255,9 +248,8 @@ def with_size(node: tree.Expr, found: typed.Expr) -> typed.Expr:
     A member without bytes has been defined (struct lock_class_key, in a kernel that does not check
     locks).
     """
-    pointed = isinstance(node, tree.Prefix | tree.Index) and isinstance(found, typed.Load)
-    if pointed and is_declaration(found.type):
-        raise forward_declaration("*", found.type, found.span)
+    if isinstance(node, tree.Prefix | tree.Index) and isinstance(found, typed.Load):
+        need_definition("*", found.type, found.span)
     return found
 
 

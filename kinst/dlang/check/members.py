@@ -35,10 +35,7 @@ from kinst.dlang.types.conversions import (
     is_string,
     size_of,
 )
-from kinst.dlang.types.operators import (
-    forward_declaration,
-    move,
-)
+from kinst.dlang.types.operators import move, need_definition
 from kinst.dlang.vocabulary.type_names import typedef
 
 PER_CPU_HINT = "every CPU has its own: there is no one address"
@@ -139,8 +136,7 @@ def _complete(type_: DType, op: str, span: Span, scope: Scope) -> StructType:
         hint = "write -> instead" if op == "." and isinstance(type_, PointerType) else ""
         raise DError(message, span, "D_OP_SOU", hint)
     found = scope.types.lookup(type_)
-    if is_declaration(found):
-        raise forward_declaration(op, type_, span)
+    need_definition(op, found, span)
     return found
 
 

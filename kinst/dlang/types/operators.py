@@ -98,13 +98,15 @@ def load(address: typed.Expr, span: Span) -> typed.Expr:
     return typed.Load(address.type.to, span, address)
 
 
-def forward_declaration(op: str, type_: DType, span: Span) -> DError:
-    """The error of an operator that needs the definition of a structure, which is not there."""
-    message = (
-        f"operator {op} cannot be applied to a forward declaration: no {type_} definition is"
-        " available"
-    )
-    return DError(message, span, "D_OP_INCOMPLETE")
+def need_definition(op: str, type_: DType, span: Span) -> None:
+    """Raises DError D_OP_INCOMPLETE for a structure that is only declared: the operator needs its
+    definition."""
+    if is_declaration(type_):
+        message = (
+            f"operator {op} cannot be applied to a forward declaration: no {type_} definition is"
+            " available"
+        )
+        raise DError(message, span, "D_OP_INCOMPLETE")
 
 
 _KINDS = {
@@ -158,8 +160,8 @@ def move(op: str, left: typed.Expr, right: typed.Expr, span: Span, shown: str = 
     difference of two pointers (K&R A7.7).  Raises DError D_OP_INCOMPAT, D_OP_INCOMPLETE."""
     a, b = left.type, right.type
     for type_ in (a, b):
-        if isinstance(type_, PointerType) and is_declaration(type_.to):
-            raise forward_declaration(shown or op, type_.to, span)
+        if isinstance(type_, PointerType):
+            need_definition(shown or op, type_.to, span)
     if isinstance(a, PointerType) and is_integer(b) and not is_void_pointer(a):
         return offset_pointer(op, left, right, size_of(a.to, 0), span)
     if op == "+" and isinstance(b, PointerType) and is_integer(a) and not is_void_pointer(b):
@@ -218,7 +220,8 @@ def step_of(node: tree.Prefix | tree.Postfix, type_: DType, strsize: int) -> int
     if is_void_pointer(type_):
         message = f"operator {node.op} requires an operand of known size"
         raise DError(message, node.span, "D_OP_VFPTR")
-    if isinstance(type_, PointerType) and is_declaration(type_.to):
-        raise forward_declaration(node.op, type_.to, node.span)
-    by = size_of(type_.to, strsize) if isinstance(type_, PointerType) else 1
+    by = 1
+    if isinstance(type_, PointerType):
+        need_definition(node.op, type_.to, node.span)
+        by = size_of(type_.to, strsize)
     return by if node.op == "++" else -by

@@ -29,10 +29,7 @@ from kinst.core.types import Symbol, TypeSource
 from kinst.dlang import typed
 from kinst.dlang.syntax import tree
 from kinst.dlang.syntax.tree import TypeName
-from kinst.dlang.types.conversions import (
-    is_declaration,
-    size_of,
-)
+from kinst.dlang.types.conversions import is_declaration, size_of
 from kinst.dlang.vocabulary.constants import guide_structure
 from kinst.dlang.vocabulary.type_names import (
     BASE_SIZES,

@@ -466,13 +466,11 @@ def kernels_tables(
     the entries alone.  Raises TargetError where none of them has any text.
     """
     found: list[tuple[int, Root]] = []
-    roots = paging.roots_of(registers)
-    for root in roots:
-        try:
+    for root in paging.roots_of(registers):
+        with contextlib.suppress(TargetError):
             found.append((_text_of(paging, read, root, image), root))
-        except TargetError:
-            if root is roots[-1] and not found:
-                raise
+    if not found:
+        raise TargetError("no kernel text found in the guest's page tables")
     return min(found, key=lambda one: one[0])
 
 
