@@ -39,11 +39,11 @@ from kinst.patch.descriptors import (
     descriptor_size,
     descriptors_of,
 )
+from kinst.patch.leaders import NO_ADDRESSES, Leaders
 from kinst.patch.plan import Hook, Plan, plan_hooks, plan_sites
 from kinst.patch.wanted import Wanted
 from kinst.patch.ways import LONGEST, Choice, PlantingAbility, choose, choose_movable
 from kinst.providers.dtrace import ERROR
-from kinst.session.entrances import NOTHING_HELD, Entrances
 from kinst.session.stopped import read_access
 from kinst.session.values import (
     Descriptors,
@@ -126,7 +126,7 @@ def with_place(enabled: EnabledSite, isa: Isa) -> EnabledSite:
 
 def with_runs(
     parts: Placement,
-    entrances: Entrances,
+    leaders: Leaders,
     target: Target,
     ended: Sequence[EndedCode],
     *,
@@ -143,15 +143,15 @@ def with_runs(
         if e.probe.site is not None
     ]
     stops = {e.probe.site.address for e, _ in parts.stopped if e.probe.site is not None}
-    held = NOTHING_HELD
+    live = NO_ADDRESSES
     functions = {site.function for site, own in sites if not own}
     if 0 < len(functions) <= FEW_FUNCTIONS and not target.abilities.reads_running:
         low = min(function.address for function in functions)
         high = max(function.address + function.size for function in functions)
-        held = held_in(target, low, high, ended)
-    found = entrances.runs(sites, stops, gates=gates, held=held)
+        live = held_in(target, low, high, ended)
+    found = leaders.runs(sites, stops, gates=gates, live=live)
     return replace(
-        parts, runs=found.runs, silent=found.silent, spare=found.spare,
+        parts, runs=found.runs, unprobed=found.unprobed, dead_registers=found.dead_registers,
         gates=found.gates, gated=found.gated,
     )  # fmt: skip
 
@@ -285,7 +285,7 @@ def build(
     block_rules = _block_rules(wanted, placed, traced) if blocks else None
     sites = plan_sites(
         wanted, isa, hooks.end, limit,
-        chained=chained, runs=parts.runs, blocks=block_rules, spare=parts.spare,
+        chained=chained, runs=parts.runs, blocks=block_rules, spare=parts.dead_registers,
     )  # fmt: skip
     traps = build_trap_table(scratch.address + scratch.traps, sites.traps, sites.copies)
     silent = not parts.sampled and all(
@@ -361,7 +361,7 @@ def _wanted(
     )  # fmt: skip
     marks = kernel.marks([
         *(e.probe.site for e, _ in parts.planted if e.probe.site is not None),
-        *parts.silent, *parts.gates,
+        *parts.unprobed, *parts.gates,
     ]).tolist()  # fmt: skip
     wanted: list[Wanted] = []
     place: dict[int, int] = {}  # of sites that several probes may have, in `wanted`
@@ -403,8 +403,8 @@ def _wanted(
         if several:
             place[address] = len(wanted)
         wanted.append(Wanted(site, choice.way, bodies, following, choice.rerun_prefix, marks[k]))
-    silent = [*((site, "") for site in parts.silent), *((site, "gate") for site in parts.gates)]
-    for k, (site, way) in enumerate(silent, len(parts.planted)):
+    unprobed = [*((site, "") for site in parts.unprobed), *((site, "gate") for site in parts.gates)]
+    for k, (site, way) in enumerate(unprobed, len(parts.planted)):
         following = kernel.following(site.function, site.address + len(site.code), FOLLOWING)
         wanted.append(Wanted(site, way, (), following, b"", marks[k]))
     return wanted

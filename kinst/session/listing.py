@@ -73,7 +73,8 @@ def _links(parts: Placement, kernel: LiveKernel) -> dict[int, int]:
     """Address of each site that a chain leads to, to that of one from which it does: the one right
     before it where that is so."""
     planted = [e.probe.site for e, _ in parts.planted if e.probe.site is not None]
-    sites = list({site.address: site for site in (*planted, *parts.silent, *parts.gates)}.values())
+    every = (*planted, *parts.unprobed, *parts.gates)
+    sites = list({site.address: site for site in every}.values())
     sites.sort(key=lambda site: site.address)
     columns = columns_of([s.address for s in sites], [s.code for s in sites])
     columns.marks[:] = kernel.marks(sites)

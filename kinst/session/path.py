@@ -33,6 +33,7 @@ from kinst.core.system import System
 from kinst.core.threads_inside import left_by_stacks
 from kinst.image.debug_info import DebugFiles, DebugInfo
 from kinst.image.loaded import LoadedImages, moved_by
+from kinst.patch.leaders import Leaders
 from kinst.patch.plan import ways_back
 from kinst.providers import load_all
 from kinst.session import batches
@@ -50,7 +51,6 @@ from kinst.session.enable import (
     wants_kernel,
     with_conditions,
 )
-from kinst.session.entrances import Entrances
 from kinst.session.expand import expanded, source_of, wants_expansion
 from kinst.session.kernel import RunningKernel
 from kinst.session.listing import list_all, list_enabled, list_planned
@@ -155,7 +155,7 @@ class OpenMachine:
         self._among: Collection[int] | None = None
         self._personality: System | None = None  # with its own tracer's call sites
         self._call_sites = True
-        self._known_entrances: Entrances | None = None
+        self._known_leaders: Leaders | None = None
         self._ended: tuple[EndedCode, ...] = ()  # all code in scratch
 
     def _folders(self) -> Sequence[Path]:
@@ -245,7 +245,7 @@ class OpenMachine:
             )
             self.traced = replace(self.traced, personality=personality, kernel=kernel)
             if changed:
-                self._known_entrances = None
+                self._known_leaders = None
         self._text, self._among, self._call_sites = text, among, call_sites
 
     @cached_property
@@ -366,10 +366,10 @@ class OpenMachine:
             memory = self._pool.take(compiled, program.enabled)
         ability = planting_ability(traced, memory, compiled.plant.forced)
         parts = split(program.enabled, ability, traced)
-        if compiled.plant.runs and self._entrances is not None:
-            assert traced.target is not None  # or there were no entrances
+        if compiled.plant.runs and self._leaders is not None:
+            assert traced.target is not None  # or there were no leaders
             gates = compiled.plant.gates
-            parts = with_runs(parts, self._entrances, traced.target, self._ended, gates=gates)
+            parts = with_runs(parts, self._leaders, traced.target, self._ended, gates=gates)
         return parts, memory
 
     def _release_code(self, pool: ScratchPool, program: EnabledProgram) -> None:
@@ -413,7 +413,7 @@ class OpenMachine:
         self._ended = tuple(one for one in self._ended if one not in free)
 
     @property
-    def _entrances(self) -> Entrances | None:
+    def _leaders(self) -> Leaders | None:
         """None where no runs can be planted: without need, or where the machine stands to be
         planted in, and its memory cannot be looked through."""
         traced = self.traced
@@ -423,10 +423,10 @@ class OpenMachine:
             return None
         if not traced.never_stands and traced.target.pointers(()) is None:
             return None
-        known = self._known_entrances
+        known = self._known_leaders
         if known is None:
-            known = Entrances(self.isa, traced.personality, traced.kernel)
-        self._known_entrances = known = known.seen_by(traced.kernel)
+            known = Leaders(self.isa, traced.personality, traced.kernel)
+        self._known_leaders = known = known.seen_by(traced.kernel)
         return known
 
     def _new_pool(self, program: EnabledProgram) -> ScratchPool:
@@ -515,7 +515,7 @@ class OpenMachine:
         about = partial(probe_stability, providers=load_all(), types=program.compiled.types)
         plant = program.compiled.plant
         no_run = "no run of neighbours is safe there"
-        if self._entrances is None or not self.isa.RUN_SIZE:
+        if self._leaders is None or not self.isa.RUN_SIZE:
             no_run = "there are no runs on this machine"
         return list_planned(
             program.enabled, parts, traced.kernel, source, about, chained=plant.chains,

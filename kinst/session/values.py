@@ -153,13 +153,21 @@ class ScratchMemory:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The enabled probes by who runs them.  error is there even when nothing enables it.
+    """The enabled probes, by what runs them.
 
-    runs: of the planted ones.  silent: instructions in them that nobody asked for.  spare: of the
-    instructions around, registers that a jump may spoil (Isa.spare).  gates: instructions that
-    nobody asked for and that get a jump each, since they lead to traps.  gated: addresses of those
-    traps to which control is not known to come but through what is displaced.  sampled: what a
-    timer of the machine's own fires (profile-N where the machine never stands)."""
+    Attributes:
+        host: those that kinst's own process fires.
+        planted: those that a jump or a trap in the kernel fires.
+        stopped: those at which the machine stops.
+        refused: those that are left out, each with the reason.
+        error: dtrace:::ERROR, also if no clause is attached to it.
+        runs: groups of planted instructions that one jump covers.
+        unprobed: instructions in the runs that have no probe.
+        dead_registers: registers that a jump may spoil (Isa.spare), by address.
+        gates: instructions without a probe that get a jump each, since they lead to traps.
+        gated: addresses of the traps whose known predecessors are all displaced.
+        sampled: those that a timer of the machine fires (profile-N in a machine that never stands).
+    """
 
     host: tuple[EnabledSite, ...]
     planted: tuple[tuple[EnabledSite, Choice], ...]
@@ -167,8 +175,8 @@ class Placement:
     refused: tuple[tuple[EnabledSite, str], ...]
     error: EnabledSite
     runs: Runs = NO_RUNS
-    silent: tuple[Site, ...] = ()
-    spare: Mapping[int, int] = field(default_factory=dict)
+    unprobed: tuple[Site, ...] = ()
+    dead_registers: Mapping[int, int] = field(default_factory=dict)
     gates: tuple[Site, ...] = ()
     gated: frozenset[int] = frozenset()
     sampled: tuple[EnabledSite, ...] = ()

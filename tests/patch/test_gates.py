@@ -7,13 +7,15 @@ import numpy as np
 from kinst.core.columns import columns_of
 from kinst.isa import load
 from kinst.patch.flows import flows_of
-from kinst.patch.gates import Ways, ways_to
+from kinst.patch.gates import Predecessors, predecessors_of
 
 AT = 0x1000
 ISA = load("amd64")
 
 
-def ways_in(code: str, *sites: int, elsewhere: tuple[int, ...] = ()) -> tuple[Ways, list[int]]:
+def found_in(
+    code: str, *sites: int, elsewhere: tuple[int, ...] = ()
+) -> tuple[Predecessors, list[int]]:
     """How control comes to these offsets, and those of all.  code: hexadecimal."""
     instructions = list(ISA.decode(bytes.fromhex(code), AT))
     starts = [one.address - AT for one in instructions]
@@ -21,7 +23,7 @@ def ways_in(code: str, *sites: int, elsewhere: tuple[int, ...] = ()) -> tuple[Wa
     flows = flows_of(columns, ISA)
     goals = [starts.index(at - AT) if at else -1 for at in flows.target.tolist()]
     behind = np.array([k > 0 for k in range(len(starts))])
-    found = ways_to(
+    found = predecessors_of(
         np.isin(starts, sites), flows, np.array(goals), behind, np.isin(starts, elsewhere)
     )
     return found, starts
@@ -31,9 +33,9 @@ def ways(
     code: str, *sites: int, elsewhere: tuple[int, ...] = ()
 ) -> dict[int, tuple[tuple[int, ...], bool]]:
     """By offsets: from where control comes, and whether that is all."""
-    found, starts = ways_in(code, *sites, elsewhere=elsewhere)
+    found, starts = found_in(code, *sites, elsewhere=elsewhere)
     rows = [starts.index(at) for at in sites]
-    from_ = {k: sorted(starts[b] for b in found.before[found.site == k].tolist()) for k in rows}
+    from_ = {k: sorted(starts[b] for b in found.row[found.site == k].tolist()) for k in rows}
     return {starts[k]: (tuple(from_[k]), bool(found.known[k])) for k in rows}
 
 
@@ -61,7 +63,7 @@ def test_nothing_falls_through_a_jump() -> None:
 
 
 def test_gates_cover_what_they_all_lead_to() -> None:
-    found, starts = ways_in(LOOP, 2, 4, 8)
+    found, starts = found_in(LOOP, 2, 4, 8)
 
     def covered(*displaced: int) -> list[int]:
         return [starts[k] for k in np.flatnonzero(found.covered(np.isin(starts, displaced)))]

@@ -1,22 +1,21 @@
-"""Where control may come into the kernel's code, and which runs can therefore be planted in it.
+"""Find basic-block leaders in the kernel's code, and the runs that contain none.
 
-An instruction may be inside a run only when nothing leads to it but the instruction before it.
-What may lead somewhere:
-- direct branches and calls, wherever they are: of the function itself by its instructions, of all
-  other code by whatever its bytes could be (Isa.branches).  A branch of the function itself that is
-  planted is no hindrance: displaced, it leads to the trampoline of its target, whatever becomes of
-  the text there;
-- addresses that code makes, by the same;
+A leader is an instruction that control can enter other than from the instruction before it.  An
+instruction may be inside a run only if it is no leader.  Control can enter by:
+- direct branches and calls: the function's own by its instructions, all other code's by whatever
+  its bytes could be (Isa.branches).  A planted branch of the function itself is no hindrance:
+  displaced, it leads to the trampoline of its target, whatever becomes of the text there;
+- addresses that code makes, found in the same way;
 - computed jumps, by their tables; a function with such a jump and no known table has no runs;
 - the kernel's tables of fix-ups and of static keys (System.landings);
 - return addresses: a call is the last in its run;
 - a symbol;
-- addresses in data, saved program counters among them: session/plant.py looks for those in all of
-  the machine's memory when it plants.
+- addresses in data, saved program counters among them: session/apply.py searches all of the
+  machine's memory for those when it plants.
 
-Many functions are looked at together, a row for each of their instructions.  What is known of
-addresses, whatever is there, is known by their *places*: all bytes of the functions numbered, those
-of one function after those of another, with as many behind each as a run may cover of padding.
+Many functions are analysed together, with a row for each instruction.  Sets of addresses are kept
+as sets of *places*: the bytes of all functions, numbered one function after another, each with as
+many more places as a run may cover of the padding after it.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from kinst.core.kernel import LiveKernel
 from kinst.core.probe import Function, Site
 from kinst.core.system import System
 from kinst.patch.flows import BRANCH, INDIRECT, JUMP
-from kinst.patch.gates import ways_to
+from kinst.patch.gates import predecessors_of
 from kinst.patch.runs import (
     NO_RUNS,
     ChosenRuns,
@@ -65,19 +64,24 @@ from kinst.patch.ways import LONGEST
 
 TOGETHER = 1024  # functions that are looked at at once: what is known of them takes memory
 _COLD = ".cold"
-NOTHING_HELD = np.zeros(0, np.uint64)
+NO_ADDRESSES: U64 = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRuns:
-    """runs: what one jump may lie over.  silent: instructions in them that nobody asked for.
-    spare: Isa.spare of their functions' instructions, by address.  gates: instructions that nobody
-    asked for, to have jumps of their own.  gated: planted ones, left to traps, to which all ways
-    that are known lead through what is displaced."""
+    """Runs and gates of some functions.
+
+    Attributes:
+        runs: groups of instructions that one jump each may cover.
+        unprobed: instructions in the runs that have no probe.
+        dead_registers: Isa.spare of the functions' instructions, by address.
+        gates: instructions without a probe that get jumps of their own.
+        gated: addresses of trap-planted instructions whose known predecessors are all displaced.
+    """
 
     runs: Runs = NO_RUNS
-    silent: tuple[Site, ...] = ()
-    spare: Mapping[int, int] = field(default_factory=dict)
+    unprobed: tuple[Site, ...] = ()
+    dead_registers: Mapping[int, int] = field(default_factory=dict)
     gates: tuple[Site, ...] = ()
     gated: frozenset[int] = frozenset()
 
@@ -86,9 +90,12 @@ class FoundRuns:
 class _Code:
     """Functions, with a row for each of their instructions.
 
-    of: the index of its function, for each row.  place: of its first byte.  follows: there is an
-    instruction of the function before it.  base: of each function, the place of its start; with
-    the number of all places at the end.  row_at: the row of what begins at each place, or -1.
+    Attributes:
+        of: index of each row's function.
+        place: place of each row's first byte.
+        follows: whether the row before is of the same function.
+        base: place of each function's start, then the number of all places.
+        row_at: row of the instruction that begins at each place, or -1.
     """
 
     functions: Sequence[Function]
@@ -130,31 +137,39 @@ class _Code:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Seen:
-    """What is known of some functions.  own, elsewhere: places to which direct branches of the
-    function itself lead, and anything else but the instruction before.  undisplaced: those of own
-    to which one leads that is not planted, or that is a call.  held: places that somebody may be
-    about to go on at, for all that is known.  blind: rows of functions of which that cannot be
-    known.  idle: rows that only fill room."""
+class _Entered:
+    """Where control may enter some functions.
+
+    Attributes:
+        code: the functions.
+        text: bytes at their places.
+        branched_to: places that direct branches of the function itself lead to.
+        elsewhere: places that anything else leads to, but for the instruction before.
+        undisplaced: those of branched_to that an unplanted branch, or a call, leads to.
+        returned_to: places that may be live return addresses.
+        blind: rows of functions with a computed jump whose targets are not known.
+        idle: rows that only fill room.
+        begins: rows where a jump can be made.
+    """
 
     code: _Code
     text: U8
-    own: Bools
+    branched_to: Bools
     elsewhere: Bools
     undisplaced: Bools
-    held: Bools
+    returned_to: Bools
     blind: Bools
     idle: Bools
     begins: Bools
 
     @property
-    def entered(self) -> Bools:
-        """Rows whose original instruction anything leads to."""
-        return (self.undisplaced | self.elsewhere | self.held)[self.code.place]
+    def leaders(self) -> Bools:
+        """Rows whose original instruction control may enter."""
+        return (self.undisplaced | self.elsewhere | self.returned_to)[self.code.place]
 
 
-class Entrances:
-    """The kernel's code as runs see it; what is the same for all programs is kept."""
+class Leaders:
+    """Leaders of the kernel's code; what all programs share is computed once."""
 
     def __init__(self, isa: Isa, system: System, kernel: LiveKernel) -> None:
         self._isa = isa
@@ -164,8 +179,8 @@ class Entrances:
         self._spares: dict[int, dict[int, int]] = {}
         self._beyond = isa.RUN_SIZE + LONGEST  # places behind each function
 
-    def seen_by(self, kernel: LiveKernel) -> Entrances:
-        """The same, with what another view of the kernel has decoded."""
+    def seen_by(self, kernel: LiveKernel) -> Leaders:
+        """Return these leaders with what another view of the kernel has decoded."""
         self._kernel = kernel
         return self
 
@@ -175,13 +190,17 @@ class Entrances:
         taken: Collection[int],
         *,
         gates: bool = False,
-        held: U64 = NOTHING_HELD,
+        live: U64 = NO_ADDRESSES,
     ) -> FoundRuns:
-        """The runs for these planted instructions, each with whether it has room for a jump.
+        """Return runs for planted instructions.
 
-        taken: addresses of instructions that must stay where they are.  gates: where a trap would
-        be left, what leads there is displaced, too.  held: addresses, ascending, that had better
-        not be inside, because words of memory are these, and planting would find that."""
+        Args:
+            planted: the instructions, each with whether it has room for a jump of its own.
+            taken: addresses of instructions that must stay where they are.
+            gates: whether to displace the predecessors of instructions that are left to traps.
+            live: probable live return addresses, ascending: no run covers them, since planting
+                would find them and fall back.
+        """
         of = np.array([site.function.address for site, _ in planted], np.uint64)
         room = np.array([has for _, has in planted], np.bool_)
         at = np.array([site.offset for site, _ in planted], np.uint64) + of
@@ -197,12 +216,12 @@ class Entrances:
             asked, own = np.zeros((2, len(code.place)), np.bool_)
             asked[rows[rows >= 0]] = True
             own[rows[room[which] & (rows >= 0)]] = True
-            every.append(self._look(code, asked, own, gone, held, gates=gates))
+            every.append(self._look(code, asked, own, gone, live, gates=gates))
             self._kernel.forget(code.functions)
         return FoundRuns(
             joined_runs([found.runs for found in every]),
-            tuple(site for found in every for site in found.silent),
-            {at: bits for found in every for at, bits in found.spare.items()},
+            tuple(site for found in every for site in found.unprobed),
+            {at: bits for found in every for at, bits in found.dead_registers.items()},
             tuple(site for found in every for site in found.gates),
             frozenset(at for found in every for at in found.gated),
         )
@@ -221,26 +240,26 @@ class Entrances:
         return _Code(functions, scanned.columns, flows, of, place, follows, base, row_at)
 
     def _look(
-        self, code: _Code, asked: Bools, own: Bools, taken: U64, held: U64, *, gates: bool
+        self, code: _Code, asked: Bools, own: Bools, taken: U64, live: U64, *, gates: bool
     ) -> FoundRuns:
         """The runs in some functions, which are short of room."""
-        seen = self._see(code, held, asked)
+        seen = self._see(code, live, asked)
         jump = self._isa.RUN_SIZE
         unfit = np.isin(code.columns.address, taken)
         unfit |= self._unfit(code, near(code.place, asked & ~own, jump), asked)
         elsewhere = seen.elsewhere[code.place] | ~code.follows
-        # No row's goal is in another function than it.
+        # Every branch here stays within its function.
         goals, known = self._goals(code), ~seen.blind
-        ways = ways_to(asked & ~own & known, code.flows, goals, code.follows, elsewhere)
-        reached = ways.covered(asked)
+        before = predecessors_of(asked & ~own & known, code.flows, goals, code.follows, elsewhere)
+        reached = before.covered(asked)
         runs = self._runs_in(seen, asked, own, unfit, reached)
         if not gates:
             return self._found(seen, asked, runs, np.zeros_like(asked), frozenset())
         count = len(asked)
         left = asked & ~own & ~runs.inside(count)
-        ways = ways_to(left & known, code.flows, goals, code.follows, elsewhere)
+        before = predecessors_of(left & known, code.flows, goals, code.follows, elsewhere)
         more = np.zeros(count, np.bool_)
-        more[ways.before] = True
+        more[before.row] = True
         more &= ~asked
         more &= ~np.isin(code.columns.address, taken) & ~self._unfit(code, more, asked)
         gated = np.zeros(count, np.bool_)
@@ -260,11 +279,11 @@ class Entrances:
                 runs.take(~better[code.of[runs.first]]), others.take(better[code.of[others.first]])
             )
             gated = more & rooms & ~runs.inside(count)
-        done = ways.covered(asked | runs.inside(count) | gated)
+        done = before.covered(asked | runs.inside(count) | gated)
         return self._found(seen, asked, runs, gated, frozenset(code.columns.address[done].tolist()))
 
     def _found(
-        self, seen: _Seen, asked: Bools, runs: ChosenRuns, gates: Bools, gated: frozenset[int]
+        self, seen: _Entered, asked: Bools, runs: ChosenRuns, gates: Bools, gated: frozenset[int]
     ) -> FoundRuns:
         code = seen.code
         spare = dict[int, int]()
@@ -276,10 +295,11 @@ class Entrances:
             columns.address[ragged(runs.first, members)], bounds_of(members),
             seen.text[ragged(code.place[runs.first], runs.size)].tobytes(), bounds_of(runs.size),
         )  # fmt: skip
-        silent = np.flatnonzero(runs.inside(len(asked)) & ~asked)
+        unprobed = np.flatnonzero(runs.inside(len(asked)) & ~asked)
         return FoundRuns(
-            made, self._sites(code, silent), spare, self._sites(code, np.flatnonzero(gates)), gated
-        )
+            made, self._sites(code, unprobed), spare,
+            self._sites(code, np.flatnonzero(gates)), gated,
+        )  # fmt: skip
 
     def _sites(self, code: _Code, rows: I64) -> tuple[Site, ...]:
         some = code.columns.take(rows)
@@ -294,7 +314,7 @@ class Entrances:
         )
 
     def _runs_in(
-        self, seen: _Seen, planted: Bools, own: Bools, unfit: Bools, reached: Bools
+        self, seen: _Entered, planted: Bools, own: Bools, unfit: Bools, reached: Bools
     ) -> ChosenRuns:
         """The best runs around these instructions.  own: those of them with room for a jump.
         reached: those whose traps would not be used."""
@@ -303,11 +323,11 @@ class Entrances:
         lines = self._lines(seen, around, unfit)
         return find_runs(lines, planted, own, jump, reached)
 
-    def _lines(self, seen: _Seen, around: Bools, unfit: Bools) -> Lines:
+    def _lines(self, seen: _Entered, around: Bools, unfit: Bools) -> Lines:
         code = seen.code
         return lines_of(
             code.place, code.columns.size, code.flows, code.follows,
-            entered=seen.entered, unfit=unfit | seen.blind, idle=seen.idle,
+            entered=seen.leaders, unfit=unfit | seen.blind, idle=seen.idle,
             padding=self._padding(seen, around), begins=seen.begins,
         )  # fmt: skip
 
@@ -326,12 +346,12 @@ class Entrances:
         there = (offset >= 0) & (offset < np.diff(code.base)[of])
         return which[there], (offset + code.base[of])[there]
 
-    def _see(self, code: _Code, held: U64, asked: Bools) -> _Seen:
-        """What leads into these functions.  asked: the planted instructions."""
-        own, undisplaced, elsewhere, waiting = np.zeros((4, code.base[-1]), np.bool_)
-        waiting[code.within(held)[1]] = True
+    def _see(self, code: _Code, live: U64, asked: Bools) -> _Entered:
+        """Find where control may enter these functions.  asked: the planted instructions."""
+        branched_to, undisplaced, elsewhere, returned_to = np.zeros((4, code.base[-1]), np.bool_)
+        returned_to[code.within(live)[1]] = True
         branches, goals = self._own_targets(code)
-        own[goals] = True
+        branched_to[goals] = True
         displaced = asked[branches] & np.isin(code.flows.kind[branches], (JUMP, BRANCH))
         undisplaced[goals[~displaced]] = True
         for known in (self._landings, self._symbols):
@@ -359,7 +379,10 @@ class Entrances:
             spare = {at for k in range(len(code.functions)) for at in self._spare(code, k)}
             begins = np.isin(code.columns.address, np.array(sorted(spare), np.uint64))
         idle = idle_of(code.flows, fills, code.follows)
-        return _Seen(code, text, own, elsewhere, undisplaced, waiting, blind[code.of], idle, begins)
+        return _Entered(
+            code, text, branched_to, elsewhere, undisplaced, returned_to, blind[code.of], idle,
+            begins,
+        )  # fmt: skip
 
     def _fills(self, code: _Code, behind: Bools) -> Bools:
         """The instructions that are padding, of these and of those straight behind padding."""
@@ -436,8 +459,8 @@ class Entrances:
         return known
 
     def _unfit(self, code: _Code, some: Bools, asked: Bools) -> Bools:
-        """Which of some instructions cannot be in a run.  Nobody has asked yet whether those that
-        are not asked for can be displaced."""
+        """Return which of some instructions cannot be in a run.  Whether those without a probe
+        can be displaced has not been checked yet."""
         found = np.zeros(len(some), np.bool_)
         rows = np.flatnonzero(some)
         if len(rows):
@@ -446,12 +469,12 @@ class Entrances:
         spans = _spans(code, rows)
         if spans:
             found[rows] |= np.array(self._kernel.refused(spans), np.bool_)
-            # Who asked for one that faults or traps has the hook that it needs.
+            # A probed one that faults or traps has the hook that it needs.
             fixup, is_bug = self._system.fixup, self._system.is_bug
             found[rows] |= [fixup(at) is not None or is_bug(at) for at, _ in spans]
         return found
 
-    def _padding(self, seen: _Seen, around: Bools) -> I64:
+    def _padding(self, seen: _Entered, around: Bools) -> I64:
         """Bytes of padding behind each instruction that does not go on, of those around, as far as
         a jump may need them."""
         code, jump = seen.code, self._isa.RUN_SIZE
@@ -459,7 +482,7 @@ class Entrances:
         rows = np.flatnonzero(around & ended_of(code.flows))
         there = code.row_at[code.end[rows]]
         rows = rows[(there < 0) | ~around[there]]
-        entered = seen.own | seen.elsewhere
+        entered = seen.branched_to | seen.elsewhere
         spans, known = [], dict[bytes, int]()
         for k, at in zip(rows.tolist(), code.end[rows].tolist(), strict=True):
             text = seen.text[at : min(at + LONGEST, code.base[code.of[k] + 1])].tobytes()

@@ -1,4 +1,4 @@
-"""What keeps an instruction out of a run's middle: each kind of entrance, made on purpose.
+"""What keeps an instruction out of a run's middle: each kind of leader, made on purpose.
 
 A function of two-byte instructions: with a probe at the first, its run is the first three, unless
 something leads to the second or the third.
@@ -18,7 +18,7 @@ from gnu_assembler import assembled
 from kinst.core.errors import KinstError
 from kinst.core.probe import Function, Site
 from kinst.isa import load
-from kinst.session.entrances import Entrances
+from kinst.patch.leaders import Leaders
 from kinst.session.kernel import RunningKernel
 
 BASE = 0xFFFF_FFFF_8100_0000
@@ -90,12 +90,12 @@ def runs_with(
     world = World(assembled("amd64", SOURCE.format(f=f, g=g), tmp_path), **more)  # type: ignore[arg-type]
     isa = load("amd64")
     kernel = RunningKernel(world, world, isa)
-    entrances = Entrances(isa, world, kernel)  # type: ignore[arg-type]
+    leaders = Leaders(isa, world, kernel)  # type: ignore[arg-type]
     (function, *_) = world.functions()
     first = next(isa.decode(world.code(BASE, 15), BASE))
-    found = entrances.runs([(Site(function, 0, first.code), False)], [BASE + at for at in taken])
+    found = leaders.runs([(Site(function, 0, first.code), False)], [BASE + at for at in taken])
     members = {at for run in found.runs for at in run.members}
-    assert {site.address for site in found.silent} == members - {BASE}
+    assert {site.address for site in found.unprobed} == members - {BASE}
     assert all(run.code == world.code(run.start, run.size) for run in found.runs)
     return [[at - BASE for at in run.members] for run in found.runs]
 
@@ -146,14 +146,14 @@ def test_a_planted_branch_is_no_hindrance(
     source = SOURCE.format(f=f"{SHORT[:-4]}{back}\nret", g="ret")
     world = World(assembled("amd64", source, tmp_path))
     isa = load("amd64")
-    entrances = Entrances(isa, world, RunningKernel(world, world, isa))  # type: ignore[arg-type]
+    leaders = Leaders(isa, world, RunningKernel(world, world, isa))  # type: ignore[arg-type]
     function, *_ = world.functions()
     code = list(isa.decode(world.code(BASE, 18), BASE))
     sites = [(Site(function, 0, code[0].code), False)]
     branch = code[6]
     if planted:
         sites.append((Site(function, branch.address - BASE, branch.code), len(branch.code) >= 5))
-    found = entrances.runs(sites, [])
+    found = leaders.runs(sites, [])
     runs = [[at - BASE for at in run.members] for run in found.runs]
     assert [run for run in runs if 0 in run] == expected
 
