@@ -10,7 +10,7 @@ export MYPY_CACHE_DIR := /dev/null
 PYTEST += -p no:cacheprovider
 endif
 
-.PHONY: help setup setup-test trace test test-unit test-all test-fresh lint bench lock clean
+.PHONY: help setup setup-test setup-all trace test test-unit test-all test-fresh lint bench lock clean
 
 help:
 	@echo 'make trace      set up if need be, then trace a real kernel in a VM, twice'
@@ -30,6 +30,10 @@ setup:
 setup-test:
 	@setup/setup.sh test
 
+# And what only slow tests need: a QEMU that is newer than Debian 12's.
+setup-all:
+	@setup/setup.sh all
+
 trace: setup
 	@setup/trace.sh
 
@@ -46,7 +50,7 @@ test-unit: setup-test
 	@$(PYTEST) -m 'not slow and not vm'
 
 # With examples and seeds that are new each time.
-test-all: setup-test lint
+test-all: setup-all lint
 	@KINST_RANDOM=1 $(PYTEST)
 
 # From nothing: debootstrap's minbase, and the packages and kernels from this machine's mirrors.

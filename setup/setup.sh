@@ -1,6 +1,7 @@
 #!/bin/bash
 # What `make setup` does: system packages, .venv, kinst in it, the kernel.  Each step is skipped
-# in milliseconds when it is done already.  `setup.sh test` also gets what only tests need.
+# in milliseconds when it is done already.  `setup.sh test` also gets what only tests need,
+# `setup.sh all` what only the slow ones do.
 # Where HOME is not set, it is what the system says of this user.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -81,13 +82,36 @@ kernel_key() {
         "$cache/kernels/$1"/*/{manifest.json,boot/*,bin/*,usr/lib/debug/boot/*} 2>/dev/null || true
 }
 
+# Debian 13's QEMU in the cache, believed when each of its programs has started a machine.
+newer_qemu() {
+    local folder program machine proof=$venv/.kinst-newer-qemu
+    folder=$cache/tests/qemu-10/bin
+    [ "$(cat "$proof" 2>/dev/null)" != "$(newer_qemu_key)" ] || return 0
+    [ -d "$folder" ] || say "fetching Debian 13's QEMU"
+    PYTHONPATH=. $venv/bin/python tools/newer_qemu.py || return
+    for program in "$folder"/qemu-system-*; do
+        machine=virt
+        [ "${program##*/}" != qemu-system-x86_64 ] || machine=q35
+        if ! starts_qemu "$program" -machine $machine >/dev/null; then
+            say "$program starts no machine; deleting $cache/tests/qemu-10 has it fetched again"
+            return 1
+        fi
+    done
+    newer_qemu_key >"$proof"
+}
+
+newer_qemu_key() {
+    stat -L -c '%n %i %s %Y' "$cache"/tests/qemu-10/bin/* "$cache"/tests/qemu-10/usr/bin/* 2>/dev/null || true
+}
+
 started=$SECONDS
-system_packages "${1:-basic}"
+level=${1:-basic}
+system_packages "${level/all/test}"
 environment
 kernel $isa
 debug_index
 # The other kernels that kinst can boot are fetched when they are first used, and for tests.
-if [ "${1:-}" = test ]; then
+if [ "$level" != basic ]; then
     # Mirrors may lack one for a day; the other tests are not to wait for it.
     kernel arm64 || say "without it the tests of arm64 fail"
     kernel riscv64 || say "without it the tests of riscv64 fail"
@@ -95,6 +119,9 @@ if [ "${1:-}" = test ]; then
     PYTHONPATH=. $venv/bin/python setup/fetch_headers.py
     # Of tests/vm/test_kernels.py, whose other kernels are fetched by `make test-all`.
     kernel amd64 6.12
+fi
+if [ "$level" = all ]; then
+    newer_qemu || say "without it the tests of CPUs that are newer than this QEMU fail"
 fi
 took=$((SECONDS - started))
 [ $took -lt 2 ] || say "done ($took s)"

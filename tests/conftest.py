@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kinst.core.errors import KinstError
 from kinst.core.paths import cache_folder
 from kinst.kernels.fetch import Prepared
 from kinst.kernels.fetch import prepared as prepared_kernel
+from tools.newer_qemu import newer_qemu as fetch_newer_qemu
 
 _PROGRAMS = Path(__file__).with_name("programs")
 _FLAGS = ("-O2", "-static", "-Wall", "-Wextra", "-Werror")
@@ -77,6 +79,17 @@ def guest_program() -> Callable[[str], Path]:
 def program_for() -> Callable[[str, str], Path]:
     """The same for a guest of any ISA: (name, isa) -> program."""
     return _compiled
+
+
+@pytest.fixture
+def newer_qemu(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with Debian 13's QEMU 10, which is first in PATH as long as the test runs."""
+    try:
+        folder = fetch_newer_qemu()
+    except KinstError as error:
+        pytest.fail(f"no newer QEMU is there: {error}; run `make setup-all`")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
 
 
 def _compiled(name: str, isa: str = "amd64") -> Path:

@@ -226,6 +226,12 @@ class Apt:
         done = subprocess.run(command, capture_output=True, text=True, env=_plain_env())
         return set(done.stdout.split())
 
+    def dependencies(self, name: str) -> set[str]:
+        """Names of the packages that a package depends on, itself not among them."""
+        command = ["apt-cache", *self._options, "depends", "--important", name]
+        done = subprocess.run(command, capture_output=True, text=True, env=_plain_env())
+        return set(re.findall(r"^ +\|?(?:Pre)?Depends: ([^<\s]+)", done.stdout, re.M))
+
     def download(
         self, names: Sequence[str], folder: Path, progress: Callable[[str, float | None], None]
     ) -> list[Package]:
